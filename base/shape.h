@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shape and Box: index spaces and their parts.
+//
+//   Shape {8, 6}                                the index space [0, 8) x [0, 6)
+//   Box   {.offsets = {2, 0}, .sizes = {3, 6}}  rows 2, 3 and 4 of it, whole rows
+//
+// A Box of rank 0 holds one element; a Box with a size of 0 holds none. Storage is row-major and
+// dense: a buffer that holds a box holds its elements in the order of their indices, nothing else.
+#ifndef TESSERA_BASE_SHAPE_H_
+#define TESSERA_BASE_SHAPE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+
+namespace tessera {
+
+using Shape = std::vector<int64_t>;
+
+// A part of an index space: half-open intervals [offsets[i], offsets[i] + sizes[i]).
+struct Box {
+  std::vector<int64_t> offsets;
+  std::vector<int64_t> sizes;
+
+  int64_t num_elements() const;
+  bool is_empty() const { return num_elements() == 0; }
+  // "[2:5, 0:6]"; "[]" for rank 0. An empty interval prints as its offsets, "[3:3]".
+  std::string to_string() const;
+
+  friend bool operator==(const Box& a, const Box& b) {
+    return a.offsets == b.offsets && a.sizes == b.sizes;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const Box& box) {
+    return H::combine(std::move(h), box.offsets, box.sizes);
+  }
+};
+
+// The box of all of `shape`.
+Box whole_box(absl::Span<const int64_t> shape);
+
+// The common part of two boxes of equal rank. Where they are disjoint the result is empty.
+Box intersect(const Box& a, const Box& b);
+
+// Whether every element of `inner` lies in `outer`; an empty box lies in every box.
+bool contains(const Box& outer, const Box& inner);
+
+// The elements of `a` that do not lie in `b`, as disjoint boxes (at most 2 * rank of them).
+std::vector<Box> subtract(const Box& a, const Box& b);
+
+// Number of elements of a checked shape (1 for rank 0).
+int64_t num_elements(absl::Span<const int64_t> shape);
+
+// InvalidArgument for a negative size or a number of elements beyond int64.
+Status validate_shape(absl::Span<const int64_t> shape);
+
+// "[8, 6]"; "[]" for rank 0.
+std::string shape_to_string(absl::Span<const int64_t> shape);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_SHAPE_H_

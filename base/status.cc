@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/status.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+
+Status with_context(const Status& status, absl::string_view context) {
+  if (status.ok()) return status;
+  return Status(status.code(), absl::StrCat(context, ": ", status.message()));
+}
+
+}  // namespace tessera

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Coordinator: one client's connection to the service that keeps the membership of a job.
+//
+// The service never sees tensor data. It keeps who takes part (client, host, pid, incarnation), a
+// key-value space with blocking get, heartbeats, and check-ins with verdicts: named agreements
+// that all participants pass together or fail with one and the same Status.
+//
+//   client 0   register ---+                       +--> members()
+//   client 1   register ---+--> all have come -----+--> members()
+//   client 2   register ---+                       +--> members()
+//   ... session streams and heartbeats run until leave(); a broken one is a lost client ...
+//
+// Invariants:
+//   1. register_client (in the factory) returns only when all num_clients have registered.
+//   2. All participants of one check-in get the same Status: code and message. A late participant
+//      gets the stored verdict at once. The earliest deadline of the callers decides for all.
+//   3. A client that was declared lost stays lost: its own later calls fail and say so.
+//   4. Each lost client is reported to every other client once, however many signs there are.
+//
+// Thread-safe. Every call returns by its deadline.
+#ifndef TESSERA_JOB_COORDINATOR_H_
+#define TESSERA_JOB_COORDINATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+
+namespace tessera {
+
+// What a client says of itself when it registers.
+struct MemberInfo {
+  int client_id = 0;
+  std::string host;             // name of the host
+  std::string boot_id;          // equal for two clients iff they run under one kernel
+  int64_t pid = 0;              // as the client sees it
+  uint64_t incarnation = 0;     // random; tells a restarted client from its predecessor
+  int num_local_devices = 0;
+  std::string device_type;      // "cpu" or "cuda"
+
+  // "client 2 (host-b, pid 4711)".
+  std::string to_string() const;
+};
+
+class Coordinator {
+ public:
+  // Called once for each client that is lost, from a thread of the coordinator, with an
+  // Unavailable status that names the client and says how the loss was noticed. A lost service is
+  // the loss of the client that hosts it.
+  using LostCallback = std::function<void(int client_id, const Status& reason)>;
+
+  virtual ~Coordinator() = default;
+
+  virtual int client_id() const = 0;
+  // All members, by client id. The same on every client.
+  virtual absl::Span<const MemberInfo> members() const = 0;
+  int num_clients() const { return static_cast<int>(members().size()); }
+
+  // Sets the callback, and calls it at once for every client that is lost already.
+  virtual void set_lost_callback(LostCallback callback) = 0;
+
+  // Stores a value under a key. AlreadyExists if the key has another value.
+  virtual Status put(absl::string_view key, absl::string_view value) = 0;
+  // Waits until the key has a value. DeadlineExceeded names the key.
+  virtual StatusOr<std::string> get(absl::string_view key, absl::Time deadline) = 0;
+
+  // Waits until every participant has checked in under `name`, all with the same `value`.
+  // A name may be used again once it has passed or failed for all: calls are counted by client.
+  //   InvalidArgument   values differ: names the first two clients that disagree and both values
+  //   DeadlineExceeded  names every missing participant with host and pid
+  //   Unavailable       a participant is lost
+  //   Cancelled         the service shut down in order
+  virtual Status check_in(absl::string_view name, absl::string_view value,
+                          absl::Span<const int> participants, absl::Time deadline) = 0;
+
+  // Leaves the job in order: waits (up to the deadline) until all live clients have called it, so
+  // that nobody sees the service vanish. Idempotent. After it this client is not reported lost.
+  virtual Status leave(absl::Time deadline) = 0;
+};
+
+struct CoordinatorOptions {
+  std::string address;          // "host:port"; unused where num_clients is 1
+  std::string token;            // job token; compared by the service in every call
+  int num_clients = 1;
+  MemberInfo self;              // client_id 0 also hosts the service at `address`
+  absl::Duration connect_timeout = absl::Seconds(60);
+  absl::Duration heartbeat_interval = absl::Milliseconds(500);  // lost after three missed ones
+};
+
+// Joins the job and waits for all its clients. One client: an in-process service, no network.
+//   DeadlineExceeded  names every client that did not connect
+//   InvalidArgument   two clients with one id (both named, with host and pid), different
+//                     num_clients (both named)
+//   Unauthenticated   a wrong token
+StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOptions& options);
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_COORDINATOR_H_

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layout: how one global tensor is split over the devices of a Mesh.
+//
+// A Layout names, for each tensor dim, the mesh axes that split it, major to minor (or none). A
+// tensor is replicated along every mesh axis that no dim names, unless the axis is partial: then
+// each device holds a term, and the value is the reduction of the terms along it.
+//
+//   Mesh   {batch=4, model=2}           8 devices
+//   Layout [batch, -]                   dim 0 split 4 ways, dim 1 whole
+//   global shape [10, 6]  ->  boxes of 3, 2, 3 and 2 rows; model=0 and model=1 hold equal copies
+//
+//   layout  := "[" dims? "]" partial?             [] for rank 0
+//   dims    := dim ("," dim)*
+//   dim     := "-" | axis | "(" axis ("," axis)+ ")"
+//   axis    := name | name ":(" pre ")" size      sub-axis: the digit (c / (n/(pre*size))) % size
+//   partial := " " op "{" axis ("," axis)* "}"    op := sum | prod | min | max | avg
+//
+// Split rule: dim of n elements over N shards; shard k holds [ceil(k*n/N), ceil((k+1)*n/N)).
+// Equally: element i belongs to shard floor(i*N/n).
+//
+// Invariants (checked by create() and with_partial(); true of every Layout that exists):
+//   1. every axis named is an axis of mesh(), and a sub-axis divides it;
+//   2. no part of an axis is named twice, in dims or partial axes, and all parts named of one axis
+//      are digits of one mixed-radix number (of any two, one lies wholly below the other);
+//   3. there is one reduction at most;
+//   4. the layout is in normal form: no references of size 1; a whole axis by its name;
+//      neighbouring sub-axes of one dim merged; partial axes sorted in mesh order and merged.
+//
+// Layout is a value: immutable, compared by content (mesh included), safe to read from any
+// thread. It knows no buffers and does no communication. Any layout is legal for any shape of its
+// rank: where a dim has fewer elements than shards, some shards are empty.
+//
+// TF DTensor: Layout. JAX: NamedSharding. Shardy: TensorSharding. PyTorch: placements.
+#ifndef TESSERA_LAYOUT_LAYOUT_H_
+#define TESSERA_LAYOUT_LAYOUT_H_
+
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "mesh/mesh.h"
+
+namespace tessera {
+
+enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
+// "sum", "prod", "min", "max", "avg".
+absl::string_view reduce_op_name(ReduceOp op);
+
+// Axes, major to minor; a sub-axis as "x:(2)2"; empty: not split.
+using DimSharding = std::vector<std::string>;
+
+// A part of a mesh axis, resolved: the digit (coordinate / (n/(pre*size))) % size of axis number
+// `axis` of the mesh, n being the size of that axis. A whole axis has pre = 1 and size = n.
+struct SubAxis {
+  int axis;
+  int64_t pre;
+  int64_t size;
+
+  friend bool operator==(const SubAxis& a, const SubAxis& b) {
+    return a.axis == b.axis && a.pre == b.pre && a.size == b.size;
+  }
+};
+
+class Layout {
+ public:
+  // InvalidArgument if an invariant above does not hold, naming the token and the fix.
+  static StatusOr<Layout> create(Mesh mesh, std::vector<DimSharding> dims);
+  // Reads what to_string() writes, without the mesh: "[batch, (x,y), -] sum{model}". Blanks are
+  // free. InvalidArgument says at which place the text goes wrong.
+  static StatusOr<Layout> parse(Mesh mesh, absl::string_view text);
+  // Every device holds the whole tensor of `rank` dims.
+  static StatusOr<Layout> replicated(Mesh mesh, int rank);
+  // Splits dim `dim` along `axis`, keeps the others whole.
+  // TF DTensor: Layout.batch_sharded(mesh, batch_dim, rank).
+  static StatusOr<Layout> batch_sharded(Mesh mesh, absl::string_view axis, int rank, int dim = 0);
+  // Splits the last dim. TF DTensor: Layout.inner_sharded(mesh, inner_dim, rank).
+  static StatusOr<Layout> inner_sharded(Mesh mesh, absl::string_view axis, int rank);
+  // The same dims with these partial axes instead of any it has; the axes may be sub-axes. No axes
+  // is an error.
+  StatusOr<Layout> with_partial(std::vector<std::string> axes, ReduceOp op = ReduceOp::kSum) const;
+  // The same dims with no partial axes.
+  Layout without_partial() const;
+  // The same layout over the devices of an equal-shaped mesh (same axes), or with its runtime.
+  // Requires equal axes.
+  Layout with_mesh(Mesh mesh) const;
+
+  const Mesh& mesh() const;
+  // Rank of the tensor.
+  int rank() const;
+  // One entry a dim, in normal form.
+  absl::Span<const DimSharding> dims() const;
+  // The same, resolved.
+  absl::Span<const std::vector<SubAxis>> dim_axes() const;
+  absl::Span<const SubAxis> partial_axes() const;
+  // The reduction along partial_axes(); kSum where there are none.
+  ReduceOp partial_op() const;
+
+  // No dim is split and nothing is partial.
+  bool is_fully_replicated() const;
+  bool is_partial() const;
+  int64_t num_shards(int dim) const;
+
+  // What the position-th device of the mesh holds of a tensor of `shape`. Requires shape.size() ==
+  // rank() and 0 <= position < mesh().size(). O(rank), whatever the number of devices.
+  Box box(absl::Span<const int64_t> shape, int64_t position) const;
+  // Which shard of `dim` that device holds, in [0, num_shards(dim)).
+  int64_t shard_index(int dim, int64_t position) const;
+  // Which term of the reduction that device holds, in [0, number of terms); 0 where not partial.
+  int64_t partial_index(int64_t position) const;
+  int64_t num_partial_terms() const;
+
+  // InvalidArgument "layout [batch, -] has 2 dims, shape [10] has 1; give one entry a dim", or that
+  // of validate_shape().
+  Status validate_shape(absl::Span<const int64_t> shape) const;
+
+  // "[batch, -] sum{model}".
+  std::string to_string() const;
+  // "[batch, -] sum{model} on {batch=4, model=2}".
+  std::string to_string_with_mesh() const;
+
+  friend bool operator==(const Layout& a, const Layout& b);
+  template <typename H>
+  friend H AbslHashValue(H h, const Layout& layout) {
+    return H::combine(std::move(h), layout.mesh(), layout.to_string());
+  }
+  friend std::ostream& operator<<(std::ostream& out, const Layout& layout) {
+    return out << layout.to_string_with_mesh();
+  }
+
+ private:
+  struct Rep;
+  explicit Layout(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+
+  std::shared_ptr<const Rep> rep_;
+};
+
+// A factory's result passes straight to the functions that take a layout; its error becomes theirs.
+using LayoutArg = const StatusOr<Layout>&;
+
+// The shard rule: the interval of shard `shard` of `num_shards` of a dim of `size` elements, as
+// {first, end}. Requires 0 <= shard < num_shards.
+std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int64_t shard);
+
+// Whether every device holds the same box of `shape` under both layouts (also across meshes: the
+// devices must be the same), and both mean the same by it: equal partial terms and reduction.
+bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape);
+
+}  // namespace tessera
+
+#endif  // TESSERA_LAYOUT_LAYOUT_H_
