@@ -15,11 +15,11 @@ namespace tessera::internal {
 
 }  // namespace tessera::internal
 
-#define TESSERA_CHECK(condition, message)                                              \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]] {                                                   \
-      ::tessera::internal::check_failed(__FILE__, __LINE__, #condition, message);      \
-    }                                                                                  \
+#define TESSERA_CHECK(condition, message)                                         \
+  do {                                                                            \
+    if (!(condition)) [[unlikely]] {                                              \
+      ::tessera::internal::check_failed(__FILE__, __LINE__, #condition, message); \
+    }                                                                             \
   } while (false)
 
 #ifdef NDEBUG

@@ -34,27 +34,29 @@ bool is_floating_point(DType dtype);
 template <class T>
 struct DTypeOf;
 
-#define TESSERA_DTYPES_(X)              \
-  X(bool, kBool)                        \
-  X(int8_t, kInt8)                      \
-  X(uint8_t, kUint8)                    \
-  X(int32_t, kInt32)                    \
-  X(int64_t, kInt64)                    \
-  X(Eigen::half, kFloat16)              \
-  X(Eigen::bfloat16, kBFloat16)         \
-  X(float, kFloat32)                    \
+#define TESSERA_DTYPES_(X)      \
+  X(bool, kBool)                \
+  X(int8_t, kInt8)              \
+  X(uint8_t, kUint8)            \
+  X(int32_t, kInt32)            \
+  X(int64_t, kInt64)            \
+  X(Eigen::half, kFloat16)      \
+  X(Eigen::bfloat16, kBFloat16) \
+  X(float, kFloat32)            \
   X(double, kFloat64)
 
-#define TESSERA_DTYPE_OF_(type, name)                    \
-  template <>                                            \
-  struct DTypeOf<type> {                                 \
-    static constexpr DType kValue = DType::name;         \
+#define TESSERA_DTYPE_OF_(type, name)            \
+  template <>                                    \
+  struct DTypeOf<type> {                         \
+    static constexpr DType kValue = DType::name; \
   };
 TESSERA_DTYPES_(TESSERA_DTYPE_OF_)
 #undef TESSERA_DTYPE_OF_
 
 template <class T>
-concept Element = requires { DTypeOf<T>::kValue; };
+concept Element = requires {
+  DTypeOf<T>::kValue;
+};
 
 template <Element T>
 constexpr DType dtype_of() {

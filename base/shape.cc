@@ -79,8 +79,8 @@ int64_t num_elements(absl::Span<const int64_t> shape) {
 Status validate_shape(absl::Span<const int64_t> shape) {
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     if (shape[dim] < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("shape ", shape_to_string(shape),
-                                                     " has size ", shape[dim], " in dim ", dim,
+      return absl::InvalidArgumentError(absl::StrCat("shape ", shape_to_string(shape), " has size ",
+                                                     shape[dim], " in dim ", dim,
                                                      "; a size is 0 or more"));
     }
   }

@@ -42,20 +42,20 @@ const Status& as_status(const StatusOr<T>& result) {
 #define TESSERA_CONCAT_(a, b) TESSERA_CONCAT_INNER_(a, b)
 
 // Returns the error of `expression` (a Status or a StatusOr) from the enclosing function, if any.
-#define TESSERA_RETURN_IF_ERROR(expression)                                               \
-  do {                                                                                    \
-    if (auto&& tessera_result_ = (expression);                                            \
-        !::tessera::internal::as_status(tessera_result_).ok()) {                          \
-      return ::tessera::internal::as_status(tessera_result_);                             \
-    }                                                                                     \
+#define TESSERA_RETURN_IF_ERROR(expression)                      \
+  do {                                                           \
+    if (auto&& tessera_result_ = (expression);                   \
+        !::tessera::internal::as_status(tessera_result_).ok()) { \
+      return ::tessera::internal::as_status(tessera_result_);    \
+    }                                                            \
   } while (false)
 
 // Declares or assigns `target` from a StatusOr, or returns its error.
-#define TESSERA_ASSIGN_OR_RETURN(target, expression)                     \
-  auto TESSERA_CONCAT_(tessera_or_, __LINE__) = (expression);            \
-  if (!TESSERA_CONCAT_(tessera_or_, __LINE__).ok()) {                    \
-    return std::move(TESSERA_CONCAT_(tessera_or_, __LINE__)).status();   \
-  }                                                                      \
+#define TESSERA_ASSIGN_OR_RETURN(target, expression)                   \
+  auto TESSERA_CONCAT_(tessera_or_, __LINE__) = (expression);          \
+  if (!TESSERA_CONCAT_(tessera_or_, __LINE__).ok()) {                  \
+    return std::move(TESSERA_CONCAT_(tessera_or_, __LINE__)).status(); \
+  }                                                                    \
   target = *std::move(TESSERA_CONCAT_(tessera_or_, __LINE__))
 
 #endif  // TESSERA_BASE_STATUS_H_

@@ -38,12 +38,12 @@ namespace tessera {
 // What a client says of itself when it registers.
 struct MemberInfo {
   int client_id = 0;
-  std::string host;             // name of the host
-  std::string boot_id;          // equal for two clients iff they run under one kernel
-  int64_t pid = 0;              // as the client sees it
-  uint64_t incarnation = 0;     // random; tells a restarted client from its predecessor
+  std::string host;          // name of the host
+  std::string boot_id;       // equal for two clients iff they run under one kernel
+  int64_t pid = 0;           // as the client sees it
+  uint64_t incarnation = 0;  // random; tells a restarted client from its predecessor
   int num_local_devices = 0;
-  std::string device_type;      // "cpu" or "cuda"
+  std::string device_type;  // "cpu" or "cuda"
 
   // "client 2 (host-b, pid 4711)".
   std::string to_string() const;
@@ -86,10 +86,10 @@ class Coordinator {
 };
 
 struct CoordinatorOptions {
-  std::string address;          // "host:port"; unused where num_clients is 1
-  std::string token;            // job token; compared by the service in every call
+  std::string address;  // "host:port"; unused where num_clients is 1
+  std::string token;    // job token; compared by the service in every call
   int num_clients = 1;
-  MemberInfo self;              // client_id 0 also hosts the service at `address`
+  MemberInfo self;  // client_id 0 also hosts the service at `address`
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration heartbeat_interval = absl::Milliseconds(500);  // lost after three missed ones
 };

@@ -44,15 +44,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "mesh/mesh.h"
 
 namespace tessera {
-
-enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
-// "sum", "prod", "min", "max", "avg".
-absl::string_view reduce_op_name(ReduceOp op);
 
 // Axes, major to minor; a sub-axis as "x:(2)2"; empty: not split.
 using DimSharding = std::vector<std::string>;

@@ -88,8 +88,7 @@ class Mesh {
   // The positions that differ from `position` only in the axes named, in row-major order (the
   // order of the axes in the mesh, whatever the order of the names). InvalidArgument for an
   // unknown or repeated axis. NCCL: the members of a communicator split by the other axes.
-  StatusOr<std::vector<int64_t>> group(int64_t position,
-                                       absl::Span<const std::string> axes) const;
+  StatusOr<std::vector<int64_t>> group(int64_t position, absl::Span<const std::string> axes) const;
 
   // The sub-mesh at fixed coordinates of some axes: those axes go, the rest stays in order.
   // InvalidArgument for an unknown or repeated axis, a coordinate out of range, or no axis left.

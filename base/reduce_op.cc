@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/reduce_op.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+
+absl::string_view reduce_op_name(ReduceOp op) {
+  static constexpr absl::string_view kNames[kNumReduceOps] = {"sum", "prod", "min", "max", "avg"};
+  return kNames[static_cast<int>(op)];
+}
+
+Status validate_reduction(ReduceOp op, DType dtype) {
+  if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(reduce_op_name(op),
+                     " is not defined for bool; use min (and) or max (or), or another dtype"));
+  }
+  if (op == ReduceOp::kAvg && !is_floating_point(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("avg is not defined for integers, and the dtype is ", dtype_name(dtype),
+                     "; use sum, or a floating-point dtype"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReduceOp: how the terms of a partial tensor, or the inputs of a reducing collective, become one.
+#ifndef TESSERA_BASE_REDUCE_OP_H_
+#define TESSERA_BASE_REDUCE_OP_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace tessera {
+
+enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
+inline constexpr int kNumReduceOps = 5;
+
+// "sum", "prod", "min", "max", "avg".
+absl::string_view reduce_op_name(ReduceOp op);
+
+// InvalidArgument for avg of integers, and for anything but min (and) and max (or) of bool.
+Status validate_reduction(ReduceOp op, DType dtype);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_REDUCE_OP_H_

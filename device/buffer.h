@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Buffer: memory of one device that is written once and knows when it is ready.
+//
+// A Buffer is made with the op that will fill it, written by that op on the device's stream, and
+// immutable from then on; ready() carries the op's error to whoever reads the buffer. Shared as
+// shared_ptr<const Buffer>; thread-safe once ready.
+#ifndef TESSERA_DEVICE_BUFFER_H_
+#define TESSERA_DEVICE_BUFFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "device/completion.h"
+#include "device/cpu/arena.h"
+
+namespace tessera {
+
+class Buffer {
+ public:
+  // ResourceExhausted if the pool cannot give the memory.
+  static StatusOr<std::shared_ptr<Buffer>> allocate(ArenaPool& pool, int64_t size_bytes);
+  // A buffer without memory that failed before it was made.
+  static std::shared_ptr<Buffer> failed(Status error);
+
+  const std::byte* data() const { return block_.data(); }
+  // For the op that fills the buffer, before it sets ready().
+  std::byte* mutable_data() { return block_.data(); }
+  int64_t size_bytes() const { return size_bytes_; }
+
+  // Set by the op that fills the buffer: OK when the contents are there.
+  const Completion& ready() const { return ready_; }
+  Completion& mutable_ready() { return ready_; }
+
+ private:
+  Buffer() = default;
+
+  ArenaPool::Block block_;
+  int64_t size_bytes_ = 0;
+  Completion ready_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DEVICE_BUFFER_H_

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cpu/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kLargestGrowth = uint64_t{1} << 30;
+
+// Classes are 64, 80, 96, 112, 128, 160, ...: four to each doubling. Class c is
+// (4 + c % 4) * 2^(c / 4) * 16 bytes, rounded up to the alignment.
+uint64_t class_bytes(int size_class) {
+  const uint64_t bytes = (uint64_t{4} + size_class % 4) << (size_class / 4 + 4);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int class_of(uint64_t size_bytes) {
+  if (size_bytes <= kAlignment) return 0;
+  const int log2 = std::bit_width(size_bytes) - 1;
+  for (int size_class = 4 * (log2 - 6);; ++size_class) {
+    if (class_bytes(size_class) >= size_bytes) return size_class;
+  }
+}
+
+}  // namespace
+
+StatusOr<SharedMapping> SharedMapping::create(const char* name, uint64_t size_bytes, Pages pages) {
+  const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot make a shared memory file: ", std::strerror(errno)));
+  }
+  int error = 0;
+  if (ftruncate(fd, static_cast<off_t>(size_bytes)) != 0) error = errno;
+  if (error == 0 && pages == Pages::kReserve) {
+    while ((error = posix_fallocate(fd, 0, static_cast<off_t>(size_bytes))) == EINTR) {
+    }
+  }
+  if (error == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    error = errno;
+  }
+  if (error != 0) {
+    close(fd);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the system does not give ", size_bytes,
+                     " bytes of shared memory: ", std::strerror(error)));
+  }
+  return map(fd, size_bytes);
+}
+
+StatusOr<SharedMapping> SharedMapping::map(int fd, uint64_t size_bytes) {
+  void* data = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    close(fd);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map ", size_bytes, " bytes of shared memory: ", std::strerror(error)));
+  }
+  return SharedMapping(fd, static_cast<std::byte*>(data), size_bytes);
+}
+
+SharedMapping::SharedMapping(SharedMapping&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+SharedMapping& SharedMapping::operator=(SharedMapping&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+SharedMapping::~SharedMapping() {
+  if (data_ != nullptr) munmap(data_, size_bytes_);
+  if (fd_ >= 0) close(fd_);
+}
+
+ArenaPool::Block::Block(Block&& other) noexcept { *this = std::move(other); }
+
+ArenaPool::Block& ArenaPool::Block::operator=(Block&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(data_, other.data_);
+  std::swap(address_, other.address_);
+  std::swap(size_class_, other.size_class_);
+  return *this;
+}
+
+ArenaPool::Block::~Block() {
+  if (pool_ != nullptr) pool_->release(address_, size_class_);
+}
+
+std::shared_ptr<ArenaPool> ArenaPool::create(uint64_t first_arena_bytes) {
+  auto pool = std::make_shared<ArenaPool>(PrivateTag{}, first_arena_bytes);
+  pool->self_ = pool;
+  return pool;
+}
+
+Status ArenaPool::set_arena_callback(ArenaCallback callback) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  callback_ = std::move(callback);
+  if (!callback_) return absl::OkStatus();
+  for (size_t i = 0; i < arenas_.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(
+        callback_(static_cast<int>(i), arenas_[i].fd(), arenas_[i].size_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+Status ArenaPool::add_arena(uint64_t at_least_bytes) {
+  if (arenas_.size() == kMaxArenas) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "all ", kMaxArenas, " arenas of the client are in use; keep fewer or smaller tensors"));
+  }
+  constexpr uint64_t kPage = 4096;
+  const uint64_t wanted = std::max(next_arena_bytes_, at_least_bytes);
+  const uint64_t size_bytes = (wanted + kPage - 1) / kPage * kPage;
+  TESSERA_ASSIGN_OR_RETURN(
+      SharedMapping arena,
+      SharedMapping::create("tessera-arena", size_bytes, SharedMapping::Pages::kReserve));
+  const int index = static_cast<int>(arenas_.size());
+  if (callback_) TESSERA_RETURN_IF_ERROR(callback_(index, arena.fd(), size_bytes));
+  ranges_[index] = {arena.data(), size_bytes};
+  arenas_.push_back(std::move(arena));
+  num_arenas_.store(index + 1, std::memory_order_release);
+  reserved_bytes_.fetch_add(size_bytes, std::memory_order_relaxed);
+  last_arena_used_ = 0;
+  next_arena_bytes_ = std::min(kLargestGrowth, std::max(next_arena_bytes_, size_bytes / 2) * 2);
+  return absl::OkStatus();
+}
+
+StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
+  constexpr uint64_t kLargestBlock = uint64_t{1} << 46;
+  if (size_bytes > kLargestBlock) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a block of ", size_bytes, " bytes is beyond the address space"));
+  }
+  const int size_class = class_of(size_bytes);
+  const uint64_t bytes = class_bytes(size_class);
+  Block block;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);
+  std::vector<ArenaAddress>& reusable = free_blocks_[size_class];
+  if (!reusable.empty()) {
+    block.address_ = reusable.back();
+    reusable.pop_back();
+  } else {
+    if (arenas_.empty() || arenas_.back().size_bytes() - last_arena_used_ < bytes) {
+      const Status grown = add_arena(bytes);
+      if (!grown.ok()) {
+        return with_context(grown, absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
+                                                reserved_bytes(), " bytes that the client holds"));
+      }
+    }
+    block.address_ = {static_cast<int32_t>(arenas_.size()) - 1, last_arena_used_};
+    last_arena_used_ += bytes;
+  }
+  block.data_ = arenas_[block.address_.arena].data() + block.address_.offset;
+  block.size_class_ = size_class;
+  block.pool_ = self_.lock();
+  live_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return block;
+}
+
+void ArenaPool::release(ArenaAddress address, int size_class) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_blocks_[size_class].push_back(address);
+  live_bytes_.fetch_sub(class_bytes(size_class), std::memory_order_relaxed);
+}
+
+std::optional<ArenaAddress> ArenaPool::locate(const void* pointer, uint64_t size_bytes) const {
+  const auto* first = static_cast<const std::byte*>(pointer);
+  const int num_arenas = num_arenas_.load(std::memory_order_acquire);
+  for (int i = 0; i < num_arenas; ++i) {
+    const Range& range = ranges_[i];
+    if (first >= range.data && first + size_bytes <= range.data + range.size_bytes) {
+      return ArenaAddress{i, static_cast<uint64_t>(first - range.data)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera

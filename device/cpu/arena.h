@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ArenaPool: the memory of a client's CPU devices, in files that other clients can map.
+//
+//   arena 0   [ block | block | block | ...free... ]     memfd, sealed against resizing
+//   arena 1   [ block                              ]     made when arena 0 is full
+//
+// Every block is named by (arena, offset), which means the same in every process that has mapped
+// the arena; a pointer does not. The files have no name in any folder: they vanish with the last
+// process that holds them, SIGKILL included.
+//
+// Invariants:
+//   1. a block lies wholly in one arena, is aligned to 64 bytes, and overlaps no other live block;
+//   2. an arena is never resized, moved or unmapped while the pool lives, so a pointer into it
+//      stays good;
+//   3. the pages of an arena are reserved when it is made: a write never meets SIGBUS.
+//
+// Blocks are rounded up to size classes (at most 25 % more) and reused by class; memory goes back
+// to the system with the pool. Thread-safe.
+#ifndef TESSERA_DEVICE_CPU_ARENA_H_
+#define TESSERA_DEVICE_CPU_ARENA_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tessera {
+
+// Where a block is, in words that every client understands. `client` is implied by who says it.
+struct ArenaAddress {
+  int32_t arena = -1;
+  uint64_t offset = 0;
+};
+
+// A sealed memfd and its mapping, owned.
+class SharedMapping {
+ public:
+  // `name` is what /proc shows. ResourceExhausted where the system does not have the memory, when
+  // `reserve` asks to have all pages at once; otherwise pages come as they are touched.
+  enum class Pages { kReserve, kOnTouch };
+  static StatusOr<SharedMapping> create(const char* name, uint64_t size_bytes, Pages pages);
+  // Maps what a peer sent, and takes the descriptor.
+  static StatusOr<SharedMapping> map(int fd, uint64_t size_bytes);
+
+  SharedMapping(SharedMapping&& other) noexcept;
+  SharedMapping& operator=(SharedMapping&& other) noexcept;
+  ~SharedMapping();
+
+  std::byte* data() const { return data_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+  int fd() const { return fd_; }
+
+ private:
+  SharedMapping(int fd, std::byte* data, uint64_t size_bytes)
+      : fd_(fd), data_(data), size_bytes_(size_bytes) {}
+
+  int fd_ = -1;
+  std::byte* data_ = nullptr;
+  uint64_t size_bytes_ = 0;
+};
+
+class ArenaPool {
+ public:
+  static constexpr int kMaxArenas = 1024;
+
+  // A live block; gives it back to the pool when destroyed. Move-only. Keeps the pool alive.
+  class Block {
+   public:
+    Block() = default;
+    Block(Block&& other) noexcept;
+    Block& operator=(Block&& other) noexcept;
+    ~Block();
+    std::byte* data() const { return data_; }
+    ArenaAddress address() const { return address_; }
+
+   private:
+    friend class ArenaPool;
+    std::shared_ptr<ArenaPool> pool_;
+    std::byte* data_ = nullptr;
+    ArenaAddress address_;
+    int size_class_ = 0;
+  };
+
+  // Called for each new arena, before a block of it is handed out, from the allocating thread.
+  using ArenaCallback = std::function<Status(int arena, int fd, uint64_t size_bytes)>;
+
+  // The first arena has `first_arena_bytes`; later ones double, up to 1 GiB or the block's size.
+  static std::shared_ptr<ArenaPool> create(uint64_t first_arena_bytes = uint64_t{4} << 20);
+
+  // Sets the callback and calls it for the arenas that exist.
+  Status set_arena_callback(ArenaCallback callback);
+
+  // A block of at least `size_bytes` >= 0, not initialised. ResourceExhausted names the need and
+  // what the pool holds.
+  StatusOr<Block> allocate(uint64_t size_bytes);
+
+  // The address of `pointer`, if [pointer, pointer + size_bytes) lies in an arena of this pool.
+  std::optional<ArenaAddress> locate(const void* pointer, uint64_t size_bytes) const;
+
+  uint64_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
+  // Bytes of the blocks that are live, by size class.
+  uint64_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct PrivateTag {};
+
+ public:
+  ArenaPool(PrivateTag, uint64_t first_arena_bytes) : next_arena_bytes_(first_arena_bytes) {}
+
+ private:
+  Status add_arena(uint64_t at_least_bytes);
+  void release(ArenaAddress address, int size_class);
+
+  std::weak_ptr<ArenaPool> self_;
+  mutable std::mutex mutex_;  // guards the members up to the blank line
+  std::vector<SharedMapping> arenas_;
+  uint64_t next_arena_bytes_;
+  uint64_t last_arena_used_ = 0;                        // bytes handed out of arenas_.back()
+  std::vector<std::vector<ArenaAddress>> free_blocks_;  // by size class
+  ArenaCallback callback_;
+
+  // Readable without the lock: entry i is written before num_arenas_ passes i.
+  struct Range {
+    std::byte* data;
+    uint64_t size_bytes;
+  };
+  Range ranges_[kMaxArenas] = {};
+  std::atomic<int> num_arenas_{0};
+  std::atomic<uint64_t> reserved_bytes_{0};
+  std::atomic<uint64_t> live_bytes_{0};
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DEVICE_CPU_ARENA_H_

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream: the in-order queue of one device.
+//
+//   stream.enqueue("local_map", [] { ...; return OkStatus(); });   returns at once
+//   stream.sync();                                                waits; the first error since
+//
+// Invariants:
+//   1. tasks run one at a time, in the order in which they were enqueued;
+//   2. a task that fails does not stop the next one: errors travel in buffers, and the first one
+//      since the last sync() is kept for sync().
+//
+// enqueue() and sync() may be called from any thread except a task of the same stream.
+#ifndef TESSERA_DEVICE_STREAM_H_
+#define TESSERA_DEVICE_STREAM_H_
+
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace tessera {
+
+// Is told what a stream is doing, from the stream's own thread: it feeds "last seen at ..." in
+// error messages. Calls come in pairs.
+class StreamObserver {
+ public:
+  virtual ~StreamObserver() = default;
+  virtual void task_started(absl::string_view label) = 0;
+  virtual void task_finished() = 0;
+};
+
+class Stream {
+ public:
+  using Task = absl::AnyInvocable<Status()>;
+
+  virtual ~Stream() = default;
+  // `label` names the work for people: `relayout #12 [x, -] to [-, x]`.
+  virtual void enqueue(std::string label, Task task) = 0;
+  // Blocks until every task enqueued before the call has run; returns and forgets the first error
+  // since the last call.
+  virtual Status sync() = 0;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DEVICE_STREAM_H_
