@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/call.h"
+
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tessera {
+namespace {
+
+bool reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
+         kind == OpKind::kReduceBoxes;
+}
+
+bool has_root(OpKind kind) {
+  return kind == OpKind::kReduce || kind == OpKind::kBroadcast || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
+}
+
+int64_t sum(const std::vector<int64_t>& counts, size_t end) {
+  return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(end),
+                         int64_t{0});
+}
+
+Status size_error(absl::string_view what, int64_t given, int64_t expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " has ", given, " elements, and needs ", expected));
+}
+
+Status check_counts(const std::vector<int64_t>& counts, int num_members) {
+  if (counts.size() != static_cast<size_t>(num_members)) {
+    return absl::InvalidArgumentError(absl::StrCat("counts has ", counts.size(),
+                                                   " entries, and the group has ", num_members,
+                                                   " members; give one for each"));
+  }
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("counts[", i, "] is ", counts[i], "; a count is 0 or more"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The sizes that in and out must have; -1 where any size will do.
+struct Sizes {
+  int64_t in = -1;
+  int64_t out = -1;
+};
+
+Sizes expected_sizes(const CollectiveCall& call, int position) {
+  const bool is_root = position == call.root;
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+      return {call.count, call.count};
+    case OpKind::kReduce:
+      return {call.count, is_root ? call.count : -1};
+    case OpKind::kBroadcast:
+      return {is_root ? call.count : -1, call.count};
+    case OpKind::kAllGather:
+      return {call.counts[position], sum(call.counts, call.counts.size())};
+    case OpKind::kReduceScatter:
+      return {sum(call.counts, call.counts.size()), call.counts[position]};
+    case OpKind::kAllToAll:
+      return {sum(call.counts, call.counts.size()),
+              sum(call.recv_counts, call.recv_counts.size())};
+    case OpKind::kGather:
+      return {call.counts[position], is_root ? sum(call.counts, call.counts.size()) : -1};
+    case OpKind::kScatter:
+      return {is_root ? sum(call.counts, call.counts.size()) : -1, call.counts[position]};
+    case OpKind::kSendRecv:
+    case OpKind::kBarrier:
+      return {};
+    case OpKind::kExchange:
+    case OpKind::kReduceBoxes:
+      return {call.in_box.num_elements(), call.out_box.num_elements()};
+  }
+  return {};
+}
+
+// Where `in` may lie inside `out` (or `out` inside `in`): elements from the start of the larger.
+int64_t in_place_offset(const CollectiveCall& call, int position) {
+  switch (call.kind) {
+    case OpKind::kAllGather:
+    case OpKind::kGather:
+    case OpKind::kReduceScatter:
+    case OpKind::kScatter:
+      return sum(call.counts, position);
+    default:
+      return 0;
+  }
+}
+
+Status check_overlap(const CollectiveCall& call, int position) {
+  if (call.in_count == 0 || call.out_count == 0) return absl::OkStatus();
+  // An input that nobody reads, or an output that nobody writes, may lie anywhere.
+  const bool is_root = position == call.root;
+  if (!is_root && (call.kind == OpKind::kReduce || call.kind == OpKind::kGather ||
+                   call.kind == OpKind::kBroadcast || call.kind == OpKind::kScatter)) {
+    return absl::OkStatus();
+  }
+  const int64_t element = dtype_size(call.dtype);
+  const auto in = reinterpret_cast<uintptr_t>(call.in);
+  const auto out = reinterpret_cast<uintptr_t>(call.out);
+  const uintptr_t in_end = in + call.in_count * element;
+  const uintptr_t out_end = out + call.out_count * element;
+  if (in_end <= out || out_end <= in) return absl::OkStatus();
+  const bool out_is_part = call.kind == OpKind::kReduceScatter || call.kind == OpKind::kScatter;
+  const uintptr_t offset = in_place_offset(call, position) * element;
+  const bool has_in_place = call.kind != OpKind::kAllToAll && call.kind != OpKind::kExchange &&
+                            call.kind != OpKind::kReduceBoxes;
+  if (has_in_place && (out_is_part ? out == in + offset : in == out + offset)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("in and out of member ", position, " overlap",
+                   has_in_place ? "; only exactly in place is allowed" : "; use separate memory"));
+}
+
+Status check_boxes(const CollectiveCall& call, int num_members) {
+  if (call.kind == OpKind::kReduceBoxes && call.pulls.size() != static_cast<size_t>(num_members)) {
+    return absl::InvalidArgumentError(absl::StrCat("boxes of ", call.pulls.size(),
+                                                   " members given, and the group has ",
+                                                   num_members));
+  }
+  for (const BoxPull& pull : call.pulls) {
+    if (pull.source < 0 || pull.source >= num_members) {
+      return absl::InvalidArgumentError(absl::StrCat("a pull names member ", pull.source,
+                                                     "; the group has 0 to ", num_members - 1));
+    }
+    const Box& box = call.kind == OpKind::kReduceBoxes ? call.out_box : pull.box;
+    if (box.sizes.size() != pull.source_box.sizes.size() ||
+        box.sizes.size() != call.out_box.sizes.size() || !contains(pull.source_box, box) ||
+        !contains(call.out_box, box)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("box ", box.to_string(), " is not inside both its source ",
+                       pull.source_box.to_string(), " and its target ", call.out_box.to_string()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Status check(const CollectiveCall& call, int num_members, int position) {
+  if (reduces(call.kind)) TESSERA_RETURN_IF_ERROR(validate_reduction(call.reduction, call.dtype));
+  if (has_root(call.kind) && (call.root < 0 || call.root >= num_members)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("root ", call.root, " is no member; the group has 0 to ", num_members - 1));
+  }
+  const bool has_counts = call.kind == OpKind::kAllGather || call.kind == OpKind::kReduceScatter ||
+                          call.kind == OpKind::kAllToAll || call.kind == OpKind::kGather ||
+                          call.kind == OpKind::kScatter;
+  if (has_counts) TESSERA_RETURN_IF_ERROR(check_counts(call.counts, num_members));
+  if (call.kind == OpKind::kAllToAll) {
+    TESSERA_RETURN_IF_ERROR(check_counts(call.recv_counts, num_members));
+  }
+  if (call.kind == OpKind::kExchange || call.kind == OpKind::kReduceBoxes) {
+    TESSERA_RETURN_IF_ERROR(check_boxes(call, num_members));
+  }
+  const Sizes sizes = expected_sizes(call, position);
+  if (sizes.in >= 0 && call.in_count != sizes.in) return size_error("in", call.in_count, sizes.in);
+  if (sizes.out >= 0 && call.out_count != sizes.out) {
+    return size_error("out", call.out_count, sizes.out);
+  }
+  return check_overlap(call, position);
+}
+
+}  // namespace
+
+absl::string_view op_kind_name(OpKind kind) {
+  static constexpr absl::string_view kNames[kNumOpKinds] = {
+      "all_reduce", "reduce",    "broadcast", "all_gather", "reduce_scatter", "all_to_all",
+      "gather",     "scatter",   "send/recv", "barrier",    "exchange",       "reduce_boxes"};
+  return kNames[static_cast<int>(kind)];
+}
+
+CollectiveCall validated(CollectiveCall call, int num_members, int position) {
+  if (call.error.ok()) call.error = check(call, num_members, position);
+  if (call.detail_field.empty()) {
+    const bool same_counts_everywhere =
+        call.kind == OpKind::kAllGather || call.kind == OpKind::kReduceScatter ||
+        call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
+    call.detail_field = "counts";
+    if (same_counts_everywhere) call.detail = absl::StrJoin(call.counts, ", ");
+  }
+  if (call.label.empty()) {
+    call.label = std::string(op_kind_name(call.kind));
+    if (reduces(call.kind)) absl::StrAppend(&call.label, " ", reduce_op_name(call.reduction));
+    if (call.kind != OpKind::kBarrier) {
+      absl::StrAppend(&call.label, " ", dtype_name(call.dtype));
+    }
+    if (call.count > 0) absl::StrAppend(&call.label, " of ", call.count, " elements");
+  }
+  return call;
+}
+
+}  // namespace tessera

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CollectiveCall: what one member asks of its group, as a value that a backend executes.
+//
+// Group (group.h) turns the typed functions that users call into these; a backend never sees a
+// type or a span. All sizes are in elements of `dtype` unless the name says bytes.
+#ifndef TESSERA_COLLECTIVES_CALL_H_
+#define TESSERA_COLLECTIVES_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "device/buffer.h"
+
+namespace tessera {
+
+enum class OpKind : uint8_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kSendRecv,     // both ends of one message: the group is {sender, receiver}
+  kBarrier,      // an all-reduce of one element, with a name
+  kExchange,     // each member pulls boxes from the others
+  kReduceBoxes,  // each member reduces one box out of the boxes that all hold
+};
+inline constexpr int kNumOpKinds = 12;
+// "all_reduce", "reduce", ...
+absl::string_view op_kind_name(OpKind kind);
+
+// One copy of an exchange: `box` out of the buffer of member `source`, which holds `source_box`.
+struct BoxPull {
+  int source = 0;  // position in the group; may be the member itself
+  Box source_box;
+  Box box;
+};
+
+struct CollectiveCall {
+  OpKind kind = OpKind::kBarrier;
+  DType dtype = DType::kUint8;
+  ReduceOp reduction = ReduceOp::kSum;
+  int root = 0;       // position in the group
+  int64_t count = 0;  // elements, by the op's own notion; equal on all members
+
+  // Dense row-major memory. It must stay valid, and nobody else may write it, until the work is
+  // done. Null where there are no elements.
+  const std::byte* in = nullptr;
+  int64_t in_count = 0;
+  std::byte* out = nullptr;
+  int64_t out_count = 0;
+  // Where the memory belongs to Buffers: they are kept alive, an error of the input becomes the
+  // error of the op on all members, and the output is made ready when the op is done.
+  std::shared_ptr<const Buffer> in_buffer;
+  std::shared_ptr<Buffer> out_buffer;
+
+  // Elements by member, where they vary: of each input (all_gather, gather), of each output
+  // (reduce_scatter, scatter). all_to_all: what this member sends to each, and receives from each.
+  std::vector<int64_t> counts;
+  std::vector<int64_t> recv_counts;
+
+  // kExchange: what `in` and `out` hold, and what to copy. kReduceBoxes: `out_box` is the box that
+  // this member wants, and pulls[k].source_box what member k holds.
+  Box in_box;
+  Box out_box;
+  std::vector<BoxPull> pulls;
+
+  // What must be equal on all members beside the fields above, for people: the barrier's name, the
+  // layouts of a relayout. `detail_field` says what it is: "name", "layouts", "counts".
+  std::string detail;
+  std::string detail_field;
+  // The op in error messages: `barrier "ckpt" on {batch=4}`.
+  std::string label;
+  // Wrong arguments found before the call: the op fails with it on all members.
+  Status error;
+  // From the start of the op on the device; unset: the default of the client.
+  std::optional<absl::Duration> timeout;
+};
+
+// The call with `label`, `detail` and `error` filled in for a group of `num_members`, where they
+// are empty: checks sizes, roots, reductions and overlapping memory.
+CollectiveCall validated(CollectiveCall call, int num_members, int position);
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_CALL_H_

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Group: an ordered list of devices that run collectives together, as one of them sees it.
+//
+//   StatusOr<Group> group = client.group({0, 1, 2, 3});
+//   Work w = group->all_reduce<float>(in, out, ReduceOp::kSum);
+//   Status s = w.wait(absl::Seconds(5));
+//
+// P = size(), r = position(), S = bytes of the count named. Invariants:
+//   1. members call the same operations in the same order; where they do not, all of them get
+//      InvalidArgument naming the field and two clients, before a byte moves;
+//   2. terms are added in ascending position, for every element and on every run: results are
+//      bitwise equal on all members. f16 and bf16 accumulate in f32 and round once; integers wrap;
+//      max and min ignore NaN; avg is the sum divided once;
+//   3. all members get the same Status of one operation. After a failure the group can be used
+//      again, unless a member is lost.
+//
+// Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
+// and be written by nobody else, until the Work is done. In and out may be exactly in place where
+// a function says so; any other overlap is InvalidArgument. Zero elements are legal, with null
+// pointers too. Functions may be called from any thread; their order is the order of the calls.
+#ifndef TESSERA_COLLECTIVES_GROUP_H_
+#define TESSERA_COLLECTIVES_GROUP_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "collectives/call.h"
+#include "collectives/work.h"
+
+namespace tessera {
+
+// What executes the calls of one group: the host's shared memory, UCX, NCCL.
+class GroupBackend {
+ public:
+  virtual ~GroupBackend() = default;
+  // Ids of the members' devices, in group order.
+  virtual absl::Span<const int> device_ids() const = 0;
+  // Starts the call of the member at `position`, which must be a device of this client.
+  virtual Work start(int position, CollectiveCall call) = 0;
+  // The same for one end of a message to or from the member at `peer`.
+  virtual Work start_send(int position, int peer, CollectiveCall call) = 0;
+  virtual Work start_recv(int position, int peer, CollectiveCall call) = 0;
+};
+
+class Group {
+ public:
+  Group(std::shared_ptr<GroupBackend> backend, int position)
+      : backend_(std::move(backend)), position_(position) {}
+
+  int size() const { return static_cast<int>(backend_->device_ids().size()); }
+  int position() const { return position_; }
+  absl::Span<const int> device_ids() const { return backend_->device_ids(); }
+
+  // Each out = the reduction of all ins. Reads P*S/P a member, writes S/P to each of P outputs.
+  // In place: out == in. MPI_Allreduce, ncclAllReduce.
+  template <Element T>
+  Work all_reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op) const {
+    CollectiveCall c = call<T>(OpKind::kAllReduce, in, out, in.size());
+    c.reduction = op;
+    return start(std::move(c));
+  }
+
+  // The root's out = the reduction of all ins; other outs are not touched and may be empty.
+  // In place at the root. MPI_Reduce.
+  template <Element T>
+  Work reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op, int root) const {
+    CollectiveCall c = call<T>(OpKind::kReduce, in, out, in.size());
+    c.reduction = op;
+    c.root = root;
+    return start(std::move(c));
+  }
+
+  // Each out = the root's in; other ins may be empty. In place at the root. S read a member.
+  template <Element T>
+  Work broadcast(absl::Span<const T> in, absl::Span<T> out, int root) const {
+    CollectiveCall c = call<T>(OpKind::kBroadcast, in, out, out.size());
+    c.root = root;
+    return start(std::move(c));
+  }
+
+  // Each out = the ins one after another. Equal sizes, or counts[k] elements from member k.
+  // In place: in == out + the counts before r. MPI_Allgather(v).
+  template <Element T>
+  Work all_gather(absl::Span<const T> in, absl::Span<T> out,
+                  absl::Span<const int64_t> counts = {}) const {
+    CollectiveCall c = call<T>(OpKind::kAllGather, in, out, out.size());
+    c.counts = counts_or_equal(counts, in.size());
+    return start(std::move(c));
+  }
+
+  // Member k's out = part k of the reduction of all ins. Equal parts, or counts[k] elements for
+  // member k. In place: out == in + the counts before r. MPI_Reduce_scatter(_block).
+  template <Element T>
+  Work reduce_scatter(absl::Span<const T> in, absl::Span<T> out, ReduceOp op,
+                      absl::Span<const int64_t> counts = {}) const {
+    CollectiveCall c = call<T>(OpKind::kReduceScatter, in, out, in.size());
+    c.reduction = op;
+    c.counts = counts_or_equal(counts, out.size());
+    return start(std::move(c));
+  }
+
+  // Member k's out = part r of each in, one after another: equal parts. MPI_Alltoall.
+  template <Element T>
+  Work all_to_all(absl::Span<const T> in, absl::Span<T> out) const {
+    const int64_t part = static_cast<int64_t>(in.size()) / size();
+    CollectiveCall c = call<T>(OpKind::kAllToAll, in, out, in.size());
+    c.counts.assign(size(), part);
+    c.recv_counts.assign(size(), part);
+    return start(std::move(c));
+  }
+  // The same with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
+  template <Element T>
+  Work all_to_all(absl::Span<const T> in, absl::Span<T> out, absl::Span<const int64_t> send_counts,
+                  absl::Span<const int64_t> recv_counts) const {
+    CollectiveCall c = call<T>(OpKind::kAllToAll, in, out, 0);
+    c.counts.assign(send_counts.begin(), send_counts.end());
+    c.recv_counts.assign(recv_counts.begin(), recv_counts.end());
+    return start(std::move(c));
+  }
+
+  // The root's out = the ins one after another; other outs may be empty. In place at the root.
+  template <Element T>
+  Work gather(absl::Span<const T> in, absl::Span<T> out, int root,
+              absl::Span<const int64_t> counts = {}) const {
+    CollectiveCall c = call<T>(OpKind::kGather, in, out, 0);
+    c.root = root;
+    c.counts = counts_or_equal(counts, in.size());
+    return start(std::move(c));
+  }
+
+  // Each out = its part of the root's in; other ins may be empty. In place at the root.
+  template <Element T>
+  Work scatter(absl::Span<const T> in, absl::Span<T> out, int root,
+               absl::Span<const int64_t> counts = {}) const {
+    CollectiveCall c = call<T>(OpKind::kScatter, in, out, 0);
+    c.root = root;
+    c.counts = counts_or_equal(counts, out.size());
+    return start(std::move(c));
+  }
+
+  // One message to member `to`, matched in order with its recv from this member. Neither holds up
+  // the other operations of its device, so any order of sends and recvs is free of deadlock; a
+  // recv is ordered against other operations by its Work alone. The Work of a send is done when
+  // the message has been received.
+  template <Element T>
+  Work send(absl::Span<const T> in, int to) const {
+    return backend_->start_send(position_, to,
+                                call<T>(OpKind::kSendRecv, in, absl::Span<T>(), in.size()));
+  }
+  template <Element T>
+  Work recv(absl::Span<T> out, int from) const {
+    return backend_->start_recv(position_, from,
+                                call<T>(OpKind::kSendRecv, absl::Span<const T>(), out, out.size()));
+  }
+
+  // Done when all members have arrived.
+  Work barrier() const;
+
+  // Fills parts of `out`, which holds `out_box`, with boxes that members hold: pulls[i] copies its
+  // box from the `in` of member pulls[i].source. Every member passes what its own `in` holds.
+  template <Element T>
+  Work exchange(absl::Span<const T> in, const Box& in_box, absl::Span<T> out, const Box& out_box,
+                absl::Span<const BoxPull> pulls) const {
+    CollectiveCall c = call<T>(OpKind::kExchange, in, out, 0);
+    c.in_box = in_box;
+    c.out_box = out_box;
+    c.pulls.assign(pulls.begin(), pulls.end());
+    return start(std::move(c));
+  }
+
+  // For the layers above: any call, as this member.
+  Work start(CollectiveCall call) const;
+
+ private:
+  template <Element T>
+  static CollectiveCall call(OpKind kind, absl::Span<const T> in, absl::Span<T> out,
+                             int64_t count) {
+    CollectiveCall c;
+    c.kind = kind;
+    c.dtype = dtype_of<T>();
+    c.count = count;
+    c.in = reinterpret_cast<const std::byte*>(in.data());
+    c.in_count = static_cast<int64_t>(in.size());
+    c.out = reinterpret_cast<std::byte*>(out.data());
+    c.out_count = static_cast<int64_t>(out.size());
+    return c;
+  }
+  std::vector<int64_t> counts_or_equal(absl::Span<const int64_t> counts, int64_t equal) const {
+    if (counts.empty()) return std::vector<int64_t>(size(), equal);
+    return {counts.begin(), counts.end()};
+  }
+
+  std::shared_ptr<GroupBackend> backend_;
+  int position_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_GROUP_H_

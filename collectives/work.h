@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Work: the handle of a collective that was started.
+//
+//   Work w = group.all_reduce(in, out, ReduceOp::kSum);
+//   Status s = w.wait(absl::Seconds(5));
+//
+// Cheap to copy; all copies mean the same operation. Thread-safe. A Work may be dropped without
+// waiting: the operation goes on, and sync_devices() reports its error.
+// PyTorch: c10d Work. NCCL: the stream, plus ncclCommGetAsyncError.
+#ifndef TESSERA_COLLECTIVES_WORK_H_
+#define TESSERA_COLLECTIVES_WORK_H_
+
+#include <memory>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+
+namespace tessera {
+
+// What a backend keeps of one started operation.
+class PendingWork {
+ public:
+  virtual ~PendingWork() = default;
+  virtual bool done() const = 0;
+  // Blocks until the operation is done or `deadline` has come; then it is given up for all
+  // members, unless all of them had arrived. Returns the verdict that all members get.
+  virtual Status wait_until(absl::Time deadline) = 0;
+};
+
+class Work {
+ public:
+  explicit Work(std::shared_ptr<PendingWork> pending) : pending_(std::move(pending)) {}
+
+  bool done() const { return pending_->done(); }
+  // Blocks until the operation is done; its status.
+  Status await() const { return pending_->wait_until(absl::InfiniteFuture()); }
+  // The same with a deadline over the operation: if a member has not arrived by then, all members
+  // get the same DeadlineExceeded, which names it, and the group can be used again.
+  Status wait(absl::Duration timeout) const { return pending_->wait_until(absl::Now() + timeout); }
+
+ private:
+  std::shared_ptr<PendingWork> pending_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_WORK_H_
