@@ -65,8 +65,7 @@ Sizes expected_sizes(const CollectiveCall& call, int position) {
     case OpKind::kReduceScatter:
       return {sum(call.counts, call.counts.size()), call.counts[position]};
     case OpKind::kAllToAll:
-      return {sum(call.counts, call.counts.size()),
-              sum(call.recv_counts, call.recv_counts.size())};
+      return {sum(call.counts, call.counts.size()), sum(call.recv_counts, call.recv_counts.size())};
     case OpKind::kGather:
       return {call.counts[position], is_root ? sum(call.counts, call.counts.size()) : -1};
     case OpKind::kScatter:
@@ -122,9 +121,8 @@ Status check_overlap(const CollectiveCall& call, int position) {
 
 Status check_boxes(const CollectiveCall& call, int num_members) {
   if (call.kind == OpKind::kReduceBoxes && call.pulls.size() != static_cast<size_t>(num_members)) {
-    return absl::InvalidArgumentError(absl::StrCat("boxes of ", call.pulls.size(),
-                                                   " members given, and the group has ",
-                                                   num_members));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "boxes of ", call.pulls.size(), " members given, and the group has ", num_members));
   }
   for (const BoxPull& pull : call.pulls) {
     if (pull.source < 0 || pull.source >= num_members) {
@@ -171,13 +169,15 @@ Status check(const CollectiveCall& call, int num_members, int position) {
 
 absl::string_view op_kind_name(OpKind kind) {
   static constexpr absl::string_view kNames[kNumOpKinds] = {
-      "all_reduce", "reduce",    "broadcast", "all_gather", "reduce_scatter", "all_to_all",
-      "gather",     "scatter",   "send/recv", "barrier",    "exchange",       "reduce_boxes"};
+      "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",
+      "gather",     "scatter", "send/recv", "barrier",    "exchange",       "reduce_boxes"};
   return kNames[static_cast<int>(kind)];
 }
 
-CollectiveCall validated(CollectiveCall call, int num_members, int position) {
-  if (call.error.ok()) call.error = check(call, num_members, position);
+CollectiveCall validated(CollectiveCall call, absl::Span<const int> device_ids, int position) {
+  if (call.error.ok()) {
+    call.error = check(call, static_cast<int>(device_ids.size()), position);
+  }
   if (call.detail_field.empty()) {
     const bool same_counts_everywhere =
         call.kind == OpKind::kAllGather || call.kind == OpKind::kReduceScatter ||
@@ -192,6 +192,7 @@ CollectiveCall validated(CollectiveCall call, int num_members, int position) {
       absl::StrAppend(&call.label, " ", dtype_name(call.dtype));
     }
     if (call.count > 0) absl::StrAppend(&call.label, " of ", call.count, " elements");
+    absl::StrAppend(&call.label, " on devices ", absl::StrJoin(device_ids, ", "));
   }
   return call;
 }

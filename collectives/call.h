@@ -14,7 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
@@ -89,9 +91,9 @@ struct CollectiveCall {
   std::optional<absl::Duration> timeout;
 };
 
-// The call with `label`, `detail` and `error` filled in for a group of `num_members`, where they
-// are empty: checks sizes, roots, reductions and overlapping memory.
-CollectiveCall validated(CollectiveCall call, int num_members, int position);
+// The call with `label`, `detail` and `error` filled in where they are empty, for the member at
+// `position` of a group of these devices: checks sizes, roots, reductions, overlapping memory.
+CollectiveCall validated(CollectiveCall call, absl::Span<const int> device_ids, int position);
 
 }  // namespace tessera
 

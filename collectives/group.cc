@@ -4,7 +4,7 @@
 namespace tessera {
 
 Work Group::start(CollectiveCall call) const {
-  return backend_->start(position_, validated(std::move(call), size(), position_));
+  return backend_->start(position_, validated(std::move(call), device_ids(), position_));
 }
 
 Work Group::barrier() const { return start(CollectiveCall{}); }

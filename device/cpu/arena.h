@@ -104,6 +104,9 @@ class ArenaPool {
   // The address of `pointer`, if [pointer, pointer + size_bytes) lies in an arena of this pool.
   std::optional<ArenaAddress> locate(const void* pointer, uint64_t size_bytes) const;
 
+  // The inverse. Requires an address of this pool.
+  std::byte* at(ArenaAddress address) const { return ranges_[address.arena].data + address.offset; }
+
   uint64_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
   // Bytes of the blocks that are live, by size class.
   uint64_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How numbers are written in messages for people.
+#ifndef TESSERA_BASE_FORMAT_H_
+#define TESSERA_BASE_FORMAT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace tessera {
+
+// "31 s", "1.5 s", "500 ms", "2.5 min", "no limit" for an infinite duration.
+std::string format_duration(absl::Duration duration);
+
+// "0 B", "512 B", "1.5 KiB", "64 MiB".
+std::string format_bytes(int64_t num_bytes);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_FORMAT_H_

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The control region: what the clients of a host share beside tensor data.
+//
+//   region of client c (a sealed memfd that every client of the host maps):
+//     ControlHeader
+//     DeviceActivity   one for each device of c: what its stream is doing
+//     GroupSlot[]      hash table of the groups whose first member is a device of c
+//     heap             GroupBlocks, made by whichever member comes first
+//
+//   GroupBlock:  device ids | OpRecord 0 | OpRecord 1 | ... | OpRecord R-1
+//   OpRecord:    state word, verdict | MemberEntry of each member
+//
+// Operation number s of a group (1, 2, ...) lives in record s % R. Invariants:
+//   1. state says which operation a record describes, how many members have arrived and finished,
+//      and its phase; it changes by compare-and-swap only, so that a deadline and the last arrival
+//      cannot both win;
+//   2. phases go kOpen -> kRunning (all arrived) or kOpen/kRunning -> kSettling -> kFailed; in
+//      kFailed the verdict is complete and never changes while the record describes s;
+//   3. a MemberEntry is written by its member alone, before that member arrives;
+//   4. no lock lies in the region: a client that dies leaves nothing held.
+//
+// Everything here is plain data at fixed offsets, zero-initialised by the kernel. Zero means
+// empty, or operation 0, which never is.
+#ifndef TESSERA_COLLECTIVES_HOST_CONTROL_H_
+#define TESSERA_COLLECTIVES_HOST_CONTROL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "collectives/call.h"
+
+namespace tessera::host {
+
+inline constexpr uint64_t kControlBytes = uint64_t{256} << 20;  // address space; touched as used
+inline constexpr uint64_t kControlMagic = 0x5445535345524131;   // "TESSERA1"
+inline constexpr int kMaxGroups = 16384;                        // a power of two
+inline constexpr int kMaxMembers = 4000;                        // what the state word can count
+inline constexpr int kDetailBytes = 192;
+inline constexpr int kLabelBytes = 192;
+inline constexpr int kVerdictBytes = 4096;
+
+// Where memory lies, in words that every client understands; which client is told by who says it.
+struct SharedAddress {
+  static constexpr int32_t kNull = -1;
+  static constexpr int32_t kPointer = -2;  // offset is a pointer; readers are in the same process
+  int32_t arena = kNull;
+  uint64_t offset = 0;
+};
+
+// What all members of an operation must agree on. Compared field by field.
+struct Signature {
+  OpKind kind;
+  DType dtype;
+  ReduceOp reduction;
+  int32_t root;
+  int64_t count;
+  uint64_t detail_hash;
+
+  friend bool operator==(const Signature& a, const Signature& b) {
+    return a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
+           a.root == b.root && a.count == b.count && a.detail_hash == b.detail_hash;
+  }
+};
+
+struct alignas(64) MemberEntry {
+  std::atomic<uint32_t> seq;  // the operation that the rest describes
+  Signature signature;
+  SharedAddress in;
+  SharedAddress out;
+  SharedAddress counts;  // all_to_all: int64 elements for each member
+  char detail[kDetailBytes];
+  char label[kLabelBytes];
+};
+
+enum class Phase : uint8_t { kOpen, kRunning, kSettling, kFailed };
+
+// seq:32 | arrived:12 | finished:12 | phase:8. The low half is the futex word.
+struct State {
+  uint32_t seq = 0;
+  uint32_t arrived = 0;
+  uint32_t finished = 0;
+  Phase phase = Phase::kOpen;
+
+  static State unpack(uint64_t word) {
+    return {static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word >> 20) & 0xfff,
+            static_cast<uint32_t>(word >> 8) & 0xfff, static_cast<Phase>(word & 0xff)};
+  }
+  uint64_t pack() const {
+    return uint64_t{seq} << 32 | uint64_t{arrived} << 20 | uint64_t{finished} << 8 |
+           static_cast<uint64_t>(phase);
+  }
+};
+
+enum class VerdictKind : uint32_t { kError, kTimedOut };
+
+struct alignas(64) OpRecord {
+  std::atomic<uint64_t> state;
+  std::atomic<uint32_t> num_sleepers;
+  VerdictKind verdict_kind;
+  int32_t verdict_code;
+  uint32_t verdict_bytes;
+  char verdict[kVerdictBytes];
+  // MemberEntry[num_members] follows.
+};
+
+struct alignas(64) GroupBlock {
+  uint32_t num_members;
+  uint32_t num_records;
+  uint64_t records_offset;  // from the start of the block
+  uint64_t record_stride;
+  // int32_t device_ids[num_members] follows.
+};
+
+struct GroupSlot {
+  enum : uint32_t { kEmpty, kClaimed, kReady };
+  std::atomic<uint32_t> state;
+  uint64_t key;
+  uint64_t block_offset;  // from the start of the region
+};
+
+// Written by the device's stream, read by anyone: a sequence lock over relaxed words.
+struct alignas(64) DeviceActivity {
+  enum Kind : uint64_t { kNothing, kRunning, kWaiting, kFinished };
+  std::atomic<uint64_t> version;  // odd while it is being written
+  std::atomic<uint64_t> kind;
+  std::atomic<uint64_t> since_ns;  // CLOCK_MONOTONIC, one for the host
+  // Of a collective: whose region the group lies in, where, which operation, and the hash of the
+  // barrier's name (0: none).
+  std::atomic<uint64_t> leader_client;
+  std::atomic<uint64_t> block_offset;
+  std::atomic<uint64_t> seq;
+  std::atomic<uint64_t> name_hash;
+  std::atomic<uint64_t> label[kLabelBytes / 8];
+};
+
+struct alignas(64) ControlHeader {
+  uint64_t magic;
+  uint32_t num_devices;
+  uint64_t activities_offset;
+  uint64_t slots_offset;
+  std::atomic<uint64_t> heap_used;  // offset of the first free byte
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_CONTROL_H_

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/host_backend.h"
+
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/host/host_group.h"
+#include "device/cpu/cpu_stream.h"
+
+namespace tessera::host {
+namespace {
+
+// Operations of a group may follow each other this closely; a verdict is kept for as many.
+constexpr uint32_t kGroupRecords = 8;
+// Messages to one device that may wait to be received.
+constexpr uint32_t kMessageRecords = 16;
+constexpr uint64_t kGroupSalt = 0;
+constexpr uint64_t kMessageSalt = 1;
+
+}  // namespace
+
+HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
+                         std::vector<Device> devices, std::vector<Stream*> streams,
+                         absl::Duration collective_timeout)
+    : link_(link),
+      pool_(std::move(pool)),
+      devices_(std::move(devices)),
+      streams_(std::move(streams)),
+      collective_timeout_(collective_timeout),
+      receive_streams_(streams_.size()) {
+  link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
+}
+
+HostBackend::~HostBackend() {
+  link_.set_lost_listener(nullptr);
+  receive_streams_.clear();
+  for (auto& [key, group] : groups_) group->forget_ops();
+}
+
+StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {
+  if (device_ids.empty()) {
+    return absl::InvalidArgumentError("a group of no devices; name at least one");
+  }
+  std::set<int> seen;
+  for (const int id : device_ids) {
+    if (id < 0 || id >= static_cast<int>(devices_.size())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "device ", id, " does not exist; the job has devices 0 to ", devices_.size() - 1));
+    }
+    if (!seen.insert(id).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device ", id, " appears twice in a group; name each device once"));
+    }
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  return group_locked({device_ids.begin(), device_ids.end()}, kGroupSalt, kGroupRecords);
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::message_group(int from_device, int to_device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return group_locked({from_device, to_device}, kMessageSalt, kMessageRecords);
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> device_ids,
+                                                               uint64_t salt,
+                                                               uint32_t num_records) {
+  std::shared_ptr<HostGroup>& entry = groups_[{salt, device_ids}];
+  if (entry != nullptr) return entry;
+  std::vector<GroupMember> members;
+  for (const int id : device_ids) {
+    const Device& device = devices_[id];
+    TESSERA_RETURN_IF_ERROR(link_.client_status(device.client_id));
+    members.push_back({device.id, device.client_id, device.ordinal});
+  }
+  std::optional<Rendezvous> rendezvous;
+  if (members.size() > 1) {
+    TESSERA_ASSIGN_OR_RETURN(rendezvous, Rendezvous::open(link_, members, num_records, salt));
+  }
+  entry = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous));
+  return entry;
+}
+
+Stream& HostBackend::receive_stream(int ordinal) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<Stream>& stream = receive_streams_[ordinal];
+  if (stream == nullptr) stream = std::make_unique<CpuStream>(nullptr);
+  return *stream;
+}
+
+void HostBackend::on_lost(int client, const Status& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [key, group] : groups_) {
+    if (group != nullptr) group->on_lost(client, reason);
+  }
+}
+
+}  // namespace tessera::host

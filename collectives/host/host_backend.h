@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostBackend: collectives among the devices of one host, in memory that all of them map.
+//
+// Each member's call runs on its device's stream: publish where the memory lies, wait for the
+// others, move bytes straight between the members' memory, say so, wait for the others. No byte
+// passes through a socket, and one code path serves devices of one process and of several.
+//
+//   op               reads a member        writes a member        (P members, S bytes of the count)
+//   all_reduce       S (S/P of P inputs)   S (S/P to P outputs)
+//   reduce           S                     S/P
+//   reduce_scatter   S (S/P of P inputs)   S/P
+//   all_gather       S                     S
+//   all_to_all       S                     S
+//   broadcast        S                     S                      the root copies to its own out
+//   gather, scatter  S at the root or S/P each
+//
+// Memory in the client's arenas is used in place. Other memory is used in place too where all
+// members belong to one client, and copied through an arena where they do not.
+#ifndef TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
+#define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/group.h"
+#include "collectives/host/host_link.h"
+#include "device/cpu/arena.h"
+#include "device/device.h"
+#include "device/stream.h"
+
+namespace tessera::host {
+
+class HostGroup;
+
+class HostBackend {
+ public:
+  // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
+  // `link` and the streams must outlive the backend; the streams must be idle when it goes.
+  HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
+              std::vector<Stream*> streams, absl::Duration collective_timeout);
+  ~HostBackend();
+
+  // The group of these devices; calls with the same list share one. Local: no communication.
+  // InvalidArgument for an empty list, an unknown or repeated device; Unavailable if the client of
+  // a member is lost.
+  StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
+
+ private:
+  friend class HostGroup;
+
+  StatusOr<std::shared_ptr<HostGroup>> group_locked(std::vector<int> device_ids, uint64_t salt,
+                                                    uint32_t num_records);
+  // One end's group for the messages from one device to another.
+  StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
+  // Where a device of this client waits for messages, so that its stream does not.
+  Stream& receive_stream(int ordinal);
+  void on_lost(int client, const Status& reason);
+
+  HostLink& link_;
+  const std::shared_ptr<ArenaPool> pool_;
+  const std::vector<Device> devices_;
+  const std::vector<Stream*> streams_;
+  const absl::Duration collective_timeout_;
+
+  std::mutex mutex_;  // guards what follows
+  std::map<std::pair<uint64_t, std::vector<int>>, std::shared_ptr<HostGroup>> groups_;
+  std::vector<std::unique_ptr<Stream>> receive_streams_;
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/host_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/format.h"
+
+namespace tessera::host {
+namespace {
+
+void copy_text(char* to, size_t size, const std::string& text) {
+  const size_t length = std::min(text.size(), size - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+Signature signature_of(const CollectiveCall& call) {
+  return {call.kind, call.dtype, call.reduction, call.root, call.count, stable_hash(call.detail)};
+}
+
+uint64_t barrier_name_hash(const CollectiveCall& call) {
+  return call.kind == OpKind::kBarrier && call.detail.size() > 2 ? stable_hash(call.detail) : 0;
+}
+
+bool has_counts_for_peers(const CollectiveCall& call) { return call.kind == OpKind::kAllToAll; }
+
+}  // namespace
+
+HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, CollectiveCall call)
+    : group_(std::move(group)), member_(member), seq_(seq), call_(std::move(call)) {}
+
+void HostOp::complete(const Status& status) {
+  if (call_.out_buffer != nullptr) call_.out_buffer->mutable_ready().set(status);
+  completion_.set(status);
+}
+
+bool HostOp::done() const {
+  if (is_send_ && published_.done()) group_->reap_sent();
+  return completion_.done();
+}
+
+Status HostOp::wait_until(absl::Time deadline) {
+  if (is_send_ && published_.wait_until(deadline)) {
+    if (!completion_.done()) complete(group_->wait_received(*this, deadline));
+    group_->reap_sent();
+    return completion_.status();
+  }
+  if (completion_.wait_until(deadline)) return completion_.status();
+  Stage stage = Stage::kQueued;
+  const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
+  const Status verdict = group_->give_up(*this, deadline);
+  if (not_started) {
+    complete(verdict);
+    return completion_.status();
+  }
+  // The stream is in the operation: it sees the verdict, or all had arrived and it goes on.
+  return completion_.wait();
+}
+
+HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
+                     std::optional<Rendezvous> rendezvous)
+    : backend_(backend), members_(std::move(members)), rendezvous_(std::move(rendezvous)) {
+  for (const GroupMember& member : members_) {
+    device_ids_.push_back(member.device_id);
+    spans_clients_ |= member.client_id != members_[0].client_id;
+  }
+  next_seq_.assign(members_.size(), 1);
+}
+
+std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall call) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint32_t seq = 0;
+  if (rendezvous_.has_value()) {
+    seq = rendezvous_->align(next_seq_[member], signature_of(call));
+    next_seq_[member] = seq + 1;
+  }
+  auto op = std::make_shared<HostOp>(shared_from_this(), member, seq, std::move(call));
+  pending_.push_back(op);
+  return op;
+}
+
+void HostGroup::retire(HostOp& op) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = std::find_if(pending_.begin(), pending_.end(),
+                               [&](const auto& pending) { return pending.get() == &op; });
+  if (it != pending_.end()) pending_.erase(it);
+}
+
+Work HostGroup::start(int position, CollectiveCall call) {
+  std::shared_ptr<HostOp> op = make_op(position, std::move(call));
+  Stream& stream = *backend_.streams_[members_[position].ordinal];
+  // A barrier reports to its caller alone; other errors also wait for sync_devices().
+  const bool reported = op->call_.kind == OpKind::kBarrier;
+  stream.enqueue(op->call_.label, [op, reported]() -> Status {
+    const Status status = op->group_->run(*op);
+    return reported ? absl::OkStatus() : status;
+  });
+  return Work(op);
+}
+
+Status HostGroup::run(HostOp& op) {
+  HostOp::Stage stage = HostOp::Stage::kQueued;
+  Status status;
+  if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
+    status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
+    op.complete(status);
+  } else {
+    status = op.completion_.wait();
+  }
+  retire(op);
+  return status;
+}
+
+Status HostGroup::run_alone(HostOp& op) {
+  const CollectiveCall& call = op.call_;
+  TESSERA_RETURN_IF_ERROR(call.error);
+  if (call.in_buffer != nullptr) TESSERA_RETURN_IF_ERROR(call.in_buffer->ready().wait());
+  const MemberMemory own = {call.in, call.out, call.counts.data()};
+  return move_bytes(call, 0, absl::MakeConstSpan(&own, 1));
+}
+
+Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
+  return {.seq = op.seq_,
+          .member = op.member_,
+          .label = op.call_.label,
+          .detail_field = op.call_.detail_field,
+          .name_hash = barrier_name_hash(op.call_),
+          .start = start,
+          .deadline = deadline};
+}
+
+StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, int64_t num_bytes,
+                                         ArenaPool::Block* copy) const {
+  if (memory == nullptr || num_bytes == 0) return SharedAddress{};
+  if (!spans_clients_) {
+    return SharedAddress{SharedAddress::kPointer, reinterpret_cast<uint64_t>(memory)};
+  }
+  if (const std::optional<ArenaAddress> address = backend_.pool_->locate(memory, num_bytes)) {
+    return SharedAddress{address->arena, address->offset};
+  }
+  StatusOr<ArenaPool::Block> block = backend_.pool_->allocate(num_bytes);
+  if (!block.ok()) return with_context(block.status(), op.call_.label);
+  *copy = *std::move(block);
+  return SharedAddress{copy->address().arena, copy->address().offset};
+}
+
+// Writes the member's entry: where its memory lies, and what it believes the operation to be.
+Status HostGroup::fill_entry(HostOp& op) {
+  const CollectiveCall& call = op.call_;
+  const int64_t size = dtype_size(call.dtype);
+  const int64_t in_bytes = call.in_count * size;
+  TESSERA_ASSIGN_OR_RETURN(const SharedAddress in, share(op, call.in, in_bytes, &op.in_copy_));
+  if (op.in_copy_.data() != nullptr) std::memcpy(op.in_copy_.data(), call.in, in_bytes);
+  SharedAddress out;
+  if (peers_write_out(call.kind)) {
+    TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, call.out_count * size, &op.out_copy_));
+  }
+  SharedAddress counts;
+  if (has_counts_for_peers(call)) {
+    const int64_t bytes = static_cast<int64_t>(call.counts.size() * sizeof(int64_t));
+    TESSERA_ASSIGN_OR_RETURN(counts, share(op, call.counts.data(), bytes, &op.counts_copy_));
+    if (op.counts_copy_.data() != nullptr) {
+      std::memcpy(op.counts_copy_.data(), call.counts.data(), bytes);
+    }
+  }
+  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  entry.signature = signature_of(call);
+  entry.in = in;
+  entry.out = out;
+  entry.counts = counts;
+  copy_text(entry.detail, kDetailBytes, call.detail);
+  copy_text(entry.label, kLabelBytes, call.label);
+  return absl::OkStatus();
+}
+
+StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
+  std::vector<MemberMemory> memory(members_.size());
+  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
+    const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
+    const int client = members_[m].client_id;
+    const auto resolve = [&](SharedAddress address) -> StatusOr<std::byte*> {
+      std::byte* pointer = backend_.link_.resolve(client, address);
+      if (pointer == nullptr && address.arena != SharedAddress::kNull) {
+        return backend_.link_.client_status(client);
+      }
+      return pointer;
+    };
+    TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in));
+    TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out));
+    TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
+    memory[m].send_counts = reinterpret_cast<const int64_t*>(counts);
+  }
+  if (!peers_write_out(op.call_.kind)) memory[op.member_].out = op.call_.out;
+  return memory;
+}
+
+Status HostGroup::local_error(HostOp& op) {
+  const CollectiveCall& call = op.call_;
+  if (!call.error.ok()) return with_context(call.error, call.label);
+  for (const GroupMember& member : members_) {
+    const Status status = backend_.link_.client_status(member.client_id);
+    if (!status.ok()) return with_context(status, call.label);
+  }
+  // The error of a tensor travels unchanged: it says which op failed first.
+  return call.in_buffer == nullptr ? absl::OkStatus() : call.in_buffer->ready().wait();
+}
+
+Status HostGroup::meet_and_move(HostOp& op) {
+  CollectiveCall& call = op.call_;
+  const absl::Time start = absl::Now();
+  const Rendezvous::Op meeting =
+      describe(op, start, start + call.timeout.value_or(backend_.collective_timeout_));
+  // What this member alone knows to be wrong becomes the verdict of all, before they wait.
+  Status local = local_error(op);
+  if (local.ok()) local = fill_entry(op);
+  if (!local.ok()) return rendezvous_->settle(op.seq_, VerdictKind::kError, local);
+
+  const GroupMember& self = members_[op.member_];
+  const Rendezvous& group = *rendezvous_;
+  backend_.link_.publish_waiting(self.ordinal, group.leader_client(), group.block_offset(), op.seq_,
+                                 meeting.name_hash);
+  TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
+  TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
+  TESSERA_RETURN_IF_ERROR(rendezvous_->check_signatures(meeting));
+
+  Status moved;
+  StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
+  moved = memory.ok() ? move_bytes(call, op.member_, *memory) : memory.status();
+  if (!moved.ok()) moved = rendezvous_->settle(op.seq_, VerdictKind::kError, moved);
+  const int share_of_work = call.kind == OpKind::kSendRecv ? 2 : 1;
+  if (moved.ok()) moved = rendezvous_->finish(op.seq_, share_of_work);
+  Rendezvous::Op leaving = meeting;
+  // Members of one process that have arrived are at work on this memory: there is no giving up.
+  if (!spans_clients_) leaving.deadline = absl::InfiniteFuture();
+  if (moved.ok()) moved = rendezvous_->wait_finished(leaving);
+  if (!moved.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    quarantine_.push_back(op.shared_from_this());
+    return moved;
+  }
+  if (op.out_copy_.data() != nullptr) {
+    std::memcpy(call.out, op.out_copy_.data(), call.out_count * dtype_size(call.dtype));
+  }
+  return absl::OkStatus();
+}
+
+Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
+  if (!rendezvous_.has_value()) {
+    return absl::DeadlineExceededError(absl::StrCat(op.call_.label, ": not done in ",
+                                                    format_duration(deadline - op.created_),
+                                                    "; the device is busy with earlier work"));
+  }
+  const bool had_arrived =
+      op.stage_.load() == HostOp::Stage::kStarted && rendezvous_->all_arrived(op.seq_);
+  if (had_arrived && !spans_clients_) return absl::OkStatus();
+  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline));
+}
+
+Status HostGroup::publish_message(HostOp& op) {
+  HostOp::Stage stage = HostOp::Stage::kQueued;
+  Status status;
+  if (!op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
+    status = op.completion_.wait();
+  } else {
+    const uint32_t num_records = rendezvous_->num_records();
+    const Rendezvous::Op meeting = describe(op, op.created_, absl::InfiniteFuture());
+    status = local_error(op);
+    // Every record holds a message: the oldest must be read before this one can be written.
+    if (status.ok() && op.seq_ > num_records) {
+      Rendezvous::Op oldest = meeting;
+      oldest.seq = op.seq_ - num_records;
+      rendezvous_->wait_finished(oldest).IgnoreError();
+    }
+    if (status.ok()) status = fill_entry(op);
+    status = status.ok() ? rendezvous_->arrive(meeting)
+                         : rendezvous_->settle(op.seq_, VerdictKind::kError, status);
+    if (!status.ok()) op.complete(status);
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (status.ok()) sent_.push_back(op.shared_from_this());
+  }
+  retire(op);
+  op.published_.set(absl::OkStatus());
+  return status;
+}
+
+Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
+  return rendezvous_->wait_finished(describe(op, op.created_, deadline));
+}
+
+void HostGroup::reap_sent() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(sent_, [this](const std::shared_ptr<HostOp>& op) {
+    if (!rendezvous_->is_finished(op->seq_)) return false;
+    op->complete(wait_received(*op, absl::InfinitePast()));
+    return true;
+  });
+}
+
+Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
+  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
+  if (!group.ok()) return failed(position, std::move(call), group.status());
+  call = validated(std::move(call), (*group)->device_ids(), 0);
+  (*group)->reap_sent();
+  std::shared_ptr<HostOp> op = (*group)->make_op(0, std::move(call));
+  op->is_send_ = true;
+  Stream& stream = *backend_.streams_[members_[position].ordinal];
+  stream.enqueue(op->call_.label, [op]() -> Status { return op->group_->publish_message(*op); });
+  return Work(op);
+}
+
+Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
+  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
+  if (!group.ok()) return failed(position, std::move(call), group.status());
+  call = validated(std::move(call), (*group)->device_ids(), 1);
+  std::shared_ptr<HostOp> op = (*group)->make_op(1, std::move(call));
+  Stream& stream = backend_.receive_stream(members_[position].ordinal);
+  stream.enqueue(op->call_.label, [op]() -> Status { return op->group_->run(*op); });
+  return Work(op);
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostGroup::message_group(int position, int peer, bool sends) {
+  if (peer < 0 || peer >= static_cast<int>(members_.size()) || peer == position) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("member ", position, " cannot ", sends ? "send to" : "receive from",
+                     " member ", peer, "; name another member, 0 to ", members_.size() - 1));
+  }
+  const int own = device_ids_[position];
+  const int other = device_ids_[peer];
+  return sends ? backend_.message_group(own, other) : backend_.message_group(other, own);
+}
+
+Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {
+  auto op = std::make_shared<HostOp>(shared_from_this(), position, 0, std::move(call));
+  op->complete(error);
+  return Work(op);
+}
+
+void HostGroup::on_lost(int client, const Status& reason) {
+  const bool concerned =
+      std::any_of(members_.begin(), members_.end(),
+                  [&](const GroupMember& member) { return member.client_id == client; });
+  if (concerned) fail_pending(reason);
+}
+
+void HostGroup::fail_pending(const Status& reason) {
+  if (!rendezvous_.has_value()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto* ops : {&pending_, &sent_}) {
+    for (const std::shared_ptr<HostOp>& op : *ops) {
+      rendezvous_->settle(op->seq_, VerdictKind::kError, with_context(reason, op->call_.label))
+          .IgnoreError();
+    }
+  }
+}
+
+void HostGroup::forget_ops() {
+  std::vector<std::shared_ptr<HostOp>> gone[3];
+  std::lock_guard<std::mutex> lock(mutex_);
+  pending_.swap(gone[0]);
+  sent_.swap(gone[1]);
+  quarantine_.swap(gone[2]);
+}
+
+}  // namespace tessera::host

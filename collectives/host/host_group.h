@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostGroup: one group of devices on the host backend, as one client sees it.
+#ifndef TESSERA_COLLECTIVES_HOST_HOST_GROUP_H_
+#define TESSERA_COLLECTIVES_HOST_HOST_GROUP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/group.h"
+#include "collectives/host/host_backend.h"
+#include "collectives/host/move.h"
+#include "collectives/host/rendezvous.h"
+#include "device/completion.h"
+
+namespace tessera::host {
+
+// One started call. Shared by the stream that runs it and the Works that wait for it.
+//
+// Stages: kQueued -> kStarted when the stream reaches it, or kQueued -> kGivenUp when a waiter's
+// deadline comes first; in kGivenUp nobody touches the caller's memory any more. A message that
+// was published is done when the other side has read it, which the waiter finds out by itself.
+class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
+ public:
+  enum class Stage { kQueued, kStarted, kGivenUp };
+
+  HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, CollectiveCall call);
+
+  bool done() const override;
+  Status wait_until(absl::Time deadline) override;
+
+ private:
+  friend class HostGroup;
+
+  void complete(const Status& status);
+
+  const std::shared_ptr<HostGroup> group_;
+  const int member_;
+  const uint32_t seq_;
+  CollectiveCall call_;
+  const absl::Time created_ = absl::Now();
+  std::atomic<Stage> stage_{Stage::kQueued};
+  Completion published_;  // of a message: it can be read, or it failed
+  bool is_send_ = false;
+  Completion completion_;
+  // Copies of memory that peers could not reach, as long as they may.
+  ArenaPool::Block in_copy_;
+  ArenaPool::Block out_copy_;
+  ArenaPool::Block counts_copy_;
+};
+
+class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
+ public:
+  // `rendezvous` is empty for a group of one.
+  HostGroup(HostBackend& backend, std::vector<GroupMember> members,
+            std::optional<Rendezvous> rendezvous);
+
+  absl::Span<const int> device_ids() const override { return device_ids_; }
+  Work start(int position, CollectiveCall call) override;
+  Work start_send(int position, int peer, CollectiveCall call) override;
+  Work start_recv(int position, int peer, CollectiveCall call) override;
+
+  // Lets go of every operation: they hold the group, and the group holds them.
+  void forget_ops();
+  // Settles what is pending if `client` is a member's.
+  void on_lost(int client, const Status& reason);
+  void fail_pending(const Status& reason);
+
+ private:
+  friend class HostOp;
+  friend class HostBackend;
+
+  // Gives the call its number and enters it in pending_.
+  std::shared_ptr<HostOp> make_op(int member, CollectiveCall call);
+  Status run(HostOp& op);
+  Status meet_and_move(HostOp& op);
+  Status run_alone(HostOp& op);
+  // What this member alone knows to be wrong with the call.
+  Status local_error(HostOp& op);
+  // Publishes a message and returns; the receiver finishes it for both.
+  Status publish_message(HostOp& op);
+  // Waits until the message has been received.
+  Status wait_received(HostOp& op, absl::Time deadline);
+  // Lets go of the messages that have been received.
+  void reap_sent();
+  Status fill_entry(HostOp& op);
+  StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
+                                ArenaPool::Block* copy) const;
+  StatusOr<std::vector<MemberMemory>> member_memory(const HostOp& op);
+  Rendezvous::Op describe(const HostOp& op, absl::Time start, absl::Time deadline) const;
+  // The verdict of an operation whose waiter's deadline has come.
+  Status give_up(HostOp& op, absl::Time deadline);
+  void retire(HostOp& op);
+  StatusOr<std::shared_ptr<HostGroup>> message_group(int position, int peer, bool sends);
+  Work failed(int position, CollectiveCall call, const Status& error);
+
+  HostBackend& backend_;
+  const std::vector<GroupMember> members_;
+  std::vector<int> device_ids_;
+  bool spans_clients_ = false;
+  std::optional<Rendezvous> rendezvous_;
+
+  std::mutex mutex_;                // guards what follows
+  std::vector<uint32_t> next_seq_;  // by member
+  std::vector<std::shared_ptr<HostOp>> pending_;
+  std::vector<std::shared_ptr<HostOp>> sent_;        // messages that may not have been read yet
+  std::vector<std::shared_ptr<HostOp>> quarantine_;  // failed while peers may still write
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_HOST_GROUP_H_

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/host_link.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/format.h"
+#include "collectives/host/activity.h"
+
+namespace tessera::host {
+
+// Fixed-size messages of a socket; a descriptor travels beside some of them.
+struct HostLink::Message {
+  enum Kind : uint32_t { kHello, kArena, kGoodbye };
+  Kind kind;
+  int32_t client;
+  int32_t arena;
+  uint64_t size_bytes;
+};
+
+// Writes what the stream of one device runs into its slot of the control region.
+class HostLink::Observer : public StreamObserver {
+ public:
+  explicit Observer(DeviceActivity& slot) : slot_(slot) {}
+
+  void task_started(absl::string_view label) override {
+    current_ = {};
+    current_.kind = DeviceActivity::kRunning;
+    current_.since_ns = monotonic_ns();
+    current_.label = std::string(label);
+    write_activity(slot_, current_);
+  }
+  void task_finished() override {
+    current_.kind = DeviceActivity::kFinished;
+    current_.since_ns = monotonic_ns();
+    write_activity(slot_, current_);
+  }
+  void waiting(int leader_client, uint64_t block_offset, uint32_t seq, uint64_t name_hash) {
+    current_.kind = DeviceActivity::kWaiting;
+    current_.leader_client = leader_client;
+    current_.block_offset = block_offset;
+    current_.seq = seq;
+    current_.name_hash = name_hash;
+    write_activity(slot_, current_);
+  }
+
+ private:
+  DeviceActivity& slot_;
+  ActivitySnapshot current_;
+};
+
+namespace {
+
+Status system_error(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+// An abstract address: the name lives in the kernel alone.
+socklen_t abstract_address(absl::string_view name, sockaddr_un* address) {
+  *address = {};
+  address->sun_family = AF_UNIX;
+  std::memcpy(address->sun_path + 1, name.data(), name.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+std::string random_name() {
+  std::random_device source;
+  std::string name = "tessera-";
+  for (int i = 0; i < 4; ++i) absl::StrAppend(&name, absl::Hex(source(), absl::kZeroPad8));
+  return name;
+}
+
+uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
+    : coordinator_(coordinator), client_id_(coordinator.client_id()), pool_(std::move(pool)) {
+  peers_.resize(coordinator.num_clients());
+  int num_devices = 0;
+  for (int i = 0; i < coordinator.num_clients(); ++i) {
+    num_devices += coordinator.members()[i].num_local_devices;
+    peers_[i].arenas = std::vector<std::atomic<std::byte*>>(ArenaPool::kMaxArenas);
+  }
+  cpu_set_t cpus;
+  const int num_cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+  // Spinning only pays where every waiter has a core of its own (docs/performance.md).
+  wait_policy_ = num_devices <= num_cores ? WaitPolicy{2000, 0} : WaitPolicy{20, 50};
+}
+
+StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
+                                                     std::shared_ptr<ArenaPool> pool,
+                                                     absl::Time deadline) {
+  const MemberInfo& self = coordinator.members()[coordinator.client_id()];
+  for (const MemberInfo& other : coordinator.members()) {
+    if (other.boot_id != self.boot_id) {
+      return absl::UnimplementedError(absl::StrCat(
+          "clients on several hosts are not supported yet: ", self.to_string(), " and ",
+          other.to_string(), " are on different ones; start all clients on one host"));
+    }
+  }
+  std::unique_ptr<HostLink> link(new HostLink(coordinator, std::move(pool)));
+  TESSERA_RETURN_IF_ERROR(link->make_control_region());
+  TESSERA_RETURN_IF_ERROR(link->listen_and_connect(deadline));
+  return link;
+}
+
+HostLink::~HostLink() {
+  pool_->set_arena_callback(nullptr).IgnoreError();
+  if (server_.joinable()) {
+    const uint64_t one = 1;
+    (void)!write(stop_event_, &one, sizeof one);
+    server_.join();
+  }
+  for (Peer& peer : peers_) {
+    if (peer.socket >= 0) close(peer.socket);
+  }
+  for (int fd : {listen_socket_, epoll_, stop_event_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+Status HostLink::make_control_region() {
+  TESSERA_ASSIGN_OR_RETURN(
+      SharedMapping region,
+      SharedMapping::create("tessera-control", kControlBytes, SharedMapping::Pages::kOnTouch));
+  own_control_ = std::make_unique<SharedMapping>(std::move(region));
+  auto* header = reinterpret_cast<ControlHeader*>(own_control_->data());
+  header->num_devices = member(client_id_).num_local_devices;
+  header->activities_offset = align64(sizeof(ControlHeader));
+  header->slots_offset =
+      align64(header->activities_offset + header->num_devices * sizeof(DeviceActivity));
+  header->heap_used.store(align64(header->slots_offset + kMaxGroups * sizeof(GroupSlot)));
+  header->magic = kControlMagic;
+  for (uint32_t i = 0; i < header->num_devices; ++i) {
+    observers_.push_back(
+        std::make_unique<Observer>(activity_slot(own_control_->data(), static_cast<int>(i))));
+  }
+  peers_[client_id_].control = own_control_->data();
+  peers_[client_id_].ready = true;
+  return absl::OkStatus();
+}
+
+Status HostLink::listen_and_connect(absl::Time deadline) {
+  if (num_clients() == 1) return absl::OkStatus();
+  const std::string name = random_name();
+  sockaddr_un address;
+  socklen_t length = abstract_address(name, &address);
+  listen_socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (listen_socket_ < 0 ||
+      bind(listen_socket_, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(listen_socket_, num_clients()) != 0) {
+    return system_error("cannot listen on a unix socket for the clients of this host");
+  }
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  stop_event_ = eventfd(0, EFD_CLOEXEC);
+  for (int fd : {listen_socket_, stop_event_}) {
+    epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+  }
+  server_ = std::thread([this] { serve(); });
+
+  TESSERA_RETURN_IF_ERROR(coordinator_.put(absl::StrCat("host_link/", client_id_), name));
+  // The later client of each pair connects to the earlier one.
+  for (int peer = 0; peer < client_id_; ++peer) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string peer_name,
+                             coordinator_.get(absl::StrCat("host_link/", peer), deadline));
+    length = abstract_address(peer_name, &address);
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
+      const Status error =
+          system_error(absl::StrCat("cannot reach ", member(peer).to_string(), " on this host"));
+      if (fd >= 0) close(fd);
+      return error;
+    }
+    TESSERA_RETURN_IF_ERROR(greet(fd));
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto all_ready = [this] {
+    return std::all_of(peers_.begin(), peers_.end(),
+                       [](const Peer& peer) { return peer.ready || !peer.status.ok(); });
+  };
+  if (deadline == absl::InfiniteFuture()) {
+    changed_.wait(lock, all_ready);
+  } else {
+    changed_.wait_until(lock, absl::ToChronoTime(deadline), all_ready);
+  }
+  std::vector<std::string> missing;
+  for (int i = 0; i < num_clients(); ++i) {
+    if (!peers_[i].status.ok()) return peers_[i].status;
+    if (!peers_[i].ready) missing.push_back(member(i).to_string());
+  }
+  if (!missing.empty()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("sharing memory on this host: no answer from ", absl::StrJoin(missing, ", ")));
+  }
+  lock.unlock();
+  return pool_->set_arena_callback([this](int arena, int fd, uint64_t size_bytes) {
+    return announce_arena(arena, fd, size_bytes);
+  });
+}
+
+Status HostLink::greet(int socket) {
+  ucred peer = {};
+  socklen_t length = sizeof peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != getuid()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("a process of user ", peer.uid, " answers for a client of user ", getuid(),
+                     " on this host; run all clients of a job as one user"));
+  }
+  const Message hello = {Message::kHello, client_id_, 0, kControlBytes};
+  TESSERA_RETURN_IF_ERROR(send(socket, hello, own_control_->fd()));
+  epoll_event event = {.events = EPOLLIN, .data = {.fd = socket}};
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) return system_error("epoll_ctl");
+  return absl::OkStatus();
+}
+
+Status HostLink::send(int socket, const Message& message, int fd) const {
+  iovec data = {const_cast<Message*>(&message), sizeof message};
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (fd >= 0) {
+    header.msg_control = ancillary;
+    header.msg_controllen = sizeof ancillary;
+    cmsghdr* part = CMSG_FIRSTHDR(&header);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(part), &fd, sizeof fd);
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent < 0 ? system_error("cannot send to a client of this host") : absl::OkStatus();
+}
+
+Status HostLink::announce_arena(int arena, int fd, uint64_t size_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Peer& peer : peers_) {
+    if (peer.socket < 0) continue;
+    // A peer that cannot be told is dying: its hang-up or its heartbeats will say so.
+    send(peer.socket, {Message::kArena, client_id_, arena, size_bytes}, fd).IgnoreError();
+  }
+  return absl::OkStatus();
+}
+
+void HostLink::serve() {
+  while (true) {
+    epoll_event event;
+    const int count = epoll_wait(epoll_, &event, 1, -1);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0 || event.data.fd == stop_event_) return;
+    if (event.data.fd == listen_socket_) {
+      accept_peer();
+      continue;
+    }
+    int client = -1;
+    if (!receive(event.data.fd, &client)) {
+      epoll_ctl(epoll_, EPOLL_CTL_DEL, event.data.fd, nullptr);
+      hang_up(client);
+      if (client < 0) close(event.data.fd);
+    }
+  }
+}
+
+void HostLink::accept_peer() {
+  const int socket = accept4(listen_socket_, nullptr, nullptr, SOCK_CLOEXEC);
+  if (socket < 0) return;
+  if (!greet(socket).ok()) close(socket);
+}
+
+bool HostLink::receive(int socket, int* client) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (int i = 0; i < num_clients(); ++i) {
+      if (peers_[i].socket == socket) *client = i;
+    }
+  }
+  Message message = {};
+  iovec data = {&message, sizeof message};
+  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = ancillary;
+  header.msg_controllen = sizeof ancillary;
+  ssize_t received;
+  do {
+    received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  int fd = -1;
+  const cmsghdr* part = received > 0 ? CMSG_FIRSTHDR(&header) : nullptr;
+  if (part != nullptr && part->cmsg_type == SCM_RIGHTS) {
+    std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
+  }
+  if (received != sizeof message) {
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  return take_message(socket, client, message, fd);
+}
+
+bool HostLink::take_message(int socket, int* client, const Message& message, int fd) {
+  if (message.kind == Message::kGoodbye) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (*client >= 0) peers_[*client].left = true;
+    return true;
+  }
+  if (fd < 0 || message.client < 0 || message.client >= num_clients()) return false;
+  StatusOr<SharedMapping> mapping = SharedMapping::map(fd, message.size_bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  Peer& peer = peers_[message.client];
+  *client = message.client;
+  if (message.kind == Message::kHello) peer.socket = socket;
+  if (!mapping.ok()) return false;
+  if (message.kind == Message::kHello) {
+    peer.control = mapping->data();
+    peer.ready = true;
+  } else if (message.arena >= 0 && message.arena < ArenaPool::kMaxArenas) {
+    peer.arenas[message.arena].store(mapping->data(), std::memory_order_release);
+  }
+  peer.mappings.push_back(*std::move(mapping));
+  changed_.notify_all();
+  return true;
+}
+
+void HostLink::hang_up(int client) {
+  if (client < 0) return;
+  bool in_order;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    in_order = peers_[client].left || leaving_;
+  }
+  report_lost(client, absl::UnavailableError(absl::StrCat(
+                          member(client).to_string(),
+                          in_order ? " has left the job"
+                                   : " is lost: its process has ended without shutdown")));
+}
+
+std::byte* HostLink::resolve(int client, SharedAddress address) {
+  if (address.arena == SharedAddress::kNull) return nullptr;
+  if (address.arena == SharedAddress::kPointer) {
+    return reinterpret_cast<std::byte*>(address.offset);
+  }
+  if (client == client_id_) return pool_->at({address.arena, address.offset});
+  std::atomic<std::byte*>& arena = peers_[client].arenas[address.arena];
+  std::byte* base = arena.load(std::memory_order_acquire);
+  if (base == nullptr) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] {
+      base = arena.load(std::memory_order_acquire);
+      return base != nullptr || !peers_[client].status.ok();
+    });
+  }
+  return base == nullptr ? nullptr : base + address.offset;
+}
+
+void HostLink::set_lost_listener(LostListener listener) {
+  std::vector<std::pair<int, Status>> lost;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    listener_ = listener;
+    for (int i = 0; i < num_clients(); ++i) {
+      if (!peers_[i].status.ok()) lost.emplace_back(i, peers_[i].status);
+    }
+  }
+  if (!listener) return;
+  for (const auto& [client, status] : lost) listener(client, status);
+}
+
+void HostLink::report_lost(int client, const Status& reason) {
+  LostListener listener;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!peers_[client].status.ok()) return;
+    peers_[client].status = reason;
+    listener = listener_;
+    num_lost_.fetch_add(1, std::memory_order_acq_rel);
+    changed_.notify_all();
+  }
+  if (listener) listener(client, reason);
+}
+
+Status HostLink::client_status(int client) const {
+  if (!any_lost()) return absl::OkStatus();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return peers_[client].status;
+}
+
+void HostLink::leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  leaving_ = true;
+  for (const Peer& peer : peers_) {
+    if (peer.socket < 0) continue;
+    send(peer.socket, {Message::kGoodbye, client_id_, 0, 0}, -1).IgnoreError();
+  }
+}
+
+StreamObserver* HostLink::observer(int ordinal) { return observers_[ordinal].get(); }
+
+void HostLink::publish_waiting(int ordinal, int leader_client, uint64_t block_offset, uint32_t seq,
+                               uint64_t name_hash) {
+  observers_[ordinal]->waiting(leader_client, block_offset, seq, name_hash);
+}
+
+}  // namespace tessera::host

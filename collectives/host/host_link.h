@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostLink: one client's ties to the other clients of its host.
+//
+// Each pair of clients shares a unix socket (abstract: no name in any folder). Over it go the
+// descriptors of the control region and of every arena, so that each client maps the memory of
+// all; no tensor data passes through it. A hang-up tells that a client's process has ended.
+//
+//   client 0  ==socket==  client 1        control(1), resolve(1, address): memory of client 1
+//        \\               //
+//          ==  client 2 ==
+//
+// Invariants:
+//   1. create() returns when the control regions of all clients are mapped;
+//   2. a peer's memory stays mapped, and so readable without a fault, until the link goes, whether
+//      or not the peer lives;
+//   3. a client that is lost stays lost, and the listener hears of it once.
+//
+// Thread-safe. One thread a link serves the sockets.
+#ifndef TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
+#define TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "collectives/host/control.h"
+#include "device/cpu/arena.h"
+#include "device/stream.h"
+#include "job/coordinator.h"
+
+namespace tessera::host {
+
+class HostLink {
+ public:
+  // Tells of a client that can no longer take part, with the Unavailable that operations get.
+  using LostListener = std::function<void(int client, const Status& reason)>;
+
+  // Collective over the clients of the job. Unimplemented where they are on several hosts;
+  // DeadlineExceeded names the clients that did not answer. `coordinator` must outlive the link.
+  static StatusOr<std::unique_ptr<HostLink>> create(Coordinator& coordinator,
+                                                    std::shared_ptr<ArenaPool> pool,
+                                                    absl::Time deadline);
+  ~HostLink();
+
+  int client_id() const { return client_id_; }
+  int num_clients() const { return static_cast<int>(peers_.size()); }
+  const MemberInfo& member(int client) const { return coordinator_.members()[client]; }
+
+  // The control region of a client, this one included.
+  std::byte* control(int client) const { return peers_[client].control; }
+  // The memory that `client` calls `address`. Waits for the descriptor where it is still under
+  // way; null if the client is lost before it comes.
+  std::byte* resolve(int client, SharedAddress address);
+
+  // Called from the thread that notices, and at once for those lost already.
+  void set_lost_listener(LostListener listener);
+  // Reports a loss that was noticed elsewhere (the coordinator's heartbeats), also of this client.
+  void report_lost(int client, const Status& reason);
+  // OK while the client takes part.
+  Status client_status(int client) const;
+  bool any_lost() const { return num_lost_.load(std::memory_order_acquire) > 0; }
+
+  // Says goodbye, so that the hang-up that follows is no loss.
+  void leave();
+
+  // Publishes what a device of this client is doing.
+  StreamObserver* observer(int ordinal);
+  void publish_waiting(int ordinal, int leader_client, uint64_t block_offset, uint32_t seq,
+                       uint64_t name_hash);
+
+  // How to wait, from the cores and the devices of the host.
+  struct WaitPolicy {
+    int spins;
+    int yields;
+  };
+  WaitPolicy wait_policy() const { return wait_policy_; }
+
+ private:
+  class Observer;
+  struct Message;
+  struct Peer {
+    int socket = -1;
+    bool ready = false;  // its control region is mapped
+    std::byte* control = nullptr;
+    std::vector<SharedMapping> mappings;
+    std::vector<std::atomic<std::byte*>> arenas;
+    Status status;  // OK, or why it is lost
+    bool left = false;
+  };
+
+  HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool);
+
+  Status make_control_region();
+  Status listen_and_connect(absl::Time deadline);
+  Status greet(int socket);
+  Status send(int socket, const Message& message, int fd) const;
+  Status announce_arena(int arena, int fd, uint64_t size_bytes);
+  void serve();
+  void accept_peer();
+  // Reads one message; false when the connection is over.
+  bool receive(int socket, int* client);
+  bool take_message(int socket, int* client, const Message& message, int fd);
+  void hang_up(int client);
+
+  Coordinator& coordinator_;
+  const int client_id_;
+  const std::shared_ptr<ArenaPool> pool_;
+  WaitPolicy wait_policy_;
+  std::unique_ptr<SharedMapping> own_control_;
+  std::vector<std::unique_ptr<Observer>> observers_;
+
+  mutable std::mutex mutex_;  // guards peers_ (but its atomics and control), listener_, sockets
+  std::condition_variable changed_;
+  std::vector<Peer> peers_;
+  LostListener listener_;
+  bool leaving_ = false;
+  std::atomic<int> num_lost_{0};
+  int listen_socket_ = -1;
+  int epoll_ = -1;
+  int stop_event_ = -1;
+  std::thread server_;
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_HOST_LINK_H_

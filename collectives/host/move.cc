@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/move.h"
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/math.h"
+#include "collectives/host/kernels.h"
+
+namespace tessera::host {
+namespace {
+
+using Members = absl::Span<const MemberMemory>;
+
+void copy(std::byte* to, const std::byte* from, int64_t num_bytes) {
+  if (num_bytes > 0 && to != from) std::memcpy(to, from, num_bytes);
+}
+
+int64_t sum_before(absl::Span<const int64_t> counts, int end) {
+  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+}
+
+// Reduces elements [first, first + count) of all ins into the same place of `outs`.
+void reduce_range(const CollectiveCall& call, Members members, int64_t first, int64_t count,
+                  absl::Span<std::byte* const> outs) {
+  const int64_t offset = first * dtype_size(call.dtype);
+  std::vector<const std::byte*> terms;
+  for (const MemberMemory& member : members) terms.push_back(member.in + offset);
+  reduce(call.dtype, call.reduction, terms, outs, count);
+}
+
+// Member k of P owns a chunk of about count / P elements, cut at 64-byte lines: it adds the terms
+// of its chunk and writes the result to every output that wants it.
+void reduce_own_chunk(const CollectiveCall& call, int position, Members members) {
+  const int64_t size = dtype_size(call.dtype);
+  const int64_t line = 64 / size;
+  const int64_t num_lines = (call.count + line - 1) / line;
+  const auto cut = [&](int64_t k) {
+    return std::min(call.count,
+                    ceil_mul_div(k, num_lines, static_cast<int64_t>(members.size())) * line);
+  };
+  const int64_t first = cut(position);
+  const int64_t count = cut(position + 1) - first;
+  if (count == 0) return;
+  std::vector<std::byte*> outs;
+  for (size_t k = 0; k < members.size(); ++k) {
+    if (call.kind == OpKind::kAllReduce || static_cast<int>(k) == call.root) {
+      outs.push_back(members[k].out + first * size);
+    }
+  }
+  reduce_range(call, members, first, count, outs);
+}
+
+void all_gather(const CollectiveCall& call, int position, Members members) {
+  const int64_t size = dtype_size(call.dtype);
+  const int n = static_cast<int>(members.size());
+  // Each member starts at itself, so that not all read the same input at the same time.
+  for (int k = 0; k < n; ++k) {
+    const int source = (position + k) % n;
+    copy(members[position].out + sum_before(call.counts, source) * size, members[source].in,
+         call.counts[source] * size);
+  }
+}
+
+void reduce_scatter(const CollectiveCall& call, int position, Members members) {
+  const int64_t count = call.counts[position];
+  if (count == 0) return;
+  reduce_range(call, members, sum_before(call.counts, position), count,
+               absl::MakeConstSpan(&members[position].out, 1));
+}
+
+Status all_to_all(const CollectiveCall& call, int position, Members members) {
+  const int64_t size = dtype_size(call.dtype);
+  const int n = static_cast<int>(members.size());
+  for (int source = 0; source < n; ++source) {
+    const int64_t sent = members[source].send_counts[position];
+    if (sent != call.recv_counts[source]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          call.label, ": member ", source, " sends ", sent, " elements to member ", position,
+          ", which expects ", call.recv_counts[source], "; make the counts of both equal"));
+    }
+  }
+  for (int k = 0; k < n; ++k) {
+    const int source = (position + k) % n;
+    const absl::Span<const int64_t> sent(members[source].send_counts, n);
+    copy(members[position].out + sum_before(call.recv_counts, source) * size,
+         members[source].in + sum_before(sent, position) * size, call.recv_counts[source] * size);
+  }
+  return absl::OkStatus();
+}
+
+void pull_boxes(const CollectiveCall& call, int position, Members members) {
+  const BoxView out = {members[position].out, call.out_box};
+  for (const BoxPull& pull : call.pulls) {
+    copy_box(pull.box, {members[pull.source].in, pull.source_box}, out, dtype_size(call.dtype));
+  }
+}
+
+void reduce_own_box(const CollectiveCall& call, int position, Members members) {
+  if (call.out_box.is_empty()) return;
+  std::vector<ConstBoxView> terms;
+  for (size_t k = 0; k < members.size(); ++k) {
+    terms.push_back({members[k].in, call.pulls[k].source_box});
+  }
+  reduce_box(call.dtype, call.reduction, call.out_box, terms,
+             {members[position].out, call.out_box});
+}
+
+void gather(const CollectiveCall& call, int position, Members members) {
+  if (position == call.root) all_gather(call, position, members);
+}
+
+}  // namespace
+
+Status move_bytes(const CollectiveCall& call, int position, Members members) {
+  const int64_t size = dtype_size(call.dtype);
+  const MemberMemory& own = members[position];
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+      reduce_own_chunk(call, position, members);
+      break;
+    case OpKind::kBroadcast:
+      copy(own.out, members[call.root].in, call.count * size);
+      break;
+    case OpKind::kAllGather:
+      all_gather(call, position, members);
+      break;
+    case OpKind::kReduceScatter:
+      reduce_scatter(call, position, members);
+      break;
+    case OpKind::kAllToAll:
+      return all_to_all(call, position, members);
+    case OpKind::kGather:
+      gather(call, position, members);
+      break;
+    case OpKind::kScatter:
+      copy(own.out, members[call.root].in + sum_before(call.counts, position) * size,
+           call.counts[position] * size);
+      break;
+    case OpKind::kSendRecv:
+      copy(own.out, members[0].in, call.count * size);
+      break;
+    case OpKind::kBarrier:
+      if (own.out != nullptr) {
+        reduce_range(call, members, 0, call.count, absl::MakeConstSpan(&own.out, 1));
+      }
+      break;
+    case OpKind::kExchange:
+      pull_boxes(call, position, members);
+      break;
+    case OpKind::kReduceBoxes:
+      reduce_own_box(call, position, members);
+      break;
+  }
+  return absl::OkStatus();
+}
+
+bool peers_write_out(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduce; }
+
+}  // namespace tessera::host

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/rendezvous.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/format.h"
+#include "collectives/host/activity.h"
+
+namespace tessera::host {
+namespace {
+
+// The low half of the state word. x86-64 and arm64 are little-endian.
+uint32_t* futex_word(OpRecord& record) { return reinterpret_cast<uint32_t*>(&record.state); }
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+int32_t* device_ids(GroupBlock* block) {
+  return reinterpret_cast<int32_t*>(reinterpret_cast<std::byte*>(block) + sizeof(GroupBlock));
+}
+
+uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+GroupBlock* make_block(std::byte* region, ControlHeader* header,
+                       const std::vector<GroupMember>& members, uint32_t num_records) {
+  const uint64_t n = members.size();
+  const uint64_t records_offset = align64(sizeof(GroupBlock) + n * sizeof(int32_t));
+  const uint64_t stride = sizeof(OpRecord) + n * sizeof(MemberEntry);
+  const uint64_t bytes = records_offset + num_records * stride;
+  const uint64_t offset = header->heap_used.fetch_add(bytes);
+  if (offset + bytes > kControlBytes) return nullptr;
+  auto* block = reinterpret_cast<GroupBlock*>(region + offset);
+  block->num_members = static_cast<uint32_t>(n);
+  block->num_records = num_records;
+  block->records_offset = records_offset;
+  block->record_stride = stride;
+  for (uint64_t i = 0; i < n; ++i) device_ids(block)[i] = members[i].device_id;
+  return block;
+}
+
+bool same_devices(GroupBlock* block, const std::vector<GroupMember>& members) {
+  if (block->num_members != members.size()) return false;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (device_ids(block)[i] != members[i].device_id) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+uint64_t stable_hash(absl::string_view bytes, uint64_t seed) {
+  uint64_t hash = 0xcbf29ce484222325 ^ seed;  // FNV-1a
+  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> members,
+                                      uint32_t num_records, uint64_t salt) {
+  if (members.size() > kMaxMembers) {
+    return absl::UnimplementedError(absl::StrCat(
+        "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
+  }
+  uint64_t key = salt + 1;
+  for (const GroupMember& member : members) {
+    key = stable_hash(absl::StrCat(member.device_id, ","), key);
+  }
+  Rendezvous result(link, std::move(members));
+  result.leader_client_ = result.members_[0].client_id;
+  std::byte* region = link.control(result.leader_client_);
+  auto* header = reinterpret_cast<ControlHeader*>(region);
+  auto* slots = reinterpret_cast<GroupSlot*>(region + header->slots_offset);
+  // Slots are claimed in probing order and never freed, so that two clients which look for the
+  // same group at once meet at the same slot.
+  for (int i = 0; i < kMaxGroups; ++i) {
+    GroupSlot& slot = slots[(key + i) % kMaxGroups];
+    uint32_t state = slot.state.load(std::memory_order_acquire);
+    if (state == GroupSlot::kEmpty &&
+        slot.state.compare_exchange_strong(state, GroupSlot::kClaimed)) {
+      GroupBlock* block = make_block(region, header, result.members_, num_records);
+      slot.key = key;
+      slot.block_offset = block == nullptr ? 0 : reinterpret_cast<std::byte*>(block) - region;
+      slot.state.store(GroupSlot::kReady, std::memory_order_release);
+      state = GroupSlot::kReady;
+    }
+    while (state == GroupSlot::kClaimed && !link.any_lost()) {
+      sched_yield();
+      state = slot.state.load(std::memory_order_acquire);
+    }
+    if (state != GroupSlot::kReady || slot.key != key || slot.block_offset == 0) {
+      if (slot.key == key) break;  // its maker found the region full, or died while making it
+      continue;
+    }
+    auto* block = reinterpret_cast<GroupBlock*>(region + slot.block_offset);
+    if (!same_devices(block, result.members_)) continue;
+    result.block_offset_ = slot.block_offset;
+    result.block_ = block;
+    return result;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for another group in the control region of client ",
+                   result.leader_client_, " (", kControlBytes >> 20, " MiB); use fewer groups"));
+}
+
+OpRecord& Rendezvous::record(uint32_t seq) const {
+  return *reinterpret_cast<OpRecord*>(reinterpret_cast<std::byte*>(block_) +
+                                      block_->records_offset +
+                                      seq % block_->num_records * block_->record_stride);
+}
+
+MemberEntry& Rendezvous::entry(uint32_t seq, int member) const {
+  return reinterpret_cast<MemberEntry*>(&record(seq) + 1)[member];
+}
+
+State Rendezvous::load(uint32_t seq) const {
+  return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
+}
+
+void Rendezvous::wake(OpRecord& record) const {
+  if (record.num_sleepers.load(std::memory_order_seq_cst) == 0) return;
+  syscall(SYS_futex, futex_word(record), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+template <class Waiting>
+bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting) {
+  OpRecord& op_record = record(seq);
+  const auto still = [&](uint64_t word) {
+    const State state = State::unpack(word);
+    return state.seq == seq && waiting(state);
+  };
+  const HostLink::WaitPolicy policy = link_->wait_policy();
+  for (int i = 0; i < policy.spins; ++i) {
+    if (!still(op_record.state.load(std::memory_order_acquire))) return true;
+    pause_cpu();
+  }
+  for (int i = 0; i < policy.yields; ++i) {
+    if (!still(op_record.state.load(std::memory_order_acquire))) return true;
+    sched_yield();
+  }
+  if (check != nullptr) check_conflicts(*check);
+  op_record.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
+  bool in_time = true;
+  while (true) {
+    const uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+    if (!still(word)) break;
+    timespec left;
+    timespec* timeout = nullptr;
+    if (deadline != absl::InfiniteFuture()) {
+      const absl::Duration remaining = deadline - absl::Now();
+      in_time = remaining > absl::ZeroDuration();
+      if (!in_time) break;
+      left = absl::ToTimespec(remaining);
+      timeout = &left;
+    }
+    syscall(SYS_futex, futex_word(op_record), FUTEX_WAIT, static_cast<uint32_t>(word), timeout,
+            nullptr, 0);
+  }
+  op_record.num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return in_time;
+}
+
+Status Rendezvous::verdict(uint32_t seq) const {
+  OpRecord& op_record = record(seq);
+  // Settling takes microseconds; a settler that dies at it is given up after a second.
+  for (int i = 0; i < 1'000'000 && load(seq).phase == Phase::kSettling; ++i) {
+    if (i > 100) sched_yield();
+  }
+  const State state = load(seq);
+  if (state.seq != seq || state.phase != Phase::kFailed) {
+    return absl::UnavailableError(
+        absl::StrCat("operation ", seq, " of the group was given up without this client"));
+  }
+  return Status(static_cast<absl::StatusCode>(op_record.verdict_code),
+                absl::string_view(op_record.verdict, op_record.verdict_bytes));
+}
+
+Status Rendezvous::arrive(const Op& op) {
+  OpRecord& op_record = record(op.seq);
+  MemberEntry& own = entry(op.seq, op.member);
+  if (own.seq.load(std::memory_order_relaxed) == op.seq) return absl::OkStatus();
+  own.seq.store(op.seq, std::memory_order_release);
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  while (true) {
+    State state = State::unpack(word);
+    if (state.seq != op.seq) {
+      if (static_cast<int32_t>(state.seq - op.seq) > 0) return verdict(op.seq);
+      state = {op.seq, 0, 0, Phase::kOpen};
+    }
+    if (state.phase != Phase::kOpen) return verdict(op.seq);
+    ++state.arrived;
+    const bool last = state.arrived == members_.size();
+    if (last) state.phase = Phase::kRunning;
+    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
+      if (last) wake(op_record);
+      return absl::OkStatus();
+    }
+  }
+}
+
+Status Rendezvous::wait_arrived(const Op& op) {
+  const bool in_time = wait_while(op.seq, op.deadline, &op,
+                                  [](const State& state) { return state.phase == Phase::kOpen; });
+  if (!in_time) {
+    // The last member may have come just now: then the operation goes on.
+    settle_timed_out(op).IgnoreError();
+  }
+  const State state = load(op.seq);
+  if (state.seq == op.seq && state.phase == Phase::kRunning) return absl::OkStatus();
+  return verdict(op.seq);
+}
+
+Status Rendezvous::finish(uint32_t seq, int num_members) {
+  OpRecord& op_record = record(seq);
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  while (true) {
+    State state = State::unpack(word);
+    if (state.seq != seq || state.phase != Phase::kRunning) return verdict(seq);
+    state.finished += num_members;
+    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
+      if (state.finished == members_.size()) wake(op_record);
+      return absl::OkStatus();
+    }
+  }
+}
+
+Status Rendezvous::wait_finished(const Op& op) {
+  const bool in_time = wait_while(op.seq, op.deadline, nullptr, [this](const State& state) {
+    return state.phase <= Phase::kRunning && state.finished < members_.size();
+  });
+  if (!in_time) settle_timed_out(op).IgnoreError();
+  const State state = load(op.seq);
+  // A record that describes a later operation has been left by all members of this one.
+  if (state.seq != op.seq || state.phase == Phase::kRunning) return absl::OkStatus();
+  return verdict(op.seq);
+}
+
+bool Rendezvous::all_arrived(uint32_t seq) const {
+  const State state = load(seq);
+  return state.seq == seq && state.phase == Phase::kRunning;
+}
+
+bool Rendezvous::is_finished(uint32_t seq) const {
+  const State state = load(seq);
+  return state.seq != seq || state.phase >= Phase::kSettling || state.finished == members_.size();
+}
+
+Status Rendezvous::settle(uint32_t seq, VerdictKind kind, const Status& error) {
+  OpRecord& op_record = record(seq);
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  while (true) {
+    State state = State::unpack(word);
+    if (state.seq != seq) {
+      if (static_cast<int32_t>(state.seq - seq) > 0) return verdict(seq);
+      state = {seq, 0, 0, Phase::kOpen};
+    }
+    if (state.phase >= Phase::kSettling) return verdict(seq);
+    if (state.finished == members_.size()) return absl::OkStatus();
+    state.phase = Phase::kSettling;
+    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
+      word = state.pack();
+      break;
+    }
+  }
+  const absl::string_view message = error.message().substr(0, kVerdictBytes);
+  op_record.verdict_kind = kind;
+  op_record.verdict_code = static_cast<int32_t>(error.code());
+  op_record.verdict_bytes = static_cast<uint32_t>(message.size());
+  std::memcpy(op_record.verdict, message.data(), message.size());
+  State settled = State::unpack(word);
+  settled.phase = Phase::kFailed;
+  op_record.state.store(settled.pack(), std::memory_order_seq_cst);
+  wake(op_record);
+  return verdict(seq);
+}
+
+Status Rendezvous::settle_timed_out(const Op& op) {
+  return settle(op.seq, VerdictKind::kTimedOut, describe_missing(op));
+}
+
+Status Rendezvous::describe_missing(const Op& op) const {
+  std::map<int, std::vector<int>> missing;  // client -> its ordinals that have not arrived
+  std::set<int> clients;
+  for (int m = 0; m < size(); ++m) {
+    clients.insert(members_[m].client_id);
+    if (entry(op.seq, m).seq.load(std::memory_order_acquire) != op.seq) {
+      missing[members_[m].client_id].push_back(members_[m].ordinal);
+    }
+  }
+  const std::string waited = format_duration(
+      op.deadline == absl::InfiniteFuture() ? absl::Now() - op.start : op.deadline - op.start);
+  std::string text = absl::StrCat(op.label, ": ", clients.size() - missing.size(), " of ",
+                                  clients.size(), " clients arrived in ", waited);
+  if (missing.empty()) absl::StrAppend(&text, "; some had not finished");
+  const char* separator = "; missing ";
+  for (const auto& [client, ordinals] : missing) {
+    const DeviceActivity& slot = activity_slot(link_->control(client), ordinals[0]);
+    absl::StrAppend(&text, separator, link_->member(client).to_string(), ", ",
+                    read_activity(slot).to_string());
+    separator = "; ";
+  }
+  return absl::DeadlineExceededError(text);
+}
+
+Status Rendezvous::find_mismatch(const Op& op) const {
+  // The first member that has arrived is compared with the others in order, so that all members
+  // that see the same arrivals name the same two.
+  int first = 0;
+  while (entry(op.seq, first).seq.load(std::memory_order_acquire) != op.seq) ++first;
+  const MemberEntry& a = entry(op.seq, first);
+  for (int m = first + 1; m < size(); ++m) {
+    const MemberEntry& b = entry(op.seq, m);
+    if (b.seq.load(std::memory_order_acquire) != op.seq || a.signature == b.signature) continue;
+    const auto differ = [&](absl::string_view field, const auto& x, const auto& y) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          a.label, ": ", field,
+          " differs between clients: ", link_->member(members_[first].client_id).to_string(),
+          " device ", members_[first].device_id, " has ", x, ", ",
+          link_->member(members_[m].client_id).to_string(), " device ", members_[m].device_id,
+          " has ", y, "; make the same call on every client"));
+    };
+    const Signature& x = a.signature;
+    const Signature& y = b.signature;
+    if (x.kind != y.kind) return differ("operation", a.label, b.label);
+    if (x.dtype != y.dtype) return differ("dtype", dtype_name(x.dtype), dtype_name(y.dtype));
+    if (x.reduction != y.reduction) {
+      return differ("reduction", reduce_op_name(x.reduction), reduce_op_name(y.reduction));
+    }
+    if (x.root != y.root) return differ("root", x.root, y.root);
+    if (x.detail_hash != y.detail_hash) return differ(op.detail_field, a.detail, b.detail);
+    return differ("count", x.count, y.count);
+  }
+  return absl::OkStatus();
+}
+
+Status Rendezvous::check_signatures(const Op& op) {
+  const Signature& own = entry(op.seq, op.member).signature;
+  for (int m = 0; m < size(); ++m) {
+    if (!(entry(op.seq, m).signature == own)) {
+      return settle(op.seq, VerdictKind::kError, find_mismatch(op));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Rendezvous::check_conflicts(const Op& op) {
+  const Status mismatch = find_mismatch(op);
+  if (!mismatch.ok()) {
+    settle(op.seq, VerdictKind::kError, mismatch).IgnoreError();
+    return;
+  }
+  for (int m = 0; m < size(); ++m) {
+    const GroupMember& member = members_[m];
+    const bool missing = entry(op.seq, m).seq.load(std::memory_order_acquire) != op.seq;
+    if (missing && conflicts_with(op, member.client_id, member.ordinal, true)) return;
+  }
+  if (op.name_hash == 0) return;
+  for (int client = 0; client < link_->num_clients(); ++client) {
+    for (int ordinal = 0; ordinal < link_->member(client).num_local_devices; ++ordinal) {
+      if (conflicts_with(op, client, ordinal, false)) return;
+    }
+  }
+}
+
+bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member) {
+  const ActivitySnapshot other = read_activity(activity_slot(link_->control(client), ordinal));
+  if (other.kind != DeviceActivity::kWaiting) return false;
+  std::byte* region = link_->control(static_cast<int>(other.leader_client));
+  auto* other_block = reinterpret_cast<GroupBlock*>(region + other.block_offset);
+  if (other_block == block_) return false;
+  // Two waits are a deadlock where each needs the other's device: streams are in order. Two
+  // barriers of one name on meshes that overlap are a mistake, whoever waits for whom.
+  const auto waits_for = [&](int device_id) {
+    const int32_t* ids = device_ids(other_block);
+    return std::find(ids, ids + other_block->num_members, device_id) !=
+           ids + other_block->num_members;
+  };
+  const bool mutual = is_missing_member && waits_for(members_[op.member].device_id);
+  const bool same_name =
+      op.name_hash != 0 && op.name_hash == other.name_hash &&
+      std::any_of(members_.begin(), members_.end(),
+                  [&](const GroupMember& member) { return waits_for(member.device_id); });
+  if (!mutual && !same_name) return false;
+  Rendezvous theirs(*link_, {});
+  theirs.block_ = other_block;
+  theirs.members_.resize(other_block->num_members);
+  const State state = theirs.load(other.seq);
+  if (state.seq != other.seq || state.phase != Phase::kOpen) return false;
+  const Status error = absl::InvalidArgumentError(
+      absl::StrCat("operations differ between clients: ",
+                   link_->member(members_[op.member].client_id).to_string(), " waits in ", op.label,
+                   ", ", link_->member(client).to_string(), " in ", other.label,
+                   "; make the same calls in the same order on every client"));
+  // Theirs first: whoever is woken by ours then finds both settled with one text.
+  const Status agreed = theirs.settle(other.seq, VerdictKind::kError, error);
+  settle(op.seq, VerdictKind::kError, agreed.ok() ? error : agreed).IgnoreError();
+  return true;
+}
+
+uint32_t Rendezvous::newest() const {
+  uint32_t newest = 0;
+  for (uint32_t i = 0; i < block_->num_records; ++i) newest = std::max(newest, load(i).seq);
+  return newest;
+}
+
+uint32_t Rendezvous::align(uint32_t seq, const Signature& signature) const {
+  while (true) {
+    const State state = load(seq);
+    // Left behind by more than the records hold: join what is going on now.
+    if (static_cast<int32_t>(state.seq - seq) > 0) {
+      const uint32_t last = newest();
+      return load(last).phase == Phase::kOpen ? last : last + 1;
+    }
+    if (state.seq != seq || state.phase != Phase::kFailed ||
+        record(seq).verdict_kind != VerdictKind::kTimedOut) {
+      return seq;
+    }
+    bool anyone = false;
+    for (int m = 0; m < size(); ++m) {
+      const MemberEntry& other = entry(seq, m);
+      if (other.seq.load(std::memory_order_acquire) != seq) continue;
+      anyone = true;
+      if (other.signature == signature) return seq;
+    }
+    if (!anyone) return seq;
+    ++seq;
+  }
+}
+
+}  // namespace tessera::host

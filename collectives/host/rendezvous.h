@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rendezvous: how the members of one group meet for one operation after another.
+//
+//   arrive ... all have arrived ... move bytes ... finish ... all have finished
+//      |               |                              |
+//      +--- or a verdict: one Status, written once, that every member gets ---+
+//
+// The state lies in the control region of the first member's client (control.h), so that members
+// meet by atomic operations on shared memory, in one process or in several. Any member, and any
+// client that notices a loss, may settle an operation; the first one wins.
+//
+// Invariants:
+//   1. of one operation, either all members pass the arrival or none does;
+//   2. members that get a verdict all get the same code and message;
+//   3. an operation that failed does not change what the next one does.
+//
+// Thread-safe; each member calls arrive and finish for its own operations in order.
+#ifndef TESSERA_COLLECTIVES_HOST_RENDEZVOUS_H_
+#define TESSERA_COLLECTIVES_HOST_RENDEZVOUS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/control.h"
+#include "collectives/host/host_link.h"
+
+namespace tessera::host {
+
+// One device of a group, and where it lives.
+struct GroupMember {
+  int device_id = 0;
+  int client_id = 0;
+  int ordinal = 0;
+};
+
+// A stable hash, equal in every process.
+uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
+
+class Rendezvous {
+ public:
+  // Finds or makes the group's block. `salt` tells groups of the same devices apart that serve
+  // different ends. ResourceExhausted where the region of the first member's client is full.
+  static StatusOr<Rendezvous> open(HostLink& link, std::vector<GroupMember> members,
+                                   uint32_t num_records, uint64_t salt);
+
+  absl::Span<const GroupMember> members() const { return members_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  // Whose control region the block lies in, and where.
+  int leader_client() const { return leader_client_; }
+  uint64_t block_offset() const { return block_offset_; }
+  uint32_t num_records() const { return block_->num_records; }
+  MemberEntry& entry(uint32_t seq, int member) const;
+
+  // What an operation is, to whom it matters here.
+  struct Op {
+    uint32_t seq = 0;
+    int member = 0;
+    absl::string_view label;
+    absl::string_view detail_field;
+    uint64_t name_hash = 0;  // of a named barrier
+    absl::Time start;
+    absl::Time deadline = absl::InfiniteFuture();
+  };
+
+  // Says that the member has arrived, its entry being complete. Idempotent. The verdict if there
+  // is one already.
+  Status arrive(const Op& op);
+  // Waits until all have arrived; settles DeadlineExceeded at the deadline, and InvalidArgument
+  // where a member cannot arrive because it waits elsewhere for this one.
+  Status wait_arrived(const Op& op);
+  // Compares the entries of all members, once all have arrived.
+  Status check_signatures(const Op& op);
+  // Says that this many members' worth of the operation is done.
+  Status finish(uint32_t seq, int num_members);
+  // Waits until all have finished.
+  Status wait_finished(const Op& op);
+
+  bool all_arrived(uint32_t seq) const;
+  bool is_finished(uint32_t seq) const;
+  // Makes `error` the verdict, unless there is one or all have finished; returns the verdict.
+  Status settle(uint32_t seq, VerdictKind kind, const Status& error);
+  // The same with a DeadlineExceeded that names who has not arrived.
+  Status settle_timed_out(const Op& op);
+
+  // The operation that a member whose next one would be `seq` must do next: after operations that
+  // timed out without it, and that were not this one, it goes on with the one after them.
+  uint32_t align(uint32_t seq, const Signature& signature) const;
+  // The newest operation that any record describes.
+  uint32_t newest() const;
+
+ private:
+  Rendezvous(HostLink& link, std::vector<GroupMember> members)
+      : link_(&link), members_(std::move(members)) {}
+
+  OpRecord& record(uint32_t seq) const;
+  State load(uint32_t seq) const;
+  // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
+  template <class Waiting>
+  bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
+  Status verdict(uint32_t seq) const;
+  void wake(OpRecord& record) const;
+  Status describe_missing(const Op& op) const;
+  // The members of this group that did arrive, but with another signature than `op`'s member.
+  Status find_mismatch(const Op& op) const;
+  // Settles this operation and another group's where both wait for each other.
+  void check_conflicts(const Op& op);
+  bool conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member);
+
+  HostLink* link_;
+  std::vector<GroupMember> members_;
+  int leader_client_ = 0;
+  uint64_t block_offset_ = 0;
+  GroupBlock* block_ = nullptr;
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_RENDEZVOUS_H_
