@@ -89,6 +89,8 @@ struct CollectiveCall {
   Status error;
   // From the start of the op on the device; unset: the default of the client.
   std::optional<absl::Duration> timeout;
+  // The same as a point in time, over the whole wait; wins over `timeout`.
+  std::optional<absl::Time> deadline;
 };
 
 // The call with `label`, `detail` and `error` filled in where they are empty, for the member at

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Client: one process of a job, and the root of everything that it does.
+//
+//   StatusOr<Client> client = Client::connect();             where the launcher says
+//   StatusOr<Mesh> mesh = create_mesh(*client, {{"batch", 4}, {"model", 2}});
+//   ...
+//   Status s = client->shutdown();
+//
+// Every client of a job makes the same calls in the same order. A Client is a cheap handle: copies
+// mean the same client. Destroying the last handle (meshes and tensors hold one too) without
+// shutdown() looks to the other clients as if this one had been lost.
+//
+// Thread-safe, but the order of collective calls must be the same on every client.
+// TF DTensor: initialize_accelerator_system, shutdown_accelerator_system. torch:
+// init_process_group, destroy_process_group.
+#ifndef TESSERA_DTENSOR_CLIENT_H_
+#define TESSERA_DTENSOR_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/group.h"
+#include "device/device.h"
+#include "mesh/mesh.h"
+
+namespace tessera {
+
+class Runtime;
+
+// Faults that tests put into a client; all empty in a program.
+struct FaultPoints {
+  // What a device adds to the sum of a barrier, instead of 1.
+  std::function<int(int device_id)> barrier_term;
+};
+
+struct ClientOptions {
+  std::string coordinator;  // "host:port"; empty: from the environment; none there: one client
+  std::optional<int> client_id;    // unset: from the environment
+  std::optional<int> num_clients;  // unset: from the environment
+  int num_local_devices = 0;       // 0: $TESSERA_LOCAL_DEVICES, else 1
+  DeviceType device_type = DeviceType::kCpu;
+  std::string backend = "auto";  // "auto" or "host"; "ucx" and "nccl" are Unimplemented
+  std::string token;             // job token; empty: $TESSERA_TOKEN
+  absl::Duration connect_timeout = absl::Seconds(60);
+  absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
+  absl::Duration heartbeat_interval = absl::Milliseconds(500);   // lost after three missed ones
+  std::shared_ptr<const FaultPoints> faults;
+};
+
+class Client {
+ public:
+  // Joins the job, and returns when all its clients have. Errors as in docs/errors.md: a bad
+  // environment and two clients with one id are InvalidArgument, a wrong token Unauthenticated, a
+  // client that never comes DeadlineExceeded naming it, a device type, backend or job over several
+  // hosts that is not there yet Unimplemented.
+  static StatusOr<Client> connect(const ClientOptions& options = {});
+
+  int client_id() const;
+  int num_clients() const;
+  // All devices of the job, by global id.
+  absl::Span<const Device> devices() const;
+  absl::Span<const Device> local_devices() const;
+
+  // The group of these devices, as `local_device` (an ordinal) sees it; without one, as the only
+  // local device that is in the list. Local: no communication. InvalidArgument for a bad list, or
+  // where no local device or more than one is in it.
+  StatusOr<Group> group(std::vector<int> device_ids,
+                        std::optional<int> local_device = std::nullopt) const;
+  // The devices that differ from this local device only along `axes` of `mesh`.
+  StatusOr<Group> group(const Mesh& mesh, absl::Span<const std::string> axes,
+                        int local_device) const;
+
+  // Blocks until every pending op of this client's devices has finished; returns the first error
+  // since the last call. Local: it does not wait for work that only other clients have.
+  // TF: tf.test.experimental.sync_devices.
+  Status sync_devices();
+
+  // Leaves the job in order: finishes pending work, and waits until the other live clients do the
+  // same, both up to the timeout. Then pending work is Cancelled. The second call returns at once.
+  Status shutdown(absl::Duration timeout = absl::Seconds(30));
+
+  // For the layers of dtensor/.
+  const std::shared_ptr<Runtime>& runtime() const { return runtime_; }
+
+ private:
+  explicit Client(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+
+  std::shared_ptr<Runtime> runtime_;
+};
+
+// A live mesh over all devices of the job, row-major. Collective over the clients that own its
+// devices: InvalidArgument on all where their arguments differ, naming two clients and both
+// meshes. TF DTensor: create_mesh, create_distributed_mesh.
+StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes);
+// A live mesh over some devices, in this order. Clients that own none of them do not wait.
+StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
+                           std::vector<int> device_ids);
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_CLIENT_H_

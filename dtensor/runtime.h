@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runtime: what stands behind a Client, its live meshes and its tensors. Internal to dtensor/.
+//
+// Owns, in this order: the connection to the coordinator, the memory, the ties to the clients of
+// the host, a stream for each local device, and the collectives on top of them. Thread-safe.
+#ifndef TESSERA_DTENSOR_RUNTIME_H_
+#define TESSERA_DTENSOR_RUNTIME_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "collectives/group.h"
+#include "collectives/host/host_backend.h"
+#include "collectives/host/host_link.h"
+#include "device/cpu/arena.h"
+#include "device/device.h"
+#include "device/stream.h"
+#include "dtensor/client.h"
+#include "job/coordinator.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+#include "relayout/plan.h"
+
+namespace tessera {
+
+// One device of this client that belongs to a mesh.
+struct LocalDevice {
+  int ordinal;
+  int device_id;
+  int64_t position;  // in the mesh
+};
+
+class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime> {
+ public:
+  static StatusOr<std::shared_ptr<Runtime>> connect(const ClientOptions& options);
+  ~Runtime() override;
+
+  int client_id() const { return coordinator_->client_id(); }
+  int num_clients() const { return coordinator_->num_clients(); }
+  absl::Span<const Device> devices() const { return devices_; }
+  absl::Span<const Device> local_devices() const { return local_devices_; }
+
+  StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids);
+  Status barrier(const Mesh& mesh, absl::string_view name,
+                 std::optional<absl::Duration> timeout) override;
+  Status sync_devices();
+  Status shutdown(absl::Duration timeout);
+  // FailedPrecondition after shutdown.
+  Status check_open() const;
+
+  StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
+  // This client's devices in the mesh, by ordinal.
+  std::vector<LocalDevice> local_devices_of(const Mesh& mesh) const;
+  Stream& stream(int ordinal) { return *streams_[ordinal]; }
+  ArenaPool& pool() { return *pool_; }
+
+  // The plan of a relayout; made once for equal arguments.
+  StatusOr<RelayoutPlan> plan(const Layout& from, const Layout& to, const Shape& shape,
+                              DType dtype);
+  // Numbers the operations of this client, equal on all clients of an SPMD program.
+  uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+ private:
+  struct PlanKey {
+    Layout from;
+    Layout to;
+    Shape shape;
+    DType dtype;
+    friend bool operator==(const PlanKey& a, const PlanKey& b) {
+      return a.dtype == b.dtype && a.shape == b.shape && a.from == b.from && a.to == b.to;
+    }
+    template <typename H>
+    friend H AbslHashValue(H h, const PlanKey& key) {
+      return H::combine(std::move(h), key.from, key.to, key.shape, key.dtype);
+    }
+  };
+
+  explicit Runtime(const ClientOptions& options) : options_(options) {}
+  Status start_devices(absl::Time deadline);
+  // Waits until all streams are idle; false at the deadline.
+  bool drain(absl::Time deadline);
+  void stop();
+
+  const ClientOptions options_;
+  std::vector<Device> devices_;
+  std::vector<Device> local_devices_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::shared_ptr<ArenaPool> pool_;
+  std::unique_ptr<host::HostLink> link_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::unique_ptr<host::HostBackend> backend_;
+  std::atomic<uint64_t> op_number_{0};
+
+  std::mutex shutdown_mutex_;  // serialises shutdown()
+  std::atomic<bool> open_{false};
+
+  std::mutex plans_mutex_;  // guards plans_
+  absl::flat_hash_map<PlanKey, RelayoutPlan> plans_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_RUNTIME_H_
