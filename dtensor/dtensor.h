@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DTensor: one tensor of the whole job, of which this client holds its own shards.
+//
+//   StatusOr<Layout> rows = Layout::parse(mesh, "[batch, -]");
+//   DTensor x = iota<float>({8, 6}, rows);                       each device makes its own rows
+//   DTensor y = relayout(x, Layout::parse(mesh, "[-, model]"));  bytes move between devices
+//   StatusOr<ShardView<float>> mine = y.shard<float>(0);         waits, then a view of memory
+//
+// A DTensor is immutable, asynchronous and cheap to copy. It may carry an error instead of a
+// value: an op on it fails with the same first error, and reading it returns it, so expressions
+// compose and nothing is lost.
+//
+// Invariants:
+//   1. every client of the mesh holds exactly the shards of its own devices, in buffers of the
+//      size of layout().box(shape(), position);
+//   2. replicas hold the same bits;
+//   3. of a partial layout each device holds a term; the value is their reduction.
+//
+// Thread-safe. Creation does not communicate; relayout and to_host do, and every client of the
+// mesh must call them in the same order. TF DTensor: d-tensors, pack, unpack, relayout. JAX:
+// jax.Array. PyTorch: DTensor.
+#ifndef TESSERA_DTENSOR_DTENSOR_H_
+#define TESSERA_DTENSOR_DTENSOR_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "device/buffer.h"
+#include "layout/layout.h"
+#include "relayout/plan.h"
+
+namespace tessera {
+
+class Runtime;
+
+namespace internal {
+// Defined in dtensor/eigen.h, which tessera.h includes: Eigen's tensor header is a heavy one.
+template <class T, int Rank>
+struct EigenMap;
+
+// A shard without its type.
+struct RawShard {
+  Box box;
+  const std::byte* data = nullptr;
+  std::shared_ptr<const Buffer> buffer;
+};
+struct RawHostShard {
+  const Shape* shape;
+  const std::byte* data;
+  int64_t num_elements;
+};
+struct TensorRep;
+}  // namespace internal
+
+// What one device holds, in this client's memory; keeps the buffer alive. Dense, row-major.
+template <class T>
+struct ShardView {
+  Box box;      // in global indices
+  Shape shape;  // box.sizes
+  absl::Span<const T> data;
+  std::shared_ptr<const Buffer> buffer;
+
+  // As a rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>>. Requires
+  // Rank == shape.size(). Include tessera.h or dtensor/eigen.h.
+  template <int Rank>
+  auto eigen() const {
+    return internal::EigenMap<T, Rank>::map(data.data(), shape);
+  }
+};
+
+// A whole tensor in the memory of this process. Dense, row-major.
+template <class T>
+struct HostTensor {
+  Shape shape;
+  std::vector<T> data;
+
+  // As ShardView::eigen(). Not for bool, whose vector has no data().
+  template <int Rank>
+  auto eigen() const {
+    return internal::EigenMap<T, Rank>::map(data.data(), shape);
+  }
+};
+
+class DTensor {
+ public:
+  DType dtype() const;
+  // Global.
+  const Shape& shape() const;
+  // Of a tensor that failed before it had a layout: [] on {none=1}.
+  const Layout& layout() const;
+  // Blocks until the local shards are ready; the first error. Local.
+  Status await() const;
+  // The error known now, without waiting.
+  Status status() const;
+
+  // Number of this client's devices in the mesh; shards are numbered by local ordinal.
+  int num_local_shards() const;
+  // Waits for the shard, and views it. Local. InvalidArgument for an index out of range, or a T
+  // that is not the dtype.
+  template <Element T>
+  StatusOr<ShardView<T>> shard(int local_device) const {
+    TESSERA_ASSIGN_OR_RETURN(internal::RawShard raw, raw_shard(local_device, dtype_of<T>()));
+    ShardView<T> view;
+    view.shape = raw.box.sizes;
+    view.data = absl::MakeConstSpan(reinterpret_cast<const T*>(raw.data),
+                                    static_cast<size_t>(raw.box.num_elements()));
+    view.box = std::move(raw.box);
+    view.buffer = std::move(raw.buffer);
+    return view;
+  }
+  // The whole value, partial terms reduced, on every client of the mesh. Collective over them;
+  // FailedPrecondition on a client that owns none of the mesh's devices.
+  template <Element T>
+  StatusOr<HostTensor<T>> to_host() const {
+    TESSERA_ASSIGN_OR_RETURN(internal::RawShard raw, raw_to_host(dtype_of<T>()));
+    const T* first = reinterpret_cast<const T*>(raw.data);
+    return HostTensor<T>{shape(), std::vector<T>(first, first + raw.box.num_elements())};
+  }
+
+  // For the other parts of dtensor/.
+  explicit DTensor(std::shared_ptr<const internal::TensorRep> rep) : rep_(std::move(rep)) {}
+  const internal::TensorRep& rep() const { return *rep_; }
+
+ private:
+  StatusOr<internal::RawShard> raw_shard(int local_device, DType dtype) const;
+  StatusOr<internal::RawShard> raw_to_host(DType dtype) const;
+
+  std::shared_ptr<const internal::TensorRep> rep_;
+};
+
+namespace internal {
+// Calls fill(box, out) once for each distinct local box that holds the value.
+using RawFill = absl::FunctionRef<void(const Box& box, std::byte* out)>;
+DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* element);
+DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout);
+DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements,
+                      const Shape& shape, LayoutArg layout);
+DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill);
+DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
+                        absl::Span<const RawHostShard> local);
+}  // namespace internal
+
+// Every element is `value`. Here and below: under a partial layout the value is that of the
+// reduction, so the first device along the partial axes holds it and the others the identity
+// (of min, max and avg all hold it). No communication.
+template <Element T>
+DTensor full(const Shape& shape, T value, LayoutArg layout) {
+  return internal::full_raw(dtype_of<T>(), shape, layout, &value);
+}
+template <Element T>
+DTensor zeros(const Shape& shape, LayoutArg layout) {
+  return full<T>(shape, T(0), layout);
+}
+template <Element T>
+DTensor ones(const Shape& shape, LayoutArg layout) {
+  return full<T>(shape, T(1), layout);
+}
+// Element i of the flat row-major index is T(i).
+template <Element T>
+DTensor iota(const Shape& shape, LayoutArg layout) {
+  return internal::iota_raw(dtype_of<T>(), shape, layout);
+}
+
+// Every client passes the whole value, and keeps its own part. The values are copied before the
+// call returns.
+template <Element T>
+DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layout) {
+  return internal::from_host_raw(dtype_of<T>(), reinterpret_cast<const std::byte*>(values.data()),
+                                 static_cast<int64_t>(values.size()), shape, layout);
+}
+template <Element T>
+DTensor from_host(const std::vector<T>& values, const Shape& shape, LayoutArg layout) {
+  if constexpr (std::is_same_v<T, bool>) {
+    const std::unique_ptr<bool[]> copy(new bool[values.size()]);
+    std::copy(values.begin(), values.end(), copy.get());
+    return from_host<T>(absl::Span<const T>(copy.get(), values.size()), shape, layout);
+  } else {
+    return from_host<T>(absl::MakeConstSpan(values), shape, layout);
+  }
+}
+
+// Calls fill(box, out) once for each distinct local box, from the calling thread, before it
+// returns; out has box.num_elements() elements, row-major.
+template <Element T>
+DTensor from_function(const Shape& shape, LayoutArg layout,
+                      absl::FunctionRef<void(const Box& box, absl::Span<T> out)> fill) {
+  return internal::from_function_raw(
+      dtype_of<T>(), shape, layout, [&](const Box& box, std::byte* out) {
+        fill(box, absl::Span<T>(reinterpret_cast<T*>(out), box.num_elements()));
+      });
+}
+
+// The tensor whose shard on each local device, by ordinal, is given: of a partial layout, its
+// term. Replicas must be equal; those of this client are compared. TF DTensor: pack.
+template <Element T>
+DTensor from_shards(const Shape& shape, LayoutArg layout,
+                    absl::Span<const HostTensor<T>> local) {
+  std::vector<std::vector<uint8_t>> bools;  // vector<bool> has no array of bool to point at
+  bools.reserve(local.size());
+  std::vector<internal::RawHostShard> raw;
+  for (const HostTensor<T>& shard : local) {
+    const std::byte* data;
+    if constexpr (std::is_same_v<T, bool>) {
+      bools.emplace_back(shard.data.begin(), shard.data.end());
+      data = reinterpret_cast<const std::byte*>(bools.back().data());
+    } else {
+      data = reinterpret_cast<const std::byte*>(shard.data.data());
+    }
+    raw.push_back({&shard.shape, data, static_cast<int64_t>(shard.data.size())});
+  }
+  return internal::from_shards_raw(dtype_of<T>(), shape, layout, raw);
+}
+template <Element T>
+DTensor from_shards(const Shape& shape, LayoutArg layout,
+                    const std::vector<HostTensor<T>>& local) {
+  return from_shards<T>(shape, layout, absl::MakeConstSpan(local));
+}
+
+// The same value under another layout, by plan_relayout(); partial terms are reduced where the
+// target is not partial. Collective over the clients whose devices take part, and over nobody
+// where nothing is remote. An equivalent layout shares the buffers.
+// TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
+DTensor relayout(const DTensor& tensor, LayoutArg layout);
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_DTENSOR_H_

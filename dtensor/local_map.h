@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// local_map: a function of one device's shards, run on every device.
+//
+//   // y = x w, rows of x over batch: no communication
+//   DTensor y = local_map(Layout::parse(mesh, "[batch, -]"), {n, k}, DType::kFloat32, {x, w},
+//                         [](LocalContext& local) {
+//                           auto a = local.input<float>(0), b = local.input<float>(1);
+//                           multiply(a.data, b.data, local.output<float>().data);
+//                         });
+//
+// Shards go in as they are, partial terms too; what the function writes is taken for the shard of
+// the output, or for its term where the output layout is partial. Nothing is sent.
+// JAX: shard_map. PyTorch: local_map.
+#ifndef TESSERA_DTENSOR_LOCAL_MAP_H_
+#define TESSERA_DTENSOR_LOCAL_MAP_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
+
+namespace tessera {
+
+// What a device writes.
+template <class T>
+struct MutableShardView {
+  Box box;
+  Shape shape;
+  absl::Span<T> data;
+
+  template <int Rank>
+  auto eigen() const {
+    return internal::EigenMap<T, Rank>::map_mutable(data.data(), shape);
+  }
+};
+
+// What the function sees of its device. Lives as long as the call. A view asked for with the wrong
+// type or index is empty, and the op fails with an error that says so.
+class LocalContext {
+ public:
+  int device_id() const { return device_id_; }
+  // One coordinate an axis of the output's mesh.
+  absl::Span<const int64_t> coordinates() const { return coordinates_; }
+  int num_inputs() const { return static_cast<int>(inputs_.size()); }
+  const Box& input_box(int index) const { return inputs_[index].box; }
+  const Box& output_box() const { return output_box_; }
+
+  template <Element T>
+  ShardView<T> input(int index) {
+    if (!check_input(index, dtype_of<T>())) return {};
+    const internal::RawShard& raw = inputs_[index];
+    return {raw.box, raw.box.sizes,
+            absl::MakeConstSpan(reinterpret_cast<const T*>(raw.data),
+                                static_cast<size_t>(raw.box.num_elements())),
+            raw.buffer};
+  }
+  // Not initialised.
+  template <Element T>
+  MutableShardView<T> output() {
+    if (!check_output(dtype_of<T>())) return {};
+    return {output_box_, output_box_.sizes,
+            absl::MakeSpan(reinterpret_cast<T*>(output_),
+                           static_cast<size_t>(output_box_.num_elements()))};
+  }
+
+ private:
+  friend DTensor local_map(LayoutArg, const Shape&, DType, absl::Span<const DTensor>,
+                           class LocalFn);
+  bool check_input(int index, DType dtype);
+  bool check_output(DType dtype);
+
+  int device_id_ = 0;
+  std::vector<int64_t> coordinates_;
+  std::vector<internal::RawShard> inputs_;
+  std::vector<DType> input_dtypes_;
+  Box output_box_;
+  DType output_dtype_ = DType::kFloat32;
+  std::byte* output_ = nullptr;
+  Status error_;
+};
+
+// Any callable with a LocalContext&, that returns nothing or a Status. It is copied, called on the
+// threads of the local devices, at the same time, and after local_map has returned.
+class LocalFn {
+ public:
+  template <class Fn>
+    requires std::is_invocable_v<Fn&, LocalContext&>
+  LocalFn(Fn fn)  // NOLINT: a lambda is what callers pass
+      : run_([fn = std::move(fn)](LocalContext& local) mutable -> Status {
+          if constexpr (std::is_same_v<std::invoke_result_t<Fn&, LocalContext&>, void>) {
+            fn(local);
+            return absl::OkStatus();
+          } else {
+            return fn(local);
+          }
+        }) {}
+
+  Status operator()(LocalContext& local) const { return run_(local); }
+
+ private:
+  std::function<Status(LocalContext&)> run_;
+};
+
+// Runs `fn` once for each local device of the output's mesh. Every input must have a shard on each
+// of them. An error of the function on one device becomes the error of that shard, and of every
+// later collective on the tensor, on all clients.
+DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+                  absl::Span<const DTensor> inputs, LocalFn fn);
+inline DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+                         std::initializer_list<DTensor> inputs, LocalFn fn) {
+  return local_map(out_layout, out_shape, out_dtype,
+                   absl::MakeConstSpan(inputs.begin(), inputs.size()), std::move(fn));
+}
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_LOCAL_MAP_H_

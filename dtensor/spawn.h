@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// spawn: a whole job on this host, from one call.
+//
+//   Status s = spawn(4, [](const Client& client) -> Status { ... });
+//
+// torch: torch.multiprocessing.spawn.
+#ifndef TESSERA_DTENSOR_SPAWN_H_
+#define TESSERA_DTENSOR_SPAWN_H_
+
+#include "absl/functional/function_ref.h"
+#include "base/status.h"
+#include "dtensor/client.h"
+
+namespace tessera {
+
+// Runs `fn` in that many child processes, each a connected client; each shuts its client down when
+// `fn` has returned. Returns when all have ended: the first failure, naming the client, once the
+// others were stopped. `options` are those of every client, but for what spawn itself sets:
+// coordinator, client_id, num_clients, token.
+//
+// The children are forks: call it before this process connects a client or starts threads that
+// hold locks. FailedPrecondition if gRPC already runs in this process.
+Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn,
+             const ClientOptions& options = {});
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_SPAWN_H_

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RelayoutPlan: how a tensor gets from one Layout to another, as a value.
+//
+//   4 x 4 i32 on {x=2}, [x, -] to [-, x]: one step, all_to_all over x
+//
+//     device 0 holds  a a b b        device 0 pulls  a a  from itself   and  c c  from device 1
+//                     a a b b                        a a                     c c
+//     device 1 holds  c c d d        device 1 pulls  d d  from itself   and  b b  from device 0
+//                     c c d d                        d d                     b b
+//
+// A plan is made from its arguments alone, so every client makes the same one, and rows of single
+// devices are made on demand, so a plan for 65,536 devices is as cheap as one for 2.
+//
+// What holds for every plan:
+//   1. The identity (equivalent layouts, equal partials) has no steps.
+//   2. Without partials there is at most one step, and each device receives exactly the elements
+//      of its new box that its old box lacks, each once: the lower bound.
+//   3. The `to` of a step is the `from` of the next; the first is from(), the last is to().
+//   4. Reductions come before moves where they shrink them, and terms are added in ascending
+//      position of their devices, which is ascending partial index.
+//
+// Plans are immutable values: cheap to copy, safe to read from any thread, with == and a hash that
+// is the same in every process.
+#ifndef TESSERA_RELAYOUT_PLAN_H_
+#define TESSERA_RELAYOUT_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "layout/layout.h"
+
+namespace tessera {
+
+// How to plan. Empty today: every plan is the direct one.
+struct PlanOptions {};
+
+// Moves (the first five) say by pulls() where each element of a new box comes from; reductions by
+// terms() whose terms it adds; expansions are local.
+enum class StepKind : uint8_t {
+  kSlice,          // nothing is remote: each device copies a part of its own box
+  kAllGather,      // each device of a group ends with the boxes of all of it
+  kAllToAll,       // every pair of a group exchanges blocks of equal size
+  kPermute,        // each new box is one old box of some device
+  kExchange,       // any boxes between any devices
+  kReduceScatter,  // members of a group want disjoint parts of the reduction
+  kAllReduce,      // members of a group want the same part of it
+  kExpand,         // the value becomes terms: own part, and the identity of op() elsewhere
+};
+// "slice", "all_gather", "all_to_all", "permute", "exchange", "reduce_scatter", "all_reduce",
+// "expand".
+absl::string_view step_kind_name(StepKind kind);
+
+// One copy of a move: `box` out of the buffer of `source_device`, which holds `source_box`. The
+// source may be the device itself. Boxes are in global indices and not empty.
+struct Pull {
+  int source_device;
+  Box source_box;
+  Box box;
+
+  friend bool operator==(const Pull& a, const Pull& b) {
+    return a.source_device == b.source_device && a.source_box == b.source_box && a.box == b.box;
+  }
+};
+
+// One step of a plan: collective over the groups of its devices. Devices are given by id; a device
+// that neither layout knows has no rows, receives nothing and is alone.
+class PlanStep {
+ public:
+  StepKind kind() const;
+  // What the devices hold before and after. A partial layout on both sides of a move means that
+  // terms move as they are, between devices with equal coordinates along the partial axes.
+  const Layout& from() const;
+  const Layout& to() const;
+  // The mesh axes along which something happens, in mesh order, sub-axes as "x:(2)2"; empty where
+  // the meshes differ.
+  absl::Span<const std::string> axes() const;
+  // The most devices that one group can have: the product of the sizes of axes(), or all devices
+  // where the meshes differ.
+  int64_t group_size() const;
+  // The reduction of kReduceScatter and kAllReduce, and the one whose identity fills kExpand.
+  // kAvg is the sum of the terms divided once by their number.
+  ReduceOp op() const;
+
+  // What a device holds before and after; nothing where it does not belong to that mesh.
+  std::optional<Box> old_box(int device_id) const;
+  std::optional<Box> new_box(int device_id) const;
+
+  // Moves: disjoint boxes that tile the new box of the device, its own part included, in row-major
+  // order of their sources' boxes. kExpand: at most one, from the device itself; what it does not
+  // cover is the identity of op(). Reductions: none.
+  std::vector<Pull> pulls(int device_id) const;
+  // Reductions: the devices whose terms the new value of this device adds, in the order of
+  // addition (itself included), equal on all devices of the group. Each holds its old_box(), which
+  // contains the new_box() of this one. Empty where the new box is. Others: none.
+  std::vector<int> terms(int device_id) const;
+  // The devices that run this step together with this one, itself included, ascending by position
+  // (in from().mesh(), then those of to().mesh() alone): the same list on all of them. Where
+  // nothing is remote for the device, it is alone. Moves: the connected component; devices of
+  // different components never wait for each other.
+  std::vector<int> group(int device_id) const;
+
+  // Bytes that the device must get from others, and give to others. An all-reduce counts as a
+  // reduce-scatter and an all-gather of chunks: 2(n-1)/n of the box, for n terms.
+  int64_t received_bytes(int device_id) const;
+  int64_t sent_bytes(int device_id) const;
+
+  // "all_to_all{x} [x, -] -> [-, x]".
+  std::string to_string() const;
+
+  struct Rep;  // Internal.
+  explicit PlanStep(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+
+ private:
+  std::shared_ptr<const Rep> rep_;
+};
+
+class RelayoutPlan {
+ public:
+  const Layout& from() const;
+  const Layout& to() const;
+  const Shape& shape() const;
+  DType dtype() const;
+  absl::Span<const PlanStep> steps() const;
+
+  // Bytes that the device at a position of to().mesh() receives, over all steps.
+  int64_t received_bytes(int64_t position) const;
+  // The most that any device of either mesh receives, over all steps. O(devices), once.
+  int64_t max_received_bytes() const;
+  // What no plan can go below: the most bytes of its new box that a device does not hold. Where n
+  // terms are reduced and q elements of the reduction fall to each device of a group, (n-1) q of
+  // them, and the rest of the new box: 2(n-1)/n of it to whole copies, n-1 times it to shards.
+  // New partial axes do not count (expansion is local). O(devices), once.
+  int64_t lower_bound_bytes() const;
+  // The most bytes that a device holds at once: source, target and, between two steps, what is in
+  // between. O(devices), once.
+  int64_t peak_bytes() const;
+
+  // For a terminal: layouts, one line a step, bytes against the lower bound.
+  std::string explain() const;
+  // "[x, -] -> [-, x] on {x=2}, i32 [4, 4]: all_to_all{x}".
+  std::string to_string() const;
+
+  // The same in every process: what clients compare to see that they mean the same relayout.
+  uint64_t hash() const;
+  friend bool operator==(const RelayoutPlan& a, const RelayoutPlan& b);
+  template <typename H>
+  friend H AbslHashValue(H h, const RelayoutPlan& plan) {
+    return H::combine(std::move(h), plan.hash());
+  }
+  friend std::ostream& operator<<(std::ostream& out, const RelayoutPlan& plan) {
+    return out << plan.to_string();
+  }
+
+  struct Rep;  // Internal.
+  explicit RelayoutPlan(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+
+ private:
+  std::shared_ptr<const Rep> rep_;
+};
+
+// Plans the relayout of a tensor of `shape`. Pure, and the same on every client. InvalidArgument
+// for the error that `to` carries, ranks that differ, a bad shape, and a reduction that the dtype
+// does not have: avg of integers; any but min and max of bool.
+StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to, const Shape& shape,
+                                     DType dtype, const PlanOptions& options = {});
+
+}  // namespace tessera
+
+#endif  // TESSERA_RELAYOUT_PLAN_H_
