@@ -23,7 +23,6 @@
 #ifndef TESSERA_DTENSOR_DTENSOR_H_
 #define TESSERA_DTENSOR_DTENSOR_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -179,17 +178,6 @@ DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layo
   return internal::from_host_raw(dtype_of<T>(), reinterpret_cast<const std::byte*>(values.data()),
                                  static_cast<int64_t>(values.size()), shape, layout);
 }
-template <Element T>
-DTensor from_host(const std::vector<T>& values, const Shape& shape, LayoutArg layout) {
-  if constexpr (std::is_same_v<T, bool>) {
-    const std::unique_ptr<bool[]> copy(new bool[values.size()]);
-    std::copy(values.begin(), values.end(), copy.get());
-    return from_host<T>(absl::Span<const T>(copy.get(), values.size()), shape, layout);
-  } else {
-    return from_host<T>(absl::MakeConstSpan(values), shape, layout);
-  }
-}
-
 // Calls fill(box, out) once for each distinct local box, from the calling thread, before it
 // returns; out has box.num_elements() elements, row-major.
 template <Element T>
@@ -221,12 +209,6 @@ DTensor from_shards(const Shape& shape, LayoutArg layout,
   }
   return internal::from_shards_raw(dtype_of<T>(), shape, layout, raw);
 }
-template <Element T>
-DTensor from_shards(const Shape& shape, LayoutArg layout,
-                    const std::vector<HostTensor<T>>& local) {
-  return from_shards<T>(shape, layout, absl::MakeConstSpan(local));
-}
-
 // The same value under another layout, by plan_relayout(); partial terms are reduced where the
 // target is not partial. Collective over the clients whose devices take part, and over nobody
 // where nothing is remote. An equivalent layout shares the buffers.

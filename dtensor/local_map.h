@@ -117,11 +117,6 @@ class LocalFn {
 // later collective on the tensor, on all clients.
 DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn);
-inline DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
-                         std::initializer_list<DTensor> inputs, LocalFn fn) {
-  return local_map(out_layout, out_shape, out_dtype,
-                   absl::MakeConstSpan(inputs.begin(), inputs.size()), std::move(fn));
-}
 
 }  // namespace tessera
 
