@@ -43,8 +43,8 @@ struct FaultPoints {
 };
 
 struct ClientOptions {
-  std::string coordinator;  // "host:port"; empty: from the environment; none there: one client
-  std::optional<int> client_id;    // unset: from the environment
+  std::string coordinator;       // "host:port"; empty: from the environment; none there: one client
+  std::optional<int> client_id;  // unset: from the environment
   std::optional<int> num_clients;  // unset: from the environment
   int num_local_devices = 0;       // 0: $TESSERA_LOCAL_DEVICES, else 1
   DeviceType device_type = DeviceType::kCpu;
