@@ -25,7 +25,8 @@
 //      are digits of one mixed-radix number (of any two, one lies wholly below the other);
 //   3. there is one reduction at most;
 //   4. the layout is in normal form: no references of size 1; a whole axis by its name;
-//      neighbouring sub-axes of one dim merged; partial axes sorted in mesh order and merged.
+//      neighbouring sub-axes of one dim merged; partial axes sorted in mesh order and merged;
+//   5. the rank is at most kMaxRank.
 //
 // Layout is a value: immutable, compared by content (mesh included), safe to read from any
 // thread. It knows no buffers and does no communication. Any layout is legal for any shape of its
@@ -51,6 +52,9 @@
 
 namespace tessera {
 
+// Bounds what bad input can make us allocate. TF: TensorShape::MaxDimensions().
+inline constexpr int kMaxRank = 254;
+
 // Axes, major to minor; a sub-axis as "x:(2)2"; empty: not split.
 using DimSharding = std::vector<std::string>;
 
@@ -66,12 +70,17 @@ struct SubAxis {
   }
 };
 
+namespace internal {
+struct LayoutText;
+}
+
 class Layout {
  public:
   // InvalidArgument if an invariant above does not hold, naming the token and the fix.
   static StatusOr<Layout> create(Mesh mesh, std::vector<DimSharding> dims);
-  // Reads what to_string() writes, without the mesh: "[batch, (x,y), -] sum{model}". Blanks are
-  // free. InvalidArgument says at which place the text goes wrong.
+  // Reads what to_string() and to_string_with_mesh() write: "[batch, (x,y), -] sum{model}". Blanks
+  // are free. InvalidArgument says at which place the text goes wrong; a mesh in it must be equal
+  // to `mesh`.
   static StatusOr<Layout> parse(Mesh mesh, absl::string_view text);
   // Every device holds the whole tensor of `rank` dims.
   static StatusOr<Layout> replicated(Mesh mesh, int rank);
@@ -124,6 +133,7 @@ class Layout {
   std::string to_string_with_mesh() const;
 
   friend bool operator==(const Layout& a, const Layout& b);
+  friend bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape);
   template <typename H>
   friend H AbslHashValue(H h, const Layout& layout) {
     return H::combine(std::move(h), layout.mesh(), layout.to_string());
@@ -135,6 +145,11 @@ class Layout {
  private:
   struct Rep;
   explicit Layout(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+  // Checks the invariants; `written` is the text for messages.
+  static StatusOr<Layout> from_text(Mesh mesh, const internal::LayoutText& layout,
+                                    absl::string_view written);
+  // Whether every position has the same shard and term numbers under both, in any mesh.
+  bool has_digits_of(const Layout& other) const;
 
   std::shared_ptr<const Rep> rep_;
 };
@@ -148,6 +163,8 @@ std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int
 
 // Whether every device holds the same box of `shape` under both layouts (also across meshes: the
 // devices must be the same), and both mean the same by it: equal partial terms and reduction.
+// Empty boxes are the same if their sizes are equal. False where the shape is not legal for both.
+// O(rank) for layouts that agree for every shape on one order of devices; else up to O(devices).
 bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape);
 
 }  // namespace tessera

@@ -48,6 +48,10 @@ struct MeshAxis {
   }
 };
 
+// "{batch=4, model=2}", also of axes that are no mesh. Messages name a mesh by this: the ids of a
+// large one would bury the rest.
+std::string axes_to_string(absl::Span<const MeshAxis> axes);
+
 // What a live mesh needs from the layers above it: the one inverted arrow of the architecture.
 // dtensor/ implements it. Thread-safe.
 class MeshRuntime {
@@ -75,7 +79,10 @@ class Mesh {
   StatusOr<int64_t> axis_size(absl::string_view axis) const;
   // Index of the axis in axes(), under the same error.
   StatusOr<int> axis_index(absl::string_view axis) const;
+  // In row-major order of the positions. The list of a mesh over 0..n-1 is made by the first call.
   absl::Span<const int> device_ids() const;
+  // Whether device_ids() is 0..n-1, without making the list.
+  bool ids_are_positions() const;
 
   // One coordinate an axis, of the position-th device in row-major order. Requires 0 <= position <
   // size().
@@ -87,7 +94,8 @@ class Mesh {
 
   // The positions that differ from `position` only in the axes named, in row-major order (the
   // order of the axes in the mesh, whatever the order of the names). InvalidArgument for an
-  // unknown or repeated axis. NCCL: the members of a communicator split by the other axes.
+  // unknown or repeated axis or a position out of range. NCCL: the members of a communicator split
+  // by the other axes.
   StatusOr<std::vector<int64_t>> group(int64_t position, absl::Span<const std::string> axes) const;
 
   // The sub-mesh at fixed coordinates of some axes: those axes go, the rest stays in order.

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/text.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tessera {
+namespace {
+
+bool starts_name(char c) { return absl::ascii_isalpha(c) || c == '_'; }
+bool continues_name(char c) { return starts_name(c) || absl::ascii_isdigit(c); }
+
+// The least number of insertions, deletions, substitutions and swaps of neighbours that turn `a`
+// into `b` (optimal string alignment). Invariant: row i holds the distances of a[0, i) to every
+// b[0, j); three rows suffice because a swap looks two back.
+size_t edit_distance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before.swap(last);
+    last.swap(row);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+bool is_name(absl::string_view text) {
+  return !text.empty() && starts_name(text[0]) &&
+         std::all_of(text.begin(), text.end(), continues_name);
+}
+
+std::string quoted(absl::string_view text) {
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+}
+
+std::string quoted_list(absl::Span<const std::string> names) {
+  return absl::StrJoin(names, ", ", [](std::string* out, const std::string& name) {
+    absl::StrAppend(out, quoted(name));
+  });
+}
+
+std::optional<std::string> nearest_name(absl::string_view name,
+                                        absl::Span<const std::string> candidates) {
+  // A long text is no slip of a name, and the distance costs the product of the lengths.
+  constexpr size_t kMaxLength = 64;
+  if (name.empty() || name.size() > kMaxLength) return std::nullopt;
+  std::optional<std::string> nearest;
+  size_t nearest_distance = 0;
+  for (const std::string& candidate : candidates) {
+    if (candidate.size() > kMaxLength) continue;
+    const size_t distance =
+        edit_distance(absl::AsciiStrToLower(name), absl::AsciiStrToLower(candidate));
+    if (2 * distance > std::max(name.size(), candidate.size())) continue;
+    if (!nearest.has_value() || distance < nearest_distance) {
+      nearest = candidate;
+      nearest_distance = distance;
+    }
+  }
+  return nearest;
+}
+
+std::string did_you_mean(absl::string_view name, absl::Span<const std::string> candidates) {
+  const std::optional<std::string> nearest = nearest_name(name, candidates);
+  return nearest.has_value() ? absl::StrCat("; did you mean ", quoted(*nearest)) : "";
+}
+
+bool TextCursor::at_end() {
+  skip_blanks();
+  return place_ == text_.size();
+}
+
+bool TextCursor::next_is(char c) { return !at_end() && text_[place_] == c; }
+
+bool TextCursor::consume(char c) {
+  if (!next_is(c)) return false;
+  ++place_;
+  return true;
+}
+
+absl::string_view TextCursor::read_name() {
+  skip_blanks();
+  size_t end = place_;
+  if (end < text_.size() && starts_name(text_[end])) {
+    while (end < text_.size() && continues_name(text_[end])) ++end;
+  }
+  const absl::string_view name = text_.substr(place_, end - place_);
+  place_ = end;
+  return name;
+}
+
+std::optional<int64_t> TextCursor::read_integer() {
+  skip_blanks();
+  size_t end = place_;
+  if (end < text_.size() && text_[end] == '-') ++end;
+  while (end < text_.size() && absl::ascii_isdigit(text_[end])) ++end;
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(text_.substr(place_, end - place_), &value)) return std::nullopt;
+  place_ = end;
+  return value;
+}
+
+absl::string_view TextCursor::rest() {
+  skip_blanks();
+  return text_.substr(place_);
+}
+
+Status TextCursor::expected(absl::string_view what) {
+  if (at_end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(subject_, " ", quoted(text_), " ends where ", what, " should follow"));
+  }
+  // A name or a number is shown whole: one letter of it says little.
+  size_t end = place_ + 1;
+  if (continues_name(text_[place_])) {
+    while (end < text_.size() && continues_name(text_[end])) ++end;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      subject_, " ", quoted(text_), " has ", quoted(text_.substr(place_, end - place_)),
+      " at character ", place_ + 1, ", where ", what, " should be"));
+}
+
+void TextCursor::skip_blanks() {
+  while (place_ < text_.size() && absl::ascii_isspace(text_[place_])) ++place_;
+}
+
+}  // namespace tessera

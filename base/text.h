@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Text: reading the short notations of Tessera ("{batch=4, model=2}", "[batch, -] sum{model}") and
+// the parts that error messages share.
+//
+//   TextCursor cursor("mesh", "{x=2}");
+//   if (!cursor.consume('{')) return cursor.expected("\"{\"");
+//     -> mesh "x=2}" has "x" at character 1, where "{" should be
+#ifndef TESSERA_BASE_TEXT_H_
+#define TESSERA_BASE_TEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+
+namespace tessera {
+
+// Whether `text` matches [A-Za-z_][A-Za-z0-9_]*, the rule for every name.
+bool is_name(absl::string_view text);
+
+// `text` in double quotes; quotes, backslashes and control characters in it are escaped.
+std::string quoted(absl::string_view text);
+
+// "\"batch\", \"model\"".
+std::string quoted_list(absl::Span<const std::string> names);
+
+// The candidate that `name` is most likely a slip of: equal but for case, or with at most half of
+// its letters added, left out, changed or swapped with a neighbour. Nothing where none is near.
+std::optional<std::string> nearest_name(absl::string_view name,
+                                        absl::Span<const std::string> candidates);
+
+// "; did you mean \"model\"", or "" where no candidate is near: the tail of a message.
+std::string did_you_mean(absl::string_view name, absl::Span<const std::string> candidates);
+
+// Reads a text from left to right. Every reader skips the blanks before it and moves only when it
+// finds what it looks for. Holds a view of the text: the text must outlive the cursor.
+class TextCursor {
+ public:
+  // `subject` says in messages what the text is: "mesh", "layout".
+  TextCursor(absl::string_view subject, absl::string_view text) : subject_(subject), text_(text) {}
+
+  // Whether only blanks are left.
+  bool at_end();
+  // Whether the next character is `c`.
+  bool next_is(char c);
+  bool consume(char c);
+  // The next name; empty where there is none.
+  absl::string_view read_name();
+  // The next whole number, with an optional minus. Nothing where there is none or it exceeds 64
+  // bits.
+  std::optional<int64_t> read_integer();
+  // What has not been read, from the next character that is no blank.
+  absl::string_view rest();
+
+  // InvalidArgument: the text, what it has at this place (counted from 1), and what should be
+  // there.
+  Status expected(absl::string_view what);
+
+ private:
+  void skip_blanks();
+
+  absl::string_view subject_;
+  absl::string_view text_;
+  size_t place_ = 0;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_TEXT_H_

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layout/layout.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/math.h"
+#include "base/reduce_op.h"
+#include "base/text.h"
+#include "layout/layout_text.h"
+#include "layout/parts.h"
+
+namespace tessera {
+
+using internal::AxisText;
+using internal::LayoutText;
+using internal::NamedPart;
+using internal::PositionDigit;
+
+// One ordered list of parts in its three forms: as written, as digits of the axes, as digits of the
+// position.
+struct Layout::Rep {
+  struct Parts {
+    std::vector<SubAxis> axes;
+    std::vector<PositionDigit> digits;
+    int64_t count = 1;
+
+    // Which of `count` shards (or terms) the position-th device holds.
+    int64_t index(int64_t position) const {
+      int64_t index = 0;
+      for (const PositionDigit& digit : digits) {
+        index = index * digit.size + position / digit.divisor % digit.size;
+      }
+      return index;
+    }
+  };
+
+  explicit Rep(Mesh mesh_of_layout) : mesh(std::move(mesh_of_layout)) {}
+
+  Parts make_parts(absl::Span<const SubAxis> parts) const {
+    Parts made;
+    made.axes = internal::normal_parts(parts);
+    made.digits = internal::position_digits(mesh, made.axes);
+    // At most the number of devices: the parts are disjoint.
+    for (const SubAxis& part : made.axes) made.count *= part.size;
+    return made;
+  }
+
+  Mesh mesh;
+  std::vector<DimSharding> dims;
+  std::vector<std::vector<SubAxis>> dim_axes;
+  std::vector<Parts> dim_parts;
+  Parts partial;
+  ReduceOp partial_op = ReduceOp::kSum;
+};
+
+namespace {
+
+template <class... Parts>
+Status refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+Status check_rank(absl::string_view what, int64_t rank) {
+  if (rank >= 0 && rank <= kMaxRank) return absl::OkStatus();
+  return refuse(what, " has rank ", rank, "; a rank is 0 to ", kMaxRank);
+}
+
+int device_at(const Mesh& mesh, int64_t position) {
+  return mesh.ids_are_positions() ? static_cast<int>(position) : mesh.device_ids()[position];
+}
+
+bool same_device_order(const Mesh& a, const Mesh& b) {
+  if (a.ids_are_positions() != b.ids_are_positions()) return false;
+  return a.ids_are_positions() || a.device_ids() == b.device_ids();
+}
+
+// Empty boxes of equal sizes hold the same elements wherever they begin.
+bool same_box(const Box& a, const Box& b) {
+  return a.sizes == b.sizes && (a.offsets == b.offsets || a.is_empty());
+}
+
+std::string count_of(size_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+StatusOr<Layout> Layout::create(Mesh mesh, std::vector<DimSharding> dims) {
+  TESSERA_RETURN_IF_ERROR(check_rank("a layout", dims.size()));
+  LayoutText text;
+  for (size_t dim = 0; dim < dims.size(); ++dim) {
+    text.dims.emplace_back();
+    for (const std::string& token : dims[dim]) {
+      const StatusOr<AxisText> axis = internal::parse_axis_text(token);
+      if (!axis.ok()) {
+        return with_context(
+            axis.status(), absl::StrCat("layout ", quoted(internal::dims_to_string(dims)), ", dim ",
+                                        dim, " (empty where it is not split)"));
+      }
+      text.dims.back().push_back(*axis);
+    }
+  }
+  return from_text(std::move(mesh), text, text.to_string());
+}
+
+StatusOr<Layout> Layout::parse(Mesh mesh, absl::string_view text) {
+  TESSERA_ASSIGN_OR_RETURN(const LayoutText layout, internal::parse_layout_text(text));
+  TESSERA_RETURN_IF_ERROR(check_rank("a layout", layout.dims.size()));
+  if (!layout.mesh.empty()) {
+    const StatusOr<Mesh> written = Mesh::parse(layout.mesh);
+    if (!written.ok()) {
+      return with_context(written.status(), absl::StrCat("layout ", quoted(text)));
+    }
+    if (!(*written == mesh)) {
+      return refuse("layout ", quoted(text), " is on ", written->to_string(),
+                    ", and is to be read on ", mesh.to_string(),
+                    "; leave the mesh out or give the same");
+    }
+  }
+  return from_text(std::move(mesh), layout, text);
+}
+
+StatusOr<Layout> Layout::from_text(Mesh mesh, const internal::LayoutText& layout,
+                                   absl::string_view written) {
+  std::vector<NamedPart> named;
+  std::vector<std::vector<SubAxis>> dims;
+  for (size_t dim = 0; dim < layout.dims.size(); ++dim) {
+    dims.emplace_back();
+    for (const AxisText& axis : layout.dims[dim]) {
+      TESSERA_ASSIGN_OR_RETURN(NamedPart part,
+                               internal::resolve_part(mesh, axis, static_cast<int>(dim), written));
+      dims.back().push_back(part.part);
+      named.push_back(std::move(part));
+    }
+  }
+  std::vector<SubAxis> partial;
+  for (const AxisText& axis : layout.partial) {
+    TESSERA_ASSIGN_OR_RETURN(NamedPart part,
+                             internal::resolve_part(mesh, axis, internal::kPartialPlace, written));
+    partial.push_back(part.part);
+    named.push_back(std::move(part));
+  }
+  TESSERA_RETURN_IF_ERROR(internal::check_parts(mesh, named, written));
+
+  auto rep = std::make_shared<Rep>(std::move(mesh));
+  for (const std::vector<SubAxis>& parts : dims) {
+    rep->dim_parts.push_back(rep->make_parts(parts));
+    rep->dim_axes.push_back(rep->dim_parts.back().axes);
+    DimSharding& names = rep->dims.emplace_back();
+    for (const SubAxis& part : rep->dim_axes.back()) {
+      names.push_back(internal::part_to_string(rep->mesh, part));
+    }
+  }
+  std::sort(partial.begin(), partial.end(), [](const SubAxis& a, const SubAxis& b) {
+    return std::pair(a.axis, a.pre) < std::pair(b.axis, b.pre);
+  });
+  rep->partial = rep->make_parts(partial);
+  if (!rep->partial.axes.empty()) rep->partial_op = *layout.partial_op;
+  return Layout(std::move(rep));
+}
+
+StatusOr<Layout> Layout::replicated(Mesh mesh, int rank) {
+  TESSERA_RETURN_IF_ERROR(check_rank("a replicated layout", rank));
+  return create(std::move(mesh), std::vector<DimSharding>(rank));
+}
+
+StatusOr<Layout> Layout::batch_sharded(Mesh mesh, absl::string_view axis, int rank, int dim) {
+  TESSERA_RETURN_IF_ERROR(check_rank("a sharded layout", rank));
+  if (dim < 0 || dim >= rank) {
+    return refuse(
+        "a layout of rank ", rank, " has no dim ", dim, " to split by axis ", quoted(axis),
+        rank == 0 ? std::string("; give it a dim") : absl::StrCat("; dims are 0 to ", rank - 1));
+  }
+  std::vector<DimSharding> dims(rank);
+  dims[dim] = {std::string(axis)};
+  return create(std::move(mesh), std::move(dims));
+}
+
+StatusOr<Layout> Layout::inner_sharded(Mesh mesh, absl::string_view axis, int rank) {
+  return batch_sharded(std::move(mesh), axis, rank, rank - 1);
+}
+
+StatusOr<Layout> Layout::with_partial(std::vector<std::string> axes, ReduceOp op) const {
+  LayoutText text;
+  for (const DimSharding& dim : rep_->dims) {
+    text.dims.emplace_back();
+    for (const std::string& token : dim) {
+      TESSERA_ASSIGN_OR_RETURN(AxisText axis, internal::parse_axis_text(token));
+      text.dims.back().push_back(std::move(axis));
+    }
+  }
+  if (axes.empty()) {
+    return refuse("layout ", to_string(), " is given an empty list of partial axes for ",
+                  reduce_op_name(op), "; name one, or use without_partial()");
+  }
+  text.partial_op = op;
+  for (const std::string& token : axes) {
+    const StatusOr<AxisText> axis = internal::parse_axis_text(token);
+    if (!axis.ok()) {
+      return with_context(axis.status(), absl::StrCat("layout ", to_string(), ", partial axes of ",
+                                                      reduce_op_name(op)));
+    }
+    text.partial.push_back(*axis);
+  }
+  return from_text(rep_->mesh, text, text.to_string());
+}
+
+Layout Layout::without_partial() const {
+  if (!is_partial()) return *this;
+  auto rep = std::make_shared<Rep>(*rep_);
+  rep->partial = Rep::Parts();
+  rep->partial_op = ReduceOp::kSum;
+  return Layout(std::move(rep));
+}
+
+Layout Layout::with_mesh(Mesh mesh) const {
+  TESSERA_CHECK(mesh.axes() == rep_->mesh.axes(), "a mesh with the same axes");
+  auto rep = std::make_shared<Rep>(*rep_);
+  rep->mesh = std::move(mesh);
+  return Layout(std::move(rep));
+}
+
+const Mesh& Layout::mesh() const { return rep_->mesh; }
+
+int Layout::rank() const { return static_cast<int>(rep_->dims.size()); }
+
+absl::Span<const DimSharding> Layout::dims() const { return rep_->dims; }
+
+absl::Span<const std::vector<SubAxis>> Layout::dim_axes() const { return rep_->dim_axes; }
+
+absl::Span<const SubAxis> Layout::partial_axes() const { return rep_->partial.axes; }
+
+ReduceOp Layout::partial_op() const { return rep_->partial_op; }
+
+bool Layout::is_fully_replicated() const {
+  return !is_partial() && std::all_of(rep_->dims.begin(), rep_->dims.end(),
+                                      [](const DimSharding& dim) { return dim.empty(); });
+}
+
+bool Layout::is_partial() const { return !rep_->partial.axes.empty(); }
+
+int64_t Layout::num_shards(int dim) const {
+  TESSERA_CHECK(dim >= 0 && dim < rank(), "a dim of the layout");
+  return rep_->dim_parts[dim].count;
+}
+
+int64_t Layout::shard_index(int dim, int64_t position) const {
+  TESSERA_CHECK(dim >= 0 && dim < rank(), "a dim of the layout");
+  TESSERA_CHECK(position >= 0 && position < mesh().size(), "a position of the mesh");
+  return rep_->dim_parts[dim].index(position);
+}
+
+int64_t Layout::partial_index(int64_t position) const {
+  TESSERA_CHECK(position >= 0 && position < mesh().size(), "a position of the mesh");
+  return rep_->partial.index(position);
+}
+
+int64_t Layout::num_partial_terms() const { return rep_->partial.count; }
+
+Box Layout::box(absl::Span<const int64_t> shape, int64_t position) const {
+  TESSERA_CHECK(static_cast<int>(shape.size()) == rank(), "a shape of the layout's rank");
+  TESSERA_CHECK(position >= 0 && position < mesh().size(), "a position of the mesh");
+  Box box;
+  box.offsets.resize(rank());
+  box.sizes.resize(rank());
+  for (int dim = 0; dim < rank(); ++dim) {
+    const auto [first, end] = shard_interval(shape[dim], rep_->dim_parts[dim].count,
+                                             rep_->dim_parts[dim].index(position));
+    box.offsets[dim] = first;
+    box.sizes[dim] = end - first;
+  }
+  return box;
+}
+
+Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
+  if (static_cast<int>(shape.size()) != rank()) {
+    return refuse("layout ", to_string(), " has ", count_of(rank(), "dim"), ", shape ",
+                  shape_to_string(shape), " has ", shape.size(), "; give one entry a dim");
+  }
+  return tessera::validate_shape(shape);
+}
+
+std::string Layout::to_string() const {
+  std::string text = internal::dims_to_string(rep_->dims);
+  if (!is_partial()) return text;
+  absl::StrAppend(&text, " ", reduce_op_name(rep_->partial_op), "{");
+  for (size_t i = 0; i < rep_->partial.axes.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ",",
+                    internal::part_to_string(rep_->mesh, rep_->partial.axes[i]));
+  }
+  return text + "}";
+}
+
+std::string Layout::to_string_with_mesh() const {
+  return absl::StrCat(to_string(), " on ", mesh().to_string());
+}
+
+bool operator==(const Layout& a, const Layout& b) {
+  if (a.rep_ == b.rep_) return true;
+  return a.rep_->dim_axes == b.rep_->dim_axes && a.rep_->partial.axes == b.rep_->partial.axes &&
+         a.rep_->partial_op == b.rep_->partial_op && a.rep_->mesh == b.rep_->mesh;
+}
+
+bool Layout::has_digits_of(const Layout& other) const {
+  if (rank() != other.rank() || rep_->partial.digits != other.rep_->partial.digits) return false;
+  for (int dim = 0; dim < rank(); ++dim) {
+    if (rep_->dim_parts[dim].digits != other.rep_->dim_parts[dim].digits) return false;
+  }
+  return true;
+}
+
+std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int64_t shard) {
+  TESSERA_DCHECK(shard >= 0 && shard < num_shards);
+  return {ceil_mul_div(shard, size, num_shards), ceil_mul_div(shard + 1, size, num_shards)};
+}
+
+// Two tests. Equal digits of the position, where the devices stand in the same order, are equal
+// boxes of every shape, at a cost that does not grow with the mesh. Unequal digits decide nothing:
+// a dim of few elements may be cut alike by both, so the devices are compared one by one.
+bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape) {
+  if (a.rank() != b.rank() || !a.validate_shape(shape).ok()) return false;
+  if (a.mesh().size() != b.mesh().size() || a.num_partial_terms() != b.num_partial_terms() ||
+      a.partial_op() != b.partial_op()) {
+    return false;
+  }
+  if (a.has_digits_of(b) && same_device_order(a.mesh(), b.mesh())) return true;
+  for (int64_t position_a = 0; position_a < a.mesh().size(); ++position_a) {
+    const std::optional<int64_t> position_b =
+        b.mesh().position_of_device(device_at(a.mesh(), position_a));
+    if (!position_b.has_value() || a.partial_index(position_a) != b.partial_index(*position_b) ||
+        !same_box(a.box(shape, position_a), b.box(shape, *position_b))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace tessera
