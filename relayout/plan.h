@@ -16,7 +16,8 @@
 //   1. The identity (equivalent layouts, equal partials) has no steps.
 //   2. Without partials there is at most one step, and each device receives exactly the elements
 //      of its new box that its old box lacks, each once: the lower bound.
-//   3. The `to` of a step is the `from` of the next; the first is from(), the last is to().
+//   3. Each step starts from the `to` of the one before; the first from from(), the last ends in
+//      to(): the same layout, or one under which every device holds the same box.
 //   4. Reductions come before moves where they shrink them, and terms are added in ascending
 //      position of their devices, which is ascending partial index.
 //

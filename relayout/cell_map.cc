@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cells of a layout: which shards meet a box, and who holds them.
+#include "relayout/cell_map.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::internal {
+
+CellMap::CellMap(Layout layout, Shape shape)
+    : layout_(std::move(layout)), shape_(std::move(shape)) {
+  for (const std::vector<SubAxis>& parts : layout_.dim_axes()) {
+    dim_digits_.push_back(digits_of(layout_.mesh(), parts));
+  }
+}
+
+Cell CellMap::cell(int64_t position) const {
+  Cell cell(shape_.size());
+  for (size_t dim = 0; dim < cell.size(); ++dim) cell[dim] = value_at(dim_digits_[dim], position);
+  return cell;
+}
+
+Box CellMap::cell_box(const Cell& cell) const {
+  Box box;
+  for (size_t dim = 0; dim < cell.size(); ++dim) {
+    const auto [first, end] = shard_interval(shape_[dim], layout_.num_shards(dim), cell[dim]);
+    box.offsets.push_back(first);
+    box.sizes.push_back(end - first);
+  }
+  return box;
+}
+
+bool CellMap::holds(int64_t position, const Cell& cell) const {
+  for (size_t dim = 0; dim < cell.size(); ++dim) {
+    if (value_at(dim_digits_[dim], position) != cell[dim]) return false;
+  }
+  return true;
+}
+
+std::pair<int64_t, int64_t> CellMap::interval(int dim, int64_t position) const {
+  return shard_interval(shape_[dim], layout_.num_shards(dim), value_at(dim_digits_[dim], position));
+}
+
+int64_t CellMap::cell_offset(const Cell& cell) const {
+  int64_t offset = 0;
+  for (size_t dim = 0; dim < cell.size(); ++dim) offset += offset_of(dim_digits_[dim], cell[dim]);
+  return offset;
+}
+
+int64_t CellMap::shard_of(int dim, int64_t element) const {
+  // 128 bits: element * shards passes 2^63 for large dims.
+  const __int128 product = static_cast<__int128>(element) * layout_.num_shards(dim);
+  return static_cast<int64_t>(product / shape_[dim]);
+}
+
+void CellMap::for_each_cell(const Box& part,
+                            absl::FunctionRef<void(const Cell& cell, const Box& common)> fn) const {
+  if (part.is_empty()) return;
+  const int rank = static_cast<int>(shape_.size());
+  struct Piece {
+    int64_t shard, first, size;
+  };
+  std::vector<std::vector<Piece>> pieces(rank);
+  for (int dim = 0; dim < rank; ++dim) {
+    const int64_t part_end = part.offsets[dim] + part.sizes[dim];
+    // From the shard of one element to that of the first element after it: this steps over empty
+    // shards, however many there are.
+    for (int64_t first = part.offsets[dim]; first < part_end;) {
+      const int64_t shard = shard_of(dim, first);
+      const int64_t shard_end = shard_interval(shape_[dim], layout_.num_shards(dim), shard).second;
+      const int64_t end = std::min(part_end, shard_end);
+      pieces[dim].push_back({shard, first, end - first});
+      first = end;
+    }
+  }
+  std::vector<size_t> at(rank, 0);
+  Cell cell(rank);
+  Box common{std::vector<int64_t>(rank), std::vector<int64_t>(rank)};
+  for (;;) {
+    for (int dim = 0; dim < rank; ++dim) {
+      const Piece& piece = pieces[dim][at[dim]];
+      cell[dim] = piece.shard;
+      common.offsets[dim] = piece.first;
+      common.sizes[dim] = piece.size;
+    }
+    fn(cell, common);
+    int dim = rank - 1;
+    while (dim >= 0 && ++at[dim] == pieces[dim].size()) at[dim--] = 0;
+    if (dim < 0) return;
+  }
+}
+
+}  // namespace tessera::internal

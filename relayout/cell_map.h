@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CellMap: where the boxes of a layout are, the inverse of Layout::box. Internal to relayout/.
+//
+// A layout cuts an index space into a grid of cells; each is the box of one device or of several
+// replicas. A cell is named by one shard number a dim.
+//
+//   [x, y] on {x=2, y=2, z=3}, shape [8, 6]:  2 x 2 cells, cell (1, 0) = [4:8, 0:3], held by the
+//   three devices (x=1, y=0, z=0..2)
+#ifndef TESSERA_RELAYOUT_CELL_MAP_H_
+#define TESSERA_RELAYOUT_CELL_MAP_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "base/shape.h"
+#include "layout/layout.h"
+#include "relayout/digits.h"
+
+namespace tessera::internal {
+
+using Cell = std::vector<int64_t>;
+
+class CellMap {
+ public:
+  // Requires shape.size() == layout.rank().
+  CellMap(Layout layout, Shape shape);
+
+  const Layout& layout() const { return layout_; }
+  const Shape& shape() const { return shape_; }
+  int device(int64_t position) const { return layout_.mesh().device_ids()[position]; }
+  std::optional<int64_t> position_of(int device_id) const {
+    return layout_.mesh().position_of_device(device_id);
+  }
+
+  Cell cell(int64_t position) const;
+  Box cell_box(const Cell& cell) const;
+  bool holds(int64_t position, const Cell& cell) const;
+  // {first, end} of what the device at a position holds of a dim.
+  std::pair<int64_t, int64_t> interval(int dim, int64_t position) const;
+  // The part of a position that says which cell its device holds: positions of one cell have it in
+  // common.
+  int64_t cell_offset(const Cell& cell) const;
+
+  // The number of the shard of a dim that an element belongs to. Requires 0 <= element < size.
+  int64_t shard_of(int dim, int64_t element) const;
+  // Calls fn for each cell that meets `part`, with the common elements, in row-major order.
+  // O(rank) for each, empty cells not counted.
+  void for_each_cell(const Box& part,
+                     absl::FunctionRef<void(const Cell& cell, const Box& common)> fn) const;
+
+ private:
+  Layout layout_;
+  Shape shape_;
+  std::vector<Digits> dim_digits_;
+};
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_RELAYOUT_CELL_MAP_H_

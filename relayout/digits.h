@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Digits: positions of a mesh as mixed-radix numbers, and layouts as choices of their digits.
+// Internal to relayout/.
+//
+//   mesh {x=4, y=3}, position 7 = (x=2, y=1)      digit = (position / weight) % size
+//     x       {size 4, weight 3}   digit 2
+//     x:(1)2  {size 2, weight 6}   digit 1          y  {size 3, weight 1}   digit 1
+//     x:(2)2  {size 2, weight 3}   digit 0
+//
+// Two layouts on one mesh speak of the same axis in parts of different sizes; cut at all borders
+// that either names, both are lists of the same atoms, and questions like "does this gather the
+// minor axes" become comparisons of lists. Where the borders are no divisor chain (thirds against
+// halves of an axis of 6) the axis is not aligned and its parts stay whole.
+#ifndef TESSERA_RELAYOUT_DIGITS_H_
+#define TESSERA_RELAYOUT_DIGITS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+
+namespace tessera::internal {
+
+// A list of parts of axes, major to minor.
+using Parts = std::vector<SubAxis>;
+
+struct Digit {
+  int64_t size;
+  int64_t weight;
+};
+using Digits = std::vector<Digit>;
+
+Digits digits_of(const Mesh& mesh, absl::Span<const SubAxis> parts);
+// The product of the sizes.
+int64_t num_values(const Digits& digits);
+// The number that the digits of `position` make, major to minor.
+int64_t value_at(const Digits& digits, int64_t position);
+// What the digits contribute to a position when they make the number `value`.
+int64_t offset_of(const Digits& digits, int64_t value);
+
+// Whether two parts share something: neither lies wholly below the other in a common number.
+bool overlaps(const SubAxis& a, const SubAxis& b);
+bool overlaps_any(const SubAxis& part, absl::Span<const SubAxis> parts);
+bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part);
+// The parts of all dims, one after the other.
+Parts all_dim_parts(const Layout& layout);
+
+// Two layouts on one mesh, in common atoms.
+class Cuts {
+ public:
+  // Requires equal meshes.
+  Cuts(const Layout& a, const Layout& b);
+
+  bool aligned(int axis) const { return aligned_[axis]; }
+  bool all_aligned() const;
+  // The same list with each part cut into atoms; parts of axes that are not aligned stay whole.
+  Parts cut(absl::Span<const SubAxis> parts) const;
+  // The atoms of an aligned axis, major to minor.
+  Parts atoms(int axis) const;
+
+ private:
+  std::vector<int64_t> sizes_;
+  std::vector<std::vector<int64_t>> borders_;  // An axis: ascending, 1 and the size included.
+  std::vector<bool> aligned_;
+};
+
+// What no part of `parts` covers, in mesh order. Requires parts that are digits of one number.
+Parts complement(const Mesh& mesh, absl::Span<const SubAxis> parts);
+// Mesh order, neighbours merged, duplicates gone. Requires parts that are digits of one number.
+Parts normalised(const Mesh& mesh, Parts parts);
+
+// "x", or "x:(2)2".
+std::string part_name(const Mesh& mesh, const SubAxis& part);
+// The layout of these parts. Requires what Layout requires of them.
+Layout make_layout(const Mesh& mesh, const std::vector<Parts>& dims, const Parts& partial,
+                   ReduceOp op);
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_RELAYOUT_DIGITS_H_

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The direct block exchange: who pulls which box from whom.
+#include "relayout/moves.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/check.h"
+
+namespace tessera::internal {
+namespace {
+
+bool is_prefix(const Parts& prefix, const Parts& parts) {
+  return prefix.size() <= parts.size() && std::equal(prefix.begin(), prefix.end(), parts.begin());
+}
+
+// Union-find with path halving.
+class Sets {
+ public:
+  explicit Sets(size_t size) : parent_(size) { std::iota(parent_.begin(), parent_.end(), 0); }
+  size_t root(size_t node) {
+    while (parent_[node] != node) node = parent_[node] = parent_[parent_[node]];
+    return node;
+  }
+  void join(size_t a, size_t b) { parent_[root(a)] = root(b); }
+
+ private:
+  std::vector<size_t> parent_;
+};
+
+}  // namespace
+
+Moves::Moves(const Layout& from, const Layout& to, const Shape& shape)
+    : from_(from, shape), to_(to, shape), same_mesh_(from.mesh() == to.mesh()) {
+  if (same_mesh_) {
+    classify_digits();
+  } else {
+    TESSERA_CHECK(!from.is_partial() && !to.is_partial(), "terms move within one mesh");
+    old_replicas_ = digits_of(from.mesh(), complement(from.mesh(), all_dim_parts(from)));
+    new_replicas_ = digits_of(to.mesh(), complement(to.mesh(), all_dim_parts(to)));
+  }
+}
+
+void Moves::classify_digits() {
+  const Layout& from = from_.layout();
+  const Layout& to = to_.layout();
+  const Mesh& mesh = from.mesh();
+  const Cuts cuts(from, to);
+  const Parts old_parts = all_dim_parts(from);
+  const Parts new_parts = all_dim_parts(to);
+  Parts shared(from.partial_axes().begin(), from.partial_axes().end());
+  for (int axis = 0; axis < mesh.rank(); ++axis) {
+    if (!cuts.aligned(axis)) continue;
+    for (const SubAxis& atom : cuts.atoms(axis)) {
+      const bool used = overlaps_any(atom, old_parts) || overlaps_any(atom, new_parts) ||
+                        overlaps_any(atom, from.partial_axes());
+      if (!used) shared.push_back(atom);
+    }
+  }
+  const auto replicas = [&](Parts parts) {
+    parts.insert(parts.end(), shared.begin(), shared.end());
+    return digits_of(mesh, complement(mesh, parts));
+  };
+  shared_ = digits_of(mesh, shared);
+  old_replicas_ = replicas(old_parts);
+  new_replicas_ = replicas(new_parts);
+
+  own_coordinates_ = cuts.all_aligned();
+  for (int dim = 0; dim < from.rank() && own_coordinates_; ++dim) {
+    const Parts after = cuts.cut(to.dim_axes()[dim]);
+    const bool adds = std::any_of(after.begin(), after.end(), [&](const SubAxis& part) {
+      return !overlaps_any(part, old_parts);
+    });
+    own_coordinates_ = !adds || is_prefix(cuts.cut(from.dim_axes()[dim]), after);
+  }
+}
+
+std::vector<Pull> Moves::pulls(int device_id) const {
+  const std::optional<int64_t> position = to_.position_of(device_id);
+  if (!position.has_value()) return {};
+  const Cell new_cell = to_.cell(*position);
+  std::vector<Pull> result;
+  from_.for_each_cell(to_.cell_box(new_cell), [&](const Cell& old_cell, const Box& common) {
+    const int source = holds_old(device_id, old_cell)
+                           ? device_id
+                           : from_.device(holder({old_cell, new_cell, *position}));
+    result.push_back({source, from_.cell_box(old_cell), common});
+  });
+  return result;
+}
+
+int64_t Moves::received_elements(int device_id) const {
+  const std::optional<int64_t> position = to_.position_of(device_id);
+  return position.has_value() ? received_at(*position) : 0;
+}
+
+int64_t Moves::received_at(int64_t new_position) const {
+  const std::optional<int64_t> old_position =
+      same_mesh_ ? new_position : from_.position_of(to_.device(new_position));
+  int64_t all = 1;
+  int64_t local = old_position.has_value() ? 1 : 0;
+  for (size_t dim = 0; dim < from_.shape().size(); ++dim) {
+    const auto [first, end] = to_.interval(dim, new_position);
+    all *= end - first;
+    if (local == 0) continue;
+    const auto [old_first, old_end] = from_.interval(dim, *old_position);
+    local *= std::max<int64_t>(0, std::min(end, old_end) - std::max(first, old_first));
+  }
+  return all - local;
+}
+
+int64_t Moves::sent_elements(int device_id) const {
+  const std::optional<int64_t> position = from_.position_of(device_id);
+  if (!position.has_value()) return 0;
+  const Cell old_cell = from_.cell(*position);
+  const int64_t shared = shared_offset(*position);
+  const int64_t replicas = num_values(new_replicas_);
+  int64_t sent = 0;
+  to_.for_each_cell(from_.cell_box(old_cell), [&](const Cell& new_cell, const Box& common) {
+    for (int64_t replica = 0; replica < replicas; ++replica) {
+      const int64_t target = new_position(new_cell, replica, shared);
+      if (holds_old(to_.device(target), old_cell)) continue;
+      if (holder({old_cell, new_cell, target}) == *position) sent += common.num_elements();
+    }
+  });
+  return sent;
+}
+
+bool Moves::any_remote() const {
+  const int64_t size = to_.layout().mesh().size();
+  for (int64_t position = 0; position < size; ++position) {
+    if (received_at(position) > 0) return true;
+  }
+  return false;
+}
+
+std::vector<std::vector<int>> Moves::components() const {
+  absl::Span<const int> old_ids = from_.layout().mesh().device_ids();
+  absl::Span<const int> new_ids = to_.layout().mesh().device_ids();
+  std::vector<int> devices(old_ids.begin(), old_ids.end());
+  for (int id : new_ids) {
+    if (!from_.position_of(id).has_value()) devices.push_back(id);
+  }
+  absl::flat_hash_map<int, size_t> nodes;
+  for (size_t node = 0; node < devices.size(); ++node) nodes[devices[node]] = node;
+
+  Sets sets(devices.size());
+  for (int id : new_ids) {
+    const size_t node = nodes[id];
+    for (const Pull& pull : pulls(id)) sets.join(nodes[pull.source_device], node);
+  }
+  absl::flat_hash_map<size_t, std::vector<int>> by_root;
+  for (size_t node = 0; node < devices.size(); ++node) {
+    by_root[sets.root(node)].push_back(devices[node]);
+  }
+  std::vector<std::vector<int>> result;
+  for (auto& [root, members] : by_root) {
+    if (members.size() > 1) result.push_back(std::move(members));
+  }
+  return result;
+}
+
+bool Moves::holds_old(int device_id, const Cell& cell) const {
+  const std::optional<int64_t> position = from_.position_of(device_id);
+  return position.has_value() && from_.holds(*position, cell);
+}
+
+int64_t Moves::holder(const Request& request) const {
+  if (own_coordinates_) {
+    return request.new_position - from_.cell_offset(from_.cell(request.new_position)) +
+           from_.cell_offset(request.old_cell);
+  }
+  const int64_t replicas = num_values(old_replicas_);
+  int64_t replica = 0;
+  if (replicas > 1) {
+    const Turn turn = turn_of(request);
+    // Which of the new cells that meet the old one: their requests follow each other.
+    const Box old_box = from_.cell_box(request.old_cell);
+    int64_t cell_number = 0;
+    for (size_t dim = 0; dim < request.old_cell.size(); ++dim) {
+      const int64_t first = to_.shard_of(dim, old_box.offsets[dim]);
+      const int64_t last = to_.shard_of(dim, old_box.offsets[dim] + old_box.sizes[dim] - 1);
+      cell_number = cell_number * (last - first + 1) + (request.new_cell[dim] - first);
+    }
+    replica = (cell_number % replicas * (turn.count % replicas) + turn.number) % replicas;
+  }
+  return old_position(request.old_cell, replica, shared_offset(request.new_position));
+}
+
+// Devices that hold the old cell themselves ask nobody; the others of the new cell are numbered in
+// the order of their replicas. It is enough to look at the shorter of the two lists.
+Moves::Turn Moves::turn_of(const Request& request) const {
+  const int64_t shared = shared_offset(request.new_position);
+  const int64_t asking = num_values(new_replicas_);
+  const int64_t holding = num_values(old_replicas_);
+  const int64_t mine = value_at(new_replicas_, request.new_position);
+  Turn turn{mine, asking};
+  const auto leave_out = [&](int64_t replica) {
+    --turn.count;
+    if (replica < mine) --turn.number;
+  };
+  if (asking <= holding) {
+    for (int64_t replica = 0; replica < asking; ++replica) {
+      const int device = to_.device(new_position(request.new_cell, replica, shared));
+      if (holds_old(device, request.old_cell)) leave_out(replica);
+    }
+    return turn;
+  }
+  for (int64_t replica = 0; replica < holding; ++replica) {
+    const int device = from_.device(old_position(request.old_cell, replica, shared));
+    const std::optional<int64_t> position = to_.position_of(device);
+    if (position.has_value() && to_.holds(*position, request.new_cell)) {
+      leave_out(value_at(new_replicas_, *position));
+    }
+  }
+  return turn;
+}
+
+int64_t Moves::old_position(const Cell& cell, int64_t replica, int64_t shared) const {
+  return from_.cell_offset(cell) + offset_of(old_replicas_, replica) + shared;
+}
+
+int64_t Moves::new_position(const Cell& cell, int64_t replica, int64_t shared) const {
+  return to_.cell_offset(cell) + offset_of(new_replicas_, replica) + shared;
+}
+
+int64_t Moves::shared_offset(int64_t position) const {
+  return offset_of(shared_, value_at(shared_, position));
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Moves: one batch that takes a tensor from one layout to another, each device pulling the boxes it
+// lacks from devices that hold them. Internal to relayout/.
+//
+// The old layout cuts the index space into cells. A new box meets some of them; the one that the
+// device holds itself is local, each other is pulled from one of its holders. Hence each missing
+// element is received once, and the bytes are the lower bound.
+//
+// Which holder, where there are several: on one mesh where the mesh axes that the new layout adds
+// only cut old boxes further, the one with the device's own coordinates along them, which spreads
+// the load evenly and keeps the groups small. Otherwise the requests for a cell are numbered and
+// dealt to its holders in turn.
+#ifndef TESSERA_RELAYOUT_MOVES_H_
+#define TESSERA_RELAYOUT_MOVES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "base/shape.h"
+#include "layout/layout.h"
+#include "relayout/cell_map.h"
+#include "relayout/digits.h"
+#include "relayout/plan.h"
+
+namespace tessera::internal {
+
+class Moves {
+ public:
+  // Partial axes must be the same on both sides, of equal meshes: terms move as they are.
+  Moves(const Layout& from, const Layout& to, const Shape& shape);
+
+  // See PlanStep.
+  std::vector<Pull> pulls(int device_id) const;
+  int64_t received_elements(int device_id) const;
+  int64_t sent_elements(int device_id) const;
+  // Whether any device lacks an element of its new box.
+  bool any_remote() const;
+  // The connected components of more than one device under "pulls from", each ascending by position
+  // (in the old mesh, then in the new one alone). O(devices * cells a device meets).
+  std::vector<std::vector<int>> components() const;
+
+  const CellMap& from() const { return from_; }
+  const CellMap& to() const { return to_; }
+
+ private:
+  // One cell of the new layout asking for one of the old.
+  struct Request {
+    const Cell& old_cell;
+    const Cell& new_cell;
+    int64_t new_position;  // Of the device that asks.
+  };
+  struct Turn {
+    int64_t number;
+    int64_t count;
+  };
+
+  void classify_digits();
+  int64_t received_at(int64_t new_position) const;
+  bool holds_old(int device_id, const Cell& cell) const;
+  int64_t holder(const Request& request) const;
+  Turn turn_of(const Request& request) const;
+  int64_t old_position(const Cell& cell, int64_t replica, int64_t shared) const;
+  int64_t new_position(const Cell& cell, int64_t replica, int64_t shared) const;
+  int64_t shared_offset(int64_t position) const;
+
+  CellMap from_;
+  CellMap to_;
+  bool same_mesh_;
+  bool own_coordinates_ = false;  // The holder has the coordinates of the device that asks.
+  Digits old_replicas_;           // Tell the holders of one old cell apart,
+  Digits new_replicas_;           // and those of one new cell,
+  Digits shared_;                 // all with the same of these: untouched on both sides, or terms.
+};
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_RELAYOUT_MOVES_H_

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a RelayoutPlan says about itself: bytes, bound, peak, text, hash.
+#include "relayout/plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "relayout/cell_map.h"
+#include "relayout/moves.h"
+#include "relayout/plan_rep.h"
+#include "relayout/plan_step.h"
+
+namespace tessera {
+namespace internal {
+namespace {
+
+// Devices of both meshes, each once.
+std::vector<int> all_devices(const Mesh& a, const Mesh& b) {
+  std::vector<int> devices(a.device_ids().begin(), a.device_ids().end());
+  if (a == b) return devices;
+  for (int id : b.device_ids()) {
+    if (!a.position_of_device(id).has_value()) devices.push_back(id);
+  }
+  return devices;
+}
+
+int64_t received_over(absl::Span<const PlanStep> steps, int device_id) {
+  __int128 bytes = 0;
+  for (const PlanStep& step : steps) bytes += step.received_bytes(device_id);
+  return saturated(bytes);
+}
+
+// The elements of the reduction that fall to a device, as lower_bound_bytes() counts them: its
+// share of its group's old box, or of the copies of its new box where that is less. Nothing across
+// meshes: there a device may leave the reduction to others.
+int64_t reduced_elements(const RelayoutPlan::Rep& rep, int64_t position) {
+  const int64_t terms = num_values(digits_of(rep.from.mesh(), rep.reduced));
+  int64_t copies = terms;
+  for (const SubAxis& part : Cuts(rep.from, rep.goal).cut(all_dim_parts(rep.goal))) {
+    if (overlaps_any(part, rep.reduced)) copies /= std::min(copies, part.size);
+  }
+  return std::min(rep.goal.box(rep.shape, position).num_elements() / copies,
+                  rep.from.box(rep.shape, position).num_elements() / terms);
+}
+
+int64_t lower_bound(const RelayoutPlan::Rep& rep) {
+  if (rep.steps.empty()) return 0;
+  const Mesh& mesh = rep.goal.mesh();
+  const bool one_mesh = rep.from.mesh() == mesh;
+  __int128 most = 0;
+  if (rep.reduced.empty()) {
+    const Moves moves(rep.from, rep.goal, rep.shape);
+    for (int id : mesh.device_ids()) {
+      most = std::max<__int128>(most, moves.received_elements(id));
+    }
+  } else {
+    const int64_t terms = num_values(digits_of(rep.from.mesh(), rep.reduced));
+    for (int64_t position = 0; position < mesh.size(); ++position) {
+      __int128 elements = rep.goal.box(rep.shape, position).num_elements();
+      if (one_mesh) elements += static_cast<__int128>(terms - 2) * reduced_elements(rep, position);
+      most = std::max(most, elements);
+    }
+  }
+  return saturated(most * dtype_size(rep.dtype));
+}
+
+int64_t peak(const RelayoutPlan::Rep& rep) {
+  const auto bytes = [&](const std::optional<Box>& box) -> __int128 {
+    return box.has_value() ? static_cast<__int128>(box->num_elements()) * dtype_size(rep.dtype) : 0;
+  };
+  __int128 most = 0;
+  for (int id : all_devices(rep.from.mesh(), rep.to.mesh())) {
+    const std::optional<int64_t> position = rep.from.mesh().position_of_device(id);
+    std::optional<Box> source;
+    if (position.has_value()) source = rep.from.box(rep.shape, *position);
+    most = std::max(most, bytes(source));
+    for (size_t i = 0; i < rep.steps.size(); ++i) {
+      __int128 held = bytes(source) + bytes(rep.steps[i].new_box(id));
+      if (i > 0) held += bytes(rep.steps[i].old_box(id));
+      most = std::max(most, held);
+    }
+  }
+  return saturated(most);
+}
+
+// FNV-1a: a fixed function of the text, unlike absl::Hash, which differs from process to process.
+uint64_t text_hash(absl::string_view text) {
+  uint64_t hash = 14695981039346656037u;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+template <class Fn>
+uint64_t once(RelayoutPlan::Rep::Lazy& lazy, Fn compute) {
+  std::call_once(lazy.once, [&] { lazy.value = compute(); });
+  return lazy.value;
+}
+
+// "512 B", "4 KiB", "1.5 GiB".
+std::string human_bytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  int unit = 0;
+  double value = static_cast<double>(bytes);
+  while (value >= 1024 && unit < 6) {
+    value /= 1024;
+    ++unit;
+  }
+  std::string number = absl::StrFormat("%.1f", value);
+  if (number.size() > 2 && number.substr(number.size() - 2) == ".0") {
+    number.resize(number.size() - 2);
+  }
+  return absl::StrCat(number, " ", kUnits[unit]);
+}
+
+std::string step_names(absl::Span<const PlanStep> steps) {
+  if (steps.empty()) return "nothing to do";
+  return absl::StrJoin(steps, ", ", [](std::string* out, const PlanStep& step) {
+    absl::StrAppend(out, step_kind_name(step.kind()));
+    if (!step.axes().empty()) absl::StrAppend(out, "{", absl::StrJoin(step.axes(), ","), "}");
+  });
+}
+
+}  // namespace
+
+int64_t most_received(absl::Span<const PlanStep> steps) {
+  if (steps.empty()) return 0;
+  int64_t most = 0;
+  for (int id : all_devices(steps.front().from().mesh(), steps.back().to().mesh())) {
+    most = std::max(most, received_over(steps, id));
+  }
+  return most;
+}
+
+}  // namespace internal
+
+const Layout& RelayoutPlan::from() const { return rep_->from; }
+const Layout& RelayoutPlan::to() const { return rep_->to; }
+const Shape& RelayoutPlan::shape() const { return rep_->shape; }
+DType RelayoutPlan::dtype() const { return rep_->dtype; }
+absl::Span<const PlanStep> RelayoutPlan::steps() const { return rep_->steps; }
+
+int64_t RelayoutPlan::received_bytes(int64_t position) const {
+  return internal::received_over(rep_->steps, rep_->to.mesh().device_ids()[position]);
+}
+
+int64_t RelayoutPlan::max_received_bytes() const {
+  return static_cast<int64_t>(
+      internal::once(rep_->max_received, [this] { return internal::most_received(rep_->steps); }));
+}
+
+int64_t RelayoutPlan::lower_bound_bytes() const {
+  return static_cast<int64_t>(
+      internal::once(rep_->lower_bound, [this] { return internal::lower_bound(*rep_); }));
+}
+
+int64_t RelayoutPlan::peak_bytes() const {
+  return static_cast<int64_t>(internal::once(rep_->peak, [this] { return internal::peak(*rep_); }));
+}
+
+std::string RelayoutPlan::explain() const {
+  const int64_t tensor_bytes = num_elements(rep_->shape) * dtype_size(rep_->dtype);
+  std::string text = absl::StrCat(
+      "relayout of ", dtype_name(rep_->dtype), " ", shape_to_string(rep_->shape), ", ",
+      internal::human_bytes(tensor_bytes), "\n  from  ", rep_->from.to_string_with_mesh(),
+      "\n  to    ", rep_->to.to_string_with_mesh(), "\n");
+  if (rep_->steps.empty()) {
+    return text + "  no steps: every device already holds its new box\n";
+  }
+  for (size_t i = 0; i < rep_->steps.size(); ++i) {
+    const PlanStep& step = rep_->steps[i];
+    absl::StrAppend(&text, "  ", i + 1, ". ", step.to_string());
+    const int64_t received = internal::most_received({step});
+    if (received == 0) {
+      absl::StrAppend(&text, "; local\n");
+      continue;
+    }
+    absl::StrAppend(&text, "; groups of ", step.group_size(), ", receives ",
+                    internal::human_bytes(received), "\n");
+  }
+  const int64_t received = max_received_bytes();
+  const int64_t bound = lower_bound_bytes();
+  absl::StrAppend(&text, "  a device receives at most ", internal::human_bytes(received),
+                  ", the lower bound is ", internal::human_bytes(bound));
+  if (bound > 0) {
+    absl::StrAppendFormat(&text, " (%.2fx)", static_cast<double>(received) / bound);
+  }
+  absl::StrAppend(&text, "; it holds at most ", internal::human_bytes(peak_bytes()), "\n");
+  return text;
+}
+
+std::string RelayoutPlan::to_string() const {
+  const bool one_mesh = rep_->from.mesh() == rep_->to.mesh();
+  return absl::StrCat(one_mesh ? rep_->from.to_string() : rep_->from.to_string_with_mesh(), " -> ",
+                      rep_->to.to_string_with_mesh(), ", ", dtype_name(rep_->dtype), " ",
+                      shape_to_string(rep_->shape), ": ", internal::step_names(rep_->steps));
+}
+
+uint64_t RelayoutPlan::hash() const {
+  return internal::once(rep_->hash, [this] {
+    return internal::text_hash(absl::StrCat(rep_->from.to_string_with_mesh(), "|", to_string()));
+  });
+}
+
+bool operator==(const RelayoutPlan& a, const RelayoutPlan& b) {
+  // Planning is a function of these; the steps follow.
+  return a.rep_ == b.rep_ || (a.from() == b.from() && a.to() == b.to() && a.shape() == b.shape() &&
+                              a.dtype() == b.dtype());
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a RelayoutPlan holds. Internal to relayout/.
+#ifndef TESSERA_RELAYOUT_PLAN_REP_H_
+#define TESSERA_RELAYOUT_PLAN_REP_H_
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "layout/layout.h"
+#include "relayout/digits.h"
+#include "relayout/plan.h"
+
+namespace tessera {
+
+// Immutable once planned, but for numbers that cost O(devices): each is found when first asked for,
+// by one thread.
+struct RelayoutPlan::Rep {
+  Rep(const Layout& from, const Layout& to, Shape shape, DType dtype)
+      : from(from), to(to), goal(to), shape(std::move(shape)), dtype(dtype) {}
+
+  Layout from;
+  Layout to;
+  Layout goal;              // Where the tensor is before its expansion; `to` without one.
+  internal::Parts reduced;  // The partial axes of `from` that are reduced.
+  Shape shape;
+  DType dtype;
+  std::vector<PlanStep> steps;
+
+  // A number that is computed once.
+  struct Lazy {
+    std::once_flag once;
+    uint64_t value = 0;
+  };
+  mutable Lazy max_received;
+  mutable Lazy lower_bound;
+  mutable Lazy peak;
+  mutable Lazy hash;
+};
+
+namespace internal {
+
+// The most bytes that any device receives over all steps.
+int64_t most_received(absl::Span<const PlanStep> steps);
+
+}  // namespace internal
+}  // namespace tessera
+
+#endif  // TESSERA_RELAYOUT_PLAN_REP_H_

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Steps of a plan: their names, and the rows of single devices.
+#include "relayout/plan_step.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "relayout/cell_map.h"
+#include "relayout/moves.h"
+
+namespace tessera {
+
+using internal::CellMap;
+using internal::Cuts;
+using internal::Digits;
+using internal::Moves;
+using internal::Parts;
+
+struct PlanStep::Rep {
+  Rep(StepKind kind, const Layout& from, const Layout& to, const internal::Tensor& tensor)
+      : kind(kind), from(from, tensor.shape), to(to, tensor.shape), dtype(tensor.dtype) {}
+
+  StepKind kind;
+  CellMap from;
+  CellMap to;
+  DType dtype;
+  ReduceOp op = ReduceOp::kSum;
+  std::vector<std::string> axes;
+  int64_t group_size = 1;
+  std::optional<Moves> moves;  // Exactly in moves.
+  Digits group_digits;         // kAllGather, kAllToAll and reductions: tell members apart.
+  Digits zero_digits;          // kExpand: devices with these all zero hold the value.
+
+  // The components of kPermute and kExchange, found when a group is first asked for.
+  mutable std::once_flag components_once;
+  mutable std::vector<std::vector<int>> components;
+  mutable absl::flat_hash_map<int, size_t> component_of_device;
+
+  bool is_reduction() const {
+    return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
+  }
+  // The positions of the group of a position, ascending. Requires group_digits.
+  std::vector<int64_t> members(int64_t position) const;
+  int64_t new_elements(int64_t position) const;
+  const std::vector<int>* component(int device_id) const;
+};
+
+namespace {
+
+// The members of a group reduce equal chunks of a box of `elements`.
+int64_t chunk_elements(int64_t elements, int64_t members, int64_t member) {
+  const auto [first, end] = shard_interval(elements, members, member);
+  return end - first;
+}
+
+// What an all-reduce receives of `elements`, and sends, where `chunk` of them are the device's to
+// reduce: the other terms of its chunk, and the other chunks.
+__int128 all_reduce_elements(int64_t elements, int64_t members, int64_t chunk) {
+  return static_cast<__int128>(members - 1) * chunk + (elements - chunk);
+}
+
+}  // namespace
+
+absl::string_view step_kind_name(StepKind kind) {
+  switch (kind) {
+    case StepKind::kSlice:
+      return "slice";
+    case StepKind::kAllGather:
+      return "all_gather";
+    case StepKind::kAllToAll:
+      return "all_to_all";
+    case StepKind::kPermute:
+      return "permute";
+    case StepKind::kExchange:
+      return "exchange";
+    case StepKind::kReduceScatter:
+      return "reduce_scatter";
+    case StepKind::kAllReduce:
+      return "all_reduce";
+    case StepKind::kExpand:
+      return "expand";
+  }
+  return "unknown";
+}
+
+std::vector<int64_t> PlanStep::Rep::members(int64_t position) const {
+  const int64_t base =
+      position - internal::offset_of(group_digits, internal::value_at(group_digits, position));
+  std::vector<int64_t> result(group_size);
+  for (int64_t i = 0; i < group_size; ++i) {
+    result[i] = base + internal::offset_of(group_digits, i);
+  }
+  return result;
+}
+
+int64_t PlanStep::Rep::new_elements(int64_t position) const {
+  int64_t elements = 1;
+  for (size_t dim = 0; dim < to.shape().size(); ++dim) {
+    const auto [first, end] = to.interval(dim, position);
+    elements *= end - first;
+  }
+  return elements;
+}
+
+const std::vector<int>* PlanStep::Rep::component(int device_id) const {
+  std::call_once(components_once, [this] {
+    components = moves->components();
+    for (size_t i = 0; i < components.size(); ++i) {
+      for (int id : components[i]) component_of_device[id] = i;
+    }
+  });
+  const auto found = component_of_device.find(device_id);
+  return found == component_of_device.end() ? nullptr : &components[found->second];
+}
+
+StepKind PlanStep::kind() const { return rep_->kind; }
+const Layout& PlanStep::from() const { return rep_->from.layout(); }
+const Layout& PlanStep::to() const { return rep_->to.layout(); }
+absl::Span<const std::string> PlanStep::axes() const { return rep_->axes; }
+int64_t PlanStep::group_size() const { return rep_->group_size; }
+ReduceOp PlanStep::op() const { return rep_->op; }
+
+std::optional<Box> PlanStep::old_box(int device_id) const {
+  const std::optional<int64_t> position = rep_->from.position_of(device_id);
+  if (!position.has_value()) return std::nullopt;
+  return from().box(rep_->from.shape(), *position);
+}
+
+std::optional<Box> PlanStep::new_box(int device_id) const {
+  const std::optional<int64_t> position = rep_->to.position_of(device_id);
+  if (!position.has_value()) return std::nullopt;
+  return to().box(rep_->to.shape(), *position);
+}
+
+std::vector<Pull> PlanStep::pulls(int device_id) const {
+  if (rep_->moves.has_value()) return rep_->moves->pulls(device_id);
+  if (rep_->kind != StepKind::kExpand) return {};
+  const std::optional<int64_t> position = rep_->from.position_of(device_id);
+  if (!position.has_value()) return {};
+  if (internal::value_at(rep_->zero_digits, *position) != 0) return {};
+  const Box own = from().box(rep_->from.shape(), *position);
+  if (own.is_empty()) return {};
+  return {{device_id, own, own}};
+}
+
+std::vector<int> PlanStep::terms(int device_id) const {
+  if (!rep_->is_reduction()) return {};
+  const std::optional<int64_t> position = rep_->from.position_of(device_id);
+  if (!position.has_value() || rep_->new_elements(*position) == 0) return {};
+  std::vector<int> devices;
+  for (int64_t member : rep_->members(*position)) devices.push_back(rep_->from.device(member));
+  return devices;
+}
+
+std::vector<int> PlanStep::group(int device_id) const {
+  switch (rep_->kind) {
+    case StepKind::kSlice:
+    case StepKind::kExpand:
+      return {device_id};
+    case StepKind::kPermute:
+    case StepKind::kExchange: {
+      const std::vector<int>* component = rep_->component(device_id);
+      return component != nullptr ? *component : std::vector<int>{device_id};
+    }
+    default:
+      break;
+  }
+  const std::optional<int64_t> position = rep_->from.position_of(device_id);
+  if (!position.has_value()) return {device_id};
+  std::vector<int> devices;
+  bool anything = false;
+  for (int64_t member : rep_->members(*position)) {
+    devices.push_back(rep_->from.device(member));
+    anything |= rep_->new_elements(member) > 0;
+  }
+  return anything ? devices : std::vector<int>{device_id};
+}
+
+int64_t PlanStep::received_bytes(int device_id) const {
+  const int64_t element_bytes = dtype_size(rep_->dtype);
+  if (rep_->moves.has_value()) return element_bytes * rep_->moves->received_elements(device_id);
+  const std::optional<int64_t> position = rep_->from.position_of(device_id);
+  if (!rep_->is_reduction() || !position.has_value()) return 0;
+  const int64_t elements = rep_->new_elements(*position);
+  const int64_t n = rep_->group_size;
+  if (rep_->kind == StepKind::kReduceScatter) {
+    return internal::saturated(static_cast<__int128>(n - 1) * elements * element_bytes);
+  }
+  const int64_t chunk =
+      chunk_elements(elements, n, internal::value_at(rep_->group_digits, *position));
+  return internal::saturated(all_reduce_elements(elements, n, chunk) * element_bytes);
+}
+
+int64_t PlanStep::sent_bytes(int device_id) const {
+  if (rep_->moves.has_value()) {
+    return internal::saturated(static_cast<__int128>(rep_->moves->sent_elements(device_id)) *
+                               dtype_size(rep_->dtype));
+  }
+  // An all-reduce sends the terms of the other chunks and its own chunk to all: as it receives.
+  if (rep_->kind != StepKind::kReduceScatter) return received_bytes(device_id);
+  const std::optional<int64_t> position = rep_->from.position_of(device_id);
+  if (!position.has_value()) return 0;
+  __int128 elements = -rep_->new_elements(*position);
+  for (int64_t member : rep_->members(*position)) elements += rep_->new_elements(member);
+  return internal::saturated(elements * dtype_size(rep_->dtype));
+}
+
+std::string PlanStep::to_string() const {
+  std::string text(step_kind_name(rep_->kind));
+  if (!rep_->axes.empty()) absl::StrAppend(&text, "{", absl::StrJoin(rep_->axes, ","), "}");
+  const bool same_mesh = from().mesh() == to().mesh();
+  absl::StrAppend(&text, " ", same_mesh ? from().to_string() : from().to_string_with_mesh(), " -> ",
+                  same_mesh ? to().to_string() : to().to_string_with_mesh());
+  return text;
+}
+
+namespace internal {
+namespace {
+
+// What a move does to the lists of the dims, in common atoms: the common front of each, and what
+// goes and comes behind it.
+struct Difference {
+  std::vector<Parts> gone;
+  std::vector<Parts> come;
+  Parts concerned;  // Both, mesh order; axes that are not aligned whole.
+
+  bool nothing_comes() const {
+    return std::all_of(come.begin(), come.end(), [](const Parts& parts) { return parts.empty(); });
+  }
+};
+
+Difference difference(const Layout& from, const Layout& to) {
+  const Cuts cuts(from, to);
+  Difference result;
+  for (int dim = 0; dim < from.rank(); ++dim) {
+    const Parts before = cuts.cut(from.dim_axes()[dim]);
+    const Parts after = cuts.cut(to.dim_axes()[dim]);
+    const auto [gone, come] =
+        std::mismatch(before.begin(), before.end(), after.begin(), after.end());
+    result.gone.emplace_back(gone, before.end());
+    result.come.emplace_back(come, after.end());
+  }
+  Parts all;
+  for (const std::vector<Parts>* lists : {&result.gone, &result.come}) {
+    for (const Parts& parts : *lists) {
+      for (const SubAxis& part : parts) {
+        const bool whole = !cuts.aligned(part.axis);
+        all.push_back(whole ? SubAxis{part.axis, 1, from.mesh().axes()[part.axis].size} : part);
+      }
+    }
+  }
+  result.concerned = normalised(from.mesh(), std::move(all));
+  return result;
+}
+
+// Each atom that goes from one dim comes to another, no dim both gives and takes, and all sizes
+// divide: every pair of a group then exchanges the same number of elements.
+bool is_all_to_all(const Layout& from, const Layout& to, const Difference& change,
+                   const Shape& shape) {
+  Parts gone;
+  Parts come;
+  for (int dim = 0; dim < from.rank(); ++dim) {
+    if (!change.gone[dim].empty() && !change.come[dim].empty()) return false;
+    if (shape[dim] % from.num_shards(dim) != 0 || shape[dim] % to.num_shards(dim) != 0) {
+      return false;
+    }
+    gone.insert(gone.end(), change.gone[dim].begin(), change.gone[dim].end());
+    come.insert(come.end(), change.come[dim].begin(), change.come[dim].end());
+  }
+  return gone.size() == come.size() &&
+         std::all_of(gone.begin(), gone.end(),
+                     [&](const SubAxis& part) { return contains_part(come, part); });
+}
+
+bool same_grid(const Layout& from, const Layout& to) {
+  for (int dim = 0; dim < from.rank(); ++dim) {
+    if (from.num_shards(dim) != to.num_shards(dim)) return false;
+  }
+  return from.mesh().size() == to.mesh().size();
+}
+
+StepKind kind_of_move(const Moves& moves, const Difference* change) {
+  const Layout& from = moves.from().layout();
+  const Layout& to = moves.to().layout();
+  if (!moves.any_remote()) return StepKind::kSlice;
+  if (change != nullptr && change->nothing_comes()) return StepKind::kAllGather;
+  if (change != nullptr && is_all_to_all(from, to, *change, moves.from().shape())) {
+    return StepKind::kAllToAll;
+  }
+  return same_grid(from, to) ? StepKind::kPermute : StepKind::kExchange;
+}
+
+void set_axes(const Mesh& mesh, const Parts& parts, PlanStep::Rep& rep) {
+  const Parts ordered = normalised(mesh, parts);
+  for (const SubAxis& part : ordered) rep.axes.push_back(part_name(mesh, part));
+  rep.group_digits = digits_of(mesh, ordered);
+  rep.group_size = num_values(rep.group_digits);
+}
+
+int64_t num_devices(const Mesh& a, const Mesh& b) {
+  int64_t count = a.size();
+  for (int id : b.device_ids()) count += a.position_of_device(id).has_value() ? 0 : 1;
+  return count;
+}
+
+}  // namespace
+
+PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
+  auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExchange, from, to, tensor);
+  rep->op = from.partial_op();
+  rep->moves.emplace(from, to, tensor.shape);
+  if (from.mesh() == to.mesh()) {
+    const Difference change = difference(from, to);
+    rep->kind = kind_of_move(*rep->moves, &change);
+    set_axes(from.mesh(), change.concerned, *rep);
+  } else {
+    rep->kind = kind_of_move(*rep->moves, nullptr);
+    rep->group_size = num_devices(from.mesh(), to.mesh());
+  }
+  if (rep->kind == StepKind::kSlice) rep->group_size = 1;
+  return PlanStep(std::move(rep));
+}
+
+PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const Parts& reduced,
+                        const Tensor& tensor) {
+  auto rep = std::make_shared<PlanStep::Rep>(kind, from, to, tensor);
+  rep->op = from.partial_op();
+  set_axes(from.mesh(), reduced, *rep);
+  return PlanStep(std::move(rep));
+}
+
+PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added,
+                        const Tensor& tensor) {
+  auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExpand, from, to, tensor);
+  rep->op = to.partial_op();
+  set_axes(to.mesh(), added, *rep);
+  rep->group_size = 1;
+  // Of copies of the value only the first counts in a sum or product; for the other reductions
+  // equal terms are the value.
+  if (rep->op == ReduceOp::kSum || rep->op == ReduceOp::kProd) {
+    const Parts split = all_dim_parts(from);
+    Parts copies;
+    for (const SubAxis& part : Cuts(from, to).cut(added)) {
+      if (!overlaps_any(part, split)) copies.push_back(part);
+    }
+    rep->zero_digits = digits_of(to.mesh(), copies);
+  }
+  return PlanStep(std::move(rep));
+}
+
+int64_t saturated(__int128 value) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  return value > kMax ? kMax : static_cast<int64_t>(value);
+}
+
+}  // namespace internal
+}  // namespace tessera

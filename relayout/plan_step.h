@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How steps of a plan are made. Internal to relayout/.
+#ifndef TESSERA_RELAYOUT_PLAN_STEP_H_
+#define TESSERA_RELAYOUT_PLAN_STEP_H_
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "layout/layout.h"
+#include "relayout/digits.h"
+#include "relayout/plan.h"
+
+namespace tessera::internal {
+
+// What the steps of one plan have in common.
+struct Tensor {
+  Shape shape;
+  DType dtype;
+};
+
+// A move between layouts with the same partial axes, called by what it turns out to be.
+PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor);
+// The reduction over `reduced`, partial axes of `from` that `to` (on the same mesh) does not have.
+// kReduceScatter: the devices of a group get disjoint boxes; kAllReduce: the same box.
+PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const Parts& reduced,
+                        const Tensor& tensor);
+// The expansion along `added`, partial axes of `to` (on the same mesh) that `from` does not have.
+PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added,
+                        const Tensor& tensor);
+
+// Within int64, or its largest value: bytes are reported, never used as sizes of memory.
+int64_t saturated(__int128 value);
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_RELAYOUT_PLAN_STEP_H_

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// plan_relayout: from two layouts to the steps between them.
+//
+// Partial axes fall into those that both layouts have (kept: terms move as they are), those that
+// go (reduced) and those that come (added). The order is: slice, reduce, move, expand; without
+// partials one move is all.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/math.h"
+#include "base/reduce_op.h"
+#include "relayout/digits.h"
+#include "relayout/plan.h"
+#include "relayout/plan_rep.h"
+#include "relayout/plan_step.h"
+
+namespace tessera {
+namespace internal {
+namespace {
+
+struct Partials {
+  Parts kept;
+  Parts reduced;
+  Parts added;
+};
+
+Partials split_partials(const Layout& from, const Layout& to) {
+  const bool comparable = from.mesh() == to.mesh() && from.partial_op() == to.partial_op();
+  if (!comparable || !from.is_partial() || !to.is_partial()) {
+    return {{},
+            {from.partial_axes().begin(), from.partial_axes().end()},
+            {to.partial_axes().begin(), to.partial_axes().end()}};
+  }
+  const Cuts cuts(from, to);
+  const Parts before = cuts.cut(from.partial_axes());
+  const Parts after = cuts.cut(to.partial_axes());
+  Partials result;
+  for (const SubAxis& part : before) {
+    (contains_part(after, part) ? result.kept : result.reduced).push_back(part);
+  }
+  for (const SubAxis& part : after) {
+    if (!contains_part(before, part)) result.added.push_back(part);
+  }
+  return result;
+}
+
+std::vector<Parts> dims_of(const Layout& layout) {
+  return {layout.dim_axes().begin(), layout.dim_axes().end()};
+}
+
+bool is_prefix(const Parts& prefix, const Parts& parts) {
+  return prefix.size() <= parts.size() && std::equal(prefix.begin(), prefix.end(), parts.begin());
+}
+
+// Where the tensor must be before the expansion: under `to` without the axes added. A dim that is
+// only split further along axes added may stay so: its parts, with the identity elsewhere, are
+// terms. Not for avg, where the parts would have to be scaled.
+Layout goal_before_expansion(const Layout& from, const Layout& to, const Partials& partials) {
+  std::vector<Parts> dims = dims_of(to);
+  const bool absorbs =
+      !partials.added.empty() && from.mesh() == to.mesh() && to.partial_op() != ReduceOp::kAvg;
+  if (absorbs) {
+    const Cuts cuts(from, to);
+    const Parts added = cuts.cut(partials.added);
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      const Parts before = cuts.cut(from.dim_axes()[dim]);
+      const Parts after = cuts.cut(to.dim_axes()[dim]);
+      if (!is_prefix(after, before)) continue;
+      const bool only_added =
+          std::all_of(before.begin() + after.size(), before.end(),
+                      [&](const SubAxis& part) { return contains_part(added, part); });
+      if (only_added) dims[dim] = from.dim_axes()[dim];
+    }
+  }
+  return make_layout(to.mesh(), dims, partials.kept, to.partial_op());
+}
+
+class Planner {
+ public:
+  Planner(const Layout& from, const Layout& goal, const Partials& partials, const Tensor& tensor)
+      : from_(from), goal_(goal), partials_(partials), tensor_(tensor) {}
+
+  // The steps from `from` to `goal`.
+  std::vector<PlanStep> steps() const {
+    if (partials_.reduced.empty()) return moves(from_);
+    const bool one_mesh = from_.mesh() == goal_.mesh();
+    const Parts goal_parts = all_dim_parts(goal_);
+    const bool goal_splits_reduced =
+        one_mesh && std::any_of(goal_parts.begin(), goal_parts.end(), [&](const SubAxis& part) {
+          return overlaps_any(part, partials_.reduced);
+        });
+    std::vector<PlanStep> scattered;
+    if (from_.rank() > 0) scattered = by_scatter();
+    if (goal_splits_reduced) return scattered;
+    std::vector<PlanStep> whole = by_all_reduce();
+    if (from_.rank() == 0 || most_received(whole) <= most_received(scattered)) return whole;
+    return scattered;
+  }
+
+ private:
+  // One move to the goal, unless everything is there.
+  std::vector<PlanStep> moves(const Layout& current) const {
+    if (current == goal_ || equivalent(current, goal_, tensor_.shape)) return {};
+    return {make_move(current, goal_, tensor_)};
+  }
+
+  // Slices to what the goal needs of each term, adds them everywhere, moves the sum.
+  std::vector<PlanStep> by_all_reduce() const {
+    const Layout finer = with_terms(refined_dims());
+    const bool cuts_nothing = equivalent(finer, from_, tensor_.shape);
+    const Layout& sliced = cuts_nothing ? from_ : finer;
+    const Layout reduced = arrived(with_kept(refined_dims()));
+    std::vector<PlanStep> steps;
+    if (!cuts_nothing) steps.push_back(make_move(from_, sliced, tensor_));
+    steps.push_back(
+        make_reduction(StepKind::kAllReduce, sliced, reduced, partials_.reduced, tensor_));
+    append(steps, moves(reduced));
+    return steps;
+  }
+
+  // Each device of a group reduces a part of its own, where possible the one that the goal wants
+  // there; what the goal does not place goes behind the longest dim, to be gathered after.
+  std::vector<PlanStep> by_scatter() const {
+    std::vector<Parts> dims = refined_dims();
+    Parts placed;
+    for (const Parts& parts : dims) placed.insert(placed.end(), parts.begin(), parts.end());
+    Parts left;
+    for (const SubAxis& part : partials_.reduced) {
+      for (const SubAxis& rest : cut_against(part, placed)) left.push_back(rest);
+    }
+    if (!left.empty()) {
+      const Layout layout = with_kept(dims);
+      int longest = 0;
+      const auto extent = [&](int dim) {
+        return ceil_mul_div(1, tensor_.shape[dim], layout.num_shards(dim));
+      };
+      for (int dim = 1; dim < layout.rank(); ++dim) {
+        if (extent(dim) > extent(longest)) longest = dim;
+      }
+      dims[longest].insert(dims[longest].end(), left.begin(), left.end());
+    }
+    const Layout reduced = arrived(with_kept(dims));
+    std::vector<PlanStep> steps = {
+        make_reduction(StepKind::kReduceScatter, from_, reduced, partials_.reduced, tensor_)};
+    append(steps, moves(reduced));
+    return steps;
+  }
+
+  // The dims of `from`, each split further as the goal has it, as far as the axes for that are
+  // free: replicated, or being reduced.
+  std::vector<Parts> refined_dims() const {
+    std::vector<Parts> dims = dims_of(from_);
+    if (!(from_.mesh() == goal_.mesh())) return dims;
+    const Cuts cuts(from_, goal_);
+    const Parts reduced = cuts.cut(partials_.reduced);
+    Parts busy = all_dim_parts(from_);
+    busy.insert(busy.end(), from_.partial_axes().begin(), from_.partial_axes().end());
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      const Parts before = cuts.cut(from_.dim_axes()[dim]);
+      const Parts after = cuts.cut(goal_.dim_axes()[dim]);
+      if (!is_prefix(before, after)) continue;
+      for (size_t i = before.size(); i < after.size(); ++i) {
+        if (!contains_part(reduced, after[i]) && overlaps_any(after[i], busy)) break;
+        dims[dim].push_back(after[i]);
+      }
+    }
+    return dims;
+  }
+
+  // The atoms of a reduced part that are not in `placed`.
+  Parts cut_against(const SubAxis& part, const Parts& placed) const {
+    Parts atoms = {part};
+    if (from_.mesh() == goal_.mesh()) atoms = Cuts(from_, goal_).cut(atoms);
+    Parts result;
+    for (const SubAxis& atom : atoms) {
+      if (!overlaps_any(atom, placed)) result.push_back(atom);
+    }
+    return result;
+  }
+
+  Layout with_terms(const std::vector<Parts>& dims) const {
+    const Parts partial(from_.partial_axes().begin(), from_.partial_axes().end());
+    return make_layout(from_.mesh(), dims, partial, from_.partial_op());
+  }
+  Layout with_kept(const std::vector<Parts>& dims) const {
+    return make_layout(from_.mesh(), dims, partials_.kept, from_.partial_op());
+  }
+  // The goal itself where nothing is missing, so that steps join and no empty move is left.
+  Layout arrived(const Layout& layout) const {
+    const bool there = layout.mesh() == goal_.mesh() && equivalent(layout, goal_, tensor_.shape);
+    return there ? goal_ : layout;
+  }
+
+  static void append(std::vector<PlanStep>& steps, std::vector<PlanStep> more) {
+    for (PlanStep& step : more) steps.push_back(std::move(step));
+  }
+
+  static int64_t most_received(const std::vector<PlanStep>& steps) {
+    return internal::most_received(steps);
+  }
+
+  const Layout& from_;
+  const Layout& goal_;
+  const Partials& partials_;
+  const Tensor& tensor_;
+};
+
+Status validate(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
+  if (from.rank() != to.rank()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout ", to.to_string(), " has ", to.rank(), " dims, the tensor under ",
+                     from.to_string(), " has ", from.rank(), "; relayout keeps the rank"));
+  }
+  TESSERA_RETURN_IF_ERROR(from.validate_shape(shape));
+  for (const Layout* layout : {&from, &to}) {
+    if (!layout->is_partial()) continue;
+    TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(layout->partial_op(), dtype),
+                                         absl::StrCat("layout ", layout->to_string())));
+  }
+  Shape bytes = shape;
+  bytes.push_back(dtype_size(dtype));
+  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  if (!empty && !checked_product(bytes).has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape ", shape_to_string(shape), " of ", dtype_name(dtype),
+                     " has more than 2^63 - 1 bytes; give it fewer elements"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace internal
+
+StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const Shape& shape,
+                                     DType dtype, const PlanOptions&) {
+  TESSERA_RETURN_IF_ERROR(to_or);
+  const Layout& to = *to_or;
+  TESSERA_RETURN_IF_ERROR(internal::validate(from, to, shape, dtype));
+  auto rep = std::make_shared<RelayoutPlan::Rep>(from, to, shape, dtype);
+  if (from == to || equivalent(from, to, shape)) return RelayoutPlan(std::move(rep));
+
+  const internal::Partials partials = internal::split_partials(from, to);
+  const internal::Tensor tensor{shape, dtype};
+  rep->goal = internal::goal_before_expansion(from, to, partials);
+  rep->reduced = partials.reduced;
+  rep->steps = internal::Planner(from, rep->goal, partials, tensor).steps();
+  if (!partials.added.empty()) {
+    rep->steps.push_back(internal::make_expansion(rep->goal, to, partials.added, tensor));
+  }
+  return RelayoutPlan(std::move(rep));
+}
+
+}  // namespace tessera
