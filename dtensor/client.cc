@@ -72,6 +72,8 @@ StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> ax
   return group(std::move(device_ids), local_device);
 }
 
+std::shared_ptr<MeshRuntime> Client::runtime_of_meshes() const { return runtime_; }
+
 Status Client::sync_devices() { return runtime_->sync_devices(); }
 
 Status Client::shutdown(absl::Duration timeout) { return runtime_->shutdown(timeout); }

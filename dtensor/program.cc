@@ -74,7 +74,8 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const 
   if (is_reduction(step.kind()) && row.new_box.has_value() && !row.new_box->is_empty()) {
     row.pulls = {{device.id, *row.old_box, *row.new_box}};
   }
-  row.keeps_buffer = row.old_box.has_value() && row.new_box == row.old_box;
+  row.keeps_buffer = row.old_box.has_value() && row.new_box == row.old_box &&
+                     row.pulls.size() == 1 && row.pulls[0].box == *row.new_box;
   return row;
 }
 

@@ -161,7 +161,8 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
       for (const Child& sibling : children) {
         if (sibling.report >= 0) close(sibling.report);
       }
-      child_main(pipe_ends[1], run_client(i, num_clients, port.port(), token, options, fn));
+      client_options.client_id = i;
+      child_main(pipe_ends[1], client_options, fn);
     }
     close(pipe_ends[1]);
     children[i] = {pid, pipe_ends[0], {}, pid < 0};

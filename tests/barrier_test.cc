@@ -62,15 +62,15 @@ TEST_P(BarrierTest, AllArrive) {
 TEST_P(BarrierTest, ValueIsTheMeshSize) {
   JobSpec spec;
   spec.devices_per_client = 3;
-  EXPECT_THAT(run(
-                  2,
-                  [](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh,
-                                             create_mesh(client, {{"x", 2}, {"y", 3}}));
-                    return mesh.barrier("sum", absl::Seconds(10));
-                  },
-                  spec),
-              IsOk());
+  EXPECT_THAT(
+      run(
+          2,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 3}}));
+            return mesh.barrier("sum", absl::Seconds(10));
+          },
+          spec),
+      IsOk());
 }
 
 TEST_P(BarrierTest, WrongSum) {
@@ -79,16 +79,16 @@ TEST_P(BarrierTest, WrongSum) {
   JobSpec spec;
   spec.devices_per_client = 3;
   spec.options.faults = faults;
-  EXPECT_THAT(run(
-                  2,
-                  [](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh,
-                                             create_mesh(client, {{"x", 2}, {"y", 3}}));
-                    return expect(mesh.barrier("sum", absl::Seconds(10)), StatusCode::kInternal,
-                                  {"add up to 5", "not to 6"});
-                  },
-                  spec),
-              IsOk());
+  EXPECT_THAT(
+      run(
+          2,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 3}}));
+            return expect(mesh.barrier("sum", absl::Seconds(10)), StatusCode::kInternal,
+                          {"add up to 5", "not to 6"});
+          },
+          spec),
+      IsOk());
 }
 
 TEST_P(BarrierTest, SameNameTwice) {
@@ -102,34 +102,34 @@ TEST_P(BarrierTest, SameNameTwice) {
 }
 
 TEST_P(BarrierTest, SubsetOfTheJobAndOutsiderCalls) {
-  EXPECT_THAT(run(3,
-                  [](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh,
-                                             create_mesh(client, {{"x", 2}}, {0, 1}));
-                    // Client 2 owns none of its devices: it returns at once.
-                    return mesh.barrier("subset", absl::Seconds(10));
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(3,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}, {0, 1}));
+            // Client 2 owns none of its devices: it returns at once.
+            return mesh.barrier("subset", absl::Seconds(10));
+          }),
+      IsOk());
 }
 
 TEST(BarrierAloneTest, OneClient) {
-  EXPECT_THAT(run_isolated(absl::Seconds(60),
-                           []() -> Status {
-                             TESSERA_ASSIGN_OR_RETURN(Client client,
-                                                      Client::connect({.num_local_devices = 4}));
-                             TESSERA_ASSIGN_OR_RETURN(
-                                 const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 2}}));
-                             TESSERA_RETURN_IF_ERROR(mesh.barrier());
-                             TESSERA_RETURN_IF_ERROR(mesh.barrier("named", absl::Seconds(5)));
-                             return client.shutdown();
-                           }),
-              IsOk());
+  EXPECT_THAT(
+      run_isolated(
+          absl::Seconds(60),
+          []() -> Status {
+            TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 4}));
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 2}}));
+            TESSERA_RETURN_IF_ERROR(mesh.barrier());
+            TESSERA_RETURN_IF_ERROR(mesh.barrier("named", absl::Seconds(5)));
+            return client.shutdown();
+          }),
+      IsOk());
 }
 
 TEST(BarrierAloneTest, AbstractMeshHasNone) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::create({{"x", 2}}));
-  EXPECT_THAT(mesh.barrier("b"), StatusIs(StatusCode::kFailedPrecondition,
-                                          ::testing::HasSubstr("create_mesh")));
+  EXPECT_THAT(mesh.barrier("b"),
+              StatusIs(StatusCode::kFailedPrecondition, ::testing::HasSubstr("create_mesh")));
 }
 
 TEST_P(BarrierTest, StaggeredArrivals) {
@@ -162,8 +162,8 @@ TEST_P(BarrierTest, LateClientGetsTheVerdict) {
                     const absl::Duration took = absl::Now() - start;
                     TESSERA_RETURN_IF_ERROR(
                         expect(status, StatusCode::kDeadlineExceeded,
-                               {"barrier \"epoch_end\" on {x=3}", "2 of 3 clients arrived in 500 ms",
-                                "missing client 2", "pid "}));
+                               {"barrier \"epoch_end\" on {x=3}",
+                                "2 of 3 clients arrived in 500 ms", "missing client 2", "pid "}));
                     if (late) {
                       TESSERA_REQUIRE(took < absl::Milliseconds(400), absl::FormatDuration(took));
                       late_done.open(2);
@@ -180,20 +180,19 @@ TEST_P(BarrierTest, LateClientGetsTheVerdict) {
 
 TEST_P(BarrierTest, AllMissingAreNamed) {
   Gate done;
-  EXPECT_THAT(
-      run(8,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
-            const int id = client.client_id();
-            if (id != 0 && id != 2 && id != 5) return done.wait();
-            const Status status =
-                expect(mesh.barrier("b", absl::Milliseconds(500)), StatusCode::kDeadlineExceeded,
-                       {"3 of 8 clients", "client 1 ", "client 3 ", "client 4 ", "client 6 ",
-                        "client 7 "});
-            done.open(2);
-            return status;
-          }),
-      IsOk());
+  EXPECT_THAT(run(8,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
+                    const int id = client.client_id();
+                    if (id != 0 && id != 2 && id != 5) return done.wait();
+                    const Status status = expect(mesh.barrier("b", absl::Milliseconds(500)),
+                                                 StatusCode::kDeadlineExceeded,
+                                                 {"3 of 8 clients", "client 1 ", "client 3 ",
+                                                  "client 4 ", "client 6 ", "client 7 "});
+                    done.open(2);
+                    return status;
+                  }),
+              IsOk());
 }
 
 TEST_P(BarrierTest, EarliestDeadlineDecides) {
@@ -203,10 +202,10 @@ TEST_P(BarrierTest, EarliestDeadlineDecides) {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
                     if (client.client_id() == 2) return done.wait();
                     const absl::Time start = absl::Now();
-                    const Status status = expect(
-                        mesh.barrier("b", client.client_id() == 0 ? absl::Seconds(60)
-                                                                  : absl::Milliseconds(500)),
-                        StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
+                    const Status status =
+                        expect(mesh.barrier("b", client.client_id() == 0 ? absl::Seconds(60)
+                                                                         : absl::Milliseconds(500)),
+                               StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
                     TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(30));
                     if (client.client_id() == 0) done.open();
                     return status;
@@ -250,48 +249,47 @@ TEST_P(BarrierTest, IsBehindEarlierWork) {
   // A slow local_map on client 1: the barrier of client 0 does not pass before it has ended.
   Gate slow_may_end;
   Gate slow_ended;
-  EXPECT_THAT(
-      run(2,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-            const DTensor slow = local_map(
-                Layout::parse(mesh, "[x]"), {2}, DType::kInt32, {},
-                [&, id = client.client_id()](LocalContext& local) -> Status {
-                  local.output<int32_t>().data[0] = 1;
-                  if (id == 0) return absl::OkStatus();
-                  TESSERA_RETURN_IF_ERROR(slow_may_end.wait());
-                  slow_ended.open();
-                  return absl::OkStatus();
-                });
-            if (client.client_id() == 0) {
-              TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Milliseconds(200)),
-                                             StatusCode::kDeadlineExceeded,
-                                             {"missing client 1", "still in local_map"}));
-              slow_may_end.open();
-            } else {
-              TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Seconds(20)),
-                                             StatusCode::kDeadlineExceeded));
-            }
-            TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
-            if (client.client_id() == 0) return slow_ended.wait();
-            return slow.await();
-          }),
-      IsOk());
+  EXPECT_THAT(run(2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+                    const DTensor slow =
+                        local_map(Layout::parse(mesh, "[x]"), {2}, DType::kInt32, {},
+                                  [&, id = client.client_id()](LocalContext& local) -> Status {
+                                    local.output<int32_t>().data[0] = 1;
+                                    if (id == 0) return absl::OkStatus();
+                                    TESSERA_RETURN_IF_ERROR(slow_may_end.wait());
+                                    slow_ended.open();
+                                    return absl::OkStatus();
+                                  });
+                    if (client.client_id() == 0) {
+                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Milliseconds(200)),
+                                                     StatusCode::kDeadlineExceeded,
+                                                     {"missing client 1", "still in local_map"}));
+                      slow_may_end.open();
+                    } else {
+                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Seconds(20)),
+                                                     StatusCode::kDeadlineExceeded));
+                    }
+                    TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
+                    if (client.client_id() == 0) return slow_ended.wait();
+                    return slow.await();
+                  }),
+              IsOk());
 }
 
 TEST_P(BarrierTest, NamesDiffer) {
-  EXPECT_THAT(run(2,
-                  [](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-                    const absl::Time start = absl::Now();
-                    TESSERA_RETURN_IF_ERROR(expect(
-                        mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60)),
-                        StatusCode::kInvalidArgument,
-                        {"\"ckpt\"", "\"step\"", "client 0 ", "client 1 "}));
-                    TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
-                    return mesh.barrier("again", absl::Seconds(20));
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(2,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+            const absl::Time start = absl::Now();
+            TESSERA_RETURN_IF_ERROR(expect(
+                mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60)),
+                StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\"", "client 0 ", "client 1 "}));
+            TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
+            return mesh.barrier("again", absl::Seconds(20));
+          }),
+      IsOk());
 }
 
 TEST_P(BarrierTest, NamesDifferWhileAThirdIsMissing) {
@@ -311,21 +309,20 @@ TEST_P(BarrierTest, NamesDifferWhileAThirdIsMissing) {
 
 TEST_P(BarrierTest, MeshesDiffer) {
   Gate done;
-  EXPECT_THAT(
-      run(3,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh a, create_mesh(client, {{"x", 2}}, {0, 1}));
-            TESSERA_ASSIGN_OR_RETURN(const Mesh b, create_mesh(client, {{"x", 2}}, {1, 2}));
-            if (client.client_id() == 2) return done.wait();
-            const Status status = expect(
-                (client.client_id() == 0 ? a : b).barrier("same", absl::Seconds(60)),
-                StatusCode::kInvalidArgument,
-                {"barrier \"same\" on {x=2}", "barrier \"same\" on {x=2} on 1,2", "client 0 ",
-                 "client 1 "});
-            if (client.client_id() == 0) done.open();
-            return status;
-          }),
-      IsOk());
+  EXPECT_THAT(run(3,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh a, create_mesh(client, {{"x", 2}}, {0, 1}));
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh b, create_mesh(client, {{"x", 2}}, {1, 2}));
+                    if (client.client_id() == 2) return done.wait();
+                    const Status status =
+                        expect((client.client_id() == 0 ? a : b).barrier("same", absl::Seconds(60)),
+                               StatusCode::kInvalidArgument,
+                               {"barrier \"same\" on {x=2}", "barrier \"same\" on {x=2} on 1,2",
+                                "client 0 ", "client 1 "});
+                    if (client.client_id() == 0) done.open();
+                    return status;
+                  }),
+              IsOk());
 }
 
 TEST_P(BarrierTest, BarrierAgainstCollective) {
@@ -371,8 +368,8 @@ TEST_F(BarrierLossTest, ExitsBeforeArriving) {
                                        StatusCode::kUnavailable, {"client 2 ", "lost"}));
         TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
         // Already dead: at once.
-        TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("c", absl::Seconds(60)),
-                                       StatusCode::kUnavailable, {"client 2 "}));
+        TESSERA_RETURN_IF_ERROR(
+            expect(mesh.barrier("c", absl::Seconds(60)), StatusCode::kUnavailable, {"client 2 "}));
         // A mesh of the survivors, in the same processes.
         TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {0, 1}));
         TESSERA_RETURN_IF_ERROR(rest.barrier("rest", absl::Seconds(20)));
@@ -380,10 +377,9 @@ TEST_F(BarrierLossTest, ExitsBeforeArriving) {
         return absl::OkStatus();
       });
   // spawn reports the victim, and only it.
-  EXPECT_THAT(status,
-              StatusIs(StatusCode::kUnavailable,
-                       ::testing::AllOf(::testing::HasSubstr("client 2"),
-                                        ::testing::HasSubstr("signal 9"))));
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable,
+                               ::testing::AllOf(::testing::HasSubstr("client 2"),
+                                                ::testing::HasSubstr("signal 9"))));
   EXPECT_THAT(verdicts.wait(), IsOk());
   EXPECT_THAT(verdicts.wait(), IsOk());
 }

@@ -49,7 +49,7 @@ struct JobSpec {
   // Over the whole job; far above what any test needs.
   absl::Duration deadline = absl::Seconds(100);
   // Of every client, but for ids, address and token.
-  ClientOptions options;
+  ClientOptions options = {};
 };
 
 using ClientBody = std::function<Status(Client& client)>;
