@@ -169,10 +169,12 @@ StatusOr<Layout> Layout::replicated(Mesh mesh, int rank) {
 
 StatusOr<Layout> Layout::batch_sharded(Mesh mesh, absl::string_view axis, int rank, int dim) {
   TESSERA_RETURN_IF_ERROR(check_rank("a sharded layout", rank));
+  if (rank == 0) {
+    return refuse("a layout of rank 0 has no dim to split by axis ", quoted(axis), "; give it one");
+  }
   if (dim < 0 || dim >= rank) {
-    return refuse(
-        "a layout of rank ", rank, " has no dim ", dim, " to split by axis ", quoted(axis),
-        rank == 0 ? std::string("; give it a dim") : absl::StrCat("; dims are 0 to ", rank - 1));
+    return refuse("a layout of rank ", rank, " has no dim ", dim, " to split by axis ",
+                  quoted(axis), "; dims are 0 to ", rank - 1);
   }
   std::vector<DimSharding> dims(rank);
   dims[dim] = {std::string(axis)};
@@ -180,7 +182,7 @@ StatusOr<Layout> Layout::batch_sharded(Mesh mesh, absl::string_view axis, int ra
 }
 
 StatusOr<Layout> Layout::inner_sharded(Mesh mesh, absl::string_view axis, int rank) {
-  return batch_sharded(std::move(mesh), axis, rank, rank - 1);
+  return batch_sharded(std::move(mesh), axis, rank, std::max(rank, 1) - 1);
 }
 
 StatusOr<Layout> Layout::with_partial(std::vector<std::string> axes, ReduceOp op) const {

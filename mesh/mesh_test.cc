@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -213,6 +214,17 @@ TEST(MeshTest, TheLargestMeshCostsNoListOfItsDevices) {
   EXPECT_EQ(mesh.position_of_device(2147483646), 2147483646);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh copy, Mesh::create({{"a", 2147483647}}));
   EXPECT_EQ(mesh, copy);
+}
+
+TEST(MeshTest, AnyThreadMayAskForTheIdsFirst) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=64, y=64}"));
+  std::vector<std::thread> threads;
+  std::vector<int> last_ids(4);
+  for (int& last_id : last_ids) {
+    threads.emplace_back([&mesh, &last_id] { last_id = mesh.device_ids().back(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(last_ids, ElementsAre(4095, 4095, 4095, 4095));
 }
 
 struct TextRow {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Numbers as messages write them.
+#include "base/format.h"
+
+#include <cstdint>
+
+#include "gtest/gtest.h"
+
+namespace tessera {
+namespace {
+
+TEST(FormatTest, WritesDurations) {
+  EXPECT_EQ(format_duration(absl::ZeroDuration()), "0 ms");
+  EXPECT_EQ(format_duration(absl::Milliseconds(500)), "500 ms");
+  EXPECT_EQ(format_duration(absl::Milliseconds(1500)), "1.5 s");
+  EXPECT_EQ(format_duration(absl::Seconds(31)), "31 s");
+  EXPECT_EQ(format_duration(absl::Seconds(150)), "2.5 min");
+  EXPECT_EQ(format_duration(absl::InfiniteDuration()), "no limit");
+}
+
+TEST(FormatTest, WritesBytes) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_bytes(int64_t{64} << 20), "64 MiB");
+  EXPECT_EQ(format_bytes(INT64_MAX), "8 EiB");
+}
+
+}  // namespace
+}  // namespace tessera

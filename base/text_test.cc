@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names, suggestions, and the cursor that both text forms are read with.
+#include "base/text.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera {
+namespace {
+
+using ::tessera::testing::StatusIs;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(NameTest, IsALetterThenLettersOrDigits) {
+  for (const char* name : {"x", "batch", "_", "_1", "A9_b"}) EXPECT_TRUE(is_name(name)) << name;
+  for (const char* name : {"", "2x", "a-b", "a b", " a", "a\n", "\xc3\xa9"}) {
+    EXPECT_FALSE(is_name(name)) << name;
+  }
+}
+
+TEST(QuotedTest, EscapesWhatWouldHideInAMessage) {
+  EXPECT_EQ(quoted("x"), "\"x\"");
+  EXPECT_EQ(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\\n\"");
+  EXPECT_EQ(quoted("\xc3\xa9"), "\"\xc3\xa9\"");
+  EXPECT_EQ(quoted_list({"batch", "model"}), "\"batch\", \"model\"");
+  EXPECT_EQ(quoted_list({}), "");
+}
+
+struct NearestRow {
+  const char* name;
+  const char* written;
+  std::optional<std::string> nearest;  // of "batch", "model", "tp", "x"
+};
+class NearestNameTest : public ::testing::TestWithParam<NearestRow> {};
+
+TEST_P(NearestNameTest, IsTheLikelySlip) {
+  const std::vector<std::string> candidates = {"batch", "model", "tp", "x"};
+  EXPECT_EQ(nearest_name(GetParam().written, candidates), GetParam().nearest);
+  EXPECT_EQ(did_you_mean(GetParam().written, candidates),
+            GetParam().nearest.has_value() ? "; did you mean \"" + *GetParam().nearest + "\"" : "");
+}
+INSTANTIATE_TEST_SUITE_P(Rows, NearestNameTest,
+                         ::testing::Values(NearestRow{"swapped", "modle", "model"},
+                                           NearestRow{"left_out", "bach", "batch"},
+                                           NearestRow{"added", "modell", "model"},
+                                           NearestRow{"changed", "nodel", "model"},
+                                           NearestRow{"plural", "batches", "batch"},
+                                           NearestRow{"other_case", "X", "x"},
+                                           NearestRow{"shortened", "mod", "model"},
+                                           NearestRow{"two_letters", "dp", "tp"},
+                                           NearestRow{"one_letter_is_no_slip", "z", std::nullopt},
+                                           NearestRow{"far", "expert", std::nullopt},
+                                           NearestRow{"empty", "", std::nullopt}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(NearestNameTest, LongTextsAreNotCompared) {
+  EXPECT_EQ(nearest_name(std::string(1 << 20, 'x'), {"x"}), std::nullopt);
+  EXPECT_EQ(nearest_name("x", {std::string(1 << 20, 'x')}), std::nullopt);
+  EXPECT_EQ(nearest_name("x", {}), std::nullopt);
+}
+
+TEST(TextCursorTest, ReadsFromLeftToRight) {
+  TextCursor cursor("mesh", " {ab1 = -12,9} rest ");
+  EXPECT_FALSE(cursor.consume('}'));
+  EXPECT_TRUE(cursor.next_is('{'));
+  EXPECT_TRUE(cursor.consume('{'));
+  EXPECT_EQ(cursor.read_integer(), std::nullopt);
+  EXPECT_EQ(cursor.read_name(), "ab1");
+  EXPECT_EQ(cursor.read_name(), "");
+  EXPECT_TRUE(cursor.consume('='));
+  EXPECT_EQ(cursor.read_integer(), -12);
+  EXPECT_TRUE(cursor.consume(','));
+  EXPECT_EQ(cursor.read_integer(), 9);
+  EXPECT_TRUE(cursor.consume('}'));
+  EXPECT_FALSE(cursor.at_end());
+  EXPECT_EQ(cursor.rest(), "rest ");
+  EXPECT_EQ(cursor.read_name(), "rest");
+  EXPECT_TRUE(cursor.at_end());
+  EXPECT_FALSE(cursor.next_is('x'));
+  EXPECT_EQ(cursor.rest(), "");
+}
+
+TEST(TextCursorTest, IntegersPast64BitsAreNone) {
+  EXPECT_EQ(TextCursor("n", "9223372036854775807").read_integer(), 9223372036854775807);
+  EXPECT_EQ(TextCursor("n", "9223372036854775808").read_integer(), std::nullopt);
+  EXPECT_EQ(TextCursor("n", "-").read_integer(), std::nullopt);
+  EXPECT_EQ(TextCursor("n", "").read_integer(), std::nullopt);
+}
+
+TEST(TextCursorTest, SaysWhatIsWhere) {
+  TextCursor cursor("mesh", "{ batch4!");
+  EXPECT_THAT(
+      cursor.expected("a name"),
+      StatusIs(kInvalid, "mesh \"{ batch4!\" has \"{\" at character 1, where a name should be"));
+  cursor.consume('{');
+  EXPECT_THAT(cursor.expected("\"}\""),
+              StatusIs(kInvalid,
+                       "mesh \"{ batch4!\" has \"batch4\" at character 3, where \"}\" should be"));
+  cursor.read_name();
+  cursor.consume('!');
+  EXPECT_THAT(cursor.expected("\"}\""),
+              StatusIs(kInvalid, "mesh \"{ batch4!\" ends where \"}\" should follow"));
+}
+
+}  // namespace
+}  // namespace tessera
