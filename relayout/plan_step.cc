@@ -240,8 +240,14 @@ Difference difference(const Layout& from, const Layout& to) {
   const Cuts cuts(from, to);
   Difference result;
   for (int dim = 0; dim < from.rank(); ++dim) {
-    const Parts before = cuts.cut(from.dim_axes()[dim]);
-    const Parts after = cuts.cut(to.dim_axes()[dim]);
+    Parts before = cuts.cut(from.dim_axes()[dim]);
+    Parts after = cuts.cut(to.dim_axes()[dim]);
+    // Equal numbers of shards are equal grids: a common end, too, stays in place.
+    const bool one_grid = from.num_shards(dim) == to.num_shards(dim);
+    while (one_grid && !before.empty() && !after.empty() && before.back() == after.back()) {
+      before.pop_back();
+      after.pop_back();
+    }
     const auto [gone, come] =
         std::mismatch(before.begin(), before.end(), after.begin(), after.end());
     result.gone.emplace_back(gone, before.end());
