@@ -231,8 +231,12 @@ struct Difference {
   std::vector<Parts> come;
   Parts concerned;  // Both, mesh order; axes that are not aligned whole.
 
-  bool nothing_comes() const {
-    return std::all_of(come.begin(), come.end(), [](const Parts& parts) { return parts.empty(); });
+  bool nothing_goes() const { return all_empty(gone); }
+  bool nothing_comes() const { return all_empty(come); }
+
+  static bool all_empty(const std::vector<Parts>& lists) {
+    return std::all_of(lists.begin(), lists.end(),
+                       [](const Parts& parts) { return parts.empty(); });
   }
 };
 
@@ -295,6 +299,7 @@ bool same_grid(const Layout& from, const Layout& to) {
 StepKind kind_of_move(const Moves& moves, const Difference* change) {
   const Layout& from = moves.from().layout();
   const Layout& to = moves.to().layout();
+  if (change != nullptr && change->nothing_goes()) return StepKind::kSlice;
   if (!moves.any_remote()) return StepKind::kSlice;
   if (change != nullptr && change->nothing_comes()) return StepKind::kAllGather;
   if (change != nullptr && is_all_to_all(from, to, *change, moves.from().shape())) {
