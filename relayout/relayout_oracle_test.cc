@@ -236,7 +236,7 @@ TEST(RandomRelayoutTest, TheValueSurvivesBetweenAnyTwoMeshes) {
   SCOPED_TRACE(absl::StrCat("TESSERA_TEST_SEED=", seed));
   Sampler sampler(seed);
   Totals totals;
-  for (; totals.checked < 6000; ++totals.checked) {
+  for (; totals.checked < 3000; ++totals.checked) {
     const int rank = sampler.below(4);
     const Mesh old_mesh = sampler.mesh();
     const Mesh new_mesh = sampler.below(2) == 0 ? old_mesh : sampler.mesh();
