@@ -43,17 +43,17 @@ struct FaultPoints {
 };
 
 struct ClientOptions {
-  std::string coordinator;  // "host:port"; empty: from the environment; none there: one client
-  std::optional<int> client_id;    // unset: from the environment
-  std::optional<int> num_clients;  // unset: from the environment
-  int num_local_devices = 0;       // 0: $TESSERA_LOCAL_DEVICES, else 1
+  std::string coordinator = {};  // "host:port"; empty: from the environment; none there: one client
+  std::optional<int> client_id = {};    // unset: from the environment
+  std::optional<int> num_clients = {};  // unset: from the environment
+  int num_local_devices = 0;            // 0: $TESSERA_LOCAL_DEVICES, else 1
   DeviceType device_type = DeviceType::kCpu;
   std::string backend = "auto";  // "auto" or "host"; "ucx" and "nccl" are Unimplemented
-  std::string token;             // job token; empty: $TESSERA_TOKEN
+  std::string token = {};        // job token; empty: $TESSERA_TOKEN
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
   absl::Duration heartbeat_interval = absl::Milliseconds(500);   // lost after three missed ones
-  std::shared_ptr<const FaultPoints> faults;
+  std::shared_ptr<const FaultPoints> faults = {};
 };
 
 class Client {
@@ -88,6 +88,9 @@ class Client {
   // same, both up to the timeout. Then pending work is Cancelled. The second call returns at once.
   Status shutdown(absl::Duration timeout = absl::Seconds(30));
 
+  // What Mesh::with_runtime() takes to make an abstract mesh live without the agreement of
+  // create_mesh().
+  std::shared_ptr<MeshRuntime> runtime_of_meshes() const;
   // For the layers of dtensor/.
   const std::shared_ptr<Runtime>& runtime() const { return runtime_; }
 

@@ -192,8 +192,7 @@ DTensor from_function(const Shape& shape, LayoutArg layout,
 // The tensor whose shard on each local device, by ordinal, is given: of a partial layout, its
 // term. Replicas must be equal; those of this client are compared. TF DTensor: pack.
 template <Element T>
-DTensor from_shards(const Shape& shape, LayoutArg layout,
-                    absl::Span<const HostTensor<T>> local) {
+DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostTensor<T>> local) {
   std::vector<std::vector<uint8_t>> bools;  // vector<bool> has no array of bool to point at
   bools.reserve(local.size());
   std::vector<internal::RawHostShard> raw;

@@ -24,8 +24,8 @@ struct EigenMap {
                                                                              const Shape& shape) {
     return {data, eigen_sizes<Rank>(shape)};
   }
-  static Eigen::TensorMap<Eigen::Tensor<T, Rank, Eigen::RowMajor>> map_mutable(
-      T* data, const Shape& shape) {
+  static Eigen::TensorMap<Eigen::Tensor<T, Rank, Eigen::RowMajor>> map_mutable(T* data,
+                                                                               const Shape& shape) {
     return {data, eigen_sizes<Rank>(shape)};
   }
 };

@@ -95,8 +95,8 @@ class LocalContext {
 class LocalFn {
  public:
   template <class Fn>
-    requires std::is_invocable_v<Fn&, LocalContext&>
-  LocalFn(Fn fn)  // NOLINT: a lambda is what callers pass
+  requires std::is_invocable_v<Fn&, LocalContext&> LocalFn(
+      Fn fn)  // NOLINT: a lambda is what callers pass
       : run_([fn = std::move(fn)](LocalContext& local) mutable -> Status {
           if constexpr (std::is_same_v<std::invoke_result_t<Fn&, LocalContext&>, void>) {
             fn(local);

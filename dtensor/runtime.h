@@ -25,9 +25,11 @@
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
 #include "device/cpu/arena.h"
+#include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "device/stream.h"
 #include "dtensor/client.h"
+#include "dtensor/program.h"
 #include "job/coordinator.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
@@ -66,23 +68,25 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Stream& stream(int ordinal) { return *streams_[ordinal]; }
   ArenaPool& pool() { return *pool_; }
 
-  // The plan of a relayout; made once for equal arguments.
-  StatusOr<RelayoutPlan> plan(const Layout& from, const Layout& to, const Shape& shape,
-                              DType dtype);
+  // What this client does in a relayout; made once for equal arguments.
+  StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const Layout& from,
+                                                                    const Layout& to,
+                                                                    const Shape& shape,
+                                                                    DType dtype);
   // Numbers the operations of this client, equal on all clients of an SPMD program.
   uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
  private:
-  struct PlanKey {
+  struct ProgramKey {
     Layout from;
     Layout to;
     Shape shape;
     DType dtype;
-    friend bool operator==(const PlanKey& a, const PlanKey& b) {
+    friend bool operator==(const ProgramKey& a, const ProgramKey& b) {
       return a.dtype == b.dtype && a.shape == b.shape && a.from == b.from && a.to == b.to;
     }
     template <typename H>
-    friend H AbslHashValue(H h, const PlanKey& key) {
+    friend H AbslHashValue(H h, const ProgramKey& key) {
       return H::combine(std::move(h), key.from, key.to, key.shape, key.dtype);
     }
   };
@@ -91,6 +95,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Status start_devices(absl::Time deadline);
   // Waits until all streams are idle; false at the deadline.
   bool drain(absl::Time deadline);
+  // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
   void stop();
 
   const ClientOptions options_;
@@ -99,15 +104,15 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<host::HostLink> link_;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<CpuStream>> streams_;
   std::unique_ptr<host::HostBackend> backend_;
   std::atomic<uint64_t> op_number_{0};
 
   std::mutex shutdown_mutex_;  // serialises shutdown()
   std::atomic<bool> open_{false};
 
-  std::mutex plans_mutex_;  // guards plans_
-  absl::flat_hash_map<PlanKey, RelayoutPlan> plans_;
+  std::mutex programs_mutex_;  // guards programs_
+  absl::flat_hash_map<ProgramKey, std::shared_ptr<const RelayoutProgram>> programs_;
 };
 
 }  // namespace tessera

@@ -101,6 +101,10 @@ struct CoordinatorOptions {
 //   Unauthenticated   a wrong token
 StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOptions& options);
 
+// Whether a service or a connection of this process has started gRPC: forking is unsafe from then
+// on.
+bool coordinator_service_was_used();
+
 }  // namespace tessera
 
 #endif  // TESSERA_JOB_COORDINATOR_H_

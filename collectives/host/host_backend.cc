@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/host/host_group.h"
-#include "device/cpu/cpu_stream.h"
 
 namespace tessera::host {
 namespace {
@@ -32,10 +31,17 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
   link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
 }
 
-HostBackend::~HostBackend() {
+HostBackend::~HostBackend() { stop(); }
+
+void HostBackend::stop() {
   link_.set_lost_listener(nullptr);
-  receive_streams_.clear();
-  for (auto& [key, group] : groups_) group->forget_ops();
+  for (const std::unique_ptr<CpuStream>& stream : receive_streams_) {
+    if (stream != nullptr) stream->stop();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [key, group] : groups_) {
+    if (group != nullptr) group->forget_ops();
+  }
 }
 
 StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {
@@ -83,7 +89,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> 
 
 Stream& HostBackend::receive_stream(int ordinal) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<Stream>& stream = receive_streams_[ordinal];
+  std::unique_ptr<CpuStream>& stream = receive_streams_[ordinal];
   if (stream == nullptr) stream = std::make_unique<CpuStream>(nullptr);
   return *stream;
 }

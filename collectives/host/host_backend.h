@@ -32,6 +32,7 @@
 #include "collectives/group.h"
 #include "collectives/host/host_link.h"
 #include "device/cpu/arena.h"
+#include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "device/stream.h"
 
@@ -42,10 +43,13 @@ class HostGroup;
 class HostBackend {
  public:
   // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
-  // `link` and the streams must outlive the backend; the streams must be idle when it goes.
+  // `link` and the streams must outlive the backend; call stop() before it goes.
   HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
               std::vector<Stream*> streams, absl::Duration collective_timeout);
   ~HostBackend();
+
+  // Ends the threads of the backend; its groups stay valid. The streams must be stopped already.
+  void stop();
 
   // The group of these devices; calls with the same list share one. Local: no communication.
   // InvalidArgument for an empty list, an unknown or repeated device; Unavailable if the client of
@@ -71,7 +75,7 @@ class HostBackend {
 
   std::mutex mutex_;  // guards what follows
   std::map<std::pair<uint64_t, std::vector<int>>, std::shared_ptr<HostGroup>> groups_;
-  std::vector<std::unique_ptr<Stream>> receive_streams_;
+  std::vector<std::unique_ptr<CpuStream>> receive_streams_;
 };
 
 }  // namespace tessera::host

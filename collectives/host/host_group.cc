@@ -211,8 +211,8 @@ Status HostGroup::local_error(HostOp& op) {
 Status HostGroup::meet_and_move(HostOp& op) {
   CollectiveCall& call = op.call_;
   const absl::Time start = absl::Now();
-  const absl::Time deadline = call.deadline.value_or(
-      start + call.timeout.value_or(backend_.collective_timeout_));
+  const absl::Time deadline =
+      call.deadline.value_or(start + call.timeout.value_or(backend_.collective_timeout_));
   const Rendezvous::Op meeting =
       describe(op, call.deadline.has_value() ? op.created_ : start, deadline);
   // What this member alone knows to be wrong becomes the verdict of all, before they wait.

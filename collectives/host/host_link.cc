@@ -118,18 +118,21 @@ StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
   return link;
 }
 
-HostLink::~HostLink() {
+HostLink::~HostLink() { close(); }
+
+void HostLink::close() {
   pool_->set_arena_callback(nullptr).IgnoreError();
   if (server_.joinable()) {
     const uint64_t one = 1;
     (void)!write(stop_event_, &one, sizeof one);
     server_.join();
   }
+  std::lock_guard<std::mutex> lock(mutex_);
   for (Peer& peer : peers_) {
-    if (peer.socket >= 0) close(peer.socket);
+    if (peer.socket >= 0) ::close(std::exchange(peer.socket, -1));
   }
-  for (int fd : {listen_socket_, epoll_, stop_event_}) {
-    if (fd >= 0) close(fd);
+  for (int* fd : {&listen_socket_, &epoll_, &stop_event_}) {
+    if (*fd >= 0) ::close(std::exchange(*fd, -1));
   }
 }
 
@@ -183,7 +186,7 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
     if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
       const Status error =
           system_error(absl::StrCat("cannot reach ", member(peer).to_string(), " on this host"));
-      if (fd >= 0) close(fd);
+      if (fd >= 0) ::close(fd);
       return error;
     }
     TESSERA_RETURN_IF_ERROR(greet(fd));
@@ -274,7 +277,7 @@ void HostLink::serve() {
     if (!receive(event.data.fd, &client)) {
       epoll_ctl(epoll_, EPOLL_CTL_DEL, event.data.fd, nullptr);
       hang_up(client);
-      if (client < 0) close(event.data.fd);
+      if (client < 0) ::close(event.data.fd);
     }
   }
 }
@@ -282,7 +285,7 @@ void HostLink::serve() {
 void HostLink::accept_peer() {
   const int socket = accept4(listen_socket_, nullptr, nullptr, SOCK_CLOEXEC);
   if (socket < 0) return;
-  if (!greet(socket).ok()) close(socket);
+  if (!greet(socket).ok()) ::close(socket);
 }
 
 bool HostLink::receive(int socket, int* client) {
@@ -310,7 +313,7 @@ bool HostLink::receive(int socket, int* client) {
     std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
   }
   if (received != sizeof message) {
-    if (fd >= 0) close(fd);
+    if (fd >= 0) ::close(fd);
     return false;
   }
   return take_message(socket, client, message, fd);

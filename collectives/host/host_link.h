@@ -69,6 +69,8 @@ class HostLink {
   Status client_status(int client) const;
   bool any_lost() const { return num_lost_.load(std::memory_order_acquire) > 0; }
 
+  // Ends the thread and closes the sockets; memory stays mapped.
+  void close();
   // Says goodbye, so that the hang-up that follows is no loss.
   void leave();
 

@@ -9,22 +9,28 @@ CpuStream::CpuStream(StreamObserver* observer) : observer_(observer) {
   worker_ = std::thread([this] { run(); });
 }
 
-CpuStream::~CpuStream() {
+CpuStream::~CpuStream() { stop(); }
+
+void CpuStream::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
   work_added_.notify_one();
-  worker_.join();
+  if (worker_.joinable()) worker_.join();
 }
 
 void CpuStream::enqueue(std::string label, Task task) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    queue_.push_back({std::move(label), std::move(task)});
-    ++num_enqueued_;
+    if (!stopping_) {
+      queue_.push_back({std::move(label), std::move(task)});
+      ++num_enqueued_;
+      work_added_.notify_one();
+      return;
+    }
   }
-  work_added_.notify_one();
+  task().IgnoreError();
 }
 
 Status CpuStream::sync() {

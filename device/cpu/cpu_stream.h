@@ -23,8 +23,10 @@ class CpuStream : public Stream {
  public:
   // `observer` may be null; it must outlive the stream.
   explicit CpuStream(StreamObserver* observer);
-  // Runs what is queued, then joins the worker.
   ~CpuStream() override;
+
+  // Runs what is queued, then ends the worker; what is enqueued later runs on the caller's thread.
+  void stop();
 
   void enqueue(std::string label, Task task) override;
   Status sync() override;

@@ -55,10 +55,10 @@ inline void PrintTo(const Status& status, std::ostream* out) { *out << status.To
 }  // namespace absl
 
 // For a StatusOr that the test cannot go on without: declares `target`, or fails the test.
-#define TESSERA_ASSERT_OK_AND_ASSIGN(target, expression)                             \
-  auto TESSERA_CONCAT_(tessera_or_, __LINE__) = (expression);                        \
-  ASSERT_TRUE(TESSERA_CONCAT_(tessera_or_, __LINE__).ok())                           \
-      << TESSERA_CONCAT_(tessera_or_, __LINE__).status();                            \
+#define TESSERA_ASSERT_OK_AND_ASSIGN(target, expression)      \
+  auto TESSERA_CONCAT_(tessera_or_, __LINE__) = (expression); \
+  ASSERT_TRUE(TESSERA_CONCAT_(tessera_or_, __LINE__).ok())    \
+      << TESSERA_CONCAT_(tessera_or_, __LINE__).status();     \
   target = *std::move(TESSERA_CONCAT_(tessera_or_, __LINE__))
 
 #endif  // TESSERA_TESTS_SUPPORT_MATCHERS_H_

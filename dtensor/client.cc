@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/client.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/runtime.h"
+
+namespace tessera {
+
+StatusOr<Client> Client::connect(const ClientOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Runtime::connect(options));
+  return Client(std::move(runtime));
+}
+
+int Client::client_id() const { return runtime_->client_id(); }
+
+int Client::num_clients() const { return runtime_->num_clients(); }
+
+absl::Span<const Device> Client::devices() const { return runtime_->devices(); }
+
+absl::Span<const Device> Client::local_devices() const { return runtime_->local_devices(); }
+
+StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> local_device) const {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend, runtime_->group(device_ids));
+  std::vector<int> positions;  // in the group, of this client's devices
+  for (size_t i = 0; i < device_ids.size(); ++i) {
+    const Device& device = runtime_->devices()[device_ids[i]];
+    if (device.client_id != client_id()) continue;
+    if (!local_device.has_value() || device.ordinal == *local_device) {
+      positions.push_back(static_cast<int>(i));
+    }
+  }
+  if (positions.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group of devices ", absl::StrJoin(device_ids, ", "), " has ", positions.size(),
+        local_device.has_value() ? absl::StrCat(" devices with local ordinal ", *local_device)
+                                 : std::string(" local devices"),
+        " of client ", client_id(), "; name one local device that belongs to it"));
+  }
+  // The group's calls run on the runtime's streams: it must not go before the group does.
+  struct Held {
+    std::shared_ptr<Runtime> runtime;
+    std::shared_ptr<GroupBackend> backend;
+  };
+  auto held = std::make_shared<Held>(Held{runtime_, std::move(backend)});
+  GroupBackend* const raw = held->backend.get();
+  return Group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0]);
+}
+
+StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> axes,
+                              int local_device) const {
+  const absl::Span<const Device> local = local_devices();
+  if (local_device < 0 || local_device >= static_cast<int>(local.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("local device ", local_device,
+                                                   " does not exist; client ", client_id(),
+                                                   " has 0 to ", local.size() - 1));
+  }
+  const int id = local[local_device].id;
+  const std::optional<int64_t> position = mesh.position_of_device(id);
+  if (!position.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("device ", id, " does not belong to mesh ",
+                                                   mesh.to_string(),
+                                                   "; name a local device that does"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> positions, mesh.group(*position, axes));
+  std::vector<int> device_ids;
+  for (const int64_t p : positions) device_ids.push_back(mesh.device_ids()[p]);
+  return group(std::move(device_ids), local_device);
+}
+
+std::shared_ptr<MeshRuntime> Client::runtime_of_meshes() const { return runtime_; }
+
+Status Client::sync_devices() { return runtime_->sync_devices(); }
+
+Status Client::shutdown(absl::Duration timeout) { return runtime_->shutdown(timeout); }
+
+StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes) {
+  std::vector<int> device_ids(client.devices().size());
+  std::iota(device_ids.begin(), device_ids.end(), 0);
+  return create_mesh(client, std::move(axes), std::move(device_ids));
+}
+
+StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
+                           std::vector<int> device_ids) {
+  return client.runtime()->make_mesh(std::move(axes), std::move(device_ids));
+}
+
+}  // namespace tessera

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/dtensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "collectives/host/kernels.h"
+#include "dtensor/tensor_rep.h"
+
+namespace tessera {
+namespace internal {
+
+std::shared_ptr<const Buffer> TensorRep::buffer_of(int ordinal) const {
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (devices[i].ordinal == ordinal) return buffers[i];
+  }
+  return nullptr;
+}
+
+StatusOr<TensorRep> new_tensor(DType dtype, const Shape& shape, LayoutArg layout) {
+  TESSERA_RETURN_IF_ERROR(layout.status());
+  auto runtime = std::dynamic_pointer_cast<Runtime>(layout->mesh().runtime());
+  if (runtime == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("mesh ", layout->mesh().to_string(),
+                     " is abstract: no devices stand behind it; make it with create_mesh(client, "
+                     "...) to hold tensors"));
+  }
+  TESSERA_RETURN_IF_ERROR(runtime->check_open());
+  TESSERA_RETURN_IF_ERROR(layout->validate_shape(shape));
+  if (layout->is_partial()) {
+    TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(layout->partial_op(), dtype),
+                                         absl::StrCat("layout ", layout->to_string())));
+  }
+  TensorRep rep;
+  rep.dtype = dtype;
+  rep.shape = shape;
+  rep.layout = *layout;
+  rep.devices = runtime->local_devices_of(layout->mesh());
+  rep.runtime = std::move(runtime);
+  return rep;
+}
+
+DTensor failed_tensor(DType dtype, const Shape& shape, LayoutArg layout, Status error) {
+  TensorRep rep;
+  rep.dtype = dtype;
+  rep.shape = shape;
+  if (layout.ok()) rep.layout = *layout;
+  rep.error = std::move(error);
+  return std::move(rep).into_tensor();
+}
+
+bool holds_value(const Layout& layout, int64_t position) {
+  if (!layout.is_partial()) return true;
+  const ReduceOp op = layout.partial_op();
+  return (op != ReduceOp::kSum && op != ReduceOp::kProd) || layout.partial_index(position) == 0;
+}
+
+void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count) {
+  visit_dtype(dtype, [&]<class T>() {
+    std::fill_n(reinterpret_cast<T*>(out), count, *static_cast<const T*>(element));
+  });
+}
+
+void fill_identity(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
+  visit_dtype(dtype, [&]<class T>() {
+    T identity = T(0);
+    if (op == ReduceOp::kProd) identity = T(1);
+    if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
+      using Limits = std::numeric_limits<T>;
+      identity = op == ReduceOp::kMax ? Limits::lowest() : Limits::max();
+      if constexpr (Limits::has_infinity) {
+        identity = op == ReduceOp::kMax ? T(-Limits::infinity()) : Limits::infinity();
+      }
+    }
+    fill_elements(dtype, &identity, out, count);
+  });
+}
+
+namespace {
+
+// Makes the local buffers: one for each distinct pair of box and (value or identity), shared by
+// the devices that hold equal ones. `make` starts what fills a buffer of the value, on the stream
+// of the first of those devices or at once; its error becomes the buffer's.
+template <class Make>
+DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
+  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
+  if (!rep.ok()) return failed_tensor(dtype, shape, layout, rep.status());
+  using BoxKey = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
+  std::map<std::pair<BoxKey, bool>, std::shared_ptr<const Buffer>> made;
+  for (const LocalDevice& device : rep->devices) {
+    const Box box = rep->box_of(device);
+    const bool is_value = holds_value(*rep->layout, device.position);
+    std::shared_ptr<const Buffer>& shared = made[{{box.offsets, box.sizes}, is_value}];
+    if (shared == nullptr) {
+      const int64_t count = box.num_elements();
+      StatusOr<std::shared_ptr<Buffer>> buffer =
+          Buffer::allocate(rep->runtime->pool(), count * dtype_size(dtype));
+      if (!buffer.ok()) {
+        shared = Buffer::failed(buffer.status());
+      } else if (is_value) {
+        make(rep->runtime->stream(device.ordinal), box, *buffer);
+        shared = *std::move(buffer);
+      } else {
+        fill_identity(dtype, layout->partial_op(), (*buffer)->mutable_data(), count);
+        (*buffer)->mutable_ready().set(absl::OkStatus());
+        shared = *std::move(buffer);
+      }
+    }
+    rep->buffers.push_back(shared);
+  }
+  return std::move(*rep).into_tensor();
+}
+
+// The flat index of the first element of each row of `box`, and where the row lies in the box.
+template <class Fn>
+void for_each_row(const Shape& shape, const Box& box, Fn&& fn) {
+  const int rank = static_cast<int>(shape.size());
+  if (box.is_empty()) return;
+  if (rank == 0) return fn(int64_t{0}, int64_t{0}, int64_t{1});
+  const int64_t row = box.sizes[rank - 1];
+  std::vector<int64_t> index(rank, 0);
+  for (int64_t done = 0; done < box.num_elements(); done += row) {
+    int64_t flat = 0;
+    for (int dim = 0; dim < rank; ++dim) flat = flat * shape[dim] + box.offsets[dim] + index[dim];
+    fn(flat, done, row);
+    for (int dim = rank - 2; dim >= 0 && ++index[dim] == box.sizes[dim]; --dim) index[dim] = 0;
+  }
+}
+
+}  // namespace
+
+DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* element) {
+  std::array<std::byte, 8> value;
+  std::memcpy(value.data(), element, dtype_size(dtype));
+  return create(dtype, shape, layout,
+                [&](Stream& stream, const Box& box, const std::shared_ptr<Buffer>& buffer) {
+                  stream.enqueue("full", [=, count = box.num_elements()] {
+                    fill_elements(dtype, value.data(), buffer->mutable_data(), count);
+                    buffer->mutable_ready().set(absl::OkStatus());
+                    return absl::OkStatus();
+                  });
+                });
+}
+
+DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
+  return create(dtype, shape, layout,
+                [&](Stream& stream, const Box& box, const std::shared_ptr<Buffer>& buffer) {
+                  stream.enqueue("iota", [dtype, shape, box, buffer] {
+                    visit_dtype(dtype, [&]<class T>() {
+                      T* out = reinterpret_cast<T*>(buffer->mutable_data());
+                      for_each_row(shape, box, [&](int64_t flat, int64_t first, int64_t count) {
+                        for (int64_t i = 0; i < count; ++i) out[first + i] = T(flat + i);
+                      });
+                    });
+                    buffer->mutable_ready().set(absl::OkStatus());
+                    return absl::OkStatus();
+                  });
+                });
+}
+
+DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements,
+                      const Shape& shape, LayoutArg layout) {
+  const Status shape_status = validate_shape(shape);
+  if (shape_status.ok() && num_elements != tessera::num_elements(shape)) {
+    return failed_tensor(dtype, shape, layout,
+                         absl::InvalidArgumentError(absl::StrCat(
+                             "from_host of shape ", shape_to_string(shape), " needs ",
+                             tessera::num_elements(shape), " elements, got ", num_elements)));
+  }
+  const Box whole = whole_box(shape);
+  return create(
+      dtype, shape, layout, [&](Stream&, const Box& box, const std::shared_ptr<Buffer>& buffer) {
+        host::copy_box(box, {values, whole}, {buffer->mutable_data(), box}, dtype_size(dtype));
+        buffer->mutable_ready().set(absl::OkStatus());
+      });
+}
+
+DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill) {
+  return create(dtype, shape, layout,
+                [&](Stream&, const Box& box, const std::shared_ptr<Buffer>& buffer) {
+                  if (!box.is_empty()) fill(box, buffer->mutable_data());
+                  buffer->mutable_ready().set(absl::OkStatus());
+                });
+}
+
+namespace {
+
+// What is wrong with the shards that a client gave.
+Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) {
+  if (local.size() != rep.devices.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("from_shards on client ", rep.runtime->client_id(), ": expected ",
+                     rep.devices.size(), " shards, one for each local device of ",
+                     rep.layout->mesh().to_string(), ", got ", local.size()));
+  }
+  for (size_t i = 0; i < local.size(); ++i) {
+    const Box box = rep.box_of(rep.devices[i]);
+    const std::string device =
+        absl::StrCat("from_shards: the shard of device ", rep.devices[i].device_id, " under ",
+                     rep.layout->to_string());
+    if (local[i].shape->size() != rep.shape.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(device, " has rank ", local[i].shape->size(),
+                                                     ", and the tensor has rank ",
+                                                     rep.shape.size()));
+    }
+    if (*local[i].shape != box.sizes) {
+      return absl::InvalidArgumentError(absl::StrCat(device, " has shape ",
+                                                     shape_to_string(*local[i].shape),
+                                                     "; expected ", shape_to_string(box.sizes)));
+    }
+    if (local[i].num_elements != box.num_elements()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(device, " has ", local[i].num_elements, " elements; its shape ",
+                       shape_to_string(box.sizes), " needs ", box.num_elements()));
+    }
+    const int64_t num_bytes = box.num_elements() * dtype_size(rep.dtype);
+    for (size_t j = 0; j < i; ++j) {
+      const LocalDevice& a = rep.devices[j];
+      const LocalDevice& b = rep.devices[i];
+      const bool replicas = rep.box_of(a) == box && rep.layout->partial_index(a.position) ==
+                                                        rep.layout->partial_index(b.position);
+      if (replicas && num_bytes > 0 && std::memcmp(local[i].data, local[j].data, num_bytes) != 0) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            device, " differs from that of device ", a.device_id, ", and both hold the same box ",
+            box.to_string(), "; replicas must be equal"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
+                        absl::Span<const RawHostShard> local) {
+  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
+  if (!rep.ok()) return failed_tensor(dtype, shape, layout, rep.status());
+  // Only this client sees its shards: the error goes into the buffers, so that the next collective
+  // tells the others.
+  const Status wrong = check_shards(*rep, local);
+  for (size_t i = 0; i < rep->devices.size(); ++i) {
+    if (!wrong.ok()) {
+      rep->buffers.push_back(Buffer::failed(wrong));
+      continue;
+    }
+    const int64_t num_bytes = local[i].num_elements * dtype_size(dtype);
+    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(rep->runtime->pool(), num_bytes);
+    if (!buffer.ok()) {
+      rep->buffers.push_back(Buffer::failed(buffer.status()));
+      continue;
+    }
+    if (num_bytes > 0) std::memcpy((*buffer)->mutable_data(), local[i].data, num_bytes);
+    (*buffer)->mutable_ready().set(absl::OkStatus());
+    rep->buffers.push_back(*std::move(buffer));
+  }
+  return std::move(*rep).into_tensor();
+}
+
+}  // namespace internal
+
+DType DTensor::dtype() const { return rep_->dtype; }
+
+const Shape& DTensor::shape() const { return rep_->shape; }
+
+const Layout& DTensor::layout() const {
+  if (rep_->layout.has_value()) return *rep_->layout;
+  static const Layout* const kNone =
+      new Layout(*Layout::replicated(*Mesh::create({{"none", 1}}), 0));
+  return *kNone;
+}
+
+Status DTensor::await() const {
+  Status first = rep_->error;
+  for (const std::shared_ptr<const Buffer>& buffer : rep_->buffers) {
+    first.Update(buffer->ready().wait());
+  }
+  return first;
+}
+
+Status DTensor::status() const {
+  Status first = rep_->error;
+  for (const std::shared_ptr<const Buffer>& buffer : rep_->buffers) {
+    first.Update(buffer->ready().status());
+  }
+  return first;
+}
+
+int DTensor::num_local_shards() const { return static_cast<int>(rep_->buffers.size()); }
+
+StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) const {
+  TESSERA_RETURN_IF_ERROR(rep_->error);
+  if (dtype != rep_->dtype) {
+    return absl::InvalidArgumentError(absl::StrCat("shard<", dtype_name(dtype), "> of a tensor of ",
+                                                   dtype_name(rep_->dtype),
+                                                   "; read it as its own dtype"));
+  }
+  if (local_device < 0 || local_device >= num_local_shards()) {
+    return absl::InvalidArgumentError(
+        num_local_shards() == 0
+            ? absl::StrCat("shard(", local_device, "): client ", rep_->runtime->client_id(),
+                           " holds no shard of a tensor on ", rep_->layout->mesh().to_string())
+            : absl::StrCat("shard(", local_device,
+                           ") is out of range; this client holds shards 0 "
+                           "to ",
+                           num_local_shards() - 1));
+  }
+  const std::shared_ptr<const Buffer>& buffer = rep_->buffers[local_device];
+  TESSERA_RETURN_IF_ERROR(buffer->ready().wait());
+  return internal::RawShard{rep_->box_of(rep_->devices[local_device]), buffer->data(), buffer};
+}
+
+StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
+  TESSERA_RETURN_IF_ERROR(rep_->error);
+  if (num_local_shards() == 0 || dtype != rep_->dtype) {
+    TESSERA_RETURN_IF_ERROR(dtype == rep_->dtype ? absl::OkStatus() : raw_shard(0, dtype).status());
+    return absl::FailedPreconditionError(absl::StrCat(
+        "to_host: client ", rep_->runtime->client_id(), " owns no device of ",
+        rep_->layout->mesh().to_string(), "; relayout to a mesh that it belongs to first"));
+  }
+  if (rep_->layout->is_fully_replicated()) return raw_shard(0, dtype);
+  // One copy a client is enough: the first device of each client in the mesh gets it.
+  std::map<int, int> first_device;
+  for (const int id : rep_->layout->mesh().device_ids()) {
+    const auto [it, inserted] =
+        first_device.try_emplace(rep_->runtime->devices()[id].client_id, id);
+    it->second = std::min(it->second, id);
+  }
+  std::vector<int> ids;
+  for (const auto& [client, id] : first_device) ids.push_back(id);
+  TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
+                           Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
+  const DTensor whole = relayout(*this, Layout::replicated(clients.with_runtime(rep_->runtime),
+                                                           static_cast<int>(rep_->shape.size())));
+  return whole.raw_shard(0, dtype);
+}
+
+}  // namespace tessera

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/local_map.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/tensor_rep.h"
+
+namespace tessera {
+namespace {
+
+using internal::TensorRep;
+
+Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const TensorRep& in = inputs[i].rep();
+    TESSERA_RETURN_IF_ERROR(in.error);
+    for (const LocalDevice& device : out.devices) {
+      if (in.runtime == out.runtime && in.buffer_of(device.ordinal) != nullptr) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("local_map: input ", i, " lies on ", in.layout->mesh().to_string(),
+                       ", where device ", device.device_id, " of the output's mesh ",
+                       out.layout->mesh().to_string(), " holds no shard; relayout it first"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool LocalContext::check_input(int index, DType dtype) {
+  if (index < 0 || index >= num_inputs()) {
+    error_.Update(absl::InvalidArgumentError(
+        absl::StrCat("input ", index, " does not exist; there are ", num_inputs(), " inputs")));
+    return false;
+  }
+  if (input_dtypes_[index] == dtype) return true;
+  error_.Update(
+      absl::InvalidArgumentError(absl::StrCat("input ", index, " read as ", dtype_name(dtype),
+                                              ", and it is ", dtype_name(input_dtypes_[index]))));
+  return false;
+}
+
+bool LocalContext::check_output(DType dtype) {
+  if (output_dtype_ == dtype) return true;
+  error_.Update(absl::InvalidArgumentError(absl::StrCat(
+      "output written as ", dtype_name(dtype), ", and it is ", dtype_name(output_dtype_))));
+  return false;
+}
+
+DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+                  absl::Span<const DTensor> inputs, LocalFn fn) {
+  StatusOr<TensorRep> out = internal::new_tensor(out_dtype, out_shape, out_layout);
+  Status status = out.status();
+  if (status.ok()) status = check_inputs(*out, inputs);
+  if (!status.ok()) return internal::failed_tensor(out_dtype, out_shape, out_layout, status);
+  for (const LocalDevice& device : out->devices) {
+    auto context = std::make_shared<LocalContext>();
+    context->device_id_ = device.device_id;
+    context->coordinates_ = out_layout->mesh().coordinates(device.position);
+    context->output_box_ = out->box_of(device);
+    context->output_dtype_ = out_dtype;
+    for (const DTensor& input : inputs) {
+      const TensorRep& in = input.rep();
+      const int64_t position = *in.layout->mesh().position_of_device(device.device_id);
+      context->inputs_.push_back(
+          {in.layout->box(in.shape, position), nullptr, in.buffer_of(device.ordinal)});
+      context->input_dtypes_.push_back(in.dtype);
+    }
+    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(
+        out->runtime->pool(), context->output_box_.num_elements() * dtype_size(out_dtype));
+    if (!buffer.ok()) {
+      out->buffers.push_back(Buffer::failed(buffer.status()));
+      continue;
+    }
+    out->buffers.push_back(*buffer);
+    out->runtime->stream(device.ordinal)
+        .enqueue("local_map", [context, fn, result = *buffer]() -> Status {
+          Status status;
+          for (internal::RawShard& input : context->inputs_) {
+            status.Update(input.buffer->ready().wait());
+            input.data = input.buffer->data();
+          }
+          if (status.ok()) {
+            context->output_ = result->mutable_data();
+            status = fn(*context);
+            status.Update(context->error_);
+            status =
+                with_context(status, absl::StrCat("local_map on device ", context->device_id_));
+          }
+          result->mutable_ready().set(status);
+          return status;
+        });
+  }
+  return std::move(*out).into_tensor();
+}
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime.h"
+
+namespace tessera {
+namespace {
+
+bool is_reduction(StepKind kind) {
+  return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
+}
+
+int position_of(absl::Span<const int> group, int device_id) {
+  return static_cast<int>(std::find(group.begin(), group.end(), device_id) - group.begin());
+}
+
+// The call of a device that meets others in this step.
+StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, absl::Span<const int> group,
+                                   int device_id, const DeviceStep& row) {
+  CollectiveCall call;
+  call.dtype = dtype;
+  if (row.old_box.has_value()) call.in_box = *row.old_box;
+  if (row.new_box.has_value()) call.out_box = *row.new_box;
+  call.in_count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
+  call.out_count = row.new_box.has_value() ? row.new_box->num_elements() : 0;
+  if (!is_reduction(step.kind())) {
+    call.kind = OpKind::kExchange;
+    for (const Pull& pull : row.pulls) {
+      call.pulls.push_back({position_of(group, pull.source_device), pull.source_box, pull.box});
+    }
+    return call;
+  }
+  call.reduction = step.op();
+  const std::vector<int> terms = step.terms(device_id);
+  // Terms are added in group order: the plan lists both ascending.
+  if (!terms.empty() && !std::equal(terms.begin(), terms.end(), group.begin(), group.end())) {
+    return absl::InternalError(absl::StrCat(
+        "plan step ", step.to_string(), ": the terms of device ", device_id, " are not its group"));
+  }
+  if (step.kind() == StepKind::kAllReduce) {
+    call.kind = OpKind::kAllReduce;
+    call.count = call.in_count;
+    return call;
+  }
+  call.kind = OpKind::kReduceBoxes;
+  for (size_t k = 0; k < group.size(); ++k) {
+    call.pulls.push_back({static_cast<int>(k), *step.old_box(group[k]), {}});
+  }
+  return call;
+}
+
+StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step,
+                              const Device& device) {
+  DeviceStep row;
+  row.ordinal = device.ordinal;
+  row.old_box = step.old_box(device.id);
+  row.new_box = step.new_box(device.id);
+  row.pulls = step.pulls(device.id);
+  if (step.kind() == StepKind::kExpand) row.fill = step.op();
+  const std::vector<int> group = step.group(device.id);
+  if (group.size() > 1) {
+    TESSERA_ASSIGN_OR_RETURN(row.group, runtime.group(group));
+    row.position = position_of(group, device.id);
+    TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, plan.dtype(), group, device.id, row));
+    row.call.detail = absl::StrCat(plan.to_string(), " / ", step.to_string());
+    row.call.detail_field = "layouts";
+    return row;
+  }
+  // A reduction of one term, or a move without peers, is a copy.
+  if (is_reduction(step.kind()) && row.new_box.has_value() && !row.new_box->is_empty()) {
+    row.pulls = {{device.id, *row.old_box, *row.new_box}};
+  }
+  row.keeps_buffer = row.old_box.has_value() && row.new_box == row.old_box &&
+                     row.pulls.size() == 1 && row.pulls[0].box == *row.new_box;
+  return row;
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime& runtime,
+                                                                         RelayoutPlan plan) {
+  auto program = std::make_shared<RelayoutProgram>(RelayoutProgram{std::move(plan), {}});
+  for (const PlanStep& step : program->plan.steps()) {
+    std::vector<DeviceStep>& rows = program->steps.emplace_back();
+    for (const Device& device : runtime.local_devices()) {
+      const bool takes_part = step.from().mesh().position_of_device(device.id).has_value() ||
+                              step.to().mesh().position_of_device(device.id).has_value();
+      if (!takes_part) continue;
+      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(runtime, program->plan, step, device));
+      rows.push_back(std::move(row));
+    }
+  }
+  return program;
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RelayoutProgram: a RelayoutPlan made ready to run by this client's devices. Internal to dtensor/.
+//
+// The rows of the local devices are taken from the plan once, with the groups that they meet in;
+// running it only allocates the outputs and enqueues. Immutable, shared, cached by Runtime.
+#ifndef TESSERA_DTENSOR_PROGRAM_H_
+#define TESSERA_DTENSOR_PROGRAM_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/shape.h"
+#include "base/status.h"
+#include "collectives/call.h"
+#include "collectives/group.h"
+#include "relayout/plan.h"
+
+namespace tessera {
+
+class Runtime;
+
+// What one local device does in one step.
+struct DeviceStep {
+  int ordinal = 0;
+  std::optional<Box> old_box;
+  std::optional<Box> new_box;
+  // The device already holds its new box, and nobody needs it: the buffer is passed on.
+  bool keeps_buffer = false;
+  // Null: the step is local to the device, and `pulls` are from its own buffer.
+  std::shared_ptr<GroupBackend> group;
+  int position = 0;     // in the group
+  CollectiveCall call;  // but for buffers and label
+  std::vector<Pull> pulls;
+  // Of an expansion: what is not pulled is the identity of this reduction.
+  std::optional<ReduceOp> fill;
+};
+
+struct RelayoutProgram {
+  RelayoutPlan plan;
+  std::vector<std::vector<DeviceStep>> steps;  // by step of the plan, by local device
+
+  static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,
+                                                                 RelayoutPlan plan);
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_PROGRAM_H_

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/runtime.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/format.h"
+#include "device/completion.h"
+#include "device/cpu/cpu_stream.h"
+#include "job/environment.h"
+#include "job/host.h"
+
+namespace tessera {
+namespace {
+
+// A waiter that finds the deadline passed lets the device's own thread notice it first: its text
+// then counts this client among those that arrived.
+constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
+
+Status check_supported(const ClientOptions& options) {
+  if (options.device_type != DeviceType::kCpu) {
+    return absl::UnimplementedError(
+        "device_type kCuda is not supported by this build; use DeviceType::kCpu");
+  }
+  if (options.backend == "ucx" || options.backend == "nccl") {
+    return absl::UnimplementedError(absl::StrCat("backend \"", options.backend,
+                                                 "\" is not there yet; use \"auto\" or \"host\""));
+  }
+  if (options.backend != "auto" && options.backend != "host") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("backend \"", options.backend,
+                     "\" is unknown; use \"auto\", \"host\", \"ucx\" or \"nccl\""));
+  }
+  if (options.num_local_devices < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num_local_devices is ", options.num_local_devices, "; give 1 or more, or 0 for default"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
+  TESSERA_RETURN_IF_ERROR(check_supported(options));
+  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  TESSERA_ASSIGN_OR_RETURN(const JobEnvironment job,
+                           read_job_environment({.coordinator = options.coordinator,
+                                                 .client_id = options.client_id,
+                                                 .num_clients = options.num_clients,
+                                                 .num_local_devices = options.num_local_devices,
+                                                 .token = options.token}));
+  std::shared_ptr<Runtime> runtime(new Runtime(options));
+  CoordinatorOptions coordinator;
+  coordinator.address = job.coordinator;
+  coordinator.token = job.token;
+  coordinator.num_clients = job.num_clients;
+  coordinator.self = describe_this_process();
+  coordinator.self.client_id = job.client_id;
+  coordinator.self.num_local_devices = job.num_local_devices;
+  coordinator.self.device_type = "cpu";
+  coordinator.connect_timeout = options.connect_timeout;
+  coordinator.heartbeat_interval = options.heartbeat_interval;
+  TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
+  TESSERA_RETURN_IF_ERROR(runtime->start_devices(deadline));
+  runtime->open_ = true;
+  return runtime;
+}
+
+Status Runtime::start_devices(absl::Time deadline) {
+  for (const MemberInfo& member : coordinator_->members()) {
+    for (int ordinal = 0; ordinal < member.num_local_devices; ++ordinal) {
+      Device device;
+      device.id = static_cast<int>(devices_.size());
+      device.client_id = member.client_id;
+      device.ordinal = ordinal;
+      device.host = member.host;
+      devices_.push_back(device);
+      if (member.client_id == client_id()) local_devices_.push_back(device);
+    }
+  }
+  pool_ = ArenaPool::create();
+  TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
+  std::vector<Stream*> streams;
+  for (const Device& device : local_devices_) {
+    streams_.push_back(std::make_unique<CpuStream>(link_->observer(device.ordinal)));
+    streams.push_back(streams_.back().get());
+  }
+  backend_ = std::make_unique<host::HostBackend>(*link_, pool_, devices_, std::move(streams),
+                                                 options_.collective_timeout);
+  coordinator_->set_lost_callback([link = link_.get()](int client, const Status& reason) {
+    link->report_lost(client, reason);
+  });
+  return absl::OkStatus();
+}
+
+Runtime::~Runtime() {
+  if (open_) stop();
+}
+
+Status Runtime::check_open() const {
+  if (open_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("client ", client_id(), " has shut down; connect a new client first"));
+}
+
+std::vector<LocalDevice> Runtime::local_devices_of(const Mesh& mesh) const {
+  std::vector<LocalDevice> result;
+  for (const Device& device : local_devices_) {
+    if (const std::optional<int64_t> position = mesh.position_of_device(device.id)) {
+      result.push_back({device.ordinal, device.id, *position});
+    }
+  }
+  return result;
+}
+
+StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids) {
+  TESSERA_RETURN_IF_ERROR(check_open());
+  for (const int id : device_ids) {
+    if (id >= static_cast<int>(devices_.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("a mesh names device ", id, "; the job has ",
+                                                     devices_.size(), " devices, 0 to ",
+                                                     devices_.size() - 1));
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(Mesh mesh, Mesh::create(std::move(axes), std::move(device_ids)));
+  std::set<int> owners;
+  for (const int id : mesh.device_ids()) owners.insert(devices_[id].client_id);
+  if (owners.count(client_id()) > 0 && owners.size() > 1) {
+    const std::vector<int> participants(owners.begin(), owners.end());
+    TESSERA_RETURN_IF_ERROR(coordinator_->check_in(
+        absl::StrCat("create_mesh of clients ", absl::StrJoin(participants, ", ")),
+        mesh.to_string(), participants, absl::Now() + options_.connect_timeout));
+  }
+  return mesh.with_runtime(shared_from_this());
+}
+
+Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
+                        std::optional<absl::Duration> timeout) {
+  TESSERA_RETURN_IF_ERROR(check_open());
+  const std::vector<LocalDevice> local = local_devices_of(mesh);
+  if (local.empty()) return absl::OkStatus();
+  const absl::Time deadline = timeout.has_value() ? absl::Now() + *timeout : absl::InfiniteFuture();
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<GroupBackend> group,
+                           this->group(mesh.device_ids()));
+  struct Arrival {
+    Work work;
+    std::shared_ptr<Buffer> sum;
+  };
+  std::vector<Arrival> arrivals;
+  for (const LocalDevice& device : local) {
+    // The tensor behind the barrier: int32 of the mesh's shape, fully sharded, one 1 a device.
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> one,
+                             Buffer::allocate(*pool_, sizeof(int32_t)));
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> sum,
+                             Buffer::allocate(*pool_, sizeof(int32_t)));
+    const bool has_fault = options_.faults != nullptr && options_.faults->barrier_term;
+    *reinterpret_cast<int32_t*>(one->mutable_data()) =
+        has_fault ? options_.faults->barrier_term(device.device_id) : 1;
+    one->mutable_ready().set(absl::OkStatus());
+    CollectiveCall call;
+    call.kind = OpKind::kBarrier;
+    call.dtype = DType::kInt32;
+    call.count = call.in_count = call.out_count = 1;
+    call.in = one->data();
+    call.out = sum->mutable_data();
+    call.in_buffer = one;
+    call.out_buffer = sum;
+    call.detail = absl::StrCat("\"", name, "\"");
+    call.detail_field = "name";
+    call.label = absl::StrCat("barrier \"", name, "\" on ", mesh.to_string());
+    if (timeout.has_value()) call.deadline = deadline;
+    const int position = static_cast<int>(device.position);
+    arrivals.push_back({group->start(position, std::move(call)), std::move(sum)});
+  }
+  for (const Arrival& arrival : arrivals) {
+    TESSERA_RETURN_IF_ERROR(timeout.has_value()
+                                ? arrival.work.wait(deadline + kDeadlineGrace - absl::Now())
+                                : arrival.work.await());
+  }
+  const int32_t sum = *reinterpret_cast<const int32_t*>(arrivals[0].sum->data());
+  if (sum != mesh.size()) {
+    return absl::InternalError(absl::StrCat("barrier \"", name, "\" on ", mesh.to_string(),
+                                            ": the devices add up to ", sum, ", not to ",
+                                            mesh.size(), "; this is a bug of Tessera"));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::shared_ptr<GroupBackend>> Runtime::group(absl::Span<const int> device_ids) {
+  TESSERA_RETURN_IF_ERROR(check_open());
+  return backend_->group(device_ids);
+}
+
+Status Runtime::sync_devices() {
+  TESSERA_RETURN_IF_ERROR(check_open());
+  Status first;
+  for (const std::unique_ptr<CpuStream>& stream : streams_) first.Update(stream->sync());
+  return first;
+}
+
+StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(const Layout& from,
+                                                                           const Layout& to,
+                                                                           const Shape& shape,
+                                                                           DType dtype) {
+  ProgramKey key = {from, to, shape, dtype};
+  {
+    std::lock_guard<std::mutex> lock(programs_mutex_);
+    const auto it = programs_.find(key);
+    if (it != programs_.end()) return it->second;
+  }
+  // The cache lives as long as the runtime: it must not hold meshes that hold the runtime.
+  key.from = from.with_mesh(from.mesh().with_runtime(nullptr));
+  key.to = to.with_mesh(to.mesh().with_runtime(nullptr));
+  TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan, plan_relayout(key.from, key.to, shape, dtype));
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
+                           RelayoutProgram::create(*this, std::move(plan)));
+  std::lock_guard<std::mutex> lock(programs_mutex_);
+  return programs_.try_emplace(std::move(key), std::move(program)).first->second;
+}
+
+bool Runtime::drain(absl::Time deadline) {
+  std::vector<std::shared_ptr<Completion>> idle;
+  for (const std::unique_ptr<CpuStream>& stream : streams_) {
+    auto done = std::make_shared<Completion>();
+    stream->enqueue("shutdown", [done] {
+      done->set(absl::OkStatus());
+      return absl::OkStatus();
+    });
+    idle.push_back(std::move(done));
+  }
+  return std::all_of(idle.begin(), idle.end(),
+                     [&](const auto& done) { return done->wait_until(deadline); });
+}
+
+Status Runtime::shutdown(absl::Duration timeout) {
+  std::lock_guard<std::mutex> lock(shutdown_mutex_);
+  if (!open_) return absl::OkStatus();
+  const absl::Time deadline = absl::Now() + timeout;
+  Status status;
+  if (!drain(deadline)) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat("shutdown of client ", client_id(), ": work was still pending after ",
+                     format_duration(timeout), " and was cancelled"));
+  }
+  status.Update(coordinator_->leave(std::max(deadline, absl::Now() + absl::Milliseconds(100))));
+  link_->leave();
+  stop();
+  return status;
+}
+
+void Runtime::stop() {
+  open_ = false;
+  coordinator_->set_lost_callback(nullptr);
+  // Whatever still waits for other clients is given up, so that the streams come to an end.
+  link_->report_lost(
+      client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
+  for (const std::unique_ptr<CpuStream>& stream : streams_) stream->stop();
+  backend_->stop();
+  link_->close();
+}
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TensorRep: what a DTensor points at. Internal to dtensor/.
+#ifndef TESSERA_DTENSOR_TENSOR_REP_H_
+#define TESSERA_DTENSOR_TENSOR_REP_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "device/buffer.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/runtime.h"
+#include "layout/layout.h"
+
+namespace tessera::internal {
+
+// Either `error` is set and there are no buffers: the tensor failed on all clients alike, before
+// anything was started. Or there is one buffer for each of `devices`, each with a status of its
+// own, which the collectives carry to the other clients.
+struct TensorRep {
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::optional<Layout> layout;
+  Status error;
+  std::shared_ptr<Runtime> runtime;
+  std::vector<LocalDevice> devices;
+  std::vector<std::shared_ptr<const Buffer>> buffers;
+
+  // The buffer of a local device; null where it holds no shard.
+  std::shared_ptr<const Buffer> buffer_of(int ordinal) const;
+  Box box_of(const LocalDevice& device) const { return layout->box(shape, device.position); }
+  DTensor into_tensor() && { return DTensor(std::make_shared<const TensorRep>(std::move(*this))); }
+};
+
+// A tensor without buffers yet, of the client behind the layout's mesh. Errors that all clients
+// see alike: that of the layout, an abstract mesh, a shape that does not fit, a reduction that the
+// dtype does not have.
+StatusOr<TensorRep> new_tensor(DType dtype, const Shape& shape, LayoutArg layout);
+
+// A tensor that carries nothing but an error.
+DTensor failed_tensor(DType dtype, const Shape& shape, LayoutArg layout, Status error);
+
+// Whether the device at this position holds the value where a value is put under the layout, or
+// the identity of its reduction.
+bool holds_value(const Layout& layout, int64_t position);
+
+// Writes `count` copies of an element, or of the identity of a reduction (of kSum and kProd; min
+// and max have the largest and the smallest value).
+void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count);
+void fill_identity(DType dtype, ReduceOp op, std::byte* out, int64_t count);
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_DTENSOR_TENSOR_REP_H_

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which job this process belongs to, from what the program says and from the environment.
+//
+// The first form that is set wins, and must be complete:
+//   tessera_run   TESSERA_COORDINATOR, TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS
+//   torchrun      MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE
+//   Open MPI      OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, with TESSERA_COORDINATOR
+//   Slurm         SLURM_PROCID, SLURM_NTASKS, with TESSERA_COORDINATOR
+//   TF DTensor    DTENSOR_CLIENT_ID, DTENSOR_NUM_CLIENTS, DTENSOR_JOBS ("host:port,...": the
+//                 first is the coordinator)
+// None: a job of one client. TESSERA_LOCAL_DEVICES and TESSERA_TOKEN count in every form.
+#ifndef TESSERA_JOB_ENVIRONMENT_H_
+#define TESSERA_JOB_ENVIRONMENT_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+
+namespace tessera {
+
+// What the program says itself; it wins over the environment.
+struct JobOverrides {
+  std::string coordinator = {};
+  std::optional<int> client_id = {};
+  std::optional<int> num_clients = {};
+  int num_local_devices = 0;
+  std::string token = {};
+};
+
+struct JobEnvironment {
+  std::string coordinator;  // "host:port"; empty for a job of one client
+  int client_id = 0;
+  int num_clients = 1;
+  int num_local_devices = 1;
+  std::string token;
+};
+
+// The value of a variable, or null.
+using EnvironmentLookup = std::function<const char*(const char* name)>;
+
+// InvalidArgument for an incomplete form, naming the variable that is missing; for a value out of
+// its range, naming the variable, the value and the range.
+StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
+                                              const EnvironmentLookup& lookup);
+// From the environment of this process.
+StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides);
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_ENVIRONMENT_H_

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The barrier, by the rows of facts/barrier.md, with clients as threads and as processes. A row's
+// name is the test's.
+#include <signal.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "dtensor/client.h"
+#include "dtensor/local_map.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/clients.h"
+#include "tests/support/gate.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::testing {
+namespace {
+
+using absl::StatusCode;
+
+// Fails the client's body unless the status has this code and every text in its message.
+Status expect(const Status& status, StatusCode code, const std::vector<std::string>& texts = {}) {
+  TESSERA_REQUIRE(status.code() == code, "got ", status.ToString());
+  for (const std::string& text : texts) {
+    TESSERA_REQUIRE(absl::StrContains(status.message(), text), "\"", text, "\" in ",
+                    status.ToString());
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<Mesh> line(const Client& client, int n) { return create_mesh(client, {{"x", n}}); }
+
+class BarrierTest : public ::testing::TestWithParam<Setting> {
+ protected:
+  Status run(int num_clients, const ClientBody& body, JobSpec spec = {}) {
+    spec.setting = GetParam();
+    spec.num_clients = num_clients;
+    return run_clients(spec, body);
+  }
+};
+
+TEST_P(BarrierTest, AllArrive) {
+  Gate last;
+  const Status status = run(3, [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+    if (client.client_id() == 2) {
+      TESSERA_RETURN_IF_ERROR(last.wait());
+    }
+    // The first of the others to pass before client 2 has come would find the gate unopened.
+    if (client.client_id() == 0) last.open();
+    return mesh.barrier("all_arrive", absl::Seconds(5));
+  });
+  EXPECT_THAT(status, IsOk());
+}
+
+TEST_P(BarrierTest, ValueIsTheMeshSize) {
+  JobSpec spec;
+  spec.devices_per_client = 3;
+  EXPECT_THAT(
+      run(
+          2,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 3}}));
+            return mesh.barrier("sum", absl::Seconds(10));
+          },
+          spec),
+      IsOk());
+}
+
+TEST_P(BarrierTest, WrongSum) {
+  auto faults = std::make_shared<FaultPoints>();
+  faults->barrier_term = [](int device_id) { return device_id == 4 ? 0 : 1; };
+  JobSpec spec;
+  spec.devices_per_client = 3;
+  spec.options.faults = faults;
+  EXPECT_THAT(
+      run(
+          2,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 3}}));
+            return expect(mesh.barrier("sum", absl::Seconds(10)), StatusCode::kInternal,
+                          {"add up to 5", "not to 6"});
+          },
+          spec),
+      IsOk());
+}
+
+TEST_P(BarrierTest, SameNameTwice) {
+  EXPECT_THAT(run(3,
+                  [](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+                    TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(10)));
+                    return mesh.barrier("b", absl::Seconds(10));
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, SubsetOfTheJobAndOutsiderCalls) {
+  EXPECT_THAT(
+      run(3,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}, {0, 1}));
+            // Client 2 owns none of its devices: it returns at once.
+            return mesh.barrier("subset", absl::Seconds(10));
+          }),
+      IsOk());
+}
+
+TEST(BarrierAloneTest, OneClient) {
+  EXPECT_THAT(
+      run_isolated(
+          absl::Seconds(60),
+          []() -> Status {
+            TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 4}));
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 2}}));
+            TESSERA_RETURN_IF_ERROR(mesh.barrier());
+            TESSERA_RETURN_IF_ERROR(mesh.barrier("named", absl::Seconds(5)));
+            return client.shutdown();
+          }),
+      IsOk());
+}
+
+TEST(BarrierAloneTest, AbstractMeshHasNone) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::create({{"x", 2}}));
+  EXPECT_THAT(mesh.barrier("b"),
+              StatusIs(StatusCode::kFailedPrecondition, ::testing::HasSubstr("create_mesh")));
+}
+
+TEST_P(BarrierTest, StaggeredArrivals) {
+  // Client k lets client k+1 go: the last one comes when all others wait.
+  Gate gates[8];
+  EXPECT_THAT(run(8,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
+                    const int id = client.client_id();
+                    if (id > 0) TESSERA_RETURN_IF_ERROR(gates[id].wait());
+                    if (id < 7) gates[id + 1].open();
+                    return mesh.barrier("staggered", absl::Seconds(20));
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, LateClientGetsTheVerdict) {
+  Gate timed_out;
+  Gate late_done;
+  EXPECT_THAT(run(3,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+                    const bool late = client.client_id() == 2;
+                    if (late) {
+                      TESSERA_RETURN_IF_ERROR(timed_out.wait());
+                      TESSERA_RETURN_IF_ERROR(timed_out.wait());
+                    }
+                    const absl::Time start = absl::Now();
+                    const Status status = mesh.barrier("epoch_end", absl::Milliseconds(500));
+                    const absl::Duration took = absl::Now() - start;
+                    TESSERA_RETURN_IF_ERROR(
+                        expect(status, StatusCode::kDeadlineExceeded,
+                               {"barrier \"epoch_end\" on {x=3}",
+                                "2 of 3 clients arrived in 500 ms", "missing client 2", "pid "}));
+                    if (late) {
+                      TESSERA_REQUIRE(took < absl::Milliseconds(400), absl::FormatDuration(took));
+                      late_done.open(2);
+                    } else {
+                      TESSERA_REQUIRE(took >= absl::Milliseconds(500));
+                      TESSERA_REQUIRE(took < absl::Milliseconds(1500), absl::FormatDuration(took));
+                      timed_out.open();
+                      TESSERA_RETURN_IF_ERROR(late_done.wait());
+                    }
+                    return mesh.barrier("next", absl::Seconds(20));
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, AllMissingAreNamed) {
+  Gate done;
+  EXPECT_THAT(run(8,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
+                    const int id = client.client_id();
+                    if (id != 0 && id != 2 && id != 5) return done.wait();
+                    const Status status = expect(mesh.barrier("b", absl::Milliseconds(500)),
+                                                 StatusCode::kDeadlineExceeded,
+                                                 {"3 of 8 clients", "client 1 ", "client 3 ",
+                                                  "client 4 ", "client 6 ", "client 7 "});
+                    done.open(2);
+                    return status;
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, EarliestDeadlineDecides) {
+  Gate done;
+  EXPECT_THAT(run(3,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+                    if (client.client_id() == 2) return done.wait();
+                    const absl::Time start = absl::Now();
+                    const Status status =
+                        expect(mesh.barrier("b", client.client_id() == 0 ? absl::Seconds(60)
+                                                                         : absl::Milliseconds(500)),
+                               StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
+                    TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(30));
+                    if (client.client_id() == 0) done.open();
+                    return status;
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, ZeroTimeout) {
+  Gate done;
+  EXPECT_THAT(run(2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+                    if (client.client_id() == 1) return done.wait();
+                    const Status status = expect(mesh.barrier("b", absl::ZeroDuration()),
+                                                 StatusCode::kDeadlineExceeded, {"client 1"});
+                    done.open();
+                    return status;
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, UsableAfterATimeout) {
+  Gate timed_out;
+  EXPECT_THAT(run(3,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+                    if (client.client_id() == 2) {
+                      TESSERA_RETURN_IF_ERROR(timed_out.wait());
+                      TESSERA_RETURN_IF_ERROR(timed_out.wait());
+                    } else {
+                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("a", absl::Milliseconds(300)),
+                                                     StatusCode::kDeadlineExceeded));
+                      timed_out.open();
+                    }
+                    return mesh.barrier("c", absl::Seconds(20));
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, IsBehindEarlierWork) {
+  // A slow local_map on client 1: the barrier of client 0 does not pass before it has ended.
+  Gate slow_may_end;
+  Gate slow_ended;
+  EXPECT_THAT(run(2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+                    const DTensor slow =
+                        local_map(Layout::parse(mesh, "[x]"), {2}, DType::kInt32, {},
+                                  [&, id = client.client_id()](LocalContext& local) -> Status {
+                                    local.output<int32_t>().data[0] = 1;
+                                    if (id == 0) return absl::OkStatus();
+                                    TESSERA_RETURN_IF_ERROR(slow_may_end.wait());
+                                    slow_ended.open();
+                                    return absl::OkStatus();
+                                  });
+                    if (client.client_id() == 0) {
+                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Milliseconds(200)),
+                                                     StatusCode::kDeadlineExceeded,
+                                                     {"missing client 1", "still in local_map"}));
+                      slow_may_end.open();
+                    } else {
+                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Seconds(20)),
+                                                     StatusCode::kDeadlineExceeded));
+                    }
+                    TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
+                    if (client.client_id() == 0) return slow_ended.wait();
+                    return slow.await();
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, NamesDiffer) {
+  EXPECT_THAT(
+      run(2,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+            const absl::Time start = absl::Now();
+            TESSERA_RETURN_IF_ERROR(expect(
+                mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60)),
+                StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\"", "client 0 ", "client 1 "}));
+            TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
+            return mesh.barrier("again", absl::Seconds(20));
+          }),
+      IsOk());
+}
+
+TEST_P(BarrierTest, NamesDifferWhileAThirdIsMissing) {
+  Gate done;
+  EXPECT_THAT(run(3,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+                    if (client.client_id() == 2) return done.wait();
+                    const Status status = expect(
+                        mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60)),
+                        StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\""});
+                    if (client.client_id() == 0) done.open();
+                    return status;
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, MeshesDiffer) {
+  Gate done;
+  EXPECT_THAT(run(3,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh a, create_mesh(client, {{"x", 2}}, {0, 1}));
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh b, create_mesh(client, {{"x", 2}}, {1, 2}));
+                    if (client.client_id() == 2) return done.wait();
+                    const Status status =
+                        expect((client.client_id() == 0 ? a : b).barrier("same", absl::Seconds(60)),
+                               StatusCode::kInvalidArgument,
+                               {"barrier \"same\" on {x=2}", "barrier \"same\" on {x=2} on 1,2",
+                                "client 0 ", "client 1 "});
+                    if (client.client_id() == 0) done.open();
+                    return status;
+                  }),
+              IsOk());
+}
+
+TEST_P(BarrierTest, BarrierAgainstCollective) {
+  EXPECT_THAT(run(2,
+                  [](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+                    const std::vector<std::string> both = {"barrier \"b\"", "all_reduce"};
+                    if (client.client_id() == 0) {
+                      return expect(mesh.barrier("b", absl::Seconds(60)),
+                                    StatusCode::kInvalidArgument, both);
+                    }
+                    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
+                    const float in = 1;
+                    float out = 0;
+                    return expect(group
+                                      .all_reduce<float>(absl::MakeConstSpan(&in, 1),
+                                                         absl::MakeSpan(&out, 1), ReduceOp::kSum)
+                                      .wait(absl::Seconds(60)),
+                                  StatusCode::kInvalidArgument, both);
+                  }),
+              IsOk());
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, BarrierTest,
+                         ::testing::Values(Setting::kThreads, Setting::kProcesses),
+                         ::testing::PrintToStringParamName());
+
+// Loss needs real processes. A body that returns OK without shutdown cannot be had from
+// run_clients, so the victim ends its process.
+class BarrierLossTest : public ::testing::Test {};
+
+TEST_F(BarrierLossTest, ExitsBeforeArriving) {
+  Gate verdicts;
+  const Status status = run_clients(
+      {.setting = Setting::kProcesses, .num_clients = 3}, [&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+        if (client.client_id() == 2) {
+          // The victim is a child of the job's own: it goes when the others are about to wait.
+          kill(getpid(), SIGKILL);
+        }
+        const absl::Time start = absl::Now();
+        TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Seconds(60)),
+                                       StatusCode::kUnavailable, {"client 2 ", "lost"}));
+        TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
+        // Already dead: at once.
+        TESSERA_RETURN_IF_ERROR(
+            expect(mesh.barrier("c", absl::Seconds(60)), StatusCode::kUnavailable, {"client 2 "}));
+        // A mesh of the survivors, in the same processes.
+        TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {0, 1}));
+        TESSERA_RETURN_IF_ERROR(rest.barrier("rest", absl::Seconds(20)));
+        verdicts.open();
+        return absl::OkStatus();
+      });
+  // spawn reports the victim, and only it.
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable,
+                               ::testing::AllOf(::testing::HasSubstr("client 2"),
+                                                ::testing::HasSubstr("signal 9"))));
+  EXPECT_THAT(verdicts.wait(), IsOk());
+  EXPECT_THAT(verdicts.wait(), IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing

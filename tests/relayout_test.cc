@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Relayouts on real devices, against the dense value: the rows of relayout_cases.tsv, every pair of
+// layouts on small meshes, and the rows of the facts about values. Each runs as one client of 8
+// devices, as 4 clients of 2 that are threads, and as 4 that are processes.
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "gtest/gtest.h"
+#include "tests/support/clients.h"
+#include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::testing {
+namespace {
+
+struct JobForm {
+  const char* name;
+  Setting setting;
+  int num_clients;
+  int devices_per_client;
+};
+
+const JobForm kForms[] = {
+    {"OneClientOfEight", Setting::kThreads, 1, 8},
+    {"FourThreadsOfTwo", Setting::kThreads, 4, 2},
+    {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
+};
+
+class RelayoutTest : public ::testing::TestWithParam<JobForm> {
+ protected:
+  Status run(const ClientBody& body) {
+    return run_clients({.setting = GetParam().setting,
+                        .num_clients = GetParam().num_clients,
+                        .devices_per_client = GetParam().devices_per_client},
+                       body);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms, RelayoutTest, ::testing::ValuesIn(kForms),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// iota under `from`, then under `to`, then back: every element of every shard is right.
+Status there_and_back(const Layout& from, const Layout& to, const Shape& shape) {
+  const DTensor start = iota<int32_t>(shape, from);
+  const DTensor there = relayout(start, to);
+  const DTensor back = relayout(there, from);
+  if (!from.is_partial() && !to.is_partial()) {
+    TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(there));
+    return expect_iota<int32_t>(back);
+  }
+  for (const DTensor& tensor : {there, back}) {
+    const Layout whole = *Layout::replicated(tensor.layout().mesh(), from.rank());
+    TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(relayout(tensor, whole)));
+  }
+  return absl::OkStatus();
+}
+
+struct Case {
+  std::string id;
+  std::string mesh_from, mesh_to, from, to;
+  Shape shape;
+};
+
+StatusOr<std::vector<Case>> read_cases() {
+  std::ifstream file("relayout/testdata/relayout_cases.tsv");
+  std::vector<Case> cases;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    const std::vector<std::string> cells = absl::StrSplit(line, '\t');
+    TESSERA_REQUIRE(cells.size() == 9);
+    const auto mesh = [&](int i) {
+      return cells[i + 1] == "-" ? cells[i] : absl::StrCat(cells[i], " on ", cells[i + 1]);
+    };
+    Case c = {cells[0], mesh(1), mesh(3), cells[6], cells[7], {}};
+    for (absl::string_view size :
+         absl::StrSplit(cells[5], absl::ByAnyChar("[], "), absl::SkipEmpty())) {
+      int64_t n;
+      TESSERA_REQUIRE(absl::SimpleAtoi(size, &n));
+      c.shape.push_back(n);
+    }
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+bool fits(const Mesh& mesh, const Client& client) {
+  for (const int id : mesh.device_ids()) {
+    if (id >= static_cast<int>(client.devices().size())) return false;
+  }
+  return true;
+}
+
+TEST_P(RelayoutTest, CasesOfTheFacts) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const std::vector<Case> cases, read_cases());
+                int ran = 0;
+                for (const Case& c : cases) {
+                  TESSERA_ASSIGN_OR_RETURN(const Mesh abstract_from, Mesh::parse(c.mesh_from));
+                  TESSERA_ASSIGN_OR_RETURN(const Mesh abstract_to, Mesh::parse(c.mesh_to));
+                  if (!fits(abstract_from, client) || !fits(abstract_to, client)) continue;
+                  if (num_elements(c.shape) > 1 << 20) continue;
+                  const Mesh from = abstract_from.with_runtime(client.runtime_of_meshes());
+                  const Mesh to = abstract_to.with_runtime(client.runtime_of_meshes());
+                  TESSERA_ASSIGN_OR_RETURN(const Layout a, Layout::parse(from, c.from));
+                  TESSERA_ASSIGN_OR_RETURN(const Layout b, Layout::parse(to, c.to));
+                  TESSERA_RETURN_IF_ERROR(with_context(there_and_back(a, b, c.shape), c.id));
+                  ++ran;
+                }
+                TESSERA_REQUIRE(ran > 200, ran);
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+// Every ordered pair where it is cheap, and a random part of the pairs where it is not.
+Status all_pairs(const Mesh& mesh, const std::vector<Shape>& shapes, bool partial, double share,
+                 uint64_t seed) {
+  const std::vector<Layout> layouts =
+      all_layouts(mesh, static_cast<int>(shapes[0].size()), partial);
+  std::mt19937_64 random(seed);
+  std::bernoulli_distribution take(share);
+  int ran = 0;
+  for (const Shape& shape : shapes) {
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        if (!take(random)) continue;
+        ++ran;
+        TESSERA_RETURN_IF_ERROR(
+            with_context(there_and_back(from, to, shape),
+                         absl::StrCat(from.to_string(), " to ", to.to_string_with_mesh(), " of ",
+                                      shape_to_string(shape), ", seed ", seed)));
+      }
+    }
+  }
+  TESSERA_REQUIRE(ran > 50, ran);
+  return absl::OkStatus();
+}
+
+TEST_P(RelayoutTest, AllPairsSmall) {
+  const uint64_t seed = test_seed();
+  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
+  const bool one_client = GetParam().num_clients == 1;
+  EXPECT_THAT(
+      run([&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh two, live_mesh(client, "{x=2, y=2}"));
+        TESSERA_ASSIGN_OR_RETURN(const Mesh uneven, live_mesh(client, "{x=2, y=3}"));
+        TESSERA_ASSIGN_OR_RETURN(const Mesh three, live_mesh(client, "{x=2, y=2, z=2}"));
+        const std::vector<Shape> rank3 = {{8, 8, 8}, {5, 7, 3}, {1, 2, 9}};
+        TESSERA_RETURN_IF_ERROR(all_pairs(two, rank3, false, one_client ? 1 : 0.2, seed));
+        TESSERA_RETURN_IF_ERROR(all_pairs(uneven, {{5, 7}}, true, one_client ? 1 : 0.2, seed));
+        TESSERA_RETURN_IF_ERROR(all_pairs(three, rank3, false, one_client ? 0.02 : 0.005, seed));
+        return all_pairs(three, {{5, 3}}, true, one_client ? 0.05 : 0.01, seed);
+      }),
+      IsOk());
+}
+
+TEST_P(RelayoutTest, IntegersStayExactThroughRandomChains) {
+  const uint64_t seed = test_seed();
+  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
+  EXPECT_THAT(run([&](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
+                const std::vector<Layout> layouts = all_layouts(mesh, 2, true);
+                std::mt19937_64 random(seed);
+                DTensor tensor = iota<int64_t>({17, 5}, layouts[0]);
+                for (int i = 0; i < 20; ++i) {
+                  tensor = relayout(tensor, layouts[random() % layouts.size()]);
+                }
+                TESSERA_ASSIGN_OR_RETURN(const HostTensor<int64_t> value,
+                                         tensor.to_host<int64_t>());
+                for (int64_t i = 0; i < 85; ++i) TESSERA_REQUIRE(value.data[i] == i);
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+// Each device's term, and the value under the new layout: facts/redistribution.md, Partial sums,
+// and facts/relayout.md, Values.
+struct PartialCase {
+  const char* name;
+  const char* mesh;
+  Shape shape;
+  const char* from;
+  const char* to;
+  std::function<int64_t(int device, int64_t i)> term;
+  std::function<int64_t(int64_t i)> value;
+};
+
+int64_t power_of_ten(int d) { return d == 0 ? 1 : 10 * power_of_ten(d - 1); }
+
+const PartialCase kPartialCases[] = {
+    {"sum_to_whole",
+     "{x=4}",
+     {5},
+     "[-] sum{x}",
+     "[-]",
+     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
+     [](int64_t i) { return 1111 * (i + 1); }},
+    {"sum_to_uneven_shards",
+     "{x=4}",
+     {5},
+     "[-] sum{x}",
+     "[x]",
+     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
+     [](int64_t i) { return 1111 * (i + 1); }},
+    {"sum_to_fewer_elements_than_devices",
+     "{x=4}",
+     {2},
+     "[-] sum{x}",
+     "[x]",
+     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
+     [](int64_t i) { return 1111 * (i + 1); }},
+    {"prod_to_whole",
+     "{x=3}",
+     {2},
+     "[-] prod{x}",
+     "[-]",
+     [](int d, int64_t i) { return d + 2 + i; },
+     [](int64_t i) { return i == 0 ? 24 : 60; }},
+    {"min_to_whole",
+     "{x=3}",
+     {2},
+     "[-] min{x}",
+     "[-]",
+     [](int d, int64_t i) { return i == 0 ? d - 1 : 1 - d; },
+     [](int64_t) { return -1; }},
+    {"sum_to_a_finer_layout",
+     "{x=2, y=3}",
+     {6},
+     "[x] sum{y}",
+     "[(x,y)]",
+     [](int d, int64_t i) { return (d % 3 + 1) * 100 + i; },
+     [](int64_t i) { return 600 + 3 * i; }},
+    {"sum_over_two_axes",
+     "{x=2, y=2}",
+     {4},
+     "[-] sum{x,y}",
+     "[-]",
+     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
+     [](int64_t i) { return 1111 * (i + 1); }},
+    {"sum_over_two_axes_to_shards",
+     "{x=2, y=2}",
+     {4},
+     "[-] sum{x,y}",
+     "[(y,x)]",
+     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
+     [](int64_t i) { return 1111 * (i + 1); }},
+    {"sum_keeps_the_other_axis",
+     "{x=2, y=2}",
+     {4},
+     "[-] sum{x,y}",
+     "[-] sum{y}",
+     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
+     [](int64_t i) { return 1111 * (i + 1); }},
+    {"values_sum_to_whole",
+     "{x=4}",
+     {8},
+     "[-] sum{x}",
+     "[-]",
+     [](int d, int64_t) { return d + 1; },
+     [](int64_t) { return 10; }},
+    {"values_sum_to_shards",
+     "{x=4}",
+     {8},
+     "[-] sum{x}",
+     "[x]",
+     [](int d, int64_t) { return d + 1; },
+     [](int64_t) { return 10; }},
+    {"values_sum_to_uneven_shards",
+     "{x=4}",
+     {2},
+     "[-] sum{x}",
+     "[x]",
+     [](int d, int64_t i) { return i == 0 ? d : 10 * d; },
+     [](int64_t i) { return i == 0 ? 6 : 60; }},
+    {"sum_along_one_axis",
+     "{x=2, y=3}",
+     {3},
+     "[y] sum{x}",
+     "[-]",
+     [](int d, int64_t) { return 10 * (d / 3) + d % 3; },
+     [](int64_t i) { return 10 + 2 * i; }},
+    {"sum_to_other_partial_axis",
+     "{x=2, y=2}",
+     {3},
+     "[-] sum{x}",
+     "[-] sum{y}",
+     [](int d, int64_t i) { return d / 2 + i; },
+     [](int64_t i) { return 2 * i + 1; }},
+    {"sum_then_max",
+     "{x=2}",
+     {3},
+     "[-] sum{x}",
+     "[-] max{x}",
+     [](int d, int64_t i) { return d + i; },
+     [](int64_t i) { return 2 * i + 1; }},
+    {"ones_partial_to_uneven_rows",
+     "{x=4}",
+     {13, 3},
+     "[-, -] sum{x}",
+     "[x, -]",
+     [](int, int64_t) { return 1; },
+     [](int64_t) { return 4; }},
+    {"partial_sharded_partial",
+     "{x=2, y=2, z=2}",
+     {8},
+     "[y] sum{x,z}",
+     "[-]",
+     [](int, int64_t) { return 1; },
+     [](int64_t) { return 4; }},
+    {"ten_over_merged_2x3",
+     "{x=2, y=3}",
+     {10},
+     "[-] sum{x,y}",
+     "[(x,y)]",
+     [](int, int64_t) { return 1; },
+     [](int64_t) { return 6; }},
+    {"out_partial_axes_preserved",
+     "{x=2, y=2, z=2}",
+     {16, 8},
+     "[(y,z), -] sum{x}",
+     "[-, y] sum{x}",
+     [](int d, int64_t i) { return (d / 4) * 1000 + i; },
+     [](int64_t i) { return 1000 + 2 * i; }},
+};
+
+// The tensor of this client's terms.
+StatusOr<DTensor> from_terms(const Client& client, const Layout& layout, const Shape& shape,
+                             const std::function<int64_t(int, int64_t)>& term) {
+  std::vector<HostTensor<int32_t>> shards;
+  for (const Device& device : client.local_devices()) {
+    const std::optional<int64_t> position = layout.mesh().position_of_device(device.id);
+    if (!position.has_value()) continue;
+    const Box box = layout.box(shape, *position);
+    HostTensor<int32_t>& shard = shards.emplace_back();
+    shard.shape = box.sizes;
+    for_each_element(box, [&](const std::vector<int64_t>& index, int64_t) {
+      shard.data.push_back(static_cast<int32_t>(term(device.id, flat_index(shape, index))));
+    });
+  }
+  return from_shards<int32_t>(shape, layout, shards);
+}
+
+TEST_P(RelayoutTest, PartialSums) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        for (const PartialCase& c : kPartialCases) {
+          TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, c.mesh));
+          TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(mesh, c.from));
+          TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, c.to));
+          TESSERA_ASSIGN_OR_RETURN(const DTensor terms, from_terms(client, from, c.shape, c.term));
+          DTensor result = relayout(terms, to);
+          if (to.is_partial()) {
+            result = relayout(result, Layout::replicated(mesh, to.rank()));
+          }
+          TESSERA_RETURN_IF_ERROR(
+              with_context(expect_shards<int32_t>(
+                               result, [&](int64_t i) { return static_cast<int32_t>(c.value(i)); }),
+                           c.name));
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+TEST_P(RelayoutTest, ReducedReplicasAreBitwiseEqualForEveryDistribution) {
+  // Terms whose sum depends on the order of addition.
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+                std::vector<HostTensor<float>> shards;
+                const auto term = [](int d, int i) {
+                  return (d % 2 == 0 ? 1.0f : -1.0f) * 16777216.0f / static_cast<float>(d + 1) +
+                         static_cast<float>(i) * 0.1f;
+                };
+                for (const Device& device : client.local_devices()) {
+                  HostTensor<float>& shard = shards.emplace_back();
+                  shard.shape = {101};
+                  for (int i = 0; i < 101; ++i) shard.data.push_back(term(device.id, i));
+                }
+                const auto ascending = [&](int64_t i) {
+                  float sum = term(0, static_cast<int>(i));
+                  for (int d = 1; d < 8; ++d) sum += term(d, static_cast<int>(i));
+                  return sum;
+                };
+                const DTensor terms =
+                    from_shards<float>({101}, Layout::parse(mesh, "[-] sum{x}"), shards);
+                TESSERA_RETURN_IF_ERROR(
+                    expect_shards<float>(relayout(terms, Layout::parse(mesh, "[-]")), ascending));
+                return expect_shards<float>(relayout(terms, Layout::parse(mesh, "[x]")), ascending);
+              }),
+              IsOk());
+}
+
+TEST_P(RelayoutTest, EveryDTypeKeepsItsBits) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+        for (int t = 0; t < kNumDTypes; ++t) {
+          TESSERA_RETURN_IF_ERROR(visit_dtype(static_cast<DType>(t), [&]<class T>() -> Status {
+            const DTensor rows = iota<T>({8, 3}, Layout::parse(mesh, "[x, -]"));
+            return expect_iota<T>(relayout(rows, Layout::parse(mesh, "[-, -]")));
+          }));
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+TEST_P(RelayoutTest, IdentitySharesBuffersAndWaitsForNobody) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+        TESSERA_ASSIGN_OR_RETURN(const Mesh nested, live_mesh(client, "{a=2, b=4}"));
+        const DTensor x = iota<float>({20}, Layout::parse(mesh, "[x]"));
+        for (const auto& layout : {Layout::parse(mesh, "[x]"), Layout::parse(nested, "[(a,b)]")}) {
+          const DTensor y = relayout(x, layout);
+          TESSERA_ASSIGN_OR_RETURN(const ShardView<float> before, x.shard<float>(0));
+          TESSERA_ASSIGN_OR_RETURN(const ShardView<float> after, y.shard<float>(0));
+          TESSERA_REQUIRE(before.data.data() == after.data.data());
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+TEST_P(RelayoutTest, TwoInARowNeedOneWait) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2}"));
+        const std::vector<int32_t> values = {1, 2, 3, 4};
+        const DTensor x = from_host<int32_t>(values, {2, 2}, Layout::parse(mesh, "[x, -]"));
+        const DTensor y =
+            relayout(relayout(x, Layout::parse(mesh, "[-, y]")), Layout::parse(mesh, "[x, y]"));
+        return expect_shards<int32_t>(y, [](int64_t i) { return static_cast<int32_t>(i + 1); });
+      }),
+      IsOk());
+}
+
+TEST_P(RelayoutTest, OtherRankIsRefused) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2}"));
+                const DTensor x = ones<float>({4, 4}, Layout::parse(mesh, "[x, -]"));
+                const DTensor y = relayout(x, Layout::parse(mesh, "[x, -, -]"));
+                TESSERA_REQUIRE(y.status().code() == absl::StatusCode::kInvalidArgument);
+                TESSERA_REQUIRE(absl::StrContains(y.status().message(), "3") &&
+                                    absl::StrContains(y.status().message(), "2"),
+                                y.status().ToString());
+                // An op on a failed tensor fails with the same first error.
+                const DTensor z = relayout(y, Layout::parse(mesh, "[x, -, -]"));
+                TESSERA_REQUIRE(z.status() == y.status());
+                return x.await();
+              }),
+              IsOk());
+}
+
+TEST_P(RelayoutTest, LayoutsThatDisagreeAreFoundBeforeAByteMoves) {
+  if (GetParam().num_clients == 1) GTEST_SKIP() << "needs two clients";
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+        const DTensor terms = ones<float>({8, 8}, Layout::parse(mesh, "[-, -] sum{x}"));
+        const DTensor y =
+            relayout(terms, Layout::parse(mesh, client.client_id() == 0 ? "[x, -]" : "[-, x]"));
+        const Status status = y.await();
+        TESSERA_REQUIRE(status.code() == absl::StatusCode::kInvalidArgument, status.ToString());
+        TESSERA_REQUIRE(absl::StrContains(status.message(), "[x, -]") &&
+                            absl::StrContains(status.message(), "[-, x]"),
+                        status.ToString());
+        client.sync_devices().IgnoreError();
+        return mesh.barrier("usable", absl::Seconds(20));
+      }),
+      IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
