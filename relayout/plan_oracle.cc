@@ -26,9 +26,10 @@ int64_t place_in(const Box& box, const Shape& shape, int64_t flat) {
   return place;
 }
 
-std::set<int64_t> elements(const std::optional<Box>& box, const Shape& shape) {
-  std::set<int64_t> result;
-  if (box.has_value()) for_each_element(*box, shape, [&](int64_t flat) { result.insert(flat); });
+// Which elements a device holds.
+std::vector<bool> elements(const std::optional<Box>& box, const Shape& shape) {
+  std::vector<bool> result(num_elements(shape), false);
+  if (box.has_value()) for_each_element(*box, shape, [&](int64_t flat) { result[flat] = true; });
   return result;
 }
 
@@ -123,12 +124,14 @@ class StepRun {
     std::vector<double> buffer(box.num_elements());
     const std::vector<int> terms = step_.terms(device);
     if (buffer.empty() != terms.empty()) fail("terms", device);
+    std::vector<Box> held_boxes;
     for (int term : terms) {
       const std::optional<Box> held = box_of(step_.from(), shape_, term);
       if (!held.has_value() || !contains(*held, box)) {
         fail("a term that is not held", device);
         return buffer;
       }
+      held_boxes.push_back(*held);
       if (term == device) continue;
       partners_[device].insert(term);
       sent_[term] += box.num_elements();
@@ -136,9 +139,8 @@ class StepRun {
     }
     for_each_element(box, shape_, [&](int64_t flat) {
       std::vector<double> values;
-      for (int term : terms) {
-        const Box held = *box_of(step_.from(), shape_, term);
-        values.push_back(old_values_.at(term)[place_in(held, shape_, flat)]);
+      for (size_t i = 0; i < terms.size(); ++i) {
+        values.push_back(old_values_.at(terms[i])[place_in(held_boxes[i], shape_, flat)]);
       }
       buffer[place_in(box, shape_, flat)] = reduce(step_.op(), values);
     });
@@ -155,6 +157,12 @@ class StepRun {
   }
 
   void check_groups() {
+    if (partners_.empty()) {
+      for (int device : devices_of(step_.from(), step_.to())) {
+        if (step_.group(device) != std::vector<int>{device}) fail("alone", device);
+      }
+      return;
+    }
     std::map<int, std::set<int>> reach;  // Both directions.
     for (const auto& [device, partners] : partners_) {
       for (int partner : partners) {
@@ -207,17 +215,16 @@ double term_value(ReduceOp op, int64_t flat, int64_t term) {
 
 void for_each_element(const Box& box, const Shape& shape,
                       const std::function<void(int64_t flat)>& fn) {
-  const int64_t count = box.num_elements();
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = i;
+  if (box.is_empty()) return;
+  const int rank = static_cast<int>(shape.size());
+  std::vector<int64_t> index(rank, 0);
+  for (;;) {
     int64_t flat = 0;
-    int64_t stride = 1;
-    for (int dim = static_cast<int>(shape.size()) - 1; dim >= 0; --dim) {
-      flat += (box.offsets[dim] + rest % box.sizes[dim]) * stride;
-      rest /= box.sizes[dim];
-      stride *= shape[dim];
-    }
+    for (int dim = 0; dim < rank; ++dim) flat = flat * shape[dim] + box.offsets[dim] + index[dim];
     fn(flat);
+    int dim = rank - 1;
+    while (dim >= 0 && ++index[dim] == box.sizes[dim]) index[dim--] = 0;
+    if (dim < 0) return;
   }
 }
 
@@ -315,9 +322,10 @@ CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& sh
   }
   for (int64_t position = 0; position < to.mesh().size() && !partial; ++position) {
     const int device = to.mesh().device_ids()[position];
-    const std::set<int64_t> held = elements(box_of(from, shape, device), shape);
+    const std::vector<bool> held = elements(box_of(from, shape, device), shape);
+    const std::vector<bool> wanted = elements(box_of(to, shape, device), shape);
     int64_t lacking = 0;
-    for (int64_t flat : elements(box_of(to, shape, device), shape)) lacking += 1 - held.count(flat);
+    for (size_t flat = 0; flat < wanted.size(); ++flat) lacking += wanted[flat] && !held[flat];
     most_lacking = std::max(most_lacking, lacking);
     if (plan->received_bytes(position) != lacking * 8 && problem.empty()) {
       problem = absl::StrCat("device ", device, " lacks ", lacking, " elements, receives ",

@@ -231,8 +231,12 @@ struct Difference {
   std::vector<Parts> come;
   Parts concerned;  // Both, mesh order; axes that are not aligned whole.
 
-  bool nothing_comes() const {
-    return std::all_of(come.begin(), come.end(), [](const Parts& parts) { return parts.empty(); });
+  bool nothing_goes() const { return all_empty(gone); }
+  bool nothing_comes() const { return all_empty(come); }
+
+  static bool all_empty(const std::vector<Parts>& lists) {
+    return std::all_of(lists.begin(), lists.end(),
+                       [](const Parts& parts) { return parts.empty(); });
   }
 };
 
@@ -240,8 +244,14 @@ Difference difference(const Layout& from, const Layout& to) {
   const Cuts cuts(from, to);
   Difference result;
   for (int dim = 0; dim < from.rank(); ++dim) {
-    const Parts before = cuts.cut(from.dim_axes()[dim]);
-    const Parts after = cuts.cut(to.dim_axes()[dim]);
+    Parts before = cuts.cut(from.dim_axes()[dim]);
+    Parts after = cuts.cut(to.dim_axes()[dim]);
+    // Equal numbers of shards are equal grids: a common end, too, stays in place.
+    const bool one_grid = from.num_shards(dim) == to.num_shards(dim);
+    while (one_grid && !before.empty() && !after.empty() && before.back() == after.back()) {
+      before.pop_back();
+      after.pop_back();
+    }
     const auto [gone, come] =
         std::mismatch(before.begin(), before.end(), after.begin(), after.end());
     result.gone.emplace_back(gone, before.end());
@@ -289,6 +299,7 @@ bool same_grid(const Layout& from, const Layout& to) {
 StepKind kind_of_move(const Moves& moves, const Difference* change) {
   const Layout& from = moves.from().layout();
   const Layout& to = moves.to().layout();
+  if (change != nullptr && change->nothing_goes()) return StepKind::kSlice;
   if (!moves.any_remote()) return StepKind::kSlice;
   if (change != nullptr && change->nothing_comes()) return StepKind::kAllGather;
   if (change != nullptr && is_all_to_all(from, to, *change, moves.from().shape())) {

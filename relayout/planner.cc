@@ -83,21 +83,23 @@ class Planner {
   Planner(const Layout& from, const Layout& goal, const Partials& partials, const Tensor& tensor)
       : from_(from), goal_(goal), partials_(partials), tensor_(tensor) {}
 
-  // The steps from `from` to `goal`.
+  // The steps from `from` to `goal`: of the ways to reduce, the one with the fewest bytes.
   std::vector<PlanStep> steps() const {
     if (partials_.reduced.empty()) return moves(from_);
-    const bool one_mesh = from_.mesh() == goal_.mesh();
-    const Parts goal_parts = all_dim_parts(goal_);
-    const bool goal_splits_reduced =
-        one_mesh && std::any_of(goal_parts.begin(), goal_parts.end(), [&](const SubAxis& part) {
-          return overlaps_any(part, partials_.reduced);
-        });
-    std::vector<PlanStep> scattered;
-    if (from_.rank() > 0) scattered = by_scatter();
-    if (goal_splits_reduced) return scattered;
-    std::vector<PlanStep> whole = by_all_reduce();
-    if (from_.rank() == 0 || most_received(whole) <= most_received(scattered)) return whole;
-    return scattered;
+    std::vector<std::vector<PlanStep>> ways;
+    if (!goal_splits_reduced()) ways.push_back(by_all_reduce());
+    const Parts left = not_placed();
+    const bool only_reduces = !ways.empty() && ways[0].back().kind() == StepKind::kAllReduce;
+    if (!only_reduces && left.empty()) ways.push_back(by_scatter(left, 0));
+    if (!only_reduces && !left.empty()) {
+      // Where the gather that follows gives everything back, all dims cost the same.
+      const bool refines = equivalent(with_kept(refined_dims()), goal_, tensor_.shape);
+      const int longest = longest_dim();
+      for (int dim = 0; dim < from_.rank(); ++dim) {
+        if (!refines || dim == longest) ways.push_back(by_scatter(left, dim));
+      }
+    }
+    return fewest_bytes(std::move(ways));
   }
 
  private:
@@ -122,31 +124,66 @@ class Planner {
   }
 
   // Each device of a group reduces a part of its own, where possible the one that the goal wants
-  // there; what the goal does not place goes behind the longest dim, to be gathered after.
-  std::vector<PlanStep> by_scatter() const {
+  // there; what the goal does not place, `left`, goes behind dim `dim`.
+  std::vector<PlanStep> by_scatter(const Parts& left, int dim) const {
     std::vector<Parts> dims = refined_dims();
-    Parts placed;
-    for (const Parts& parts : dims) placed.insert(placed.end(), parts.begin(), parts.end());
-    Parts left;
-    for (const SubAxis& part : partials_.reduced) {
-      for (const SubAxis& rest : cut_against(part, placed)) left.push_back(rest);
-    }
-    if (!left.empty()) {
-      const Layout layout = with_kept(dims);
-      int longest = 0;
-      const auto extent = [&](int dim) {
-        return ceil_mul_div(1, tensor_.shape[dim], layout.num_shards(dim));
-      };
-      for (int dim = 1; dim < layout.rank(); ++dim) {
-        if (extent(dim) > extent(longest)) longest = dim;
-      }
-      dims[longest].insert(dims[longest].end(), left.begin(), left.end());
-    }
+    if (!left.empty()) dims[dim].insert(dims[dim].end(), left.begin(), left.end());
     const Layout reduced = arrived(with_kept(dims));
     std::vector<PlanStep> steps = {
         make_reduction(StepKind::kReduceScatter, from_, reduced, partials_.reduced, tensor_)};
     append(steps, moves(reduced));
     return steps;
+  }
+
+  // The first of those that receive least.
+  static std::vector<PlanStep> fewest_bytes(std::vector<std::vector<PlanStep>> ways) {
+    TESSERA_CHECK(!ways.empty(), "a scalar is reduced everywhere, anything else can be scattered");
+    if (ways.size() == 1) return std::move(ways[0]);
+    size_t best = 0;
+    int64_t least = most_received(ways[0]);
+    for (size_t i = 1; i < ways.size(); ++i) {
+      const int64_t received = most_received(ways[i]);
+      if (received < least) {
+        best = i;
+        least = received;
+      }
+    }
+    return std::move(ways[best]);
+  }
+
+  bool goal_splits_reduced() const {
+    if (!(from_.mesh() == goal_.mesh())) return false;
+    const Parts parts = all_dim_parts(goal_);
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](const SubAxis& part) { return overlaps_any(part, partials_.reduced); });
+  }
+
+  // The atoms of the reduced axes that refined_dims() does not use.
+  Parts not_placed() const {
+    Parts placed;
+    for (const Parts& parts : refined_dims()) {
+      placed.insert(placed.end(), parts.begin(), parts.end());
+    }
+    Parts atoms = partials_.reduced;
+    if (from_.mesh() == goal_.mesh()) atoms = Cuts(from_, goal_).cut(atoms);
+    Parts result;
+    for (const SubAxis& atom : atoms) {
+      if (!overlaps_any(atom, placed)) result.push_back(atom);
+    }
+    return result;
+  }
+
+  // The dim that is longest on a device under refined_dims().
+  int longest_dim() const {
+    const Layout layout = with_kept(refined_dims());
+    const auto extent = [&](int dim) {
+      return ceil_mul_div(1, tensor_.shape[dim], layout.num_shards(dim));
+    };
+    int longest = 0;
+    for (int dim = 1; dim < layout.rank(); ++dim) {
+      if (extent(dim) > extent(longest)) longest = dim;
+    }
+    return longest;
   }
 
   // The dims of `from`, each split further as the goal has it, as far as the axes for that are
@@ -170,17 +207,6 @@ class Planner {
     return dims;
   }
 
-  // The atoms of a reduced part that are not in `placed`.
-  Parts cut_against(const SubAxis& part, const Parts& placed) const {
-    Parts atoms = {part};
-    if (from_.mesh() == goal_.mesh()) atoms = Cuts(from_, goal_).cut(atoms);
-    Parts result;
-    for (const SubAxis& atom : atoms) {
-      if (!overlaps_any(atom, placed)) result.push_back(atom);
-    }
-    return result;
-  }
-
   Layout with_terms(const std::vector<Parts>& dims) const {
     const Parts partial(from_.partial_axes().begin(), from_.partial_axes().end());
     return make_layout(from_.mesh(), dims, partial, from_.partial_op());
@@ -196,10 +222,6 @@ class Planner {
 
   static void append(std::vector<PlanStep>& steps, std::vector<PlanStep> more) {
     for (PlanStep& step : more) steps.push_back(std::move(step));
-  }
-
-  static int64_t most_received(const std::vector<PlanStep>& steps) {
-    return internal::most_received(steps);
   }
 
   const Layout& from_;
