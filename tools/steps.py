@@ -44,12 +44,12 @@ STEPS = [
     Step(
         "format",
         "clang-format of every C++ file",
-        "git ls-files -z '*.h' '*.cc' | xargs -0 clang-format --dry-run -Werror",
+        "git ls-files -zco --exclude-standard '*.h' '*.cc' | xargs -0 clang-format --dry-run -Werror",
     ),
     Step(
         "scripts",
         "shellcheck of every shell script",
-        "git ls-files -z .ci tools | xargs -0 grep -lZ '^#!.*bash' | xargs -0 shellcheck",
+        "git ls-files -zco --exclude-standard .ci tools | xargs -0 grep -lZ '^#!.*bash' | xargs -0 shellcheck",
     ),
     Step("build", "every target, gcc", "bazel build //..."),
     Step("test", "every test, gcc", "bazel test //..."),
