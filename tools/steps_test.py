@@ -152,6 +152,9 @@ class StepsTest(unittest.TestCase):
         step = steps.Step("asan", "", "bazel test --config=asan //...")
         commands = steps.repeat_commands(step, steps.Count(failed=1, failed_targets=["//a:b"]))
         self.assertEqual(commands, ["bazel test --config=asan //a:b"])
+        step.command = "bazel test --config=tsan -- //... -//mesh/..."
+        commands = steps.repeat_commands(step, steps.Count(failed=1, failed_targets=["//a:b"]))
+        self.assertEqual(commands, ["bazel test --config=tsan //a:b"])
 
 
 if __name__ == "__main__":

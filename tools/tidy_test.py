@@ -55,6 +55,9 @@ class RuleTest(unittest.TestCase):
 
     def test_line_length(self):
         self.check(tidy.rule_line_length, {"a.cc": "x" * 100, "b.h": "// https://" + "x" * 100})
+        table = "// clang-format off\n" + "x" * 101 + "\n// clang-format on\n"
+        self.check(tidy.rule_line_length, {"a.cc": table})
+        self.check(tidy.rule_line_length, {"a.cc": table + "x" * 101}, ("a.cc:4", "101 columns"))
         self.check(tidy.rule_line_length, {"a.cc": "\n" + "x" * 101}, ("a.cc:2", "101 columns"))
 
     def test_target(self):
