@@ -1,0 +1,507 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the tree that a program can check, run over the tracked files.
+
+A rule is a function from a Tree to findings. tools/tidy_test.py provokes every one of them. Where a
+line has a good reason to break a rule it says so: `// NOTIDY(rule): why`.
+"""
+
+import argparse
+import dataclasses
+import fnmatch
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+RATCHET = "tools/tidy_ratchet.txt"
+MAX_LINE_LENGTH = 100
+MAX_FUNCTION_LINES = 70
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+
+# docs/architecture.md: what the sources of a folder may include. Tests beside a source may use
+# tests/ too. Folders that are not listed may include anything.
+LAYERS = {
+    "base": [],
+    "mesh": ["base"],
+    "layout": ["base", "mesh"],
+    "relayout": ["base", "mesh", "layout"],
+    "device": ["base"],
+    "job": ["base"],
+    "collectives": ["base", "device", "job"],
+    "dtensor": ["base", "mesh", "layout", "relayout", "device", "job", "collectives"],
+    "examples": [],
+    "benchmarks": [],
+}
+
+# Layers without I/O, threads or clocks.
+PURE = ("base", "mesh", "layout", "relayout")
+IMPURE_HEADERS = r"<(thread|condition_variable|future|chrono|iostream|fstream|unistd\.h)>"
+
+# (what is banned, what to use, whether only the libraries are meant)
+BANNED = [
+    (r"(?<![\w.>])assert\s*\(", "TESSERA_CHECK or TESSERA_DCHECK", False),
+    (r"\bthrow\b", "absl::Status", False),
+    (r"\bstd::(cout|cerr)\b|\bprintf\s*\(", "a Status, or an ostream parameter", True),
+    (
+        r"\babsl::(ReaderMutexLock|WriterMutexLock|MutexLock|Mutex|CondVar|Notification)\b"
+        r'|"absl/synchronization/',
+        "std::mutex and std::condition_variable (TSan does not see into Debian's Abseil)",
+        False,
+    ),
+]
+
+SLEEP = r"\b(SleepFor|sleep_for|sleep_until|usleep|nanosleep|sleep)\s*\("
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Finding:
+    path: str
+    line: int
+    rule: str
+    message: str
+
+    def __str__(self):
+        return f"{self.path}:{self.line}: [{self.rule}] {self.message}"
+
+
+class Tree:
+    """The tracked files: path -> text. Binary files have the text ""."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def select(self, pattern):
+        """Sorted (path, lines) of the files whose path matches the regular expression."""
+        for path in sorted(self.files):
+            if re.search(pattern, path):
+                yield path, self.files[path].split("\n")
+
+    def cpp(self):
+        return self.select(r"\.(h|cc)$")
+
+    def markdown(self):
+        return self.select(r"\.md$")
+
+    def has(self, path):
+        """Whether the file, or a folder of that name, is in the tree."""
+        return path in (".", "") or any(
+            name == path or name.startswith(path + "/") for name in self.files
+        )
+
+
+def read_tree(root):
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    ).stdout.decode()
+    files = {}
+    for name in filter(None, names.split("\0")):
+        try:
+            files[name] = (root / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            files[name] = ""
+        except (FileNotFoundError, IsADirectoryError):
+            pass  # Deleted but not yet committed, or a submodule.
+    return Tree(files)
+
+
+def strip_cpp(text):
+    """Blanks comments, string and character literals, keeping every line break."""
+    token = re.compile(
+        r'R"(?P<tag>[^(\s]{0,16})\(.*?\)(?P=tag)"'
+        r"|//(?:\\\n|[^\n])*"
+        r"|/\*.*?\*/"
+        r'|"(?:\\.|[^"\\\n])*"'
+        r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'",
+        re.S,
+    )
+
+    def blank(match):
+        text = match.group(0)
+        empty = "" if text.startswith("/") else '""'
+        return empty + "\n" * text.count("\n")
+
+    return token.sub(blank, text)
+
+
+def is_allowed(lines, index, rule):
+    """Whether the line, or the one before it, says why it breaks `rule`."""
+    pattern = rf"// NOTIDY\({re.escape(rule)}\): \S+"
+    return any(re.search(pattern, lines[i]) for i in (index - 1, index) if 0 <= i)
+
+
+def top_folder(path):
+    return path.split("/")[0] if "/" in path else ""
+
+
+def is_test_code(path):
+    return path.endswith("_test.cc") or path.startswith("tests/") or "/testing/" in path
+
+
+# --- Files -------------------------------------------------------------------------------------
+
+
+def rule_what_comment(tree):
+    """A C++ file begins with the SPDX line, `//`, and what the file is. The source of a header that
+    says so need not say it again."""
+    for path, lines in tree.cpp():
+        head = lines[:3] + [""] * 3
+        has_header = path.endswith(".cc") and path[:-3] + ".h" in tree.files
+        if head[0] != "// " + SPDX:
+            yield Finding(path, 1, "what-comment", f'the first line must be "// {SPDX}"')
+        elif has_header and head[1].startswith("#include"):
+            pass
+        elif head[1] != "//" or not re.match(r"// \S+( \S+){2,}", head[2]):
+            yield Finding(path, 2, "what-comment", 'after "//" a comment must say what the file is')
+
+
+def rule_script_head(tree):
+    """Scripts carry the SPDX line; a BUILD file says first what its folder is for."""
+    for path, lines in tree.select(r"."):
+        is_script = lines[0].startswith("#!") or path.endswith(".py")
+        if is_script and "# " + SPDX not in lines[:2]:
+            yield Finding(path, 2, "script-head", f'the first or second line must be "# {SPDX}"')
+        if os.path.basename(path) == "BUILD" and not re.match(r"# \S+( \S+){2,}", lines[0]):
+            yield Finding(path, 1, "script-head", "a comment must say what the folder is for")
+
+
+def rule_guard(tree):
+    """A header's guard is its path."""
+    for path, lines in tree.select(r"\.h$"):
+        guard = re.sub(r"[^A-Z0-9]", "_", path.upper())
+        guard = f"TESSERA_{guard}_"
+        directives = [(i + 1, line) for i, line in enumerate(lines) if line.startswith("#")]
+        wanted = [f"#ifndef {guard}", f"#define {guard}"]
+        if [line for _, line in directives[:2]] != wanted:
+            number = directives[0][0] if directives else 1
+            yield Finding(path, number, "guard", f"the guard must be {guard}")
+
+
+def rule_line_length(tree):
+    """At most 100 columns, but for tables that clang-format is told to leave alone."""
+    for path, lines in tree.select(r"\.(h|cc|proto|py|bzl)$"):
+        is_table = False
+        for i, line in enumerate(lines):
+            if "// clang-format o" in line:
+                is_table = "// clang-format off" in line
+            if is_table or len(line) <= MAX_LINE_LENGTH:
+                continue
+            if not re.search(r"https?://|^#(include|ifndef)", line):
+                message = f"{len(line)} columns; at most {MAX_LINE_LENGTH}"
+                yield Finding(path, i + 1, "line-length", message)
+
+
+def rule_target(tree):
+    """Every C++ file belongs to a target: the nearest BUILD names it, or matches it with a glob."""
+    for path, _ in tree.cpp():
+        folder = os.path.dirname(path)
+        while folder and folder + "/BUILD" not in tree.files:
+            folder = os.path.dirname(folder)
+        build_path = folder + "/BUILD" if folder else "BUILD"
+        relative = os.path.relpath(path, folder or ".")
+        build = re.sub(r"#.*", "", tree.files.get(build_path, ""))
+        globs = re.findall(r'"([^"]*\*[^"]*)"', " ".join(re.findall(r"glob\((.*?)\)", build, re.S)))
+        if f'"{relative}"' not in build and not any(fnmatch.fnmatch(relative, g) for g in globs):
+            message = f'no target has it; add "{relative}" to {build_path}'
+            yield Finding(path, 1, "target", message)
+
+
+def rule_machine_path(tree):
+    """No path of one machine, which works nowhere else."""
+    pattern = re.compile(r"(?<![\w.~}-])/(?:work|home|root|Users|tmp/wt)/[\w.]")
+    for path, lines in tree.select(r"."):
+        for i, line in enumerate(lines):
+            if pattern.search(line) and not is_allowed(lines, i, "machine-path"):
+                message = f'"{pattern.search(line).group(0)}..." exists on one machine only'
+                yield Finding(path, i + 1, "machine-path", message)
+
+
+# --- Layers ------------------------------------------------------------------------------------
+
+
+def rule_layers(tree):
+    """No include upwards or sideways in the table of layers."""
+    for path, lines in tree.cpp():
+        folder = top_folder(path)
+        if folder not in LAYERS:
+            continue
+        allowed = [folder, *LAYERS[folder]]
+        if is_test_code(path):
+            allowed.append("tests")
+        for i, line in enumerate(lines):
+            match = re.match(r'#include "([^"]+)"', line)
+            included = top_folder(match.group(1)) if match else ""
+            if included and (included in LAYERS or included == "tests"):
+                if included not in allowed and not is_allowed(lines, i, "layers"):
+                    message = f"{folder}/ may not use {included}/; it may use {', '.join(allowed)}"
+                    yield Finding(path, i + 1, "layers", message)
+            if match and match.group(1) == "tessera.h" and folder not in ("examples", "benchmarks"):
+                message = f"tessera.h is for programs; {folder}/ includes what it uses"
+                yield Finding(path, i + 1, "layers", message)
+
+
+def rule_pure(tree):
+    """The pure layers have no I/O, no threads, no clocks."""
+    for path, lines in tree.cpp():
+        if top_folder(path) in PURE and not is_test_code(path):
+            for i, line in enumerate(lines):
+                match = re.match(r"#include " + IMPURE_HEADERS, line)
+                if match and not is_allowed(lines, i, "pure"):
+                    message = f"{top_folder(path)}/ is pure: no I/O, threads or clocks"
+                    yield Finding(path, i + 1, "pure", message)
+
+
+# --- Words -------------------------------------------------------------------------------------
+
+
+def rule_todo(tree):
+    """A TODO names an issue, never a person."""
+    for path, lines in tree.select(r"(\.(h|cc|proto|py|bzl|cu)|BUILD)$|^tools/[^.]*$"):
+        for i, line in enumerate(lines):
+            if re.search(r"(//|#).*\bTODO\b(?!\(#\d+\): \S)", line):
+                if not is_allowed(lines, i, "todo") and not path.startswith("tools/tidy"):
+                    yield Finding(path, i + 1, "todo", "write TODO(#123): what, with the issue")
+
+
+def rule_banned(tree):
+    for path, lines in tree.cpp():
+        is_library = top_folder(path) in LAYERS and top_folder(path) not in (
+            "examples",
+            "benchmarks",
+        )
+        is_library = is_library and not is_test_code(path) and not path.endswith("_main.cc")
+        stripped = strip_cpp(tree.files[path]).split("\n")
+        for i, line in enumerate(stripped):
+            text = lines[i] if line.startswith("#include") else line
+            for pattern, instead, only_libraries in BANNED:
+                match = re.search(pattern, text)
+                if match and (is_library or not only_libraries):
+                    if not is_allowed(lines, i, "banned"):
+                        message = f'"{match.group(0).strip()}" is banned; use {instead}'
+                        yield Finding(path, i + 1, "banned", message)
+
+
+def rule_sleep(tree):
+    """A sleep says why: it never orders events."""
+    for path, lines in tree.cpp():
+        for i, line in enumerate(strip_cpp(tree.files[path]).split("\n")):
+            near = "\n".join(lines[max(0, i - 1) : i + 1])
+            if re.search(SLEEP, line) and not re.search(r"// sleep: \S+", near):
+                message = 'wait for the event instead, or say why: "// sleep: reason"'
+                yield Finding(path, i + 1, "sleep", message)
+
+
+# --- Functions ---------------------------------------------------------------------------------
+
+_SCOPE = re.compile(r"^(inline\s+)?(namespace|class|struct|union|enum|extern|requires)\b")
+
+
+def _drop_template(header):
+    """The header without a leading template<...>."""
+    while header.startswith("template"):
+        depth = 0
+        for i, char in enumerate(header):
+            depth += {"<": 1, ">": -1}.get(char, 0)
+            if char == ">" and depth == 0:
+                header = header[i + 1 :].lstrip()
+                break
+        else:
+            return header
+    return header
+
+
+def _function_name(header):
+    """What the function is called, or None where the brace opens something else."""
+    header = re.sub(r"\[\[[^\]]*\]\]|alignas\([^)]*\)", "", header).strip()
+    header = _drop_template(header)
+    if "(" not in header or _SCOPE.match(header) or header.endswith("="):
+        return None
+    match = re.search(
+        r"((?:[\w~]+(?:<[^<>]*>)?::)*(?:operator\W+|operator \w+|~?\b(?!decltype\b)\w+))\s*\(",
+        header,
+    )
+    if not match:
+        return None
+    test = re.match(
+        r"(?:TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\s*\(\s*(\w+)\s*,\s*(\w+)", header
+    )
+    return f"{test.group(1)}.{test.group(2)}" if test else match.group(1).strip()
+
+
+def functions(text):
+    """(name, first line, number of lines) of each function body in a C++ file; lambdas and local
+    classes belong to the function around them."""
+    text = strip_cpp(text)
+    text = re.sub(
+        r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.M
+    )
+    found = []
+    stack = []  # None for a scope or a block, else (name, first line) of a function
+    in_function = 0
+    line = 1
+    header, header_line, parens = "", 1, 0
+    for char in text:
+        if char == "\n":
+            line += 1
+        if parens > 0 and not in_function:  # Braces among parameters: a default value.
+            parens += {"(": 1, ")": -1}.get(char, 0)
+            header += char
+            continue
+        if char == "{":
+            name = None if in_function else _function_name(header.strip())
+            stack.append((name, header_line) if name else None)
+            in_function += name is not None
+        elif char == "}" and stack:
+            top = stack.pop()
+            if top:
+                in_function -= 1
+                found.append((top[0], top[1], line - top[1] + 1))
+        parens += {"(": 1, ")": -1}.get(char, 0)
+        is_label = char == ":" and header.strip() in ("public", "private", "protected")
+        if char in "{};" or is_label:
+            header, parens = "", 0
+        else:
+            if not header.strip():
+                header_line = line
+            header += char
+    return found
+
+
+def parse_ratchet(text):
+    """Maps "path name" to the number of lines allowed."""
+    allowed = {}
+    for line in text.split("\n"):
+        line = line.split("#")[0].strip()
+        if line:
+            key, lines = line.rsplit(" ", 1)
+            allowed[key] = int(lines)
+    return allowed
+
+
+def long_functions(tree):
+    """Maps "path name" to (line, number of lines) of each function that is too long."""
+    found = {}
+    for path, _ in tree.cpp():
+        for name, line, length in functions(tree.files[path]):
+            if length > MAX_FUNCTION_LINES:
+                key = f"{path} {name}"
+                if key not in found or found[key][1] < length:
+                    found[key] = (line, length)
+    return found
+
+
+def rule_function_length(tree):
+    """A function has at most 70 lines; those listed in the ratchet may only shrink."""
+    allowed = parse_ratchet(tree.files.get(RATCHET, ""))
+    found = long_functions(tree)
+    for key, (line, length) in found.items():
+        path, name = key.split(" ", 1)
+        limit = allowed.get(key, MAX_FUNCTION_LINES)
+        if length > limit:
+            message = f"{name} has {length} lines; at most {limit}"
+            yield Finding(path, line, "function-length", message)
+        elif length < limit:
+            message = f"{name} has shrunk from {limit} to {length} lines; set that in {RATCHET}"
+            yield Finding(path, line, "function-length", message)
+    for key in allowed.keys() - found.keys():
+        message = f'"{key}" is no longer too long; drop its line'
+        yield Finding(RATCHET, 1, "function-length", message)
+
+
+# --- Prose -------------------------------------------------------------------------------------
+
+
+def prose_lines(lines):
+    """(line number, line) outside code fences, code spans blanked."""
+    fenced = False
+    for i, line in enumerate(lines):
+        if re.match(r"\s*(```|~~~)", line):
+            fenced = not fenced
+        elif not fenced:
+            yield i + 1, re.sub(r"`[^`]*`", "``", line)
+
+
+def anchors(lines):
+    """The anchors of a page's headings, as GitHub makes them."""
+    found = set()
+    fenced = False
+    for line in lines:
+        if re.match(r"\s*(```|~~~)", line):
+            fenced = not fenced
+        match = None if fenced else re.match(r"#{1,6} (.*)", line)
+        if match:
+            title = re.sub(r"[^\w\- ]", "", match.group(1).strip().lower())
+            found.add(title.replace(" ", "-"))
+    return found
+
+
+def rule_link(tree):
+    """Every relative link of a page leads to a file, and to a heading where it names one."""
+    for path, lines in tree.markdown():
+        for number, line in prose_lines(lines):
+            for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", line):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                name, _, anchor = target.partition("#")
+                full = os.path.normpath(os.path.join(os.path.dirname(path), name)) if name else path
+                if not tree.has(full):
+                    yield Finding(path, number, "link", f'"{target}" leads nowhere')
+                elif anchor and full.endswith(".md"):
+                    if anchor not in anchors(tree.files[full].split("\n")):
+                        yield Finding(path, number, "link", f'{full} has no heading "#{anchor}"')
+
+
+def rule_one_h1(tree):
+    """A page has one title, and begins with it."""
+    for path, lines in tree.markdown():
+        titles = [number for number, line in prose_lines(lines) if re.match(r"# \S", line)]
+        if len(titles) != 1:
+            message = f'{len(titles)} titles ("# ..."); a page has exactly one'
+            yield Finding(path, titles[1] if len(titles) > 1 else 1, "one-h1", message)
+
+
+RULES = [value for name, value in list(globals().items()) if name.startswith("rule_")]
+
+
+def check(tree):
+    return sorted(finding for rule in RULES for finding in rule(tree))
+
+
+def shrink_ratchet(root, tree):
+    """Lowers the ratchet to today's lengths and drops what is no longer too long. Adds nothing."""
+    found = long_functions(tree)
+    kept = []
+    for line in tree.files.get(RATCHET, "").split("\n"):
+        entry = parse_ratchet(line)
+        key = next(iter(entry), None)
+        if key in found:
+            line = f"{key} {min(entry[key], found[key][1])}"
+        if key is None or key in found:
+            kept.append(line)
+    (root / RATCHET).write_text("\n".join(kept))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tools/tidy", description="Checks the rules of the tree.")
+    parser.add_argument(
+        "--shrink-ratchet", action="store_true", help=f"lower {RATCHET} to today's lengths first"
+    )
+    options = parser.parse_args()
+    root = pathlib.Path(__file__).resolve().parent.parent
+    tree = read_tree(root)
+    if options.shrink_ratchet:
+        shrink_ratchet(root, tree)
+        tree = read_tree(root)
+    findings = check(tree)
+    for finding in findings:
+        print(finding)
+    print(f"tidy: {len(RULES)} rules, {len(tree.files)} files, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provokes every rule of tools/tidy.py, and shows beside it what the rule lets pass."""
+
+import unittest
+
+import tidy
+
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+HEAD = SPDX + "//\n// Layout: how a tensor is split.\n"
+
+
+def findings(rule, files):
+    """What one rule finds, as "path:line: message"."""
+    return [f"{f.path}:{f.line}: {f.message}" for f in rule(tidy.Tree(files))]
+
+
+class RuleTest(unittest.TestCase):
+    def check(self, rule, files, *wanted):
+        """The rule finds exactly `wanted`, each a (place, part of the message)."""
+        found = findings(rule, files)
+        self.assertEqual(len(found), len(wanted), found)
+        for finding, (place, part) in zip(found, wanted):
+            self.assertTrue(finding.startswith(place + ": "), finding)
+            self.assertIn(part, finding)
+
+    def test_what_comment(self):
+        self.check(tidy.rule_what_comment, {"a/b.h": HEAD, "a/b.cc": SPDX + '#include "a/b.h"\n'})
+        self.check(tidy.rule_what_comment, {"a/b.h": ""}, ("a/b.h:1", "SPDX"))
+        self.check(
+            tidy.rule_what_comment,
+            {"a/b.h": SPDX + "//\n// Layout.\n"},
+            ("a/b.h:2", "what the file is"),
+        )
+        no_header = {"a/b_test.cc": SPDX + '#include "a/b.h"\n'}
+        self.check(tidy.rule_what_comment, no_header, ("a/b_test.cc:2", "what the file is"))
+
+    def test_script_head(self):
+        good = "#!/bin/sh\n# " + tidy.SPDX + "\n"
+        self.check(tidy.rule_script_head, {"x": good, "a/BUILD": "# a - what a is for\n"})
+        self.check(tidy.rule_script_head, {"x": "#!/bin/sh\n"}, ("x:2", "SPDX"))
+        self.check(
+            tidy.rule_script_head, {"a/BUILD": "package()\n"}, ("a/BUILD:1", "what the folder")
+        )
+
+    def test_guard(self):
+        good = HEAD + "#ifndef TESSERA_A_B_H_\n#define TESSERA_A_B_H_\n#endif\n"
+        self.check(tidy.rule_guard, {"a/b.h": good})
+        self.check(
+            tidy.rule_guard,
+            {"tessera.h": "#ifndef TESSERA_TESSERA_H_\n#define TESSERA_TESSERA_H_\n"},
+        )
+        self.check(tidy.rule_guard, {"c/b.h": good}, ("c/b.h:4", "TESSERA_C_B_H_"))
+        self.check(tidy.rule_guard, {"a/b.h": HEAD}, ("a/b.h:1", "TESSERA_A_B_H_"))
+        self.check(tidy.rule_guard, {"a/b.h": "#pragma once\n"}, ("a/b.h:1", "TESSERA_A_B_H_"))
+
+    def test_line_length(self):
+        self.check(tidy.rule_line_length, {"a.cc": "x" * 100, "b.h": "// https://" + "x" * 100})
+        table = "// clang-format off\n" + "x" * 101 + "\n// clang-format on\n"
+        self.check(tidy.rule_line_length, {"a.cc": table})
+        self.check(tidy.rule_line_length, {"a.cc": table + "x" * 101}, ("a.cc:4", "101 columns"))
+        self.check(tidy.rule_line_length, {"a.cc": "\n" + "x" * 101}, ("a.cc:2", "101 columns"))
+
+    def test_target(self):
+        build = 'cc_library(name = "b", srcs = ["b.cc", "c/d.cc"], hdrs = glob(["*.h"]))\n'
+        self.check(
+            tidy.rule_target,
+            {"a/BUILD": build, "a/b.cc": "", "a/b.h": "", "a/c/d.cc": "", "n.md": ""},
+        )
+        self.check(
+            tidy.rule_target,
+            {"a/BUILD": build, "a/e.cc": ""},
+            ("a/e.cc:1", 'add "e.cc" to a/BUILD'),
+        )
+        commented = {"a/BUILD": '# "e.cc"\n', "a/e.cc": ""}
+        self.check(tidy.rule_target, commented, ("a/e.cc:1", "no target has it"))
+
+    def test_machine_path(self):
+        folder = "/" + "home/"
+        self.check(tidy.rule_machine_path, {"a": "see ../home/x, /usr/include and a/work/b"})
+        self.check(
+            tidy.rule_machine_path, {"a": "\ncp " + folder + "me/x ."}, ("a:2", "one machine")
+        )
+
+    def test_layers(self):
+        good = {
+            "layout/a.cc": '#include "mesh/mesh.h"\n#include "absl/status/status.h"\n',
+            "layout/a_test.cc": '#include "tests/support/matchers.h"\n',
+            "tests/a.cc": '#include "dtensor/dtensor.h"\n',
+            "examples/a.cc": '#include "tessera.h"\n',
+        }
+        self.check(tidy.rule_layers, good)
+        upwards = {"mesh/a.h": '\n#include "layout/layout.h"\n'}
+        self.check(tidy.rule_layers, upwards, ("mesh/a.h:2", "mesh/ may not use layout/"))
+        sideways = {"device/a.cc": '#include "mesh/mesh.h"\n'}
+        self.check(tidy.rule_layers, sideways, ("device/a.cc:1", "it may use device, base"))
+        to_tests = {"layout/a.cc": '#include "tests/support/matchers.h"\n'}
+        self.check(tidy.rule_layers, to_tests, ("layout/a.cc:1", "may not use tests/"))
+        past_umbrella = {"examples/a.cc": '#include "mesh/mesh.h"\n'}
+        self.check(tidy.rule_layers, past_umbrella, ("examples/a.cc:1", "may not use mesh/"))
+        umbrella = {"dtensor/a.cc": '#include "tessera.h"\n'}
+        self.check(tidy.rule_layers, umbrella, ("dtensor/a.cc:1", "for programs"))
+
+    def test_pure(self):
+        self.check(
+            tidy.rule_pure, {"job/a.cc": "#include <thread>\n", "mesh/a.cc": "#include <map>\n"}
+        )
+        self.check(tidy.rule_pure, {"mesh/a.cc": "#include <thread>\n"}, ("mesh/a.cc:1", "is pure"))
+
+    def test_todo(self):
+        self.check(tidy.rule_todo, {"a.cc": "// TODO(#12): more dtypes\nint TODO;\n"})
+        self.check(tidy.rule_todo, {"a.cc": "// TODO(me): more\n"}, ("a.cc:1", "TODO(#123)"))
+        self.check(tidy.rule_todo, {"a.py": "x = 1  # TODO: more\n"}, ("a.py:1", "TODO(#123)"))
+
+    def test_banned(self):
+        good = (
+            "static_assert(true);\nTESSERA_DCHECK(x);\n// assert(x) would throw\n"
+            'auto s = "throw";\nsnprintf(b, 2, "x");\nmatcher.assert(x);\n'
+        )
+        self.check(tidy.rule_banned, {"layout/a.cc": good, "examples/a.cc": "std::cout << 1;\n"})
+        for bad, instead in [
+            ("  assert(x);", "TESSERA_DCHECK"),
+            ("  throw 1;", "absl::Status"),
+            ("  std::cout << 1;", "ostream"),
+            ('  printf("x");', "ostream"),
+            ("  absl::MutexLock lock(&mu);", "std::mutex"),
+            ('#include "absl/synchronization/mutex.h"', "std::mutex"),
+        ]:
+            self.check(tidy.rule_banned, {"layout/a.cc": "\n" + bad}, ("layout/a.cc:2", instead))
+
+    def test_a_reason_lifts_a_ban(self):
+        reason = "// NOTIDY(banned): the launcher's output is its result\nstd::cout << 1;\n"
+        self.check(tidy.rule_banned, {"job/a.cc": reason})
+        self.check(
+            tidy.rule_banned,
+            {"job/a.cc": "std::cout << 1;  // NOTIDY(banned)\n"},
+            ("job/a.cc:1", "banned"),
+        )
+
+    def test_sleep(self):
+        for name in [
+            "absl::SleepFor",
+            "std::this_thread::sleep_for",
+            "usleep",
+            "nanosleep",
+            "sleep",
+        ]:
+            call = f"  {name}(x);"
+            self.check(tidy.rule_sleep, {"a_test.cc": call}, ("a_test.cc:1", "// sleep: reason"))
+            self.check(tidy.rule_sleep, {"a_test.cc": call + "  // sleep: is the slow op\n"})
+            self.check(tidy.rule_sleep, {"a_test.cc": "// sleep: is the slow op\n" + call})
+
+    def test_link(self):
+        good = (
+            "# A\n[b](docs/b.md) [c](docs) [d](docs/b.md#two-words) [e](https://x.y) [f](#a)\n"
+            "```\n[no](nowhere.md)\n```\n`[no](nowhere.md)`\n"
+        )
+        self.check(
+            tidy.rule_link,
+            {"README.md": good, "docs/b.md": "# B\n## Two words!\n[a](../README.md)"},
+        )
+        self.check(
+            tidy.rule_link, {"docs/a.md": "\n[b](b.md)"}, ("docs/a.md:2", '"b.md" leads nowhere')
+        )
+        self.check(
+            tidy.rule_link, {"docs/a.md": "# A\n[b](#b)"}, ("docs/a.md:2", 'no heading "#b"')
+        )
+
+    def test_one_h1(self):
+        self.check(tidy.rule_one_h1, {"a.md": "# A\n```\n# not a title\n```\n## B\n"})
+        self.check(tidy.rule_one_h1, {"a.md": "## B\n"}, ("a.md:1", "0 titles"))
+        self.check(tidy.rule_one_h1, {"a.md": "# A\n\n# B\n"}, ("a.md:3", "2 titles"))
+
+    def test_function_length(self):
+        def body(lines):
+            return "int f() {\n" + "  g();\n" * (lines - 2) + "}\n"
+
+        rule = tidy.rule_function_length
+        self.check(rule, {"a.cc": body(70)})
+        self.check(rule, {"a.cc": "\n" + body(71)}, ("a.cc:2", "f has 71 lines; at most 70"))
+        self.check(rule, {"a.cc": body(80), tidy.RATCHET: "# why\na.cc f 80\n"})
+        self.check(rule, {"a.cc": body(81), tidy.RATCHET: "a.cc f 80\n"}, ("a.cc:1", "at most 80"))
+        self.check(rule, {"a.cc": body(79), tidy.RATCHET: "a.cc f 80\n"}, ("a.cc:1", "80 to 79"))
+        self.check(
+            rule, {"a.cc": body(9), tidy.RATCHET: "a.cc f 80\n"}, (tidy.RATCHET + ":1", "no longer")
+        )
+
+    def test_every_rule_is_tested(self):
+        """Each rule of the module is named by a test of its own."""
+        for rule in tidy.RULES:
+            self.assertTrue(hasattr(self, rule.__name__.replace("rule_", "test_")), rule.__name__)
+
+
+class FunctionsTest(unittest.TestCase):
+    def names(self, text):
+        return [(name, line, length) for name, line, length in tidy.functions(text)]
+
+    def test_finds_functions_where_they_hide(self):
+        text = """\
+#define WRAP(x) do { x; } while (0)
+namespace tessera {
+namespace {
+enum class Color { kRed };
+struct Row { const char* name; std::vector<int> sizes; };
+const Row kRows[] = {
+    {"a", {1}},
+};
+}  // namespace
+class Box : public Base<int> {
+ public:
+  explicit Box(int n) : n_(n) {
+    use("}{");  // }
+  }
+  bool empty() const { return n_ == 0; }
+  friend bool operator==(const Box& a, const Box& b) {
+    return true;
+  }
+};
+template <class T, class = std::enable_if_t<(sizeof(T) > 1)>>
+absl::StatusOr<std::vector<T>> Box::make(
+    std::function<void()> f = [] {}) {
+  auto g = [&](int i) {
+    for (;;) {
+    }
+  };
+  return {};
+}
+TEST(BoxTest, IsEmpty) {
+  EXPECT_TRUE(Box(0).empty());
+}
+}  // namespace tessera
+"""
+        self.assertEqual(
+            self.names(text),
+            [
+                ("Box", 12, 3),
+                ("empty", 15, 1),
+                ("operator==", 16, 3),
+                ("Box::make", 20, 9),
+                ("BoxTest.IsEmpty", 29, 3),
+            ],
+        )
+
+    def test_strip_keeps_line_numbers(self):
+        text = 'a // b\n/* c\n d */ e "f\\"g" R"(\n"h)" \'"\' 1\'000 "i"\n'
+        stripped = tidy.strip_cpp(text)
+        self.assertEqual(stripped.count("\n"), text.count("\n"))
+        for gone in "bcdfghi":
+            self.assertNotIn(gone, stripped)
+        self.assertIn("1'000", stripped)
+
+
+if __name__ == "__main__":
+    unittest.main()
