@@ -4,27 +4,20 @@
 //
 // Order comes from what processes write, from FIFOs and from pidfds. The `sleep 1000` of a client
 // stands for "hangs": no test waits for its end.
-#include "job/launcher.h"
-
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cctype>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -36,7 +29,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/file_descriptor.h"
-#include "tests/support/matchers.h"
+#include "job/launcher_run.h"
 
 namespace tessera {
 namespace {
@@ -45,145 +38,11 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::IsOk;
 using ::testing::Not;
 using ::testing::SizeIs;
-using ::testing::StartsWith;
-using testing::StatusIs;
 using ::testing::UnorderedElementsAre;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);  // of every wait; a failure if it ends
 constexpr char kHang[] = "exec sleep 1000";
-
-// A process that is not a child of the test: its end can be waited for, its id is never reused
-// while this exists.
-class Watched {
- public:
-  explicit Watched(pid_t pid) : fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
-  bool ends_within(absl::Duration limit) const {
-    if (!fd_.is_open()) return true;  // It has ended, and was reaped.
-    pollfd ready = {fd_.get(), POLLIN, 0};
-    return poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(limit))) == 1;
-  }
-
- private:
-  FileDescriptor fd_;
-};
-
-// One run of tessera_run with its output. Ends it, and so its clients, when it goes out of scope.
-class LauncherRun {
- public:
-  using Arguments = std::vector<std::string>;
-
-  explicit LauncherRun(const Arguments& arguments, const Arguments& environment = {}) {
-    int output[2];
-    int error[2];
-    EXPECT_EQ(pipe2(output, O_CLOEXEC), 0);
-    EXPECT_EQ(pipe2(error, O_CLOEXEC), 0);
-    std::vector<std::string> command = {"job/tessera_run"};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    std::vector<char*> pointers;
-    for (std::string& argument : command) pointers.push_back(argument.data());
-    pointers.push_back(nullptr);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(output[1], STDOUT_FILENO);
-      dup2(error[1], STDERR_FILENO);
-      for (const std::string& entry : environment) putenv(const_cast<char*>(entry.c_str()));
-      execv(pointers[0], pointers.data());
-      _exit(99);
-    }
-    close(output[1]);
-    close(error[1]);
-    streams_[0].fd = FileDescriptor(output[0]);
-    streams_[1].fd = FileDescriptor(error[0]);
-  }
-
-  // Client K runs `script` in sh.
-  static LauncherRun shell(const Arguments& flags, const std::string& script) {
-    Arguments arguments = flags;
-    arguments.insert(arguments.end(), {"sh", "-c", script});
-    return LauncherRun(arguments);
-  }
-
-  ~LauncherRun() {
-    if (pid_ == 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
-  LauncherRun(const LauncherRun&) = delete;
-
-  void send(int signal) const { kill(pid_, signal); }
-  pid_t pid() const { return pid_; }
-  const std::string& output() const { return streams_[0].text; }
-  const std::string& error() const { return streams_[1].text; }
-
-  // Reads until `count` lines of standard output have `text`.
-  void await_lines(const std::string& text, int count) {
-    const auto has_all = [&] {
-      int found = 0;
-      for (absl::string_view line : absl::StrSplit(output(), '\n')) {
-        found += absl::StrContains(line, text) ? 1 : 0;
-      }
-      return found >= count;
-    };
-    read_until(has_all);
-    EXPECT_TRUE(has_all()) << "no " << count << " lines with \"" << text << "\" in\n" << output();
-  }
-
-  // Reads to the end; the exit code as a shell would say it.
-  int wait() {
-    read_until([] { return false; });
-    EXPECT_TRUE(Watched(pid_).ends_within(kPatience));
-    int status = 0;
-    if (waitpid(std::exchange(pid_, 0), &status, 0) <= 0) return -1;
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  }
-
-  void close_output() { streams_[0].fd.close(); }
-
-  // The rest of each line of standard output that starts with "[client K] word ", by K.
-  std::map<int, std::string> told(const std::string& word) const {
-    std::map<int, std::string> result;
-    for (const std::string& line : std::vector<std::string>(absl::StrSplit(output(), '\n'))) {
-      int client = 0;
-      const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(' ', 3));
-      if (parts.size() < 4 || parts[0] != "[client" || parts[2] != word) continue;
-      EXPECT_TRUE(absl::SimpleAtoi(parts[1].substr(0, parts[1].size() - 1), &client)) << line;
-      result[client] = parts[3];
-    }
-    return result;
-  }
-
- private:
-  struct Stream {
-    FileDescriptor fd;
-    std::string text;
-  };
-
-  void read_until(const std::function<bool()>& is_enough) {
-    const absl::Time deadline = absl::Now() + kPatience;
-    while (!is_enough() && (streams_[0].fd.is_open() || streams_[1].fd.is_open())) {
-      const auto left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
-      pollfd fds[] = {{streams_[0].fd.get(), POLLIN, 0}, {streams_[1].fd.get(), POLLIN, 0}};
-      if (left_ms <= 0 || poll(fds, 2, static_cast<int>(left_ms)) <= 0) {
-        ADD_FAILURE() << "no end within the patience of the test\n" << output() << error();
-        return;
-      }
-      for (int i = 0; i < 2; ++i) {
-        if (fds[i].revents == 0) continue;
-        char bytes[65536];
-        const ssize_t size = read(streams_[i].fd.get(), bytes, sizeof(bytes));
-        if (size > 0) streams_[i].text.append(bytes, static_cast<size_t>(size));
-        if (size <= 0) streams_[i].fd.close();
-      }
-    }
-  }
-
-  pid_t pid_ = 0;
-  Stream streams_[2];
-};
 
 // The pids that clients told with "pid N".
 std::map<int, pid_t> client_pids(const LauncherRun& run) {
@@ -212,8 +71,6 @@ bool await_state(pid_t pid, char state) {
   while (process_state(pid) != state && absl::Now() < deadline) poll(nullptr, 0, 1);
   return process_state(pid) == state;
 }
-
-// ---- ends
 
 TEST(LauncherTest, AllClientsExitZero) {
   LauncherRun run = LauncherRun::shell({"--clients", "3"}, "echo hello; echo warning >&2");
@@ -308,16 +165,15 @@ TEST(LauncherTest, WhatAClientLeavesBehindEndsWithIt) {
 
 // A process that left the group is not ours to kill, and holds the output open for ever.
 TEST(LauncherTest, EndsAlthoughAnEscapedProcessHoldsTheOutput) {
-  LauncherRun run = LauncherRun::shell(
-      {"--clients", "1"}, "setsid sh -c 'echo child $$; exec sleep 1000' & exec sleep 1000");
+  LauncherRun run =
+      LauncherRun::shell({"--clients", "1", "--grace", "100ms"},
+                         "setsid sh -c 'echo child $$; exec sleep 1000' & exec sleep 1000");
   run.await_lines("child", 1);
   const pid_t child = std::stoi(run.told("child")[0]);
   run.send(SIGTERM);
   EXPECT_EQ(run.wait(), 128 + SIGTERM);
   EXPECT_EQ(kill(child, SIGKILL), 0);
 }
-
-// ---- signals
 
 class ForwardedSignalTest : public ::testing::TestWithParam<int> {};
 
@@ -392,8 +248,6 @@ TEST(LauncherTest, StopsWhenTheReaderOfItsOutputIsGone) {
   EXPECT_THAT(run.error(), HasSubstr("stopped by SIGPIPE"));
 }
 
-// ---- output
-
 // Fact long_line.
 TEST(LauncherTest, LongLineIsCompleteAndNotMixedWithOthers) {
   LauncherRun run =
@@ -439,8 +293,6 @@ TEST(LauncherTest, LogDirHoldsAFileOfEachClient) {
   }
 }
 
-// ---- timeout, restart, status channel
-
 // Fact one_hangs.
 TEST(LauncherTest, TimeoutNamesTheClientThatHungWithItsLastLine) {
   LauncherRun run = LauncherRun::shell(
@@ -484,8 +336,6 @@ TEST(LauncherTest, ReportHoldsTheFirstStatusOfTheClient) {
                                      "    | reported\n"));
   EXPECT_THAT(run.error(), Not(HasSubstr("consequence")));
 }
-
-// ---- environment
 
 // Fact ranks_for_others.
 TEST(LauncherTest, ClientsFindTheirRanks) {
@@ -544,143 +394,6 @@ TEST(LauncherTest, ClientCanServeAtTheAddresses) {
         EXPECT_EQ(listen(server.get(), 1), 0) << std::strerror(errno);
       }
     }
-  }
-}
-
-// ---- refusals
-
-struct RefusalCase {
-  const char* name;
-  std::vector<std::string> arguments;
-  int exit_code;
-  const char* message;  // a regular expression
-};
-
-void PrintTo(const RefusalCase& row, std::ostream* out) { *out << row.name; }
-
-class RefusalTest : public ::testing::TestWithParam<RefusalCase> {};
-
-TEST_P(RefusalTest, SaysWhatIsWrong) {
-  unsetenv("TESSERA_TOKEN");
-  LauncherRun run(GetParam().arguments);
-  EXPECT_EQ(run.wait(), GetParam().exit_code);
-  EXPECT_EQ(run.output(), "");
-  EXPECT_THAT(run.error(),
-              ContainsRegex(absl::StrCat("^tessera_run: ", GetParam().message, "\n$")));
-}
-
-const RefusalCase kRefusals[] = {
-    {"no_such_name",
-     {"--clients", "2", "no_such_program"},
-     127,
-     "program \"no_such_program\" cannot be started: No such file or directory; give the path of "
-     "a program, or a name that is on PATH"},
-    {"no_such_path",
-     {"--clients", "2", "./no/such"},
-     127,
-     "program \"./no/such\" cannot be started: No such file or directory; give .*"},
-    {"not_executable",
-     {"--clients", "2", "/proc/self/status"},
-     126,
-     "program \"/proc/self/status\" cannot be started: Permission denied; it should be a file "
-     "that this user may execute"},
-    {"directory",
-     {"--clients", "2", "/proc"},
-     126,
-     "program \"/proc\" cannot be started: Permission denied; it should be .*"},
-    {"nothing",
-     {},
-     2,
-     "--clients is 0; it should be at least 1, as in tessera_run --clients 4 ./train"},
-    {"no_program",
-     {"--clients", "2"},
-     2,
-     "no program is given; put it after the flags, as in tessera_run --clients 4 ./train"},
-    {"no_value", {"--clients"}, 2, "--clients has no value; it should be a whole number"},
-    {"not_a_number",
-     {"--clients=two", "true"},
-     2,
-     "--clients is \"two\"; it should be a whole number"},
-    {"not_a_time",
-     {"--clients=2", "--timeout", "10", "true"},
-     2,
-     "--timeout is \"10\"; it should be a time such as 90s, 10m or 1h30m"},
-    {"unknown_flag",
-     {"--client", "2", "true"},
-     2,
-     "there is no flag \"--client\"; see tessera_run --help, and put the flags of the program "
-     "after the program"},
-    {"log_dir_is_a_file",
-     {"--clients=1", "--log-dir=/proc/self/status", "true"},
-     2,
-     "--log-dir is \"/proc/self/status\", .* cannot be made: .*"},
-    {"no_token",
-     {"--clients=1", "--nodes=2", "--coordinator=a:1", "true"},
-     2,
-     "TESSERA_TOKEN is not set; with --nodes 2 it should hold one random text, the same on every "
-     "host"},
-};
-
-INSTANTIATE_TEST_SUITE_P(Rows, RefusalTest, ::testing::ValuesIn(kRefusals),
-                         [](const auto& info) { return info.param.name; });
-
-LauncherOptions with(const std::function<void(LauncherOptions&)>& change) {
-  LauncherOptions options;
-  options.num_clients = 4;
-  options.command = {"true"};
-  change(options);
-  return options;
-}
-
-TEST(LauncherOptionsTest, RefusesEachBadValue) {
-  struct Row {
-    const char* message;
-    std::function<void(LauncherOptions&)> change;
-  };
-  const Row rows[] = {
-      {"--clients is -1; it should be at least 1", [](auto& o) { o.num_clients = -1; }},
-      {"--devices-per-client is 0; it should be at least 1",
-       [](auto& o) { o.devices_per_client = 0; }},
-      {"--max-restarts is -1; it should be at least 0", [](auto& o) { o.max_restarts = -1; }},
-      {"--timeout is 0; it should be a positive time such as 90s or 10m",
-       [](auto& o) { o.timeout = absl::ZeroDuration(); }},
-      {"--grace is -1s; it should be a positive time",
-       [](auto& o) { o.grace = -absl::Seconds(1); }},
-      {"--settle is -1s; it should be a positive time",
-       [](auto& o) { o.settle = -absl::Seconds(1); }},
-      {"--nodes is 0; it should be at least 1", [](auto& o) { o.num_nodes = 0; }},
-      {"--node-id is 2; it should be from 0 to 1 with --nodes 2",
-       [](auto& o) { o.num_nodes = o.node_id = 2; }},
-      {"--nodes is 2000000000; it should be fewer with --clients 4",
-       [](auto& o) { o.num_nodes = 2000000000; }},
-      {"--coordinator is not given; with --nodes 2 it should be HOST:PORT",
-       [](auto& o) { o.num_nodes = 2; }},
-      {"--max-restarts is 1; it should be 0 with --nodes",
-       [](auto& o) {
-         o.num_nodes = 2;
-         o.coordinator = "a:1";
-         o.max_restarts = 1;
-       }},
-      {"--coordinator is \"a\"; it should be HOST:PORT", [](auto& o) { o.coordinator = "a"; }},
-      {"--coordinator is \"a:65536\"; it should be HOST:PORT",
-       [](auto& o) { o.coordinator = "a:65536"; }},
-      {"no program is given", [](auto& o) { o.command.clear(); }},
-  };
-  for (const Row& row : rows) {
-    EXPECT_THAT(with(row.change).validate(),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(row.message)));
-  }
-  EXPECT_THAT(with([](auto&) {}).validate(), IsOk());
-}
-
-TEST(LauncherTest, HelpListsEveryFlag) {
-  LauncherRun run({"--help"});
-  EXPECT_EQ(run.wait(), 0);
-  for (const char* flag :
-       {"--clients N", "--devices-per-client D", "--timeout TIME", "--max-restarts R",
-        "--log-dir DIR", "--grace TIME  (5s)", "--settle TIME", "--nodes M", "--node-id K",
-        "--coordinator HOST:PORT"}) {
-    EXPECT_THAT(run.output(), HasSubstr(flag));
   }
 }
 
