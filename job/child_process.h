@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ChildProcess: one client as the launcher holds it: a process group of its own, the pipes of its
+// output, its status channel and its end.
+//
+//   start()          fork; the child makes its group, asks to die with the launcher, execs
+//   await_exec()     the exec worked, or why not
+//   signal_group()   while the child is not reaped its id cannot be used again by the kernel, so
+//                    the signal reaches this child and its descendants, and nobody else
+//   poll_exit()      how it ended; it stays a zombie, which keeps the id
+//   kill_and_reap()  whatever is left of its group dies, then the id is given back
+//
+// The destructor kills and reaps, so that no error path of the launcher leaves a process behind.
+// Not thread-safe. Start children from a thread that lives as long as they may: the kernel ends
+// them with the thread that made them.
+#ifndef TESSERA_JOB_CHILD_PROCESS_H_
+#define TESSERA_JOB_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "job/file_descriptor.h"
+
+namespace tessera {
+
+// How a process ended: by exit(code), or by a signal.
+struct ExitStatus {
+  int code = 0;
+  int signal = 0;  // 0: it was not a signal
+
+  bool ok() const { return code == 0 && signal == 0; }
+  // As a shell says it: the code, or 128 + signal.
+  int shell_code() const { return signal == 0 ? code : 128 + signal; }
+  // "exited with code 3", "was killed by SIGSEGV (Segmentation fault)".
+  std::string to_string() const;
+};
+
+class ChildProcess {
+ public:
+  // `command` is looked up on PATH unless it has a slash; `environment` is all of it, "NAME=value".
+  // TESSERA_STATUS_FD is added. Standard input is /dev/null. ResourceExhausted: no descriptor or
+  // no process left. Descriptors 0, 1 and 2 of this process must be open.
+  static StatusOr<ChildProcess> start(const std::vector<std::string>& command,
+                                      const std::vector<std::string>& environment);
+
+  ChildProcess(ChildProcess&&) = default;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();
+
+  // Waits until the child runs the program. NotFound: there is no such program. FailedPrecondition:
+  // it cannot be executed. Both name it and say what to do.
+  Status await_exec(const std::string& program);
+
+  pid_t pid() const { return pid_.value; }
+  int pidfd() const { return pidfd_.get(); }             // readable once the process has ended
+  FileDescriptor& standard_output() { return output_; }  // read ends, non-blocking
+  FileDescriptor& standard_error() { return error_; }
+  FileDescriptor& status_channel() { return status_; }
+
+  // Sends `signal` to the process group; nothing after kill_and_reap().
+  void signal_group(int signal);
+  // The end of the process, if it has ended. Does not reap.
+  std::optional<ExitStatus> poll_exit();
+  // Kills the group, waits for the end of the process, and gives its id back. Idempotent.
+  void kill_and_reap();
+  bool is_reaped() const { return pid_.value == 0; }
+
+ private:
+  // Zero after a move, so that only one object ever kills.
+  struct OwnedPid {
+    OwnedPid() = default;
+    OwnedPid(OwnedPid&& other) noexcept : value(std::exchange(other.value, 0)) {}
+    pid_t value = 0;
+  };
+
+  ChildProcess() = default;
+
+  OwnedPid pid_;
+  FileDescriptor pidfd_;
+  FileDescriptor output_;
+  FileDescriptor error_;
+  FileDescriptor status_;
+  FileDescriptor exec_error_;  // closes on exec; an errno comes through where exec failed
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_CHILD_PROCESS_H_

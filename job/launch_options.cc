@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tessera_run refuses, and the environment that it gives to a client.
+#include <unistd.h>
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "job/launcher.h"
+
+namespace tessera {
+namespace {
+
+Status refuse(absl::string_view flag, absl::string_view value, absl::string_view should_be) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, " is ", value, "; it should be ", should_be));
+}
+
+Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_zero) {
+  if (value > absl::ZeroDuration() || (may_be_zero && value == absl::ZeroDuration())) {
+    return absl::OkStatus();
+  }
+  return refuse(flag, absl::FormatDuration(value), "a positive time such as 90s or 10m");
+}
+
+struct Address {
+  std::string host;
+  std::string port;
+};
+
+// "host:port", "[::1]:port".
+Status split_address(const std::string& text, Address& address) {
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return refuse("coordinator", absl::StrCat("\"", text, "\""), "HOST:PORT, as in host-a:4000");
+  }
+  address.host = text.substr(0, colon);
+  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  }
+  address.port = text.substr(colon + 1);
+  return absl::OkStatus();
+}
+
+Status check_nodes(const LauncherOptions& options) {
+  if (options.num_nodes < 1) return refuse("nodes", absl::StrCat(options.num_nodes), "at least 1");
+  if (options.node_id < 0 || options.node_id >= options.num_nodes) {
+    return refuse(
+        "node-id", absl::StrCat(options.node_id),
+        absl::StrCat("from 0 to ", options.num_nodes - 1, " with --nodes ", options.num_nodes));
+  }
+  if (int64_t{options.num_clients} * options.num_nodes > std::numeric_limits<int>::max()) {
+    return refuse("nodes", absl::StrCat(options.num_nodes),
+                  absl::StrCat("fewer with --clients ", options.num_clients));
+  }
+  if (options.num_nodes > 1 && options.coordinator.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator is not given; with --nodes ", options.num_nodes,
+                     " it should be HOST:PORT of the host of client 0, the same on every host"));
+  }
+  if (options.num_nodes > 1 && options.max_restarts > 0) {
+    return refuse("max-restarts", absl::StrCat(options.max_restarts),
+                  "0 with --nodes, because the launchers of the other hosts would not restart");
+  }
+  Address ignored;
+  return options.coordinator.empty() ? absl::OkStatus()
+                                     : split_address(options.coordinator, ignored);
+}
+
+}  // namespace
+
+Status LauncherOptions::validate() const {
+  if (num_clients < 1) {
+    return refuse("clients", absl::StrCat(num_clients),
+                  "at least 1, as in tessera_run --clients 4 ./train");
+  }
+  if (devices_per_client.has_value() && *devices_per_client < 1) {
+    return refuse("devices-per-client", absl::StrCat(*devices_per_client), "at least 1");
+  }
+  if (max_restarts < 0) return refuse("max-restarts", absl::StrCat(max_restarts), "at least 0");
+  TESSERA_RETURN_IF_ERROR(check_duration("timeout", timeout, /*may_be_zero=*/false));
+  TESSERA_RETURN_IF_ERROR(check_duration("grace", grace, /*may_be_zero=*/true));
+  TESSERA_RETURN_IF_ERROR(check_duration("settle", settle, /*may_be_zero=*/true));
+  TESSERA_RETURN_IF_ERROR(check_nodes(*this));
+  if (command.empty() || command[0].empty()) {
+    return absl::InvalidArgumentError(
+        "no program is given; put it after the flags, as in tessera_run --clients 4 ./train");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> ClientEnvironment::variables(const LauncherOptions& options) const {
+  std::map<std::string, std::string> values;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) values[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+
+  const int client_id = options.node_id * options.num_clients + local_index;
+  const int num_clients = options.num_nodes * options.num_clients;
+  Address master;
+  // Both come from launch(), which has checked them.
+  split_address(master_address, master).IgnoreError();
+  values["TESSERA_COORDINATOR"] = coordinator;
+  values["TESSERA_CLIENT_ID"] = absl::StrCat(client_id);
+  values["TESSERA_NUM_CLIENTS"] = absl::StrCat(num_clients);
+  values["TESSERA_TOKEN"] = token;
+  values["TESSERA_RESTART"] = absl::StrCat(attempt);
+  if (options.devices_per_client.has_value()) {
+    values["TESSERA_LOCAL_DEVICES"] = absl::StrCat(*options.devices_per_client);
+  }
+  values["RANK"] = absl::StrCat(client_id);
+  values["LOCAL_RANK"] = absl::StrCat(local_index);
+  values["WORLD_SIZE"] = absl::StrCat(num_clients);
+  values["LOCAL_WORLD_SIZE"] = absl::StrCat(options.num_clients);
+  values["MASTER_ADDR"] = master.host;
+  values["MASTER_PORT"] = master.port;
+
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : values) variables.push_back(absl::StrCat(name, "=", value));
+  return variables;
+}
+
+}  // namespace tessera

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The texts of the launch report.
+#include "job/launch_report.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tessera {
+namespace {
+
+std::string details(const ClientEnd& client) {
+  std::string text;
+  if (!client.reported_status.empty()) {
+    absl::StrAppend(&text, "  error: ", client.reported_status, "\n");
+  }
+  const auto& lines = client.tail.lines();
+  if (lines.empty()) return absl::StrCat(text, "  it wrote nothing\n");
+  absl::StrAppend(&text, "  last ", lines.size(), lines.size() == 1 ? " line:\n" : " lines:\n");
+  for (const std::string& line : lines) absl::StrAppend(&text, "    | ", line, "\n");
+  return text;
+}
+
+}  // namespace
+
+void TailLines::add(absl::string_view line) {
+  std::string kept(line.substr(0, kMaxLineBytes));
+  if (kept.size() < line.size()) absl::StrAppend(&kept, "... (", line.size(), " bytes)");
+  lines_.push_back(std::move(kept));
+  if (lines_.size() > kMaxLines) lines_.pop_front();
+}
+
+std::string ClientEnd::name() const {
+  return absl::StrCat("client ", client_id, " (", host, ", pid ", pid, ")");
+}
+
+std::string failure_report(const std::vector<ClientEnd>& failures, int num_clients,
+                           absl::Time start) {
+  std::string text = absl::StrCat("tessera_run: ", failures.size(), " of ", num_clients,
+                                  num_clients == 1 ? " client" : " clients",
+                                  " failed; the first was client ", failures[0].client_id, "\n");
+  for (const ClientEnd& failure : failures) {
+    absl::StrAppendFormat(
+        &text, "%s %s, %.3f s after the start (%s)\n", failure.name(), failure.exit.to_string(),
+        absl::ToDoubleSeconds(failure.time - start),
+        absl::FormatTime("%Y-%m-%dT%H:%M:%E9S%Ez", failure.time, absl::LocalTimeZone()));
+    absl::StrAppend(&text, details(failure));
+  }
+  return text;
+}
+
+std::string timeout_report(const std::vector<ClientEnd>& unfinished, int num_clients,
+                           absl::Duration timeout) {
+  std::string text =
+      absl::StrCat("tessera_run: stopped at the timeout of ", absl::FormatDuration(timeout), ": ",
+                   unfinished.size(), " of ", num_clients, " clients had not exited\n");
+  for (const ClientEnd& client : unfinished) {
+    const auto& lines = client.tail.lines();
+    const std::string last =
+        lines.empty() ? "it wrote nothing" : absl::StrCat("its last line was: ", lines.back());
+    absl::StrAppend(&text, client.name(), " was still running; ", last, "\n");
+    if (!client.reported_status.empty()) {
+      absl::StrAppend(&text, "  error: ", client.reported_status, "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace tessera

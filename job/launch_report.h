@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launch report: what tessera_run says about a job that did not end well. Text only, no processes.
+//
+//   tessera_run: 1 of 4 clients failed; the first was client 2
+//   client 2 (host-a, pid 4711) exited with code 3, 1.204 s after the start (2026-...)
+//     error: UNAVAILABLE: lost client 1 ...
+//     last 2 lines:
+//       | epoch 7
+//       | cannot read "x.csv"
+#ifndef TESSERA_JOB_LAUNCH_REPORT_H_
+#define TESSERA_JOB_LAUNCH_REPORT_H_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "job/child_process.h"
+
+namespace tessera {
+
+// The last lines that a client wrote, on either stream, in the order in which they came.
+class TailLines {
+ public:
+  static constexpr size_t kMaxLines = 20;
+  static constexpr size_t kMaxLineBytes = 512;  // a longer line is kept cut, and says so
+
+  void add(absl::string_view line);
+  const std::deque<std::string>& lines() const { return lines_; }
+
+ private:
+  std::deque<std::string> lines_;
+};
+
+// A client as the report names it.
+struct ClientEnd {
+  int client_id = 0;
+  std::string host;
+  pid_t pid = 0;
+  ExitStatus exit;
+  absl::Time time;
+  std::string reported_status;  // from its status channel; may be empty
+  TailLines tail;
+
+  std::string name() const;  // "client 2 (host-a, pid 4711)"
+};
+
+// `failures` by time, so that the first one is the root cause. Not empty.
+std::string failure_report(const std::vector<ClientEnd>& failures, int num_clients,
+                           absl::Time start);
+
+// `unfinished`: the clients that had not exited, `exit` unset.
+std::string timeout_report(const std::vector<ClientEnd>& unfinished, int num_clients,
+                           absl::Duration timeout);
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_LAUNCH_REPORT_H_

@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The loop that holds the clients of one host: their output, their ends, signals and deadlines.
+#include "job/launcher.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "job/child_process.h"
+#include "job/file_descriptor.h"
+#include "job/launch_report.h"
+#include "job/line_output.h"
+#include "job/status_channel.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kTimeoutExitCode = 124;
+// How long the output of an ended client may stay open: a process that left the client's group
+// may hold it for ever.
+constexpr absl::Duration kDrainTime = absl::Seconds(1);
+constexpr size_t kReadBytes = size_t{64} << 10;
+
+Status system_error(absl::string_view what) {
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+// Wall-clock times that never step back: two failures keep their order.
+class Clock {
+ public:
+  absl::Time now() const {
+    return start_ + absl::FromChrono(std::chrono::steady_clock::now() - steady_start_);
+  }
+  absl::Time start() const { return start_; }
+
+ private:
+  absl::Time start_ = absl::Now();
+  std::chrono::steady_clock::time_point steady_start_ = std::chrono::steady_clock::now();
+};
+
+// A port that stays ours without being listened to: a server that asks for SO_REUSEPORT or
+// SO_REUSEADDR can bind it, and the kernel hands it to nobody else.
+struct HeldPort {
+  FileDescriptor socket;
+  std::string address;  // "127.0.0.1:port"
+};
+
+StatusOr<HeldPort> hold_free_port() {
+  HeldPort held;
+  held.socket = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  const int fd = held.socket.get();
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)) != 0 ||
+      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return system_error("cannot hold a free port of 127.0.0.1");
+  }
+  held.address = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  return held;
+}
+
+StatusOr<std::string> random_token() {
+  char bytes[16];
+  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+    return system_error("cannot make a job token");
+  }
+  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
+}
+
+struct Stream {
+  FileDescriptor* fd = nullptr;
+  OutputSink* sink = nullptr;
+  std::string prefix;
+  LineSplitter splitter;
+};
+
+struct RunningClient {
+  explicit RunningClient(ChildProcess child) : process(std::move(child)) {}
+
+  ChildProcess process;
+  ClientEnd end;
+  Stream streams[2];
+  FileDescriptor log;
+  bool has_exited = false;
+  bool was_stopped = false;  // the launcher signalled it before it ended
+  absl::Time drain_deadline = absl::InfiniteFuture();
+
+  bool has_open_stream() const { return streams[0].fd->is_open() || streams[1].fd->is_open(); }
+  bool is_done() const { return process.is_reaped() && !has_open_stream(); }
+};
+
+class Job {
+ public:
+  explicit Job(const LauncherOptions& options) : options_(options) {}
+
+  StatusOr<int> run();
+
+ private:
+  enum class Phase { kRunning, kSettling, kStopping, kKilled };
+
+  Status set_up();
+  Status set_up_signals();
+  Status start_clients(int attempt);
+  Status start_client(const ClientEnvironment& environment);
+  Status open_log(RunningClient& client, int attempt);
+  void connect_output(RunningClient& client);
+
+  void poll_once();
+  absl::Time next_deadline() const;
+  void read_stream(RunningClient& client, Stream& stream, size_t max_bytes);
+  void write_line(RunningClient& client, Stream& stream, absl::string_view line);
+  void take_status(RunningClient& client);
+  void take_exits();
+  void take_exit(RunningClient& client);
+  void take_signal();
+  void act_on_time();
+  void end_group(RunningClient& client);
+
+  void stop(int signal);
+  void kill_all();
+  void note_unfinished();
+  void report_attempt();
+  void flush();
+  bool is_done() const;
+  int exit_code() const;
+  void say(absl::string_view text) { error_->append(text); }
+
+  const LauncherOptions& options_;
+  const Clock clock_;
+  const std::string host_ = host_name();
+  std::unique_ptr<OutputSink> output_;
+  std::unique_ptr<OutputSink> own_error_;  // absent where both go to one file
+  OutputSink* error_ = nullptr;
+  HeldPort coordinator_port_;
+  HeldPort master_port_;
+  FileDescriptor signals_;
+  FileDescriptor exits_;  // epoll over the pidfds: its ready list keeps the order of the ends
+  absl::Time job_deadline_;
+
+  std::vector<std::unique_ptr<RunningClient>> clients_;
+  std::vector<ClientEnd*> failures_;   // of this attempt, in order
+  std::vector<ClientEnd> unfinished_;  // at the timeout
+  Phase phase_ = Phase::kRunning;
+  absl::Time deadline_ = absl::InfiniteFuture();  // of the phase
+  int interrupted_by_ = 0;                        // the signal that told this process to stop
+  bool timed_out_ = false;
+  int failure_code_ = 0;  // of the last attempt
+};
+
+StatusOr<int> Job::run() {
+  TESSERA_RETURN_IF_ERROR(set_up());
+  Status started;
+  for (int attempt = 0;; ++attempt) {
+    started = start_clients(attempt);
+    if (!started.ok()) break;
+    while (!is_done()) poll_once();
+    report_attempt();
+    const bool restarts = failure_code_ != 0 && attempt < options_.max_restarts && !timed_out_ &&
+                          interrupted_by_ == 0 && clock_.now() < job_deadline_;
+    if (!restarts) break;
+    say(absl::StrCat("tessera_run: restart ", attempt + 1, " of ", options_.max_restarts, "\n"));
+  }
+  clients_.clear();
+  flush();
+  TESSERA_RETURN_IF_ERROR(started);
+  return exit_code();
+}
+
+Status Job::set_up() {
+  // Otherwise a pipe could get the number 1 or 2, and be taken for our output.
+  int fd = 0;
+  while (fd <= STDERR_FILENO) {
+    fd = open("/dev/null", O_RDWR);
+    if (fd < 0) return system_error("cannot open /dev/null");
+  }
+  close(fd);
+
+  output_ = std::make_unique<OutputSink>(STDOUT_FILENO);
+  struct stat out = {};
+  struct stat err = {};
+  const bool is_one_file = fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+                           out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+  if (!is_one_file) own_error_ = std::make_unique<OutputSink>(STDERR_FILENO);
+  error_ = is_one_file ? output_.get() : own_error_.get();
+
+  TESSERA_ASSIGN_OR_RETURN(coordinator_port_, hold_free_port());
+  TESSERA_ASSIGN_OR_RETURN(master_port_, hold_free_port());
+  job_deadline_ = clock_.start() + options_.timeout;
+  exits_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!exits_.is_open()) return system_error("cannot make an epoll set");
+  std::error_code error;
+  if (!options_.log_dir.empty() &&
+      (std::filesystem::create_directories(options_.log_dir, error), error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--log-dir is \"", options_.log_dir,
+                                                   "\", which cannot be made: ", error.message()));
+  }
+  return set_up_signals();
+}
+
+Status Job::set_up_signals() {
+  sigset_t taken;
+  sigemptyset(&taken);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP}) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    // nohup. A shell also ignores SIGINT for a background job, and still may send it on purpose.
+    if (signal == SIGHUP && action.sa_handler == SIG_IGN) continue;
+    sigaddset(&taken, signal);
+  }
+  sigprocmask(SIG_BLOCK, &taken, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signals_ = FileDescriptor(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.is_open()) return system_error("cannot make a signalfd");
+  return absl::OkStatus();
+}
+
+Status Job::start_clients(int attempt) {
+  failures_.clear();
+  clients_.clear();
+  failure_code_ = 0;
+  phase_ = Phase::kRunning;
+  deadline_ = absl::InfiniteFuture();
+
+  ClientEnvironment environment;
+  const bool has_address = !options_.coordinator.empty();
+  environment.coordinator = has_address ? options_.coordinator : coordinator_port_.address;
+  environment.master_address = has_address ? options_.coordinator : master_port_.address;
+  environment.attempt = attempt;
+  const char* token = std::getenv("TESSERA_TOKEN");
+  if (token != nullptr && *token != '\0') {
+    environment.token = token;
+  } else if (options_.num_nodes > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("TESSERA_TOKEN is not set; with --nodes ", options_.num_nodes,
+                     " it should hold one random text, the same on every host"));
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(environment.token, random_token());
+  }
+  for (int i = 0; i < options_.num_clients; ++i) {
+    environment.local_index = i;
+    const Status started = start_client(environment);
+    if (!started.ok()) {
+      return with_context(started, absl::StrCat("client ", i, " of ", options_.num_clients));
+    }
+  }
+  // After the last fork, so that the clients start side by side.
+  for (auto& client : clients_) {
+    TESSERA_RETURN_IF_ERROR(client->process.await_exec(options_.command[0]));
+  }
+  return absl::OkStatus();
+}
+
+Status Job::start_client(const ClientEnvironment& environment) {
+  TESSERA_ASSIGN_OR_RETURN(ChildProcess process,
+                           ChildProcess::start(options_.command, environment.variables(options_)));
+  clients_.push_back(std::make_unique<RunningClient>(std::move(process)));
+  RunningClient& client = *clients_.back();
+  client.end.client_id = options_.node_id * options_.num_clients + environment.local_index;
+  client.end.host = host_;
+  client.end.pid = client.process.pid();
+  connect_output(client);
+  TESSERA_RETURN_IF_ERROR(open_log(client, environment.attempt));
+
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.ptr = &client;
+  if (epoll_ctl(exits_.get(), EPOLL_CTL_ADD, client.process.pidfd(), &event) != 0) {
+    return system_error("cannot watch the client");
+  }
+  return absl::OkStatus();
+}
+
+void Job::connect_output(RunningClient& client) {
+  client.streams[0].fd = &client.process.standard_output();
+  client.streams[0].sink = output_.get();
+  client.streams[1].fd = &client.process.standard_error();
+  client.streams[1].sink = error_;
+  for (Stream& stream : client.streams) {
+    stream.prefix = line_prefix(client.end.client_id, takes_colour(stream.sink->fd()));
+  }
+}
+
+Status Job::open_log(RunningClient& client, int attempt) {
+  if (options_.log_dir.empty()) return absl::OkStatus();
+  const std::string path = absl::StrCat(options_.log_dir, "/client_", client.end.client_id, ".log");
+  // A restart goes on in the file of the run that explains it.
+  const int mode = attempt == 0 ? O_TRUNC : 0;
+  client.log =
+      FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | mode, 0666));
+  if (client.log.is_open()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--log-dir is \"", options_.log_dir,
+                                                 "\", where client_", client.end.client_id,
+                                                 ".log cannot be made: ", std::strerror(errno)));
+}
+
+void Job::poll_once() {
+  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {exits_.get(), POLLIN, 0}};
+  for (const OutputSink* sink : {output_.get(), own_error_.get()}) {
+    if (sink != nullptr && sink->has_pending()) fds.push_back({sink->fd(), POLLOUT, 0});
+  }
+  struct Source {
+    RunningClient* client;
+    Stream* stream;  // null: the status channel
+  };
+  std::vector<Source> sources;
+  const size_t first_source = fds.size();
+  for (auto& client : clients_) {
+    for (Stream& stream : client->streams) {
+      // A client whose output nobody reads waits in its write, as it would without a launcher.
+      if (!stream.fd->is_open() || stream.sink->is_full()) continue;
+      fds.push_back({stream.fd->get(), POLLIN, 0});
+      sources.push_back({client.get(), &stream});
+    }
+    if (!client->process.status_channel().is_open()) continue;
+    fds.push_back({client->process.status_channel().get(), POLLIN, 0});
+    sources.push_back({client.get(), nullptr});
+  }
+
+  const absl::Duration wait =
+      std::clamp(next_deadline() - clock_.now(), absl::ZeroDuration(), absl::Hours(1));
+  const auto wait_ms = static_cast<int>(absl::ToInt64Milliseconds(wait + absl::Microseconds(999)));
+  if (poll(fds.data(), fds.size(), wait_ms) > 0) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (fds[first_source + i].revents == 0) continue;
+      if (sources[i].stream == nullptr) {
+        take_status(*sources[i].client);
+      } else {
+        read_stream(*sources[i].client, *sources[i].stream, kReadBytes);
+      }
+    }
+    take_exits();
+    if (fds[0].revents != 0) take_signal();
+  }
+  output_->drain();
+  if (own_error_ != nullptr) own_error_->drain();
+  act_on_time();
+}
+
+absl::Time Job::next_deadline() const {
+  absl::Time next = deadline_;
+  if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) next = std::min(next, job_deadline_);
+  for (const auto& client : clients_) {
+    if (client->has_open_stream()) next = std::min(next, client->drain_deadline);
+  }
+  return next;
+}
+
+void Job::read_stream(RunningClient& client, Stream& stream, size_t max_bytes) {
+  const auto on_line = [&](absl::string_view line) { write_line(client, stream, line); };
+  std::string bytes(std::min(max_bytes, kReadBytes), '\0');
+  for (size_t total = 0; total < max_bytes;) {
+    const ssize_t size = read(stream.fd->get(), bytes.data(), bytes.size());
+    if (size > 0) {
+      stream.splitter.append(absl::string_view(bytes).substr(0, size), on_line);
+      total += static_cast<size_t>(size);
+    } else if (size < 0 && errno == EAGAIN) {
+      return;
+    } else if (size == 0 || errno != EINTR) {
+      stream.splitter.finish(on_line);
+      stream.fd->close();
+      return;
+    }
+  }
+}
+
+void Job::write_line(RunningClient& client, Stream& stream, absl::string_view line) {
+  stream.sink->append(stream.prefix);
+  stream.sink->append(line);
+  stream.sink->append("\n");
+  client.end.tail.add(line);
+  if (!client.log.is_open()) return;
+  const std::string text = absl::StrCat(line, "\n");
+  if (write(client.log.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    say(absl::StrCat("tessera_run: client_", client.end.client_id,
+                     ".log ends here: ", std::strerror(errno), "\n"));
+    client.log.close();
+  }
+}
+
+void Job::take_status(RunningClient& client) {
+  FileDescriptor& channel = client.process.status_channel();
+  std::string message = receive_fatal_status(channel.get());
+  if (message.empty()) channel.close();
+  if (client.end.reported_status.empty()) client.end.reported_status = std::move(message);
+}
+
+void Job::take_exits() {
+  epoll_event events[64];
+  int count;
+  while ((count = epoll_wait(exits_.get(), events, 64, 0)) > 0) {
+    for (int i = 0; i < count; ++i) take_exit(*static_cast<RunningClient*>(events[i].data.ptr));
+  }
+}
+
+void Job::take_exit(RunningClient& client) {
+  const std::optional<ExitStatus> exit = client.process.poll_exit();
+  epoll_ctl(exits_.get(), EPOLL_CTL_DEL, client.process.pidfd(), nullptr);
+  client.has_exited = true;
+  client.end.exit = exit.value_or(ExitStatus{});
+  client.end.time = clock_.now();
+  if (client.process.status_channel().is_open()) take_status(client);
+  client.process.status_channel().close();
+
+  if (!client.end.exit.ok() && !client.was_stopped) {
+    failures_.push_back(&client.end);
+    if (phase_ == Phase::kRunning) {
+      phase_ = Phase::kSettling;
+      deadline_ = client.end.time + options_.settle;
+    }
+  }
+  // While the job is being stopped, what the client started has the grace period too.
+  if (phase_ != Phase::kStopping) end_group(client);
+}
+
+void Job::end_group(RunningClient& client) {
+  client.process.kill_and_reap();
+  client.drain_deadline = clock_.now() + kDrainTime;
+}
+
+void Job::take_signal() {
+  signalfd_siginfo info = {};
+  if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
+  const int signal = static_cast<int>(info.ssi_signo);
+  if (interrupted_by_ == 0) interrupted_by_ = signal;
+  if (clients_.empty()) {
+    deadline_ = clock_.now();  // flush() gives up
+  } else if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
+    stop(signal);
+  } else {
+    kill_all();
+  }
+}
+
+void Job::act_on_time() {
+  const absl::Time now = clock_.now();
+  const bool is_broken = output_->is_broken() || error_->is_broken();
+  const bool is_going = phase_ == Phase::kRunning || phase_ == Phase::kSettling;
+  if (phase_ == Phase::kStopping && now >= deadline_) {
+    kill_all();
+  } else if (is_going && is_broken) {
+    interrupted_by_ = SIGPIPE;
+    stop(SIGTERM);
+  } else if (phase_ == Phase::kSettling && now >= std::min(deadline_, job_deadline_)) {
+    stop(SIGTERM);
+  } else if (phase_ == Phase::kRunning && now >= job_deadline_) {
+    timed_out_ = true;
+    note_unfinished();
+    stop(SIGTERM);
+  }
+
+  for (auto& client : clients_) {
+    if (client->has_exited && !client->process.is_reaped() && !client->has_open_stream()) {
+      end_group(*client);
+    }
+    if (now < client->drain_deadline) continue;
+    for (Stream& stream : client->streams) {
+      if (!stream.fd->is_open()) continue;
+      // What the client wrote is in the pipe, which holds at most 1 MiB.
+      read_stream(*client, stream, size_t{1} << 20);
+      stream.splitter.finish([&](absl::string_view line) { write_line(*client, stream, line); });
+      stream.fd->close();
+    }
+  }
+}
+
+void Job::stop(int signal) {
+  take_exits();  // Who ended before the signal ended by itself.
+  for (auto& client : clients_) {
+    if (client->has_exited) continue;
+    client->was_stopped = true;
+    client->process.signal_group(signal);
+    client->process.signal_group(SIGCONT);  // A stopped process acts on the signal only then.
+  }
+  phase_ = Phase::kStopping;
+  deadline_ = clock_.now() + options_.grace;
+}
+
+void Job::kill_all() {
+  phase_ = Phase::kKilled;
+  deadline_ = absl::InfiniteFuture();
+  for (auto& client : clients_) {
+    if (client->process.is_reaped()) continue;
+    if (client->has_exited) {
+      end_group(*client);
+      continue;
+    }
+    client->was_stopped = true;
+    client->process.signal_group(SIGKILL);
+    say(absl::StrCat("tessera_run: ", client->end.name(),
+                     " had not ended after the request to stop, and was killed\n"));
+  }
+}
+
+void Job::note_unfinished() {
+  for (const auto& client : clients_) {
+    if (client->has_exited) continue;
+    unfinished_.push_back(client->end);
+    for (const Stream& stream : client->streams) {
+      const absl::string_view begun = stream.splitter.pending();
+      if (!begun.empty()) unfinished_.back().tail.add(begun);
+    }
+  }
+}
+
+void Job::report_attempt() {
+  if (!failures_.empty()) {
+    std::vector<ClientEnd> ends;
+    for (const ClientEnd* failure : failures_) ends.push_back(*failure);
+    say(failure_report(ends, options_.num_clients, clock_.start()));
+    failure_code_ = failures_[0]->exit.shell_code();
+  }
+  if (timed_out_) say(timeout_report(unfinished_, options_.num_clients, options_.timeout));
+  if (interrupted_by_ != 0) {
+    say(absl::StrCat("tessera_run: stopped by SIG", sigabbrev_np(interrupted_by_), "\n"));
+  }
+}
+
+// The last lines may wait for a slow reader, but not longer than the job itself might.
+void Job::flush() {
+  const bool is_stopped = timed_out_ || interrupted_by_ != 0;
+  phase_ = Phase::kKilled;
+  deadline_ = (is_stopped ? clock_.now() : job_deadline_) + options_.grace;
+  while ((output_->has_pending() || error_->has_pending()) && clock_.now() < deadline_) {
+    poll_once();
+  }
+}
+
+bool Job::is_done() const {
+  return std::all_of(clients_.begin(), clients_.end(),
+                     [](const auto& client) { return client->is_done(); });
+}
+
+int Job::exit_code() const {
+  if (failure_code_ != 0) return failure_code_;
+  if (interrupted_by_ != 0) return 128 + interrupted_by_;
+  return timed_out_ ? kTimeoutExitCode : 0;
+}
+
+}  // namespace
+
+StatusOr<int> launch(const LauncherOptions& options) {
+  TESSERA_RETURN_IF_ERROR(options.validate());
+  return Job(options).run();
+}
+
+}  // namespace tessera

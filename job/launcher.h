@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launcher: starts the clients of a job on this host, and sees to it that they end together.
+//
+//   tessera_run --clients 4 program args...     (tessera_run.cc holds the flags)
+//
+//   running --first failure--> settling --settle--> stopping --grace--> killed
+//      |                                               ^
+//      +------ a signal, the timeout ------------------+      a second signal: killed at once
+//
+// What holds:
+//   1. When launch() returns no client is left, nor any process of a client's process group. When
+//      the launcher is killed with SIGKILL the kernel kills the clients.
+//   2. A failure is a client that ended by itself, not with exit(0). A client that was sent a
+//      signal by the launcher first is never called one. Failures are listed in the order in which
+//      the kernel ended the processes (an epoll set queues them so), however late they are seen.
+//   3. After the first failure the others have `settle` to fail by themselves, so that two
+//      failures at one time are both told, before they are stopped.
+//   4. Each line of output is written whole, with its client before it.
+//
+// torch: torchrun. Open MPI: mpirun.
+#ifndef TESSERA_JOB_LAUNCHER_H_
+#define TESSERA_JOB_LAUNCHER_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+
+namespace tessera {
+
+struct LauncherOptions {
+  int num_clients = 0;                                // on this host
+  std::optional<int> devices_per_client;              // unset: TESSERA_LOCAL_DEVICES as it is
+  absl::Duration timeout = absl::InfiniteDuration();  // of the whole job, restarts included
+  absl::Duration grace = absl::Seconds(5);            // from the request to stop to SIGKILL
+  absl::Duration settle = absl::Milliseconds(250);    // from the first failure to the stop
+  int max_restarts = 0;
+  std::string log_dir;  // empty: no log files
+  int num_nodes = 1;
+  int node_id = 0;
+  std::string coordinator;           // "host:port"; empty: a free port here
+  std::vector<std::string> command;  // the program and its arguments
+
+  // InvalidArgument names the flag of tessera_run, its value and what it should be.
+  Status validate() const;
+};
+
+// The environment of one client but for TESSERA_STATUS_FD: that of this process, with
+//   TESSERA_COORDINATOR, TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN, TESSERA_RESTART,
+//   TESSERA_LOCAL_DEVICES (where it is given), and for other libraries RANK, LOCAL_RANK,
+//   WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+struct ClientEnvironment {
+  std::string coordinator;     // "host:port"
+  std::string master_address;  // "host:port", another port: both libraries may be in one program
+  std::string token;
+  int local_index = 0;
+  int attempt = 0;  // 0, then one more for each restart
+
+  std::vector<std::string> variables(const LauncherOptions& options) const;
+};
+
+// Runs the job to its end; output and reports go to this process's standard output and error.
+// Returns the exit code for the process: 0; the code of the first failure (128 + signal if a
+// signal ended it); 124 after the timeout; 128 + signal if this process was told to stop.
+//
+//   NotFound             there is no such program
+//   FailedPrecondition   the program cannot be executed
+//   InvalidArgument      options.validate()
+//   ResourceExhausted    too many clients for the limits of this host
+//
+// For a process that does nothing else: it takes the signals SIGINT, SIGTERM, SIGQUIT, SIGHUP and
+// SIGPIPE of the whole process, and is called from the main thread.
+StatusOr<int> launch(const LauncherOptions& options);
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_LAUNCHER_H_

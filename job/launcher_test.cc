@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The launcher by its facts: the real tessera_run, with small shell programs as clients.
+//
+// Order comes from what processes write, from FIFOs and from pidfds. The `sleep 1000` of a client
+// stands for "hangs": no test waits for its end.
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/file_descriptor.h"
+#include "job/launcher_run.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+constexpr char kHang[] = "exec sleep 1000";
+
+// The pids that clients told with "pid N".
+std::map<int, pid_t> client_pids(const LauncherRun& run) {
+  std::map<int, pid_t> pids;
+  for (const auto& [client, text] : run.told("pid"))
+    EXPECT_TRUE(absl::SimpleAtoi(text, &pids[client]));
+  return pids;
+}
+
+std::string temporary_path(const std::string& name) {
+  static int count = 0;
+  return absl::StrCat(::testing::TempDir(), "/", name, "_", getpid(), "_", ++count);
+}
+
+char process_state(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::stringstream text;
+  text << file.rdbuf();
+  const size_t end = text.str().rfind(')');
+  return end == std::string::npos || end + 2 >= text.str().size() ? '?' : text.str()[end + 2];
+}
+
+// For a state that has no event of its own.
+bool await_state(pid_t pid, char state) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (process_state(pid) != state && absl::Now() < deadline) poll(nullptr, 0, 1);
+  return process_state(pid) == state;
+}
+
+TEST(LauncherTest, AllClientsExitZero) {
+  LauncherRun run = LauncherRun::shell({"--clients", "3"}, "echo hello; echo warning >&2");
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(run.output(), '\n', absl::SkipEmpty())),
+              UnorderedElementsAre("[client 0] hello", "[client 1] hello", "[client 2] hello"));
+  EXPECT_THAT(
+      std::vector<std::string>(absl::StrSplit(run.error(), '\n', absl::SkipEmpty())),
+      UnorderedElementsAre("[client 0] warning", "[client 1] warning", "[client 2] warning"));
+}
+
+TEST(LauncherTest, FailureStopsTheOthersAndIsToldWithItsLastLines) {
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "3"},
+      absl::StrCat("if [ $RANK != 2 ]; then ", kHang, "; fi; seq 100 130; echo last >&2; exit 7"));
+  EXPECT_EQ(run.wait(), 7);
+  EXPECT_THAT(run.error(), HasSubstr("tessera_run: 1 of 3 clients failed; the first was client 2"));
+  EXPECT_THAT(run.error(), ContainsRegex("client 2 \\([^,]+, pid [0-9]+\\) exited with code 7, "
+                                         "[0-9.]+ s after the start \\([0-9T:.+-]+\\)\n"
+                                         "  last 20 lines:\n"));
+  EXPECT_THAT(run.error(), AllOf(HasSubstr("    | 130\n"), Not(HasSubstr("    | 110\n"))));
+  EXPECT_THAT(run.error(), AllOf(Not(HasSubstr("client 0 (")), Not(HasSubstr("client 1 ("))));
+}
+
+TEST(LauncherTest, CrashIsToldByTheNameOfTheSignal) {
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "2"}, absl::StrCat("if [ $RANK = 1 ]; then kill -SEGV $$; fi; ", kHang));
+  EXPECT_EQ(run.wait(), 128 + SIGSEGV);
+  EXPECT_THAT(run.error(), ContainsRegex("client 1 \\([^)]+\\) was killed by SIGSEGV "
+                                         "\\(Segmentation fault\\)"));
+  EXPECT_THAT(run.error(), HasSubstr("it wrote nothing"));
+}
+
+// Fact two_failures. The launcher is stopped while both fail, so it sees both at one time and still
+// has to know the order.
+TEST(LauncherTest, TwoFailuresAreToldInTheOrderOfTheirTimes) {
+  const std::string fifo = temporary_path("go");
+  ASSERT_EQ(mkfifo(absl::StrCat(fifo, "1").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo(absl::StrCat(fifo, "3").c_str(), 0600), 0);
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "4"}, absl::StrCat("echo pid $$; case $RANK in 1|3) read x < ", fifo,
+                                       "$RANK; exit 4$RANK;; esac; ", kHang));
+  run.await_lines("pid", 4);
+  std::map<int, pid_t> pids = client_pids(run);
+  run.send(SIGSTOP);
+  ASSERT_TRUE(await_state(run.pid(), 'T'));
+  for (const int client : {3, 1}) {
+    std::ofstream(absl::StrCat(fifo, client)) << "go\n";
+    ASSERT_TRUE(await_state(pids[client], 'Z'));
+  }
+  run.send(SIGCONT);
+  EXPECT_EQ(run.wait(), 43);
+  EXPECT_THAT(run.error(), HasSubstr("2 of 4 clients failed; the first was client 3"));
+  const size_t third = run.error().find("client 3 (");
+  const size_t first = run.error().find("client 1 (");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_LT(third, first);
+  EXPECT_THAT(run.error(), AllOf(Not(HasSubstr("client 0 (")), Not(HasSubstr("client 2 ("))));
+}
+
+TEST(LauncherTest, ClientThatFailsBecauseOfAnotherIsTheSecond) {
+  const std::string fifo = temporary_path("alive");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  // `read` ends when client 1 has ended and closed its end of the FIFO.
+  LauncherRun run = LauncherRun::shell({"--clients", "2", "--settle", "50s"},
+                                       absl::StrCat("if [ $RANK = 1 ]; then exec 5> ", fifo,
+                                                    "; exit 5; fi; read x < ", fifo, "; exit 6"));
+  EXPECT_EQ(run.wait(), 5);
+  EXPECT_THAT(run.error(), HasSubstr("2 of 2 clients failed; the first was client 1"));
+  EXPECT_THAT(run.error(), HasSubstr("exited with code 6"));
+}
+
+TEST(LauncherTest, ClientThatDoesNotEndIsKilledAfterTheGracePeriod) {
+  const std::string fifo = temporary_path("trapped");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  LauncherRun run =
+      LauncherRun::shell({"--clients", "2", "--grace", "100ms"},
+                         absl::StrCat("if [ $RANK = 1 ]; then read x < ", fifo,
+                                      "; exit 9; fi; trap '' TERM; echo go > ", fifo, "; ", kHang));
+  EXPECT_EQ(run.wait(), 9);
+  EXPECT_THAT(run.error(), HasSubstr("1 of 2 clients failed; the first was client 1"));
+  EXPECT_THAT(run.error(), ContainsRegex("client 0 .* had not ended after the request to stop"));
+}
+
+TEST(LauncherTest, WhatAClientLeavesBehindEndsWithIt) {
+  LauncherRun run = LauncherRun::shell({"--clients", "1"}, "sleep 1000 & echo child $!");
+  run.await_lines("child", 1);
+  const Watched child(std::stoi(run.told("child")[0]));
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_TRUE(child.ends_within(absl::Seconds(10)));
+}
+
+// A process that left the group is not ours to kill, and holds the output open for ever.
+TEST(LauncherTest, EndsAlthoughAnEscapedProcessHoldsTheOutput) {
+  LauncherRun run =
+      LauncherRun::shell({"--clients", "1", "--grace", "100ms"},
+                         "setsid sh -c 'echo child $$; exec sleep 1000' & exec sleep 1000");
+  run.await_lines("child", 1);
+  const pid_t child = std::stoi(run.told("child")[0]);
+  run.send(SIGTERM);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
+  EXPECT_EQ(kill(child, SIGKILL), 0);
+}
+
+class ForwardedSignalTest : public ::testing::TestWithParam<int> {};
+
+// Fact forwarded_signal.
+TEST_P(ForwardedSignalTest, ReachesEachClientAndNobodyIsLeft) {
+  // Client 1 ignores the signal; the grandchild ends with the group.
+  LauncherRun run =
+      LauncherRun::shell({"--clients", "3", "--grace", "300ms"},
+                         "trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM; "
+                         "if [ $RANK = 1 ]; then trap '' INT TERM; fi; "
+                         "sleep 1000 & echo child $!; echo pid $$; while :; do wait; done");
+  run.await_lines("pid", 3);
+  std::vector<Watched> watched;
+  for (const auto& [client, pid] : client_pids(run)) watched.emplace_back(pid);
+  for (const auto& [client, text] : run.told("child")) watched.emplace_back(std::stoi(text));
+  ASSERT_THAT(watched, SizeIs(6));
+  run.send(GetParam());
+  EXPECT_EQ(run.wait(), 128 + GetParam());
+  const std::string name = GetParam() == SIGINT ? "INT" : "TERM";
+  EXPECT_THAT(run.output(), HasSubstr(absl::StrCat("[client 0] got ", name)));
+  EXPECT_THAT(run.output(), HasSubstr(absl::StrCat("[client 2] got ", name)));
+  EXPECT_THAT(run.error(), HasSubstr(absl::StrCat("tessera_run: stopped by SIG", name)));
+  EXPECT_THAT(run.error(), ContainsRegex("client 1 .* had not ended after the request to stop"));
+  EXPECT_THAT(run.error(), Not(HasSubstr("failed")));
+  for (const Watched& process : watched) EXPECT_TRUE(process.ends_within(absl::Seconds(10)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, ForwardedSignalTest, ::testing::Values(SIGTERM, SIGINT),
+                         [](const auto& info) {
+                           return info.param == SIGINT ? "sigint" : "sigterm";
+                         });
+
+TEST(LauncherTest, SecondSignalKillsAtOnce) {
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "2", "--grace", "1h"},
+      "trap 'echo got it' TERM; echo ready; while :; do sleep 1000 & wait; done");
+  run.await_lines("ready", 2);
+  run.send(SIGTERM);
+  run.await_lines("got it", 2);
+  run.send(SIGTERM);
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
+}
+
+// Fact launcher_killed.
+TEST(LauncherTest, NoClientIsLeftWhenTheLauncherIsKilled) {
+  LauncherRun run = LauncherRun::shell({"--clients", "4"}, absl::StrCat("echo pid $$; ", kHang));
+  run.await_lines("pid", 4);
+  std::vector<Watched> watched;
+  for (const auto& [client, pid] : client_pids(run)) watched.emplace_back(pid);
+  ASSERT_THAT(watched, SizeIs(4));
+  run.send(SIGKILL);
+  const absl::Time killed = absl::Now();
+  for (const Watched& process : watched) {
+    EXPECT_TRUE(process.ends_within(killed + absl::Seconds(1) - absl::Now()));
+  }
+}
+
+TEST(LauncherTest, SeesASignalWhileItsOutputIsNotRead) {
+  LauncherRun run = LauncherRun::shell({"--clients", "2", "--grace", "200ms"},
+                                       "echo pid $$ >&2; exec yes an_endless_line");
+  run.await_lines("an_endless_line", 1);
+  run.send(SIGTERM);
+  EXPECT_TRUE(Watched(run.pid()).ends_within(kPatience));
+  EXPECT_EQ(run.wait(), 128 + SIGTERM);
+}
+
+TEST(LauncherTest, StopsWhenTheReaderOfItsOutputIsGone) {
+  LauncherRun run = LauncherRun::shell({"--clients", "2"}, "exec yes");
+  run.await_lines("y", 1);
+  run.close_output();
+  EXPECT_EQ(run.wait(), 128 + SIGPIPE);
+  EXPECT_THAT(run.error(), HasSubstr("stopped by SIGPIPE"));
+}
+
+// Fact long_line.
+TEST(LauncherTest, LongLineIsCompleteAndNotMixedWithOthers) {
+  LauncherRun run =
+      LauncherRun::shell({"--clients", "2"},
+                         "if [ $RANK = 0 ]; then head -c 1048576 /dev/zero | tr '\\0' x; "
+                         "else seq 20000; fi");
+  EXPECT_EQ(run.wait(), 0);
+  const std::string long_line = absl::StrCat("[client 0] ", std::string(1048576, 'x'), "\n");
+  const size_t begin = run.output().find(long_line);
+  ASSERT_NE(begin, std::string::npos);
+  std::string rest = run.output();
+  rest.erase(begin, long_line.size());
+  int next = 1;
+  for (absl::string_view line : absl::StrSplit(rest, '\n', absl::SkipEmpty())) {
+    ASSERT_EQ(line, absl::StrCat("[client 1] ", next++));
+  }
+  EXPECT_EQ(next, 20001);
+}
+
+TEST(LauncherTest, OneFileForBothStreamsKeepsLinesWhole) {
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "1", "sh", "-c", "exec job/tessera_run \"$@\" 2>&1", "x", "--clients", "3"},
+      "seq 3000; seq 3000 >&2");
+  EXPECT_EQ(run.wait(), 0);
+  std::map<std::string, int> counts;
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(run.output(), '\n', absl::SkipEmpty()))) {
+    ++counts[line];
+  }
+  EXPECT_THAT(counts, SizeIs(9000));
+  for (const auto& [line, count] : counts) ASSERT_EQ(count, 2) << line;
+}
+
+TEST(LauncherTest, LogDirHoldsAFileOfEachClient) {
+  const std::string directory = absl::StrCat(temporary_path("logs"), "/deep");
+  LauncherRun run = LauncherRun::shell({"--clients", "2", "--log-dir", directory},
+                                       "echo out $RANK; printf unterminated");
+  EXPECT_EQ(run.wait(), 0);
+  for (int client = 0; client < 2; ++client) {
+    std::stringstream text;
+    text << std::ifstream(absl::StrCat(directory, "/client_", client, ".log")).rdbuf();
+    EXPECT_EQ(text.str(), absl::StrCat("out ", client, "\nunterminated\n"));
+  }
+}
+
+// Fact one_hangs.
+TEST(LauncherTest, TimeoutNamesTheClientThatHungWithItsLastLine) {
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "4", "--timeout", "2s"},
+      absl::StrCat("if [ $RANK = 2 ]; then echo step 811; printf 'step 812'; ", kHang, "; fi"));
+  EXPECT_EQ(run.wait(), 124);
+  EXPECT_THAT(run.error(),
+              HasSubstr("stopped at the timeout of 2s: 1 of 4 clients had not exited"));
+  EXPECT_THAT(run.error(), ContainsRegex("client 2 \\([^,]+, pid [0-9]+\\) was still running; its "
+                                         "last line was: step 812"));
+  EXPECT_THAT(run.error(), Not(HasSubstr("failed")));
+}
+
+TEST(LauncherTest, RestartsWithTheSameIdsAndANewToken) {
+  LauncherRun run = LauncherRun::shell({"--clients", "2", "--max-restarts", "3"},
+                                       "echo attempt $TESSERA_RESTART; echo token $TESSERA_TOKEN; "
+                                       "if [ $RANK = 1 ]; then exit $((2 - TESSERA_RESTART)); fi");
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_THAT(run.error(),
+              AllOf(HasSubstr("tessera_run: restart 1 of 3"),
+                    HasSubstr("tessera_run: restart 2 of 3"), Not(HasSubstr("restart 3"))));
+  EXPECT_THAT(run.output(), HasSubstr("[client 1] attempt 2"));
+  std::set<std::string> tokens;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(run.output(), '\n'))) {
+    if (absl::StartsWith(line, "[client 1] token ")) tokens.insert(line);
+  }
+  EXPECT_THAT(tokens, SizeIs(3));
+}
+
+TEST(LauncherTest, GivesUpAfterTheLastRestart) {
+  LauncherRun run = LauncherRun::shell({"--clients", "1", "--max-restarts", "1"},
+                                       "exit $((3 + TESSERA_RESTART))");
+  EXPECT_EQ(run.wait(), 4);
+  EXPECT_THAT(run.error(), HasSubstr("exited with code 3"));
+}
+
+TEST(LauncherTest, ReportHoldsTheFirstStatusOfTheClient) {
+  LauncherRun run({"--clients", "2", "job/launcher_test_client"});
+  EXPECT_EQ(run.wait(), 8);
+  EXPECT_THAT(run.error(), HasSubstr("  error: UNAVAILABLE: lost client 7\n  last 1 line:\n"
+                                     "    | reported\n"));
+  EXPECT_THAT(run.error(), Not(HasSubstr("consequence")));
+}
+
+// Fact ranks_for_others.
+TEST(LauncherTest, ClientsFindTheirRanks) {
+  LauncherRun run({"--clients", "2", "--devices-per-client=3", "sh", "-c",
+                   "echo ids $TESSERA_CLIENT_ID $TESSERA_NUM_CLIENTS $TESSERA_LOCAL_DEVICES $RANK "
+                   "$LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE; "
+                   "echo address $TESSERA_COORDINATOR $MASTER_ADDR $MASTER_PORT; "
+                   "echo token $TESSERA_TOKEN; echo arguments $*",
+                   "sh", "--clients", "7", "--help"});
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_THAT(run.told("ids"),
+              ElementsAre(std::make_pair(0, "0 2 3 0 0 2 2"), std::make_pair(1, "1 2 3 1 1 2 2")));
+  std::map<int, std::string> addresses = run.told("address");
+  EXPECT_THAT(addresses[0], ::testing::MatchesRegex("127.0.0.1:[0-9]+ 127.0.0.1 [0-9]+"));
+  EXPECT_EQ(addresses[0], addresses[1]);
+  std::map<int, std::string> tokens = run.told("token");
+  EXPECT_THAT(tokens[0], ::testing::MatchesRegex("[0-9a-f]+"));
+  EXPECT_THAT(tokens[0], SizeIs(32));
+  EXPECT_EQ(tokens[0], tokens[1]);
+  EXPECT_EQ(run.told("arguments")[0], "--clients 7 --help");
+}
+
+TEST(LauncherTest, SecondHostContinuesTheIds) {
+  LauncherRun run({"--clients", "2", "--nodes", "3", "--node-id", "1", "--coordinator",
+                   "[::1]:4000", "sh", "-c",
+                   "echo ids $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $TESSERA_COORDINATOR "
+                   "$MASTER_ADDR $MASTER_PORT $TESSERA_TOKEN"},
+                  {"TESSERA_TOKEN=secret"});
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_THAT(run.told("ids"),
+              ElementsAre(std::make_pair(2, "2 0 6 2 [::1]:4000 ::1 4000 secret"),
+                          std::make_pair(3, "3 1 6 2 [::1]:4000 ::1 4000 secret")));
+}
+
+// The ports are held while the job runs, and yet a client can serve at them.
+TEST(LauncherTest, ClientCanServeAtTheAddresses) {
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "1"},
+      absl::StrCat("echo ports ${TESSERA_COORDINATOR#*:} $MASTER_PORT; ", kHang));
+  run.await_lines("ports", 1);
+  const std::vector<std::string> ports = absl::StrSplit(run.told("ports")[0], ' ');
+  ASSERT_THAT(ports, SizeIs(2));
+  EXPECT_NE(ports[0], ports[1]);
+  for (const int option : {0, SO_REUSEADDR, SO_REUSEPORT}) {
+    for (const std::string& port : ports) {
+      FileDescriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const int on = 1;
+      if (option != 0) setsockopt(server.get(), SOL_SOCKET, option, &on, sizeof(on));
+      sockaddr_in address = {};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(static_cast<uint16_t>(std::stoi(port)));
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      const int bound = bind(server.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+      EXPECT_EQ(bound == 0, option != 0) << port << " option " << option;
+      if (bound == 0) {
+        EXPECT_EQ(listen(server.get(), 1), 0) << std::strerror(errno);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera

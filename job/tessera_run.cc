@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// tessera_run: the command that starts a job. Flags, help and exit codes; launcher.h does the work.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "base/status.h"
+#include "job/launcher.h"
+
+ABSL_FLAG(int, clients, 0, "How many clients to start on this host. Required.");
+ABSL_FLAG(absl::optional<int>, devices_per_client, absl::nullopt,
+          "Devices of each client (TESSERA_LOCAL_DEVICES).");
+ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(),
+          "Stop the job after this time, as in 90s, 10m or 1h30m, and name the clients\n"
+          "that had not exited.");
+ABSL_FLAG(int, max_restarts, 0,
+          "When a client fails, stop all and start all again with the same ids, at most\n"
+          "this many times. TESSERA_RESTART holds the count.");
+ABSL_FLAG(std::string, log_dir, "", "Also write the output of client K to DIR/client_K.log.");
+ABSL_FLAG(absl::Duration, grace, absl::Seconds(5),
+          "From the request to stop (SIGTERM, or the signal received) to SIGKILL.");
+ABSL_FLAG(absl::Duration, settle, absl::Milliseconds(250),
+          "From the first failure to the request to stop: time in which other clients may\n"
+          "still fail by themselves, and are then reported too.");
+ABSL_FLAG(int, nodes, 1,
+          "How many hosts run a tessera_run of this job. Client ids go on from host to host.\n"
+          "Needs --coordinator and TESSERA_TOKEN, the same on every host. Clients on several\n"
+          "hosts cannot connect yet: connect() says so.");
+ABSL_FLAG(int, node_id, 0, "Which of them this one is, from 0.");
+ABSL_FLAG(std::string, coordinator, "",
+          "Address at which client 0 serves. By default a free port of 127.0.0.1.");
+
+namespace tessera {
+namespace {
+
+constexpr int kUsageExitCode = 2;
+
+struct FlagRow {
+  const char* name;
+  const char* value;
+};
+constexpr FlagRow kFlags[] = {
+    {"clients", "N"},    {"devices-per-client", "D"},
+    {"timeout", "TIME"}, {"max-restarts", "R"},
+    {"log-dir", "DIR"},  {"grace", "TIME"},
+    {"settle", "TIME"},  {"nodes", "M"},
+    {"node-id", "K"},    {"coordinator", "HOST:PORT"},
+};
+
+constexpr char kUsage[] =
+    R"(tessera_run starts the clients of a job on this host and ends them together.
+
+  tessera_run --clients N [flags] program [arguments of the program]
+
+  tessera_run --clients 4 --devices-per-client 2 --timeout 10m ./train --epochs 3
+
+Flags come before the program; what follows it is the program's own.
+)";
+
+constexpr char kUsageEnd[] = R"(
+Each line of output is written whole, after "[client K] ". Standard input is empty.
+When a client fails the others are stopped; the report says which failed, how, when, and its
+last lines. SIGINT, SIGTERM, SIGQUIT and SIGHUP are passed on; a second one kills at once.
+
+Each client finds TESSERA_COORDINATOR, TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN,
+TESSERA_RESTART, and for other libraries RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT.
+
+Exit code: 0, or that of the first failure (128 + signal if a signal ended it); 124 after the
+timeout; 128 + signal when stopped by a signal; 2 for bad flags; 126 if the program cannot be
+executed; 127 if there is no such program.
+)";
+
+void print_help() {
+  std::string text = absl::StrCat(kUsage, "\n");
+  for (const FlagRow& row : kFlags) {
+    const absl::CommandLineFlag* flag =
+        absl::FindCommandLineFlag(absl::StrReplaceAll(row.name, {{"-", "_"}}));
+    const std::string fallback = flag->DefaultValue();
+    const bool is_telling = !fallback.empty() && fallback != "0" && fallback != "inf";
+    absl::StrAppendFormat(&text, "  --%s %s%s\n      %s\n", row.name, row.value,
+                          is_telling ? absl::StrCat("  (", fallback, ")") : "",
+                          absl::StrReplaceAll(flag->Help(), {{"\n", "\n      "}}));
+  }
+  std::fputs(absl::StrCat(text, kUsageEnd).c_str(), stdout);
+}
+
+const char* expected_value(const absl::CommandLineFlag& flag) {
+  if (flag.IsOfType<absl::Duration>()) return "a time such as 90s, 10m or 1h30m";
+  if (flag.IsOfType<std::string>()) return "a text";
+  return "a whole number";
+}
+
+// Where the program begins in the arguments, or that help was asked for.
+struct ParsedFlags {
+  bool wants_help = false;
+  int program_index = 0;
+};
+
+// absl::ParseCommandLine also takes flags that follow a positional argument, and those belong to
+// the program here; its registry and its value parsers do the rest.
+StatusOr<ParsedFlags> parse_flags(int argc, char** argv) {
+  int i = 1;
+  for (; i < argc && absl::StartsWith(argv[i], "-"); ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument == "--help" || argument == "-h") return ParsedFlags{.wants_help = true};
+    if (argument == "--") {
+      ++i;
+      break;
+    }
+    const absl::string_view text = argument.substr(absl::StartsWith(argument, "--") ? 2 : 1);
+    const absl::string_view name = text.substr(0, text.find('='));
+    absl::CommandLineFlag* flag =
+        absl::FindCommandLineFlag(absl::StrReplaceAll(name, {{"-", "_"}}));
+    if (flag == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "there is no flag \"", argument, "\"; see tessera_run --help, and put the flags of ",
+          "the program after the program"));
+    }
+    absl::string_view value;
+    if (name.size() < text.size()) {
+      value = text.substr(name.size() + 1);
+    } else if (++i < argc) {
+      value = argv[i];
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " has no value; it should be ", expected_value(*flag)));
+    }
+    std::string ignored;
+    if (!flag->ParseFrom(value, &ignored)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " is \"", value, "\"; it should be ", expected_value(*flag)));
+    }
+  }
+  return ParsedFlags{.program_index = i};
+}
+
+LauncherOptions options_from_flags(char** command, int size) {
+  LauncherOptions options;
+  options.num_clients = absl::GetFlag(FLAGS_clients);
+  if (const absl::optional<int> devices = absl::GetFlag(FLAGS_devices_per_client)) {
+    options.devices_per_client = *devices;
+  }
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  options.grace = absl::GetFlag(FLAGS_grace);
+  options.settle = absl::GetFlag(FLAGS_settle);
+  options.max_restarts = absl::GetFlag(FLAGS_max_restarts);
+  options.log_dir = absl::GetFlag(FLAGS_log_dir);
+  options.num_nodes = absl::GetFlag(FLAGS_nodes);
+  options.node_id = absl::GetFlag(FLAGS_node_id);
+  options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.command.assign(command, command + size);
+  return options;
+}
+
+int exit_code_of(const Status& error) {
+  switch (error.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return kUsageExitCode;
+    case absl::StatusCode::kNotFound:
+      return 127;
+    case absl::StatusCode::kFailedPrecondition:
+      return 126;
+    default:
+      return 1;
+  }
+}
+
+StatusOr<int> run(int argc, char** argv) {
+  TESSERA_ASSIGN_OR_RETURN(const ParsedFlags parsed, parse_flags(argc, argv));
+  if (parsed.wants_help) {
+    print_help();
+    return 0;
+  }
+  return launch(options_from_flags(argv + parsed.program_index, argc - parsed.program_index));
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  const tessera::StatusOr<int> code = tessera::run(argc, argv);
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "tessera_run: %s\n", std::string(code.status().message()).c_str());
+  return tessera::exit_code_of(code.status());
+}
