@@ -175,7 +175,10 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
     call.detail = absl::StrCat("\"", name, "\"");
     call.detail_field = "name";
     call.label = absl::StrCat("barrier \"", name, "\" on ", mesh.to_string());
-    if (timeout.has_value()) call.deadline = deadline;
+    if (timeout.has_value()) {
+      call.timeout = *timeout;
+      call.deadline = deadline;
+    }
     const int position = static_cast<int>(device.position);
     arrivals.push_back({group->start(position, std::move(call)), std::move(sum)});
   }

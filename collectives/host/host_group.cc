@@ -123,6 +123,11 @@ Status HostGroup::run_alone(HostOp& op) {
 }
 
 Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
+  // A deadline over the whole of a call counts from the call, whoever finds it passed.
+  if (op.call_.deadline.has_value() && op.call_.timeout.has_value()) {
+    deadline = *op.call_.deadline;
+    start = deadline - *op.call_.timeout;
+  }
   return {.seq = op.seq_,
           .member = op.member_,
           .label = op.call_.label,

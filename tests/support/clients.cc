@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/format.h"
 #include "dtensor/spawn.h"
 #include "job/host.h"
 #include "job/port.h"
@@ -58,9 +57,17 @@ Status run_as_threads(const JobSpec& spec, const ClientBody& body) {
 
 }  // namespace
 
-Status run_isolated(absl::Duration deadline, const std::function<Status()>& body) {
+namespace {
+
+// A forked child that reports a Status through a pipe.
+struct Child {
+  pid_t pid;
+  int report;
+};
+
+Child start_child(const std::function<Status()>& body) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return absl::InternalError("pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
   std::fflush(nullptr);
   const pid_t pid = fork();
   if (pid == 0) {
@@ -74,34 +81,62 @@ Status run_isolated(absl::Duration deadline, const std::function<Status()>& body
     _exit(0);
   }
   close(ends[1]);
-  const absl::Time end = absl::Now() + deadline;
+  return {pid, ends[0]};
+}
+
+Status wait_for_child(Child child, absl::Time end) {
   std::string report;
   bool expired = false;
   while (true) {
-    pollfd waiting = {ends[0], POLLIN, 0};
+    pollfd waiting = {child.report, POLLIN, 0};
     const int left_ms = static_cast<int>(absl::ToInt64Milliseconds(end - absl::Now()));
     expired = left_ms <= 0 || poll(&waiting, 1, left_ms) == 0;
     char buffer[4096];
-    const ssize_t count = expired ? 0 : read(ends[0], buffer, sizeof buffer);
+    const ssize_t count = expired ? 0 : read(child.report, buffer, sizeof buffer);
     if (count <= 0) break;
     report.append(buffer, static_cast<size_t>(count));
   }
-  close(ends[0]);
+  close(child.report);
   // The group: clients that are processes of their own die with it.
-  kill(-pid, SIGKILL);
+  kill(-child.pid, SIGKILL);
   int wait_status = 0;
-  waitpid(pid, &wait_status, 0);
-  if (expired) {
-    return absl::AbortedError(
-        absl::StrCat("the job did not end in ", format_duration(deadline), " and was killed"));
+  waitpid(child.pid, &wait_status, 0);
+  if (expired) return absl::AbortedError("the job did not end in time, and was killed");
+  if (!report.empty()) {
+    return Status(static_cast<absl::StatusCode>(report[0]), report.substr(1));
   }
-  if (report.empty()) {
-    return absl::AbortedError(
-        WIFSIGNALED(wait_status)
-            ? absl::StrCat("the job died of signal ", strsignal(WTERMSIG(wait_status)))
-            : absl::StrCat("the job exited early with code ", WEXITSTATUS(wait_status)));
+  return absl::AbortedError(
+      WIFSIGNALED(wait_status)
+          ? absl::StrCat("the job died of signal ", strsignal(WTERMSIG(wait_status)))
+          : absl::StrCat("the job exited early with code ", WEXITSTATUS(wait_status)));
+}
+
+}  // namespace
+
+Status run_isolated(absl::Duration deadline, const std::function<Status()>& body) {
+  return wait_for_child(start_child(body), absl::Now() + deadline);
+}
+
+std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body) {
+  const StatusOr<ReservedPort> port = ReservedPort::create();
+  if (!port.ok()) return {port.status()};
+  ClientOptions options = spec.options;
+  options.coordinator = absl::StrCat("127.0.0.1:", port->port());
+  options.num_clients = spec.num_clients;
+  options.num_local_devices = spec.devices_per_client;
+  options.token = random_token();
+  std::vector<Child> children;
+  for (int i = 0; i < spec.num_clients; ++i) {
+    options.client_id = i;
+    children.push_back(start_child([&]() -> Status {
+      TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+      return body(client);
+    }));
   }
-  return Status(static_cast<absl::StatusCode>(report[0]), report.substr(1));
+  const absl::Time end = absl::Now() + spec.deadline;
+  std::vector<Status> result;
+  for (const Child& child : children) result.push_back(wait_for_child(child, end));
+  return result;
 }
 
 Status run_clients(const JobSpec& spec, const ClientBody& body) {

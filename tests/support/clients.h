@@ -18,6 +18,7 @@
 #include <functional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -56,6 +57,11 @@ using ClientBody = std::function<Status(Client& client)>;
 
 // The first failure, naming the client; OK when every client connected, ran `body` and shut down.
 Status run_clients(const JobSpec& spec, const ClientBody& body);
+
+// For tests of loss: each client is a process of its own, nobody stops the others when one fails,
+// and each one's Status comes back (Aborted for one that died). Clients do not shut down by
+// themselves.
+std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body);
 
 // Runs `body` in a forked child with a deadline, and returns its Status; a crash is Aborted.
 Status run_isolated(absl::Duration deadline, const std::function<Status()>& body);
