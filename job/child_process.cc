@@ -139,7 +139,7 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
   child.pid_.value = pid;
   // Also here: the launcher may signal the group before the child has run at all.
   setpgid(pid, pid);
-  // glibc 2.36 has pidfd_open, Debian's sys/pidfd.h clashes with linux/fcntl.h; the call is stable.
+  // Not by name: the sys/pidfd.h of glibc 2.36 lacks extern "C".
   child.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd_.is_open()) return no_resource("a pidfd");
   child.output_ = std::move(output.read_end);
