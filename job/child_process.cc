@@ -10,9 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -135,7 +139,7 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
   child.pid_.value = pid;
   // Also here: the launcher may signal the group before the child has run at all.
   setpgid(pid, pid);
-  // glibc 2.36 has pidfd_open, Debian's sys/pidfd.h clashes with linux/fcntl.h; the call is stable.
+  // Not by name: the sys/pidfd.h of glibc 2.36 lacks extern "C".
   child.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd_.is_open()) return no_resource("a pidfd");
   child.output_ = std::move(output.read_end);
@@ -182,6 +186,20 @@ std::optional<ExitStatus> ChildProcess::poll_exit() {
   }
   if (info.si_code == CLD_EXITED) return ExitStatus{.code = info.si_status};
   return ExitStatus{.signal = info.si_status};
+}
+
+bool ChildProcess::is_ending() const {
+  constexpr uint64_t kExitingFlag = 0x4;  // PF_EXITING of linux/sched.h
+  std::ifstream file(absl::StrCat("/proc/", pid_.value, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  // "pid (name) state ppid pgrp session tty tpgid flags ...": a name may hold blanks and brackets.
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::string skipped;
+  for (int i = 0; i < 6; ++i) fields >> skipped;
+  uint64_t flags = 0;
+  fields >> flags;
+  return (flags & kExitingFlag) != 0;
 }
 
 void ChildProcess::kill_and_reap() {

@@ -66,6 +66,9 @@ class ChildProcess {
   void signal_group(int signal);
   // The end of the process, if it has ended. Does not reap.
   std::optional<ExitStatus> poll_exit();
+  // Whether the kernel has begun to end the process; poll_exit() knows the end only once its memory
+  // is freed, which takes tenths of a second for many GiB.
+  bool is_ending() const;
   // Kills the group, waits for the end of the process, and gives its id back. Idempotent.
   void kill_and_reap();
   bool is_reaped() const { return pid_.value == 0; }

@@ -3,6 +3,8 @@
 // The texts of the launch report.
 #include "job/launch_report.h"
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -28,6 +30,11 @@ void TailLines::add(absl::string_view line) {
   if (kept.size() < line.size()) absl::StrAppend(&kept, "... (", line.size(), " bytes)");
   lines_.push_back(std::move(kept));
   if (lines_.size() > kMaxLines) lines_.pop_front();
+}
+
+bool ClientEnd::lost_a_peer() const {
+  return absl::StartsWith(reported_status,
+                          absl::StatusCodeToString(absl::StatusCode::kUnavailable) + ":");
 }
 
 std::string ClientEnd::name() const {

@@ -44,10 +44,12 @@ struct ClientEnd {
   std::string reported_status;  // from its status channel; may be empty
   TailLines tail;
 
+  // It said that another client was lost (Unavailable): a consequence, not a cause.
+  bool lost_a_peer() const;
   std::string name() const;  // "client 2 (host-a, pid 4711)"
 };
 
-// `failures` by time, so that the first one is the root cause. Not empty.
+// The first of `failures` is told as the root cause. Not empty.
 std::string failure_report(const std::vector<ClientEnd>& failures, int num_clients,
                            absl::Time start);
 

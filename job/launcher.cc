@@ -3,14 +3,11 @@
 // The loop that holds the clients of one host: their output, their ends, signals and deadlines.
 #include "job/launcher.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,6 +29,7 @@
 #include "job/file_descriptor.h"
 #include "job/launch_report.h"
 #include "job/line_output.h"
+#include "job/port.h"
 #include "job/status_channel.h"
 
 namespace tessera {
@@ -60,30 +58,8 @@ class Clock {
   std::chrono::steady_clock::time_point steady_start_ = std::chrono::steady_clock::now();
 };
 
-// A port that stays ours without being listened to: a server that asks for SO_REUSEPORT or
-// SO_REUSEADDR can bind it, and the kernel hands it to nobody else.
-struct HeldPort {
-  FileDescriptor socket;
-  std::string address;  // "127.0.0.1:port"
-};
-
-StatusOr<HeldPort> hold_free_port() {
-  HeldPort held;
-  held.socket = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  const int fd = held.socket.get();
-  if (setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)) != 0 ||
-      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return system_error("cannot hold a free port of 127.0.0.1");
-  }
-  held.address = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  return held;
+std::string local_address(const ReservedPort& port) {
+  return absl::StrCat("127.0.0.1:", port.port());
 }
 
 StatusOr<std::string> random_token() {
@@ -163,8 +139,8 @@ class Job {
   std::unique_ptr<OutputSink> output_;
   std::unique_ptr<OutputSink> own_error_;  // absent where both go to one file
   OutputSink* error_ = nullptr;
-  HeldPort coordinator_port_;
-  HeldPort master_port_;
+  std::optional<ReservedPort> coordinator_port_;
+  std::optional<ReservedPort> master_port_;
   FileDescriptor signals_;
   FileDescriptor exits_;  // epoll over the pidfds: its ready list keeps the order of the ends
   absl::Time job_deadline_;
@@ -215,8 +191,8 @@ Status Job::set_up() {
   if (!is_one_file) own_error_ = std::make_unique<OutputSink>(STDERR_FILENO);
   error_ = is_one_file ? output_.get() : own_error_.get();
 
-  TESSERA_ASSIGN_OR_RETURN(coordinator_port_, hold_free_port());
-  TESSERA_ASSIGN_OR_RETURN(master_port_, hold_free_port());
+  TESSERA_ASSIGN_OR_RETURN(coordinator_port_, ReservedPort::create());
+  TESSERA_ASSIGN_OR_RETURN(master_port_, ReservedPort::create());
   job_deadline_ = clock_.start() + options_.timeout;
   exits_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!exits_.is_open()) return system_error("cannot make an epoll set");
@@ -255,8 +231,8 @@ Status Job::start_clients(int attempt) {
 
   ClientEnvironment environment;
   const bool has_address = !options_.coordinator.empty();
-  environment.coordinator = has_address ? options_.coordinator : coordinator_port_.address;
-  environment.master_address = has_address ? options_.coordinator : master_port_.address;
+  environment.coordinator = has_address ? options_.coordinator : local_address(*coordinator_port_);
+  environment.master_address = has_address ? options_.coordinator : local_address(*master_port_);
   environment.attempt = attempt;
   const char* token = std::getenv("TESSERA_TOKEN");
   if (token != nullptr && *token != '\0') {
@@ -499,7 +475,7 @@ void Job::stop(int signal) {
   take_exits();  // Who ended before the signal ended by itself.
   for (auto& client : clients_) {
     if (client->has_exited) continue;
-    client->was_stopped = true;
+    client->was_stopped = !client->process.is_ending();
     client->process.signal_group(signal);
     client->process.signal_group(SIGCONT);  // A stopped process acts on the signal only then.
   }
@@ -516,6 +492,7 @@ void Job::kill_all() {
       end_group(*client);
       continue;
     }
+    if (client->process.is_ending()) continue;
     client->was_stopped = true;
     client->process.signal_group(SIGKILL);
     say(absl::StrCat("tessera_run: ", client->end.name(),
@@ -538,8 +515,12 @@ void Job::report_attempt() {
   if (!failures_.empty()) {
     std::vector<ClientEnd> ends;
     for (const ClientEnd* failure : failures_) ends.push_back(*failure);
+    // The kernel tells a client's peers of its death before it has freed its memory, so who failed
+    // for the loss of a peer may well end before that peer.
+    std::stable_partition(ends.begin(), ends.end(),
+                          [](const ClientEnd& end) { return !end.lost_a_peer(); });
     say(failure_report(ends, options_.num_clients, clock_.start()));
-    failure_code_ = failures_[0]->exit.shell_code();
+    failure_code_ = ends[0].exit.shell_code();
   }
   if (timed_out_) say(timeout_report(unfinished_, options_.num_clients, options_.timeout));
   if (interrupted_by_ != 0) {

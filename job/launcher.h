@@ -13,7 +13,8 @@
 //      the launcher is killed with SIGKILL the kernel kills the clients.
 //   2. A failure is a client that ended by itself, not with exit(0). A client that was sent a
 //      signal by the launcher first is never called one. Failures are listed in the order in which
-//      the kernel ended the processes (an epoll set queues them so), however late they are seen.
+//      the kernel ended the processes (an epoll set queues them so), however late they are seen;
+//      but those that reported the loss of a peer (status_channel.h) come after the others.
 //   3. After the first failure the others have `settle` to fail by themselves, so that two
 //      failures at one time are both told, before they are stopped.
 //   4. Each line of output is written whole, with its client before it.

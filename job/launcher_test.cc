@@ -23,6 +23,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -131,16 +132,32 @@ TEST(LauncherTest, TwoFailuresAreToldInTheOrderOfTheirTimes) {
   EXPECT_THAT(run.error(), AllOf(Not(HasSubstr("client 0 (")), Not(HasSubstr("client 2 ("))));
 }
 
-TEST(LauncherTest, ClientThatFailsBecauseOfAnotherIsTheSecond) {
-  const std::string fifo = temporary_path("alive");
+// `kill -0` works on a client until the launcher has seen its end and reaped it.
+constexpr char kAwaitOther[] = "read other < %s; while kill -0 $other 2> /dev/null; do :; done; ";
+
+TEST(LauncherTest, ClientsThatFailOneAfterTheOtherAreAllTold) {
+  const std::string fifo = temporary_path("other");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  // `read` ends when client 1 has ended and closed its end of the FIFO.
-  LauncherRun run = LauncherRun::shell({"--clients", "2", "--settle", "50s"},
-                                       absl::StrCat("if [ $RANK = 1 ]; then exec 5> ", fifo,
-                                                    "; exit 5; fi; read x < ", fifo, "; exit 6"));
+  LauncherRun run =
+      LauncherRun::shell({"--clients", "2", "--settle", "50s"},
+                         absl::StrCat("if [ $RANK = 1 ]; then echo $$ > ", fifo, "; exit 5; fi; ",
+                                      absl::StrReplaceAll(kAwaitOther, {{"%s", fifo}}), "exit 6"));
   EXPECT_EQ(run.wait(), 5);
   EXPECT_THAT(run.error(), HasSubstr("2 of 2 clients failed; the first was client 1"));
-  EXPECT_THAT(run.error(), HasSubstr("exited with code 6"));
+  EXPECT_THAT(run.error(), ContainsRegex("client 0 .* exited with code 6"));
+}
+
+TEST(LauncherTest, ClientThatLostAPeerIsNotTheCauseThoughItEndsFirst) {
+  const std::string fifo = temporary_path("other");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  LauncherRun run =
+      LauncherRun::shell({"--clients", "2", "--settle", "50s"},
+                         absl::StrCat("if [ $RANK = 1 ]; then echo $$ > ", fifo,
+                                      "; exec job/launcher_test_client; fi; ",
+                                      absl::StrReplaceAll(kAwaitOther, {{"%s", fifo}}), "exit 6"));
+  EXPECT_EQ(run.wait(), 6);
+  EXPECT_THAT(run.error(), HasSubstr("2 of 2 clients failed; the first was client 0"));
+  EXPECT_LT(run.error().find("client 0 ("), run.error().find("client 1 ("));
 }
 
 TEST(LauncherTest, ClientThatDoesNotEndIsKilledAfterTheGracePeriod) {

@@ -23,6 +23,7 @@ StatusOr<ReservedPort> ReservedPort::create() {
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0 ||
+      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
       bind(fd, generic, length) != 0 || getsockname(fd, generic, &length) != 0) {
     const Status error = absl::ResourceExhaustedError(
         absl::StrCat("cannot reserve a port of 127.0.0.1: ", std::strerror(errno)));

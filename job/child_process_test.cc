@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One child: its end, its group, and the refusals of exec.
+#include "job/child_process.h"
+
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/status_channel.h"
+#include "tests/support/matchers.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+constexpr int kPatienceMs = 60000;
+
+StatusOr<ChildProcess> start_shell(const std::string& script) {
+  return ChildProcess::start({"sh", "-c", script}, {"PATH=/usr/bin:/bin"});
+}
+
+ExitStatus await_end(ChildProcess& child) {
+  pollfd ended = {child.pidfd(), POLLIN, 0};
+  EXPECT_EQ(poll(&ended, 1, kPatienceMs), 1);
+  return child.poll_exit().value_or(ExitStatus{.code = -1});
+}
+
+TEST(ChildProcessTest, EndIsTheCodeOrTheSignal) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess code, start_shell("exit 3"));
+  EXPECT_THAT(code.await_exec("sh"), IsOk());
+  EXPECT_EQ(await_end(code).to_string(), "exited with code 3");
+  EXPECT_EQ(await_end(code).shell_code(), 3);
+  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess crash, start_shell("kill -ABRT $$"));
+  EXPECT_EQ(await_end(crash).to_string(), "was killed by SIGABRT (Aborted)");
+  EXPECT_EQ(await_end(crash).shell_code(), 128 + SIGABRT);
+}
+
+TEST(ChildProcessTest, IsEndingFromTheEndUntilItIsReaped) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, start_shell("exec sleep 1000"));
+  EXPECT_FALSE(child.is_ending());
+  EXPECT_FALSE(child.poll_exit().has_value());
+  child.signal_group(SIGTERM);
+  EXPECT_EQ(await_end(child).signal, SIGTERM);
+  EXPECT_TRUE(child.is_ending());
+  EXPECT_FALSE(child.is_reaped());
+  child.kill_and_reap();
+  EXPECT_TRUE(child.is_reaped());
+  EXPECT_FALSE(child.is_ending());
+  EXPECT_FALSE(child.poll_exit().has_value());
+}
+
+TEST(ChildProcessTest, DestructorEndsTheChild) {
+  pid_t pid = 0;
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, start_shell("exec sleep 1000"));
+    pid = child.pid();
+    EXPECT_EQ(kill(pid, 0), 0);
+  }
+  EXPECT_EQ(kill(pid, 0), -1);
+}
+
+TEST(ChildProcessTest, ProgramWithoutItsInterpreterIsNamed) {
+  const std::string path = ::testing::TempDir() + "/script_" + std::to_string(getpid());
+  FILE* file = fopen(path.c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  fputs("#!/no/such/interpreter\n", file);
+  fclose(file);
+  ASSERT_EQ(chmod(path.c_str(), 0700), 0);
+  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, ChildProcess::start({path}, {}));
+  EXPECT_THAT(child.await_exec(path),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("the file is there, but the interpreter that it names is not")));
+}
+
+// A descriptor that is not a status channel is left alone, whatever its number.
+TEST(StatusChannelTest, OtherDescriptorsAreLeftAlone) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  setenv(kStatusFdVariable, std::to_string(fds[1]).c_str(), 1);
+  report_fatal_status(absl::InternalError("not for this pipe"));
+  setenv(kStatusFdVariable, "three", 1);
+  report_fatal_status(absl::InternalError("not for this pipe"));
+  close(fds[1]);
+  char byte;
+  EXPECT_EQ(read(fds[0], &byte, 1), 0);
+  close(fds[0]);
+}
+
+}  // namespace
+}  // namespace tessera
