@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Reading digits.csv, and every message about a file that is not as it should be.
 #include "examples/digits_csv.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -97,6 +100,26 @@ INSTANTIATE_TEST_SUITE_P(
                       "\"d.csv\", line 1, column 1: field 1 is \"<!DOCTYPE html PUBLI...\"; a pixel"
                       " is a whole number from 0 to 16"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+TEST(DigitsCsvTest, NowhereToBeFoundListsThePlaces) {
+  const std::string elsewhere = absl::StrCat(std::getenv("TEST_TMPDIR"), "/elsewhere");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directory(elsewhere);
+  std::filesystem::current_path(elsewhere);
+  ASSERT_EQ(setenv("RUNFILES_DIR", "/no/runfiles", 1), 0);
+  const char* sources = std::getenv("TEST_SRCDIR");
+  const std::string saved = sources == nullptr ? "" : sources;
+  unsetenv("TEST_SRCDIR");
+  EXPECT_THAT(find_digits("bin/03_digits"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       StrEq("digits.csv is not in any of examples/data/digits.csv, "
+                             "/no/runfiles/tessera/examples/data/digits.csv, "
+                             "bin/03_digits.runfiles/tessera/examples/data/digits.csv; run from "
+                             "the root of the repository or give its path with --data")));
+  unsetenv("RUNFILES_DIR");
+  if (sources != nullptr) setenv("TEST_SRCDIR", saved.c_str(), 1);
+  std::filesystem::current_path(before);
+}
 
 TEST(DigitsCsvTest, AFileThatIsNotThereIsNotFound) {
   EXPECT_THAT(

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The bytes of .npy files, and files that cannot be written.
 #include "examples/npy.h"
 
 #include <cstdlib>

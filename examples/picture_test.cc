@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Pictures of layouts, as text.
 #include "examples/picture.h"
 
 #include "tests/support/matchers.h"
