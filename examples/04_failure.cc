@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Failure: what the others learn when one client does not come. Client 2 has a bug: it forgets the
+// barrier and goes straight to shutdown.
+//
+//   bazel build //job:tessera_run //examples:04_failure
+//   bazel-bin/job/tessera_run --clients 4 bazel-bin/examples/04_failure
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "tessera.h"
+
+namespace {
+
+using namespace tessera;
+
+constexpr int kForgetful = 2;
+constexpr absl::Duration kDeadline = absl::Seconds(2);
+
+// Whether the error is the one that this program is about: in time, and with the culprit's name.
+bool is_as_expected(const Status& status, absl::Duration waited) {
+  const bool names_culprit = absl::StrContains(status.message(), "missing client 2");
+  return absl::IsDeadlineExceeded(status) && names_culprit && waited < kDeadline + absl::Seconds(2);
+}
+
+Status failure() {
+  // 1. The same start as ever.
+  TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());
+  const int64_t num_devices = static_cast<int64_t>(client.devices().size());
+  TESSERA_ASSIGN_OR_RETURN(Mesh mesh, create_mesh(client, {{"batch", num_devices}}));
+
+  if (client.client_id() == kForgetful) {
+    // 2. The bug. shutdown() waits for the other clients to do the same, so this process lives and
+    //    its heartbeats go on: it is not dead, it is somewhere else.
+    std::printf("client 2 forgets the barrier\n");
+    return client.shutdown();
+  }
+
+  // 3. The others wait, but not for ever: at the deadline all of them get one and the same error,
+  //    which says who is missing and what it was last seen doing.
+  const absl::Time start = absl::Now();
+  const Status status = mesh.barrier("end_of_epoch", kDeadline);
+  const absl::Duration waited = absl::Now() - start;
+  std::printf("after %.1f s: %s\n", absl::ToDoubleSeconds(waited), status.ToString().c_str());
+  if (!is_as_expected(status, waited)) {
+    return absl::InternalError("expected DEADLINE_EXCEEDED, in time, naming client 2");
+  }
+
+  // 4. An error is a value: nothing was aborted and nothing hangs. A program could go on here with
+  //    a mesh without that client; this one leaves in order.
+  TESSERA_RETURN_IF_ERROR(client.shutdown());
+  std::printf("left in order\n");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main() {
+  const Status status = failure();
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The network of 03_digits, forward and backward. Its letters (a to f) are the order to read it in.
+#include "examples/digits_network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "Eigen/Core"
+
+namespace tessera::examples {
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+// A shard as an Eigen matrix; a vector as a matrix of one row.
+Eigen::Map<const Matrix> matrix(const ShardView<float>& shard) {
+  return {shard.data.data(), shard.shape.size() == 1 ? 1 : shard.shape[0], shard.shape.back()};
+}
+Eigen::Map<Matrix> matrix(const MutableShardView<float>& shard) {
+  return {shard.data.data(), shard.shape.size() == 1 ? 1 : shard.shape[0], shard.shape.back()};
+}
+
+// Random bits by their index, so that every device can make its own part of a random tensor:
+// splitmix64 of Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+uint64_t random_bits(uint64_t seed, uint64_t index) {
+  uint64_t bits = seed * 0xd1342543de82ef95 + (index + 1) * 0x9e3779b97f4a7c15;
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+  return bits ^ (bits >> 31);
+}
+
+// Uniform in [-limit, limit), with the limit of Glorot and Bengio, 2010.
+DTensor random_weights(const Shape& shape, LayoutArg layout, uint64_t seed) {
+  const float limit = std::sqrt(6.0f / static_cast<float>(shape[0] + shape[1]));
+  return from_function<float>(shape, layout, [&](const Box& box, absl::Span<float> out) {
+    for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
+      const int64_t row = box.offsets[0] + i / box.sizes[1];
+      const int64_t col = box.offsets[1] + i % box.sizes[1];
+      const uint64_t bits = random_bits(seed, static_cast<uint64_t>(row * shape[1] + col));
+      out[i] = limit * (static_cast<float>(bits >> 40) * 0x1p-23f - 1.0f);
+    }
+  });
+}
+
+// A row an image. The largest entry is taken off first, so that exp stays finite.
+Matrix softmax(const Matrix& logits) {
+  Matrix p = logits.colwise() - logits.rowwise().maxCoeff();
+  p = p.array().exp().matrix();
+  const Eigen::ArrayXf sums = p.rowwise().sum().array();
+  return (p.array().colwise() / sums).matrix();
+}
+
+}  // namespace
+
+// a. Weights are made where they live: each device draws the numbers of its own box.
+DigitsNetwork::DigitsNetwork(Mesh mesh, const NetworkOptions& options)
+    : mesh_(std::move(mesh)),
+      options_(options),
+      w1_{random_weights({kNumPixels, options.num_hidden}, layout("[-, model]"),
+                         random_bits(options.seed, 1)),
+          zeros<float>({kNumPixels, options.num_hidden}, layout("[-, model]"))},
+      b1_{zeros<float>({options.num_hidden}, layout("[model]")),
+          zeros<float>({options.num_hidden}, layout("[model]"))},
+      w2_{random_weights({options.num_hidden, kNumDigits}, layout("[model, -]"),
+                         random_bits(options.seed, 2)),
+          zeros<float>({options.num_hidden, kNumDigits}, layout("[model, -]"))},
+      b2_{zeros<float>({kNumDigits}, layout("[-]")), zeros<float>({kNumDigits}, layout("[-]"))},
+      tally_(zeros<double>({2}, layout("[-] sum{batch}"))) {}
+
+// b. So are batches: each device takes its own rows of the batch, by their index in it. Any size
+//    will do; 29 images over 4 devices are 8, 7, 7 and 7.
+DigitsNetwork::Batch DigitsNetwork::load(const Digits& digits,
+                                         absl::Span<const int64_t> images) const {
+  const int64_t size = static_cast<int64_t>(images.size());
+  const auto fill_pixels = [&](const Box& box, absl::Span<float> out) {
+    for (int64_t i = 0; i < box.sizes[0]; ++i) {
+      const uint8_t* pixels = &digits.pixels[images[box.offsets[0] + i] * kNumPixels];
+      std::transform(pixels, pixels + kNumPixels, &out[i * kNumPixels],
+                     [](uint8_t pixel) { return static_cast<float>(pixel) / kMaxPixel; });
+    }
+  };
+  const auto fill_labels = [&](const Box& box, absl::Span<int32_t> out) {
+    for (int64_t i = 0; i < box.sizes[0]; ++i) {
+      out[i] = digits.labels[images[box.offsets[0] + i]];
+    }
+  };
+  return {size, from_function<float>({size, kNumPixels}, layout("[batch, -]"), fill_pixels),
+          from_function<int32_t>({size}, layout("[batch]"), fill_labels)};
+}
+
+// c. The first layer needs no communication: a device has some rows of x and some columns of W1,
+//    and so all that its block of `hidden` depends on.
+DTensor DigitsNetwork::hidden_of(const Batch& batch) const {
+  return local_map(layout("[batch, model]"), {batch.size, options_.num_hidden}, DType::kFloat32,
+                   {batch.x, w1_.value, b1_.value}, [](LocalContext& local) {
+                     const auto x = matrix(local.input<float>(0));
+                     const auto w1 = matrix(local.input<float>(1));
+                     const auto b1 = matrix(local.input<float>(2));
+                     auto hidden = matrix(local.output<float>());
+                     hidden.noalias() = x * w1;
+                     hidden = (hidden.rowwise() + b1.row(0)).cwiseMax(0.0f);
+                   });
+}
+
+// d. The second layer contracts the split dim, so a device has only a term of the product. The
+//    layout says so, sum{model}, and the relayout adds the terms.
+DTensor DigitsNetwork::probabilities_of(const Batch& batch, const DTensor& hidden) const {
+  const Shape shape = {batch.size, kNumDigits};
+  const DTensor terms =
+      local_map(layout("[batch, -] sum{model}"), shape, DType::kFloat32, {hidden, w2_.value},
+                [](LocalContext& local) {
+                  matrix(local.output<float>()).noalias() =
+                      matrix(local.input<float>(0)) * matrix(local.input<float>(1));
+                });
+  const DTensor product = relayout(terms, layout("[batch, -]"));
+  return local_map(layout("[batch, -]"), shape, DType::kFloat32, {product, b2_.value},
+                   [](LocalContext& local) {
+                     const auto logits = matrix(local.input<float>(0));
+                     const auto b2 = matrix(local.input<float>(1));
+                     matrix(local.output<float>()) = softmax(logits.rowwise() + b2.row(0));
+                   });
+}
+
+// e. Backwards. Gradients of the weights are sums over images, and a device has some of the images:
+//    they are partial along `batch`.
+void DigitsNetwork::train(const Digits& digits, absl::Span<const int64_t> images) {
+  const Batch batch = load(digits, images);
+  const DTensor hidden = hidden_of(batch);
+  const DTensor p = probabilities_of(batch, hidden);
+  count(batch, p);
+
+  // The mean is over the whole batch, not over the rows of a device: so the split does not matter.
+  const float scale = 1.0f / static_cast<float>(batch.size);
+  const DTensor d_logits =
+      local_map(layout("[batch, -]"), {batch.size, kNumDigits}, DType::kFloat32, {p, batch.labels},
+                [scale](LocalContext& local) {
+                  const auto labels = local.input<int32_t>(1).data;
+                  auto d = matrix(local.output<float>());
+                  d = matrix(local.input<float>(0));
+                  for (size_t row = 0; row < labels.size(); ++row) d(row, labels[row]) -= 1.0f;
+                  d *= scale;
+                });
+  const DTensor d_hidden =
+      local_map(layout("[batch, model]"), {batch.size, options_.num_hidden}, DType::kFloat32,
+                {d_logits, w2_.value, hidden}, [](LocalContext& local) {
+                  const auto w2 = matrix(local.input<float>(1));
+                  const auto h = matrix(local.input<float>(2));
+                  auto d = matrix(local.output<float>());
+                  d.noalias() = matrix(local.input<float>(0)) * w2.transpose();
+                  d = (h.array() > 0.0f).select(d, 0.0f);
+                });
+
+  const auto product = [](LocalContext& local) {
+    matrix(local.output<float>()).noalias() =
+        matrix(local.input<float>(0)).transpose() * matrix(local.input<float>(1));
+  };
+  const auto sum_of_rows = [](LocalContext& local) {
+    matrix(local.output<float>()) = matrix(local.input<float>(0)).colwise().sum();
+  };
+  const auto gradient = [](const Parameter& parameter, StatusOr<Layout> terms,
+                           std::vector<DTensor> inputs, LocalFn fn) {
+    return local_map(terms, parameter.value.shape(), DType::kFloat32, inputs, std::move(fn));
+  };
+  const DTensor d_w1 = gradient(w1_, layout("[-, model] sum{batch}"), {batch.x, d_hidden}, product);
+  const DTensor d_b1 = gradient(b1_, layout("[model] sum{batch}"), {d_hidden}, sum_of_rows);
+  const DTensor d_w2 = gradient(w2_, layout("[model, -] sum{batch}"), {hidden, d_logits}, product);
+  const DTensor d_b2 = gradient(b2_, layout("[-] sum{batch}"), {d_logits}, sum_of_rows);
+
+  descend(w1_, d_w1);
+  descend(b1_, d_b1);
+  descend(w2_, d_w2);
+  descend(b2_, d_b2);
+}
+
+// The relayout to the layout of the weight, which is not partial, adds the terms of the gradient:
+// an all-reduce among the devices that share this part of the weight.
+void DigitsNetwork::descend(Parameter& parameter, const DTensor& gradient) const {
+  const auto combine = [&](const DTensor& a, float scale_a, const DTensor& b, float scale_b) {
+    return local_map(
+        a.layout(), a.shape(), DType::kFloat32, {a, b}, [scale_a, scale_b](LocalContext& local) {
+          matrix(local.output<float>()) =
+              scale_a * matrix(local.input<float>(0)) + scale_b * matrix(local.input<float>(1));
+        });
+  };
+  const DTensor sum = relayout(gradient, parameter.value.layout());
+  parameter.velocity = combine(parameter.velocity, options_.momentum, sum, 1.0f);
+  parameter.value = combine(parameter.value, 1.0f, parameter.velocity, -options_.learning_rate);
+}
+
+// f. The tally stays partial while it grows: each device counts its own images, and nothing is sent
+//    until somebody wants the sum.
+void DigitsNetwork::count(const Batch& batch, const DTensor& probabilities) {
+  tally_ = local_map(layout("[-] sum{batch}"), {2}, DType::kFloat64,
+                     {tally_, probabilities, batch.labels}, [](LocalContext& local) {
+                       const auto before = local.input<double>(0).data;
+                       const auto p = matrix(local.input<float>(1));
+                       const auto labels = local.input<int32_t>(2).data;
+                       auto tally = local.output<double>().data;
+                       std::copy(before.begin(), before.end(), tally.begin());
+                       for (size_t row = 0; row < labels.size(); ++row) {
+                         Eigen::Index best;
+                         p.row(row).maxCoeff(&best);
+                         tally[0] -= std::log(std::max(double{p(row, labels[row])}, 1e-30));
+                         tally[1] += best == labels[row];
+                       }
+                     });
+}
+
+void DigitsNetwork::evaluate(const Digits& digits, absl::Span<const int64_t> images) {
+  const Batch batch = load(digits, images);
+  count(batch, probabilities_of(batch, hidden_of(batch)));
+}
+
+StatusOr<Tally> DigitsNetwork::read_tally() {
+  const DTensor sum = relayout(tally_, layout("[-]"));
+  tally_ = zeros<double>({2}, layout("[-] sum{batch}"));
+  TESSERA_ASSIGN_OR_RETURN(ShardView<double> values, sum.shard<double>(0));
+  return Tally{.loss = values.data[0], .num_right = values.data[1]};
+}
+
+std::vector<DTensor> DigitsNetwork::weights() const {
+  return {w1_.value, b1_.value, w2_.value, b2_.value};
+}
+
+std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t round) {
+  std::vector<int64_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  const uint64_t stream = random_bits(~seed, round);
+  for (int64_t i = n - 1; i > 0; --i) {
+    std::swap(order[i], order[random_bits(stream, i) % static_cast<uint64_t>(i + 1)]);
+  }
+  return order;
+}
+
+}  // namespace tessera::examples

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The network against an oracle: the same formulas in plain loops over doubles, in one process.
+#include "examples/digits_network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/support/matchers.h"
+
+namespace tessera::examples {
+namespace {
+
+using ::tessera::testing::IsOk;
+using ::tessera::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr int64_t kHidden = 13;  // splits unevenly over every mesh below but one
+
+// Images of noise, with labels that repeat.
+Digits noise(int64_t num_images) {
+  Digits digits;
+  for (int64_t i = 0; i < num_images * kNumPixels; ++i) {
+    digits.pixels.push_back(static_cast<uint8_t>((i * i * 7 + i / 3) % (kMaxPixel + 1)));
+  }
+  for (int64_t i = 0; i < num_images; ++i) digits.labels.push_back(i * 7 % kNumDigits);
+  return digits;
+}
+
+using Values = std::vector<double>;
+
+// Loops only; no code shared with the network.
+struct Oracle {
+  NetworkOptions options;
+  Values weights[4];  // W1, b1, W2, b2
+  Values velocities[4];
+  double loss = 0;
+
+  void train(const Digits& digits, const std::vector<int64_t>& images) {
+    const int64_t h = options.num_hidden;
+    Values gradients[4];
+    for (int k = 0; k < 4; ++k) gradients[k].assign(weights[k].size(), 0);
+    for (int64_t image : images) {
+      Values x(kNumPixels), hidden(h), p(kNumDigits);
+      for (int64_t i = 0; i < kNumPixels; ++i) {
+        x[i] = digits.pixels[image * kNumPixels + i] / double{kMaxPixel};
+      }
+      for (int64_t j = 0; j < h; ++j) {
+        double sum = weights[1][j];
+        for (int64_t i = 0; i < kNumPixels; ++i) sum += x[i] * weights[0][i * h + j];
+        hidden[j] = std::max(sum, 0.0);
+      }
+      double total = 0;
+      for (int64_t d = 0; d < kNumDigits; ++d) {
+        double sum = weights[3][d];
+        for (int64_t j = 0; j < h; ++j) sum += hidden[j] * weights[2][j * kNumDigits + d];
+        total += p[d] = std::exp(sum);
+      }
+      for (double& value : p) value /= total;
+      loss -= std::log(p[digits.labels[image]]);
+      for (int64_t d = 0; d < kNumDigits; ++d) {
+        const double dl = (p[d] - (d == digits.labels[image])) / images.size();
+        gradients[3][d] += dl;
+        for (int64_t j = 0; j < h; ++j) {
+          gradients[2][j * kNumDigits + d] += hidden[j] * dl;
+          if (hidden[j] <= 0) continue;
+          const double dh = dl * weights[2][j * kNumDigits + d];
+          gradients[1][j] += dh;
+          for (int64_t i = 0; i < kNumPixels; ++i) gradients[0][i * h + j] += x[i] * dh;
+        }
+      }
+    }
+    for (int k = 0; k < 4; ++k) {
+      for (size_t i = 0; i < weights[k].size(); ++i) {
+        velocities[k][i] = options.momentum * velocities[k][i] + gradients[k][i];
+        weights[k][i] -= options.learning_rate * velocities[k][i];
+      }
+    }
+  }
+};
+
+struct MeshCase {
+  const char* name;
+  int64_t batch;
+  int64_t model;
+};
+
+class DigitsNetworkTest : public ::testing::TestWithParam<MeshCase> {};
+
+TEST_P(DigitsNetworkTest, ThreeStepsAgreeWithOracle) {
+  const auto [name, batch, model] = GetParam();
+  ClientOptions client_options;
+  client_options.num_local_devices = static_cast<int>(batch * model);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect(client_options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh,
+                               create_mesh(client, {{"batch", batch}, {"model", model}}));
+  const NetworkOptions options = {.num_hidden = kHidden, .seed = 5};
+  DigitsNetwork network(mesh, options);
+
+  Oracle oracle;
+  oracle.options = options;
+  for (int k = 0; k < 4; ++k) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(HostTensor<float> host, network.weights()[k].to_host<float>());
+    oracle.weights[k].assign(host.data.begin(), host.data.end());
+    oracle.velocities[k].assign(host.data.size(), 0);
+  }
+  // Batches of 11, 3 and 1: uneven, and smaller than the mesh.
+  const Digits digits = noise(15);
+  const std::vector<std::vector<int64_t>> steps = {
+      {0, 2, 4, 6, 8, 10, 12, 14, 13, 11, 9}, {1, 3, 5}, {7}};
+  for (const std::vector<int64_t>& images : steps) {
+    network.train(digits, images);
+    oracle.train(digits, images);
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(Tally tally, network.read_tally());
+  EXPECT_NEAR(tally.loss, oracle.loss, 1e-4);
+  for (int k = 0; k < 4; ++k) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(HostTensor<float> host, network.weights()[k].to_host<float>());
+    ASSERT_EQ(host.data.size(), oracle.weights[k].size());
+    for (size_t i = 0; i < host.data.size(); ++i) {
+      ASSERT_NEAR(host.data[i], oracle.weights[k][i], 1e-5) << "weight " << k << " at " << i;
+    }
+  }
+  EXPECT_THAT(client.shutdown(), IsOk());
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, DigitsNetworkTest,
+                         ::testing::Values(MeshCase{"one_device", 1, 1}, MeshCase{"data", 3, 1},
+                                           MeshCase{"tensor", 1, 3}, MeshCase{"both", 4, 2},
+                                           MeshCase{"wide", 2, 4}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(DigitsNetworkErrorTest, AMeshWithoutItsAxesIsNamedWhenTheTallyIsRead) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect());
+  TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh, create_mesh(client, {{"batch", 1}}));
+  DigitsNetwork network(mesh, {});
+  network.train(noise(1), {0});
+  EXPECT_THAT(network.read_tally(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"model\"")));
+  EXPECT_THAT(client.shutdown(), IsOk());
+}
+
+TEST(ShuffledTest, IsAPermutationThatSeedAndRoundDecide) {
+  std::vector<int64_t> order = shuffled(100, 1, 2);
+  EXPECT_EQ(order, shuffled(100, 1, 2));
+  EXPECT_NE(order, shuffled(100, 1, 3));
+  EXPECT_NE(order, shuffled(100, 2, 2));
+  std::sort(order.begin(), order.end());
+  std::vector<int64_t> counted(100);
+  std::iota(counted.begin(), counted.end(), 0);
+  EXPECT_EQ(order, counted);
+}
+
+}  // namespace
+}  // namespace tessera::examples

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs the examples as a user does, in processes of their own, and reads what they print.
+#include <sys/wait.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kTimeLimitSeconds = 120;
+constexpr char kFourByTwo[] = "job/tessera_run --clients 4 --devices-per-client 2 ";
+
+struct Result {
+  int exit_code = -1;  // 124: ran past the limit
+  std::string output;  // stdout and stderr
+};
+
+// Runs a command line from the root of the runfiles.
+Result run(const std::string& command) {
+  const std::string bounded =
+      absl::StrCat("timeout -k 5 ", kTimeLimitSeconds, " ", command, " 2>&1 < /dev/null");
+  std::FILE* pipe = popen(bounded.c_str(), "r");
+  EXPECT_NE(pipe, nullptr) << command;
+  Result result;
+  char chunk[4096];
+  while (const size_t count = std::fread(chunk, 1, sizeof chunk, pipe)) {
+    result.output.append(chunk, count);
+  }
+  const int status = pclose(pipe);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+int count_lines_with(const std::string& output, const std::string& part) {
+  int count = 0;
+  for (absl::string_view line : absl::StrSplit(output, '\n'))
+    count += absl::StrContains(line, part);
+  return count;
+}
+
+std::string temporary(const std::string& name) {
+  return absl::StrCat(std::getenv("TEST_TMPDIR"), "/", name);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+TEST(QuickstartTest, DrawsWhoHoldsWhat) {
+  const Result result = run("examples/01_quickstart");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(
+      result.output,
+      AllOf(HasSubstr("[-, -] of [10, 6] on {batch=4, model=2}"),
+            HasSubstr("| devices 0,1,2,3,4,5,6,7 |"), HasSubstr(" rows 3:5   | devices 2,3 |"),
+            HasSubstr(" rows 3:5   | device 2 | device 3 |"),
+            HasSubstr("device 2 holds [3:5, 0:6] of [batch, -], and its first element is 18"),
+            HasSubstr("did you mean \"batch\""),
+            HasSubstr("all devices of {batch=4, model=2} have reached the barrier"),
+            Not(HasSubstr("\x1b["))));
+}
+
+TEST(MultiClientTest, MovesRowsToColumnsAndAddsTerms) {
+  const Result result = run(absl::StrCat(kFourByTwo, "examples/02_multi_client"));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("client 3 of 4 has 2 of 8 devices"), HasSubstr("all_to_all"),
+                    HasSubstr("[x, -] [7:8, 0:8]: 70 71 72 73 74 75 76 77"),
+                    HasSubstr("[-, x] [0:8, 5:6]: 5 15 25 35 45 55 65 75"),
+                    HasSubstr("[-] [0:8]: 280 288 296 304 312 320 328 336")));
+  EXPECT_EQ(count_lines_with(result.output, "every client has the last element, 77"), 4);
+  EXPECT_EQ(count_lines_with(result.output, "done"), 4);
+}
+
+TEST(FailureTest, TheOthersLearnWhoDidNotCome) {
+  const Result result = run("job/tessera_run --clients 4 examples/04_failure");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_EQ(count_lines_with(result.output, "client 2 forgets the barrier"), 1) << result.output;
+  EXPECT_EQ(count_lines_with(result.output, "DEADLINE_EXCEEDED: barrier \"end_of_epoch\""), 3)
+      << result.output;
+  EXPECT_EQ(count_lines_with(result.output, "3 of 4 clients arrived in "), 3) << result.output;
+  EXPECT_EQ(count_lines_with(result.output, " s; missing client 2 ("), 3) << result.output;
+  EXPECT_EQ(count_lines_with(result.output, "left in order"), 3) << result.output;
+}
+
+// Trains for some epochs, and returns the loss of each.
+std::vector<double> losses(const std::string& launcher, int epochs, const std::string& name) {
+  const std::string path = temporary(name);
+  const Result result =
+      run(absl::StrCat(launcher, "examples/03_digits --epochs=", epochs, " --loss_file=", path));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  std::vector<double> values;
+  for (absl::string_view line : absl::StrSplit(read_file(path), '\n', absl::SkipEmpty())) {
+    double value = 0;
+    EXPECT_TRUE(absl::SimpleAtod(line, &value)) << line;
+    values.push_back(value);
+  }
+  return values;
+}
+
+TEST(DigitsTest, LearnsToReadOnFourClientsOfTwoDevices) {
+  const std::string folder = std::getenv("TEST_TMPDIR");
+  const Result result = run(absl::StrCat(kFourByTwo, "examples/03_digits --out=", folder));
+  ASSERT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("clients 4, mesh {batch=4, model=2}, 1438 images to learn from, 359"),
+                    ContainsRegex("epoch  40  loss 0\\.0[0-9]+  accuracy [01]\\.[0-9]+ +[0-9]+ "
+                                  "examples/s")));
+  const std::string mark = "held-out accuracy ";
+  const size_t at = result.output.find(mark);
+  ASSERT_NE(at, std::string::npos) << result.output;
+  EXPECT_GE(std::strtod(&result.output[at + mark.size()], nullptr), 0.95) << result.output;
+  EXPECT_EQ(count_lines_with(result.output, mark), 1);
+
+  const std::string w1 = read_file(folder + "/w1.npy");
+  EXPECT_THAT(w1.substr(0, 128), HasSubstr("'shape': (64, 96)"));
+  EXPECT_EQ(w1.size(), 128 + 64 * 96 * sizeof(float));
+  EXPECT_THAT(read_file(folder + "/b2.npy"), HasSubstr("'shape': (10,)"));
+}
+
+TEST(DigitsTest, TheLossCurveDoesNotDependOnTheLayout) {
+  constexpr int kEpochs = 8;
+  const std::vector<double> one = losses("", kEpochs, "one");
+  const std::vector<double> eight = losses("env TESSERA_LOCAL_DEVICES=8 ", kEpochs, "eight");
+  const std::vector<double> four_by_two = losses(kFourByTwo, kEpochs, "four_by_two");
+  ASSERT_EQ(one.size(), static_cast<size_t>(kEpochs));
+  ASSERT_EQ(eight.size(), one.size());
+  ASSERT_EQ(four_by_two.size(), one.size());
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    EXPECT_NEAR(eight[epoch], one[epoch], 1e-4) << "epoch " << epoch + 1;
+    EXPECT_NEAR(four_by_two[epoch], one[epoch], 1e-4) << "epoch " << epoch + 1;
+  }
+  EXPECT_LT(one.back(), one.front() / 4);
+}
+
+TEST(DigitsTest, TheSameLayoutGivesTheSameBits) {
+  constexpr int kEpochs = 3;
+  const std::vector<double> first = losses(kFourByTwo, kEpochs, "first");
+  EXPECT_EQ(first.size(), static_cast<size_t>(kEpochs));
+  EXPECT_EQ(losses(kFourByTwo, kEpochs, "second"), first);
+  // How the devices are dealt to clients does not matter either.
+  EXPECT_EQ(losses("env TESSERA_LOCAL_DEVICES=8 ", kEpochs, "third"), first);
+}
+
+TEST(DigitsTest, AnyMeshWillDo) {
+  const Result result = run("examples/03_digits --devices=6 --batch=3 --epochs=1 --batch_size=100");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("clients 1, mesh {batch=3, model=2}"),
+                                   HasSubstr("epoch   1  loss ")));
+}
+
+struct MistakeCase {
+  const char* name;
+  const char* command;
+  const char* message;
+};
+
+class MistakeTest : public ::testing::TestWithParam<MistakeCase> {};
+
+TEST_P(MistakeTest, IsAnErrorThatSaysSo) {
+  const Result result = run(absl::StrCat("examples/03_digits ", GetParam().command));
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Digits, MistakeTest,
+    ::testing::Values(
+        MistakeCase{"no_such_file", "--data=nowhere.csv", "cannot open \"nowhere.csv\""},
+        MistakeCase{"malformed_file", "--data=examples/01_quickstart",
+                    "\"examples/01_quickstart\", line 1, column 1: field 1 is "},
+        MistakeCase{"device", "--device=tpu",
+                    "--device is \"tpu\"; it should be \"cpu\" or \"cuda\""},
+        MistakeCase{"cuda", "--device=cuda", "UNIMPLEMENTED"},
+        MistakeCase{"batch_size", "--batch_size=0", "--batch_size is 0; it should be at least 1"},
+        MistakeCase{"mesh", "--devices=4 --batch=3", "has 3 devices, 4 ids"},
+        MistakeCase{"out", "--epochs=0 --out=no/such/folder",
+                    "cannot create \"no/such/folder/w1.npy\""}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
