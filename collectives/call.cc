@@ -20,6 +20,7 @@ bool has_root(OpKind kind) {
          kind == OpKind::kScatter;
 }
 
+// Requires counts that check_counts() passed.
 int64_t sum(const std::vector<int64_t>& counts, size_t end) {
   return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(end),
                          int64_t{0});
@@ -36,10 +37,16 @@ Status check_counts(const std::vector<int64_t>& counts, int num_members) {
                                                    " entries, and the group has ", num_members,
                                                    " members; give one for each"));
   }
+  int64_t total = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("counts[", i, "] is ", counts[i], "; a count is 0 or more"));
+    }
+    if (__builtin_add_overflow(total, counts[i], &total)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("counts ", absl::StrJoin(counts, ", "),
+                       " are more elements than a 64-bit integer counts; use smaller counts"));
     }
   }
   return absl::OkStatus();
@@ -119,7 +126,18 @@ Status check_overlap(const CollectiveCall& call, int position) {
                    has_in_place ? "; only exactly in place is allowed" : "; use separate memory"));
 }
 
+Status check_box(const Box& box) {
+  if (box.offsets.size() != box.sizes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("a box has ", box.offsets.size(),
+                                                   " offsets and ", box.sizes.size(),
+                                                   " sizes; give one of each for every dim"));
+  }
+  return validate_shape(box.sizes);
+}
+
 Status check_boxes(const CollectiveCall& call, int num_members) {
+  TESSERA_RETURN_IF_ERROR(check_box(call.in_box));
+  TESSERA_RETURN_IF_ERROR(check_box(call.out_box));
   if (call.kind == OpKind::kReduceBoxes && call.pulls.size() != static_cast<size_t>(num_members)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "boxes of ", call.pulls.size(), " members given, and the group has ", num_members));
@@ -129,6 +147,8 @@ Status check_boxes(const CollectiveCall& call, int num_members) {
       return absl::InvalidArgumentError(absl::StrCat("a pull names member ", pull.source,
                                                      "; the group has 0 to ", num_members - 1));
     }
+    TESSERA_RETURN_IF_ERROR(check_box(pull.source_box));
+    TESSERA_RETURN_IF_ERROR(check_box(pull.box));
     const Box& box = call.kind == OpKind::kReduceBoxes ? call.out_box : pull.box;
     if (box.sizes.size() != pull.source_box.sizes.size() ||
         box.sizes.size() != call.out_box.sizes.size() || !contains(pull.source_box, box) ||

@@ -16,9 +16,12 @@
 //      and its phase; it changes by compare-and-swap only, so that a deadline and the last arrival
 //      cannot both win;
 //   2. phases go kOpen -> kRunning (all arrived) or kOpen/kRunning -> kSettling -> kFailed; in
-//      kFailed the verdict is complete and never changes while the record describes s;
+//      kFailed the verdict is complete and never changes while the record describes s, and
+//      `finished` counts the members that have read it;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
-//   4. no lock lies in the region: a client that dies leaves nothing held.
+//   4. no lock lies in the region: a client that dies leaves nothing held;
+//   5. a record goes on to operation s + R when all members are done with s: they have finished
+//      it or read its verdict, or it timed out, after which nobody need come.
 //
 // Everything here is plain data at fixed offsets, zero-initialised by the kernel. Zero means
 // empty, or operation 0, which never is.
@@ -95,12 +98,14 @@ struct State {
   }
 };
 
-enum class VerdictKind : uint32_t { kError, kTimedOut };
+// kMismatch: every member finds it by itself, after the arrival and before it moves a byte.
+enum class VerdictKind : uint32_t { kError, kTimedOut, kMismatch };
 
 struct alignas(64) OpRecord {
   std::atomic<uint64_t> state;
   std::atomic<uint32_t> num_sleepers;
   VerdictKind verdict_kind;
+  uint32_t verdict_after_arrival;  // 1: all had arrived, members may have begun to move bytes
   int32_t verdict_code;
   uint32_t verdict_bytes;
   char verdict[kVerdictBytes];

@@ -26,8 +26,7 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
       pool_(std::move(pool)),
       devices_(std::move(devices)),
       streams_(std::move(streams)),
-      collective_timeout_(collective_timeout),
-      receive_streams_(streams_.size()) {
+      collective_timeout_(collective_timeout) {
   link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
 }
 
@@ -35,13 +34,16 @@ HostBackend::~HostBackend() { stop(); }
 
 void HostBackend::stop() {
   link_.set_lost_listener(nullptr);
-  for (const std::unique_ptr<CpuStream>& stream : receive_streams_) {
-    if (stream != nullptr) stream->stop();
+  std::vector<CpuStream*> streams;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+    for (auto& [key, group] : groups_) group->close();
+    for (auto& [key, stream] : message_streams_) streams.push_back(stream.get());
   }
+  for (CpuStream* stream : streams) stream->stop();
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [key, group] : groups_) {
-    if (group != nullptr) group->forget_ops();
-  }
+  for (auto& [key, group] : groups_) group->forget_ops();
 }
 
 StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {
@@ -71,8 +73,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::message_group(int from_device,
 StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> device_ids,
                                                                uint64_t salt,
                                                                uint32_t num_records) {
-  std::shared_ptr<HostGroup>& entry = groups_[{salt, device_ids}];
-  if (entry != nullptr) return entry;
+  if (const auto it = groups_.find({salt, device_ids}); it != groups_.end()) return it->second;
   std::vector<GroupMember> members;
   for (const int id : device_ids) {
     const Device& device = devices_[id];
@@ -83,22 +84,25 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> 
   if (members.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(rendezvous, Rendezvous::open(link_, members, num_records, salt));
   }
-  entry = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous));
-  return entry;
+  auto group = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous));
+  if (stopped_) group->close();
+  groups_.emplace(std::pair(salt, std::move(device_ids)), group);
+  return group;
 }
 
-Stream& HostBackend::receive_stream(int ordinal) {
+Stream& HostBackend::message_stream(int from_device, int to_device, bool sends) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<CpuStream>& stream = receive_streams_[ordinal];
-  if (stream == nullptr) stream = std::make_unique<CpuStream>(nullptr);
+  std::unique_ptr<CpuStream>& stream = message_streams_[{from_device, to_device, sends}];
+  if (stream == nullptr) {
+    stream = std::make_unique<CpuStream>(nullptr);
+    if (stopped_) stream->stop();
+  }
   return *stream;
 }
 
 void HostBackend::on_lost(int client, const Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [key, group] : groups_) {
-    if (group != nullptr) group->on_lost(client, reason);
-  }
+  for (auto& [key, group] : groups_) group->on_lost(client, reason);
 }
 
 }  // namespace tessera::host

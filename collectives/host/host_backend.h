@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,8 +64,9 @@ class HostBackend {
                                                     uint32_t num_records);
   // One end's group for the messages from one device to another.
   StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
-  // Where a device of this client waits for messages, so that its stream does not.
-  Stream& receive_stream(int ordinal);
+  // Where one end of the messages between two devices waits, so that the device's stream does not,
+  // and no message waits for one of another pair.
+  Stream& message_stream(int from_device, int to_device, bool sends);
   void on_lost(int client, const Status& reason);
 
   HostLink& link_;
@@ -75,7 +77,8 @@ class HostBackend {
 
   std::mutex mutex_;  // guards what follows
   std::map<std::pair<uint64_t, std::vector<int>>, std::shared_ptr<HostGroup>> groups_;
-  std::vector<std::unique_ptr<CpuStream>> receive_streams_;
+  std::map<std::tuple<int, int, bool>, std::unique_ptr<CpuStream>> message_streams_;
+  bool stopped_ = false;
 };
 
 }  // namespace tessera::host

@@ -25,7 +25,8 @@ uint64_t barrier_name_hash(const CollectiveCall& call) {
   return call.kind == OpKind::kBarrier && call.detail.size() > 2 ? stable_hash(call.detail) : 0;
 }
 
-bool has_counts_for_peers(const CollectiveCall& call) { return call.kind == OpKind::kAllToAll; }
+// How often a wait for the other members looks whether they are still there.
+constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -44,9 +45,13 @@ bool HostOp::done() const {
 
 Status HostOp::wait_until(absl::Time deadline) {
   if (is_send_ && published_.wait_until(deadline)) {
-    if (!completion_.done()) complete(group_->wait_received(*this, deadline));
+    if (!completion_.done()) {
+      const Status received = group_->wait_received(*this, std::min(deadline, receive_deadline_));
+      group_->acknowledge(*this);
+      complete(received);
+    }
     group_->reap_sent();
-    return completion_.status();
+    return completion_.wait();
   }
   if (completion_.wait_until(deadline)) return completion_.status();
   Stage stage = Stage::kQueued;
@@ -90,8 +95,9 @@ void HostGroup::retire(HostOp& op) {
 }
 
 Work HostGroup::start(int position, CollectiveCall call) {
-  std::shared_ptr<HostOp> op = make_op(position, std::move(call));
   Stream& stream = *backend_.streams_[members_[position].ordinal];
+  std::lock_guard<std::mutex> order(order_mutex_);
+  std::shared_ptr<HostOp> op = make_op(position, std::move(call));
   // A barrier reports to its caller alone; other errors also wait for sync_devices().
   const bool reported = op->call_.kind == OpKind::kBarrier;
   stream.enqueue(op->call_.label, [op, reported]() -> Status {
@@ -109,16 +115,31 @@ Status HostGroup::run(HostOp& op) {
     op.complete(status);
   } else {
     status = op.completion_.wait();
+    if (rendezvous_.has_value()) {
+      const absl::Time deadline = absl::Now() + backend_.collective_timeout_;
+      fail(op, describe(op, op.created_, deadline), VerdictKind::kTimedOut, status).IgnoreError();
+    }
   }
+  if (rendezvous_.has_value() && !status.ok()) acknowledge(op);
   retire(op);
   return status;
 }
 
+void HostGroup::acknowledge(HostOp& op) {
+  if (!op.acknowledged_.exchange(true)) rendezvous_->acknowledge(op.seq_);
+}
+
+Rendezvous::From HostGroup::give_up_from() const {
+  return spans_clients_ ? Rendezvous::From::kRunning : Rendezvous::From::kOpen;
+}
+
 Status HostGroup::run_alone(HostOp& op) {
   const CollectiveCall& call = op.call_;
-  TESSERA_RETURN_IF_ERROR(call.error);
+  if (!call.error.ok()) return with_context(call.error, call.label);
   if (call.in_buffer != nullptr) TESSERA_RETURN_IF_ERROR(call.in_buffer->ready().wait());
-  const MemberMemory own = {call.in, call.out, call.counts.data()};
+  std::vector<int64_t> counts = call.counts;
+  counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
+  const MemberMemory own = {call.in, call.out, counts.data()};
   return move_bytes(call, 0, absl::MakeConstSpan(&own, 1));
 }
 
@@ -133,6 +154,7 @@ Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Tim
           .label = op.call_.label,
           .detail_field = op.call_.detail_field,
           .name_hash = barrier_name_hash(op.call_),
+          .holds_device = op.call_.kind != OpKind::kSendRecv,
           .start = start,
           .deadline = deadline};
 }
@@ -160,25 +182,32 @@ Status HostGroup::fill_entry(HostOp& op) {
   TESSERA_ASSIGN_OR_RETURN(const SharedAddress in, share(op, call.in, in_bytes, &op.in_copy_));
   if (op.in_copy_.data() != nullptr) std::memcpy(op.in_copy_.data(), call.in, in_bytes);
   SharedAddress out;
-  if (peers_write_out(call.kind)) {
+  if (peers_write_out(call, op.member_)) {
     TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, call.out_count * size, &op.out_copy_));
   }
   SharedAddress counts;
-  if (has_counts_for_peers(call)) {
-    const int64_t bytes = static_cast<int64_t>(call.counts.size() * sizeof(int64_t));
-    TESSERA_ASSIGN_OR_RETURN(counts, share(op, call.counts.data(), bytes, &op.counts_copy_));
+  if (call.kind == OpKind::kAllToAll) {
+    op.peer_counts_ = call.counts;
+    op.peer_counts_.insert(op.peer_counts_.end(), call.recv_counts.begin(), call.recv_counts.end());
+    const int64_t bytes = static_cast<int64_t>(op.peer_counts_.size() * sizeof(int64_t));
+    TESSERA_ASSIGN_OR_RETURN(counts, share(op, op.peer_counts_.data(), bytes, &op.counts_copy_));
     if (op.counts_copy_.data() != nullptr) {
-      std::memcpy(op.counts_copy_.data(), call.counts.data(), bytes);
+      std::memcpy(op.counts_copy_.data(), op.peer_counts_.data(), bytes);
     }
   }
   MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
-  entry.signature = signature_of(call);
   entry.in = in;
   entry.out = out;
   entry.counts = counts;
-  copy_text(entry.detail, kDetailBytes, call.detail);
-  copy_text(entry.label, kLabelBytes, call.label);
+  fill_signature(op);
   return absl::OkStatus();
+}
+
+void HostGroup::fill_signature(HostOp& op) {
+  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  entry.signature = signature_of(op.call_);
+  copy_text(entry.detail, kDetailBytes, op.call_.detail);
+  copy_text(entry.label, kLabelBytes, op.call_.label);
 }
 
 StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
@@ -196,15 +225,18 @@ StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
     TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in));
     TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out));
     TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
-    memory[m].send_counts = reinterpret_cast<const int64_t*>(counts);
+    memory[m].counts = reinterpret_cast<const int64_t*>(counts);
   }
-  if (!peers_write_out(op.call_.kind)) memory[op.member_].out = op.call_.out;
+  if (!peers_write_out(op.call_, op.member_)) memory[op.member_].out = op.call_.out;
   return memory;
 }
 
 Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (!call.error.ok()) return with_context(call.error, call.label);
+  if (closing_) {
+    return absl::CancelledError(absl::StrCat(call.label, ": the client is shutting down"));
+  }
   for (const GroupMember& member : members_) {
     const Status status = backend_.link_.client_status(member.client_id);
     if (!status.ok()) return with_context(status, call.label);
@@ -213,40 +245,72 @@ Status HostGroup::local_error(HostOp& op) {
   return call.in_buffer == nullptr ? absl::OkStatus() : call.in_buffer->ready().wait();
 }
 
+Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
+  while (true) {
+    const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
+    if (rendezvous_->wait_free(op.seq_, deadline)) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(local_error(op));
+    if (absl::Now() < meeting.deadline) continue;
+    Rendezvous::Op oldest = meeting;
+    oldest.seq = op.seq_ - rendezvous_->num_records();
+    return rendezvous_->describe_missing(oldest);
+  }
+}
+
+Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind,
+                       const Status& error) {
+  if (!reserve(op, meeting).ok()) return error;
+  const Status verdict = rendezvous_->settle(op.seq_, kind, Rendezvous::From::kOpen, error);
+  return verdict.ok() ? error : verdict;
+}
+
+Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
+  // What this member alone knows to be wrong becomes the verdict of all, before they wait.
+  const Status local = local_error(op);
+  if (!local.ok()) return fail(op, meeting, VerdictKind::kError, local);
+  TESSERA_RETURN_IF_ERROR(reserve(op, meeting));
+  const Status filled = fill_entry(op);
+  if (!filled.ok()) return fail(op, meeting, VerdictKind::kError, filled);
+  if (meeting.holds_device) {
+    backend_.link_.publish_waiting(members_[op.member_].ordinal, rendezvous_->leader_client(),
+                                   rendezvous_->block_offset(), op.seq_, meeting.name_hash);
+  }
+  TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
+  TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
+  return rendezvous_->check_signatures(meeting);
+}
+
 Status HostGroup::meet_and_move(HostOp& op) {
+  using From = Rendezvous::From;
   CollectiveCall& call = op.call_;
   const absl::Time start = absl::Now();
   const absl::Time deadline =
       call.deadline.value_or(start + call.timeout.value_or(backend_.collective_timeout_));
-  const Rendezvous::Op meeting =
-      describe(op, call.deadline.has_value() ? op.created_ : start, deadline);
-  // What this member alone knows to be wrong becomes the verdict of all, before they wait.
-  Status local = local_error(op);
-  if (local.ok()) local = fill_entry(op);
-  if (!local.ok()) return rendezvous_->settle(op.seq_, VerdictKind::kError, local);
-
-  const GroupMember& self = members_[op.member_];
-  const Rendezvous& group = *rendezvous_;
-  backend_.link_.publish_waiting(self.ordinal, group.leader_client(), group.block_offset(), op.seq_,
-                                 meeting.name_hash);
-  TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
-  TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
-  TESSERA_RETURN_IF_ERROR(rendezvous_->check_signatures(meeting));
-
-  Status moved;
-  StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
-  moved = memory.ok() ? move_bytes(call, op.member_, *memory) : memory.status();
-  if (!moved.ok()) moved = rendezvous_->settle(op.seq_, VerdictKind::kError, moved);
+  Rendezvous::Op meeting = describe(op, call.deadline.has_value() ? op.created_ : start, deadline);
+  Status status = meet(op, meeting);
+  if (status.ok()) {
+    const StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
+    if (!memory.ok()) {
+      status = rendezvous_->settle(op.seq_, VerdictKind::kError, From::kRunning, memory.status());
+    } else {
+      // Wrong counts are found by all members, before any of them moves a byte.
+      const Status moved = move_bytes(call, op.member_, *memory);
+      if (!moved.ok()) {
+        status = rendezvous_->settle(op.seq_, VerdictKind::kMismatch, From::kRunning, moved);
+      }
+    }
+  }
   const int share_of_work = call.kind == OpKind::kSendRecv ? 2 : 1;
-  if (moved.ok()) moved = rendezvous_->finish(op.seq_, share_of_work);
-  Rendezvous::Op leaving = meeting;
+  if (status.ok()) status = rendezvous_->finish(op.seq_, share_of_work);
   // Members of one process that have arrived are at work on this memory: there is no giving up.
-  if (!spans_clients_) leaving.deadline = absl::InfiniteFuture();
-  if (moved.ok()) moved = rendezvous_->wait_finished(leaving);
-  if (!moved.ok()) {
+  if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
+  if (status.ok()) status = rendezvous_->wait_finished(meeting, give_up_from());
+  if (!status.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
-    quarantine_.push_back(op.shared_from_this());
-    return moved;
+    if (spans_clients_ && rendezvous_->failed_on_the_move(op.seq_)) {
+      quarantine_.push_back(op.shared_from_this());
+    }
+    return status;
   }
   if (op.out_copy_.data() != nullptr) {
     std::memcpy(call.out, op.out_copy_.data(), call.out_count * dtype_size(call.dtype));
@@ -255,55 +319,54 @@ Status HostGroup::meet_and_move(HostOp& op) {
 }
 
 Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
-  if (!rendezvous_.has_value()) {
+  // Behind other operations: the members hear of it when this one's turn has come.
+  if (!rendezvous_.has_value() || !rendezvous_->is_next(op.seq_)) {
     return absl::DeadlineExceededError(absl::StrCat(op.call_.label, ": not done in ",
                                                     format_duration(deadline - op.created_),
                                                     "; the device is busy with earlier work"));
   }
-  const bool had_arrived =
-      op.stage_.load() == HostOp::Stage::kStarted && rendezvous_->all_arrived(op.seq_);
-  if (had_arrived && !spans_clients_) return absl::OkStatus();
-  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline));
+  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline), give_up_from());
 }
 
 Status HostGroup::publish_message(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
+  const Rendezvous::Op meeting = describe(op, op.created_, absl::InfiniteFuture());
   Status status;
-  if (!op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
-    status = op.completion_.wait();
-  } else {
-    const uint32_t num_records = rendezvous_->num_records();
-    const Rendezvous::Op meeting = describe(op, op.created_, absl::InfiniteFuture());
+  if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = local_error(op);
-    // Every record holds a message: the oldest must be read before this one can be written.
-    if (status.ok() && op.seq_ > num_records) {
-      Rendezvous::Op oldest = meeting;
-      oldest.seq = op.seq_ - num_records;
-      rendezvous_->wait_finished(oldest).IgnoreError();
-    }
+    if (status.ok()) status = reserve(op, meeting);
     if (status.ok()) status = fill_entry(op);
-    status = status.ok() ? rendezvous_->arrive(meeting)
-                         : rendezvous_->settle(op.seq_, VerdictKind::kError, status);
-    if (!status.ok()) op.complete(status);
+    status =
+        status.ok() ? rendezvous_->arrive(meeting) : fail(op, meeting, VerdictKind::kError, status);
+  } else {
+    status = op.completion_.wait();
+    fail(op, meeting, VerdictKind::kTimedOut, status).IgnoreError();
   }
-  {
+  if (status.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (status.ok()) sent_.push_back(op.shared_from_this());
+    sent_.push_back(op.shared_from_this());
+  } else {
+    acknowledge(op);
+    op.complete(status);
   }
   retire(op);
+  op.receive_deadline_ = op.call_.deadline.value_or(
+      absl::Now() + op.call_.timeout.value_or(backend_.collective_timeout_));
   op.published_.set(absl::OkStatus());
   return status;
 }
 
 Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
-  return rendezvous_->wait_finished(describe(op, op.created_, deadline));
+  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from());
 }
 
 void HostGroup::reap_sent() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(sent_, [this](const std::shared_ptr<HostOp>& op) {
     if (!rendezvous_->is_finished(op->seq_)) return false;
-    op->complete(wait_received(*op, absl::InfinitePast()));
+    const Status received = wait_received(*op, absl::InfinitePast());
+    acknowledge(*op);
+    op->complete(received);
     return true;
   });
 }
@@ -311,21 +374,36 @@ void HostGroup::reap_sent() {
 Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
   if (!group.ok()) return failed(position, std::move(call), group.status());
-  call = validated(std::move(call), (*group)->device_ids(), 0);
-  (*group)->reap_sent();
-  std::shared_ptr<HostOp> op = (*group)->make_op(0, std::move(call));
+  return (*group)->enqueue_send(validated(std::move(call), (*group)->device_ids(), 0));
+}
+
+Work HostGroup::enqueue_send(CollectiveCall call) {
+  reap_sent();
+  Stream& stream = *backend_.streams_[members_[0].ordinal];
+  std::lock_guard<std::mutex> order(order_mutex_);
+  std::shared_ptr<HostOp> op = make_op(0, std::move(call));
   op->is_send_ = true;
-  Stream& stream = *backend_.streams_[members_[position].ordinal];
-  stream.enqueue(op->call_.label, [op]() -> Status { return op->group_->publish_message(*op); });
+  stream.enqueue(op->call_.label, [op]() -> Status {
+    HostGroup& group = *op->group_;
+    if (group.rendezvous_->is_next(op->seq_)) return group.publish_message(*op);
+    // Every record holds a message that nobody has read yet. The device does not wait for that.
+    group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
+        .enqueue(op->call_.label, [op] { return op->group_->publish_message(*op); });
+    return absl::OkStatus();
+  });
   return Work(op);
 }
 
 Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
   if (!group.ok()) return failed(position, std::move(call), group.status());
-  call = validated(std::move(call), (*group)->device_ids(), 1);
-  std::shared_ptr<HostOp> op = (*group)->make_op(1, std::move(call));
-  Stream& stream = backend_.receive_stream(members_[position].ordinal);
+  return (*group)->enqueue_recv(validated(std::move(call), (*group)->device_ids(), 1));
+}
+
+Work HostGroup::enqueue_recv(CollectiveCall call) {
+  Stream& stream = backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
+  std::lock_guard<std::mutex> order(order_mutex_);
+  std::shared_ptr<HostOp> op = make_op(1, std::move(call));
   stream.enqueue(op->call_.label, [op]() -> Status { return op->group_->run(*op); });
   return Work(op);
 }
@@ -357,12 +435,21 @@ void HostGroup::on_lost(int client, const Status& reason) {
 void HostGroup::fail_pending(const Status& reason) {
   if (!rendezvous_.has_value()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto* ops : {&pending_, &sent_}) {
+  for (const auto* ops : {&sent_, &pending_}) {
     for (const std::shared_ptr<HostOp>& op : *ops) {
-      rendezvous_->settle(op->seq_, VerdictKind::kError, with_context(reason, op->call_.label))
+      // What is queued behind others fails when its turn comes.
+      if (!rendezvous_->is_next(op->seq_)) continue;
+      rendezvous_
+          ->settle(op->seq_, VerdictKind::kError, give_up_from(),
+                   with_context(reason, op->call_.label))
           .IgnoreError();
     }
   }
+}
+
+void HostGroup::close() {
+  closing_ = true;
+  fail_pending(absl::CancelledError("the client is shutting down"));
 }
 
 void HostGroup::forget_ops() {

@@ -49,8 +49,11 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   const absl::Time created_ = absl::Now();
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: it can be read, or it failed
+  absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
   bool is_send_ = false;
   Completion completion_;
+  std::atomic<bool> acknowledged_{false};
+  std::vector<int64_t> peer_counts_;  // of all_to_all: what it sends, then what it receives
   // Copies of memory that peers could not reach, as long as they may.
   ArenaPool::Block in_copy_;
   ArenaPool::Block out_copy_;
@@ -73,18 +76,30 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Settles what is pending if `client` is a member's.
   void on_lost(int client, const Status& reason);
   void fail_pending(const Status& reason);
+  // Fails what waits and what comes: the client shuts down.
+  void close();
 
  private:
   friend class HostOp;
   friend class HostBackend;
 
-  // Gives the call its number and enters it in pending_.
+  // Gives the call its number and enters it in pending_. Requires order_mutex_.
   std::shared_ptr<HostOp> make_op(int member, CollectiveCall call);
   Status run(HostOp& op);
   Status meet_and_move(HostOp& op);
   Status run_alone(HostOp& op);
+  Status meet(HostOp& op, const Rendezvous::Op& meeting);
+  // Makes `error`, which this member alone knows of, the verdict of all.
+  Status fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind, const Status& error);
+  // Waits until the record of the operation is free for it.
+  Status reserve(HostOp& op, const Rendezvous::Op& meeting);
+  // Says, once, that this member is done with an operation that failed.
+  void acknowledge(HostOp& op);
   // What this member alone knows to be wrong with the call.
   Status local_error(HostOp& op);
+  // The two ends of a message, of the group {sender, receiver}.
+  Work enqueue_send(CollectiveCall call);
+  Work enqueue_recv(CollectiveCall call);
   // Publishes a message and returns; the receiver finishes it for both.
   Status publish_message(HostOp& op);
   // Waits until the message has been received.
@@ -92,6 +107,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Lets go of the messages that have been received.
   void reap_sent();
   Status fill_entry(HostOp& op);
+  void fill_signature(HostOp& op);
+  // When a verdict may end an operation at which all have arrived: where its members use copies.
+  Rendezvous::From give_up_from() const;
   StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
                                 ArenaPool::Block* copy) const;
   StatusOr<std::vector<MemberMemory>> member_memory(const HostOp& op);
@@ -107,7 +125,11 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   std::vector<int> device_ids_;
   bool spans_clients_ = false;
   std::optional<Rendezvous> rendezvous_;
+  std::atomic<bool> closing_{false};
 
+  // Held while an operation gets its number and enters the stream: they are in one order. A stream
+  // that has been stopped runs the operation at once, so mutex_ cannot serve for this.
+  std::mutex order_mutex_;
   std::mutex mutex_;                // guards what follows
   std::vector<uint32_t> next_seq_;  // by member
   std::vector<std::shared_ptr<HostOp>> pending_;

@@ -376,6 +376,7 @@ std::byte* HostLink::resolve(int client, SharedAddress address) {
 
 void HostLink::set_lost_listener(LostListener listener) {
   std::vector<std::pair<int, Status>> lost;
+  std::lock_guard<std::mutex> calls(listener_mutex_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     listener_ = listener;
@@ -389,6 +390,7 @@ void HostLink::set_lost_listener(LostListener listener) {
 
 void HostLink::report_lost(int client, const Status& reason) {
   LostListener listener;
+  std::lock_guard<std::mutex> calls(listener_mutex_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!peers_[client].status.ok()) return;

@@ -61,7 +61,8 @@ class HostLink {
   // way; null if the client is lost before it comes.
   std::byte* resolve(int client, SharedAddress address);
 
-  // Called from the thread that notices, and at once for those lost already.
+  // Called from the thread that notices, and at once for those lost already. When this returns the
+  // former listener is not running and will not be called again.
   void set_lost_listener(LostListener listener);
   // Reports a loss that was noticed elsewhere (the coordinator's heartbeats), also of this client.
   void report_lost(int client, const Status& reason);
@@ -120,6 +121,8 @@ class HostLink {
   std::unique_ptr<SharedMapping> own_control_;
   std::vector<std::unique_ptr<Observer>> observers_;
 
+  // Held while the listener is called, so that it can be taken away. Before mutex_ where both are.
+  std::mutex listener_mutex_;
   mutable std::mutex mutex_;  // guards peers_ (but its atomics and control), listener_, sockets
   std::condition_variable changed_;
   std::vector<Peer> peers_;

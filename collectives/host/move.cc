@@ -74,17 +74,21 @@ void reduce_scatter(const CollectiveCall& call, int position, Members members) {
 Status all_to_all(const CollectiveCall& call, int position, Members members) {
   const int64_t size = dtype_size(call.dtype);
   const int n = static_cast<int>(members.size());
-  for (int source = 0; source < n; ++source) {
-    const int64_t sent = members[source].send_counts[position];
-    if (sent != call.recv_counts[source]) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          call.label, ": member ", source, " sends ", sent, " elements to member ", position,
-          ", which expects ", call.recv_counts[source], "; make the counts of both equal"));
+  // Everybody checks all pairs: a member that moved its bytes while another one had found an error
+  // would read memory that is no longer lent to it.
+  for (int target = 0; target < n; ++target) {
+    for (int source = 0; source < n; ++source) {
+      const int64_t sent = members[source].counts[target];
+      const int64_t expected = members[target].counts[n + source];
+      if (sent == expected) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(call.label, ": member ", source, " sends ", sent, " elements to member ",
+                       target, ", which expects ", expected, "; make the counts of both equal"));
     }
   }
   for (int k = 0; k < n; ++k) {
     const int source = (position + k) % n;
-    const absl::Span<const int64_t> sent(members[source].send_counts, n);
+    const absl::Span<const int64_t> sent(members[source].counts, n);
     copy(members[position].out + sum_before(call.recv_counts, source) * size,
          members[source].in + sum_before(sent, position) * size, call.recv_counts[source] * size);
   }
@@ -158,6 +162,8 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
   return absl::OkStatus();
 }
 
-bool peers_write_out(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduce; }
+bool peers_write_out(const CollectiveCall& call, int position) {
+  return call.kind == OpKind::kAllReduce || (call.kind == OpKind::kReduce && position == call.root);
+}
 
 }  // namespace tessera::host

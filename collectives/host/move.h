@@ -17,16 +17,16 @@ namespace tessera::host {
 struct MemberMemory {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  const int64_t* send_counts = nullptr;  // all_to_all
+  const int64_t* counts = nullptr;  // all_to_all: what it sends to each, then what it receives
 };
 
 // Does the part of the member at `position`. Parts of different members may run at the same time:
-// no two write the same byte, and none reads what another one writes. InvalidArgument where an
-// all_to_all's counts do not fit those of a peer.
+// no two write the same byte, and none reads what another one writes. InvalidArgument, before a
+// byte moves and in the same words for every member, where counts of an all_to_all do not match.
 Status move_bytes(const CollectiveCall& call, int position, absl::Span<const MemberMemory> members);
 
-// Whether peers write into a member's out (and not only the member itself).
-bool peers_write_out(OpKind kind);
+// Whether peers write into the out of the member at `position` (and not only the member itself).
+bool peers_write_out(const CollectiveCall& call, int position);
 
 }  // namespace tessera::host
 

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/format.h"
 #include "collectives/host/activity.h"
 
@@ -132,6 +133,30 @@ State Rendezvous::load(uint32_t seq) const {
   return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
 }
 
+bool Rendezvous::is_free(const State& state, uint32_t seq) const {
+  if (static_cast<int32_t>(seq - state.seq) <= 0) return false;
+  if (state.seq == 0) return true;
+  if (state.phase == Phase::kRunning) return state.finished == members_.size();
+  if (state.phase != Phase::kFailed) return false;
+  return state.finished == members_.size() || record(seq).verdict_kind == VerdictKind::kTimedOut;
+}
+
+bool Rendezvous::wait_free(uint32_t seq, absl::Time deadline) {
+  while (true) {
+    const State now = load(seq);
+    if (static_cast<int32_t>(now.seq - seq) >= 0 || is_free(now, seq)) return true;
+    const auto waiting = [&](const State& state) { return !is_free(state, seq); };
+    if (!wait_while(now.seq, deadline, nullptr, waiting)) return false;
+  }
+}
+
+bool Rendezvous::is_next(uint32_t seq) const {
+  const State state = load(seq);
+  if (state.seq == seq) return true;
+  const uint32_t previous = seq > block_->num_records ? seq - block_->num_records : 0;
+  return state.seq == previous && is_free(state, seq);
+}
+
 void Rendezvous::wake(OpRecord& record) const {
   if (record.num_sleepers.load(std::memory_order_seq_cst) == 0) return;
   syscall(SYS_futex, futex_word(record), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -200,6 +225,7 @@ Status Rendezvous::arrive(const Op& op) {
     State state = State::unpack(word);
     if (state.seq != op.seq) {
       if (static_cast<int32_t>(state.seq - op.seq) > 0) return verdict(op.seq);
+      TESSERA_CHECK(is_free(state, op.seq), "arrive() comes after wait_free()");
       state = {op.seq, 0, 0, Phase::kOpen};
     }
     if (state.phase != Phase::kOpen) return verdict(op.seq);
@@ -214,11 +240,11 @@ Status Rendezvous::arrive(const Op& op) {
 }
 
 Status Rendezvous::wait_arrived(const Op& op) {
-  const bool in_time = wait_while(op.seq, op.deadline, &op,
+  const bool in_time = wait_while(op.seq, op.deadline, op.holds_device ? &op : nullptr,
                                   [](const State& state) { return state.phase == Phase::kOpen; });
   if (!in_time) {
     // The last member may have come just now: then the operation goes on.
-    settle_timed_out(op).IgnoreError();
+    settle_timed_out(op, From::kOpen).IgnoreError();
   }
   const State state = load(op.seq);
   if (state.seq == op.seq && state.phase == Phase::kRunning) return absl::OkStatus();
@@ -239,11 +265,15 @@ Status Rendezvous::finish(uint32_t seq, int num_members) {
   }
 }
 
-Status Rendezvous::wait_finished(const Op& op) {
-  const bool in_time = wait_while(op.seq, op.deadline, nullptr, [this](const State& state) {
+Status Rendezvous::wait_finished(const Op& op, From from) {
+  const auto waiting = [this](const State& state) {
     return state.phase <= Phase::kRunning && state.finished < members_.size();
-  });
-  if (!in_time) settle_timed_out(op).IgnoreError();
+  };
+  if (!wait_while(op.seq, op.deadline, nullptr, waiting)) {
+    settle_timed_out(op, from).IgnoreError();
+    // All arrived in the last moment, and are at work on memory that is not ours to take away.
+    if (from == From::kOpen) wait_while(op.seq, absl::InfiniteFuture(), nullptr, waiting);
+  }
   const State state = load(op.seq);
   // A record that describes a later operation has been left by all members of this one.
   if (state.seq != op.seq || state.phase == Phase::kRunning) return absl::OkStatus();
@@ -260,18 +290,24 @@ bool Rendezvous::is_finished(uint32_t seq) const {
   return state.seq != seq || state.phase >= Phase::kSettling || state.finished == members_.size();
 }
 
-Status Rendezvous::settle(uint32_t seq, VerdictKind kind, const Status& error) {
+Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error) {
   OpRecord& op_record = record(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  bool after_arrival = false;
   while (true) {
     State state = State::unpack(word);
     if (state.seq != seq) {
       if (static_cast<int32_t>(state.seq - seq) > 0) return verdict(seq);
+      if (!is_free(state, seq)) return error;
       state = {seq, 0, 0, Phase::kOpen};
     }
     if (state.phase >= Phase::kSettling) return verdict(seq);
-    if (state.finished == members_.size()) return absl::OkStatus();
+    after_arrival = state.phase == Phase::kRunning;
+    if (after_arrival && (from == From::kOpen || state.finished == members_.size())) {
+      return absl::OkStatus();
+    }
     state.phase = Phase::kSettling;
+    state.finished = 0;  // from here on it counts who has read the verdict
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
       word = state.pack();
       break;
@@ -279,18 +315,40 @@ Status Rendezvous::settle(uint32_t seq, VerdictKind kind, const Status& error) {
   }
   const absl::string_view message = error.message().substr(0, kVerdictBytes);
   op_record.verdict_kind = kind;
+  op_record.verdict_after_arrival = after_arrival ? 1 : 0;
   op_record.verdict_code = static_cast<int32_t>(error.code());
   op_record.verdict_bytes = static_cast<uint32_t>(message.size());
   std::memcpy(op_record.verdict, message.data(), message.size());
-  State settled = State::unpack(word);
+  State settled = State::unpack(word);  // nobody changes a record that is being settled
   settled.phase = Phase::kFailed;
   op_record.state.store(settled.pack(), std::memory_order_seq_cst);
   wake(op_record);
   return verdict(seq);
 }
 
-Status Rendezvous::settle_timed_out(const Op& op) {
-  return settle(op.seq, VerdictKind::kTimedOut, describe_missing(op));
+Status Rendezvous::settle_timed_out(const Op& op, From from) {
+  return settle(op.seq, VerdictKind::kTimedOut, from, describe_missing(op));
+}
+
+void Rendezvous::acknowledge(uint32_t seq) {
+  OpRecord& op_record = record(seq);
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  while (true) {
+    State state = State::unpack(word);
+    if (state.seq != seq || state.phase != Phase::kFailed) return;
+    ++state.finished;
+    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
+      if (state.finished == members_.size()) wake(op_record);
+      return;
+    }
+  }
+}
+
+bool Rendezvous::failed_on_the_move(uint32_t seq) const {
+  const State state = load(seq);
+  if (state.seq != seq || state.phase != Phase::kFailed) return true;
+  const OpRecord& op_record = record(seq);
+  return op_record.verdict_after_arrival != 0 && op_record.verdict_kind != VerdictKind::kMismatch;
 }
 
 Status Rendezvous::describe_missing(const Op& op) const {
@@ -352,7 +410,7 @@ Status Rendezvous::check_signatures(const Op& op) {
   const Signature& own = entry(op.seq, op.member).signature;
   for (int m = 0; m < size(); ++m) {
     if (!(entry(op.seq, m).signature == own)) {
-      return settle(op.seq, VerdictKind::kError, find_mismatch(op));
+      return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op));
     }
   }
   return absl::OkStatus();
@@ -361,7 +419,7 @@ Status Rendezvous::check_signatures(const Op& op) {
 void Rendezvous::check_conflicts(const Op& op) {
   const Status mismatch = find_mismatch(op);
   if (!mismatch.ok()) {
-    settle(op.seq, VerdictKind::kError, mismatch).IgnoreError();
+    settle(op.seq, VerdictKind::kError, From::kOpen, mismatch).IgnoreError();
     return;
   }
   for (int m = 0; m < size(); ++m) {
@@ -401,14 +459,26 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
   theirs.members_.resize(other_block->num_members);
   const State state = theirs.load(other.seq);
   if (state.seq != other.seq || state.phase != Phase::kOpen) return false;
+  // Still open after the other one was seen to wait: so it was not on its way to this operation.
+  const State ours = load(op.seq);
+  if (ours.seq != op.seq || ours.phase != Phase::kOpen) return false;
+  // Both sides may find this at once: they make one text of it.
+  const GroupMember& self = members_[op.member];
+  const auto describe = [&](int waiting_client, absl::string_view label) {
+    return absl::StrCat(link_->member(waiting_client).to_string(), " waits in ",
+                        label.substr(0, kLabelBytes - 1));
+  };
+  std::string first = describe(self.client_id, op.label);
+  std::string second = describe(client, other.label);
+  if (std::pair(client, ordinal) < std::pair(self.client_id, self.ordinal))
+    std::swap(first, second);
   const Status error = absl::InvalidArgumentError(
-      absl::StrCat("operations differ between clients: ",
-                   link_->member(members_[op.member].client_id).to_string(), " waits in ", op.label,
-                   ", ", link_->member(client).to_string(), " in ", other.label,
+      absl::StrCat("operations differ between clients: ", first, ", ", second,
                    "; make the same calls in the same order on every client"));
-  // Theirs first: whoever is woken by ours then finds both settled with one text.
-  const Status agreed = theirs.settle(other.seq, VerdictKind::kError, error);
-  settle(op.seq, VerdictKind::kError, agreed.ok() ? error : agreed).IgnoreError();
+  // Ours first: theirs cannot go on before this member comes to it, but a member of theirs that is
+  // let go could come to ours.
+  settle(op.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
+  theirs.settle(other.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
   return true;
 }
 

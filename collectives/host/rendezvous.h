@@ -13,7 +13,8 @@
 // Invariants:
 //   1. of one operation, either all members pass the arrival or none does;
 //   2. members that get a verdict all get the same code and message;
-//   3. an operation that failed does not change what the next one does.
+//   3. an operation that failed does not change what the next one does;
+//   4. a member runs ahead of the others by num_records operations at most.
 //
 // Thread-safe; each member calls arrive and finish for its own operations in order.
 #ifndef TESSERA_COLLECTIVES_HOST_RENDEZVOUS_H_
@@ -63,30 +64,48 @@ class Rendezvous {
     int member = 0;
     absl::string_view label;
     absl::string_view detail_field;
-    uint64_t name_hash = 0;  // of a named barrier
+    uint64_t name_hash = 0;    // of a named barrier
+    bool holds_device = true;  // false: a message, which keeps no other operation from running
     absl::Time start;
     absl::Time deadline = absl::InfiniteFuture();
   };
 
+  // Waits until the record of `seq` is free for it; false at the deadline. To be called before
+  // the entry is written.
+  bool wait_free(uint32_t seq, absl::Time deadline);
+  // Whether the record of `seq` describes it or will describe it next: not so of an operation that
+  // is queued behind others.
+  bool is_next(uint32_t seq) const;
   // Says that the member has arrived, its entry being complete. Idempotent. The verdict if there
   // is one already.
   Status arrive(const Op& op);
   // Waits until all have arrived; settles DeadlineExceeded at the deadline, and InvalidArgument
   // where a member cannot arrive because it waits elsewhere for this one.
   Status wait_arrived(const Op& op);
-  // Compares the entries of all members, once all have arrived.
+  // Compares the entries of all members, once all have arrived; VerdictKind::kMismatch.
   Status check_signatures(const Op& op);
   // Says that this many members' worth of the operation is done.
   Status finish(uint32_t seq, int num_members);
-  // Waits until all have finished.
-  Status wait_finished(const Op& op);
+  // Which phases a verdict may end. An operation in kRunning is ended only where members may give
+  // up while others are at work on their memory.
+  enum class From { kOpen, kRunning };
+  // Waits until all have finished. At the deadline it gives up, if `from` allows it by then.
+  Status wait_finished(const Op& op, From from);
 
   bool all_arrived(uint32_t seq) const;
   bool is_finished(uint32_t seq) const;
-  // Makes `error` the verdict, unless there is one or all have finished; returns the verdict.
-  Status settle(uint32_t seq, VerdictKind kind, const Status& error);
+  // Makes `error` the verdict, unless there is one, or the operation is beyond `from`; returns the
+  // verdict, OK where the operation goes on. Where the record is not free for `seq` yet it returns
+  // `error` and does nothing else.
+  Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error);
   // The same with a DeadlineExceeded that names who has not arrived.
-  Status settle_timed_out(const Op& op);
+  Status settle_timed_out(const Op& op, From from);
+  // Says that one member has read the verdict; once for each member.
+  void acknowledge(uint32_t seq);
+  // Whether the operation failed when peers might be reading or writing its memory already.
+  bool failed_on_the_move(uint32_t seq) const;
+  // What to say of an operation that waits for the members in vain.
+  Status describe_missing(const Op& op) const;
 
   // The operation that a member whose next one would be `seq` must do next: after operations that
   // timed out without it, and that were not this one, it goes on with the one after them.
@@ -100,12 +119,13 @@ class Rendezvous {
 
   OpRecord& record(uint32_t seq) const;
   State load(uint32_t seq) const;
+  // Whether the record in `state` may go on to `seq`.
+  bool is_free(const State& state, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
   template <class Waiting>
   bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
   Status verdict(uint32_t seq) const;
   void wake(OpRecord& record) const;
-  Status describe_missing(const Op& op) const;
   // The members of this group that did arrive, but with another signature than `op`'s member.
   Status find_mismatch(const Op& op) const;
   // Settles this operation and another group's where both wait for each other.

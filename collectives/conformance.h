@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The conformance suite of collectives: what every backend of Group must do, as one table.
+//
+//   {"sum_f64_ascending", 3, body}     each of 3 members runs body; OK means: exactly as expected
+//
+// A case knows the interface alone (group.h), so one table serves a client with many devices,
+// clients that are threads, and clients that are processes: a setting is one MemberRunner.
+// Results are compared exactly. Expected values come from slow scalar loops that share no code
+// with a backend (conformance_values.h). Members never order their events by sleeping.
+#ifndef TESSERA_COLLECTIVES_CONFORMANCE_H_
+#define TESSERA_COLLECTIVES_CONFORMANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/group.h"
+
+namespace tessera::conformance {
+
+// One member of a case, as it sees itself.
+struct Member {
+  Group group;  // all members, in order
+  int position = 0;
+  // The group of some members, by their positions in `group`; this member must be one.
+  std::function<StatusOr<Group>(absl::Span<const int> positions)> subgroup;
+};
+
+// What each member runs. OK where everything was as expected; else what was not.
+using MemberBody = std::function<Status(const Member& member)>;
+
+struct Case {
+  std::string name;
+  int num_members = 1;
+  MemberBody body;
+};
+// GoogleTest prints a case by its name.
+inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+// Runs `body` on every member of a new job with this many devices; the first error.
+using MemberRunner = std::function<Status(int num_members, const MemberBody& body)>;
+
+// The rows of facts/collectives.md that need neither a lost process nor 2 GiB.
+std::vector<Case> fact_cases();
+// Sizes, dtypes, reductions, roots and counts against the oracle, for groups of 1 to 8.
+std::vector<Case> sweep_cases();
+// Sends and receives.
+std::vector<Case> message_cases();
+// Every error message, and that the group works after it.
+std::vector<Case> error_cases();
+// All of the above.
+std::vector<Case> all_cases();
+
+// all_reduce of u8 beyond 2^31 elements; about 8 GiB for two members.
+Case over_2_gib_case();
+// `num_ops` random collectives back to back on overlapping groups of `num_members`.
+Case random_ops_case(int num_members, int num_ops, uint64_t seed);
+// One all_reduce among many devices.
+Case many_members_case(int num_members);
+
+}  // namespace tessera::conformance
+
+#endif  // TESSERA_COLLECTIVES_CONFORMANCE_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An all_reduce beyond 2^31 elements. Needs 9 GiB of memory and is tagged manual.
+#include <memory>
+#include <vector>
+
+#include "collectives/conformance.h"
+#include "collectives/host/host_job.h"
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+TEST(Over2GibTest, IndicesHave64Bits) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<HostJob> job, HostJob::create({2}));
+  EXPECT_THAT(job->run(conformance::over_2_gib_case().body), testing::IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::host
