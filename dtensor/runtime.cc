@@ -16,6 +16,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "job/environment.h"
 #include "job/host.h"
+#include "job/status_channel.h"
 
 namespace tessera {
 namespace {
@@ -95,6 +96,8 @@ Status Runtime::start_devices(absl::Time deadline) {
   backend_ = std::make_unique<host::HostBackend>(*link_, pool_, devices_, std::move(streams),
                                                  options_.collective_timeout);
   coordinator_->set_lost_callback([link = link_.get()](int client, const Status& reason) {
+    // The launcher then knows that what this client does next is not the root cause.
+    report_fatal_status(reason);
     link->report_lost(client, reason);
   });
   return absl::OkStatus();
