@@ -89,8 +89,8 @@ struct CollectiveCall {
   Status error;
   // From the start of the op on the device; unset: the default of the client.
   std::optional<absl::Duration> timeout;
-  // The same as a point in time, over the whole wait; wins over `timeout`, which then says to people
-  // how long that was.
+  // The same as a point in time, over the whole wait; wins over `timeout`, which then says to
+  // people how long that was.
   std::optional<absl::Time> deadline;
 };
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Executes relayouts: the rows of a RelayoutProgram, one step after another, on the streams.
 #include <map>
 #include <utility>
 

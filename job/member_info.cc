@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// How a client is named in messages.
 #include "absl/strings/str_cat.h"
 #include "job/coordinator.h"
 
