@@ -9,6 +9,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,9 +36,31 @@ int class_of(uint64_t size_bytes) {
   }
 }
 
+// Bytes that the system can give without taking them from other processes; nothing where it does
+// not say.
+std::optional<uint64_t> available_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string field;
+  uint64_t kibibytes = 0;
+  std::string unit;
+  while (meminfo >> field >> kibibytes) {
+    std::getline(meminfo, unit);
+    if (field == "MemAvailable:") return kibibytes << 10;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 StatusOr<SharedMapping> SharedMapping::create(const char* name, uint64_t size_bytes, Pages pages) {
+  // The kernel does not refuse to reserve too much: it takes pages until it kills processes.
+  const std::optional<uint64_t> available =
+      pages == Pages::kReserve ? available_bytes() : std::nullopt;
+  if (available.has_value() && size_bytes > *available) {
+    return absl::ResourceExhaustedError(absl::StrCat("the system does not give ", size_bytes,
+                                                     " bytes of shared memory: it has ", *available,
+                                                     " bytes"));
+  }
   const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
     return absl::ResourceExhaustedError(
