@@ -3,11 +3,13 @@
 // HostLink among clients that are threads: what they see of each other, and of who goes.
 #include "collectives/host/host_link.h"
 
+#include <condition_variable>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -53,26 +55,29 @@ class HostLinkTest : public ::testing::Test {
   std::vector<Status> results_;
 };
 
-// What a listener has heard.
+// What a listener has heard. The listener may outlive it: links go after the test's body.
 class Losses {
  public:
-  HostLink::LostListener listener() {
-    return [this](int client, const Status& reason) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      heard_.emplace_back(client, reason);
-      changed_.notify_all();
+  HostLink::LostListener listener() const {
+    return [state = state_](int client, const Status& reason) {
+      std::lock_guard<std::mutex> lock(state->mutex);
+      state->heard.emplace_back(client, reason);
+      state->changed.notify_all();
     };
   }
-  std::vector<std::pair<int, Status>> wait_for(size_t count) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return heard_.size() >= count; });
-    return heard_;
+  std::vector<std::pair<int, Status>> wait_for(size_t count) const {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait(lock, [&] { return state_->heard.size() >= count; });
+    return state_->heard;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::pair<int, Status>> heard_;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::pair<int, Status>> heard;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 TEST_F(HostLinkTest, EveryClientMapsTheControlRegionOfEveryOther) {
@@ -113,8 +118,7 @@ TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pools_[0]->allocate(64));
   std::memcpy(block.data(), "early", 6);
   connect(2);
-  const std::byte* seen =
-      links_[1]->resolve(0, {block.address().arena, block.address().offset});
+  const std::byte* seen = links_[1]->resolve(0, {block.address().arena, block.address().offset});
   ASSERT_NE(seen, nullptr);
   EXPECT_STREQ(reinterpret_cast<const char*>(seen), "early");
 }
@@ -130,8 +134,8 @@ TEST_F(HostLinkTest, AHangUpWithoutGoodbyeIsALoss) {
     EXPECT_THAT(heard[0].second,
                 StatusIs(absl::StatusCode::kUnavailable,
                          HasSubstr("is lost: its process has ended without shutdown")));
-    EXPECT_THAT(heard[0].second, StatusIs(absl::StatusCode::kUnavailable,
-                                          HasSubstr("client 2 (host-a, pid ")));
+    EXPECT_THAT(heard[0].second,
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 2 (host-a, pid ")));
     EXPECT_EQ(links_[c]->client_status(2), heard[0].second);
     EXPECT_THAT(links_[c]->client_status(1 - c), IsOk());
     EXPECT_TRUE(links_[c]->any_lost());

@@ -20,8 +20,8 @@ namespace tessera::host {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::IsOk;
+using ::testing::Not;
 using testing::StatusIs;
 using From = Rendezvous::From;
 
