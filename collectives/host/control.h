@@ -104,8 +104,9 @@ enum class VerdictKind : uint32_t { kError, kTimedOut, kMismatch };
 struct alignas(64) OpRecord {
   std::atomic<uint64_t> state;
   std::atomic<uint32_t> num_sleepers;
-  VerdictKind verdict_kind;
-  uint32_t verdict_after_arrival;  // 1: all had arrived, members may have begun to move bytes
+  std::atomic<VerdictKind> verdict_kind;  // these two are read of records that move on
+  std::atomic<uint32_t>
+      verdict_after_arrival;  // 1: all had arrived, members may have begun to move bytes
   int32_t verdict_code;
   uint32_t verdict_bytes;
   char verdict[kVerdictBytes];

@@ -22,6 +22,7 @@
 #include "collectives/host/host_link.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
+// NOTIDY(layers): this library is for the tests of this folder alone.
 #include "tests/support/fake_coordinator.h"
 
 namespace tessera::host {

@@ -138,7 +138,8 @@ bool Rendezvous::is_free(const State& state, uint32_t seq) const {
   if (state.seq == 0) return true;
   if (state.phase == Phase::kRunning) return state.finished == members_.size();
   if (state.phase != Phase::kFailed) return false;
-  return state.finished == members_.size() || record(seq).verdict_kind == VerdictKind::kTimedOut;
+  return state.finished == members_.size() ||
+         record(seq).verdict_kind.load(std::memory_order_relaxed) == VerdictKind::kTimedOut;
 }
 
 bool Rendezvous::wait_free(uint32_t seq, absl::Time deadline) {
@@ -314,8 +315,8 @@ Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Statu
     }
   }
   const absl::string_view message = error.message().substr(0, kVerdictBytes);
-  op_record.verdict_kind = kind;
-  op_record.verdict_after_arrival = after_arrival ? 1 : 0;
+  op_record.verdict_kind.store(kind, std::memory_order_relaxed);
+  op_record.verdict_after_arrival.store(after_arrival ? 1 : 0, std::memory_order_relaxed);
   op_record.verdict_code = static_cast<int32_t>(error.code());
   op_record.verdict_bytes = static_cast<uint32_t>(message.size());
   std::memcpy(op_record.verdict, message.data(), message.size());
@@ -348,7 +349,8 @@ bool Rendezvous::failed_on_the_move(uint32_t seq) const {
   const State state = load(seq);
   if (state.seq != seq || state.phase != Phase::kFailed) return true;
   const OpRecord& op_record = record(seq);
-  return op_record.verdict_after_arrival != 0 && op_record.verdict_kind != VerdictKind::kMismatch;
+  return op_record.verdict_after_arrival.load(std::memory_order_relaxed) != 0 &&
+         op_record.verdict_kind.load(std::memory_order_relaxed) != VerdictKind::kMismatch;
 }
 
 Status Rendezvous::describe_missing(const Op& op) const {
@@ -497,7 +499,7 @@ uint32_t Rendezvous::align(uint32_t seq, const Signature& signature) const {
       return load(last).phase == Phase::kOpen ? last : last + 1;
     }
     if (state.seq != seq || state.phase != Phase::kFailed ||
-        record(seq).verdict_kind != VerdictKind::kTimedOut) {
+        record(seq).verdict_kind.load(std::memory_order_relaxed) != VerdictKind::kTimedOut) {
       return seq;
     }
     bool anyone = false;

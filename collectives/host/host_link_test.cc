@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostLink among clients that are threads: what they see of each other, and of who goes.
+#include "collectives/host/host_link.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/fake_coordinator.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+class HostLinkTest : public ::testing::Test {
+ protected:
+  // Connects all clients but those of `absent`.
+  void connect(int num_clients, int absent = -1, absl::Duration timeout = absl::Seconds(10)) {
+    if (job_ == nullptr) make_job(num_clients);
+    links_.resize(num_clients);
+    results_.resize(num_clients);
+    std::vector<std::thread> threads;
+    for (int c = 0; c < num_clients; ++c) {
+      pools_.push_back(ArenaPool::create(4096));
+      if (c == absent) continue;
+      threads.emplace_back([this, c, timeout] {
+        auto link = HostLink::create(job_->coordinator(c), pools_[c], absl::Now() + timeout);
+        results_[c] = link.status();
+        if (link.ok()) links_[c] = *std::move(link);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  void make_job(int num_clients) {
+    job_ = std::make_unique<testing::FakeJob>(std::vector<int>(num_clients, 1));
+  }
+
+  testing::TestDeadline deadline_{absl::Seconds(30), "host_link_test"};
+  std::unique_ptr<testing::FakeJob> job_;
+  std::vector<std::shared_ptr<ArenaPool>> pools_;
+  std::vector<std::unique_ptr<HostLink>> links_;
+  std::vector<Status> results_;
+};
+
+// What a listener has heard. The listener may outlive it: links go after the test's body.
+class Losses {
+ public:
+  HostLink::LostListener listener() const {
+    return [state = state_](int client, const Status& reason) {
+      std::lock_guard<std::mutex> lock(state->mutex);
+      state->heard.emplace_back(client, reason);
+      state->changed.notify_all();
+    };
+  }
+  std::vector<std::pair<int, Status>> wait_for(size_t count) const {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait(lock, [&] { return state_->heard.size() >= count; });
+    return state_->heard;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::pair<int, Status>> heard;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+TEST_F(HostLinkTest, EveryClientMapsTheControlRegionOfEveryOther) {
+  connect(3);
+  for (int a = 0; a < 3; ++a) {
+    ASSERT_THAT(results_[a], IsOk());
+    for (int b = 0; b < 3; ++b) {
+      const auto* header = reinterpret_cast<const ControlHeader*>(links_[a]->control(b));
+      EXPECT_EQ(header->magic, kControlMagic);
+      EXPECT_EQ(header->num_devices, 1u);
+    }
+  }
+  EXPECT_NE(links_[0]->control(1), links_[1]->control(1));
+}
+
+TEST_F(HostLinkTest, PeersSeeArenasThatAreMadeLater) {
+  connect(2);
+  // Each block needs an arena of its own: the pool doubles from 4 KiB.
+  std::vector<ArenaPool::Block> blocks;
+  for (int k = 0; k < 6; ++k) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pools_[0]->allocate(4096 << k));
+    std::memset(block.data(), 10 + k, 4096 << k);
+    const SharedAddress address = {block.address().arena, block.address().offset};
+    const std::byte* seen = links_[1]->resolve(0, address);
+    ASSERT_NE(seen, nullptr);
+    EXPECT_NE(seen, block.data());
+    EXPECT_EQ(std::to_integer<int>(seen[(4096 << k) - 1]), 10 + k);
+    EXPECT_EQ(links_[0]->resolve(0, address), block.data());
+    blocks.push_back(std::move(block));
+  }
+  EXPECT_GT(blocks.back().address().arena, 0);
+  EXPECT_EQ(links_[0]->resolve(1, SharedAddress{}), nullptr);
+}
+
+TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
+  make_job(2);
+  pools_ = {ArenaPool::create(4096)};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pools_[0]->allocate(64));
+  std::memcpy(block.data(), "early", 6);
+  connect(2);
+  const std::byte* seen = links_[1]->resolve(0, {block.address().arena, block.address().offset});
+  ASSERT_NE(seen, nullptr);
+  EXPECT_STREQ(reinterpret_cast<const char*>(seen), "early");
+}
+
+TEST_F(HostLinkTest, AHangUpWithoutGoodbyeIsALoss) {
+  connect(3);
+  Losses losses[2];
+  for (int c : {0, 1}) links_[c]->set_lost_listener(losses[c].listener());
+  links_[2].reset();
+  for (int c : {0, 1}) {
+    const auto heard = losses[c].wait_for(1);
+    EXPECT_EQ(heard[0].first, 2);
+    EXPECT_THAT(heard[0].second,
+                StatusIs(absl::StatusCode::kUnavailable,
+                         HasSubstr("is lost: its process has ended without shutdown")));
+    EXPECT_THAT(heard[0].second,
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 2 (host-a, pid ")));
+    EXPECT_EQ(links_[c]->client_status(2), heard[0].second);
+    EXPECT_THAT(links_[c]->client_status(1 - c), IsOk());
+    EXPECT_TRUE(links_[c]->any_lost());
+    // Its memory stays mapped, and what never came is not waited for.
+    EXPECT_EQ(reinterpret_cast<const ControlHeader*>(links_[c]->control(2))->magic, kControlMagic);
+    EXPECT_EQ(links_[c]->resolve(2, {7, 0}), nullptr);
+  }
+}
+
+TEST_F(HostLinkTest, AHangUpAfterGoodbyeIsALeaving) {
+  connect(2);
+  Losses losses;
+  links_[0]->set_lost_listener(losses.listener());
+  links_[1]->leave();
+  links_[1].reset();
+  EXPECT_THAT(losses.wait_for(1)[0].second,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has left the job")));
+}
+
+TEST_F(HostLinkTest, ALossIsHeardOnceAndByWhoeverAsksLater) {
+  connect(2);
+  Losses early, late;
+  links_[0]->set_lost_listener(early.listener());
+  links_[0]->report_lost(1, absl::UnavailableError("first"));
+  links_[0]->report_lost(1, absl::UnavailableError("second"));
+  links_[0]->set_lost_listener(late.listener());
+  ASSERT_EQ(early.wait_for(1).size(), 1u);
+  EXPECT_THAT(early.wait_for(1)[0].second, StatusIs(absl::StatusCode::kUnavailable, "first"));
+  EXPECT_THAT(late.wait_for(1)[0].second, StatusIs(absl::StatusCode::kUnavailable, "first"));
+  links_[0]->set_lost_listener(nullptr);
+}
+
+TEST_F(HostLinkTest, ClientsOnSeveralHostsAreRefused) {
+  make_job(2);
+  job_->set_boot_id(1, "boot-b");
+  connect(2);
+  for (int c : {0, 1}) {
+    EXPECT_THAT(results_[c],
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         HasSubstr("clients on several hosts are not supported yet: client ")));
+  }
+}
+
+TEST_F(HostLinkTest, AClientThatDoesNotComeIsNamed) {
+  connect(2, /*absent=*/1, absl::Milliseconds(50));
+  EXPECT_THAT(results_[0],
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("sharing memory on this host: no answer from client 1")));
+}
+
+}  // namespace
+}  // namespace tessera::host

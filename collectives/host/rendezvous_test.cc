@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rendezvous by itself: who passes, who gets which verdict, and what the next operation sees.
+#include "collectives/host/rendezvous.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/fake_coordinator.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::IsOk;
+using ::testing::Not;
+using testing::StatusIs;
+using From = Rendezvous::From;
+
+constexpr uint32_t kRecords = 4;
+constexpr Signature kSum = {OpKind::kAllReduce, DType::kFloat32, ReduceOp::kSum, 0, 8, 0};
+
+// One client of n devices, and the rendezvous of all of them.
+class RendezvousTest : public ::testing::Test {
+ protected:
+  void open(int num_members) {
+    job_ = std::make_unique<testing::FakeJob>(std::vector<int>{num_members});
+    pool_ = ArenaPool::create();
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        link_, HostLink::create(job_->coordinator(0), pool_, absl::InfiniteFuture()));
+    std::vector<GroupMember> members;
+    for (int m = 0; m < num_members; ++m) members.push_back({m, 0, m});
+    TESSERA_ASSERT_OK_AND_ASSIGN(Rendezvous opened,
+                                 Rendezvous::open(*link_, members, kRecords, /*salt=*/0));
+    group_ = std::make_unique<Rendezvous>(std::move(opened));
+  }
+
+  static Rendezvous::Op op(uint32_t seq, int member, absl::Time deadline = absl::InfiniteFuture()) {
+    return {.seq = seq,
+            .member = member,
+            .label = "all_reduce",
+            .detail_field = "counts",
+            .name_hash = 0,
+            .holds_device = true,
+            .start = absl::Now(),
+            .deadline = deadline};
+  }
+  static Rendezvous::Op op_that_waits(uint32_t seq, int member, absl::Duration timeout) {
+    Rendezvous::Op result = op(seq, member);
+    result.deadline = result.start + timeout;
+    return result;
+  }
+
+  Status arrive(uint32_t seq, int member, const Signature& signature = kSum) {
+    group_->entry(seq, member).signature = signature;
+    return group_->arrive(op(seq, member));
+  }
+  Status wait_and_finish(uint32_t seq, int member) {
+    TESSERA_RETURN_IF_ERROR(group_->wait_arrived(op(seq, member)));
+    TESSERA_RETURN_IF_ERROR(group_->finish(seq, 1));
+    return group_->wait_finished(op(seq, member), From::kOpen);
+  }
+
+  testing::TestDeadline deadline_{absl::Seconds(30), "rendezvous_test"};
+  std::unique_ptr<testing::FakeJob> job_;
+  std::shared_ptr<ArenaPool> pool_;
+  std::unique_ptr<HostLink> link_;
+  std::unique_ptr<Rendezvous> group_;
+};
+
+// facts/barrier.md: double_arrival_does_not_count.
+TEST_F(RendezvousTest, ArrivingTwiceCountsOnce) {
+  open(2);
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_FALSE(group_->all_arrived(1));
+  EXPECT_THAT(group_->wait_arrived(op_that_waits(1, 0, absl::Milliseconds(20))),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
+}
+
+TEST_F(RendezvousTest, TheLastArrivalLetsAllPass) {
+  open(3);
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(arrive(1, 2), IsOk());
+  EXPECT_FALSE(group_->all_arrived(1));
+  EXPECT_THAT(arrive(1, 1), IsOk());
+  EXPECT_TRUE(group_->all_arrived(1));
+  for (int m = 0; m < 3; ++m) EXPECT_THAT(group_->wait_arrived(op(1, m)), IsOk());
+  for (int m = 0; m < 3; ++m) EXPECT_THAT(group_->finish(1, 1), IsOk());
+  EXPECT_TRUE(group_->is_finished(1));
+}
+
+TEST_F(RendezvousTest, ALateMemberGetsTheStoredVerdict) {
+  open(2);
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  const Status verdict = group_->wait_arrived(op_that_waits(1, 0, absl::Milliseconds(20)));
+  EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("in 20 ms")));
+  EXPECT_EQ(group_->align(1, kSum), 1u);
+  EXPECT_EQ(arrive(1, 1), verdict);
+  EXPECT_EQ(group_->settle(1, VerdictKind::kError, From::kRunning, absl::InternalError("later")),
+            verdict);
+}
+
+TEST_F(RendezvousTest, AMemberThatMissedAnotherOperationGoesOnWithTheNextOne) {
+  open(2);
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(group_->wait_arrived(op_that_waits(1, 0, absl::ZeroDuration())), Not(IsOk()));
+  Signature other = kSum;
+  other.kind = OpKind::kBarrier;
+  EXPECT_EQ(group_->align(1, other), 2u);
+  EXPECT_EQ(group_->align(1, kSum), 1u);
+  // Nobody was there at all: it was given up in the queue.
+  EXPECT_THAT(group_->settle_timed_out(op_that_waits(2, 0, absl::ZeroDuration()), From::kOpen),
+              Not(IsOk()));
+  EXPECT_EQ(group_->align(2, other), 2u);
+}
+
+TEST_F(RendezvousTest, AMemberThatMissedMoreThanTheRecordsHoldJoinsWhatGoesOn) {
+  open(2);
+  for (uint32_t seq = 1; seq <= kRecords + 2; ++seq) {
+    EXPECT_TRUE(group_->wait_free(seq, absl::InfinitePast()));
+    EXPECT_THAT(arrive(seq, 0), IsOk());
+    if (seq == kRecords + 2) break;
+    EXPECT_THAT(group_->wait_arrived(op_that_waits(seq, 0, absl::ZeroDuration())), Not(IsOk()));
+  }
+  EXPECT_EQ(group_->newest(), kRecords + 2);
+  EXPECT_EQ(group_->align(1, kSum), kRecords + 2);
+  EXPECT_THAT(arrive(1, 1),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("operation 1 of the group")));
+}
+
+TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
+  open(2);
+  for (uint32_t seq = 1; seq <= kRecords; ++seq) {
+    EXPECT_THAT(
+        group_->settle(seq, VerdictKind::kError, From::kOpen, absl::InternalError("broken")),
+        StatusIs(absl::StatusCode::kInternal));
+    group_->acknowledge(seq);
+  }
+  EXPECT_FALSE(group_->wait_free(kRecords + 1, absl::InfinitePast()));
+  EXPECT_FALSE(group_->is_next(kRecords + 1));
+  // It is not taken away from member 1 either.
+  EXPECT_THAT(group_->settle(kRecords + 1, VerdictKind::kError, From::kOpen,
+                             absl::AbortedError("not recorded")),
+              StatusIs(absl::StatusCode::kAborted));
+  std::thread member_1([&] {
+    EXPECT_THAT(arrive(1, 1), StatusIs(absl::StatusCode::kInternal, "broken"));
+    group_->acknowledge(1);
+  });
+  EXPECT_TRUE(group_->wait_free(kRecords + 1, absl::InfiniteFuture()));
+  EXPECT_TRUE(group_->is_next(kRecords + 1));
+  member_1.join();
+}
+
+TEST_F(RendezvousTest, AVerdictFromOpenDoesNotEndWhatIsRunning) {
+  open(2);
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(arrive(1, 1), IsOk());
+  const Status error = absl::InternalError("lost");
+  EXPECT_THAT(group_->settle(1, VerdictKind::kError, From::kOpen, error), IsOk());
+  EXPECT_THAT(group_->finish(1, 1), IsOk());
+  EXPECT_EQ(group_->settle(1, VerdictKind::kError, From::kRunning, error), error);
+  EXPECT_EQ(group_->finish(1, 1), error);
+  EXPECT_TRUE(group_->failed_on_the_move(1));
+}
+
+TEST_F(RendezvousTest, WhatIsFinishedIsNotSettled) {
+  open(2);
+  for (int m = 0; m < 2; ++m) EXPECT_THAT(arrive(1, m), IsOk());
+  for (int m = 0; m < 2; ++m) EXPECT_THAT(group_->finish(1, 1), IsOk());
+  EXPECT_THAT(
+      group_->settle(1, VerdictKind::kError, From::kRunning, absl::InternalError("too late")),
+      IsOk());
+  EXPECT_THAT(group_->wait_finished(op(1, 0), From::kRunning), IsOk());
+}
+
+TEST_F(RendezvousTest, DifferentSignaturesAreNamed) {
+  open(2);
+  Signature other = kSum;
+  other.count = 9;
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(arrive(1, 1, other), IsOk());
+  const auto is_mismatch =
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("count differs between clients: client 0 (host-a, pid "));
+  const Status verdict = group_->check_signatures(op(1, 0));
+  EXPECT_THAT(verdict, is_mismatch);
+  EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("device 1 has 9")));
+  EXPECT_EQ(group_->check_signatures(op(1, 1)), verdict);
+  EXPECT_FALSE(group_->failed_on_the_move(1));
+}
+
+// Hammered: a deadline and the last arrival come at the same time. Either all pass or none does.
+TEST_F(RendezvousTest, ADeadlineAndTheLastArrivalCannotBothWin) {
+  open(2);
+  constexpr uint32_t kRounds = 2000;
+  int num_passed = 0;
+  std::vector<Status> results[2] = {std::vector<Status>(kRounds + 1),
+                                    std::vector<Status>(kRounds + 1)};
+  std::atomic<uint32_t> round[2] = {0, 0};
+  const auto member = [&](int m) {
+    for (uint32_t seq = 1; seq <= kRounds; ++seq) {
+      round[m] = seq;
+      while (round[1 - m] < seq) std::this_thread::yield();
+      group_->wait_free(seq, absl::InfiniteFuture());
+      // Member 1 comes later by a time that sweeps over the deadline of member 0.
+      const absl::Time until = absl::Now() + absl::Microseconds(seq % 200);
+      while (m == 1 && absl::Now() < until) {
+      }
+      Status status = arrive(seq, m);
+      if (status.ok()) {
+        status = group_->wait_arrived(
+            op_that_waits(seq, m, m == 0 ? absl::Microseconds(100) : absl::Seconds(20)));
+      }
+      if (status.ok()) status = group_->finish(seq, 1);
+      if (status.ok()) status = group_->wait_finished(op(seq, m), From::kOpen);
+      if (!status.ok()) group_->acknowledge(seq);
+      results[m][seq] = status;
+    }
+  };
+  std::thread other([&] { member(1); });
+  member(0);
+  other.join();
+  for (uint32_t seq = 1; seq <= kRounds; ++seq) {
+    ASSERT_EQ(results[0][seq], results[1][seq]) << seq;
+    num_passed += results[0][seq].ok() ? 1 : 0;
+  }
+  RecordProperty("num_passed", num_passed);
+}
+
+TEST_F(RendezvousTest, GroupsOfTheSameDevicesShareABlockUnlessTheSaltDiffers) {
+  open(3);
+  const std::vector<GroupMember> members = {{0, 0, 0}, {1, 0, 1}, {2, 0, 2}};
+  const std::vector<GroupMember> reversed = {{2, 0, 2}, {1, 0, 1}, {0, 0, 0}};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous same,
+                               Rendezvous::open(*link_, members, kRecords, 0));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous salted,
+                               Rendezvous::open(*link_, members, kRecords, 1));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous other_order,
+                               Rendezvous::open(*link_, reversed, kRecords, 0));
+  EXPECT_EQ(same.block_offset(), group_->block_offset());
+  EXPECT_NE(salted.block_offset(), group_->block_offset());
+  EXPECT_NE(other_order.block_offset(), group_->block_offset());
+}
+
+TEST_F(RendezvousTest, TooManyMembersAreRefused) {
+  open(2);
+  EXPECT_THAT(
+      Rendezvous::open(*link_, std::vector<GroupMember>(kMaxMembers + 1), kRecords, 0).status(),
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("a group of 4001 devices")));
+}
+
+TEST_F(RendezvousTest, AFullRegionIsSaid) {
+  open(2);
+  Status status;
+  for (uint64_t salt = 1; status.ok() && salt < 20000; ++salt) {
+    status = Rendezvous::open(*link_, {{0, 0, 0}, {1, 0, 1}}, 16, salt).status();
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("no room for another group in the control region of "
+                                         "client 0 (256 MiB); use fewer groups")));
+}
+
+}  // namespace
+}  // namespace tessera::host

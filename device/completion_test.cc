@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/completion.h"
+
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera {
+namespace {
+
+using testing::IsOk;
+using testing::StatusIs;
+
+TEST(CompletionTest, TheFirstStatusCounts) {
+  Completion completion;
+  EXPECT_FALSE(completion.done());
+  EXPECT_THAT(completion.status(), IsOk());
+  completion.set(absl::InternalError("first"));
+  completion.set(absl::OkStatus());
+  EXPECT_TRUE(completion.done());
+  EXPECT_THAT(completion.status(), StatusIs(absl::StatusCode::kInternal, "first"));
+  EXPECT_THAT(completion.wait(), StatusIs(absl::StatusCode::kInternal, "first"));
+}
+
+TEST(CompletionTest, ADeadlineEndsTheWaitButNotTheCompletion) {
+  Completion completion;
+  EXPECT_FALSE(completion.wait_until(absl::InfinitePast()));
+  const absl::Time start = absl::Now();
+  EXPECT_FALSE(completion.wait_until(start + absl::Milliseconds(20)));
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(20));
+  completion.set(absl::OkStatus());
+  EXPECT_TRUE(completion.wait_until(absl::InfinitePast()));
+  EXPECT_TRUE(completion.wait_until(absl::InfiniteFuture()));
+}
+
+TEST(CompletionTest, AllWaitersAreWoken) {
+  const testing::TestDeadline deadline(absl::Seconds(30), "completion_test");
+  Completion completion;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      if (i % 2 == 0) {
+        EXPECT_THAT(completion.wait(), StatusIs(absl::StatusCode::kAborted));
+      }
+      EXPECT_TRUE(completion.wait_until(absl::Now() + absl::Seconds(20)));
+    });
+  }
+  completion.set(absl::AbortedError("now"));
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cpu/cpu_stream.h"
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::IsOk;
+using testing::StatusIs;
+
+class CpuStreamTest : public ::testing::Test {
+ private:
+  testing::TestDeadline deadline_{absl::Seconds(30), "cpu_stream_test"};
+};
+
+class Recorder : public StreamObserver {
+ public:
+  void task_started(absl::string_view label) override { events.push_back(std::string(label)); }
+  void task_finished() override { events.push_back("done"); }
+  std::vector<std::string> events;
+};
+
+TEST_F(CpuStreamTest, TasksRunInTheirOrder) {
+  CpuStream stream(nullptr);
+  std::vector<int> order;  // written by the worker alone, read after sync
+  for (int i = 0; i < 1000; ++i) {
+    stream.enqueue("task", [&order, i]() -> Status {
+      order.push_back(i);
+      return absl::OkStatus();
+    });
+  }
+  EXPECT_THAT(stream.sync(), IsOk());
+  ASSERT_EQ(order.size(), 1000u);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST_F(CpuStreamTest, EnqueueReturnsBeforeTheTaskEnds) {
+  CpuStream stream(nullptr);
+  std::promise<void> may_end;
+  bool ended = false;
+  stream.enqueue("slow", [&, future = may_end.get_future()]() -> Status {
+    future.wait();
+    ended = true;
+    return absl::OkStatus();
+  });
+  // If enqueue() waited for the task, this line would not be reached.
+  may_end.set_value();
+  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_TRUE(ended);
+}
+
+TEST_F(CpuStreamTest, SyncReturnsTheFirstErrorOnce) {
+  CpuStream stream(nullptr);
+  int num_run = 0;
+  for (const char* message : {"", "first", "second", ""}) {
+    stream.enqueue("task", [&num_run, message]() -> Status {
+      ++num_run;
+      return *message == '\0' ? absl::OkStatus() : absl::InternalError(message);
+    });
+  }
+  EXPECT_THAT(stream.sync(), StatusIs(absl::StatusCode::kInternal, "first"));
+  EXPECT_EQ(num_run, 4);
+  EXPECT_THAT(stream.sync(), IsOk());
+  stream.enqueue("task", [] { return absl::AbortedError("third"); });
+  EXPECT_THAT(stream.sync(), StatusIs(absl::StatusCode::kAborted, "third"));
+}
+
+TEST_F(CpuStreamTest, SyncWithNothingQueuedReturnsAtOnce) {
+  CpuStream stream(nullptr);
+  EXPECT_THAT(stream.sync(), IsOk());
+}
+
+TEST_F(CpuStreamTest, WhatATaskHoldsIsReleasedBeforeItCountsAsDone) {
+  CpuStream stream(nullptr);
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> watch = held;
+  stream.enqueue("task", [held = std::move(held)] { return absl::OkStatus(); });
+  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST_F(CpuStreamTest, TheObserverHearsOfEveryTaskInPairs) {
+  Recorder recorder;
+  {
+    CpuStream stream(&recorder);
+    stream.enqueue("a", [] { return absl::OkStatus(); });
+    stream.enqueue("b", [] { return absl::InternalError("no matter"); });
+  }
+  EXPECT_THAT(recorder.events, ElementsAre("a", "done", "b", "done"));
+}
+
+TEST_F(CpuStreamTest, TheDestructorRunsWhatIsQueued) {
+  int num_run = 0;
+  {
+    CpuStream stream(nullptr);
+    for (int i = 0; i < 100; ++i) {
+      stream.enqueue("task", [&num_run]() -> Status {
+        ++num_run;
+        return absl::OkStatus();
+      });
+    }
+  }
+  EXPECT_EQ(num_run, 100);
+}
+
+TEST_F(CpuStreamTest, AfterStopTasksRunOnTheCallersThread) {
+  CpuStream stream(nullptr);
+  stream.stop();
+  std::thread::id ran_on;
+  stream.enqueue("task", [&ran_on]() -> Status {
+    ran_on = std::this_thread::get_id();
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  EXPECT_THAT(stream.sync(), IsOk());
+}
+
+TEST_F(CpuStreamTest, TasksOfSeveralThreadsKeepTheOrderOfEach) {
+  CpuStream stream(nullptr);
+  std::vector<int> seen[4];
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i) {
+        stream.enqueue("task", [&seen, t, i]() -> Status {
+          seen[t].push_back(i);
+          return absl::OkStatus();
+        });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(stream.sync(), IsOk());
+  for (const std::vector<int>& own : seen) {
+    ASSERT_EQ(own.size(), 200u);
+    for (int i = 0; i < 200; ++i) EXPECT_EQ(own[i], i);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
