@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Completion: one status, set once, seen by every waiter.
 #include "device/completion.h"
 
 #include <thread>

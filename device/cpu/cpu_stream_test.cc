@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// CpuStream: order, errors, and that enqueue returns before the work is done.
 #include "device/cpu/cpu_stream.h"
 
 #include <future>
