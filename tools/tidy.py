@@ -138,8 +138,14 @@ def top_folder(path):
     return path.split("/")[0] if "/" in path else ""
 
 
-def is_test_code(path):
-    return path.endswith("_test.cc") or path.startswith("tests/") or "/testing/" in path
+def is_test_code(tree, path):
+    """Whether the file is of a test, or of a target that is `testonly`."""
+    if path.endswith("_test.cc") or path.startswith("tests/"):
+        return True
+    folder, _, name = path.rpartition("/")
+    rules = re.split(r"^\)$", tree.files.get(folder + "/BUILD", ""), flags=re.M)
+    owners = [rule for rule in rules if f'"{name}"' in rule]
+    return bool(owners) and all("testonly = True" in rule for rule in owners)
 
 
 # --- Files -------------------------------------------------------------------------------------
@@ -230,7 +236,7 @@ def rule_layers(tree):
         if folder not in LAYERS:
             continue
         allowed = [folder, *LAYERS[folder]]
-        if is_test_code(path):
+        if is_test_code(tree, path):
             allowed.append("tests")
         for i, line in enumerate(lines):
             match = re.match(r'#include "([^"]+)"', line)
@@ -247,7 +253,7 @@ def rule_layers(tree):
 def rule_pure(tree):
     """The pure layers have no I/O, no threads, no clocks."""
     for path, lines in tree.cpp():
-        if top_folder(path) in PURE and not is_test_code(path):
+        if top_folder(path) in PURE and not is_test_code(tree, path):
             for i, line in enumerate(lines):
                 match = re.match(r"#include " + IMPURE_HEADERS, line)
                 if match and not is_allowed(lines, i, "pure"):
@@ -273,7 +279,7 @@ def rule_banned(tree):
             "examples",
             "benchmarks",
         )
-        is_library = is_library and not is_test_code(path) and not path.endswith("_main.cc")
+        is_library = is_library and not is_test_code(tree, path) and not path.endswith("_main.cc")
         stripped = strip_cpp(tree.files[path]).split("\n")
         for i, line in enumerate(stripped):
             text = lines[i] if line.startswith("#include") else line

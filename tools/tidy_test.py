@@ -86,6 +86,8 @@ class RuleTest(unittest.TestCase):
             "layout/a.cc": '#include "mesh/mesh.h"\n#include "absl/status/status.h"\n',
             "layout/a_test.cc": '#include "tests/support/matchers.h"\n',
             "tests/a.cc": '#include "dtensor/dtensor.h"\n',
+            "job/BUILD": 'cc_library(\n    testonly = True,\n    hdrs = ["suite.h"],\n)\n',
+            "job/suite.h": '#include "tests/support/matchers.h"\n',
             "examples/a.cc": '#include "tessera.h"\n',
         }
         self.check(tidy.rule_layers, good)
