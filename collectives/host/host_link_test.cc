@@ -32,9 +32,9 @@ class HostLinkTest : public ::testing::Test {
     if (job_ == nullptr) make_job(num_clients);
     links_.resize(num_clients);
     results_.resize(num_clients);
+    while (pools_.size() < links_.size()) pools_.push_back(ArenaPool::create(4096));
     std::vector<std::thread> threads;
     for (int c = 0; c < num_clients; ++c) {
-      pools_.push_back(ArenaPool::create(4096));
       if (c == absent) continue;
       threads.emplace_back([this, c, timeout] {
         auto link = HostLink::create(job_->coordinator(c), pools_[c], absl::Now() + timeout);

@@ -5,5 +5,5 @@
 // Debian's Abseil is not instrumented: the sanitizer sees the delete of a Status's text, but not
 // the reference count that puts it after the reads of other threads.
 extern "C" const char* __tsan_default_suppressions() {
-  return "race:absl::*::Status::UnrefNonInlined\n";
+  return "race:absl::*::Status::Unref\n";
 }
