@@ -63,7 +63,9 @@ bool holds_value(const Layout& layout, int64_t position) {
 
 void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count) {
   visit_dtype(dtype, [&]<class T>() {
-    std::fill_n(reinterpret_cast<T*>(out), count, *static_cast<const T*>(element));
+    T value;  // `element` may lie anywhere, in bytes that a task has captured
+    std::memcpy(&value, element, sizeof value);
+    std::fill_n(reinterpret_cast<T*>(out), count, value);
   });
 }
 
