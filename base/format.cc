@@ -9,7 +9,8 @@ std::string format_duration(absl::Duration duration) {
   if (duration == absl::InfiniteDuration()) return "no limit";
   const double seconds = absl::ToDoubleSeconds(duration);
   if (seconds >= 120) return absl::StrFormat("%.3g min", seconds / 60);
-  if (seconds >= 1) return absl::StrFormat("%.3g s", seconds);
+  // What would round to 1000 ms is a second.
+  if (seconds >= 0.9995) return absl::StrFormat("%.3g s", seconds);
   return absl::StrFormat("%.3g ms", seconds * 1e3);
 }
 

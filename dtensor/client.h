@@ -52,7 +52,7 @@ struct ClientOptions {
   std::string token = {};        // job token; empty: $TESSERA_TOKEN
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
-  absl::Duration heartbeat_interval = absl::Milliseconds(500);   // lost after three missed ones
+  absl::Duration heartbeat_interval = absl::Seconds(1);          // lost after three missed ones
   std::shared_ptr<const FaultPoints> faults = {};
 };
 

@@ -91,7 +91,7 @@ struct CoordinatorOptions {
   int num_clients = 1;
   MemberInfo self;  // client_id 0 also hosts the service at `address`
   absl::Duration connect_timeout = absl::Seconds(60);
-  absl::Duration heartbeat_interval = absl::Milliseconds(500);  // lost after three missed ones
+  absl::Duration heartbeat_interval = absl::Seconds(1);  // lost after three missed ones
 };
 
 // Joins the job and waits for all its clients. One client: an in-process service, no network.
