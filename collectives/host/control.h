@@ -72,6 +72,7 @@ struct Signature {
 struct alignas(64) MemberEntry {
   std::atomic<uint32_t> seq;  // the operation that the rest describes
   Signature signature;
+  int64_t in_count;  // elements of `in`
   SharedAddress in;
   SharedAddress out;
   SharedAddress counts;  // all_to_all: int64 elements for each member

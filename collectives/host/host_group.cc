@@ -139,7 +139,7 @@ Status HostGroup::run_alone(HostOp& op) {
   if (call.in_buffer != nullptr) TESSERA_RETURN_IF_ERROR(call.in_buffer->ready().wait());
   std::vector<int64_t> counts = call.counts;
   counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
-  const MemberMemory own = {call.in, call.out, counts.data()};
+  const MemberMemory own = {call.in, call.in_count, call.out, counts.data()};
   return move_bytes(call, 0, absl::MakeConstSpan(&own, 1));
 }
 
@@ -196,6 +196,7 @@ Status HostGroup::fill_entry(HostOp& op) {
     }
   }
   MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  entry.in_count = call.in_count;
   entry.in = in;
   entry.out = out;
   entry.counts = counts;
@@ -222,6 +223,7 @@ StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
       }
       return pointer;
     };
+    memory[m].in_count = entry.in_count;
     TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in));
     TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out));
     TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
@@ -288,6 +290,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
       call.deadline.value_or(start + call.timeout.value_or(backend_.collective_timeout_));
   Rendezvous::Op meeting = describe(op, call.deadline.has_value() ? op.created_ : start, deadline);
   Status status = meet(op, meeting);
+  Status own_error;  // of this member alone: it ends the operation in order all the same
   if (status.ok()) {
     const StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
     if (!memory.ok()) {
@@ -295,7 +298,9 @@ Status HostGroup::meet_and_move(HostOp& op) {
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
       const Status moved = move_bytes(call, op.member_, *memory);
-      if (!moved.ok()) {
+      const bool found_by_all = call.kind == OpKind::kAllToAll;
+      if (!moved.ok() && !found_by_all) own_error = moved;
+      if (!moved.ok() && found_by_all) {
         status = rendezvous_->settle(op.seq_, VerdictKind::kMismatch, From::kRunning, moved);
       }
     }
@@ -312,6 +317,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
     }
     return status;
   }
+  TESSERA_RETURN_IF_ERROR(own_error);
   if (op.out_copy_.data() != nullptr) {
     std::memcpy(call.out, op.out_copy_.data(), call.out_count * dtype_size(call.dtype));
   }

@@ -95,21 +95,39 @@ Status all_to_all(const CollectiveCall& call, int position, Members members) {
   return absl::OkStatus();
 }
 
-void pull_boxes(const CollectiveCall& call, int position, Members members) {
+// What the caller says of a source must fit what the source itself published.
+Status check_source(const CollectiveCall& call, const BoxPull& pull, Members members) {
+  const int64_t held = members[pull.source].in_count;
+  if (pull.source_box.num_elements() == held) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(call.label, ": member ", pull.source, " holds ", held,
+                   " elements, and the pull says it holds ", pull.source_box.to_string(),
+                   "; give the box that the member passed as its own"));
+}
+
+Status pull_boxes(const CollectiveCall& call, int position, Members members) {
+  for (const BoxPull& pull : call.pulls) {
+    TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
+  }
   const BoxView out = {members[position].out, call.out_box};
   for (const BoxPull& pull : call.pulls) {
     copy_box(pull.box, {members[pull.source].in, pull.source_box}, out, dtype_size(call.dtype));
   }
+  return absl::OkStatus();
 }
 
-void reduce_own_box(const CollectiveCall& call, int position, Members members) {
-  if (call.out_box.is_empty()) return;
+Status reduce_own_box(const CollectiveCall& call, int position, Members members) {
+  for (const BoxPull& pull : call.pulls) {
+    TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
+  }
+  if (call.out_box.is_empty()) return absl::OkStatus();
   std::vector<ConstBoxView> terms;
   for (size_t k = 0; k < members.size(); ++k) {
     terms.push_back({members[k].in, call.pulls[k].source_box});
   }
   reduce_box(call.dtype, call.reduction, call.out_box, terms,
              {members[position].out, call.out_box});
+  return absl::OkStatus();
 }
 
 void gather(const CollectiveCall& call, int position, Members members) {
@@ -153,11 +171,9 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       }
       break;
     case OpKind::kExchange:
-      pull_boxes(call, position, members);
-      break;
+      return pull_boxes(call, position, members);
     case OpKind::kReduceBoxes:
-      reduce_own_box(call, position, members);
-      break;
+      return reduce_own_box(call, position, members);
   }
   return absl::OkStatus();
 }

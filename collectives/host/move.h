@@ -16,13 +16,15 @@ namespace tessera::host {
 // The memory of one member, as this process sees it.
 struct MemberMemory {
   const std::byte* in = nullptr;
+  int64_t in_count = 0;
   std::byte* out = nullptr;
   const int64_t* counts = nullptr;  // all_to_all: what it sends to each, then what it receives
 };
 
 // Does the part of the member at `position`. Parts of different members may run at the same time:
 // no two write the same byte, and none reads what another one writes. InvalidArgument, before a
-// byte moves and in the same words for every member, where counts of an all_to_all do not match.
+// byte moves and in the same words for every member, where counts of an all_to_all do not match;
+// for this member alone, where a pull does not fit what its source holds.
 Status move_bytes(const CollectiveCall& call, int position, absl::Span<const MemberMemory> members);
 
 // Whether peers write into the out of the member at `position` (and not only the member itself).
