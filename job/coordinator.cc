@@ -42,7 +42,7 @@ Status status_of(const rpc::Outcome& outcome) {
 class LocalCoordinator : public Coordinator {
  public:
   explicit LocalCoordinator(const CoordinatorOptions& options)
-      : members_{options.self}, state_(1, "this process", options.heartbeat_interval) {
+      : members_{options.self}, state_(1, "this process", absl::InfiniteDuration()) {
     state_.register_client(options.self, 1, absl::Now(), absl::InfiniteFuture(),
                            [](const Status&) {});
     state_.take_callbacks();

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -35,12 +36,22 @@ bool equal_in_constant_time(grpc::string_ref a, const std::string& b) {
   return difference == 0;
 }
 
+rpc::Event loss_event(int client, const Status& reason) {
+  rpc::Event event;
+  event.set_has_loss(true);
+  event.set_lost_client(client);
+  event.set_reason(std::string(reason.message()));
+  return event;
+}
+
 class ServerImpl;
 
 // One client's open stream: reads heartbeats, writes events. Deletes itself when it is done.
 class ClientSession : public grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event> {
  public:
-  explicit ClientSession(ServerImpl* server) : server_(server) { StartRead(&heartbeat_); }
+  explicit ClientSession(ServerImpl* server) : server_(server) {}
+
+  void start() { StartRead(&heartbeat_); }
 
   void send(const rpc::Event& event);
   void OnReadDone(bool ok) override;
@@ -112,7 +123,13 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       std::lock_guard<std::mutex> lock(sessions_mutex_);
       sessions_.insert(session);
     }
-    change([&] { state_.session_started(client_id, absl::Now()); });
+    std::map<int, Status> lost;
+    change([&] {
+      state_.session_started(client_id, absl::Now());
+      lost = state_.lost();
+    });
+    // Lost before this session could be told; what it is told twice, it ignores.
+    for (const auto& [client, reason] : lost) session->send(loss_event(client, reason));
   }
   void session_over(ClientSession* session, int client_id) {
     if (client_id >= 0) change([&] { state_.session_ended(client_id); });
@@ -164,14 +181,18 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
                                 rpc::GetResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     if (!admit(context, reactor)) return reactor;
+    const auto found = [reactor, response](const StatusOr<std::string>& value) {
+      fill(response->mutable_outcome(), value.status());
+      if (value.ok()) response->set_value(*value);
+      reactor->Finish(grpc::Status::OK);
+    };
+    Status refused;
     change([&] {
-      state_.get(request->key(), deadline_of(request->timeout_us()),
-                 [reactor, response](const StatusOr<std::string>& value) {
-                   fill(response->mutable_outcome(), value.status());
-                   if (value.ok()) response->set_value(*value);
-                   reactor->Finish(grpc::Status::OK);
-                 });
+      refused = state_.check_alive(request->client_id());
+      if (!refused.ok()) return;
+      state_.get(request->key(), deadline_of(request->timeout_us()), found);
     });
+    if (!refused.ok()) found(refused);
     return reactor;
   }
 
@@ -215,7 +236,11 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>* Session(
       grpc::CallbackServerContext* context) override {
     auto* session = new ClientSession(this);
-    if (!token_matches(context)) session->Finish(bad_token());
+    if (token_matches(context)) {
+      session->start();
+    } else {
+      session->Finish(bad_token());
+    }
     return session;
   }
 
@@ -247,10 +272,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   }
 
   void tell(int client, const Status& reason) {
-    rpc::Event event;
-    event.set_has_loss(true);
-    event.set_lost_client(client);
-    event.set_reason(std::string(reason.message()));
+    const rpc::Event event = loss_event(client, reason);
     std::lock_guard<std::mutex> lock(sessions_mutex_);
     for (ClientSession* session : sessions_) session->send(event);
   }

@@ -11,6 +11,9 @@ namespace tessera {
 namespace {
 
 constexpr int kMissedHeartbeats = 3;
+// How much later than the others the first heartbeat may come: the client has to be told first that
+// the job is complete, and to open its session.
+constexpr absl::Duration kTimeToOpenSession = absl::Seconds(5);
 
 }  // namespace
 
@@ -63,13 +66,18 @@ void CoordinatorState::register_client(const MemberInfo& member, int num_clients
   registration_deadline_ = std::min(registration_deadline_, deadline);
   registering_.push_back(std::move(done));
   if (static_cast<int>(registered_.size()) < num_clients_) return;
-  for (const auto& [id, info] : registered_) members_.push_back(info);
+  for (const auto& [id, info] : registered_) {
+    members_.push_back(info);
+    // From now on: it may have died while it waited for the others.
+    last_heartbeat_[id] = now + kTimeToOpenSession;
+  }
   registration_deadline_ = absl::InfiniteFuture();
   for (const Done& waiting : std::exchange(registering_, {})) answer(waiting, absl::OkStatus());
 }
 
 void CoordinatorState::session_started(int client_id, absl::Time now) {
-  last_heartbeat_[client_id] = now;
+  // One that came too late stays lost, and one that nobody knows is not missed.
+  if (last_heartbeat_.count(client_id) > 0) last_heartbeat_[client_id] = now;
 }
 
 void CoordinatorState::heartbeat(int client_id, absl::Time now) {
@@ -121,7 +129,9 @@ Status CoordinatorState::put(absl::string_view key, absl::string_view value) {
 
 void CoordinatorState::get(absl::string_view key, absl::Time deadline, Found found) {
   const auto it = values_.find(std::string(key));
-  if (it == values_.end()) {
+  if (!stopped_.ok()) {
+    callbacks_.push_back([found, status = stopped_] { found(status); });
+  } else if (it == values_.end()) {
     waiters_.push_back({std::string(key), deadline, std::move(found)});
   } else {
     callbacks_.push_back([found, text = it->second] { found(text); });
@@ -138,6 +148,9 @@ void CoordinatorState::settle(CheckIn& check_in, const Status& verdict) {
 void CoordinatorState::check_in(int client_id, absl::string_view name, absl::string_view value,
                                 absl::Span<const int> participants, absl::Time now,
                                 absl::Time deadline, Done done) {
+  if (!stopped_.ok()) return answer(done, with_context(stopped_, name));
+  const Status valid = check_participants(client_id, name, participants);
+  if (!valid.ok()) return answer(done, valid);
   const CheckInKey key = {std::string(name), ++instances_[{std::string(name), client_id}]};
   CheckIn& check_in = check_ins_[key];
   const bool is_first = check_in.first_client < 0;
@@ -154,13 +167,14 @@ void CoordinatorState::check_in(int client_id, absl::string_view name, absl::str
     check_in.waiting.push_back(std::move(done));
     check_in.deadline = std::min(check_in.deadline, deadline);
     const std::string& first_value = check_in.values[check_in.first_client];
-    if (first_value != value ||
-        !std::equal(participants.begin(), participants.end(), check_in.participants.begin(),
-                    check_in.participants.end())) {
-      settle(check_in, absl::InvalidArgumentError(absl::StrCat(
-                           name, ": clients disagree: ", describe(check_in.first_client), " has ",
-                           first_value, ", ", describe(client_id), " has ", value,
-                           "; make the same call on every client")));
+    if (first_value != value) {
+      settle(check_in, disagreement(name, check_in.first_client, first_value, client_id, value));
+    } else if (absl::MakeConstSpan(check_in.participants) != participants) {
+      const auto list = [](absl::Span<const int> clients) {
+        return absl::StrCat("participants [", absl::StrJoin(clients, ", "), "]");
+      };
+      settle(check_in, disagreement(name, check_in.first_client, list(check_in.participants),
+                                    client_id, list(participants)));
     }
   }
   for (const int participant : check_in.participants) {
@@ -175,6 +189,27 @@ void CoordinatorState::check_in(int client_id, absl::string_view name, absl::str
       check_in.participants.begin(), check_in.participants.end(),
       [&](int client) { return check_in.told.count(client) > 0 || lost_.count(client) > 0; });
   if (check_in.settled && all_told) check_ins_.erase(key);
+}
+
+Status CoordinatorState::disagreement(absl::string_view name, int first, absl::string_view its,
+                                      int second, absl::string_view other) const {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": clients disagree: ", describe(first),
+                                                 " has ", its, ", ", describe(second), " has ",
+                                                 other, "; make the same call on every client"));
+}
+
+Status CoordinatorState::check_participants(int client_id, absl::string_view name,
+                                            absl::Span<const int> participants) const {
+  const std::set<int> distinct(participants.begin(), participants.end());
+  const bool in_range =
+      !distinct.empty() && *distinct.begin() >= 0 && *distinct.rbegin() < num_clients_;
+  if (in_range && distinct.size() == participants.size() && distinct.count(client_id) > 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": participants [", absl::StrJoin(participants, ", "), "] of ",
+                   describe(client_id), " must be different clients from 0 to ", num_clients_ - 1,
+                   " with client ", client_id, " among them"));
 }
 
 Status CoordinatorState::missing_at(const std::string& subject, const CheckIn& check_in,
@@ -192,6 +227,8 @@ Status CoordinatorState::missing_at(const std::string& subject, const CheckIn& c
 }
 
 void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline, Done done) {
+  const Status alive = check_alive(client_id);
+  if (!alive.ok()) return answer(done, alive);
   if (leaving_.settled) return answer(done, leaving_.verdict);
   if (leaving_.values.empty()) leaving_.start = now;
   left_.insert(client_id);
@@ -267,6 +304,7 @@ absl::Time CoordinatorState::next_event() const {
 void CoordinatorState::stop() {
   const Status cancelled =
       absl::CancelledError(absl::StrCat("the coordinator at ", address_, " is shutting down"));
+  stopped_ = cancelled;
   fail_registration(cancelled);
   for (auto& [key, check_in] : check_ins_) {
     if (!check_in.settled) settle(check_in, with_context(cancelled, key.first));

@@ -47,14 +47,19 @@ class CoordinatorState {
                        absl::Time deadline, Done done);
   const std::vector<MemberInfo>& members() const { return members_; }
 
-  // Starts to expect heartbeats of a client.
+  // The client's session is open; its heartbeats are expected as soon as the job is complete.
   void session_started(int client_id, absl::Time now);
   void heartbeat(int client_id, absl::Time now);
   // The client's connection is gone: a loss, unless it has left.
   void session_ended(int client_id);
 
+  // Why, by client.
+  const std::map<int, Status>& lost() const { return lost_; }
+
   Status put(absl::string_view key, absl::string_view value);
   void get(absl::string_view key, absl::Time deadline, Found found);
+  // InvalidArgument unless the participants are different clients of the job, the caller among
+  // them.
   void check_in(int client_id, absl::string_view name, absl::string_view value,
                 absl::Span<const int> participants, absl::Time now, absl::Time deadline, Done done);
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
@@ -65,7 +70,7 @@ class CoordinatorState {
   // Settles what is due. next_event() is when the next thing will be.
   void advance(absl::Time now);
   absl::Time next_event() const;
-  // Cancels everything that waits.
+  // Cancels everything that waits, and whatever comes after.
   void stop();
 
   // The callbacks to run now, outside of any lock.
@@ -94,6 +99,10 @@ class CoordinatorState {
   void answer(const Done& done, const Status& status);
   void settle(CheckIn& check_in, const Status& verdict);
   void fail_registration(const Status& error);
+  Status check_participants(int client_id, absl::string_view name,
+                            absl::Span<const int> participants) const;
+  Status disagreement(absl::string_view name, int first, absl::string_view its, int second,
+                      absl::string_view other) const;
   Status missing_at(const std::string& subject, const CheckIn& check_in, absl::Time now) const;
   void lose(int client_id, const std::string& how);
   std::string describe(int client_id) const;
@@ -110,6 +119,7 @@ class CoordinatorState {
   absl::Time registration_deadline_ = absl::InfiniteFuture();
   Status registration_error_;
   std::vector<MemberInfo> members_;  // all, once complete
+  Status stopped_;                   // what calls after stop() are told
 
   std::map<int, absl::Time> last_heartbeat_;
   std::map<int, Status> lost_;

@@ -102,7 +102,10 @@ Status missing(const Form& form, const char* name, absl::string_view range) {
 
 StatusOr<std::string> read_address(const Form& form, const EnvironmentLookup& lookup) {
   const char* address = lookup(form.address);
-  if (address == nullptr) return missing(form, form.address, "host:port of client 0");
+  if (address == nullptr) {
+    return missing(form, form.address,
+                   form.port == nullptr ? "host:port of client 0" : "host of client 0");
+  }
   if (form.port == nullptr) {
     const std::vector<std::string> hosts = absl::StrSplit(address, ',');
     return hosts[0];
@@ -170,6 +173,10 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
       TESSERA_ASSIGN_OR_RETURN(job.num_local_devices,
                                read_number("TESSERA_LOCAL_DEVICES", text, 1, kMostDevices));
     }
+  }
+  if (job.num_local_devices < 1 || job.num_local_devices > kMostDevices) {
+    return absl::InvalidArgumentError(absl::StrCat("num_local_devices is ", job.num_local_devices,
+                                                   "; it must be from 1 to ", kMostDevices));
   }
   job.token = overrides.token;
   const char* token = lookup("TESSERA_TOKEN");

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every form of the environment, complete and not, from an injected lookup. A row's first field is
+// its name.
+#include "job/environment.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera {
+namespace {
+
+using absl::StatusCode;
+using ::testing::Eq;
+using testing::StatusIs;
+using ::testing::ValuesIn;
+
+using Variables = std::map<std::string, std::string>;
+
+StatusOr<JobEnvironment> read(const Variables& variables, const JobOverrides& overrides = {}) {
+  return read_job_environment(overrides, [&variables](const char* name) -> const char* {
+    const auto it = variables.find(name);
+    return it == variables.end() ? nullptr : it->second.c_str();
+  });
+}
+
+struct GoodCase {
+  const char* name;
+  Variables variables;
+  const char* coordinator;
+  int client_id;
+  int num_clients;
+  int num_local_devices = 1;
+  const char* token = "";
+  JobOverrides overrides = {};
+};
+
+const GoodCase kGood[] = {
+    {"nothing", {}, "", 0, 1},
+    {"tessera",
+     {{"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_CLIENT_ID", "2"}, {"TESSERA_NUM_CLIENTS", "3"}},
+     "h:1",
+     2,
+     3},
+    {"torchrun",
+     {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}},
+     "h:29500",
+     1,
+     2},
+    {"open_mpi",
+     {{"TESSERA_COORDINATOR", "h:1"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
+     "h:1",
+     3,
+     4},
+    {"slurm",
+     {{"TESSERA_COORDINATOR", "h:1"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}},
+     "h:1",
+     0,
+     2},
+    {"tf_dtensor",
+     {{"DTENSOR_CLIENT_ID", "1"}, {"DTENSOR_NUM_CLIENTS", "2"}, {"DTENSOR_JOBS", "a:1,b:2"}},
+     "a:1",
+     1,
+     2},
+    // Inside somebody else's MPI or Slurm job, a program alone stays alone.
+    {"open_mpi_without_an_address",
+     {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
+     "",
+     0,
+     1},
+    {"slurm_without_an_address", {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}}, "", 0, 1},
+    {"tessera_before_torchrun",
+     {{"TESSERA_COORDINATOR", "h:1"},
+      {"TESSERA_CLIENT_ID", "2"},
+      {"TESSERA_NUM_CLIENTS", "3"},
+      {"MASTER_ADDR", "other"},
+      {"MASTER_PORT", "2"},
+      {"RANK", "0"},
+      {"WORLD_SIZE", "8"}},
+     "h:1",
+     2,
+     3},
+    {"torchrun_before_slurm",
+     {{"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "2"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"TESSERA_COORDINATOR", "other:1"},
+      {"SLURM_PROCID", "3"},
+      {"SLURM_NTASKS", "8"}},
+     "h:2",
+     1,
+     2},
+    {"slurm_before_tf_dtensor",
+     {{"TESSERA_COORDINATOR", "h:1"},
+      {"SLURM_PROCID", "3"},
+      {"SLURM_NTASKS", "8"},
+      {"DTENSOR_CLIENT_ID", "1"},
+      {"DTENSOR_NUM_CLIENTS", "2"},
+      {"DTENSOR_JOBS", "a:1"}},
+     "h:1",
+     3,
+     8},
+    {"devices_and_token",
+     {{"TESSERA_LOCAL_DEVICES", "4"}, {"TESSERA_TOKEN", "secret"}},
+     "",
+     0,
+     1,
+     4,
+     "secret"},
+    {"devices_and_token_in_another_form",
+     {{"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "2"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"TESSERA_LOCAL_DEVICES", "2"},
+      {"TESSERA_TOKEN", "t"}},
+     "h:2",
+     1,
+     2,
+     2,
+     "t"},
+    {"overrides_win_over_all",
+     {{"TESSERA_COORDINATOR", "h:1"},
+      {"TESSERA_CLIENT_ID", "2"},
+      {"TESSERA_NUM_CLIENTS", "3"},
+      {"TESSERA_LOCAL_DEVICES", "4"},
+      {"TESSERA_TOKEN", "secret"}},
+     "o:9",
+     1,
+     2,
+     8,
+     "mine",
+     {.coordinator = "o:9",
+      .client_id = 1,
+      .num_clients = 2,
+      .num_local_devices = 8,
+      .token = "mine"}},
+    {"overrides_win_one_by_one",
+     {{"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_CLIENT_ID", "2"}, {"TESSERA_NUM_CLIENTS", "3"}},
+     "h:1",
+     0,
+     3,
+     1,
+     "",
+     {.client_id = 0}},
+    {"override_of_what_is_missing",
+     {{"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_NUM_CLIENTS", "3"}},
+     "h:1",
+     2,
+     3,
+     1,
+     "",
+     {.client_id = 2}},
+    // Complete overrides do not even read a broken environment.
+    {"overrides_beside_a_broken_form",
+     {{"RANK", "abc"}, {"WORLD_SIZE", "x"}},
+     "o:9",
+     1,
+     2,
+     1,
+     "",
+     {.coordinator = "o:9", .client_id = 1, .num_clients = 2}},
+};
+
+class GoodEnvironmentTest : public ::testing::TestWithParam<GoodCase> {};
+
+TEST_P(GoodEnvironmentTest, IsRead) {
+  const GoodCase& good = GetParam();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const JobEnvironment job, read(good.variables, good.overrides));
+  EXPECT_EQ(job.coordinator, good.coordinator);
+  EXPECT_EQ(job.client_id, good.client_id);
+  EXPECT_EQ(job.num_clients, good.num_clients);
+  EXPECT_EQ(job.num_local_devices, good.num_local_devices);
+  EXPECT_EQ(job.token, good.token);
+}
+
+template <class Case>
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, GoodEnvironmentTest, ValuesIn(kGood), name_of<GoodCase>);
+
+struct BadCase {
+  const char* name;
+  Variables variables;
+  const char* message;
+  JobOverrides overrides = {};
+};
+
+// A complete Tessera form but for one variable; an empty value removes it.
+Variables tessera_with(const std::string& name, const std::string& value) {
+  Variables variables = {
+      {"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_CLIENT_ID", "2"}, {"TESSERA_NUM_CLIENTS", "3"}};
+  variables[name] = value;
+  if (value.empty()) variables.erase(name);
+  return variables;
+}
+
+Variables torchrun_without(const std::string& name) {
+  Variables variables = {
+      {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}};
+  variables.erase(name);
+  return variables;
+}
+
+Variables torchrun_with(const std::string& name, const std::string& value) {
+  Variables variables = torchrun_without(name);
+  variables[name] = value;
+  return variables;
+}
+
+const BadCase kBad[] = {
+    {"tessera_id_unset", tessera_with("TESSERA_CLIENT_ID", ""),
+     "TESSERA_CLIENT_ID is not set, but other variables of the Tessera form are; set it (0 to the "
+     "number of clients - 1), or unset the others"},
+    {"tessera_num_unset", tessera_with("TESSERA_NUM_CLIENTS", ""),
+     "TESSERA_NUM_CLIENTS is not set, but other variables of the Tessera form are; set it (1 to "
+     "1000000), or unset the others"},
+    {"tessera_address_unset", tessera_with("TESSERA_COORDINATOR", ""),
+     "TESSERA_COORDINATOR is not set, but other variables of the Tessera form are; set it "
+     "(host:port of client 0), or unset the others"},
+    {"tessera_address_alone",
+     {{"TESSERA_COORDINATOR", "h:1"}},
+     "TESSERA_NUM_CLIENTS is not set, but other variables of the Tessera form are; set it (1 to "
+     "1000000), or unset the others"},
+    {"tessera_id_not_a_number", tessera_with("TESSERA_CLIENT_ID", "abc"),
+     "TESSERA_CLIENT_ID is \"abc\"; it must be a whole number from 0 to 2"},
+    {"tessera_id_negative", tessera_with("TESSERA_CLIENT_ID", "-1"),
+     "TESSERA_CLIENT_ID is \"-1\"; it must be a whole number from 0 to 2"},
+    {"tessera_id_two_to_the_31", tessera_with("TESSERA_CLIENT_ID", "2147483648"),
+     "TESSERA_CLIENT_ID is \"2147483648\"; it must be a whole number from 0 to 2"},
+    {"tessera_id_beyond_64_bits", tessera_with("TESSERA_CLIENT_ID", "99999999999999999999"),
+     "TESSERA_CLIENT_ID is \"99999999999999999999\"; it must be a whole number from 0 to 2"},
+    {"tessera_id_is_num", tessera_with("TESSERA_CLIENT_ID", "3"),
+     "TESSERA_CLIENT_ID is \"3\"; it must be a whole number from 0 to 2"},
+    {"tessera_id_with_a_fraction", tessera_with("TESSERA_CLIENT_ID", "1.5"),
+     "TESSERA_CLIENT_ID is \"1.5\"; it must be a whole number from 0 to 2"},
+    {"tessera_num_zero", tessera_with("TESSERA_NUM_CLIENTS", "0"),
+     "TESSERA_NUM_CLIENTS is \"0\"; it must be a whole number from 1 to 1000000"},
+    {"tessera_num_too_large", tessera_with("TESSERA_NUM_CLIENTS", "1000001"),
+     "TESSERA_NUM_CLIENTS is \"1000001\"; it must be a whole number from 1 to 1000000"},
+    {"torchrun_rank_unset", torchrun_without("RANK"),
+     "RANK is not set, but other variables of the torchrun form are; set it (0 to the number of "
+     "clients - 1), or unset the others"},
+    {"torchrun_world_size_unset", torchrun_without("WORLD_SIZE"),
+     "WORLD_SIZE is not set, but other variables of the torchrun form are; set it (1 to 1000000), "
+     "or unset the others"},
+    {"torchrun_address_unset", torchrun_without("MASTER_ADDR"),
+     "MASTER_ADDR is not set, but other variables of the torchrun form are; set it (host of client "
+     "0), or unset the others"},
+    {"torchrun_port_unset", torchrun_without("MASTER_PORT"),
+     "MASTER_PORT is not set, but other variables of the torchrun form are; set it (1 to 65535), "
+     "or unset the others"},
+    {"torchrun_port_zero", torchrun_with("MASTER_PORT", "0"),
+     "MASTER_PORT is \"0\"; it must be a whole number from 1 to 65535"},
+    {"torchrun_port_too_large", torchrun_with("MASTER_PORT", "65536"),
+     "MASTER_PORT is \"65536\"; it must be a whole number from 1 to 65535"},
+    {"open_mpi_size_unset",
+     {{"TESSERA_COORDINATOR", "h:1"}, {"OMPI_COMM_WORLD_RANK", "0"}},
+     "OMPI_COMM_WORLD_SIZE is not set, but other variables of the Open MPI form are; set it (1 to "
+     "1000000), or unset the others"},
+    {"slurm_procid_unset",
+     {{"TESSERA_COORDINATOR", "h:1"}, {"SLURM_NTASKS", "2"}},
+     "SLURM_PROCID is not set, but other variables of the Slurm form are; set it (0 to the number "
+     "of clients - 1), or unset the others"},
+    {"tf_dtensor_jobs_unset",
+     {{"DTENSOR_CLIENT_ID", "0"}, {"DTENSOR_NUM_CLIENTS", "2"}},
+     "DTENSOR_JOBS is not set, but other variables of the TF DTensor form are; set it (host:port "
+     "of client 0), or unset the others"},
+    {"no_local_devices",
+     {{"TESSERA_LOCAL_DEVICES", "0"}},
+     "TESSERA_LOCAL_DEVICES is \"0\"; it must be a whole number from 1 to 65536"},
+    {"override_id_out_of_range",
+     {},
+     "client_id is 2; a job of 2 clients has ids 0 to 1",
+     {.coordinator = "h:1", .client_id = 2, .num_clients = 2}},
+    {"override_id_negative",
+     {},
+     "client_id is -1; a job of 2 clients has ids 0 to 1",
+     {.coordinator = "h:1", .client_id = -1, .num_clients = 2}},
+    {"override_num_zero", {}, "num_clients is 0; it must be from 1 to 1000000", {.num_clients = 0}},
+    {"override_without_an_address",
+     {},
+     "a job of 2 clients needs the address of its coordinator; set ClientOptions::coordinator or "
+     "TESSERA_COORDINATOR to host:port of client 0",
+     {.client_id = 0, .num_clients = 2}},
+    {"override_devices_negative",
+     {},
+     "num_local_devices is -1; it must be from 1 to 65536",
+     {.num_local_devices = -1}},
+};
+
+class BadEnvironmentTest : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadEnvironmentTest, IsRefused) {
+  EXPECT_THAT(read(GetParam().variables, GetParam().overrides),
+              StatusIs(StatusCode::kInvalidArgument, Eq(GetParam().message)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, BadEnvironmentTest, ValuesIn(kBad), name_of<BadCase>);
+
+}  // namespace
+}  // namespace tessera
