@@ -16,6 +16,9 @@ TEST(FormatTest, WritesDurations) {
   EXPECT_EQ(format_duration(absl::Milliseconds(1500)), "1.5 s");
   EXPECT_EQ(format_duration(absl::Seconds(31)), "31 s");
   EXPECT_EQ(format_duration(absl::Seconds(150)), "2.5 min");
+  EXPECT_EQ(format_duration(absl::Microseconds(999'400)), "999 ms");
+  EXPECT_EQ(format_duration(absl::Microseconds(999'900)), "1 s");
+  EXPECT_EQ(format_duration(absl::Hours(100)), "6000 min");
   EXPECT_EQ(format_duration(absl::InfiniteDuration()), "no limit");
 }
 

@@ -432,10 +432,16 @@ TEST_F(BarrierLossTest, StoppedIsLostAfterThreeHeartbeats) {
 }
 
 TEST_F(BarrierLossTest, CoordinatorLost) {
+  Gate meshes_made;  // create_mesh needs the coordinator
   const std::vector<Status> statuses =
-      run_processes({.num_clients = 3}, [](Client& client) -> Status {
+      run_processes({.num_clients = 3}, [&](Client& client) -> Status {
         TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-        if (client.client_id() == 0) kill(getpid(), SIGKILL);
+        if (client.client_id() == 0) {
+          TESSERA_RETURN_IF_ERROR(meshes_made.wait());
+          TESSERA_RETURN_IF_ERROR(meshes_made.wait());
+          kill(getpid(), SIGKILL);
+        }
+        meshes_made.open();
         return expect(mesh.barrier("b", absl::Seconds(60)), StatusCode::kUnavailable,
                       {"client 0 ", "lost"});
       });

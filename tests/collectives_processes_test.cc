@@ -61,7 +61,13 @@ TEST_P(CollectivesTest, HoldBetweenProcesses) {
 }
 
 std::vector<Case> cases() {
+#if defined(__SANITIZE_THREAD__)
+  // Starting a job takes a second here: the sweeps run under this sanitizer with clients as
+  // threads.
+  std::vector<Case> all = conformance::fact_cases();
+#else
   std::vector<Case> all = conformance::all_cases();
+#endif
   all.push_back(conformance::random_ops_case(4, 300, 20240607));
   return all;
 }
