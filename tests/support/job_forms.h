@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// JobFormTest: a test that runs as three forms of a job of 8 devices: one client of 8, 4 clients
+// of 2 that are threads, and 4 that are processes.
+//
+//   class RowTest : public JobFormTest {};
+//   INSTANTIATE_TEST_SUITE_P(Forms, RowTest, ::testing::ValuesIn(kJobForms), job_form_name);
+//   TEST_P(RowTest, Iota) { EXPECT_THAT(run([](Client& client) -> Status { ... }), IsOk()); }
+#ifndef TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
+#define TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/status.h"
+#include "dtensor/client.h"
+#include "gtest/gtest.h"
+#include "tests/support/clients.h"
+
+namespace tessera::testing {
+
+struct JobForm {
+  const char* name;
+  Setting setting;
+  int num_clients;
+  int devices_per_client;
+};
+
+inline constexpr JobForm kJobForms[] = {
+    {"OneClientOfEight", Setting::kThreads, 1, 8},
+    {"FourThreadsOfTwo", Setting::kThreads, 4, 2},
+    {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
+};
+
+inline std::ostream& operator<<(std::ostream& out, const JobForm& form) { return out << form.name; }
+
+inline std::string job_form_name(const ::testing::TestParamInfo<JobForm>& info) {
+  return info.param.name;
+}
+
+class JobFormTest : public ::testing::TestWithParam<JobForm> {
+ protected:
+  // run_clients() in the form of the test.
+  static Status run(const ClientBody& body) {
+    return run_clients({.setting = GetParam().setting,
+                        .num_clients = GetParam().num_clients,
+                        .devices_per_client = GetParam().devices_per_client},
+                       body);
+  }
+};
+
+// Fails the client's body unless the status has this code and every text in its message.
+inline Status expect_error(const Status& status, absl::StatusCode code,
+                           const std::vector<std::string>& texts = {}) {
+  TESSERA_REQUIRE(status.code() == code, "got ", status.ToString());
+  for (const std::string& text : texts) {
+    TESSERA_REQUIRE(absl::StrContains(status.message(), text), "\"", text, "\" in ",
+                    status.ToString());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::testing
+
+#endif  // TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
