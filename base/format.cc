@@ -8,8 +8,9 @@ namespace tessera {
 std::string format_duration(absl::Duration duration) {
   if (duration == absl::InfiniteDuration()) return "no limit";
   const double seconds = absl::ToDoubleSeconds(duration);
+  // "%.3g" would write 999.9 as 1e+03.
+  if (seconds >= 999.5 * 60) return absl::StrFormat("%.0f min", seconds / 60);
   if (seconds >= 120) return absl::StrFormat("%.3g min", seconds / 60);
-  // What would round to 1000 ms is a second.
   if (seconds >= 0.9995) return absl::StrFormat("%.3g s", seconds);
   return absl::StrFormat("%.3g ms", seconds * 1e3);
 }

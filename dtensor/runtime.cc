@@ -150,8 +150,12 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
   const std::vector<LocalDevice> local = local_devices_of(mesh);
   if (local.empty()) return absl::OkStatus();
   const absl::Time deadline = timeout.has_value() ? absl::Now() + *timeout : absl::InfiniteFuture();
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<GroupBackend> group,
-                           this->group(mesh.device_ids()));
+  const StatusOr<std::shared_ptr<GroupBackend>> found = this->group(mesh.device_ids());
+  if (!found.ok()) {
+    return with_context(found.status(),
+                        absl::StrCat("barrier \"", name, "\" on ", mesh.to_string()));
+  }
+  const std::shared_ptr<GroupBackend>& group = *found;
   struct Arrival {
     Work work;
     std::shared_ptr<Buffer> sum;
