@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs that lose a client, as the other processes see it (facts/collectives.md, "Failure";
+// facts/dtensor.md, "Asynchrony and failure"), and what a job leaves behind. A row's name is the
+// test's.
+#include <dirent.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/clients.h"
+#include "tests/support/gate.h"
+#include "tests/support/job_forms.h"
+#include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::testing {
+namespace {
+
+using absl::StatusCode;
+using ::testing::HasSubstr;
+
+// Memory that forked clients share.
+template <class T>
+class Shared {
+ public:
+  Shared()
+      : value_(static_cast<T*>(
+            mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Shared() { munmap(value_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  T& operator*() { return *value_; }
+
+ private:
+  T* const value_;
+};
+
+// What the tie to client 1 being gone does to the others: Unavailable naming it, and soon.
+Status expect_lost(const Status& status, absl::Time since) {
+  TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kUnavailable, {"client 1 ", "lost"}));
+  const absl::Duration took = absl::Now() - since;
+  TESSERA_REQUIRE(took < absl::Seconds(2), absl::FormatDuration(took));
+  return absl::OkStatus();
+}
+
+TEST(LossTest, KilledInAllReduce) {
+  Shared<std::atomic<pid_t>> victim;
+  Shared<std::atomic<int64_t>> killed_at;
+  const std::vector<Status> statuses =
+      run_processes({.num_clients = 3}, [&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2}));
+        std::vector<float> data(16 << 20, 0.0f);  // 64 MiB
+        if (client.client_id() == 1) *victim = getpid();
+        // One after another, so that one is running wherever the signal strikes.
+        Status status;
+        for (int i = 0; status.ok(); ++i) {
+          const Work work = group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum);
+          if (i == 2 && client.client_id() == 0) {
+            *killed_at = absl::ToUnixNanos(absl::Now());
+            kill(*victim, SIGKILL);
+          }
+          status = work.wait(absl::Seconds(30));
+        }
+        TESSERA_REQUIRE(*killed_at != 0, status.ToString());
+        return expect_lost(status, absl::FromUnixNanos(*killed_at));
+      });
+  EXPECT_THAT(statuses[0], IsOk());
+  EXPECT_THAT(statuses[1], StatusIs(StatusCode::kAborted));
+  EXPECT_THAT(statuses[2], IsOk());
+}
+
+TEST(LossTest, ExitsBetweenCollectives) {
+  const std::vector<Status> statuses =
+      run_processes({.num_clients = 3}, [](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2}));
+        std::vector<float> data(8, 1.0f);
+        const auto reduce = [&] {
+          return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum)
+              .wait(absl::Seconds(30));
+        };
+        TESSERA_RETURN_IF_ERROR(reduce());
+        if (client.client_id() == 1) _exit(0);
+        const absl::Time start = absl::Now();
+        TESSERA_RETURN_IF_ERROR(expect_lost(reduce(), start));
+        // The processes live: a job of the two goes on.
+        TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {0, 2}));
+        const DTensor x = iota<float>({5}, Layout::parse(rest, "[x]"));
+        TESSERA_RETURN_IF_ERROR(expect_iota<float>(relayout(x, Layout::parse(rest, "[-]"))));
+        return client.shutdown(absl::Seconds(20));
+      });
+  EXPECT_THAT(statuses[0], IsOk());
+  EXPECT_THAT(statuses[2], IsOk());
+}
+
+TEST(LossTest, ResumedAfterStop) {
+  JobSpec spec = {.num_clients = 3};
+  spec.options.heartbeat_interval = absl::Milliseconds(200);
+  Shared<std::atomic<pid_t>> stopped;
+  Gate resumed;
+  const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 3}}));
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2}));
+    std::vector<float> in(8, 1.0f);
+    std::vector<float> out(8, 0.0f);
+    const auto reduce = [&] {
+      return group.all_reduce<float>(in, absl::MakeSpan(out), ReduceOp::kSum)
+          .wait(absl::Seconds(30));
+    };
+    if (client.client_id() == 1) {
+      *stopped = getpid();
+      kill(getpid(), SIGSTOP);
+      const absl::Time start = absl::Now();
+      TESSERA_RETURN_IF_ERROR(expect_error(reduce(), StatusCode::kUnavailable, {"client 1 ", "declared lost"}));
+      TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("late", absl::Seconds(30)),
+                                           StatusCode::kUnavailable, {"client 1 ", "declared lost"}));
+      TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(5));
+      resumed.open(2);
+      return absl::OkStatus();
+    }
+    TESSERA_RETURN_IF_ERROR(
+        expect_error(reduce(), StatusCode::kUnavailable, {"client 1 ", "lost"}));
+    if (client.client_id() == 0) kill(*stopped, SIGCONT);
+    TESSERA_RETURN_IF_ERROR(resumed.wait());
+    TESSERA_REQUIRE(out == std::vector<float>(8, 0.0f), "no result changes");
+    return absl::OkStatus();
+  });
+  for (const Status& status : statuses) EXPECT_THAT(status, IsOk());
+}
+
+std::set<std::string> entries_of(const char* folder) {
+  std::set<std::string> entries;
+  DIR* const dir = opendir(folder);
+  if (dir == nullptr) return entries;
+  while (const dirent* entry = readdir(dir)) entries.insert(entry->d_name);
+  closedir(dir);
+  return entries;
+}
+
+// Jobs that end well, and jobs that lose a client by SIGKILL.
+TEST(LossTest, NothingIsLeftBehind) {
+  // Other programs of the machine may use /dev/shm at the same time: only names of ours count.
+  const auto ours = [] {
+    std::set<std::string> names = entries_of("/dev/shm");
+    std::erase_if(
+        names, [](const std::string& name) { return name.find("tessera") == std::string::npos; });
+    return names;
+  };
+  const std::set<std::string> shm = ours();
+  const std::set<std::string> fds = entries_of("/proc/self/fd");
+  for (const bool killed : {false, true}) {
+    const Status status =
+        run_clients({.setting = Setting::kProcesses, .num_clients = 3, .devices_per_client = 2},
+                    [&](Client& client) -> Status {
+                      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 6}}));
+                      const DTensor x = iota<float>({1 << 16}, Layout::parse(mesh, "[x]"));
+                      TESSERA_RETURN_IF_ERROR(relayout(x, Layout::parse(mesh, "[-]")).await());
+                      if (killed && client.client_id() == 1) kill(getpid(), SIGKILL);
+                      return killed ? mesh.barrier("b", absl::Seconds(30)) : absl::OkStatus();
+                    });
+    if (killed) {
+      EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 ")));
+    } else {
+      EXPECT_THAT(status, IsOk());
+    }
+    EXPECT_EQ(entries_of("/proc/self/fd"), fds);
+    EXPECT_EQ(ours(), shm);
+    // No child of this process is left, running or dead.
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
