@@ -55,9 +55,7 @@ void write_activity(DeviceActivity& slot, const ActivitySnapshot& snapshot) {
 
 ActivitySnapshot read_activity(const DeviceActivity& slot) {
   ActivitySnapshot snapshot;
-  // A writer that dies in the middle leaves an odd version for ever: after some tries take what is
-  // there, for the text is all that can be torn.
-  for (int tries = 0; tries < 1000; ++tries) {
+  for (int tries = 0; tries < 1000 && !snapshot.consistent; ++tries) {
     const uint64_t version = slot.version.load(std::memory_order_seq_cst);
     snapshot.kind = slot.kind.load(std::memory_order_acquire);
     snapshot.since_ns = slot.since_ns.load(std::memory_order_acquire);
@@ -73,7 +71,8 @@ ActivitySnapshot read_activity(const DeviceActivity& slot) {
     }
     text[kLabelBytes - 1] = '\0';
     snapshot.label = text;
-    if (version % 2 == 0 && slot.version.load(std::memory_order_seq_cst) == version) break;
+    snapshot.consistent =
+        version % 2 == 0 && slot.version.load(std::memory_order_seq_cst) == version;
   }
   return snapshot;
 }

@@ -20,6 +20,9 @@ struct ActivitySnapshot {
   uint32_t seq = 0;
   uint64_t name_hash = 0;
   std::string label;
+  // False where the writer was in the middle of writing, for long or for ever (it died): then the
+  // fields need not belong together, and are good for a message alone.
+  bool consistent = false;
 
   // "last seen at all_reduce ..., 31 s ago", "still in local_map for 2 s", "has not run anything".
   std::string to_string() const;
@@ -27,7 +30,7 @@ struct ActivitySnapshot {
 
 // One writer a slot: the device's stream.
 void write_activity(DeviceActivity& slot, const ActivitySnapshot& snapshot);
-// A consistent state of the slot, from any client.
+// The state of the slot, from any client. Does not wait for a writer that is held up.
 ActivitySnapshot read_activity(const DeviceActivity& slot);
 // The slot of a device in its client's control region.
 DeviceActivity& activity_slot(std::byte* control, int ordinal);

@@ -439,7 +439,9 @@ void Rendezvous::check_conflicts(const Op& op) {
 
 bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member) {
   const ActivitySnapshot other = read_activity(activity_slot(link_->control(client), ordinal));
-  if (other.kind != DeviceActivity::kWaiting) return false;
+  // A device that is about to wait writes that down first, and then looks for conflicts itself: of
+  // two that wait for each other, the later one finds the other's words complete.
+  if (!other.consistent || other.kind != DeviceActivity::kWaiting) return false;
   std::byte* region = link_->control(static_cast<int>(other.leader_client));
   auto* other_block = reinterpret_cast<GroupBlock*>(region + other.block_offset);
   if (other_block == block_) return false;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "collectives/host/activity.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/fake_coordinator.h"
@@ -234,6 +235,22 @@ TEST_F(RendezvousTest, ADeadlineAndTheLastArrivalCannotBothWin) {
     num_passed += results[0][seq].ok() ? 1 : 0;
   }
   RecordProperty("num_passed", num_passed);
+}
+
+// A device whose thread is held up in the middle of writing what it does: another member must not
+// follow the half-written offset, for there need not be a group.
+TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
+  open(2);
+  DeviceActivity& slot = activity_slot(link_->control(0), 1);
+  slot.kind = DeviceActivity::kWaiting;
+  slot.block_offset = kControlBytes;  // following it would fault
+  slot.version = 1;
+  EXPECT_FALSE(read_activity(slot).consistent);
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(group_->wait_arrived(op_that_waits(1, 0, absl::Milliseconds(20))),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
+  slot.version = 2;
+  EXPECT_TRUE(read_activity(slot).consistent);
 }
 
 TEST_F(RendezvousTest, GroupsOfTheSameDevicesShareABlockUnlessTheSaltDiffers) {
