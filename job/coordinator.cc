@@ -253,7 +253,6 @@ class GrpcCoordinator : public Coordinator {
   Status open_session() {
     prepare(session_context_);
     session_ = stub_->Session(&session_context_);
-    last_answer_ = absl::Now();
     rpc::Heartbeat first;
     first.set_client_id(client_id());
     rpc::Event answer;
@@ -277,7 +276,7 @@ class GrpcCoordinator : public Coordinator {
   void note_event(const rpc::Event& event) {
     {
       std::lock_guard<std::mutex> lock(session_mutex_);
-      last_answer_ = absl::Now();
+      num_unanswered_ = 0;
     }
     if (event.has_loss()) {
       report_lost(event.lost_client(), absl::UnavailableError(event.reason()));
@@ -292,8 +291,8 @@ class GrpcCoordinator : public Coordinator {
       const absl::Time next = absl::Now() + options_.heartbeat_interval;
       session_changed_.wait_until(lock, absl::ToChronoTime(next));
       if (closing_) return;
-      const bool silent =
-          absl::Now() - last_answer_ > (kMissedHeartbeats + 1) * options_.heartbeat_interval;
+      // Counted, not timed: a client that was stopped for a while asks before it judges.
+      const bool silent = num_unanswered_++ > kMissedHeartbeats;
       lock.unlock();
       const bool sent = session_->Write(heartbeat);
       if (silent && !leaving_) lose_coordinator("it answered no heartbeats");
@@ -308,6 +307,11 @@ class GrpcCoordinator : public Coordinator {
   }
 
   void lose_coordinator(absl::string_view how) {
+    {
+      // It is the coordinator that gave up this client.
+      std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
+      if (lost_.count(client_id()) > 0) return;
+    }
     report_lost(0, absl::UnavailableError(absl::StrCat(
                        members_[0].to_string(), ", which hosts the coordinator, is lost: ", how)));
   }
@@ -340,7 +344,7 @@ class GrpcCoordinator : public Coordinator {
   std::thread heartbeats_;
   std::mutex session_mutex_;  // guards what follows
   std::condition_variable session_changed_;
-  absl::Time last_answer_;
+  int num_unanswered_ = 0;  // heartbeats
   bool closing_ = false;
 
   std::recursive_mutex lost_mutex_;  // guards what follows

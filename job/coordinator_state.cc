@@ -86,12 +86,11 @@ void CoordinatorState::heartbeat(int client_id, absl::Time now) {
 
 void CoordinatorState::session_ended(int client_id) {
   if (last_heartbeat_.erase(client_id) == 0 || left_.count(client_id) > 0) return;
-  lose(client_id, "its connection to the coordinator broke off");
+  lose(client_id, " is lost: its connection to the coordinator broke off");
 }
 
 void CoordinatorState::lose(int client_id, const std::string& how) {
-  const Status reason =
-      absl::UnavailableError(absl::StrCat(describe(client_id), " is lost: ", how));
+  const Status reason = absl::UnavailableError(absl::StrCat(describe(client_id), how));
   if (!lost_.try_emplace(client_id, reason).second) return;
   last_heartbeat_.erase(client_id);
   for (auto& [key, check_in] : check_ins_) {
@@ -272,8 +271,8 @@ void CoordinatorState::advance(absl::Time now) {
     }
   }
   for (const int client : silent) {
-    lose(client, absl::StrCat("it missed ", kMissedHeartbeats, " heartbeats of ",
-                              format_duration(heartbeat_interval_)));
+    lose(client, absl::StrCat(" was declared lost: it missed ", kMissedHeartbeats,
+                              " heartbeats of ", format_duration(heartbeat_interval_)));
   }
   if (!leaving_.settled && !leaving_.values.empty()) {
     const bool all =

@@ -422,7 +422,8 @@ TEST(LossTest, MissedHeartbeats) {
   }
   EXPECT_EQ(service->state.next_event(), service->now + kInterval);
   service->pass(kInterval);
-  const std::string reason = "client 2 (host-2, pid 102) is lost: it missed 3 heartbeats of 500 ms";
+  const std::string reason =
+      "client 2 (host-2, pid 102) was declared lost: it missed 3 heartbeats of 500 ms";
   EXPECT_THAT(service->losses, ElementsAre(Pair(2, reason)));
   EXPECT_THAT(a, Says(StatusIs(StatusCode::kUnavailable, Eq("b: " + reason))));
 }

@@ -122,9 +122,11 @@ TEST(LossTest, ResumedAfterStop) {
       *stopped = getpid();
       kill(getpid(), SIGSTOP);
       const absl::Time start = absl::Now();
-      TESSERA_RETURN_IF_ERROR(expect_error(reduce(), StatusCode::kUnavailable, {"client 1 ", "declared lost"}));
+      TESSERA_RETURN_IF_ERROR(
+          expect_error(reduce(), StatusCode::kUnavailable, {"client 1 ", "declared lost"}));
       TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("late", absl::Seconds(30)),
-                                           StatusCode::kUnavailable, {"client 1 ", "declared lost"}));
+                                           StatusCode::kUnavailable,
+                                           {"client 1 ", "declared lost"}));
       TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(5));
       resumed.open(2);
       return absl::OkStatus();
