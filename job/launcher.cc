@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,10 +22,10 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "job/child_process.h"
 #include "job/file_descriptor.h"
+#include "job/host.h"
 #include "job/launch_report.h"
 #include "job/line_output.h"
 #include "job/port.h"
@@ -60,19 +59,6 @@ class Clock {
 
 std::string local_address(const ReservedPort& port) {
   return absl::StrCat("127.0.0.1:", port.port());
-}
-
-StatusOr<std::string> random_token() {
-  char bytes[16];
-  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
-    return system_error("cannot make a job token");
-  }
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
 }
 
 struct Stream {
@@ -135,7 +121,7 @@ class Job {
 
   const LauncherOptions& options_;
   const Clock clock_;
-  const std::string host_ = host_name();
+  const std::string host_ = describe_this_process().host;
   std::unique_ptr<OutputSink> output_;
   std::unique_ptr<OutputSink> own_error_;  // absent where both go to one file
   OutputSink* error_ = nullptr;
@@ -242,7 +228,7 @@ Status Job::start_clients(int attempt) {
         absl::StrCat("TESSERA_TOKEN is not set; with --nodes ", options_.num_nodes,
                      " it should hold one random text, the same on every host"));
   } else {
-    TESSERA_ASSIGN_OR_RETURN(environment.token, random_token());
+    environment.token = random_token();
   }
   for (int i = 0; i < options_.num_clients; ++i) {
     environment.local_index = i;
