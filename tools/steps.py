@@ -56,10 +56,9 @@ STEPS = [
     ),
     Step("build", "every target, gcc", "bazel build //..."),
     Step("test", "every test, gcc", "bazel test //..."),
-    Step("layers", "every target, clang with layering_check", "bazel build --config=layers //..."),
     Step(
         "asan",
-        "tests under the address and undefined-behaviour sanitizers",
+        "clang with layering_check; tests under the address and undefined-behaviour sanitizers",
         "bazel test --config=asan //...",
     ),
     Step(
