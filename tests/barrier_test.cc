@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
@@ -216,6 +217,29 @@ TEST_P(BarrierTest, EarliestDeadlineDecides) {
               IsOk());
 }
 
+// A poll once a second would return later in every round, a loaded machine in some.
+TEST_P(BarrierTest, DeadlineIsNotPolled) {
+  Gate done;
+  EXPECT_THAT(run(2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+                    if (client.client_id() == 1) return done.wait();
+                    absl::Duration shortest = absl::InfiniteDuration();
+                    for (int round = 0; round < 3; ++round) {
+                      const absl::Time start = absl::Now();
+                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Milliseconds(300)),
+                                                     StatusCode::kDeadlineExceeded, {"client 1"}));
+                      const absl::Duration took = absl::Now() - start;
+                      TESSERA_REQUIRE(took >= absl::Milliseconds(300));
+                      shortest = std::min(shortest, took);
+                    }
+                    done.open();
+                    TESSERA_REQUIRE(shortest <= absl::Milliseconds(800));
+                    return absl::OkStatus();
+                  }),
+              IsOk());
+}
+
 TEST_P(BarrierTest, ZeroTimeout) {
   Gate done;
   EXPECT_THAT(run(2,
@@ -362,10 +386,10 @@ class BarrierLossTest : public ::testing::Test {
     TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Seconds(60)), StatusCode::kUnavailable,
                                    {"barrier \"b\"", "client 2 ", "lost"}));
     TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
-    // Already dead: at once.
+    // Row already_dead: at once.
     TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("c", absl::Seconds(60)), StatusCode::kUnavailable,
                                    {"barrier \"c\"", "client 2 "}));
-    // A mesh of the survivors, in the same processes.
+    // Row mesh_of_the_survivors, in the same processes.
     TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {0, 1}));
     TESSERA_RETURN_IF_ERROR(rest.barrier("rest", absl::Seconds(20)));
     const DTensor x = iota<float>({6}, Layout::parse(rest, "[x]"));
@@ -449,6 +473,7 @@ TEST_F(BarrierLossTest, CoordinatorLost) {
   EXPECT_THAT(statuses[2], IsOk());
 }
 
+// Row stale_outsider.
 TEST_F(BarrierLossTest, AnOutsidersLossDoesNotMatter) {
   const std::vector<Status> statuses =
       run_processes({.num_clients = 3}, [](Client& client) -> Status {

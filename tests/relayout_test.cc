@@ -16,37 +16,15 @@
 #include "dtensor/dtensor.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
+#include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::testing {
 namespace {
 
-struct JobForm {
-  const char* name;
-  Setting setting;
-  int num_clients;
-  int devices_per_client;
-};
-
-const JobForm kForms[] = {
-    {"OneClientOfEight", Setting::kThreads, 1, 8},
-    {"FourThreadsOfTwo", Setting::kThreads, 4, 2},
-    {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
-};
-
-class RelayoutTest : public ::testing::TestWithParam<JobForm> {
- protected:
-  Status run(const ClientBody& body) {
-    return run_clients({.setting = GetParam().setting,
-                        .num_clients = GetParam().num_clients,
-                        .devices_per_client = GetParam().devices_per_client},
-                       body);
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Forms, RelayoutTest, ::testing::ValuesIn(kForms),
-                         [](const auto& info) { return std::string(info.param.name); });
+class RelayoutTest : public JobFormTest {};
+INSTANTIATE_TEST_SUITE_P(Forms, RelayoutTest, ::testing::ValuesIn(kJobForms), job_form_name);
 
 // iota under `from`, then under `to`, then back: every element of every shard is right.
 Status there_and_back(const Layout& from, const Layout& to, const Shape& shape) {
@@ -400,6 +378,7 @@ TEST_P(RelayoutTest, ReducedReplicasAreBitwiseEqualForEveryDistribution) {
               IsOk());
 }
 
+// facts/dtensor.md: bool_i32_f16.
 TEST_P(RelayoutTest, EveryDTypeKeepsItsBits) {
   EXPECT_THAT(
       run([](Client& client) -> Status {
@@ -415,6 +394,7 @@ TEST_P(RelayoutTest, EveryDTypeKeepsItsBits) {
       IsOk());
 }
 
+// facts/dtensor.md: equal_layouts.
 TEST_P(RelayoutTest, IdentitySharesBuffersAndWaitsForNobody) {
   EXPECT_THAT(
       run([](Client& client) -> Status {
@@ -445,6 +425,7 @@ TEST_P(RelayoutTest, TwoInARowNeedOneWait) {
       IsOk());
 }
 
+// facts/dtensor.md: other_rank_refused.
 TEST_P(RelayoutTest, OtherRankIsRefused) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2}"));
@@ -462,6 +443,7 @@ TEST_P(RelayoutTest, OtherRankIsRefused) {
               IsOk());
 }
 
+// facts/dtensor.md: layout_mismatch.
 TEST_P(RelayoutTest, LayoutsThatDisagreeAreFoundBeforeAByteMoves) {
   if (GetParam().num_clients == 1) GTEST_SKIP() << "needs two clients";
   EXPECT_THAT(
