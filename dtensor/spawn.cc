@@ -6,12 +6,14 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,9 +31,10 @@ constexpr int kGraceMs = 2000;
 
 struct Child {
   pid_t pid = -1;
-  int report = -1;     // read end: the Status of the child, as code byte and message
-  std::string status;  // what has come
-  bool done = false;
+  int report = -1;           // read end of what the child has to say
+  std::string report_bytes;  // what has come: ReportHeader, message
+  bool done = false;         // it has ended, and
+  int wait_status = 0;       // how
 };
 
 void write_all(int fd, const std::string& text) {
@@ -42,11 +45,22 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
-// Ends the child. It reports before its client goes, so that the parent hears of a failure before
-// it hears of what the failure does to the others.
+// What a child writes: this, then the message of its status.
+struct ReportHeader {
+  int64_t time_ns;  // CLOCK_MONOTONIC
+  int32_t code;
+};
+
+// Ends the child. It reports before its client goes, so that the parent can read of a failure
+// before it can read of what the failure does to the others.
 [[noreturn]] void report_and_exit(int report, const Status& status) {
-  write_all(report,
-            std::string(1, static_cast<char>(status.code())) + std::string(status.message()));
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const ReportHeader header = {now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec,
+                               static_cast<int32_t>(status.code())};
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  bytes.append(status.message().data(), status.message().size());
+  write_all(report, bytes);
   std::fflush(nullptr);
   _exit(status.ok() ? 0 : 1);
 }
@@ -60,28 +74,76 @@ void write_all(int fd, const std::string& text) {
   report_and_exit(report, status);
 }
 
-// The failure of a child that has ended, from what it reported and how it ended.
-Status outcome(int client_id, const Child& child, int wait_status) {
-  const std::string who = absl::StrCat("client ", client_id, " (pid ", child.pid, ")");
-  if (!child.status.empty()) {
-    const auto code = static_cast<absl::StatusCode>(child.status[0]);
-    return with_context(Status(code, child.status.substr(1)), who);
-  }
-  if (WIFSIGNALED(wait_status)) {
-    return absl::UnavailableError(absl::StrCat(who, " was killed by signal ", WTERMSIG(wait_status),
-                                               " (", strsignal(WTERMSIG(wait_status)), ")"));
-  }
-  return absl::UnavailableError(absl::StrCat(who, " exited with code ", WEXITSTATUS(wait_status),
-                                             " before its function returned"));
+// What the child reported; none as long as it has not, or if it died first.
+std::optional<ReportHeader> header_of(const Child& child) {
+  ReportHeader header;
+  if (child.report_bytes.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, child.report_bytes.data(), sizeof header);
+  return header;
 }
 
-// Reads what has come from a child; true when it has closed its end.
-bool read_report(Child& child) {
+// The result of a child that has ended, from what it reported and how it ended.
+Status outcome(int client_id, const Child& child) {
+  const std::string who = absl::StrCat("client ", client_id, " (pid ", child.pid, ")");
+  if (const std::optional<ReportHeader> header = header_of(child)) {
+    const auto code = static_cast<absl::StatusCode>(header->code);
+    return with_context(Status(code, child.report_bytes.substr(sizeof(ReportHeader))), who);
+  }
+  if (WIFSIGNALED(child.wait_status)) {
+    const int signal = WTERMSIG(child.wait_status);
+    return absl::UnavailableError(
+        absl::StrCat(who, " was killed by signal ", signal, " (", strsignal(signal), ")"));
+  }
+  return absl::UnavailableError(absl::StrCat(
+      who, " exited with code ", WEXITSTATUS(child.wait_status), " before its function returned"));
+}
+
+// Reads what has come from a child, and reaps it when it has closed its end.
+void read_report(Child& child) {
   char buffer[4096];
   const ssize_t count = read(child.report, buffer, sizeof buffer);
-  if (count < 0) return errno != EINTR;
-  child.status.append(buffer, static_cast<size_t>(count));
-  return count == 0;
+  if (count < 0 && errno == EINTR) return;
+  if (count > 0) {
+    child.report_bytes.append(buffer, static_cast<size_t>(count));
+    return;
+  }
+  while (waitpid(child.pid, &child.wait_status, 0) < 0 && errno == EINTR) {
+  }
+  close(child.report);
+  child.done = true;
+}
+
+// Reads from every child that has something to say within `timeout_ms` (-1: for ever). False if
+// none had.
+bool read_reports(std::vector<Child>& children, int timeout_ms) {
+  std::vector<pollfd> waiting;
+  std::vector<Child*> reporting;
+  for (Child& child : children) {
+    if (child.done) continue;
+    waiting.push_back({child.report, POLLIN, 0});
+    reporting.push_back(&child);
+  }
+  if (poll(waiting.data(), waiting.size(), timeout_ms) <= 0) return false;
+  for (size_t k = 0; k < waiting.size(); ++k) {
+    if (waiting[k].revents != 0) read_report(*reporting[k]);
+  }
+  return true;
+}
+
+// The failure that came first: a child that died without a word, for what that does to others
+// comes later; else the earliest report.
+std::optional<size_t> first_failure(const std::vector<Child>& children) {
+  std::optional<size_t> first;
+  int64_t earliest = 0;
+  for (size_t i = 0; i < children.size(); ++i) {
+    const std::optional<ReportHeader> header = header_of(children[i]);
+    if (!header.has_value() && children[i].done) return i;
+    if (!header.has_value() || header->code == 0) continue;
+    if (first.has_value() && earliest <= header->time_ns) continue;
+    first = i;
+    earliest = header->time_ns;
+  }
+  return first;
 }
 
 void signal_all(const std::vector<Child>& children, int signal) {
@@ -92,37 +154,22 @@ void signal_all(const std::vector<Child>& children, int signal) {
 
 // Waits for all children; the first failure by time. After it the others are stopped.
 Status wait_for_all(std::vector<Child>& children) {
-  Status first;
-  bool stopping = false;
-  size_t num_done = 0;
-  while (num_done < children.size()) {
-    std::vector<pollfd> waiting;
-    std::vector<size_t> index;
-    for (size_t i = 0; i < children.size(); ++i) {
-      if (children[i].done) continue;
-      waiting.push_back({children[i].report, POLLIN, 0});
-      index.push_back(i);
+  std::optional<size_t> failed;
+  const auto is_done = [](const Child& child) { return child.done; };
+  while (!std::all_of(children.begin(), children.end(), is_done)) {
+    const bool any = read_reports(children, failed.has_value() ? kGraceMs : -1);
+    if (!any && failed.has_value()) signal_all(children, SIGKILL);
+    if (failed.has_value() || !first_failure(children).has_value()) continue;
+    // Whatever caused this failure can be read by now: look once more before judging.
+    while (read_reports(children, 0)) {
     }
-    const int ready = poll(waiting.data(), waiting.size(), stopping ? kGraceMs : -1);
-    if (ready == 0) signal_all(children, SIGKILL);
-    for (size_t k = 0; k < waiting.size(); ++k) {
-      if (waiting[k].revents == 0) continue;
-      Child& child = children[index[k]];
-      if (!read_report(child)) continue;
-      int wait_status = 0;
-      while (waitpid(child.pid, &wait_status, 0) < 0 && errno == EINTR) {
-      }
-      close(child.report);
-      child.done = true;
-      ++num_done;
-      const Status status = outcome(static_cast<int>(index[k]), child, wait_status);
-      if (status.ok() || stopping) continue;
-      first = status;
-      stopping = true;
-      signal_all(children, SIGTERM);
+    failed = first_failure(children);
+    for (const Child& child : children) {
+      if (!child.done && !header_of(child).has_value()) kill(child.pid, SIGTERM);
     }
   }
-  return first;
+  return failed.has_value() ? outcome(static_cast<int>(*failed), children[*failed])
+                            : absl::OkStatus();
 }
 
 }  // namespace
@@ -165,7 +212,9 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
       child_main(pipe_ends[1], client_options, fn);
     }
     close(pipe_ends[1]);
-    children[i] = {pid, pipe_ends[0], {}, pid < 0};
+    children[i].pid = pid;
+    children[i].report = pipe_ends[0];
+    children[i].done = pid < 0;
     if (pid < 0) {
       failure = absl::ResourceExhaustedError(absl::StrCat("spawn: fork: ", std::strerror(errno)));
     }
