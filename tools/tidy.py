@@ -32,7 +32,7 @@ LAYERS = {
     "collectives": ["base", "device", "job"],
     "dtensor": ["base", "mesh", "layout", "relayout", "device", "job", "collectives"],
     "examples": [],
-    "benchmarks": [],
+    "benchmarks": ["base", "mesh", "layout", "relayout", "device", "job", "collectives", "dtensor"],
 }
 
 # Layers without I/O, threads or clocks.

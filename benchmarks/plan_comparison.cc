@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/plan_comparison.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "relayout/plan.h"
+
+namespace tessera::benchmarks {
+namespace {
+
+constexpr double kTensorBytes = 16 << 20;
+
+// The time of a tensor of kTensorBytes.
+double scaled_time_us(const Cost& cost, int64_t tensor_elements) {
+  Link link;
+  // The same as an element of kTensorBytes / tensor_elements bytes, which may be a fraction.
+  link.bytes_per_us *= static_cast<double>(tensor_elements) / kTensorBytes;
+  return time_us(cost, 1, link);
+}
+
+StatusOr<Cost> cost_of_plan(const testing::RelayoutCase& pair, int64_t* bound) {
+  TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan,
+                           plan_relayout(pair.from, pair.to, pair.shape, DType::kInt8));
+  *bound = plan.lower_bound_bytes();
+  // The layouts of the steps: our plan is charged by the same count as the baselines, not by what
+  // it says of itself.
+  Sequence sequence = {pair.from};
+  for (const PlanStep& step : plan.steps()) sequence.push_back(step.to());
+  return cost_of(sequence, pair.shape);
+}
+
+StatusOr<Cost> cost_of_planner(int planner, const testing::RelayoutCase& pair) {
+  using Baseline = StatusOr<Sequence> (*)(const Layout&, const Layout&, const Shape&);
+  static constexpr Baseline kBaselines[] = {gather_then_slice, shardy_order, rink_normal_form};
+  TESSERA_ASSIGN_OR_RETURN(const Sequence sequence,
+                           kBaselines[planner - 1](pair.from, pair.to, pair.shape));
+  return cost_of(sequence, pair.shape);
+}
+
+void add_to_column(Column* column, const Cost& cost, const Cost& ours, int64_t bound,
+                   const testing::RelayoutCase& pair) {
+  if (bound == 0) {
+    column->num_needless += cost.received_elements > 0 ? 1 : 0;
+    return;
+  }
+  const double ratio = static_cast<double>(cost.received_elements) / static_cast<double>(bound);
+  const int64_t elements = num_elements(pair.shape);
+  ++column->num_pairs;
+  column->sum_of_ratios += ratio;
+  column->sum_of_time_ratios += scaled_time_us(cost, elements) / scaled_time_us(ours, elements);
+  if (ratio > column->worst_ratio) {
+    column->worst_ratio = ratio;
+    column->worst_pair = pair.to_string();
+  }
+}
+
+}  // namespace
+
+absl::string_view planner_name(int planner) {
+  static constexpr absl::string_view kNames[] = {"Tessera", "gather, then slice", "Shardy's order",
+                                                 "Rink's normal form"};
+  return kNames[planner];
+}
+
+Status PlanComparison::add(const testing::RelayoutCase& pair) {
+  ++num_pairs;
+  int64_t bound = 0;
+  TESSERA_ASSIGN_OR_RETURN(const Cost ours, cost_of_plan(pair, &bound));
+  add_to_column(&columns[0], ours, ours, bound, pair);
+  for (int planner = 1; planner < kNumPlanners; ++planner) {
+    const StatusOr<Cost> cost = cost_of_planner(planner, pair);
+    if (absl::IsUnimplemented(cost.status())) {
+      ++columns[planner].num_uncovered;
+      continue;
+    }
+    TESSERA_RETURN_IF_ERROR(cost.status());
+    add_to_column(&columns[planner], *cost, ours, bound, pair);
+    const int64_t elements = num_elements(pair.shape);
+    const bool worse = ours.received_elements > cost->received_elements ||
+                       scaled_time_us(ours, elements) > scaled_time_us(*cost, elements);
+    if (worse && worse_than_a_baseline.empty()) {
+      worse_than_a_baseline = absl::StrCat(pair.to_string(), ", by ", planner_name(planner));
+    }
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<PlanComparison> compare_all_pairs(int num_axes, int rank) {
+  std::vector<MeshAxis> axes;
+  for (int i = 0; i < num_axes; ++i) axes.push_back({std::string(1, "xyzw"[i]), 2});
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::create(axes));
+  const std::vector<Layout> layouts = testing::every_layout(mesh, rank, {});
+  PlanComparison result;
+  result.name = absl::StrCat("m ", num_axes, ", r ", rank);
+  for (const Layout& from : layouts) {
+    for (const Layout& to : layouts) {
+      if (from == to) continue;
+      TESSERA_RETURN_IF_ERROR(result.add({from, to, Shape(rank, int64_t{1} << num_axes)}));
+    }
+  }
+  return result;
+}
+
+StatusOr<PlanComparison> compare_rows(absl::string_view path) {
+  std::ifstream file{std::string(path)};
+  if (!file) return absl::NotFoundError(absl::StrCat("no file ", path));
+  PlanComparison result;
+  result.name = "rows";
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    const std::vector<std::string> cells = absl::StrSplit(line, '\t');
+    if (cells.size() != 9) return absl::InvalidArgumentError(absl::StrCat("row ", line));
+    const auto mesh_text = [&](int cell) {
+      return cells[cell + 1] == "-" ? cells[cell]
+                                    : absl::StrCat(cells[cell], " on ", cells[cell + 1]);
+    };
+    TESSERA_ASSIGN_OR_RETURN(const Mesh from_mesh, Mesh::parse(mesh_text(1)));
+    TESSERA_ASSIGN_OR_RETURN(const Mesh to_mesh, Mesh::parse(mesh_text(3)));
+    TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(from_mesh, cells[6]));
+    TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(to_mesh, cells[7]));
+    Shape shape;
+    for (absl::string_view size :
+         absl::StrSplit(cells[5], absl::ByAnyChar("[], "), absl::SkipEmpty())) {
+      int64_t n;
+      if (!absl::SimpleAtoi(size, &n))
+        return absl::InvalidArgumentError(absl::StrCat("row ", line));
+      shape.push_back(n);
+    }
+    TESSERA_RETURN_IF_ERROR(with_context(result.add({from, to, shape}), cells[0]));
+  }
+  return result;
+}
+
+}  // namespace tessera::benchmarks

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PlanComparison: our plans beside the baselines, over a set of pairs of layouts.
+//
+//   ratio = elements that the busiest device receives / lower bound
+//
+// A set is every ordered pair of different layouts of rank r on a mesh of m axes of two devices
+// (dims even), or the rows of relayout/testdata/relayout_cases.tsv. Means and worsts are over the
+// pairs with a bound above 0; of those without, the ones are counted where a planner receives
+// something all the same.
+#ifndef TESSERA_BENCHMARKS_PLAN_COMPARISON_H_
+#define TESSERA_BENCHMARKS_PLAN_COMPARISON_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+#include "benchmarks/baselines.h"
+#include "layout/layout.h"
+#include "relayout/small_relayouts.h"
+
+namespace tessera::benchmarks {
+
+inline constexpr int kNumPlanners = 4;
+// In the order of the columns: "tessera", "gather then slice", "Shardy's order", "Rink's normal
+// form".
+absl::string_view planner_name(int planner);
+
+struct Column {
+  int64_t num_pairs = 0;  // That the planner covers, with a bound above 0.
+  double sum_of_ratios = 0;
+  double worst_ratio = 0;
+  std::string worst_pair;
+  double sum_of_time_ratios = 0;  // Its time over ours, for a tensor of 16 MiB on Link{}.
+  int64_t num_needless = 0;       // Pairs with a bound of 0 in which a device receives something.
+  int64_t num_uncovered = 0;
+  double mean_ratio() const { return sum_of_ratios / static_cast<double>(num_pairs); }
+  double mean_time_ratio() const { return sum_of_time_ratios / static_cast<double>(num_pairs); }
+};
+
+struct PlanComparison {
+  std::string name;
+  Column columns[kNumPlanners];
+  int64_t num_pairs = 0;
+  // The first pair for which a baseline receives less than we do, or takes less time; empty: never.
+  std::string worse_than_a_baseline;
+
+  Status add(const testing::RelayoutCase& pair);
+};
+
+// "m 3, r 2": 2352 pairs.
+StatusOr<PlanComparison> compare_all_pairs(int num_axes, int rank);
+// The rows of a file like relayout_cases.tsv; its lower bounds are checked too.
+StatusOr<PlanComparison> compare_rows(absl::string_view path);
+
+}  // namespace tessera::benchmarks
+
+#endif  // TESSERA_BENCHMARKS_PLAN_COMPARISON_H_
