@@ -208,8 +208,14 @@ StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
   block.data_ = arenas_[block.address_.arena].data() + block.address_.offset;
   block.size_class_ = size_class;
   block.pool_ = self_.lock();
-  live_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  const uint64_t live = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (live > peak_live_bytes()) peak_live_bytes_.store(live, std::memory_order_relaxed);
   return block;
+}
+
+void ArenaPool::restart_peak() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  peak_live_bytes_.store(live_bytes(), std::memory_order_relaxed);
 }
 
 void ArenaPool::release(ArenaAddress address, int size_class) {

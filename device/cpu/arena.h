@@ -110,6 +110,9 @@ class ArenaPool {
   uint64_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
   // Bytes of the blocks that are live, by size class.
   uint64_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
+  // The most that live_bytes() has been since restart_peak(), or since the pool was made.
+  uint64_t peak_live_bytes() const { return peak_live_bytes_.load(std::memory_order_relaxed); }
+  void restart_peak();
 
  private:
   struct PrivateTag {};
@@ -137,7 +140,8 @@ class ArenaPool {
   Range ranges_[kMaxArenas] = {};
   std::atomic<int> num_arenas_{0};
   std::atomic<uint64_t> reserved_bytes_{0};
-  std::atomic<uint64_t> live_bytes_{0};
+  std::atomic<uint64_t> live_bytes_{0};       // written under the lock
+  std::atomic<uint64_t> peak_live_bytes_{0};  // written under the lock
 };
 
 }  // namespace tessera

@@ -127,6 +127,19 @@ TEST(ArenaTest, ABlockThatIsAssignedToGivesItsMemoryBack) {
   EXPECT_EQ(pool->live_bytes(), 64u);
 }
 
+TEST(ArenaTest, ThePeakIsTheMostThatWasLive) {
+  const auto pool = ArenaPool::create();
+  TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block a, pool->allocate(64));
+  TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block b, pool->allocate(128));
+  b = ArenaPool::Block();
+  EXPECT_EQ(pool->live_bytes(), 64u);
+  EXPECT_EQ(pool->peak_live_bytes(), 192u);
+  pool->restart_peak();
+  EXPECT_EQ(pool->peak_live_bytes(), 64u);
+  TESSERA_ASSERT_OK_AND_ASSIGN(b, pool->allocate(64));
+  EXPECT_EQ(pool->peak_live_bytes(), 128u);
+}
+
 TEST(ArenaTest, WhatIsNoMemoryOfThePoolIsNotLocated) {
   const auto pool = ArenaPool::create(4096);
   TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(64));
