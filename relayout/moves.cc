@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/check.h"
+#include "relayout/components.h"
 
 namespace tessera::internal {
 namespace {
@@ -34,14 +35,29 @@ class Sets {
 
 }  // namespace
 
-Moves::Moves(const Layout& from, const Layout& to, const Shape& shape)
-    : from_(from, shape), to_(to, shape), same_mesh_(from.mesh() == to.mesh()) {
+Moves::Moves(const Layout& from, const Layout& to, const Shape& shape, const Topology& topology)
+    : from_(from, shape),
+      to_(to, shape),
+      topology_(topology),
+      same_mesh_(from.mesh() == to.mesh()) {
   if (same_mesh_) {
     classify_digits();
   } else {
     TESSERA_CHECK(!from.is_partial() && !to.is_partial(), "terms move within one mesh");
     old_replicas_ = digits_of(from.mesh(), complement(from.mesh(), all_dim_parts(from)));
     new_replicas_ = digits_of(to.mesh(), complement(to.mesh(), all_dim_parts(to)));
+  }
+  if (same_mesh_ && !own_coordinates_ && !topology_.only_link().has_value()) classify_links();
+}
+
+// Cuts the replicas' digits where processes and hosts begin, which leaves their numbers as they
+// are.
+void Moves::classify_links() {
+  const Mesh& mesh = from_.layout().mesh();
+  if (!mesh.ids_are_positions() || topology_.num_devices().has_value()) return;
+  old_replicas_ = cut_at_blocks(old_replicas_, topology_);
+  for (const Digit& digit : old_replicas_) {
+    replica_links_.push_back(link_of_digit(mesh, digit, topology_));
   }
 }
 
@@ -175,20 +191,61 @@ int64_t Moves::holder(const Request& request) const {
            from_.cell_offset(request.old_cell);
   }
   const int64_t replicas = num_values(old_replicas_);
-  int64_t replica = 0;
-  if (replicas > 1) {
-    const Turn turn = turn_of(request);
-    // Which of the new cells that meet the old one: their requests follow each other.
-    const Box old_box = from_.cell_box(request.old_cell);
-    int64_t cell_number = 0;
-    for (size_t dim = 0; dim < request.old_cell.size(); ++dim) {
-      const int64_t first = to_.shard_of(dim, old_box.offsets[dim]);
-      const int64_t last = to_.shard_of(dim, old_box.offsets[dim] + old_box.sizes[dim] - 1);
-      cell_number = cell_number * (last - first + 1) + (request.new_cell[dim] - first);
-    }
-    replica = (cell_number % replicas * (turn.count % replicas) + turn.number) % replicas;
-  }
+  if (replicas > 1 && !topology_.only_link().has_value()) return near_holder(request);
+  const int64_t replica = replicas > 1 ? dealt(request, replicas) % replicas : 0;
   return old_position(request.old_cell, replica, shared_offset(request.new_position));
+}
+
+int64_t Moves::dealt(const Request& request, int64_t holders) const {
+  const Turn turn = turn_of(request);
+  // Which of the new cells that meet the old one: their requests follow each other.
+  const Box old_box = from_.cell_box(request.old_cell);
+  int64_t cell_number = 0;
+  for (size_t dim = 0; dim < request.old_cell.size(); ++dim) {
+    const int64_t first = to_.shard_of(dim, old_box.offsets[dim]);
+    const int64_t last = to_.shard_of(dim, old_box.offsets[dim] + old_box.sizes[dim] - 1);
+    cell_number = cell_number * (last - first + 1) + (request.new_cell[dim] - first);
+  }
+  return cell_number % holders * (turn.count % holders) + turn.number;
+}
+
+int64_t Moves::near_holder(const Request& request) const {
+  const int64_t shared = shared_offset(request.new_position);
+  const int asking = to_.device(request.new_position);
+  const auto position_of = [&](int64_t replica) {
+    return old_position(request.old_cell, replica, shared);
+  };
+  const auto link_to = [&](int64_t replica) {
+    return topology_.link(asking, from_.device(position_of(replica)));
+  };
+  if (!replica_links_.empty()) {
+    // The device's own coordinates give a nearest holder; digits of links as near as that one give
+    // the others.
+    const int64_t own = offset_of(old_replicas_, value_at(old_replicas_, request.new_position));
+    const LinkClass nearest = link_to(value_at(old_replicas_, own));
+    Digits dealt_digits;
+    for (size_t i = 0; i < old_replicas_.size(); ++i) {
+      if (replica_links_[i] <= nearest) dealt_digits.push_back(old_replicas_[i]);
+    }
+    const int64_t holders = num_values(dealt_digits);
+    const int64_t number = dealt(request, holders) % holders;
+    return from_.cell_offset(request.old_cell) + shared + own -
+           offset_of(dealt_digits, value_at(dealt_digits, own)) + offset_of(dealt_digits, number);
+  }
+  constexpr int64_t kMostLookedAt = 64;
+  const int64_t replicas = num_values(old_replicas_);
+  const int64_t first = replicas <= kMostLookedAt ? 0 : dealt(request, replicas) % replicas;
+  std::vector<int64_t> nearest;
+  LinkClass nearest_link = LinkClass::kNetwork;
+  for (int64_t i = 0; i < std::min(replicas, kMostLookedAt); ++i) {
+    const int64_t replica = (first + i) % replicas;
+    const LinkClass link = link_to(replica);
+    if (link < nearest_link) nearest.clear();
+    nearest_link = std::min(nearest_link, link);
+    if (link == nearest_link) nearest.push_back(replica);
+  }
+  const auto holders = static_cast<int64_t>(nearest.size());
+  return position_of(nearest[dealt(request, holders) % holders]);
 }
 
 // Devices that hold the old cell themselves ask nobody; the others of the new cell are numbered in

@@ -9,8 +9,10 @@
 //
 // Which holder, where there are several: on one mesh where the mesh axes that the new layout adds
 // only cut old boxes further, the one with the device's own coordinates along them, which spreads
-// the load evenly and keeps the groups small. Otherwise the requests for a cell are numbered and
-// dealt to its holders in turn.
+// the load evenly and keeps the groups small. It is also the nearest: it differs from the device
+// only in what must differ. Otherwise the requests for a cell are numbered and dealt in turn to
+// those of its holders that are nearest (same process, then same host). Among more than 64 holders
+// that are not told apart by digits of one mesh, the nearest of the 64 that the turn comes to next.
 #ifndef TESSERA_RELAYOUT_MOVES_H_
 #define TESSERA_RELAYOUT_MOVES_H_
 
@@ -22,13 +24,14 @@
 #include "relayout/cell_map.h"
 #include "relayout/digits.h"
 #include "relayout/plan.h"
+#include "relayout/topology.h"
 
 namespace tessera::internal {
 
 class Moves {
  public:
   // Partial axes must be the same on both sides, of equal meshes: terms move as they are.
-  Moves(const Layout& from, const Layout& to, const Shape& shape);
+  Moves(const Layout& from, const Layout& to, const Shape& shape, const Topology& topology);
 
   // See PlanStep.
   std::vector<Pull> pulls(int device_id) const;
@@ -60,17 +63,24 @@ class Moves {
   bool holds_old(int device_id, const Cell& cell) const;
   int64_t holder(const Request& request) const;
   Turn turn_of(const Request& request) const;
+  // The number that deals a request to holders, before it is taken modulo their number.
+  int64_t dealt(const Request& request, int64_t holders) const;
+  int64_t near_holder(const Request& request) const;
+  void classify_links();
   int64_t old_position(const Cell& cell, int64_t replica, int64_t shared) const;
   int64_t new_position(const Cell& cell, int64_t replica, int64_t shared) const;
   int64_t shared_offset(int64_t position) const;
 
   CellMap from_;
   CellMap to_;
+  Topology topology_;
   bool same_mesh_;
   bool own_coordinates_ = false;  // The holder has the coordinates of the device that asks.
   Digits old_replicas_;           // Tell the holders of one old cell apart,
   Digits new_replicas_;           // and those of one new cell,
-  Digits shared_;                 // all with the same of these: untouched on both sides, or terms.
+  // Of each of old_replicas_, where the topology is not flat and its blocks are digits of the mesh.
+  std::vector<LinkClass> replica_links_;
+  Digits shared_;  // all with the same of these: untouched on both sides, or terms.
 };
 
 }  // namespace tessera::internal

@@ -52,7 +52,7 @@ int64_t lower_bound(const RelayoutPlan::Rep& rep) {
   const bool one_mesh = rep.from.mesh() == mesh;
   __int128 most = 0;
   if (rep.reduced.empty()) {
-    const Moves moves(rep.from, rep.goal, rep.shape);
+    const Moves moves(rep.from, rep.goal, rep.shape, rep.topology);
     for (int id : mesh.device_ids()) {
       most = std::max<__int128>(most, moves.received_elements(id));
     }
@@ -67,23 +67,16 @@ int64_t lower_bound(const RelayoutPlan::Rep& rep) {
   return saturated(most * dtype_size(rep.dtype));
 }
 
-int64_t peak(const RelayoutPlan::Rep& rep) {
-  const auto bytes = [&](const std::optional<Box>& box) -> __int128 {
-    return box.has_value() ? static_cast<__int128>(box->num_elements()) * dtype_size(rep.dtype) : 0;
-  };
-  __int128 most = 0;
-  for (int id : all_devices(rep.from.mesh(), rep.to.mesh())) {
-    const std::optional<int64_t> position = rep.from.mesh().position_of_device(id);
-    std::optional<Box> source;
-    if (position.has_value()) source = rep.from.box(rep.shape, *position);
-    most = std::max(most, bytes(source));
-    for (size_t i = 0; i < rep.steps.size(); ++i) {
-      __int128 held = bytes(source) + bytes(rep.steps[i].new_box(id));
-      if (i > 0) held += bytes(rep.steps[i].old_box(id));
-      most = std::max(most, held);
-    }
-  }
-  return saturated(most);
+__int128 bytes_of(const std::optional<Box>& box, DType dtype) {
+  return box.has_value() ? static_cast<__int128>(box->num_elements()) * dtype_size(dtype) : 0;
+}
+
+// What a device holds while step `i` runs: the source, the target, and what is in between.
+__int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id, DType dtype) {
+  __int128 held = bytes_of(steps[0].old_box(device_id), dtype);
+  held += bytes_of(steps[i].new_box(device_id), dtype);
+  if (i > 0) held += bytes_of(steps[i].old_box(device_id), dtype);
+  return held;
 }
 
 // FNV-1a: a fixed function of the text, unlike absl::Hash, which differs from process to process.
@@ -115,15 +108,15 @@ std::string human_bytes(int64_t bytes) {
   return absl::StrCat(number, " ", kUnits[unit]);
 }
 
-std::string step_names(absl::Span<const PlanStep> steps) {
-  if (steps.empty()) return "nothing to do";
-  return absl::StrJoin(steps, ", ", [](std::string* out, const PlanStep& step) {
-    absl::StrAppend(out, step_kind_name(step.kind()));
-    if (!step.axes().empty()) absl::StrAppend(out, "{", absl::StrJoin(step.axes(), ","), "}");
-  });
-}
-
 }  // namespace
+
+bool same_steps(absl::Span<const PlanStep> a, absl::Span<const PlanStep> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const PlanStep& left, const PlanStep& right) {
+                      return left.kind() == right.kind() && left.from() == right.from() &&
+                             left.to() == right.to() && left.shape() == right.shape();
+                    });
+}
 
 int64_t most_received(absl::Span<const PlanStep> steps) {
   if (steps.empty()) return 0;
@@ -132,6 +125,35 @@ int64_t most_received(absl::Span<const PlanStep> steps) {
     most = std::max(most, received_over(steps, id));
   }
   return most;
+}
+
+std::string step_names(absl::Span<const PlanStep> steps) {
+  if (steps.empty()) return "nothing to do";
+  return absl::StrJoin(steps, ", ", [](std::string* out, const PlanStep& step) {
+    absl::StrAppend(out, step_kind_name(step.kind()));
+    if (!step.axes().empty()) absl::StrAppend(out, "{", absl::StrJoin(step.axes(), ","), "}");
+  });
+}
+
+int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
+             absl::Span<const PlanStep> steps) {
+  __int128 most = 0;
+  for (int id : all_devices(from.mesh(), to.mesh())) {
+    const std::optional<int64_t> position = from.mesh().position_of_device(id);
+    if (position.has_value()) {
+      most = std::max(most, bytes_of(from.box(tensor.shape, *position), tensor.dtype));
+    }
+    for (size_t i = 0; i < steps.size(); ++i) {
+      most = std::max(most, held_during(steps, i, id, tensor.dtype));
+    }
+  }
+  return saturated(most);
+}
+
+double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology) {
+  double seconds = 0;
+  for (const PlanStep& step : steps) seconds += seconds_of(traffic_of(step), topology.costs());
+  return seconds;
 }
 
 }  // namespace internal
@@ -157,8 +179,35 @@ int64_t RelayoutPlan::lower_bound_bytes() const {
 }
 
 int64_t RelayoutPlan::peak_bytes() const {
-  return static_cast<int64_t>(internal::once(rep_->peak, [this] { return internal::peak(*rep_); }));
+  return static_cast<int64_t>(internal::once(rep_->peak, [this] {
+    return internal::peak(rep_->from, rep_->to, {rep_->shape, rep_->dtype, rep_->topology},
+                          rep_->steps);
+  }));
 }
+
+int64_t RelayoutPlan::step_peak_bytes(size_t step) const {
+  __int128 most = 0;
+  for (int id : internal::all_devices(rep_->from.mesh(), rep_->to.mesh())) {
+    most = std::max(most, internal::held_during(rep_->steps, step, id, rep_->dtype));
+  }
+  return internal::saturated(most);
+}
+
+absl::Duration RelayoutPlan::predicted_time() const {
+  return absl::Seconds(internal::predicted_seconds(rep_->steps, rep_->topology));
+}
+
+absl::Duration RelayoutPlan::step_predicted_time(size_t step) const {
+  return absl::Seconds(internal::predicted_seconds({rep_->steps[step]}, rep_->topology));
+}
+
+std::vector<Alternative> RelayoutPlan::alternatives() const {
+  if (rep_->steps.empty() || !rep_->alternatives.empty()) return rep_->alternatives;
+  const std::string name = rep_->reduced.empty() ? "direct" : internal::step_names(rep_->steps);
+  return {{name, predicted_time(), max_received_bytes(), peak_bytes(), true}};
+}
+
+const Topology& RelayoutPlan::topology() const { return rep_->topology; }
 
 std::string RelayoutPlan::explain() const {
   const int64_t tensor_bytes = num_elements(rep_->shape) * dtype_size(rep_->dtype);
@@ -172,6 +221,9 @@ std::string RelayoutPlan::explain() const {
   for (size_t i = 0; i < rep_->steps.size(); ++i) {
     const PlanStep& step = rep_->steps[i];
     absl::StrAppend(&text, "  ", i + 1, ". ", step.to_string());
+    if (step.shape() != rep_->shape) {
+      absl::StrAppend(&text, " as ", shape_to_string(step.shape()));
+    }
     const int64_t received = internal::most_received({step});
     if (received == 0) {
       absl::StrAppend(&text, "; local\n");
@@ -200,14 +252,21 @@ std::string RelayoutPlan::to_string() const {
 
 uint64_t RelayoutPlan::hash() const {
   return internal::once(rep_->hash, [this] {
-    return internal::text_hash(absl::StrCat(rep_->from.to_string_with_mesh(), "|", to_string()));
+    std::string text = absl::StrCat(rep_->from.to_string_with_mesh(), "|", to_string());
+    for (const PlanStep& step : rep_->steps) {
+      if (rep_->steps.size() == 1) break;  // Follows from the layouts.
+      absl::StrAppend(&text, "|", step.to_string(), " ", shape_to_string(step.shape()));
+    }
+    if (!(rep_->topology == Topology())) absl::StrAppend(&text, "|", rep_->topology.hash());
+    return internal::text_hash(text);
   });
 }
 
 bool operator==(const RelayoutPlan& a, const RelayoutPlan& b) {
-  // Planning is a function of these; the steps follow.
+  // Planning is a function of these and the cap, which may only choose another of the schedules.
   return a.rep_ == b.rep_ || (a.from() == b.from() && a.to() == b.to() && a.shape() == b.shape() &&
-                              a.dtype() == b.dtype());
+                              a.dtype() == b.dtype() && a.topology() == b.topology() &&
+                              internal::same_steps(a.steps(), b.steps()));
 }
 
 }  // namespace tessera

@@ -14,10 +14,13 @@
 //
 // What holds for every plan:
 //   1. The identity (equivalent layouts, equal partials) has no steps.
-//   2. Without partials there is at most one step, and each device receives exactly the elements
-//      of its new box that its old box lacks, each once: the lower bound.
+//   2. Without partials, where all links between the devices are of one class, there is at most one
+//      step, and each device receives exactly the elements of its new box that its old box lacks,
+//      each once: the lower bound. Where links differ there may be several, each by that rule from
+//      where the one before left the tensor, if the topology's costs make that cheaper.
 //   3. Each step starts from the `to` of the one before; the first from from(), the last ends in
-//      to(): the same layout, or one under which every device holds the same box.
+//      to(): the same layout, or one under which every device holds the same elements in the same
+//      order, perhaps under another shape() of as many elements (see PlanStep).
 //   4. Reductions come before moves where they shrink them, and terms are added in ascending
 //      position of their devices, which is ascending partial index.
 //
@@ -35,16 +38,32 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "layout/layout.h"
+#include "relayout/topology.h"
 
 namespace tessera {
 
-// How to plan. Empty today: every plan is the direct one.
-struct PlanOptions {};
+// How to plan. Equal on all clients that run the plan.
+struct PlanOptions {
+  // The links between the devices: they decide how many batches a plan has, and which holders send.
+  Topology topology;
+  // What peak_bytes() may not exceed. Nothing: no cap.
+  std::optional<int64_t> memory_cap_bytes;
+};
+
+// A way to plan a relayout that was looked at.
+struct Alternative {
+  std::string name;               // "direct", "cheapest", "far_links_first", ..., or its steps.
+  absl::Duration predicted_time;  // By the topology's costs.
+  int64_t received_bytes;         // The most that any device receives.
+  int64_t peak_bytes;
+  bool chosen;
+};
 
 // Moves (the first five) say by pulls() where each element of a new box comes from; reductions by
 // terms() whose terms it adds; expansions are local.
@@ -83,6 +102,11 @@ class PlanStep {
   // terms move as they are, between devices with equal coordinates along the partial axes.
   const Layout& from() const;
   const Layout& to() const;
+  // What the boxes of this step index: the shape of the tensor or, where a move takes several
+  // steps, one of higher rank with the same elements in the same order. A dim of n elements that
+  // digits of sizes 2 and 4 split is [2, 4, n / 8] there, so that layouts between the steps may
+  // hold strided blocks of the tensor. A device's buffer is the same under both.
+  const Shape& shape() const;
   // The mesh axes along which something happens, in mesh order, sub-axes as "x:(2)2"; empty where
   // the meshes differ.
   absl::Span<const std::string> axes() const;
@@ -120,6 +144,7 @@ class PlanStep {
   std::string to_string() const;
 
   struct Rep;  // Internal.
+  const Rep& rep() const { return *rep_; }
   explicit PlanStep(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
 
  private:
@@ -146,13 +171,25 @@ class RelayoutPlan {
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
   // between. O(devices), once.
   int64_t peak_bytes() const;
+  // What of that it holds during one of the steps(). O(devices).
+  int64_t step_peak_bytes(size_t step) const;
+  // What the steps take by the costs of the topology that the plan was made for: a step takes the
+  // latency of the farthest link that it uses, and seconds for each byte that the worst placed
+  // device receives (see Topology). Local copies and the arithmetic of reductions count nothing.
+  absl::Duration predicted_time() const;
+  absl::Duration step_predicted_time(size_t step) const;
+  // What was compared, the one chosen among them, in an order that is the same on every client.
+  // Empty for the identity.
+  std::vector<Alternative> alternatives() const;
+  const Topology& topology() const;
 
   // For a terminal: layouts, one line a step, bytes against the lower bound.
   std::string explain() const;
   // "[x, -] -> [-, x] on {x=2}, i32 [4, 4]: all_to_all{x}".
   std::string to_string() const;
 
-  // The same in every process: what clients compare to see that they mean the same relayout.
+  // Covers what is planned, the steps, and the topology. The same in every process: what clients
+  // compare to see that they mean the same relayout.
   uint64_t hash() const;
   friend bool operator==(const RelayoutPlan& a, const RelayoutPlan& b);
   template <typename H>
@@ -172,7 +209,10 @@ class RelayoutPlan {
 
 // Plans the relayout of a tensor of `shape`. Pure, and the same on every client. InvalidArgument
 // for the error that `to` carries, ranks that differ, a bad shape, and a reduction that the dtype
-// does not have: avg of integers; any but min and max of bool.
+// does not have: avg of integers; any but min and max of bool. InvalidArgument for a device that
+// the topology does not list, too. ResourceExhausted names the need, the cap and the least feasible
+// cap. Moves pull boxes to where they belong, with no staging: source and target together are the
+// least that a move can need, and plans of one batch need no more; batches are not cut into chunks.
 StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to, const Shape& shape,
                                      DType dtype, const PlanOptions& options = {});
 

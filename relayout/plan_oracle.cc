@@ -293,7 +293,7 @@ std::vector<double> assemble(const Layout& layout, const Shape& shape, const Dev
 DeviceValues run_plan(const RelayoutPlan& plan, const DeviceValues& values, std::string* problem) {
   DeviceValues current = values;
   for (const PlanStep& step : plan.steps()) {
-    current = StepRun(step, plan.shape(), current, problem).run();
+    current = StepRun(step, step.shape(), current, problem).run();
   }
   return current;
 }

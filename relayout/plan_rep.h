@@ -14,6 +14,7 @@
 #include "layout/layout.h"
 #include "relayout/digits.h"
 #include "relayout/plan.h"
+#include "relayout/plan_step.h"
 
 namespace tessera {
 
@@ -30,6 +31,8 @@ struct RelayoutPlan::Rep {
   Shape shape;
   DType dtype;
   std::vector<PlanStep> steps;
+  Topology topology;
+  std::vector<Alternative> alternatives;  // Empty where only one plan was looked at.
 
   // A number that is computed once.
   struct Lazy {
@@ -46,6 +49,13 @@ namespace internal {
 
 // The most bytes that any device receives over all steps.
 int64_t most_received(absl::Span<const PlanStep> steps);
+// See RelayoutPlan::peak_bytes(), for these steps from `from` to `to`.
+int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
+             absl::Span<const PlanStep> steps);
+// See RelayoutPlan::predicted_time().
+double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology);
+// "reduce_scatter{x}, all_gather{y}".
+std::string step_names(absl::Span<const PlanStep> steps);
 
 }  // namespace internal
 }  // namespace tessera

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "relayout/cell_map.h"
+#include "relayout/components.h"
 #include "relayout/moves.h"
 
 namespace tessera {
@@ -25,12 +26,17 @@ using internal::Parts;
 
 struct PlanStep::Rep {
   Rep(StepKind kind, const Layout& from, const Layout& to, const internal::Tensor& tensor)
-      : kind(kind), from(from, tensor.shape), to(to, tensor.shape), dtype(tensor.dtype) {}
+      : kind(kind),
+        from(from, tensor.shape),
+        to(to, tensor.shape),
+        dtype(tensor.dtype),
+        topology(tensor.topology) {}
 
   StepKind kind;
   CellMap from;
   CellMap to;
   DType dtype;
+  Topology topology;
   ReduceOp op = ReduceOp::kSum;
   std::vector<std::string> axes;
   int64_t group_size = 1;
@@ -50,6 +56,13 @@ struct PlanStep::Rep {
   std::vector<int64_t> members(int64_t position) const;
   int64_t new_elements(int64_t position) const;
   const std::vector<int>* component(int device_id) const;
+  // See internal::traffic_of().
+  internal::Traffic traffic() const;
+  internal::Traffic reduction_traffic() const;
+  internal::Traffic pulled_traffic() const;
+  int64_t from_bytes(int64_t position) const {
+    return from.layout().box(from.shape(), position).num_elements() * dtype_size(dtype);
+  }
 };
 
 namespace {
@@ -120,9 +133,77 @@ const std::vector<int>* PlanStep::Rep::component(int device_id) const {
   return found == component_of_device.end() ? nullptr : &components[found->second];
 }
 
+internal::Traffic PlanStep::Rep::traffic() const {
+  if (kind == StepKind::kExpand || kind == StepKind::kSlice) return {};
+  if (is_reduction()) return reduction_traffic();
+  const Shape& shape = to.shape();
+  const std::optional<LinkClass> flat = topology.only_link();
+  internal::Traffic result;
+  if (!flat.has_value()) {
+    const auto view = internal::DigitView::create(from.layout(), to.layout(), shape, topology);
+    if (view.has_value()) {
+      const internal::Scheduler::Sizes sizes{from_bytes(0), 0};
+      return internal::Scheduler(view->components(), sizes, topology.costs()).direct_traffic();
+    }
+    constexpr int64_t kMostRowsMade = 1024;
+    if (to.layout().mesh().size() <= kMostRowsMade) return pulled_traffic();
+  }
+  int64_t most = 0;
+  for (int64_t position = 0; position < to.layout().mesh().size(); ++position) {
+    most = std::max(most, moves->received_elements(to.device(position)));
+  }
+  const LinkClass link = flat.value_or(LinkClass::kNetwork);
+  result.bytes[static_cast<int>(link)] = most * dtype_size(dtype);
+  return result;
+}
+
+// Each device meets all of its group, which has the product of the digits of near links near by.
+internal::Traffic PlanStep::Rep::reduction_traffic() const {
+  const Mesh& mesh = from.layout().mesh();
+  const std::optional<LinkClass> flat = topology.only_link();
+  int64_t within[kNumLinkClasses] = {1, 1, 1};
+  for (const internal::Digit& digit : internal::cut_at_blocks(group_digits, topology)) {
+    const LinkClass link = flat.has_value() ? *flat : link_of_digit(mesh, digit, topology);
+    for (int reach = static_cast<int>(link); reach < kNumLinkClasses; ++reach) {
+      within[reach] *= digit.size;
+    }
+  }
+  // All-reduce: the other terms of a chunk, and then the other chunks.
+  const bool chunks = kind == StepKind::kAllReduce;
+  const int64_t elements = new_elements(0);
+  const __int128 from_each = static_cast<__int128>(dtype_size(dtype)) *
+                             (chunks ? 2 * chunk_elements(elements, group_size, 0) : elements);
+  internal::Traffic result;
+  int64_t nearer = 1;
+  for (int link = 0; link < kNumLinkClasses; ++link) {
+    result.bytes[link] = internal::saturated(from_each * (within[link] - nearer));
+    nearer = within[link];
+  }
+  return result;
+}
+
+// The worst device's bytes, row by row.
+internal::Traffic PlanStep::Rep::pulled_traffic() const {
+  internal::Traffic worst;
+  double worst_seconds = 0;
+  for (int id : to.layout().mesh().device_ids()) {
+    internal::Traffic traffic;
+    for (const Pull& pull : moves->pulls(id)) {
+      if (pull.source_device == id) continue;
+      traffic.bytes[static_cast<int>(topology.link(id, pull.source_device))] +=
+          pull.box.num_elements() * dtype_size(dtype);
+    }
+    const double seconds = internal::seconds_of(traffic, topology.costs());
+    if (seconds > worst_seconds) worst = traffic;
+    worst_seconds = std::max(worst_seconds, seconds);
+  }
+  return worst;
+}
+
 StepKind PlanStep::kind() const { return rep_->kind; }
 const Layout& PlanStep::from() const { return rep_->from.layout(); }
 const Layout& PlanStep::to() const { return rep_->to.layout(); }
+const Shape& PlanStep::shape() const { return rep_->to.shape(); }
 absl::Span<const std::string> PlanStep::axes() const { return rep_->axes; }
 int64_t PlanStep::group_size() const { return rep_->group_size; }
 ReduceOp PlanStep::op() const { return rep_->op; }
@@ -326,7 +407,7 @@ int64_t num_devices(const Mesh& a, const Mesh& b) {
 PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
   auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExchange, from, to, tensor);
   rep->op = from.partial_op();
-  rep->moves.emplace(from, to, tensor.shape);
+  rep->moves.emplace(from, to, tensor.shape, tensor.topology);
   if (from.mesh() == to.mesh()) {
     const Difference change = difference(from, to);
     rep->kind = kind_of_move(*rep->moves, &change);
@@ -365,6 +446,8 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added
   }
   return PlanStep(std::move(rep));
 }
+
+Traffic traffic_of(const PlanStep& step) { return step.rep().traffic(); }
 
 int64_t saturated(__int128 value) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();

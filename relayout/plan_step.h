@@ -11,13 +11,17 @@
 #include "layout/layout.h"
 #include "relayout/digits.h"
 #include "relayout/plan.h"
+#include "relayout/schedule.h"
+#include "relayout/topology.h"
 
 namespace tessera::internal {
 
-// What the steps of one plan have in common.
+// What the steps of one plan have in common: the tensor, under its own shape or a view of it (see
+// DigitView), and the links between the devices.
 struct Tensor {
   Shape shape;
   DType dtype;
+  Topology topology;
 };
 
 // A move between layouts with the same partial axes, called by what it turns out to be.
@@ -29,6 +33,11 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
 // The expansion along `added`, partial axes of `to` (on the same mesh) that `from` does not have.
 PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added,
                         const Tensor& tensor);
+
+// What the device receives that takes longest, by the links it comes over. Exact where all links
+// are of one class, in moves that have a DigitView, in reductions along axes that processes and
+// hosts cut at digits, and on at most 1,024 devices; else all bytes count as the farthest link's.
+Traffic traffic_of(const PlanStep& step);
 
 // Within int64, or its largest value: bytes are reported, never used as sizes of memory.
 int64_t saturated(__int128 value);

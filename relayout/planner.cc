@@ -6,16 +6,19 @@
 // go (reduced) and those that come (added). The order is: slice, reduce, move, expand; without
 // partials one move is all.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/math.h"
 #include "base/reduce_op.h"
+#include "relayout/components.h"
 #include "relayout/digits.h"
 #include "relayout/plan.h"
 #include "relayout/plan_rep.h"
 #include "relayout/plan_step.h"
+#include "relayout/schedule.h"
 
 namespace tessera {
 namespace internal {
@@ -78,14 +81,35 @@ Layout goal_before_expansion(const Layout& from, const Layout& to, const Partial
   return make_layout(to.mesh(), dims, partials.kept, to.partial_op());
 }
 
+// What was chosen, and out of what.
+struct Choice {
+  std::vector<PlanStep> steps;
+  std::vector<Alternative> alternatives;
+  int64_t least_peak;  // Of all ways; only known where there is a cap.
+};
+
 class Planner {
  public:
-  Planner(const Layout& from, const Layout& goal, const Partials& partials, const Tensor& tensor)
-      : from_(from), goal_(goal), partials_(partials), tensor_(tensor) {}
+  Planner(const Layout& from, const Layout& goal, const Partials& partials, const Tensor& tensor,
+          std::optional<int64_t> memory_cap_bytes)
+      : from_(from), goal_(goal), partials_(partials), tensor_(tensor), cap_(memory_cap_bytes) {}
 
-  // The steps from `from` to `goal`: of the ways to reduce, the one with the fewest bytes.
-  std::vector<PlanStep> steps() const {
-    if (partials_.reduced.empty()) return moves(from_);
+  // The steps from `from` to `goal`. Of the ways to reduce, one that keeps the cap if there is any;
+  // of these the one with the fewest bytes or, where links differ, the fastest.
+  Choice choose() const {
+    std::vector<Alternative> alternatives;
+    if (partials_.reduced.empty()) {
+      Choice choice{moves(from_, &alternatives), {}, 0};
+      choice.alternatives = std::move(alternatives);
+      if (cap_.has_value()) choice.least_peak = peak(from_, goal_, tensor_, choice.steps);
+      return choice;
+    }
+    return best_of(ways());
+  }
+
+ private:
+  // The ways to reduce and then move. Never empty.
+  std::vector<std::vector<PlanStep>> ways() const {
     std::vector<std::vector<PlanStep>> ways;
     if (!goal_splits_reduced()) ways.push_back(by_all_reduce());
     const Parts left = not_placed();
@@ -99,14 +123,63 @@ class Planner {
         if (!refines || dim == longest) ways.push_back(by_scatter(left, dim));
       }
     }
-    return fewest_bytes(std::move(ways));
+    TESSERA_CHECK(!ways.empty(), "a scalar is reduced everywhere, anything else can be scattered");
+    return ways;
   }
 
- private:
-  // One move to the goal, unless everything is there.
-  std::vector<PlanStep> moves(const Layout& current) const {
+  // To the goal, unless everything is there: in one batch or, where links differ, in those that the
+  // scheduler finds cheapest. `alternatives`, where given, gets the schedules compared.
+  std::vector<PlanStep> moves(const Layout& current,
+                              std::vector<Alternative>* alternatives = nullptr) const {
     if (current == goal_ || equivalent(current, goal_, tensor_.shape)) return {};
+    if (!tensor_.topology.only_link().has_value()) {
+      const std::optional<DigitView> view =
+          DigitView::create(current, goal_, tensor_.shape, tensor_.topology);
+      if (view.has_value() && view->components().size() > 1) {
+        return scheduled(*view, current, alternatives);
+      }
+    }
     return {make_move(current, goal_, tensor_)};
+  }
+
+  std::vector<PlanStep> scheduled(const DigitView& view, const Layout& current,
+                                  std::vector<Alternative>* alternatives) const {
+    const bool is_source = current == from_;
+    const Scheduler::Sizes sizes{first_bytes(current), is_source ? 0 : first_bytes(from_)};
+    const Scheduler scheduler(view.components(), sizes, tensor_.topology.costs());
+    const Schedule direct = scheduler.direct();
+    // Where not even the direct batch keeps the cap nothing does.
+    const Schedule cheapest = scheduler.cheapest(cap_).value_or(direct);
+    if (alternatives != nullptr) {
+      const std::pair<const char*, Schedule> named[] = {
+          {"direct", direct},
+          {"far_links_first", scheduler.far_links_first()},
+          {"near_links_first", scheduler.near_links_first()},
+          {"cheapest", cheapest}};
+      bool chosen = false;
+      for (const auto& [name, schedule] : named) {
+        const bool same = !chosen && schedule.batches == cheapest.batches;
+        chosen |= same;
+        if (same || schedule.batches != cheapest.batches) {
+          alternatives->push_back({name, absl::Seconds(schedule.seconds), schedule.received_bytes,
+                                   schedule.peak_bytes, same});
+        }
+      }
+    }
+    if (cheapest.batches.size() == 1) return {make_move(current, goal_, tensor_)};
+    const Tensor viewed{view.shape(), tensor_.dtype, tensor_.topology};
+    std::vector<PlanStep> steps;
+    Batch done = 0;
+    for (const Batch batch : cheapest.batches) {
+      steps.push_back(make_move(view.layout(done), view.layout(done | batch), viewed));
+      done |= batch;
+    }
+    return steps;
+  }
+
+  // No device holds more than the first: shard 0 of every dim is the largest.
+  int64_t first_bytes(const Layout& layout) const {
+    return layout.box(tensor_.shape, 0).num_elements() * dtype_size(tensor_.dtype);
   }
 
   // Slices to what the goal needs of each term, adds them everywhere, moves the sum.
@@ -135,20 +208,32 @@ class Planner {
     return steps;
   }
 
-  // The first of those that receive least.
-  static std::vector<PlanStep> fewest_bytes(std::vector<std::vector<PlanStep>> ways) {
-    TESSERA_CHECK(!ways.empty(), "a scalar is reduced everywhere, anything else can be scattered");
-    if (ways.size() == 1) return std::move(ways[0]);
-    size_t best = 0;
-    int64_t least = most_received(ways[0]);
-    for (size_t i = 1; i < ways.size(); ++i) {
-      const int64_t received = most_received(ways[i]);
-      if (received < least) {
-        best = i;
-        least = received;
-      }
+  Choice best_of(std::vector<std::vector<PlanStep>> ways) const {
+    const bool flat = tensor_.topology.only_link().has_value();
+    Choice choice{{}, {}, 0};
+    if (ways.size() == 1 && !cap_.has_value()) {
+      choice.steps = std::move(ways[0]);
+      return choice;
     }
-    return std::move(ways[best]);
+    size_t best = 0;
+    std::vector<bool> fits;
+    for (size_t i = 0; i < ways.size(); ++i) {
+      const absl::Duration time = absl::Seconds(predicted_seconds(ways[i], tensor_.topology));
+      const int64_t way_peak = cap_.has_value() ? peak(from_, goal_, tensor_, ways[i]) : 0;
+      fits.push_back(!cap_.has_value() || way_peak <= *cap_);
+      choice.alternatives.push_back(
+          {step_names(ways[i]), time, most_received(ways[i]), way_peak, false});
+      choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
+      if (i == 0) continue;
+      const Alternative& one = choice.alternatives[i];
+      const Alternative& other = choice.alternatives[best];
+      const bool cheaper = flat ? one.received_bytes < other.received_bytes
+                                : one.predicted_time < other.predicted_time;
+      if (fits[i] && (!fits[best] || cheaper)) best = i;
+    }
+    choice.alternatives[best].chosen = true;
+    choice.steps = std::move(ways[best]);
+    return choice;
   }
 
   bool goal_splits_reduced() const {
@@ -228,7 +313,27 @@ class Planner {
   const Layout& goal_;
   const Partials& partials_;
   const Tensor& tensor_;
+  std::optional<int64_t> cap_;
 };
+
+Status validate_devices(const Mesh& mesh, const Topology& topology) {
+  if (!topology.num_devices().has_value()) return absl::OkStatus();
+  for (int id : mesh.device_ids()) {
+    if (id < *topology.num_devices()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mesh ", axes_to_string(mesh.axes()), " has device ", id, ", the topology lists ",
+        *topology.num_devices(), " devices; give it one with all devices of the mesh"));
+  }
+  return absl::OkStatus();
+}
+
+Status validate_cap(const RelayoutPlan& plan, const Choice& choice, int64_t cap) {
+  if (plan.steps().empty() || plan.peak_bytes() <= cap) return absl::OkStatus();
+  const int64_t least = std::max(choice.least_peak, int64_t{0});
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "relayout ", plan.to_string(), " needs ", plan.peak_bytes(),
+      " bytes on a device, the memory cap is ", cap, " bytes; the least feasible cap is ", least));
+}
 
 Status validate(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
   if (from.rank() != to.rank()) {
@@ -257,22 +362,31 @@ Status validate(const Layout& from, const Layout& to, const Shape& shape, DType 
 }  // namespace internal
 
 StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const Shape& shape,
-                                     DType dtype, const PlanOptions&) {
+                                     DType dtype, const PlanOptions& options) {
   TESSERA_RETURN_IF_ERROR(to_or);
   const Layout& to = *to_or;
   TESSERA_RETURN_IF_ERROR(internal::validate(from, to, shape, dtype));
+  TESSERA_RETURN_IF_ERROR(internal::validate_devices(from.mesh(), options.topology));
+  TESSERA_RETURN_IF_ERROR(internal::validate_devices(to.mesh(), options.topology));
   auto rep = std::make_shared<RelayoutPlan::Rep>(from, to, shape, dtype);
+  rep->topology = options.topology;
   if (from == to || equivalent(from, to, shape)) return RelayoutPlan(std::move(rep));
 
   const internal::Partials partials = internal::split_partials(from, to);
-  const internal::Tensor tensor{shape, dtype};
+  const internal::Tensor tensor{shape, dtype, options.topology};
   rep->goal = internal::goal_before_expansion(from, to, partials);
   rep->reduced = partials.reduced;
-  rep->steps = internal::Planner(from, rep->goal, partials, tensor).steps();
+  std::optional<int64_t> cap = options.memory_cap_bytes;
+  internal::Choice choice = internal::Planner(from, rep->goal, partials, tensor, cap).choose();
+  rep->steps = std::move(choice.steps);
+  rep->alternatives = std::move(choice.alternatives);
   if (!partials.added.empty()) {
     rep->steps.push_back(internal::make_expansion(rep->goal, to, partials.added, tensor));
+    choice.least_peak = std::max(choice.least_peak, internal::peak(from, to, tensor, rep->steps));
   }
-  return RelayoutPlan(std::move(rep));
+  RelayoutPlan plan(std::move(rep));
+  if (cap.has_value()) TESSERA_RETURN_IF_ERROR(internal::validate_cap(plan, choice, *cap));
+  return plan;
 }
 
 }  // namespace tessera

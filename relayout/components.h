@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DigitView: a relayout as moves of prime digits between places, and its independent components.
+// Internal to relayout/.
+//
+//   [(node,gpu), -] -> [gpu, node] on {node=2, gpu=2}, shape [8, 8]
+//
+//     view of the shape   [2, 2, 2]  [2, 4]       a place for each digit, and what is left
+//     places of dim 0      A  B                   A holds node, then gpu
+//     places of dim 1                 C           B holds gpu, then nothing; C nothing, then node
+//
+// A place is a digit of the index along a dim, a digit one of the position in the mesh; a layout
+// says which digit stands in which place. Where both layouts cut all dims and axes at borders of
+// one divisor chain and all sizes divide, the tensor can be seen under a shape with one dim a
+// place: the same elements in the same order. Under that view every choice of digits for places is
+// a Layout, also those that hold strided blocks of the tensor, so that digits can move in any
+// order.
+//
+// Digits that take each other's places form a component: a path or a cycle. Components move
+// independently of each other, in one batch or in several; each multiplies what a device holds by
+// grows / shrinks, and a device already holds 1 / kept_divisor of what it needs (0: nothing of it):
+//
+//   slice      replicated -> place         shrinks by p      kept 1
+//   gather     place -> replicated         grows by p        kept 1/p
+//   move       place -> free place         size stays        kept 1/p
+//   longer paths, replacements, cycles                       kept 0, on the worst placed device
+//
+// The same holds within a process and within a host, with only the digits counted that tell
+// processes, or hosts, apart: the nearest holder of an element differs from the device that asks
+// only in digits that both layouts' places force to differ.
+#ifndef TESSERA_RELAYOUT_COMPONENTS_H_
+#define TESSERA_RELAYOUT_COMPONENTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/shape.h"
+#include "layout/layout.h"
+#include "relayout/digits.h"
+#include "relayout/topology.h"
+
+namespace tessera::internal {
+
+// How near data is: on the device itself, in its process, on its host.
+inline constexpr int kNumReaches = 3;
+
+struct Component {
+  int64_t grows = 1;
+  int64_t shrinks = 1;
+  // A device finds 1 / kept_divisor[reach] of what it needs within that reach; 0: nothing.
+  int64_t kept_divisor[kNumReaches] = {1, 1, 1};
+  std::vector<int> places;
+  std::string name;  // "x:(2)2: 0 -> 1", for messages and tests.
+};
+
+class DigitView {
+ public:
+  // Nothing where the meshes or partial axes differ, borders do not align, or sizes do not divide:
+  // such relayouts are one batch. Digits are prime, and cut where processes and hosts begin as far
+  // as the borders allow. O(digits^2), and O(devices) a digit for a topology of listed devices.
+  static std::optional<DigitView> create(const Layout& from, const Layout& to, const Shape& shape,
+                                         const Topology& topology);
+
+  const std::vector<Component>& components() const { return components_; }
+  // The shape with a dim for each place. As many elements, in the same order.
+  const Shape& shape() const { return view_shape_; }
+  // Where the tensor is once the components in the mask have moved, under shape(). A component is
+  // moved by the bits of its index in components().
+  Layout layout(uint64_t done) const;
+
+ private:
+  struct Place {
+    int dim;
+    int64_t size;
+    int old_digit;  // Index into digits_, or kNone.
+    int new_digit;
+  };
+  static constexpr int kNone = -1;
+
+  explicit DigitView(const Layout& from) : from_(from) {}
+  void find_components(const std::vector<LinkClass>& links);
+  void add_place(Component& component, const Place& place,
+                 const std::vector<LinkClass>& links) const;
+
+  Layout from_;
+  Parts digits_;  // Of all axes, in mesh order.
+  std::vector<Place> places_;
+  std::vector<int> component_of_place_;  // kNone: the place keeps its digit.
+  std::vector<Component> components_;
+  Shape view_shape_;
+  std::vector<int> view_dim_of_place_;
+};
+
+// The same number in finer digits: cut where blocks of a topology's processes and hosts begin.
+Digits cut_at_blocks(const Digits& digits, const Topology& topology);
+// The farthest link between positions that differ only in this digit.
+LinkClass link_of_digit(const Mesh& mesh, const Digit& digit, const Topology& topology);
+// `a * b` where 0 means "nothing kept": absorbing.
+inline int64_t joint_divisor(int64_t a, int64_t b) { return a * b; }
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_RELAYOUT_COMPONENTS_H_

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Links and their costs.
+#include "relayout/topology.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
+Status validate(LinkClass link, const LinkCost& cost) {
+  const std::pair<absl::string_view, double> numbers[] = {
+      {"latency", cost.latency_s}, {"seconds per byte", cost.seconds_per_byte}};
+  for (const auto& [name, number] : numbers) {
+    if (std::isfinite(number) && number >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the ", name, " of ", link_class_name(link),
+                                                   " links is ", number,
+                                                   "; give a finite number of at least 0"));
+  }
+  return absl::OkStatus();
+}
+
+Status validate(const LinkCosts& costs) {
+  TESSERA_RETURN_IF_ERROR(validate(LinkClass::kProcess, costs.process));
+  TESSERA_RETURN_IF_ERROR(validate(LinkClass::kHost, costs.host));
+  return validate(LinkClass::kNetwork, costs.network);
+}
+
+std::string cost_text(LinkClass link, const LinkCost& cost) {
+  return absl::StrFormat("%s %g s + %g s/B", link_class_name(link), cost.latency_s,
+                         cost.seconds_per_byte);
+}
+
+bool all_equal(const std::vector<int>& values) {
+  for (int value : values) {
+    if (value != values[0]) return false;
+  }
+  return true;
+}
+
+bool all_different(const std::vector<int>& values) {
+  return absl::flat_hash_set<int>(values.begin(), values.end()).size() == values.size();
+}
+
+// FNV-1a over whole numbers: absl::Hash differs from process to process.
+class StableHash {
+ public:
+  void add(uint64_t number) {
+    for (int i = 0; i < 8; ++i) hash_ = (hash_ ^ (number >> (8 * i) & 0xff)) * 1099511628211u;
+  }
+  void add(const LinkCost& cost) {
+    add(bits(cost.latency_s));
+    add(bits(cost.seconds_per_byte));
+  }
+  void add(const std::vector<int>& values) {
+    add(values.size());
+    for (int value : values) add(static_cast<uint64_t>(value));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  static uint64_t bits(double number) {
+    number += 0.0;  // -0 and 0 are equal.
+    uint64_t result;
+    std::memcpy(&result, &number, sizeof(result));
+    return result;
+  }
+
+  uint64_t hash_ = 14695981039346656037u;
+};
+
+}  // namespace
+
+absl::string_view link_class_name(LinkClass link) {
+  switch (link) {
+    case LinkClass::kProcess:
+      return "process";
+    case LinkClass::kHost:
+      return "host";
+    case LinkClass::kNetwork:
+      return "network";
+  }
+  return "unknown";
+}
+
+struct Topology::Rep {
+  LinkCosts costs;
+  // uniform(): kAll means that there is only one.
+  int64_t devices_per_process = 1;
+  int64_t devices_per_host = kAll;
+  // of_devices().
+  bool listed = false;
+  std::vector<int> process_of;
+  std::vector<int> host_of;
+
+  std::optional<LinkClass> only_link() const {
+    if (!listed) {
+      if (devices_per_process == kAll) return LinkClass::kProcess;
+      if (devices_per_host == 1) return LinkClass::kNetwork;
+      if (devices_per_process == 1 && devices_per_host == kAll) return LinkClass::kHost;
+      return std::nullopt;
+    }
+    if (process_of.empty() || all_equal(process_of)) return LinkClass::kProcess;
+    if (all_different(host_of)) return LinkClass::kNetwork;
+    if (all_equal(host_of) && all_different(process_of)) return LinkClass::kHost;
+    return std::nullopt;
+  }
+  std::optional<LinkClass> only;  // only_link(), found once.
+};
+
+Topology::Topology() {
+  static const auto* const kDefault = [] {
+    auto rep = std::make_shared<Rep>();
+    rep->only = rep->only_link();
+    return new std::shared_ptr<const Rep>(std::move(rep));
+  }();
+  rep_ = *kDefault;
+}
+
+StatusOr<Topology> Topology::uniform(int64_t devices_per_process, int64_t devices_per_host,
+                                     const LinkCosts& costs) {
+  TESSERA_RETURN_IF_ERROR(validate(costs));
+  if (devices_per_process < 1 || devices_per_host < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a topology has ", devices_per_process,
+                                                   " devices a process and ", devices_per_host,
+                                                   " a host; give at least 1 of each"));
+  }
+  if (devices_per_host % devices_per_process != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a topology has ", devices_per_process, " devices a process and ", devices_per_host,
+        " a host; a host holds whole processes, give a multiple of ", devices_per_process));
+  }
+  auto rep = std::make_shared<Rep>();
+  rep->costs = costs;
+  rep->devices_per_process = devices_per_process;
+  rep->devices_per_host = devices_per_host;
+  rep->only = rep->only_link();
+  return Topology(std::move(rep));
+}
+
+StatusOr<Topology> Topology::of_devices(std::vector<int> process_of, std::vector<int> host_of,
+                                        const LinkCosts& costs) {
+  TESSERA_RETURN_IF_ERROR(validate(costs));
+  if (process_of.size() != host_of.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("a topology has the processes of ",
+                                                   process_of.size(), " devices and the hosts of ",
+                                                   host_of.size(), "; give both of each device"));
+  }
+  absl::flat_hash_map<int, int> host_of_process;
+  for (size_t device = 0; device < process_of.size(); ++device) {
+    const int host = host_of_process.try_emplace(process_of[device], host_of[device]).first->second;
+    if (host == host_of[device]) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("process ", process_of[device], " of the topology is on hosts ", host, " and ",
+                     host_of[device], " (device ", device, "); a process is on one host"));
+  }
+  auto rep = std::make_shared<Rep>();
+  rep->costs = costs;
+  rep->listed = true;
+  rep->process_of = std::move(process_of);
+  rep->host_of = std::move(host_of);
+  rep->only = rep->only_link();
+  return Topology(std::move(rep));
+}
+
+LinkClass Topology::link(int device_a, int device_b) const {
+  if (device_a == device_b) return LinkClass::kProcess;
+  if (rep_->listed) {
+    const int known = static_cast<int>(rep_->process_of.size());
+    if (device_a >= known || device_b >= known) return LinkClass::kNetwork;
+    if (rep_->process_of[device_a] == rep_->process_of[device_b]) return LinkClass::kProcess;
+    return rep_->host_of[device_a] == rep_->host_of[device_b] ? LinkClass::kHost
+                                                              : LinkClass::kNetwork;
+  }
+  const auto share = [&](int64_t size) { return device_a / size == device_b / size; };
+  if (share(rep_->devices_per_process)) return LinkClass::kProcess;
+  return share(rep_->devices_per_host) ? LinkClass::kHost : LinkClass::kNetwork;
+}
+
+LinkCost Topology::cost(LinkClass link) const {
+  switch (link) {
+    case LinkClass::kProcess:
+      return rep_->costs.process;
+    case LinkClass::kHost:
+      return rep_->costs.host;
+    case LinkClass::kNetwork:
+      break;
+  }
+  return rep_->costs.network;
+}
+
+const LinkCosts& Topology::costs() const { return rep_->costs; }
+
+std::optional<int64_t> Topology::num_devices() const {
+  if (!rep_->listed) return std::nullopt;
+  return static_cast<int64_t>(rep_->process_of.size());
+}
+
+std::optional<LinkClass> Topology::only_link() const { return rep_->only; }
+
+std::pair<int64_t, int64_t> Topology::block_sizes() const {
+  if (rep_->listed) return {1, 1};
+  return {rep_->devices_per_process, rep_->devices_per_host};
+}
+
+std::string Topology::to_string() const {
+  const auto list = [](const std::vector<int>& values) { return absl::StrJoin(values, ","); };
+  std::string text;
+  if (rep_->listed) {
+    absl::StrAppend(&text, "processes ", list(rep_->process_of), ", hosts ", list(rep_->host_of));
+  } else {
+    absl::StrAppend(&text, rep_->devices_per_process,
+                    rep_->devices_per_process == 1 ? " device" : " devices", " a process, ");
+    if (rep_->devices_per_host == kAll) {
+      absl::StrAppend(&text, "one host");
+    } else {
+      absl::StrAppend(&text, rep_->devices_per_host, " a host");
+    }
+  }
+  absl::StrAppend(&text, "; ", cost_text(LinkClass::kProcess, rep_->costs.process), ", ",
+                  cost_text(LinkClass::kHost, rep_->costs.host), ", ",
+                  cost_text(LinkClass::kNetwork, rep_->costs.network));
+  return text;
+}
+
+uint64_t Topology::hash() const {
+  StableHash hash;
+  hash.add(rep_->listed ? 1 : 0);
+  hash.add(static_cast<uint64_t>(rep_->devices_per_process));
+  hash.add(static_cast<uint64_t>(rep_->devices_per_host));
+  hash.add(rep_->process_of);
+  hash.add(rep_->host_of);
+  hash.add(rep_->costs.process);
+  hash.add(rep_->costs.host);
+  hash.add(rep_->costs.network);
+  return hash.value();
+}
+
+bool operator==(const Topology& a, const Topology& b) {
+  return a.rep_ == b.rep_ ||
+         (a.rep_->listed == b.rep_->listed && a.rep_->costs == b.rep_->costs &&
+          a.rep_->devices_per_process == b.rep_->devices_per_process &&
+          a.rep_->devices_per_host == b.rep_->devices_per_host &&
+          a.rep_->process_of == b.rep_->process_of && a.rep_->host_of == b.rep_->host_of);
+}
+
+}  // namespace tessera
