@@ -109,6 +109,23 @@ Traffic Scheduler::traffic(const Effect& batch, int64_t out_bytes) {
   return result;
 }
 
+// What a batch takes for each byte of its result: the inner loop of cheapest() has one product.
+LinkCost Scheduler::rate_of(const Effect& batch) const {
+  const auto kept = [&](int reach) {
+    if (reach == kNumReaches) return 1.0;
+    return batch.kept_divisor[reach] == 0 ? 0
+                                          : 1.0 / static_cast<double>(batch.kept_divisor[reach]);
+  };
+  LinkCost rate{0, 0};
+  for (int link = 0; link < kNumLinkClasses; ++link) {
+    const double share = kept(link + 1) - kept(link);
+    if (share == 0) continue;
+    rate.latency_s = cost_of(costs_, link).latency_s;
+    rate.seconds_per_byte += share * cost_of(costs_, link).seconds_per_byte;
+  }
+  return rate;
+}
+
 Schedule Scheduler::evaluate(const std::vector<Batch>& batches) const {
   Schedule schedule;
   schedule.batches = batches;
@@ -145,14 +162,15 @@ Traffic Scheduler::direct_traffic() const {
 std::optional<Schedule> Scheduler::cheapest(std::optional<int64_t> memory_cap_bytes) const {
   const size_t num_sets = size_t{1} << groups_.size();
   std::vector<Batch> members(num_sets, 0);
-  std::vector<Effect> effects(num_sets);
+  std::vector<LinkCost> rates(num_sets);
   std::vector<int64_t> bytes(num_sets);
   for (size_t set = 0; set < num_sets; ++set) {
     for (size_t i = 0; i < groups_.size(); ++i) {
       if ((set >> i & 1) != 0) members[set] |= groups_[i];
     }
-    effects[set] = effect_of(members[set]);
-    bytes[set] = bytes_after(effects[set]);
+    const Effect effect = effect_of(members[set]);
+    bytes[set] = bytes_after(effect);
+    rates[set] = rate_of(effect);
   }
   struct Best {
     double seconds = std::numeric_limits<double>::infinity();
@@ -171,8 +189,8 @@ std::optional<Schedule> Scheduler::cheapest(std::optional<int64_t> memory_cap_by
           beside + bytes[before] + bytes[done] > *memory_cap_bytes) {
         continue;
       }
-      const double seconds =
-          best[before].seconds + seconds_of(traffic(effects[last], bytes[done]), costs_);
+      const double seconds = best[before].seconds + rates[last].latency_s +
+                             rates[last].seconds_per_byte * static_cast<double>(bytes[done]);
       const int batches = best[before].batches + 1;
       const bool fewer = batches < best[done].batches && !clearly_less(best[done].seconds, seconds);
       if (clearly_less(seconds, best[done].seconds) || fewer) {

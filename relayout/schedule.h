@@ -88,6 +88,7 @@ class Scheduler {
   Effect effect_of(Batch batch) const;
   int64_t bytes_after(const Effect& done) const;
   static Traffic traffic(const Effect& batch, int64_t out_bytes);
+  LinkCost rate_of(const Effect& batch) const;
   void make_groups();
   std::vector<Batch> batches_by_reach() const;
 

@@ -66,6 +66,7 @@ STEPS = [
         "tests under the thread sanitizer, but for the layers without threads",
         "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/...",
     ),
+    Step("fuzz", "a bounded run of each fuzzer, clang", "bazel test --config=fuzz //fuzz/..."),
     Step(
         "examples",
         "the main job, as a user starts it",

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the fuzzers share: how a target reads its bytes, and how it fails.
+//
+// Each target is one LLVMFuzzerTestOneInput. It is built in two ways (fuzz/BUILD):
+//   --config=fuzz   with libFuzzer, ASan and UBSan: a bounded number of new inputs, from the
+//   corpus; otherwise       with replay_main.cc, any compiler: the inputs of the corpus, once each,
+//   so that
+//                   whatever a fuzzer found once stays found.
+#ifndef TESSERA_FUZZ_FUZZ_H_
+#define TESSERA_FUZZ_FUZZ_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/check.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace tessera::fuzz {
+
+// Fails the target, so that libFuzzer keeps the input, with what the input meant.
+inline void require(bool holds, const std::string& subject) {
+  TESSERA_CHECK(holds, subject.c_str());
+}
+
+// Reads small numbers from the front; an input that is used up goes on as zeros.
+class ByteReader {
+ public:
+  ByteReader(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  // In [0, count). Requires 1 <= count <= 256.
+  int below(int count) {
+    if (size_ == 0) return 0;
+    --size_;
+    return *data_++ % count;
+  }
+  bool coin() { return below(2) == 1; }
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+};
+
+}  // namespace tessera::fuzz
+
+#endif  // TESSERA_FUZZ_FUZZ_H_
