@@ -32,6 +32,8 @@ const Shape kShape = {64, 64};
 // The high-water mark of this client's memory over one relayout.
 StatusOr<int64_t> peak_of(Client& client, const Layout& from, const Layout& to) {
   ArenaPool& pool = client.runtime()->pool();
+  // The barrier has passed, but its tensors may not be gone yet.
+  TESSERA_RETURN_IF_ERROR(client.sync_devices());
   TESSERA_REQUIRE(pool.live_bytes() == 0, "of an earlier tensor: ", pool.live_bytes());
   const DTensor source = iota<float>(kShape, from);
   TESSERA_RETURN_IF_ERROR(source.await());
