@@ -1,13 +1,14 @@
 """How a fuzz target becomes a test."""
 
-def fuzz_test(name, deps, runs = 20000):
-    """A test of NAME.cc on corpus/NAME without its "_fuzz".
+def fuzz_test(name, srcs, deps, runs = 20000):
+    """A test of a fuzz target on corpus/NAME without its "_fuzz".
 
     With --config=fuzz libFuzzer makes `runs` inputs from the corpus, by a fixed seed; otherwise the
     inputs of the corpus run once each (fuzz.h).
 
     Args:
-      name: of the test and its source, ending in "_fuzz".
+      name: of the test, ending in "_fuzz".
+      srcs: the target.
       deps: what the source includes, besides fuzz.h.
       runs: how many inputs; a count and not a time, so that a run can be repeated.
     """
@@ -15,7 +16,7 @@ def fuzz_test(name, deps, runs = 20000):
     native.cc_test(
         name = name,
         size = "medium",
-        srcs = [name + ".cc"],
+        srcs = srcs,
         args = [
             "-runs=%d" % runs,
             "-seed=1",
