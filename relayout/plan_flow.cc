@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/format.h"
+#include "base/shape.h"
 #include "layout/svg.h"
 
 namespace tessera {
@@ -21,25 +22,6 @@ std::vector<int> devices_of(const Layout& from, const Layout& to) {
   std::set<int> devices(from.mesh().device_ids().begin(), from.mesh().device_ids().end());
   devices.insert(to.mesh().device_ids().begin(), to.mesh().device_ids().end());
   return {devices.begin(), devices.end()};
-}
-
-double step_seconds(const PlanStep& step, DType dtype, const Topology& topology) {
-  struct Cost {
-    double latency_s = 0;
-    double bytes_s = 0;
-  };
-  std::map<int, Cost> costs;
-  for (const Flow& flow : flows_of(step, dtype)) {
-    const LinkCost link = topology.cost(topology.link(flow.source_device, flow.device));
-    Cost& cost = costs[flow.device];
-    cost.latency_s = std::max(cost.latency_s, link.latency_s);
-    cost.bytes_s += static_cast<double>(flow.bytes) * link.seconds_per_byte;
-  }
-  double seconds = 0;
-  for (const auto& [device, cost] : costs) {
-    seconds = std::max(seconds, cost.latency_s + cost.bytes_s);
-  }
-  return seconds;
 }
 
 constexpr double kBoxHeight = 36;
@@ -82,8 +64,8 @@ void draw_device(const Column& column, double y, int device, absl::string_view f
   if (!second.empty()) svg->text(middle, y + 26, second);
 }
 
-void draw_flows(const std::vector<Flow>& flows, const std::vector<int>& devices,
-                const Column& left, const Column& right, double top, SvgWriter* svg) {
+void draw_flows(const std::vector<Flow>& flows, const std::vector<int>& devices, const Column& left,
+                const Column& right, double top, SvgWriter* svg) {
   const auto row = [&](int device) {
     return static_cast<double>(std::lower_bound(devices.begin(), devices.end(), device) -
                                devices.begin());
@@ -96,9 +78,9 @@ void draw_flows(const std::vector<Flow>& flows, const std::vector<int>& devices,
     const double from_y = top + row(flow.source_device) * kRowHeight + kBoxHeight / 2;
     const double to_y = top + row(flow.device) * kRowHeight + kBoxHeight / 2;
     const double share = static_cast<double>(flow.bytes) / static_cast<double>(most);
-    svg->arrow({from_x, from_y, right.x, to_y, 0.8 + 2.2 * share},
-               absl::StrCat(flow.source_device, " -> ", flow.device, ": ",
-                            format_bytes(flow.bytes)));
+    svg->arrow(
+        {from_x, from_y, right.x, to_y, 0.8 + 2.2 * share},
+        absl::StrCat(flow.source_device, " -> ", flow.device, ": ", format_bytes(flow.bytes)));
     // Off the middle, where the arrows of a pair cross.
     labels.push_back({from_x + 0.3 * kArrowsWidth, from_y + 0.3 * (to_y - from_y)});
   }
@@ -162,12 +144,6 @@ std::vector<Flow> flows_of(const PlanStep& step, DType dtype) {
   return flows;
 }
 
-double seconds_of(const RelayoutPlan& plan, const Topology& topology) {
-  double seconds = 0;
-  for (const PlanStep& step : plan.steps()) seconds += step_seconds(step, plan.dtype(), topology);
-  return seconds;
-}
-
 StatusOr<std::string> plan_svg(const RelayoutPlan& plan) {
   const int64_t devices = std::max(plan.from().mesh().size(), plan.to().mesh().size());
   if (devices > kMaxPlanPictureDevices) {
@@ -181,7 +157,10 @@ StatusOr<std::string> plan_svg(const RelayoutPlan& plan) {
   double top = 40;
   int number = 0;
   for (const PlanStep& step : plan.steps()) {
-    const std::string title = absl::StrCat(++number, ". ", step.to_string());
+    std::string title = absl::StrCat(++number, ". ", step.to_string());
+    if (step.shape() != plan.shape()) {
+      absl::StrAppend(&title, " as ", shape_to_string(step.shape()));
+    }
     top = draw_step(step, plan.dtype(), title, top, &svg);
   }
   return svg.finish();

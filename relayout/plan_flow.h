@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data flow of a plan: who receives how many bytes from whom in each step; as numbers, as
-// seconds under a topology, and as a picture.
+// The data flow of a plan: who receives how many bytes from whom in each step; as numbers and
+// as a picture.
 //
 //   [x, -] -> [-, x] on {x=2}, f32 [4, 4]      0 -> 1  16 bytes     1 -> 0  16 bytes
 //
@@ -17,7 +17,6 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "relayout/plan.h"
-#include "relayout/topology.h"
 
 namespace tessera {
 
@@ -38,10 +37,6 @@ struct Flow {
 // up to step.received_bytes(device); a reduction's are equal shares of that from each other term.
 // `dtype` is the plan's.
 std::vector<Flow> flows_of(const PlanStep& step, DType dtype);
-
-// The alpha-beta time of a plan, its steps one after the other: of a step, the most over devices of
-// the latency of its farthest link plus the bytes over each link times its seconds per byte.
-double seconds_of(const RelayoutPlan& plan, const Topology& topology);
 
 // An SVG 1.1 document: for each step the devices before it on the left and after it on the right,
 // with the boxes that they hold, and an arrow for each flow. InvalidArgument for more than

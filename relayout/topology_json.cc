@@ -37,7 +37,7 @@ class SyntaxCheck : public nlohmann::json_sax<json> {
   }
   bool key(string_t& name) override {
     if (fields_.back().insert(name).second) return true;
-    problem_ = absl::StrCat("field ", quoted(name), " is given twice; give it once");
+    problem_ = absl::StrCat("field ", tessera::quoted(name), " is given twice; give it once");
     return false;
   }
   bool end_object() override {
@@ -48,7 +48,7 @@ class SyntaxCheck : public nlohmann::json_sax<json> {
   bool end_array() override { return true; }
   bool parse_error(std::size_t place, const std::string& token,
                    const nlohmann::detail::exception&) override {
-    problem_ = absl::StrCat("is no JSON at character ", place, ", at ", quoted(token),
+    problem_ = absl::StrCat("is no JSON at character ", place, ", at ", tessera::quoted(token),
                             "; expected an object as in tools/topologies/h100.json");
     return false;
   }
@@ -67,8 +67,8 @@ class Fields {
   bool has(const char* name) const { return object_.contains(name); }
 
   Status refuse(const char* name, absl::string_view what) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat("topology ", file_, ": ", quoted(absl::StrCat(prefix_, name)), " ", what));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "topology ", file_, ": ", tessera::quoted(absl::StrCat(prefix_, name)), " ", what));
   }
 
   // "is VALUE; give WHAT", or "is missing; give WHAT".
@@ -142,8 +142,8 @@ class Fields {
 };
 
 StatusOr<LinkCost> read_cost(const Fields& links, const char* name) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const Fields link, links.object(name, "an object with \"latency_s\" and \"bytes_per_s\""));
+  TESSERA_ASSIGN_OR_RETURN(const Fields link,
+                           links.object(name, "an object with \"latency_s\" and \"bytes_per_s\""));
   TESSERA_RETURN_IF_ERROR(link.only({"latency_s", "bytes_per_s"}));
   TESSERA_ASSIGN_OR_RETURN(const double latency_s, link.number("latency_s", true));
   TESSERA_ASSIGN_OR_RETURN(const double bytes_per_s, link.number("bytes_per_s", false));
@@ -176,8 +176,9 @@ StatusOr<Topology> read_devices(const Fields& root, const LinkCosts& costs) {
   }
   for (const char* name : {"devices_per_process", "devices_per_host"}) {
     if (!root.has(name)) continue;
-    return root.refuse(name, "stands beside \"process_of\" or \"host_of\"; give numbers a process "
-                             "and a host, or lists, not both");
+    return root.refuse(name,
+                       "stands beside \"process_of\" or \"host_of\"; give numbers a process "
+                       "and a host, or lists, not both");
   }
   TESSERA_ASSIGN_OR_RETURN(std::vector<int> process_of, root.ids("process_of"));
   TESSERA_ASSIGN_OR_RETURN(std::vector<int> host_of, root.ids("host_of"));

@@ -70,8 +70,7 @@ const RefusedCase kRefused[] = {
      "\"links.host\" is 7; give an object with \"latency_s\" and \"bytes_per_s\""},
     {"latency_is_negative", "1e-6", "-1",
      "\"links.process.latency_s\" is -1; give a number of at least 0"},
-    {"rate_is_zero", "2e9", "0",
-     "\"links.host.bytes_per_s\" is 0; give a number greater than 0"},
+    {"rate_is_zero", "2e9", "0", "\"links.host.bytes_per_s\" is 0; give a number greater than 0"},
     {"rate_is_denormal", "2e9", "1e-310",
      "\"links.host.bytes_per_s\" is 1e-310; give a number whose inverse is finite"},
     {"rate_is_text", "2e9", "\"fast\"", "\"links.host.bytes_per_s\" is \"fast\"; give a number"},
@@ -96,8 +95,8 @@ TEST(TopologyJsonTest, RefusesWithFileFieldAndExpectation) {
   EXPECT_THAT(parse_topology("[]", "a.json"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("topology a.json: is no JSON object")));
-  EXPECT_THAT(parse_topology("", "a.json"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("topology a.json: is no JSON")));
+  EXPECT_THAT(parse_topology("", "a.json"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("topology a.json: is no JSON")));
 }
 
 }  // namespace
