@@ -1,14 +1,14 @@
 """How a fuzz target becomes a test."""
 
 def fuzz_test(name, srcs, deps, runs = 20000):
-    """A test on corpus/NAME without its "_fuzz".
+    """A test of a fuzz target on corpus/NAME without its "_fuzz".
 
     With --config=fuzz libFuzzer makes `runs` inputs from the corpus, by a fixed seed; otherwise the
     inputs of the corpus run once each (fuzz.h).
 
     Args:
       name: of the test, ending in "_fuzz".
-      srcs: its sources.
+      srcs: the target.
       deps: what the source includes, besides fuzz.h.
       runs: how many inputs; a count and not a time, so that a run can be repeated.
     """

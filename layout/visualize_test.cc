@@ -77,6 +77,15 @@ R"([x] sum{y} on {x=2, y=2}, shape [4]
     | sum(0; 1) | sum(2; 3) |
     +-----------+-----------+
 )"},
+    {"in_docs_relayout_md", "{batch=2, model=2, term=2}", "[batch, model] sum{term}", {5, 4},
+R"([batch, model] sum{term} on {batch=2, model=2, term=2}, shape [5, 4]
+             0:2         2:4
+        +-----------+-----------+
+    0:3 | sum(0; 1) | sum(2; 3) |
+        +-----------+-----------+
+    3:5 | sum(4; 5) | sum(6; 7) |
+        +-----------+-----------+
+)"},
     {"more_shards_than_elements", "{x=4}", "[x]", {2},
 R"([x] on {x=4}, shape [2]
       0:1   1:2

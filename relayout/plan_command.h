@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tools/plan does, without its flags and files: texts in, a report and a picture out.
+#ifndef TESSERA_RELAYOUT_PLAN_COMMAND_H_
+#define TESSERA_RELAYOUT_PLAN_COMMAND_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+
+namespace tessera {
+
+// The texts that the command line gives.
+struct PlanCommand {
+  std::string mesh;     // "{node=2, gpu=4}"
+  std::string mesh_to;  // Empty: the same mesh.
+  std::string from;     // "[(node,gpu)]"
+  std::string to;       // "[-]"
+  std::string shape;    // "268435456", "1024,512"; empty for rank 0.
+  std::string dtype;    // "f32"
+  // The name and the content of the topology file; without one: one host, a process a device.
+  std::string topology_file;
+  std::optional<std::string> topology_json;
+  std::optional<int64_t> memory_cap_bytes;
+};
+
+struct PlanReport {
+  std::string text;  // Lines, for a terminal.
+  std::string svg;   // The data flow; empty unless asked for.
+};
+
+enum class PlanPicture : uint8_t { kNone, kSvg };
+
+// InvalidArgument names the flag ("--from: ...") or the topology file and its field; also the
+// errors of plan_relayout() and plan_svg().
+StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture);
+
+}  // namespace tessera
+
+#endif  // TESSERA_RELAYOUT_PLAN_COMMAND_H_

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The data flow of a plan: who receives how many bytes from whom in each step; as numbers and
+// as a picture.
+//
+//   [x, -] -> [-, x] on {x=2}, f32 [4, 4]      0 -> 1  16 bytes     1 -> 0  16 bytes
+//
+// Found from the rows of all devices, and from nothing else that the planner thought: O(devices *
+// rows). For tools and tests; the planner does not use it.
+#ifndef TESSERA_RELAYOUT_PLAN_FLOW_H_
+#define TESSERA_RELAYOUT_PLAN_FLOW_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "relayout/plan.h"
+
+namespace tessera {
+
+// Bounds what a picture can hold and still be read.
+inline constexpr int64_t kMaxPlanPictureDevices = 64;
+
+struct Flow {
+  int source_device;
+  int device;
+  int64_t bytes;
+
+  friend bool operator==(const Flow& a, const Flow& b) {
+    return a.source_device == b.source_device && a.device == b.device && a.bytes == b.bytes;
+  }
+};
+
+// The flows between different devices, ascending by device, then source. Those into a device sum
+// up to step.received_bytes(device); a reduction's are equal shares of that from each other term.
+// `dtype` is the plan's.
+std::vector<Flow> flows_of(const PlanStep& step, DType dtype);
+
+// An SVG 1.1 document: for each step the devices before it on the left and after it on the right,
+// with the boxes that they hold, and an arrow for each flow. InvalidArgument for more than
+// kMaxPlanPictureDevices devices.
+StatusOr<std::string> plan_svg(const RelayoutPlan& plan);
+
+}  // namespace tessera
+
+#endif  // TESSERA_RELAYOUT_PLAN_FLOW_H_

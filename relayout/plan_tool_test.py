@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program behind tools/plan: output, exit codes, files, and pictures that are XML."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+PLAN, SVG_SAMPLES, TOPOLOGIES = (pathlib.Path(argument) for argument in sys.argv[1:4])
+GATHER = ["--mesh={node=2, gpu=4}", "--from=[(node,gpu)]", "--to=[-]", "--shape=1048576"]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def plan(*flags):
+    return subprocess.run([PLAN, *flags], capture_output=True, text=True, check=False)
+
+
+class PlanToolTest(unittest.TestCase):
+    def test_the_shipped_topologies_are_read(self):
+        files = sorted(TOPOLOGIES.parent.glob("*.json"))
+        self.assertEqual([file.name for file in files], ["h100.json", "one_host.json"])
+        for file in files:
+            result = plan(*GATHER, f"--topology={file}")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(f"topology {file}: ", result.stdout)
+            self.assertIn("chosen", result.stdout)
+            self.assertIn("lower bound is 3.5 MiB", result.stdout)
+
+    def test_refusals_name_the_flag_and_exit_with_2(self):
+        rows = [
+            (GATHER[1:], "plan: --mesh is missing"),
+            (GATHER[:1] + GATHER[2:], "plan: --from is missing"),
+            ([*GATHER, "[-]"], 'plan: "[-]" is no flag'),
+            ([*GATHER, "--dtype=f31"], "plan: --dtype: "),
+            ([*GATHER, "--topology=" + tempfile.gettempdir()], "cannot be read; give a file"),
+        ]
+        for flags, message in rows:
+            result = plan(*flags)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), flags)
+            self.assertIn(message, result.stderr)
+
+    def test_a_file_that_is_missing_and_a_cap_that_is_too_low_exit_with_1(self):
+        for flag, message in [
+            ("--topology=/nowhere.json", "plan: topology /nowhere.json cannot be opened"),
+            ("--memory_cap=1000", "1000"),
+            ("--svg=/nowhere/plan.svg", "plan: --svg: /nowhere/plan.svg cannot be written"),
+        ]:
+            result = plan(*GATHER, flag)
+            self.assertEqual((result.returncode, result.stdout), (1, ""), flag)
+            self.assertIn(message, result.stderr)
+
+    def test_the_picture_of_a_plan_has_an_arrow_for_each_flow(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "plan.svg"
+            result = plan(*GATHER, f"--svg={file}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            root = xml.etree.ElementTree.parse(file).getroot()
+        self.assertEqual(root.tag, SVG + "svg")
+        self.assertEqual(len(root.findall(f".//{SVG}line")), 8 * 7)
+        texts = [text.text for text in root.iter(SVG + "text")]
+        self.assertEqual(texts.count("receives 7 x 512 KiB"), 8)
+
+    def test_pictures_of_layouts_are_xml(self):
+        result = subprocess.run([SVG_SAMPLES], capture_output=True, text=True, check=True)
+        pictures = result.stdout.split("\0")[:-1]
+        self.assertGreater(len(pictures), 5)
+        for picture in pictures:
+            self.assertEqual(xml.etree.ElementTree.fromstring(picture).tag, SVG + "svg")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The JSON form of a Topology, for machines that are not there (tools/plan).
+//
+//   {
+//     "description": "free text, ignored",
+//     "devices_per_process": 1,        the first form: blocks of devices; or lists, one entry a
+//     "devices_per_host": 4,           device: "process_of": [0, 0, 1, 1], "host_of": [0, 0, 0, 0]
+//     "links": {
+//       "process": {"latency_s": 2e-6, "bytes_per_s": 300e9},
+//       "host": {"latency_s": 12e-6, "bytes_per_s": 300e9},
+//       "network": {"latency_s": 30e-6, "bytes_per_s": 50e9}
+//     }
+//   }
+//
+// Every field but "description" is required in one of the two forms, and no other is read: a
+// misspelt field is an error and never a default.
+#ifndef TESSERA_RELAYOUT_TOPOLOGY_JSON_H_
+#define TESSERA_RELAYOUT_TOPOLOGY_JSON_H_
+
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+#include "relayout/topology.h"
+
+namespace tessera {
+
+// Reads `text`; `file` names it in messages. InvalidArgument with the file, the field and what is
+// expected there, as in
+//   topology h100.json: "links.host.bytes_per_s" is "fast"; give a number greater than 0
+StatusOr<Topology> parse_topology(absl::string_view text, absl::string_view file);
+
+}  // namespace tessera
+
+#endif  // TESSERA_RELAYOUT_TOPOLOGY_JSON_H_
