@@ -64,7 +64,8 @@ STEPS = [
     Step(
         "tsan",
         "tests under the thread sanitizer, but for the layers without threads",
-        "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/...",
+        "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
+        "-//fuzz/... -//benchmarks/...",
     ),
     Step("fuzz", "a bounded run of each fuzzer, clang", "bazel test --config=fuzz //fuzz/..."),
     Step(
