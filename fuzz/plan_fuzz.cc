@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Any request for a plan: bytes become a mesh of at most 3 axes and 16 devices, two layouts with
-// sub-axes and partials, perhaps another mesh for the second, and a shape. The plan is run by the
-// oracle's simulated devices, which checks each of its promises, and compared with the dense value.
+// sub-axes and partials, perhaps another mesh for the second, a shape, and perhaps a topology and a
+// memory cap. The plan is run by the oracle's simulated devices, which check each of its promises,
+// and compared with the dense value.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "fuzz/fuzz.h"
 #include "layout/layout.h"
 #include "relayout/plan.h"
 #include "relayout/plan_oracle.h"
+#include "relayout/topology.h"
 
 namespace tessera {
 namespace {
@@ -81,6 +85,63 @@ void check_texts(const RelayoutPlan& plan, const RelayoutPlan& again) {
   require(text == again.to_string() && plan.explain() == again.explain(), text);
 }
 
+// Links that differ by up to 1000 times, so that plans of several batches win.
+PlanOptions read_options(ByteReader& bytes) {
+  const auto cost = [&] {
+    constexpr double kPowers[] = {1, 10, 100, 1000};
+    return LinkCost{1e-6 * bytes.below(4), 1e-9 * kPowers[bytes.below(4)]};
+  };
+  const LinkCosts costs = {cost(), cost(), cost()};
+  const int64_t per_process = 1 + bytes.below(2);
+  const int64_t per_host = per_process * (1 + bytes.below(8));
+  PlanOptions options;
+  options.topology = *Topology::uniform(per_process, per_host, costs);
+  if (bytes.coin()) options.memory_cap_bytes = int64_t{8} << bytes.below(10);
+  return options;
+}
+
+void check_choice(const RelayoutPlan& plan, const PlanOptions& options) {
+  const std::string text = plan.to_string();
+  const int64_t cap = options.memory_cap_bytes.value_or(std::numeric_limits<int64_t>::max());
+  // A tensor that stays where it is may already be above the cap.
+  require(plan.steps().empty() || plan.peak_bytes() <= cap,
+          absl::StrCat(text, ": above the cap ", cap));
+  require(plan.max_received_bytes() >= plan.lower_bound_bytes(), text);
+  int chosen = 0;
+  for (const Alternative& alternative : plan.alternatives()) {
+    chosen += alternative.chosen;
+    // Where all links are alike the planner goes by bytes, whatever their rounding takes.
+    if (alternative.peak_bytes > cap || plan.topology().only_link().has_value()) continue;
+    // What is predicted of the same steps in another way may differ in the last digits.
+    require(plan.predicted_time() <= alternative.predicted_time + absl::Nanoseconds(1),
+            absl::StrCat(text, " under ", plan.topology().to_string(), ": ", alternative.name,
+                         " is faster, ", absl::FormatDuration(alternative.predicted_time),
+                         " against ", absl::FormatDuration(plan.predicted_time())));
+  }
+  require(chosen == (plan.steps().empty() ? 0 : 1), absl::StrCat(text, ": ", chosen, " chosen"));
+}
+
+// The plan under any topology and cap: it means the same, and keeps what it promises.
+void check_with_options(const Layout& from, const Layout& to, const Shape& shape,
+                        const PlanOptions& options) {
+  const StatusOr<RelayoutPlan> plan = plan_relayout(from, to, shape, DType::kFloat64, options);
+  if (!plan.ok()) {
+    require(options.memory_cap_bytes.has_value() &&
+                plan.status().code() == absl::StatusCode::kResourceExhausted,
+            plan.status().ToString());
+    return;
+  }
+  check_texts(*plan, *plan_relayout(from, to, shape, DType::kFloat64, options));
+  check_choice(*plan, options);
+  const testing::DeviceValues values = testing::deal(
+      from, shape, [](int64_t flat, int64_t term) { return flat * 7 % 31 + 100 * term; });
+  std::string problem;
+  const std::vector<double> expected = testing::assemble(from, shape, values, &problem);
+  const testing::DeviceValues result = testing::run_plan(*plan, values, &problem);
+  const bool equal = testing::assemble(to, shape, result, &problem) == expected;
+  require(problem.empty() && equal, absl::StrCat(plan->to_string(), ": ", problem));
+}
+
 }  // namespace
 }  // namespace tessera
 
@@ -106,5 +167,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const std::string problem = testing::check_relayout(from, to, shape).problem;
   require(problem.empty(), absl::StrCat(plan->to_string(), ": ", problem));
+  if (bytes.coin()) check_with_options(from, to, shape, read_options(bytes));
   return 0;
 }
