@@ -122,8 +122,11 @@ struct alignas(64) GroupBlock {
   // int32_t device_ids[num_members] follows.
 };
 
+// States go kEmpty -> kClaimedBy + client -> kReady, or kAbandoned where that client was lost on
+// the way. All who look for a group agree on the state of each slot before they look at the next
+// one.
 struct GroupSlot {
-  enum : uint32_t { kEmpty, kClaimed, kReady };
+  enum : uint32_t { kEmpty, kReady, kAbandoned, kClaimedBy };
   std::atomic<uint32_t> state;
   uint64_t key;
   uint64_t block_offset;  // from the start of the region

@@ -64,6 +64,20 @@ bool same_devices(GroupBlock* block, const std::vector<GroupMember>& members) {
   return true;
 }
 
+// Waits until the slot is ready, or abandoned because its maker is lost. The loss of another client
+// says nothing of this slot: to go on to the next one would make a second block of one group.
+uint32_t settled_state(const HostLink& link, GroupSlot& slot) {
+  while (true) {
+    uint32_t state = slot.state.load(std::memory_order_acquire);
+    if (state < GroupSlot::kClaimedBy) return state;
+    const bool lost = !link.client_status(static_cast<int>(state - GroupSlot::kClaimedBy)).ok();
+    if (lost && slot.state.compare_exchange_strong(state, GroupSlot::kAbandoned)) {
+      return GroupSlot::kAbandoned;
+    }
+    sched_yield();
+  }
+}
+
 }  // namespace
 
 uint64_t stable_hash(absl::string_view bytes, uint64_t seed) {
@@ -91,23 +105,17 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
   // same group at once meet at the same slot.
   for (int i = 0; i < kMaxGroups; ++i) {
     GroupSlot& slot = slots[(key + i) % kMaxGroups];
-    uint32_t state = slot.state.load(std::memory_order_acquire);
-    if (state == GroupSlot::kEmpty &&
-        slot.state.compare_exchange_strong(state, GroupSlot::kClaimed)) {
+    uint32_t claimed = GroupSlot::kClaimedBy + static_cast<uint32_t>(link.client_id());
+    uint32_t empty = GroupSlot::kEmpty;
+    if (slot.state.compare_exchange_strong(empty, claimed)) {
       GroupBlock* block = make_block(region, header, result.members_, num_records);
       slot.key = key;
       slot.block_offset = block == nullptr ? 0 : reinterpret_cast<std::byte*>(block) - region;
-      slot.state.store(GroupSlot::kReady, std::memory_order_release);
-      state = GroupSlot::kReady;
+      // Fails where the others have declared this client lost in the meantime.
+      slot.state.compare_exchange_strong(claimed, GroupSlot::kReady);
     }
-    while (state == GroupSlot::kClaimed && !link.any_lost()) {
-      sched_yield();
-      state = slot.state.load(std::memory_order_acquire);
-    }
-    if (state != GroupSlot::kReady || slot.key != key || slot.block_offset == 0) {
-      if (slot.key == key) break;  // its maker found the region full, or died while making it
-      continue;
-    }
+    if (settled_state(link, slot) != GroupSlot::kReady || slot.key != key) continue;
+    if (slot.block_offset == 0) break;  // its maker found the region full
     auto* block = reinterpret_cast<GroupBlock*>(region + slot.block_offset);
     if (!same_devices(block, result.members_)) continue;
     result.block_offset_ = slot.block_offset;

@@ -3,6 +3,7 @@
 // Rendezvous by itself: who passes, who gets which verdict, and what the next operation sees.
 #include "collectives/host/rendezvous.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -76,6 +77,68 @@ class RendezvousTest : public ::testing::Test {
   std::unique_ptr<HostLink> link_;
   std::unique_ptr<Rendezvous> group_;
 };
+
+// Three clients of one device each, and the table of the groups that client 0 leads.
+class GroupTableTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<std::thread> threads;
+    for (int c = 0; c < 3; ++c) {
+      threads.emplace_back([this, c] {
+        auto link = HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
+                                     absl::Now() + absl::Seconds(10));
+        if (link.ok()) links_[c] = *std::move(link);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& link : links_) ASSERT_NE(link, nullptr);
+  }
+  // The group of clients 0 and 1, as one of them opens it.
+  uint64_t open(int client) {
+    const StatusOr<Rendezvous> opened =
+        Rendezvous::open(*links_[client], {{0, 0, 0}, {1, 1, 0}}, kRecords, /*salt=*/0);
+    EXPECT_THAT(opened.status(), IsOk());
+    return opened.ok() ? opened->block_offset() : 0;
+  }
+  // The slot of the only group.
+  GroupSlot& slot() {
+    std::byte* region = links_[0]->control(0);
+    auto* header = reinterpret_cast<ControlHeader*>(region);
+    auto* slots = reinterpret_cast<GroupSlot*>(region + header->slots_offset);
+    return *std::find_if(slots, slots + kMaxGroups,
+                         [](const GroupSlot& one) { return one.state != GroupSlot::kEmpty; });
+  }
+
+  testing::TestDeadline deadline_{absl::Seconds(30), "rendezvous_test"};
+  testing::FakeJob job_{std::vector<int>(3, 1)};
+  std::unique_ptr<HostLink> links_[3];
+};
+
+TEST_F(GroupTableTest, AClaimedSlotIsWaitedForThoughAnotherClientIsLost) {
+  const uint64_t block = open(0);
+  slot().state = GroupSlot::kClaimedBy + 0;
+  links_[1]->report_lost(2, absl::UnavailableError("client 2 is lost"));
+  std::atomic<uint64_t> found = 0;
+  std::thread other([&] { found = open(1); });
+  // Time enough to go wrong; it cannot go right before the slot is ready.
+  for (int i = 0; i < 1000 && found == 0; ++i) std::this_thread::yield();
+  EXPECT_EQ(found, 0u);
+  slot().state = GroupSlot::kReady;
+  other.join();
+  EXPECT_EQ(found, block);
+}
+
+TEST_F(GroupTableTest, ASlotWhoseMakerIsLostIsAbandonedByAll) {
+  const uint64_t block = open(0);
+  GroupSlot& first = slot();
+  first.state = GroupSlot::kClaimedBy + 2;
+  links_[1]->report_lost(2, absl::UnavailableError("client 2 is lost"));
+  const uint64_t next = open(1);
+  EXPECT_NE(next, block);
+  EXPECT_EQ(first.state, uint32_t{GroupSlot::kAbandoned});
+  // Client 0 has not heard of the loss yet.
+  EXPECT_EQ(open(0), next);
+}
 
 // facts/barrier.md: double_arrival_does_not_count.
 TEST_F(RendezvousTest, ArrivingTwiceCountsOnce) {
