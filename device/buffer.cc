@@ -14,6 +14,20 @@ StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(ArenaPool& pool, int64_t size
   return buffer;
 }
 
+std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<ArenaPool> pool, int64_t size_bytes) {
+  std::shared_ptr<Buffer> buffer(new Buffer());
+  buffer->deferred_pool_ = std::move(pool);
+  buffer->size_bytes_ = size_bytes;
+  return buffer;
+}
+
+Status Buffer::take_memory() {
+  if (deferred_pool_ == nullptr) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(block_, deferred_pool_->allocate(static_cast<uint64_t>(size_bytes_)));
+  deferred_pool_ = nullptr;
+  return absl::OkStatus();
+}
+
 std::shared_ptr<Buffer> Buffer::failed(Status error) {
   std::shared_ptr<Buffer> buffer(new Buffer());
   buffer->ready_.set(std::move(error));

@@ -5,6 +5,9 @@
 // A Buffer is made with the op that will fill it, written by that op on the device's stream, and
 // immutable from then on; ready() carries the op's error to whoever reads the buffer. Shared as
 // shared_ptr<const Buffer>; thread-safe once ready.
+//
+// A deferred buffer gets its memory when the stream comes to its op, so that the intermediate
+// results of a queue of ops are not all there at once.
 #ifndef TESSERA_DEVICE_BUFFER_H_
 #define TESSERA_DEVICE_BUFFER_H_
 
@@ -22,9 +25,16 @@ class Buffer {
  public:
   // ResourceExhausted if the pool cannot give the memory.
   static StatusOr<std::shared_ptr<Buffer>> allocate(ArenaPool& pool, int64_t size_bytes);
+  // A buffer that gets its memory by take_memory().
+  static std::shared_ptr<Buffer> deferred(std::shared_ptr<ArenaPool> pool, int64_t size_bytes);
   // A buffer without memory that failed before it was made.
   static std::shared_ptr<Buffer> failed(Status error);
 
+  // Takes the memory of a deferred buffer; the op that fills it calls this, from one thread, before
+  // it asks for mutable_data(). Nothing where the memory is there. ResourceExhausted as allocate().
+  Status take_memory();
+
+  // Null as long as there is no memory.
   const std::byte* data() const { return block_.data(); }
   // For the op that fills the buffer, before it sets ready().
   std::byte* mutable_data() { return block_.data(); }
@@ -37,6 +47,7 @@ class Buffer {
  private:
   Buffer() = default;
 
+  std::shared_ptr<ArenaPool> deferred_pool_;  // Until the memory is taken.
   ArenaPool::Block block_;
   int64_t size_bytes_ = 0;
   Completion ready_;

@@ -21,8 +21,9 @@ using Buffers = std::map<int, std::shared_ptr<const Buffer>>;
 void enqueue_local(Runtime& runtime, const DeviceStep& row, DType dtype, const std::string& label,
                    std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
   // The program that holds `row` may be dropped from the cache while the task waits: copy it.
-  runtime.stream(row.ordinal).enqueue(label, [row, dtype, in, out]() -> Status {
+  runtime.stream(row.ordinal).enqueue(label, [row, dtype, label, in, out]() -> Status {
     Status status = in == nullptr ? absl::OkStatus() : in->ready().wait();
+    if (status.ok()) status = with_context(out->take_memory(), label);
     if (status.ok()) {
       if (row.fill.has_value()) {
         internal::fill_identity(dtype, *row.fill, out->mutable_data(), row.new_box->num_elements());
@@ -38,42 +39,38 @@ void enqueue_local(Runtime& runtime, const DeviceStep& row, DType dtype, const s
 }
 
 void enqueue_collective(const DeviceStep& row, const std::string& label,
-                        std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out,
-                        const Status& error) {
+                        std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
   CollectiveCall call = row.call;
   call.label = label;
-  call.error = error;
-  if (in != nullptr) call.in = in->data();
-  if (out != nullptr) call.out = out->mutable_data();
   call.in_buffer = std::move(in);
   call.out_buffer = std::move(out);
   row.group->start(row.position, std::move(call));
 }
 
-// Runs one step of one device: from what it holds to what it holds next (null: nothing).
+// Runs one step of one device: from what it holds to what it holds next (null: nothing). The
+// output gets its memory when the stream comes to the step: by then the steps before the last one
+// have let go of theirs, so that the device never holds more than RelayoutPlan::peak_bytes().
 std::shared_ptr<const Buffer> run_row(Runtime& runtime, const DeviceStep& row, DType dtype,
                                       const std::string& label,
                                       const std::shared_ptr<const Buffer>& in) {
   if (row.keeps_buffer) return in;
   if (row.group == nullptr && !row.new_box.has_value()) return nullptr;
   std::shared_ptr<Buffer> out;
-  Status error;
   if (row.new_box.has_value()) {
-    StatusOr<std::shared_ptr<Buffer>> buffer =
-        Buffer::allocate(runtime.pool(), row.new_box->num_elements() * dtype_size(dtype));
-    // The others wait for this device: it takes part with its error.
-    if (!buffer.ok()) error = buffer.status();
-    out = buffer.ok() ? *std::move(buffer) : Buffer::failed(error);
+    out = Buffer::deferred(runtime.shared_pool(), row.new_box->num_elements() * dtype_size(dtype));
   }
   if (row.group != nullptr) {
-    enqueue_collective(row, label, in, out, error);
-  } else if (error.ok()) {
+    enqueue_collective(row, label, in, out);
+  } else {
     enqueue_local(runtime, row, dtype, label, in, out);
   }
   return out;
 }
 
-StatusOr<TensorRep> start_relayout(const TensorRep& from, LayoutArg to) {
+// `tensor` is let go of before the first step may end: where it was the last reference, the source
+// is gone when the first step is done with it.
+StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to) {
+  const TensorRep& from = tensor.rep();
   TESSERA_RETURN_IF_ERROR(from.error);
   TESSERA_ASSIGN_OR_RETURN(TensorRep result, internal::new_tensor(from.dtype, from.shape, to));
   if (result.runtime != from.runtime) {
@@ -81,20 +78,24 @@ StatusOr<TensorRep> start_relayout(const TensorRep& from, LayoutArg to) {
         absl::StrCat("relayout to ", to->to_string_with_mesh(),
                      ", a mesh of another client than the tensor's; use meshes of one client"));
   }
-  Runtime& runtime = *from.runtime;
+  const std::shared_ptr<Runtime> runtime_ref = from.runtime;
+  Runtime& runtime = *runtime_ref;
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const RelayoutProgram> program,
                            runtime.relayout_program(*from.layout, *to, from.shape, from.dtype));
   Buffers buffers;
   for (size_t i = 0; i < from.devices.size(); ++i) {
     buffers[from.devices[i].ordinal] = from.buffers[i];
   }
+  // Of `from` nothing but the buffers above is used from here on.
+  const DType dtype = from.dtype;
+  tensor = DTensor(nullptr);
   if (!program->steps.empty()) {
     const std::string label =
         absl::StrCat("relayout #", runtime.next_op_number(), " ", program->plan.to_string());
     for (const std::vector<DeviceStep>& rows : program->steps) {
       for (const DeviceStep& row : rows) {
         std::shared_ptr<const Buffer>& held = buffers[row.ordinal];
-        held = run_row(runtime, row, from.dtype, label, held);
+        held = run_row(runtime, row, dtype, label, held);
       }
     }
   }
@@ -106,12 +107,11 @@ StatusOr<TensorRep> start_relayout(const TensorRep& from, LayoutArg to) {
 
 }  // namespace
 
-DTensor relayout(const DTensor& tensor, LayoutArg layout) {
-  const TensorRep& from = tensor.rep();
-  StatusOr<TensorRep> result = start_relayout(from, layout);
-  if (!result.ok()) {
-    return internal::failed_tensor(from.dtype, from.shape, layout, result.status());
-  }
+DTensor relayout(DTensor tensor, LayoutArg layout) {
+  const DType dtype = tensor.dtype();
+  const Shape shape = tensor.shape();
+  StatusOr<TensorRep> result = start_relayout(std::move(tensor), layout);
+  if (!result.ok()) return internal::failed_tensor(dtype, shape, layout, result.status());
   return std::move(*result).into_tensor();
 }
 

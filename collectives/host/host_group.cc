@@ -136,7 +136,7 @@ Rendezvous::From HostGroup::give_up_from() const {
 Status HostGroup::run_alone(HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (!call.error.ok()) return with_context(call.error, call.label);
-  if (call.in_buffer != nullptr) TESSERA_RETURN_IF_ERROR(call.in_buffer->ready().wait());
+  TESSERA_RETURN_IF_ERROR(find_memory(op));
   std::vector<int64_t> counts = call.counts;
   counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
   const MemberMemory own = {call.in, call.in_count, call.out, counts.data()};
@@ -243,8 +243,21 @@ Status HostGroup::local_error(HostOp& op) {
     const Status status = backend_.link_.client_status(member.client_id);
     if (!status.ok()) return with_context(status, call.label);
   }
-  // The error of a tensor travels unchanged: it says which op failed first.
-  return call.in_buffer == nullptr ? absl::OkStatus() : call.in_buffer->ready().wait();
+  return find_memory(op);
+}
+
+Status HostGroup::find_memory(HostOp& op) {
+  CollectiveCall& call = op.call_;
+  if (call.in_buffer != nullptr) {
+    // The error of a tensor travels unchanged: it says which op failed first.
+    TESSERA_RETURN_IF_ERROR(call.in_buffer->ready().wait());
+    call.in = call.in_buffer->data();
+  }
+  if (call.out_buffer != nullptr) {
+    TESSERA_RETURN_IF_ERROR(with_context(call.out_buffer->take_memory(), call.label));
+    call.out = call.out_buffer->mutable_data();
+  }
+  return absl::OkStatus();
 }
 
 Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {

@@ -97,6 +97,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void acknowledge(HostOp& op);
   // What this member alone knows to be wrong with the call.
   Status local_error(HostOp& op);
+  // Where the memory of the call's Buffers is; waits for the input.
+  Status find_memory(HostOp& op);
   // The two ends of a message, of the group {sender, receiver}.
   Work enqueue_send(CollectiveCall call);
   Work enqueue_recv(CollectiveCall call);
