@@ -63,9 +63,9 @@ struct CollectiveCall {
   int64_t in_count = 0;
   std::byte* out = nullptr;
   int64_t out_count = 0;
-  // Where the memory belongs to Buffers, `in` and `out` are found from them when the op starts: they
-  // are kept alive, an error of the input becomes the error of the op on all members, a deferred
-  // output takes its memory, and the output is made ready when the op is done.
+  // Where the memory belongs to Buffers, `in` and `out` become theirs when the op starts. They are
+  // kept alive, an error of the input becomes the error of the op on all members, a deferred output
+  // takes its memory, and the output is made ready when the op is done.
   std::shared_ptr<const Buffer> in_buffer;
   std::shared_ptr<Buffer> out_buffer;
 

@@ -24,6 +24,8 @@ absl::Span<const Device> Client::devices() const { return runtime_->devices(); }
 
 absl::Span<const Device> Client::local_devices() const { return runtime_->local_devices(); }
 
+const Topology& Client::topology() const { return runtime_->topology(); }
+
 StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> local_device) const {
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend, runtime_->group(device_ids));
   std::vector<int> positions;  // in the group, of this client's devices

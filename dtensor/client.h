@@ -31,6 +31,7 @@
 #include "collectives/group.h"
 #include "device/device.h"
 #include "mesh/mesh.h"
+#include "relayout/topology.h"
 
 namespace tessera {
 
@@ -53,6 +54,9 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
   absl::Duration heartbeat_interval = absl::Seconds(1);          // lost after three missed ones
+  // What the links between devices cost, by which relayouts are planned; equal on all clients.
+  // Unset: all links of a host cost the same, as they do in memory that is mapped by all.
+  std::optional<LinkCosts> link_costs = {};
   std::shared_ptr<const FaultPoints> faults = {};
 };
 
@@ -69,6 +73,9 @@ class Client {
   // All devices of the job, by global id.
   absl::Span<const Device> devices() const;
   absl::Span<const Device> local_devices() const;
+  // What relayouts of this job are planned with: plan_relayout(from, to, shape, dtype,
+  // {.topology = client.topology()}) is the plan that relayout() runs.
+  const Topology& topology() const;
 
   // The group of these devices, as `local_device` (an ordinal) sees it; without one, as the only
   // local device that is in the list. Local: no communication. InvalidArgument for a bad list, or

@@ -46,6 +46,21 @@ Status check_supported(const ClientOptions& options) {
   return absl::OkStatus();
 }
 
+// Devices of one client are of one process, and all are on one host.
+StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts& costs) {
+  const auto num_devices = static_cast<int64_t>(devices.size());
+  std::vector<int> process_of;
+  for (const Device& device : devices) process_of.push_back(device.client_id);
+  const int64_t per_process = std::count(process_of.begin(), process_of.end(), process_of[0]);
+  // Clients of equally many devices are digits of a mesh, by which moves can be cut into batches.
+  bool even = true;
+  for (int64_t id = 0; id < num_devices; ++id) {
+    even &= process_of[id] == process_of[0] + id / per_process;
+  }
+  if (even) return Topology::uniform(per_process, num_devices, costs);
+  return Topology::of_devices(std::move(process_of), std::vector<int>(num_devices, 0), costs);
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
@@ -85,6 +100,9 @@ Status Runtime::start_devices(absl::Time deadline) {
       devices_.push_back(device);
       if (member.client_id == client_id()) local_devices_.push_back(device);
     }
+  }
+  if (options_.link_costs.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(topology_, topology_of(devices_, *options_.link_costs));
   }
   pool_ = ArenaPool::create();
   TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
@@ -175,8 +193,6 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
     call.kind = OpKind::kBarrier;
     call.dtype = DType::kInt32;
     call.count = call.in_count = call.out_count = 1;
-    call.in = one->data();
-    call.out = sum->mutable_data();
     call.in_buffer = one;
     call.out_buffer = sum;
     call.detail = absl::StrCat("\"", name, "\"");
@@ -228,7 +244,8 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(const
   // The cache lives as long as the runtime: it must not hold meshes that hold the runtime.
   key.from = from.with_mesh(from.mesh().with_runtime(nullptr));
   key.to = to.with_mesh(to.mesh().with_runtime(nullptr));
-  TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan, plan_relayout(key.from, key.to, shape, dtype));
+  TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan,
+                           plan_relayout(key.from, key.to, shape, dtype, {.topology = topology_}));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
                            RelayoutProgram::create(*this, std::move(plan)));
   std::lock_guard<std::mutex> lock(programs_mutex_);

@@ -34,6 +34,7 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "relayout/plan.h"
+#include "relayout/topology.h"
 
 namespace tessera {
 
@@ -53,6 +54,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   int num_clients() const { return coordinator_->num_clients(); }
   absl::Span<const Device> devices() const { return devices_; }
   absl::Span<const Device> local_devices() const { return local_devices_; }
+  const Topology& topology() const { return topology_; }
 
   StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids);
   Status barrier(const Mesh& mesh, absl::string_view name,
@@ -67,6 +69,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::vector<LocalDevice> local_devices_of(const Mesh& mesh) const;
   Stream& stream(int ordinal) { return *streams_[ordinal]; }
   ArenaPool& pool() { return *pool_; }
+  const std::shared_ptr<ArenaPool>& shared_pool() const { return pool_; }
 
   // What this client does in a relayout; made once for equal arguments.
   StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const Layout& from,
@@ -101,6 +104,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   const ClientOptions options_;
   std::vector<Device> devices_;
   std::vector<Device> local_devices_;
+  Topology topology_;
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<host::HostLink> link_;

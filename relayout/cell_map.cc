@@ -4,6 +4,7 @@
 #include "relayout/cell_map.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tessera::internal {
@@ -46,6 +47,31 @@ int64_t CellMap::cell_offset(const Cell& cell) const {
   int64_t offset = 0;
   for (size_t dim = 0; dim < cell.size(); ++dim) offset += offset_of(dim_digits_[dim], cell[dim]);
   return offset;
+}
+
+std::vector<int64_t> CellMap::spread_positions(int64_t most) const {
+  const int64_t size = layout_.mesh().size();
+  const int64_t count = std::min(size, most);
+  std::vector<int64_t> positions(count);
+  std::iota(positions.begin(), positions.end(), 0);
+  if (count == size) return positions;
+  // The i-th of `count` of 0 ... last, both ends included.
+  const auto spread = [](int64_t i, int64_t last, int64_t count) {
+    return static_cast<int64_t>(static_cast<__int128>(i) * last / std::max<int64_t>(1, count - 1));
+  };
+  for (int64_t i = 0; i < count; ++i) positions[i] = spread(i, size - 1, count);
+  const int64_t elements = num_elements(shape_);
+  for (int64_t i = 0; i < count / 2 && elements > 0; ++i) {
+    int64_t element = spread(i, elements - 1, count / 2);
+    Cell holding(shape_.size());
+    for (int dim = static_cast<int>(shape_.size()) - 1; dim >= 0; --dim) {
+      holding[dim] = shard_of(dim, element % shape_[dim]);
+      element /= shape_[dim];
+    }
+    int64_t& position = positions[2 * i + 1];
+    position += cell_offset(holding) - cell_offset(cell(position));
+  }
+  return positions;
 }
 
 int64_t CellMap::shard_of(int dim, int64_t element) const {

@@ -45,6 +45,11 @@ class CellMap {
   // common.
   int64_t cell_offset(const Cell& cell) const;
 
+  // All positions where there are at most `most`, else that many: half of them evenly spread over
+  // the mesh, half of them holding elements evenly spread over the tensor, of which a mesh larger
+  // than its tensor has few. The same in every process; some may come twice.
+  std::vector<int64_t> spread_positions(int64_t most) const;
+
   // The number of the shard of a dim that an element belongs to. Requires 0 <= element < size.
   int64_t shard_of(int dim, int64_t element) const;
   // Calls fn for each cell that meets `part`, with the common elements, in row-major order.

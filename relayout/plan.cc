@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/format.h"
 #include "relayout/cell_map.h"
 #include "relayout/moves.h"
 #include "relayout/plan_rep.h"
@@ -92,22 +93,6 @@ uint64_t once(RelayoutPlan::Rep::Lazy& lazy, Fn compute) {
   return lazy.value;
 }
 
-// "512 B", "4 KiB", "1.5 GiB".
-std::string human_bytes(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  int unit = 0;
-  double value = static_cast<double>(bytes);
-  while (value >= 1024 && unit < 6) {
-    value /= 1024;
-    ++unit;
-  }
-  std::string number = absl::StrFormat("%.1f", value);
-  if (number.size() > 2 && number.substr(number.size() - 2) == ".0") {
-    number.resize(number.size() - 2);
-  }
-  return absl::StrCat(number, " ", kUnits[unit]);
-}
-
 }  // namespace
 
 bool same_steps(absl::Span<const PlanStep> a, absl::Span<const PlanStep> b) {
@@ -118,12 +103,18 @@ bool same_steps(absl::Span<const PlanStep> a, absl::Span<const PlanStep> b) {
                     });
 }
 
-int64_t most_received(absl::Span<const PlanStep> steps) {
+int64_t most_received(absl::Span<const PlanStep> steps, int64_t most_devices) {
   if (steps.empty()) return 0;
   int64_t most = 0;
-  for (int id : all_devices(steps.front().from().mesh(), steps.back().to().mesh())) {
-    most = std::max(most, received_over(steps, id));
-  }
+  const auto look_at = [&](const PlanStep& step, const Layout& layout) {
+    const CellMap cells(layout, step.shape());
+    for (int64_t position : cells.spread_positions(most_devices)) {
+      most = std::max(most, received_over(steps, cells.device(position)));
+    }
+  };
+  look_at(steps.back(), steps.back().to());
+  const bool one_mesh = steps.front().from().mesh() == steps.back().to().mesh();
+  if (!one_mesh) look_at(steps.front(), steps.front().from());
   return most;
 }
 
@@ -150,9 +141,12 @@ int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
   return saturated(most);
 }
 
-double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology) {
+double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology,
+                         int64_t most_devices) {
   double seconds = 0;
-  for (const PlanStep& step : steps) seconds += seconds_of(traffic_of(step), topology.costs());
+  for (const PlanStep& step : steps) {
+    seconds += seconds_of(traffic_of(step, most_devices), topology.costs());
+  }
   return seconds;
 }
 
@@ -202,7 +196,18 @@ absl::Duration RelayoutPlan::step_predicted_time(size_t step) const {
 }
 
 std::vector<Alternative> RelayoutPlan::alternatives() const {
-  if (rep_->steps.empty() || !rep_->alternatives.empty()) return rep_->alternatives;
+  if (rep_->steps.empty() || !rep_->schedules.empty()) return rep_->schedules;
+  if (!rep_->ways.empty()) {
+    const internal::Tensor tensor{rep_->shape, rep_->dtype, rep_->topology};
+    std::vector<Alternative> ways;
+    for (const std::vector<PlanStep>& steps : rep_->ways) {
+      const double seconds = internal::predicted_seconds(steps, rep_->topology);
+      ways.push_back(
+          {internal::step_names(steps), absl::Seconds(seconds), internal::most_received(steps),
+           internal::peak(rep_->from, rep_->goal, tensor, steps), ways.size() == rep_->chosen_way});
+    }
+    return ways;
+  }
   const std::string name = rep_->reduced.empty() ? "direct" : internal::step_names(rep_->steps);
   return {{name, predicted_time(), max_received_bytes(), peak_bytes(), true}};
 }
@@ -211,10 +216,10 @@ const Topology& RelayoutPlan::topology() const { return rep_->topology; }
 
 std::string RelayoutPlan::explain() const {
   const int64_t tensor_bytes = num_elements(rep_->shape) * dtype_size(rep_->dtype);
-  std::string text = absl::StrCat(
-      "relayout of ", dtype_name(rep_->dtype), " ", shape_to_string(rep_->shape), ", ",
-      internal::human_bytes(tensor_bytes), "\n  from  ", rep_->from.to_string_with_mesh(),
-      "\n  to    ", rep_->to.to_string_with_mesh(), "\n");
+  std::string text =
+      absl::StrCat("relayout of ", dtype_name(rep_->dtype), " ", shape_to_string(rep_->shape), ", ",
+                   format_bytes(tensor_bytes), "\n  from  ", rep_->from.to_string_with_mesh(),
+                   "\n  to    ", rep_->to.to_string_with_mesh(), "\n");
   if (rep_->steps.empty()) {
     return text + "  no steps: every device already holds its new box\n";
   }
@@ -229,17 +234,17 @@ std::string RelayoutPlan::explain() const {
       absl::StrAppend(&text, "; local\n");
       continue;
     }
-    absl::StrAppend(&text, "; groups of ", step.group_size(), ", receives ",
-                    internal::human_bytes(received), "\n");
+    absl::StrAppend(&text, "; groups of ", step.group_size(), ", receives ", format_bytes(received),
+                    "\n");
   }
   const int64_t received = max_received_bytes();
   const int64_t bound = lower_bound_bytes();
-  absl::StrAppend(&text, "  a device receives at most ", internal::human_bytes(received),
-                  ", the lower bound is ", internal::human_bytes(bound));
+  absl::StrAppend(&text, "  a device receives at most ", format_bytes(received),
+                  ", the lower bound is ", format_bytes(bound));
   if (bound > 0) {
     absl::StrAppendFormat(&text, " (%.2fx)", static_cast<double>(received) / bound);
   }
-  absl::StrAppend(&text, "; it holds at most ", internal::human_bytes(peak_bytes()), "\n");
+  absl::StrAppend(&text, "; it holds at most ", format_bytes(peak_bytes()), "\n");
   return text;
 }
 

@@ -51,9 +51,9 @@ namespace tessera {
 // How to plan. Equal on all clients that run the plan.
 struct PlanOptions {
   // The links between the devices: they decide how many batches a plan has, and which holders send.
-  Topology topology;
+  Topology topology = {};
   // What peak_bytes() may not exceed. Nothing: no cap.
-  std::optional<int64_t> memory_cap_bytes;
+  std::optional<int64_t> memory_cap_bytes = {};
 };
 
 // A way to plan a relayout that was looked at.

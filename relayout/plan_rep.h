@@ -32,7 +32,11 @@ struct RelayoutPlan::Rep {
   DType dtype;
   std::vector<PlanStep> steps;
   Topology topology;
-  std::vector<Alternative> alternatives;  // Empty where only one plan was looked at.
+  // What was compared; both empty where only one plan was looked at. Schedules of moves come with
+  // their numbers, of ways to reduce those are found when asked for.
+  std::vector<Alternative> schedules;
+  std::vector<std::vector<PlanStep>> ways;
+  size_t chosen_way = 0;
 
   // A number that is computed once.
   struct Lazy {
@@ -47,13 +51,14 @@ struct RelayoutPlan::Rep {
 
 namespace internal {
 
-// The most bytes that any device receives over all steps.
-int64_t most_received(absl::Span<const PlanStep> steps);
+// The most bytes that any of `most_devices` (see plan_step.h) receives over all steps.
+int64_t most_received(absl::Span<const PlanStep> steps, int64_t most_devices = kEveryDevice);
 // See RelayoutPlan::peak_bytes(), for these steps from `from` to `to`.
 int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
              absl::Span<const PlanStep> steps);
 // See RelayoutPlan::predicted_time().
-double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology);
+double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology,
+                         int64_t most_devices = kEveryDevice);
 // "reduce_scatter{x}, all_gather{y}".
 std::string step_names(absl::Span<const PlanStep> steps);
 

@@ -57,9 +57,9 @@ struct PlanStep::Rep {
   int64_t new_elements(int64_t position) const;
   const std::vector<int>* component(int device_id) const;
   // See internal::traffic_of().
-  internal::Traffic traffic() const;
+  internal::Traffic traffic(int64_t most_devices) const;
   internal::Traffic reduction_traffic() const;
-  internal::Traffic pulled_traffic() const;
+  internal::Traffic pulled_traffic(int64_t most_devices) const;
   int64_t from_bytes(int64_t position) const {
     return from.layout().box(from.shape(), position).num_elements() * dtype_size(dtype);
   }
@@ -133,7 +133,7 @@ const std::vector<int>* PlanStep::Rep::component(int device_id) const {
   return found == component_of_device.end() ? nullptr : &components[found->second];
 }
 
-internal::Traffic PlanStep::Rep::traffic() const {
+internal::Traffic PlanStep::Rep::traffic(int64_t most_devices) const {
   if (kind == StepKind::kExpand || kind == StepKind::kSlice) return {};
   if (is_reduction()) return reduction_traffic();
   const Shape& shape = to.shape();
@@ -146,10 +146,10 @@ internal::Traffic PlanStep::Rep::traffic() const {
       return internal::Scheduler(view->components(), sizes, topology.costs()).direct_traffic();
     }
     constexpr int64_t kMostRowsMade = 1024;
-    if (to.layout().mesh().size() <= kMostRowsMade) return pulled_traffic();
+    if (to.layout().mesh().size() <= kMostRowsMade) return pulled_traffic(most_devices);
   }
   int64_t most = 0;
-  for (int64_t position = 0; position < to.layout().mesh().size(); ++position) {
+  for (int64_t position : to.spread_positions(most_devices)) {
     most = std::max(most, moves->received_elements(to.device(position)));
   }
   const LinkClass link = flat.value_or(LinkClass::kNetwork);
@@ -182,11 +182,14 @@ internal::Traffic PlanStep::Rep::reduction_traffic() const {
   return result;
 }
 
-// The worst device's bytes, row by row.
-internal::Traffic PlanStep::Rep::pulled_traffic() const {
+// The worst device's bytes, row by row. A row may be as long as the mesh is large.
+internal::Traffic PlanStep::Rep::pulled_traffic(int64_t most_devices) const {
+  constexpr int64_t kComparedRows = 8;
   internal::Traffic worst;
   double worst_seconds = 0;
-  for (int id : to.layout().mesh().device_ids()) {
+  const int64_t rows = most_devices == internal::kEveryDevice ? most_devices : kComparedRows;
+  for (int64_t position : to.spread_positions(rows)) {
+    const int id = to.device(position);
     internal::Traffic traffic;
     for (const Pull& pull : moves->pulls(id)) {
       if (pull.source_device == id) continue;
@@ -447,7 +450,9 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added
   return PlanStep(std::move(rep));
 }
 
-Traffic traffic_of(const PlanStep& step) { return step.rep().traffic(); }
+Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
+  return step.rep().traffic(most_devices);
+}
 
 int64_t saturated(__int128 value) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();

@@ -5,6 +5,7 @@
 #define TESSERA_RELAYOUT_PLAN_STEP_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -34,10 +35,15 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
 PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added,
                         const Tensor& tensor);
 
+// How many devices a question about the worst of them asks: every one, or as many as it takes to
+// compare two plans (CellMap::spread_positions).
+inline constexpr int64_t kEveryDevice = std::numeric_limits<int64_t>::max();
+inline constexpr int64_t kComparedDevices = 128;
+
 // What the device receives that takes longest, by the links it comes over. Exact where all links
 // are of one class, in moves that have a DigitView, in reductions along axes that processes and
 // hosts cut at digits, and on at most 1,024 devices; else all bytes count as the farthest link's.
-Traffic traffic_of(const PlanStep& step);
+Traffic traffic_of(const PlanStep& step, int64_t most_devices = kEveryDevice);
 
 // Within int64, or its largest value: bytes are reported, never used as sizes of memory.
 int64_t saturated(__int128 value);

@@ -84,8 +84,11 @@ Layout goal_before_expansion(const Layout& from, const Layout& to, const Partial
 // What was chosen, and out of what.
 struct Choice {
   std::vector<PlanStep> steps;
-  std::vector<Alternative> alternatives;
-  int64_t least_peak;  // Of all ways; only known where there is a cap.
+  // See RelayoutPlan::Rep.
+  std::vector<Alternative> schedules;
+  std::vector<std::vector<PlanStep>> ways;
+  size_t chosen_way = 0;
+  int64_t least_peak = 0;  // Of all ways; only known where there is a cap.
 };
 
 class Planner {
@@ -95,12 +98,12 @@ class Planner {
       : from_(from), goal_(goal), partials_(partials), tensor_(tensor), cap_(memory_cap_bytes) {}
 
   // The steps from `from` to `goal`. Of the ways to reduce, one that keeps the cap if there is any;
-  // of these the one with the fewest bytes or, where links differ, the fastest.
+  // of these the one with the fewest bytes or, where links differ, the fastest, by what some of the
+  // devices of a large mesh receive.
   Choice choose() const {
-    std::vector<Alternative> alternatives;
     if (partials_.reduced.empty()) {
-      Choice choice{moves(from_, &alternatives), {}, 0};
-      choice.alternatives = std::move(alternatives);
+      Choice choice;
+      choice.steps = moves(from_, &choice.schedules);
       if (cap_.has_value()) choice.least_peak = peak(from_, goal_, tensor_, choice.steps);
       return choice;
     }
@@ -210,29 +213,27 @@ class Planner {
 
   Choice best_of(std::vector<std::vector<PlanStep>> ways) const {
     const bool flat = tensor_.topology.only_link().has_value();
-    Choice choice{{}, {}, 0};
+    Choice choice;
     if (ways.size() == 1 && !cap_.has_value()) {
       choice.steps = std::move(ways[0]);
       return choice;
     }
-    size_t best = 0;
-    std::vector<bool> fits;
+    double least_cost = 0;
+    bool best_fits = false;
     for (size_t i = 0; i < ways.size(); ++i) {
-      const absl::Duration time = absl::Seconds(predicted_seconds(ways[i], tensor_.topology));
+      const double cost = flat ? static_cast<double>(most_received(ways[i], kComparedDevices))
+                               : predicted_seconds(ways[i], tensor_.topology, kComparedDevices);
       const int64_t way_peak = cap_.has_value() ? peak(from_, goal_, tensor_, ways[i]) : 0;
-      fits.push_back(!cap_.has_value() || way_peak <= *cap_);
-      choice.alternatives.push_back(
-          {step_names(ways[i]), time, most_received(ways[i]), way_peak, false});
+      const bool fits = !cap_.has_value() || way_peak <= *cap_;
       choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
-      if (i == 0) continue;
-      const Alternative& one = choice.alternatives[i];
-      const Alternative& other = choice.alternatives[best];
-      const bool cheaper = flat ? one.received_bytes < other.received_bytes
-                                : one.predicted_time < other.predicted_time;
-      if (fits[i] && (!fits[best] || cheaper)) best = i;
+      const bool better = i == 0 || (fits && (!best_fits || cost < least_cost));
+      if (!better) continue;
+      choice.chosen_way = i;
+      least_cost = cost;
+      best_fits = fits;
     }
-    choice.alternatives[best].chosen = true;
-    choice.steps = std::move(ways[best]);
+    choice.steps = ways[choice.chosen_way];
+    choice.ways = std::move(ways);
     return choice;
   }
 
@@ -379,7 +380,9 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
   std::optional<int64_t> cap = options.memory_cap_bytes;
   internal::Choice choice = internal::Planner(from, rep->goal, partials, tensor, cap).choose();
   rep->steps = std::move(choice.steps);
-  rep->alternatives = std::move(choice.alternatives);
+  rep->schedules = std::move(choice.schedules);
+  rep->ways = std::move(choice.ways);
+  rep->chosen_way = choice.chosen_way;
   if (!partials.added.empty()) {
     rep->steps.push_back(internal::make_expansion(rep->goal, to, partials.added, tensor));
     choice.least_peak = std::max(choice.least_peak, internal::peak(from, to, tensor, rep->steps));

@@ -37,8 +37,8 @@ Status validate(const LinkCosts& costs) {
 }
 
 std::string cost_text(LinkClass link, const LinkCost& cost) {
-  return absl::StrFormat("%s %g s + %g s/B", link_class_name(link), cost.latency_s,
-                         cost.seconds_per_byte);
+  return absl::StrFormat("%s %g us, %g GB/s", link_class_name(link), cost.latency_s * 1e6,
+                         1e-9 / cost.seconds_per_byte);
 }
 
 bool all_equal(const std::vector<int>& values) {

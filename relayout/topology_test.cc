@@ -113,8 +113,8 @@ TEST(TopologyTest, HashIsTheSameInEveryProcess) {
 
 TEST(TopologyTest, TextNamesDevicesAndCosts) {
   EXPECT_EQ(Topology().to_string(),
-            "1 device a process, one host; process 2e-06 s + 1e-10 s/B, "
-            "host 1e-05 s + 2e-10 s/B, network 5e-05 s + 1e-09 s/B");
+            "1 device a process, one host; process 2 us, 10 GB/s, "
+            "host 10 us, 5 GB/s, network 50 us, 1 GB/s");
   EXPECT_THAT(Topology::of_devices({0, 0, 1}, {5, 5, 5})->to_string(),
               HasSubstr("processes 0,0,1, hosts 5,5,5; process"));
   EXPECT_THAT(Topology::uniform(2, 4)->to_string(), HasSubstr("2 devices a process, 4 a host; "));

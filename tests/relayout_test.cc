@@ -15,6 +15,7 @@
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gtest/gtest.h"
+#include "relayout/small_relayouts.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
@@ -140,6 +141,33 @@ TEST_P(RelayoutTest, AllPairsSmall) {
         return all_pairs(three, {{5, 3}}, true, one_client ? 0.05 : 0.01, seed);
       }),
       IsOk());
+}
+
+// Where links differ plans have several batches, on views of the tensor between them.
+TEST_P(RelayoutTest, SchedulesOfSeveralBatches) {
+  const bool one_client = GetParam().num_clients == 1;
+  ClientOptions options;
+  options.link_costs = LinkCosts{.process = {1e-7, 1e-11}, .host = {1e-7, 1e-8}};
+  const auto body = [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
+    const Shape shape = {16, 24};
+    const std::vector<Layout> layouts = every_layout(mesh, 2, {ReduceOp::kSum});
+    int several = 0;
+    for (size_t i = 0; i < layouts.size() * layouts.size(); i += 23) {
+      const Layout& from = layouts[i / layouts.size()];
+      const Layout& to = layouts[i % layouts.size()];
+      TESSERA_ASSIGN_OR_RETURN(
+          const RelayoutPlan plan,
+          plan_relayout(from, to, shape, DType::kInt32, {.topology = client.topology()}));
+      int moves = 0;
+      for (const PlanStep& step : plan.steps()) moves += step.shape() == shape ? 0 : 1;
+      several += moves > 1 ? 1 : 0;
+      TESSERA_RETURN_IF_ERROR(with_context(there_and_back(from, to, shape), plan.to_string()));
+    }
+    TESSERA_REQUIRE(one_client ? several == 0 : several > 20, several);
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run(body, options), IsOk());
 }
 
 TEST_P(RelayoutTest, IntegersStayExactThroughRandomChains) {

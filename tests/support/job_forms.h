@@ -43,10 +43,11 @@ inline std::string job_form_name(const ::testing::TestParamInfo<JobForm>& info) 
 class JobFormTest : public ::testing::TestWithParam<JobForm> {
  protected:
   // run_clients() in the form of the test.
-  static Status run(const ClientBody& body) {
+  static Status run(const ClientBody& body, const ClientOptions& options = {}) {
     return run_clients({.setting = GetParam().setting,
                         .num_clients = GetParam().num_clients,
-                        .devices_per_client = GetParam().devices_per_client},
+                        .devices_per_client = GetParam().devices_per_client,
+                        .options = options},
                        body);
   }
 };
