@@ -306,9 +306,11 @@ bool operator==(const Layout& a, const Layout& b) {
          a.rep_->partial_op == b.rep_->partial_op && a.rep_->mesh == b.rep_->mesh;
 }
 
-bool Layout::has_digits_of(const Layout& other) const {
+bool Layout::has_digits_of(const Layout& other, absl::Span<const int64_t> shape) const {
   if (rank() != other.rank() || rep_->partial.digits != other.rep_->partial.digits) return false;
   for (int dim = 0; dim < rank(); ++dim) {
+    // All shards of no elements are alike.
+    if (shape[dim] == 0) continue;
     if (rep_->dim_parts[dim].digits != other.rep_->dim_parts[dim].digits) return false;
   }
   return true;
@@ -328,7 +330,7 @@ bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shap
       a.partial_op() != b.partial_op()) {
     return false;
   }
-  if (a.has_digits_of(b) && same_device_order(a.mesh(), b.mesh())) return true;
+  if (a.has_digits_of(b, shape) && same_device_order(a.mesh(), b.mesh())) return true;
   for (int64_t position_a = 0; position_a < a.mesh().size(); ++position_a) {
     const std::optional<int64_t> position_b =
         b.mesh().position_of_device(device_at(a.mesh(), position_a));

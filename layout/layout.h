@@ -148,8 +148,9 @@ class Layout {
   // Checks the invariants; `written` is the text for messages.
   static StatusOr<Layout> from_text(Mesh mesh, const internal::LayoutText& layout,
                                     absl::string_view written);
-  // Whether every position has the same shard and term numbers under both, in any mesh.
-  bool has_digits_of(const Layout& other) const;
+  // Whether every position has the same shard and term numbers under both, in any mesh, but for
+  // dims of no elements.
+  bool has_digits_of(const Layout& other, absl::Span<const int64_t> shape) const;
 
   std::shared_ptr<const Rep> rep_;
 };

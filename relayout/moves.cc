@@ -147,6 +147,7 @@ int64_t Moves::sent_elements(int device_id) const {
 }
 
 bool Moves::any_remote() const {
+  if (num_elements(to_.shape()) == 0) return false;
   // Where anything is remote it mostly is for one of these.
   constexpr int64_t kLookedAtFirst = 128;
   for (int64_t position : to_.spread_positions(kLookedAtFirst)) {

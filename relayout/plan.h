@@ -111,7 +111,7 @@ class PlanStep {
   // the meshes differ.
   absl::Span<const std::string> axes() const;
   // The most devices that one group can have: the product of the sizes of axes(), or all devices
-  // where the meshes differ.
+  // where the meshes differ (O(devices)).
   int64_t group_size() const;
   // The reduction of kReduceScatter and kAllReduce, and the one whose identity fills kExpand.
   // kAvg is the sum of the terms divided once by their number.

@@ -73,6 +73,12 @@ int64_t chunk_elements(int64_t elements, int64_t members, int64_t member) {
   return end - first;
 }
 
+int64_t num_devices(const Mesh& a, const Mesh& b) {
+  int64_t count = a.size();
+  for (int id : b.device_ids()) count += a.position_of_device(id).has_value() ? 0 : 1;
+  return count;
+}
+
 // What an all-reduce receives of `elements`, and sends, where `chunk` of them are the device's to
 // reduce: the other terms of its chunk, and the other chunks.
 __int128 all_reduce_elements(int64_t elements, int64_t members, int64_t chunk) {
@@ -145,8 +151,10 @@ internal::Traffic PlanStep::Rep::traffic(int64_t most_devices) const {
       const internal::Scheduler::Sizes sizes{from_bytes(0), 0};
       return internal::Scheduler(view->components(), sizes, topology.costs()).direct_traffic();
     }
-    constexpr int64_t kMostRowsMade = 1024;
-    if (to.layout().mesh().size() <= kMostRowsMade) return pulled_traffic(most_devices);
+    // A row has up to as many pulls as the other mesh has devices.
+    constexpr int64_t kMostRowsMade = 256;
+    const int64_t larger = std::max(from.layout().mesh().size(), to.layout().mesh().size());
+    if (larger <= kMostRowsMade) return pulled_traffic(most_devices);
   }
   int64_t most = 0;
   for (int64_t position : to.spread_positions(most_devices)) {
@@ -182,7 +190,7 @@ internal::Traffic PlanStep::Rep::reduction_traffic() const {
   return result;
 }
 
-// The worst device's bytes, row by row. A row may be as long as the mesh is large.
+// The worst device's bytes, row by row.
 internal::Traffic PlanStep::Rep::pulled_traffic(int64_t most_devices) const {
   constexpr int64_t kComparedRows = 8;
   internal::Traffic worst;
@@ -208,7 +216,10 @@ const Layout& PlanStep::from() const { return rep_->from.layout(); }
 const Layout& PlanStep::to() const { return rep_->to.layout(); }
 const Shape& PlanStep::shape() const { return rep_->to.shape(); }
 absl::Span<const std::string> PlanStep::axes() const { return rep_->axes; }
-int64_t PlanStep::group_size() const { return rep_->group_size; }
+int64_t PlanStep::group_size() const {
+  const bool counted = kind() == StepKind::kSlice || from().mesh() == to().mesh();
+  return counted ? rep_->group_size : num_devices(from().mesh(), to().mesh());
+}
 ReduceOp PlanStep::op() const { return rep_->op; }
 
 std::optional<Box> PlanStep::old_box(int device_id) const {
@@ -399,12 +410,6 @@ void set_axes(const Mesh& mesh, const Parts& parts, PlanStep::Rep& rep) {
   rep.group_size = num_values(rep.group_digits);
 }
 
-int64_t num_devices(const Mesh& a, const Mesh& b) {
-  int64_t count = a.size();
-  for (int id : b.device_ids()) count += a.position_of_device(id).has_value() ? 0 : 1;
-  return count;
-}
-
 }  // namespace
 
 PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
@@ -417,7 +422,6 @@ PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
     set_axes(from.mesh(), change.concerned, *rep);
   } else {
     rep->kind = kind_of_move(*rep->moves, nullptr);
-    rep->group_size = num_devices(from.mesh(), to.mesh());
   }
   if (rep->kind == StepKind::kSlice) rep->group_size = 1;
   return PlanStep(std::move(rep));

@@ -42,7 +42,7 @@ inline constexpr int64_t kComparedDevices = 128;
 
 // What the device receives that takes longest, by the links it comes over. Exact where all links
 // are of one class, in moves that have a DigitView, in reductions along axes that processes and
-// hosts cut at digits, and on at most 1,024 devices; else all bytes count as the farthest link's.
+// hosts cut at digits, and on at most 256 devices; else all bytes count as the farthest link's.
 Traffic traffic_of(const PlanStep& step, int64_t most_devices = kEveryDevice);
 
 // Within int64, or its largest value: bytes are reported, never used as sizes of memory.

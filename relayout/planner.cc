@@ -385,7 +385,9 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
   rep->chosen_way = choice.chosen_way;
   if (!partials.added.empty()) {
     rep->steps.push_back(internal::make_expansion(rep->goal, to, partials.added, tensor));
-    choice.least_peak = std::max(choice.least_peak, internal::peak(from, to, tensor, rep->steps));
+    if (cap.has_value()) {
+      choice.least_peak = std::max(choice.least_peak, internal::peak(from, to, tensor, rep->steps));
+    }
   }
   RelayoutPlan plan(std::move(rep));
   if (cap.has_value()) TESSERA_RETURN_IF_ERROR(internal::validate_cap(plan, choice, *cap));
