@@ -86,6 +86,8 @@ struct CollectiveCall {
   std::string detail_field;
   // The op in error messages: `barrier "ckpt" on {batch=4}`.
   std::string label;
+  // The caller waits for the op at once, and may run it on its own thread.
+  bool caller_waits = false;
   // Wrong arguments found before the call: the op fails with it on all members.
   Status error;
   // From the start of the op on the device; unset: the default of the client.

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/completion.h"
 
+#include <sched.h>
+
 #include <utility>
 
 namespace tessera {
+
+namespace {
+
+// A thread that sleeps takes longer to come back than most operations take.
+constexpr int kYields = 20;
+
+}  // namespace
 
 void Completion::set(Status status) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -16,6 +25,7 @@ void Completion::set(Status status) {
 Status Completion::status() const { return done() ? status_ : absl::OkStatus(); }
 
 Status Completion::wait() const {
+  for (int i = 0; i < kYields && !done(); ++i) sched_yield();
   if (!done()) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return done_.load(std::memory_order_relaxed); });

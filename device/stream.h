@@ -5,6 +5,12 @@
 //   stream.enqueue("local_map", [] { ...; return OkStatus(); });   returns at once
 //   stream.sync();                                                waits; the first error since
 //
+// A thread that is going to wait for a task anyway may run it itself, where its turn has come: that
+// saves two handovers between threads, which take longer than a small task.
+//
+//   stream.enqueue("barrier", task, &key, Stream::Wake::kByCaller);
+//   stream.run_here(&key);
+//
 // Invariants:
 //   1. tasks run one at a time, in the order in which they were enqueued;
 //   2. a task that fails does not stop the next one: errors travel in buffers, and the first one
@@ -15,6 +21,7 @@
 #define TESSERA_DEVICE_STREAM_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/string_view.h"
@@ -22,8 +29,8 @@
 
 namespace tessera {
 
-// Is told what a stream is doing, from the stream's own thread: it feeds "last seen at ..." in
-// error messages. Calls come in pairs.
+// Is told what a stream is doing, from the thread that runs the task: it feeds "last seen at ..."
+// in error messages. Calls come in pairs, one pair after the other.
 class StreamObserver {
  public:
   virtual ~StreamObserver() = default;
@@ -36,8 +43,18 @@ class Stream {
   using Task = absl::AnyInvocable<Status()>;
 
   virtual ~Stream() = default;
-  // `label` names the work for people: `relayout #12 [x, -] to [-, x]`.
-  virtual void enqueue(std::string label, Task task) = 0;
+  // Whether the stream's own thread is woken for a task. kByCaller: the caller calls run_here()
+  // next.
+  enum class Wake { kNow, kByCaller };
+  // `label` names the work for people: `relayout #12 [x, -] to [-, x]`. `key` names it for
+  // run_here().
+  virtual void enqueue(std::string label, Task task, const void* key, Wake wake) = 0;
+  void enqueue(std::string label, Task task) {
+    enqueue(std::move(label), std::move(task), nullptr, Wake::kNow);
+  }
+  // Runs the task of that key on this thread, if it is the next one and none is running. Returns
+  // whether it did; if not, the stream's own thread does.
+  virtual bool run_here(const void* key) = 0;
   // Blocks until every task enqueued before the call has run; returns and forgets the first error
   // since the last call.
   virtual Status sync() = 0;

@@ -83,7 +83,9 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const 
 
 StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime& runtime,
                                                                          RelayoutPlan plan) {
-  auto program = std::make_shared<RelayoutProgram>(RelayoutProgram{std::move(plan), {}});
+  std::string text = plan.to_string();
+  auto program =
+      std::make_shared<RelayoutProgram>(RelayoutProgram{std::move(plan), std::move(text), {}});
   for (const PlanStep& step : program->plan.steps()) {
     std::vector<DeviceStep>& rows = program->steps.emplace_back();
     for (const Device& device : runtime.local_devices()) {

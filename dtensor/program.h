@@ -40,6 +40,7 @@ struct DeviceStep {
 
 struct RelayoutProgram {
   RelayoutPlan plan;
+  std::string text;                            // plan.to_string()
   std::vector<std::vector<DeviceStep>> steps;  // by step of the plan, by local device
 
   static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,

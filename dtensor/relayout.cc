@@ -17,11 +17,17 @@ using internal::TensorRep;
 // By ordinal: what each local device holds between two steps.
 using Buffers = std::map<int, std::shared_ptr<const Buffer>>;
 
-// Copies what a device takes from its own buffer, on its stream.
+// Bytes that are copied sooner than another thread has heard of them.
+constexpr int64_t kCopiedByCaller = 32 << 10;
+
+// Copies what a device takes from its own buffer, on its stream; small ones at once, if nothing is
+// before them.
 void enqueue_local(Runtime& runtime, const DeviceStep& row, DType dtype, const std::string& label,
                    std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
   // The program that holds `row` may be dropped from the cache while the task waits: copy it.
-  runtime.stream(row.ordinal).enqueue(label, [row, dtype, label, in, out]() -> Status {
+  const bool here = out->size_bytes() <= kCopiedByCaller && (in == nullptr || in->ready().done());
+  Stream& stream = runtime.stream(row.ordinal);
+  const auto task = [row, dtype, label, in, out]() -> Status {
     Status status = in == nullptr ? absl::OkStatus() : in->ready().wait();
     if (status.ok()) status = with_context(out->take_memory(), label);
     if (status.ok()) {
@@ -35,7 +41,10 @@ void enqueue_local(Runtime& runtime, const DeviceStep& row, DType dtype, const s
     }
     out->mutable_ready().set(status);
     return status;
-  });
+  };
+  const void* key = out.get();
+  stream.enqueue(label, task, key, here ? Stream::Wake::kByCaller : Stream::Wake::kNow);
+  if (here) stream.run_here(key);
 }
 
 void enqueue_collective(const DeviceStep& row, const std::string& label,
@@ -91,7 +100,7 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to) {
   tensor = DTensor(nullptr);
   if (!program->steps.empty()) {
     const std::string label =
-        absl::StrCat("relayout #", runtime.next_op_number(), " ", program->plan.to_string());
+        absl::StrCat("relayout #", runtime.next_op_number(), " ", program->text);
     for (const std::vector<DeviceStep>& rows : program->steps) {
       for (const DeviceStep& row : rows) {
         std::shared_ptr<const Buffer>& held = buffers[row.ordinal];

@@ -203,12 +203,14 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
       call.deadline = deadline;
     }
     const int position = static_cast<int>(device.position);
+    // Waited for first, below.
+    call.caller_waits = device.ordinal == local.back().ordinal;
     arrivals.push_back({group->start(position, std::move(call)), std::move(sum)});
   }
-  for (const Arrival& arrival : arrivals) {
+  for (auto arrival = arrivals.rbegin(); arrival != arrivals.rend(); ++arrival) {
     TESSERA_RETURN_IF_ERROR(timeout.has_value()
-                                ? arrival.work.wait(deadline + kDeadlineGrace - absl::Now())
-                                : arrival.work.await());
+                                ? arrival->work.wait(deadline + kDeadlineGrace - absl::Now())
+                                : arrival->work.await());
   }
   const int32_t sum = *reinterpret_cast<const int32_t*>(arrivals[0].sum->data());
   if (sum != mesh.size()) {

@@ -192,7 +192,7 @@ internal::Traffic PlanStep::Rep::reduction_traffic() const {
 
 // The worst device's bytes, row by row.
 internal::Traffic PlanStep::Rep::pulled_traffic(int64_t most_devices) const {
-  constexpr int64_t kComparedRows = 8;
+  constexpr int64_t kComparedRows = 4;
   internal::Traffic worst;
   double worst_seconds = 0;
   const int64_t rows = most_devices == internal::kEveryDevice ? most_devices : kComparedRows;

@@ -45,6 +45,8 @@ inline constexpr int kMaxMembers = 4000;                        // what the stat
 inline constexpr int kDetailBytes = 192;
 inline constexpr int kLabelBytes = 192;
 inline constexpr int kVerdictBytes = 4096;
+// Inputs of up to so many bytes lie in the entry itself, beside what says that they are there.
+inline constexpr int kInlineBytes = 1024;
 
 // Where memory lies, in words that every client understands; which client is told by who says it.
 struct SharedAddress {
@@ -78,6 +80,7 @@ struct alignas(64) MemberEntry {
   SharedAddress counts;  // all_to_all: int64 elements for each member
   char detail[kDetailBytes];
   char label[kLabelBytes];
+  alignas(64) std::byte inlined[kInlineBytes];
 };
 
 enum class Phase : uint8_t { kOpen, kRunning, kSettling, kFailed };

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/dtype.h"
 #include "base/format.h"
+#include "collectives/host/kernels.h"
 
 namespace tessera::host {
 namespace {
@@ -25,13 +27,27 @@ uint64_t barrier_name_hash(const CollectiveCall& call) {
   return call.kind == OpKind::kBarrier && call.detail.size() > 2 ? stable_hash(call.detail) : 0;
 }
 
+// Which operations go by their entries: by what the signature says, so that all members agree.
+bool is_inlined(const CollectiveCall& call, size_t num_members) {
+  // Every member reads what all have: of more than so many, chunks of it are less.
+  constexpr size_t kMostMembers = 64;
+  const bool kind = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
+                    call.kind == OpKind::kBroadcast || call.kind == OpKind::kBarrier;
+  return kind && num_members > 1 && num_members <= kMostMembers &&
+         call.count * dtype_size(call.dtype) <= kInlineBytes;
+}
+
 // How often a wait for the other members looks whether they are still there.
 constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(50);
 
 }  // namespace
 
 HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, CollectiveCall call)
-    : group_(std::move(group)), member_(member), seq_(seq), call_(std::move(call)) {}
+    : group_(std::move(group)),
+      member_(member),
+      seq_(seq),
+      call_(std::move(call)),
+      inlined_(is_inlined(call_, group_->members_.size())) {}
 
 void HostOp::complete(const Status& status) {
   if (call_.out_buffer != nullptr) call_.out_buffer->mutable_ready().set(status);
@@ -52,6 +68,10 @@ Status HostOp::wait_until(absl::Time deadline) {
     }
     group_->reap_sent();
     return completion_.wait();
+  }
+  // The operation ends by its own deadline on whichever thread it runs.
+  if (!completion_.done() && deadline >= call_.deadline.value_or(absl::InfiniteFuture())) {
+    group_->run_here(*this);
   }
   if (completion_.wait_until(deadline)) return completion_.status();
   Stage stage = Stage::kQueued;
@@ -100,11 +120,18 @@ Work HostGroup::start(int position, CollectiveCall call) {
   std::shared_ptr<HostOp> op = make_op(position, std::move(call));
   // A barrier reports to its caller alone; other errors also wait for sync_devices().
   const bool reported = op->call_.kind == OpKind::kBarrier;
-  stream.enqueue(op->call_.label, [op, reported]() -> Status {
+  const auto task = [op, reported]() -> Status {
     const Status status = op->group_->run(*op);
     return reported ? absl::OkStatus() : status;
-  });
+  };
+  using Wake = Stream::Wake;
+  stream.enqueue(op->call_.label, task, op.get(),
+                 op->call_.caller_waits ? Wake::kByCaller : Wake::kNow);
   return Work(op);
+}
+
+void HostGroup::run_here(const HostOp& op) {
+  backend_.streams_[members_[op.member_].ordinal]->run_here(&op);
 }
 
 Status HostGroup::run(HostOp& op) {
@@ -129,8 +156,8 @@ void HostGroup::acknowledge(HostOp& op) {
   if (!op.acknowledged_.exchange(true)) rendezvous_->acknowledge(op.seq_);
 }
 
-Rendezvous::From HostGroup::give_up_from() const {
-  return spans_clients_ ? Rendezvous::From::kRunning : Rendezvous::From::kOpen;
+Rendezvous::From HostGroup::give_up_from(const HostOp& op) const {
+  return spans_clients_ && !op.inlined_ ? Rendezvous::From::kRunning : Rendezvous::From::kOpen;
 }
 
 Status HostGroup::run_alone(HostOp& op) {
@@ -179,6 +206,12 @@ Status HostGroup::fill_entry(HostOp& op) {
   const CollectiveCall& call = op.call_;
   const int64_t size = dtype_size(call.dtype);
   const int64_t in_bytes = call.in_count * size;
+  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  if (op.inlined_) {
+    if (in_bytes > 0) std::memcpy(entry.inlined, call.in, in_bytes);
+    fill_signature(op);
+    return absl::OkStatus();
+  }
   TESSERA_ASSIGN_OR_RETURN(const SharedAddress in, share(op, call.in, in_bytes, &op.in_copy_));
   if (op.in_copy_.data() != nullptr) std::memcpy(op.in_copy_.data(), call.in, in_bytes);
   SharedAddress out;
@@ -195,7 +228,6 @@ Status HostGroup::fill_entry(HostOp& op) {
       std::memcpy(op.counts_copy_.data(), op.peer_counts_.data(), bytes);
     }
   }
-  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
   entry.in_count = call.in_count;
   entry.in = in;
   entry.out = out;
@@ -302,6 +334,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
   const absl::Time deadline =
       call.deadline.value_or(start + call.timeout.value_or(backend_.collective_timeout_));
   Rendezvous::Op meeting = describe(op, call.deadline.has_value() ? op.created_ : start, deadline);
+  if (op.inlined_) return meet_inlined(op, meeting);
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
   if (status.ok()) {
@@ -322,7 +355,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
   if (status.ok()) status = rendezvous_->finish(op.seq_, share_of_work);
   // Members of one process that have arrived are at work on this memory: there is no giving up.
   if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
-  if (status.ok()) status = rendezvous_->wait_finished(meeting, give_up_from());
+  if (status.ok()) status = rendezvous_->wait_finished(meeting, give_up_from(op));
   if (!status.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (spans_clients_ && rendezvous_->failed_on_the_move(op.seq_)) {
@@ -337,6 +370,23 @@ Status HostGroup::meet_and_move(HostOp& op) {
   return absl::OkStatus();
 }
 
+Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
+  TESSERA_RETURN_IF_ERROR(meet(op, meeting));
+  const CollectiveCall& call = op.call_;
+  std::vector<const std::byte*> terms;
+  for (int m = 0; m < rendezvous_->size(); ++m) {
+    terms.push_back(rendezvous_->entry(op.seq_, m).inlined);
+  }
+  const bool wants_result = call.kind != OpKind::kReduce || op.member_ == call.root;
+  if (call.kind == OpKind::kBroadcast) {
+    const int64_t bytes = call.count * dtype_size(call.dtype);
+    if (bytes > 0) std::memcpy(call.out, terms[call.root], bytes);
+  } else if (wants_result && call.out != nullptr) {
+    reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
+  }
+  return rendezvous_->finish(op.seq_, 1);
+}
+
 Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
   // Behind other operations: the members hear of it when this one's turn has come.
   if (!rendezvous_.has_value() || !rendezvous_->is_next(op.seq_)) {
@@ -344,7 +394,7 @@ Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
                                                     format_duration(deadline - op.created_),
                                                     "; the device is busy with earlier work"));
   }
-  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline), give_up_from());
+  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline), give_up_from(op));
 }
 
 Status HostGroup::publish_message(HostOp& op) {
@@ -376,7 +426,7 @@ Status HostGroup::publish_message(HostOp& op) {
 }
 
 Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
-  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from());
+  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from(op));
 }
 
 void HostGroup::reap_sent() {
@@ -459,7 +509,7 @@ void HostGroup::fail_pending(const Status& reason) {
       // What is queued behind others fails when its turn comes.
       if (!rendezvous_->is_next(op->seq_)) continue;
       rendezvous_
-          ->settle(op->seq_, VerdictKind::kError, give_up_from(),
+          ->settle(op->seq_, VerdictKind::kError, give_up_from(*op),
                    with_context(reason, op->call_.label))
           .IgnoreError();
     }

@@ -46,6 +46,9 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   const int member_;
   const uint32_t seq_;
   CollectiveCall call_;
+  // The inputs of all members lie in their entries: each member reduces all of them by itself, and
+  // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
+  const bool inlined_;
   const absl::Time created_ = absl::Now();
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: it can be read, or it failed
@@ -86,6 +89,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Gives the call its number and enters it in pending_. Requires order_mutex_.
   std::shared_ptr<HostOp> make_op(int member, CollectiveCall call);
   Status run(HostOp& op);
+  // Runs the operation on this thread, if its turn has come.
+  void run_here(const HostOp& op);
   Status meet_and_move(HostOp& op);
   Status run_alone(HostOp& op);
   Status meet(HostOp& op, const Rendezvous::Op& meeting);
@@ -110,8 +115,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void reap_sent();
   Status fill_entry(HostOp& op);
   void fill_signature(HostOp& op);
+  // The same with the inputs of all members in their entries.
+  Status meet_inlined(HostOp& op, const Rendezvous::Op& meeting);
   // When a verdict may end an operation at which all have arrived: where its members use copies.
-  Rendezvous::From give_up_from() const;
+  Rendezvous::From give_up_from(const HostOp& op) const;
   StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
                                 ArenaPool::Block* copy) const;
   StatusOr<std::vector<MemberMemory>> member_memory(const HostOp& op);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cpu/cpu_stream.h"
 
+#include <sched.h>
+
 #include <utility>
 
 namespace tessera {
@@ -13,24 +15,40 @@ CpuStream::~CpuStream() { stop(); }
 
 void CpuStream::stop() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     stopping_ = true;
+    num_woken_for_.fetch_add(1, std::memory_order_relaxed);
   }
   work_added_.notify_one();
   if (worker_.joinable()) worker_.join();
 }
 
-void CpuStream::enqueue(std::string label, Task task) {
+void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!stopping_) {
-      queue_.push_back({std::move(label), std::move(task)});
+      queue_.push_back({std::move(label), std::move(task), key});
       ++num_enqueued_;
-      work_added_.notify_one();
+      // Who runs a task looks at the queue again before it leaves it.
+      if (wake == Wake::kByCaller && queue_.size() == 1) return;
+      num_woken_for_.fetch_add(1, std::memory_order_relaxed);
+      if (worker_sleeps_) work_added_.notify_one();
       return;
     }
   }
   task().IgnoreError();
+}
+
+bool CpuStream::run_here(const void* key) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool runs = !running_ && !queue_.empty() && queue_.front().key == key;
+  if (runs) run_front(lock);
+  // What is left is the worker's, and so is what this thread could not run.
+  if (!queue_.empty() || stopping_) {
+    num_woken_for_.fetch_add(1, std::memory_order_relaxed);
+    if (worker_sleeps_) work_added_.notify_one();
+  }
+  return runs;
 }
 
 Status CpuStream::sync() {
@@ -40,22 +58,43 @@ Status CpuStream::sync() {
   return std::exchange(first_error_, absl::OkStatus());
 }
 
+void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
+  Entry entry = std::move(queue_.front());
+  queue_.pop_front();
+  running_ = true;
+  lock.unlock();
+  if (observer_ != nullptr) observer_->task_started(entry.label);
+  Status status = entry.task();
+  entry.task = nullptr;  // what the task holds is released before it counts as done
+  if (observer_ != nullptr) observer_->task_finished();
+  lock.lock();
+  running_ = false;
+  ++num_done_;
+  if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);
+  work_done_.notify_all();
+}
+
 void CpuStream::run() {
+  // A sleeping thread takes longer to come than most tasks take: it gives its core away this often
+  // before it sleeps.
+  constexpr int kYields = 50;
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    work_added_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Entry entry = std::move(queue_.front());
-    queue_.pop_front();
+    if (!queue_.empty() && !running_) {
+      run_front(lock);
+      continue;
+    }
+    if (stopping_ && queue_.empty() && !running_) return;
+    const uint64_t seen = num_woken_for_.load(std::memory_order_relaxed);
     lock.unlock();
-    if (observer_ != nullptr) observer_->task_started(entry.label);
-    Status status = entry.task();
-    entry.task = nullptr;  // what the task holds is released before it counts as done
-    if (observer_ != nullptr) observer_->task_finished();
+    for (int i = 0; i < kYields; ++i) {
+      if (num_woken_for_.load(std::memory_order_relaxed) != seen) break;
+      sched_yield();
+    }
     lock.lock();
-    ++num_done_;
-    if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);
-    work_done_.notify_all();
+    worker_sleeps_ = true;
+    work_added_.wait(lock, [&] { return num_woken_for_.load(std::memory_order_relaxed) != seen; });
+    worker_sleeps_ = false;
   }
 }
 

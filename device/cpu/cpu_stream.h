@@ -7,6 +7,7 @@
 #ifndef TESSERA_DEVICE_CPU_CPU_STREAM_H_
 #define TESSERA_DEVICE_CPU_CPU_STREAM_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -28,18 +29,25 @@ class CpuStream : public Stream {
   // Runs what is queued, then ends the worker; what is enqueued later runs on the caller's thread.
   void stop();
 
-  void enqueue(std::string label, Task task) override;
+  using Stream::enqueue;
+  void enqueue(std::string label, Task task, const void* key, Wake wake) override;
+  bool run_here(const void* key) override;
   Status sync() override;
 
  private:
   struct Entry {
     std::string label;
     Task task;
+    const void* key;
   };
 
   void run();
+  // Runs the first task of the queue. Requires the lock, and running_ to be false.
+  void run_front(std::unique_lock<std::mutex>& lock);
 
   StreamObserver* const observer_;
+  // Counts up with the queue: the worker looks at it for a while before it sleeps.
+  std::atomic<uint64_t> num_woken_for_{0};
   std::mutex mutex_;  // guards everything below
   std::condition_variable work_added_;
   std::condition_variable work_done_;
@@ -47,6 +55,8 @@ class CpuStream : public Stream {
   uint64_t num_enqueued_ = 0;
   uint64_t num_done_ = 0;
   Status first_error_;
+  bool running_ = false;  // a task runs, on whichever thread
+  bool worker_sleeps_ = false;
   bool stopping_ = false;
   std::thread worker_;
 };

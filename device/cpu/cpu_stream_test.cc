@@ -127,6 +127,65 @@ TEST_F(CpuStreamTest, AfterStopTasksRunOnTheCallersThread) {
   EXPECT_THAT(stream.sync(), IsOk());
 }
 
+TEST_F(CpuStreamTest, TheCallerRunsATaskWhoseTurnHasCome) {
+  CpuStream stream(nullptr);
+  const int key = 0;
+  std::thread::id ran_on;
+  const auto task = [&ran_on]() -> Status {
+    ran_on = std::this_thread::get_id();
+    return absl::AbortedError("kept");
+  };
+  stream.enqueue("task", task, &key, Stream::Wake::kByCaller);
+  EXPECT_TRUE(stream.run_here(&key));
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  EXPECT_FALSE(stream.run_here(&key));  // it has gone
+  EXPECT_THAT(stream.sync(), StatusIs(absl::StatusCode::kAborted, "kept"));
+}
+
+TEST_F(CpuStreamTest, TheCallerRunsNothingBeforeItsTurn) {
+  CpuStream stream(nullptr);
+  std::promise<void> may_end;
+  std::vector<int> order;  // written by the worker alone, read after sync
+  stream.enqueue("slow", [&, future = may_end.get_future()]() -> Status {
+    future.wait();
+    order.push_back(1);
+    return absl::OkStatus();
+  });
+  const int key = 0;
+  stream.enqueue(
+      "next",
+      [&]() -> Status {
+        order.push_back(2);
+        return absl::OkStatus();
+      },
+      &key, Stream::Wake::kByCaller);
+  EXPECT_FALSE(stream.run_here(&key));
+  may_end.set_value();
+  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(order, ElementsAre(1, 2));
+}
+
+// Tasks come while the caller runs one: nobody else wakes the worker for them.
+TEST_F(CpuStreamTest, WhatComesMeanwhileIsNotForgotten) {
+  CpuStream stream(nullptr);
+  for (int round = 0; round < 1000; ++round) {
+    const int key = 0;
+    std::promise<void> later_ran;
+    stream.enqueue(
+        "first",
+        [&]() -> Status {
+          stream.enqueue("later", [&]() -> Status {
+            later_ran.set_value();
+            return absl::OkStatus();
+          });
+          return absl::OkStatus();
+        },
+        &key, Stream::Wake::kByCaller);
+    EXPECT_TRUE(stream.run_here(&key));
+    later_ran.get_future().wait();
+  }
+}
+
 TEST_F(CpuStreamTest, TasksOfSeveralThreadsKeepTheOrderOfEach) {
   CpuStream stream(nullptr);
   std::vector<int> seen[4];
