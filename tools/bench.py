@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+import math
 import os
 import pathlib
 import platform
@@ -36,6 +37,7 @@ REPLY_TIMEOUT_S = 180
 # none is asked for what would take more than this of what is free: others may be at work here.
 FREE_SHARE = 0.6
 GIB = 1 << 30
+QUICK_S = 55
 TUNED_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -295,7 +297,8 @@ class Run:
             else:
                 self.give_up(entry.group, error)
 
-    def run_phase(self, phase):
+    def run_phase(self, phase, budget_s=math.inf):
+        """All rounds, or as many as end within the time."""
         groups = sorted({entry.group for cell in phase.cells for entry in cell.entries})
         region = max([self.pace.sets(c) * c.region_bytes for c in phase.cells], default=0)
         region = max(region + 64 * KIB, MIB)
@@ -307,7 +310,11 @@ class Run:
         memory = [self.memory_cells[size] for size in sorted(sizes)]
         if memory:
             self.start("memory", 2, max(self.pace.sets(c) * c.region_bytes for c in memory))
+        started = time.monotonic()
         for i in range(self.pace.rounds):
+            if i > 0 and time.monotonic() - started > budget_s * (i / (i + 1)):
+                say(f"{phase.name}: no time for round {i + 1}; is the machine busy?")
+                break
             say(f"{phase.name}: round {i + 1} of {self.pace.rounds}")
             for cell in memory:
                 for entry in cell.entries:
@@ -409,8 +416,9 @@ def main(arguments):
         try:
             if re.search(options.only, "start_to_first_collective P=8"):
                 cells.append(run.measure_start())
-            for phase in phases:
-                run.run_phase(phase)
+            for i, phase in enumerate(phases):
+                left_s = QUICK_S - (time.monotonic() - started)
+                run.run_phase(phase, left_s / (len(phases) - i) if options.quick else math.inf)
                 cells += phase.cells
         finally:
             for workers in run.workers.values():
@@ -421,6 +429,7 @@ def main(arguments):
         f"{machine['date']}; {machine['cpu']}, {machine['cores']} cores, "
         f"L3 {format_size(machine['l3_bytes'])}, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}, load {machine['load']:.1f} at the start; "
+        f"load {os.getloadavg()[0]:.1f} at the end; "
         f"median of {run.pace.rounds} rounds; {time.monotonic() - started:.0f} s"
     )
     print("Tessera's buffers lie in arenas that all clients map; those of the peers are private.\n")

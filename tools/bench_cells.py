@@ -223,6 +223,8 @@ def relayout_cell(relayout, side, element_bytes, clients, columns, devices="proc
     for column in columns:
         if column == "tessera":
             entries.append(Entry(column, group or "tessera", ours))
+        elif column not in PEERS:
+            continue
         elif relayout.partial:
             operation = "reduce_scatter" if any(relayout.target) else "all_reduce"
             if column == "scalapack" or column == "gloo" and operation == "reduce_scatter":
@@ -231,7 +233,7 @@ def relayout_cell(relayout, side, element_bytes, clients, columns, devices="proc
         elif column == "scalapack":
             if is_grid(source) and is_grid(target):
                 entries.append(Entry(column, "ompi_tuned", f"pdgemr2d {move}"))
-        elif column in PEERS:
+        else:
             operation = peer_operations.get(column, "alltoallw")
             entries.append(Entry(column, column, f"{operation} {move}"))
     name = relayout.name + (" f64" if element_bytes == 8 else "")

@@ -243,6 +243,8 @@ COLORS = {
     "mc1": "#999999",
 }
 
+SECONDS = {1: "ks", 0: "s", -1: "ms", -2: "us", -3: "ns", -4: "ps"}  # by power of 1000
+
 
 def svg_panel(title, series, left, top):
     """One plot, size against time, both logarithmic; series: column -> [(size, seconds)]."""
@@ -264,7 +266,7 @@ def svg_panel(title, series, left, top):
     for power in range(low_y, high_y + 1):
         y = top + height * (high_y - power) / max(high_y - low_y, 1)
         parts.append(f'<path d="M{left} {y:.1f}h{width}" stroke="#ddd"/>')
-        label = format_seconds(10.0**power * 1.0000001).replace(".00", "").replace(".0", "")
+        label = f"{10 ** (power % 3)} {SECONDS[power // 3]}"
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     for size in sorted({size for size, _ in points}):
         x = place(size, 10.0**low_y).split(",")[0]
@@ -307,10 +309,13 @@ def format_svg(results):
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
-    for i, (column, color) in enumerate(COLORS.items()):
-        name = COLUMNS.get(column) or MEMORY[column][2]
-        parts.append(f'<path d="M{80 + 210 * i} 20h24" stroke="{color}" stroke-width="2"/>')
-        parts.append(f'<text x="{110 + 210 * i}" y="24">{name}</text>')
+    left = 80
+    for column, color in COLORS.items():
+        if any(column in series for _, series in panels):
+            name = COLUMNS.get(column) or MEMORY[column][2]
+            parts.append(f'<path d="M{left} 20h24" stroke="{color}" stroke-width="2"/>')
+            parts.append(f'<text x="{left + 30}" y="24">{name}</text>')
+            left += 60 + 6 * len(name)
     for i, (title, series) in enumerate(panels):
         parts.append(svg_panel(title, series, 80 + 390 * (i % columns), 60 + 280 * (i // columns)))
     return "\n".join([*parts, "</svg>", ""])
