@@ -38,6 +38,7 @@ REPLY_TIMEOUT_S = 180
 FREE_SHARE = 0.6
 GIB = 1 << 30
 QUICK_S = 55
+SLOW_REPETITIONS = 2  # of a call that takes longer than a measurement should
 TUNED_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -226,7 +227,7 @@ class Pace:
         """(repetitions, calls in each)."""
         repetitions = self.repetitions
         if seconds_a_call * repetitions > 4 * self.seconds:
-            repetitions = max(2, int(4 * self.seconds / seconds_a_call))
+            repetitions = max(SLOW_REPETITIONS, int(4 * self.seconds / seconds_a_call))
         calls = int(self.seconds / repetitions / max(seconds_a_call, 1e-8))
         return repetitions, min(max(calls, 1), 200_000)
 
@@ -278,14 +279,17 @@ class Run:
         try:
             if is_first:
                 # Checks every element, and learns how long a call takes.
-                full = int(not self.options.quick or cell.size_bytes <= 4 * MIB)
-                guess = min(workers.run(f"{command} full={full} repetitions=2 calls=1"))
-                if guess < 1e-3:
-                    guess = min(workers.run(f"{command} repetitions=2 calls=20"))
+                full = int(cell.size_bytes <= (4 if self.options.quick else 64) * MIB)
+                times = workers.run(f"{command} full={full} repetitions=2 calls=1")
+                if min(times) < 1e-3:
+                    times = workers.run(f"{command} repetitions=2 calls=20")
+                guess = min(times)
             else:
                 guess = entry.rounds[-1] / entry.factor
             repetitions, calls = self.pace.calls(guess)
-            times = workers.run(f"{command} repetitions={repetitions} calls={calls}")
+            # What takes that long has been measured by now.
+            if not is_first or repetitions > SLOW_REPETITIONS:
+                times = workers.run(f"{command} repetitions={repetitions} calls={calls}")
             entry.rounds.append(statistics.median(times) * entry.factor)
             if entry.column != "tessera" and available_bytes() < FREE_SHARE * total_bytes():
                 workers.run("release")
