@@ -434,7 +434,7 @@ def main(arguments):
         f"L3 {format_size(machine['l3_bytes'])}, {machine['memory_gib']} GiB, "
         f"Linux {machine['kernel']}, load {machine['load']:.1f} at the start; "
         f"load {os.getloadavg()[0]:.1f} at the end; "
-        f"median of {run.pace.rounds} rounds; {time.monotonic() - started:.0f} s"
+        f"medians of at most {run.pace.rounds} rounds; {time.monotonic() - started:.0f} s"
     )
     print("Tessera's buffers lie in arenas that all clients map; those of the peers are private.\n")
     print(bench_report.format_results(cells, results))

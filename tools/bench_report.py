@@ -55,6 +55,7 @@ class Goal:
     number: object  # Results -> float or None
     at_least: bool = False  # else at most
     unit: str = ""
+    beside: object = None  # Results -> float or None: the same against Open MPI as it comes
 
     def verdict(self, results):
         """"reached" or "not reached", the number, the goal, by how much."""
@@ -67,7 +68,9 @@ class Goal:
         margin = value / self.limit if self.at_least else self.limit / value
         how = f"{margin:.2f} times better" if reached else f"{1 / margin:.2f} times off"
         word = "reached     " if reached else "not reached "
-        return f"{word} {goal}; {value:.3g}{self.unit}, {how}"
+        default = self.beside(results) if self.beside else None
+        beside = f" ({default:.3g} of its default)" if default is not None else ""
+        return f"{word} {goal}; {value:.3g}{self.unit}{beside}, {how}"
 
 
 def over_memory(operation, size, clients, column):
@@ -136,7 +139,10 @@ def make_goals():
         size_text = f" {format_size(size)}," if size else ""
         text = f"{operation},{size_text} {clients} clients, times as fast as {whom}"
         number = peer_over_ours(operation, size, clients, columns)
-        goals.append(Goal(text, limit, number, at_least=True))
+        beside = None
+        if columns == OPEN_MPI:
+            beside = peer_over_ours(operation, size, clients, ("ompi",))
+        goals.append(Goal(text, limit, number, at_least=True, beside=beside))
     small, dispatch_size = " us", 16 * 16 * 4
     for text, limit, number in [
         ("barrier, 2 clients", 1, in_microseconds("barrier", 0, 2)),
