@@ -141,6 +141,7 @@ class Entry:
     factor: float = 1.0  # of the time measured
     rounds: list = dataclasses.field(default_factory=list)
     note: str = ""  # why there is no number
+    failed: bool = False  # because it went wrong
 
     @property
     def seconds(self):
@@ -260,7 +261,8 @@ def dispatch_cells():
     return cells
 
 
-def memory_cell(size):
+def memory_cell(size, clients, devices):
+    """Copies by two processes, beside the contestants of a phase."""
     entries = [
         Entry(
             column,
@@ -270,7 +272,9 @@ def memory_cell(size):
         )
         for column, (processes, stores, _) in MEMORY.items()
     ]
-    return Cell("memory", "copy", size, 2, entries, set_bytes=4 * size, region_bytes=size)
+    cell = Cell("memory", "copy", size, clients, entries, devices=devices)
+    cell.set_bytes, cell.region_bytes = 4 * size, size
+    return cell
 
 
 @dataclasses.dataclass

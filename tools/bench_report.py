@@ -28,7 +28,7 @@ class Results:
     def seconds(self, operation, size, clients, column="tessera", devices="processes"):
         """None where it was not measured."""
         if column in MEMORY:
-            operation, clients, devices = "copy", 2, "processes"
+            operation = "copy"
         cell = self.cells.get((operation, size, clients, devices))
         return cell.seconds(column) if cell else None
 
@@ -189,10 +189,10 @@ def table_row(cell, results, columns):
     if cell.size_bytes < 16 * KIB:
         return [*row, "", ""]
     for memory in ("mc1", "mc2"):
-        value = ratio(ours, results.seconds("copy", cell.size_bytes, 2, memory))
+        copy = results.seconds("copy", cell.size_bytes, cell.clients, memory, cell.devices)
+        value = ratio(ours, copy)
         row.append(f"{value:.2f}" if value else "-")
-    if cell.kind == "relayout":
-        copy = results.seconds("copy", cell.size_bytes, 2, "mc2")
+    if cell.kind == "relayout":  # `copy` is mc2
         share = ratio(copy * cell.written_bytes / cell.size_bytes, ours) if copy else None
         row.append(f"{share * 100:.0f} %" if share else "-")
     return row
@@ -211,21 +211,18 @@ def format_table(header, rows):
 def format_results(cells, results):
     """All tables as text: one for each operation and number of clients, one for relayouts."""
     texts = []
-    memory = [c for c in cells if c.kind == "memory"]
-    if memory:
-        rows = [
-            [format_size(c.size_bytes), *(format_seconds(c.seconds(m)) for m in MEMORY)]
-            for c in sorted(memory, key=lambda c: c.size_bytes)
-        ]
-        texts.append("copy\n" + format_table(["size", *MEMORY], rows))
     groups = {}
     for cell in cells:
-        if cell.kind == "memory":
-            continue
-        title = cell.kind if cell.kind != "collective" else cell.operation
+        title = cell.kind if cell.kind in ("relayout", "dispatch") else cell.operation
         where = "clients" if cell.devices == "processes" else "devices of one client"
-        groups.setdefault(f"{title}, {cell.clients} {where}", []).append(cell)
+        joint = " beside " if cell.kind == "memory" else ", "
+        groups.setdefault(f"{title}{joint}{cell.clients} {where}", []).append(cell)
     for title, group in groups.items():
+        if group[0].kind == "memory":
+            times = [[format_seconds(cell.seconds(c)) for c in MEMORY] for cell in group]
+            rows = [[format_size(cell.size_bytes), *row] for cell, row in zip(group, times)]
+            texts.append(title + "\n" + format_table(["size", *MEMORY], rows))
+            continue
         columns = [c for c in COLUMNS if any(cell.entry(c) for cell in group)]
         rows = [table_row(cell, results, columns) for cell in group]
         if group[0].kind != "collective":

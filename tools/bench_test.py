@@ -33,7 +33,7 @@ class GoalTest(unittest.TestCase):
         self.assertTrue(all(line.startswith("not measured ") for line in verdicts()))
 
     def test_a_ratio_to_memory_copy(self):
-        copy = cell("copy", 64 * MIB, 2, "memory", mc1=0.010, mc2=0.004)
+        copy = cell("copy", 64 * MIB, 4, "memory", mc1=0.010, mc2=0.004)
         text = "all_reduce, 64 MiB, 4 clients: at most 2.2 mc1; "
         self.check(
             f"reached      {text}2 mc1, 1.10 times better",
@@ -78,7 +78,7 @@ class TableTest(unittest.TestCase):
         cells = [
             cell("all_reduce", KIB, 4, tessera=2e-6, ompi=1e-6),
             cell("all_reduce", 64 * MIB, 4, tessera=5e-3, ompi=15e-3),
-            cell("copy", 64 * MIB, 2, "memory", mc1=2.5e-3, mc1_nt=1, mc2=2e-3, mc2_nt=1),
+            cell("copy", 64 * MIB, 4, "memory", mc1=2.5e-3, mc1_nt=1, mc2=2e-3, mc2_nt=1),
         ]
         text = bench_report.format_results(cells, bench_report.Results(cells))
         self.assertIn(
@@ -88,6 +88,14 @@ class TableTest(unittest.TestCase):
             "64 MiB  5.00 ms  15.0 ms  3.00 (ompi)      2.00      2.50",
             text,
         )
+        self.assertIn("copy beside 4 clients\nsize        mc1  mc1_nt      mc2  mc2_nt\n64 MiB", text)
+
+    def test_the_share_of_the_rate_of_two_copies(self):
+        relayout = cell("gather", MIB, 4, "relayout", tessera=4e-3)
+        relayout.written_bytes = 4 * MIB
+        cells = [relayout, cell("copy", MIB, 4, "memory", mc1=1e-3, mc2=0.8e-3)]
+        text = bench_report.format_results(cells, bench_report.Results(cells))
+        self.assertIn("4.00      5.00           80 %", text)
 
     def test_why_a_contestant_is_missing(self):
         one = cell("barrier", 0, 2, tessera=1e-6)
@@ -169,7 +177,8 @@ class RunTest(unittest.TestCase):
 
     def test_a_slow_call_is_repeated_less(self):
         pace = bench.Pace(rounds=3, seconds=0.03, repetitions=3, l3_bytes=MIB)
-        self.assertEqual(pace.calls(1e-6), (3, 10_000))
+        self.assertEqual(pace.calls(1e-7), (3, bench.MAX_CALLS))
+        self.assertEqual(pace.calls(1e-5), (3, 1000))
         self.assertEqual(pace.calls(0.01), (3, 1))
         self.assertEqual(pace.calls(1.0), (2, 1))
 
