@@ -88,7 +88,8 @@ class TableTest(unittest.TestCase):
             "64 MiB  5.00 ms  15.0 ms  3.00 (ompi)      2.00      2.50",
             text,
         )
-        self.assertIn("copy beside 4 clients\nsize        mc1  mc1_nt      mc2  mc2_nt\n64 MiB", text)
+        copies = "copy beside 4 clients\nsize        mc1  mc1_nt      mc2  mc2_nt\n64 MiB"
+        self.assertIn(copies, text)
 
     def test_the_share_of_the_rate_of_two_copies(self):
         relayout = cell("gather", MIB, 4, "relayout", tessera=4e-3)
