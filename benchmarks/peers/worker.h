@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every process of tools/bench has in common: it takes commands, repeats an operation, checks
+// its results and answers with times. Ours and the peers differ in the operation alone.
+//
+//   driver  --  "all_reduce bytes=1024 calls=100 ..."  -->  PREFIX.RANK.in    of every rank
+//   driver  <--  {"seconds": [...], "error": ""}       --   PREFIX.RANK.out
+//
+// A worker that waits for a command blocks in read() and takes no time from those at work.
+//
+// One measurement: poison the results of set 0, call once, check; then `repetitions` times: meet in
+// a barrier, and time `calls` calls, each on the next of `sets` sets of buffers; then check again.
+// A rank reports its own seconds a call, and the driver takes the slowest rank.
+//
+// Inputs are never written: byte b of the input region of rank r is that of the pattern, a float of
+// 20 bits for each 4 bytes, so sums of 8 ranks are exact and every result is known.
+#ifndef TESSERA_BENCHMARKS_PEERS_WORKER_H_
+#define TESSERA_BENCHMARKS_PEERS_WORKER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::bench {
+
+// "operation name=value name=value ..."
+struct Command {
+  std::string operation;
+  std::map<std::string, std::string> fields;
+
+  static Command parse(const std::string& line);
+  int64_t number(const std::string& name, int64_t otherwise) const;
+  std::string text(const std::string& name) const;
+};
+
+// What one command repeats. Functions that can fail return what went wrong, else "".
+struct Operation {
+  std::function<std::string(int set)> call;
+  // Destroys the results of a set, all or at the places that check() will look at.
+  std::function<void(int set, bool full)> poison;
+  std::function<std::string(int set, bool full)> check;
+};
+
+class Contestant {
+ public:
+  virtual ~Contestant() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string barrier() = 0;
+  virtual std::string prepare(const Command& command, Operation* operation) = 0;
+  // Gives back memory that a later command can make again.
+  virtual void release() {}
+};
+
+// Says that it is ready, answers commands until "quit", and returns the exit code.
+int serve(Contestant& contestant, const std::string& prefix);
+
+// Element i of the input region of `rank`.
+float pattern(int rank, int64_t i);
+std::byte pattern_byte(int rank, int64_t byte);
+
+// The input region, which holds the pattern, and the output region of one rank, equally large.
+class Regions {
+ public:
+  Regions() = default;
+  // Over memory of somebody else, `size_bytes` each.
+  Regions(std::byte* in, std::byte* out, int64_t size_bytes, int rank);
+  // Private memory of the process, as malloc gives it for large blocks.
+  static Regions allocate(int64_t size_bytes, int rank);
+  void free();
+
+  std::byte* in() const { return in_; }
+  std::byte* out() const { return out_; }
+  int64_t size_bytes() const { return size_bytes_; }
+  // Fills, at the first time, what an operation reads.
+  void fill(int64_t end_bytes);
+
+ private:
+  std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+  int64_t size_bytes_ = 0;
+  int64_t filled_bytes_ = 0;
+  int rank_ = 0;
+};
+
+// Does a collective on `in` and `out`; `bytes` as host_memory.md's S: of the result of all_gather,
+// of the vector of all_reduce and broadcast, of the input of reduce_scatter and all_to_all.
+using CollectiveCall =
+    std::function<std::string(const std::byte* in, std::byte* out, int64_t bytes)>;
+// The collective that the command names, on regions; of floats where it reduces, else of bytes.
+// broadcast is from rank 0, which passes its input as its output.
+std::string prepare_collective(const Command& command, int rank, int size, Regions& regions,
+                               CollectiveCall call, Operation* operation);
+
+// Rows [row, row_end) and columns [col, col_end) of a matrix; stored row by row.
+struct Block {
+  int64_t row = 0;
+  int64_t row_end = 0;
+  int64_t col = 0;
+  int64_t col_end = 0;
+
+  int64_t rows() const { return row_end - row; }
+  int64_t cols() const { return col_end - col; }
+  bool is_empty() const { return rows() <= 0 || cols() <= 0; }
+  bool contains(const Block& other) const;
+  Block intersect(const Block& other) const;
+};
+
+// The move of a matrix from one block a rank to another block a rank:
+// "element=8 from=R:R:C:C,... to=R:R:C:C,...".
+struct MatrixMove {
+  int64_t element_bytes = 4;
+  std::vector<Block> from;
+  std::vector<Block> to;
+
+  static MatrixMove parse(const Command& command);
+  // What `target` takes from `source`: from itself alone where it holds everything.
+  Block piece(int source, int target) const;
+  int64_t from_bytes(int rank) const;
+  int64_t to_bytes(int rank) const;
+};
+
+using MoveCall = std::function<std::string(const std::byte* in, std::byte* out)>;
+// Regions as in prepare_collective(): the matrix is what the pattern makes it.
+std::string prepare_move(const Command& command, const MatrixMove& move, int rank, Regions& regions,
+                         MoveCall call, Operation* operation);
+
+}  // namespace tessera::bench
+
+#endif  // TESSERA_BENCHMARKS_PEERS_WORKER_H_

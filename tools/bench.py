@@ -1,0 +1,453 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the host backend beside its peers, interleaved in one run; tools/bench starts it.
+
+A contestant is a group of worker processes that live for one phase of the run, one phase a number
+of clients. Each waits for commands on a pipe of its own, asleep, while another is at work. A cell
+is one operation of one size on one number of clients; a round measures every contestant of every
+cell once, and the number of a cell is the median of its rounds. benchmarks/README.md says how to
+read what comes out.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import re
+import secrets
+import select
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import bench_report
+from bench_cells import COLUMNS, KIB, MEMORY, MIB, OPEN_MPI, Cell, Entry
+from bench_cells import format_size, make_phases, memory_cell
+
+REPLY_TIMEOUT_S = 180
+# Peers give their buffers back after a measurement that leaves less of the memory than this, and
+# none is asked for what would take more than this of what is free: others may be at work here.
+FREE_SHARE = 0.6
+GIB = 1 << 30
+QUICK_S = 55
+MAX_CALLS = 2000
+SLOW_REPETITIONS = 2  # of a call that takes longer than a measurement should
+TUNED_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": "8589934592",
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+
+
+def say(text):
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+# --- Worker processes --------------------------------------------------------------------------
+
+
+class ContestantFailed(Exception):
+    """The processes are of no more use."""
+
+
+class CommandFailed(ContestantFailed):
+    """Every rank has answered, some with an error: they can go on."""
+
+
+class Workers:
+    """The processes of one contestant, from start() to stop()."""
+
+    def __init__(self, name, folder, size):
+        self.name = name
+        self.size = size
+        self.prefix = str(pathlib.Path(folder) / name)
+        self.processes = []
+        self.ins, self.outs, self.buffers = [], [], []
+        self.seconds_to_ready = None
+
+    def start(self, commands, environment):
+        """Starts the processes, and waits until each says that it is ready."""
+        for rank in range(self.size):
+            for suffix in ("in", "out"):
+                path = f"{self.prefix}.{rank}.{suffix}"
+                os.mkfifo(path)
+                # Both ends, so that opening waits for nobody.
+                (self.ins if suffix == "in" else self.outs).append(os.open(path, os.O_RDWR))
+            self.buffers.append(b"")
+        started = time.monotonic()
+        for i, command in enumerate(commands):
+            with open(f"{self.prefix}.{i}.log", "wb") as log:
+                self.processes.append(
+                    subprocess.Popen(
+                        command,
+                        env={**os.environ, **environment(i)},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
+        replies = self.replies(60)
+        self.seconds_to_ready = max(reply["ready"] for reply in replies) - started
+
+    def run(self, command):
+        """The seconds of each repetition: those of the slowest rank."""
+        for fd in self.ins:
+            os.write(fd, (command + "\n").encode())
+        by_rank = [reply["seconds"] for reply in self.replies(REPLY_TIMEOUT_S)]
+        return [max(times) for times in zip(*by_rank)]
+
+    def replies(self, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        lines = [None] * self.size
+        while None in lines:
+            waiting = [rank for rank in range(self.size) if lines[rank] is None]
+            ready, _, _ = select.select([self.outs[rank] for rank in waiting], [], [], 1)
+            for rank in waiting:
+                if self.outs[rank] in ready:
+                    self.buffers[rank] += os.read(self.outs[rank], 1 << 16)
+                line, newline, rest = self.buffers[rank].partition(b"\n")
+                if newline:
+                    lines[rank], self.buffers[rank] = json.loads(line), rest
+            # One rank's error leaves the others waiting for it.
+            errors = [f"rank {r}: {x['error']}" for r, x in enumerate(lines) if x and x["error"]]
+            if errors and None not in lines:
+                raise CommandFailed("; ".join(errors[:2]))
+            if errors and time.monotonic() > deadline - timeout_s + 10:
+                raise ContestantFailed("; ".join(errors[:2]))
+            if None in lines:
+                if any(process.poll() is not None for process in self.processes):
+                    raise ContestantFailed("a process has ended: " + self.last_words())
+                if time.monotonic() > deadline:
+                    raise ContestantFailed(f"no answer in {timeout_s} s: {self.last_words()}")
+        return lines
+
+    def last_words(self):
+        words = []
+        for i in range(len(self.processes)):
+            text = pathlib.Path(f"{self.prefix}.{i}.log").read_text(errors="replace").strip()
+            words += text.splitlines()[-2:]
+        return " / ".join(words[:4]) or "it said nothing"
+
+    def stop(self):
+        for fd in self.ins:
+            os.write(fd, b"quit\n")
+        deadline = time.monotonic() + 10
+        for process in self.processes:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # its own session: mpirun and its ranks
+                process.wait()
+        for fd in self.ins + self.outs:
+            os.close(fd)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_workers(group, clients, region_bytes, build, folder):
+    """Starts the processes that `group` names, as so many clients."""
+    folder = tempfile.mkdtemp(dir=folder)
+    prefix = str(pathlib.Path(folder) / group)
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    region = str(region_bytes)
+    if group.startswith("tessera"):
+        devices = {"tessera": 1, "tessera_pair": 2, "tessera_devices": clients}[group]
+        size = clients if group == "tessera" else 1
+        job = {
+            "TESSERA_COORDINATOR": f"127.0.0.1:{free_port()}",
+            "TESSERA_NUM_CLIENTS": str(size),
+            "TESSERA_TOKEN": secrets.token_hex(16),
+            "TESSERA_LOCAL_DEVICES": str(devices),
+        }
+        commands = [[f"{build}/host_worker", prefix, region]] * size
+        environment = lambda rank: {**job, "TESSERA_CLIENT_ID": str(rank)}
+    elif group == "memory":
+        size = 2
+        commands = [[f"{build}/memory_peer", str(r), prefix, region] for r in range(size)]
+        environment = lambda rank: {}
+    elif group == "gloo":
+        size = clients
+        meeting = tempfile.mkdtemp(dir=folder)
+        commands = [
+            [f"{build}/gloo_peer", str(r), str(size), prefix, region, meeting] for r in range(size)
+        ]
+        environment = lambda rank: one_thread
+    else:
+        size = clients
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(size)]
+        if group == "ompi_no_cma":
+            command += ["--mca", "btl_vader_single_copy_mechanism", "none"]
+        commands = [[*command, f"{build}/mpi_peer", prefix, region]]
+        extra = dict(one_thread)
+        if group != "ompi":
+            extra.update(TUNED_MALLOC)
+        if os.geteuid() == 0:
+            extra.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        environment = lambda rank: extra
+    workers = Workers(group, folder, size)
+    try:
+        workers.start(commands, environment)
+    except ContestantFailed:
+        workers.stop()
+        raise
+    return workers
+
+
+# --- The run -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Pace:
+    """How long to measure, and on how many sets of buffers."""
+
+    rounds: int
+    seconds: float  # of one measurement
+    repetitions: int
+    l3_bytes: int
+
+    def sets(self, cell):
+        """Three sets, or as many as are three times the last-level cache."""
+        if cell.set_bytes == 0:
+            return 1
+        return max(1, min(3, -(-3 * self.l3_bytes // cell.set_bytes)))
+
+    def calls(self, seconds_a_call):
+        """(repetitions, calls in each)."""
+        repetitions = self.repetitions
+        if seconds_a_call * repetitions > 4 * self.seconds:
+            repetitions = max(SLOW_REPETITIONS, int(4 * self.seconds / seconds_a_call))
+        calls = round(self.seconds / repetitions / max(seconds_a_call, 1e-8))
+        return repetitions, min(max(calls, 1), MAX_CALLS)
+
+
+class Run:
+    def __init__(self, options, folder, machine):
+        self.options = options
+        self.folder = folder
+        self.pace = Pace(
+            options.rounds or (3 if options.quick else 5),
+            0.02 if options.quick else 0.12,
+            3 if options.quick else 5,
+            machine["l3_bytes"],
+        )
+        self.machine = machine
+        self.workers = {}
+        self.out = {}  # group: why it takes no part any more
+
+    def start(self, group, clients, region_bytes):
+        if group in self.out or group in self.workers:
+            return
+        try:
+            self.workers[group] = start_workers(
+                group, clients, region_bytes, self.options.build_folder, self.folder
+            )
+        except (ContestantFailed, OSError) as error:
+            self.give_up(group, error)
+
+    def give_up(self, group, error):
+        self.out[group] = str(error)
+        say(f"{group} takes no part any more: {error}")
+        if group in self.workers:
+            self.workers.pop(group).stop()
+
+    def measure(self, cell, entry, is_first):
+        """One round of one contestant."""
+        workers = self.workers.get(entry.group)
+        if workers is None:
+            entry.note, entry.failed = self.out.get(entry.group, "not available"), True
+            return
+        # Buffers, and what it may take to reduce them. Ours has those of collectives already.
+        needed_bytes = 1.5 * self.pace.sets(cell) * cell.set_bytes
+        is_there = entry.column == "tessera" and cell.kind == "collective"
+        if is_first and not is_there and needed_bytes > FREE_SHARE * available_bytes():
+            entry.note = f"{cell.name} needs about {needed_bytes / GIB:.1f} GiB of free memory"
+            return
+        command = f"{entry.command} sets={self.pace.sets(cell)}"
+        try:
+            if is_first:
+                # Checks every element, and learns how long a call takes.
+                full = int(cell.size_bytes <= (4 if self.options.quick else 64) * MIB)
+                times = workers.run(f"{command} full={full} repetitions=2 calls=1")
+                if min(times) < 1e-3:
+                    times = workers.run(f"{command} repetitions=2 calls=20")
+                # Where clients spin and others want their cores, a call takes 0.2 us or 8 ms.
+                guess = max(times)
+            else:
+                guess = max(entry.rounds) / entry.factor
+            repetitions, calls = self.pace.calls(guess)
+            # What takes that long has been measured by now.
+            if not is_first or repetitions > SLOW_REPETITIONS:
+                times = workers.run(f"{command} repetitions={repetitions} calls={calls}")
+            entry.rounds.append(statistics.median(times) * entry.factor)
+            if entry.column != "tessera" and available_bytes() < FREE_SHARE * total_bytes():
+                workers.run("release")
+        except ContestantFailed as error:
+            entry.note, entry.failed = str(error), True
+            entry.rounds.clear()
+            if isinstance(error, CommandFailed):
+                say(f"{cell.name}, {entry.column}: {error}")
+            else:
+                self.give_up(entry.group, error)
+
+    def run_phase(self, phase, budget_s=math.inf):
+        """All rounds, or as many as end within the time; the cells, with those of the memory."""
+        groups = sorted({entry.group for cell in phase.cells for entry in cell.entries})
+        region = max([self.pace.sets(c) * c.region_bytes for c in phase.cells], default=0)
+        region = max(region + 64 * KIB, MIB)
+        for group in groups:
+            self.start(group, phase.clients, region)
+        sizes = {c.size_bytes for c in phase.cells if c.size_bytes >= KIB and c.kind != "dispatch"}
+        memory = [memory_cell(s, phase.clients, phase.cells[0].devices) for s in sorted(sizes)]
+        if memory:
+            self.start("memory", 2, max(self.pace.sets(c) * c.region_bytes for c in memory))
+        started = time.monotonic()
+        for i in range(self.pace.rounds):
+            if i > 0 and time.monotonic() - started > budget_s * (i / (i + 1)):
+                say(f"{phase.name}: no time for round {i + 1}; is the machine busy?")
+                break
+            say(f"{phase.name}: round {i + 1} of {self.pace.rounds}")
+            for cell in memory:
+                for entry in cell.entries:
+                    self.measure(cell, entry, not entry.rounds)
+            for cell in phase.cells:
+                # Nobody always comes after the same neighbour.
+                shift = i % len(cell.entries)
+                for entry in cell.entries[shift:] + cell.entries[:shift]:
+                    if not entry.note:
+                        self.measure(cell, entry, not entry.rounds)
+        for group in list(self.workers):
+            self.workers.pop(group).stop()
+        self.out.clear()  # who failed with so many clients may serve others
+        return memory + phase.cells
+
+    def measure_start(self):
+        """Seconds from the first process of 8 clients to their first collective."""
+        entry = Entry("tessera", "tessera", "")
+        for _ in range(1 if self.options.quick else 3):
+            self.start("tessera", 8, MIB)
+            if "tessera" not in self.workers:
+                entry.note, entry.failed = self.out.pop("tessera"), True
+                break
+            entry.rounds.append(self.workers["tessera"].seconds_to_ready)
+            self.workers.pop("tessera").stop()
+        return Cell("dispatch", "start_to_first_collective", 0, 8, [entry])
+
+
+def memory_of(field):
+    text = pathlib.Path("/proc/meminfo").read_text()
+    return int(re.search(rf"^{field}:\s*(\d+) kB", text, re.M).group(1)) * KIB
+
+
+def total_bytes():
+    return memory_of("MemTotal")
+
+
+def available_bytes():
+    return memory_of("MemAvailable")
+
+
+def read_machine():
+    """What the numbers depend on."""
+    cpu = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*:\s*(.*)$", cpu, re.M)
+    l3_path = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+    l3_text = l3_path.read_text().strip() if l3_path.exists() else "32M"
+    units = {"K": KIB, "M": MIB}
+    return {
+        "date": datetime.datetime.now().isoformat(timespec="seconds"),
+        "cpu": model.group(1) if model else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "l3_bytes": int(l3_text[:-1]) * units[l3_text[-1]],
+        "memory_gib": round(total_bytes() / GIB, 1),
+        "kernel": platform.release(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def available_columns(build):
+    """Columns whose programs are there, and the others."""
+    there = ["tessera", "tessera_private"]
+    if (build / "mpi_peer").exists():
+        there += [*OPEN_MPI, "scalapack"]
+    if (build / "gloo_peer").exists():
+        there.append("gloo")
+    return there, [column for column in COLUMNS if column not in there]
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(
+        prog="tools/bench", description="Measures the host backend and relayouts beside peers."
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer cells, in about a minute")
+    parser.add_argument("--json", metavar="FILE", help="write every number of every round")
+    parser.add_argument("--svg", metavar="FILE", help="write plots of size against time")
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        default="",
+        help='cells whose name matches, as in "all_reduce 64 MiB P=4" or "rows_to_columns"',
+    )
+    parser.add_argument("--rounds", type=int, help="instead of 5 (3 with --quick)")
+    parser.add_argument("--build-folder", type=pathlib.Path, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options = parse_arguments(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the workers are stopped
+    # Where memory runs out all the same, this run ends and nothing else.
+    pathlib.Path("/proc/self/oom_score_adj").write_text("900")
+    machine = read_machine()
+    started = time.monotonic()
+    columns, missing = available_columns(options.build_folder)
+    phases = make_phases(options.quick, options.only, columns)
+    with tempfile.TemporaryDirectory(prefix="tessera_bench_") as folder:
+        run = Run(options, folder, machine)
+        cells = []
+        try:
+            if re.search(options.only, "start_to_first_collective P=8"):
+                cells.append(run.measure_start())
+            for i, phase in enumerate(phases):
+                left_s = QUICK_S - (time.monotonic() - started)
+                share = phase.clients / sum(later.clients for later in phases[i:])
+                cells += run.run_phase(phase, left_s * share if options.quick else math.inf)
+        finally:
+            for workers in run.workers.values():
+                workers.stop()
+    results = bench_report.Results(cells)
+    print(
+        f"{machine['date']}; {machine['cpu']}, {machine['cores']} cores, "
+        f"L3 {format_size(machine['l3_bytes'])}, {machine['memory_gib']} GiB, "
+        f"Linux {machine['kernel']}, load {machine['load']:.1f} at the start; "
+        f"load {os.getloadavg()[0]:.1f} at the end; "
+        f"medians of at most {run.pace.rounds} rounds; {time.monotonic() - started:.0f} s"
+    )
+    print("Tessera's buffers lie in arenas that all clients map; those of the peers are private.\n")
+    print(bench_report.format_results(cells, results))
+    for column in missing:
+        print(f"{COLUMNS[column]}: not available")
+    verdicts = [goal.verdict(results) for goal in bench_report.make_goals()]
+    print("\n" + "\n".join(verdicts))
+    if options.json:
+        bench_report.write_json(options.json, machine, options, cells, results, verdicts)
+    if options.svg:
+        pathlib.Path(options.svg).write_text(bench_report.format_svg(results))
+    ours = [entry for cell in cells for entry in cell.entries if "tessera" in entry.column]
+    return 1 if any(entry.failed for entry in ours) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tools/bench says: tables, the goals and whether they are reached, plots, JSON."""
+
+import dataclasses
+import json
+import math
+import pathlib
+
+from bench_cells import (
+    COLLECTIVES,
+    COLUMNS,
+    KIB,
+    MEMORY,
+    MIB,
+    OPEN_MPI,
+    PEERS,
+    format_seconds,
+    format_size,
+)
+
+
+class Results:
+    """The cells that were measured, by what they are."""
+
+    def __init__(self, cells):
+        self.cells = {(c.operation, c.size_bytes, c.clients, c.devices): c for c in cells}
+
+    def seconds(self, operation, size, clients, column="tessera", devices="processes"):
+        """None where it was not measured."""
+        if column in MEMORY:
+            operation = "copy"
+        cell = self.cells.get((operation, size, clients, devices))
+        return cell.seconds(column) if cell else None
+
+    def best(self, operation, size, clients, columns, devices="processes"):
+        """(seconds, column) of the fastest of some."""
+        times = [
+            (seconds, column)
+            for column in columns
+            if (seconds := self.seconds(operation, size, clients, column, devices)) is not None
+        ]
+        return min(times, default=(None, ""))
+
+
+def ratio(over, under):
+    return None if over is None or not under else over / under
+
+
+@dataclasses.dataclass
+class Goal:
+    """A number of design.md, section 9, or of host_memory.md, section 9, where it says mc2."""
+
+    text: str
+    limit: float
+    number: object  # Results -> float or None
+    at_least: bool = False  # else at most
+    unit: str = ""
+    beside: object = None  # Results -> float or None: the same against Open MPI as it comes
+
+    def verdict(self, results):
+        """"reached" or "not reached", the number, the goal, by how much."""
+        sense = "at least" if self.at_least else "at most"
+        goal = f"{self.text}: {sense} {self.limit:g}{self.unit}"
+        value = self.number(results)
+        if value is None:
+            return f"not measured {goal}"
+        reached = value >= self.limit if self.at_least else value <= self.limit
+        margin = value / self.limit if self.at_least else self.limit / value
+        how = f"{margin:.2f} times better" if reached else f"{1 / margin:.2f} times off"
+        word = "reached     " if reached else "not reached "
+        default = self.beside(results) if self.beside else None
+        beside = f" ({default:.3g} of its default)" if default is not None else ""
+        return f"{word} {goal}; {value:.3g}{self.unit}{beside}, {how}"
+
+
+def over_memory(operation, size, clients, column):
+    return lambda r: ratio(
+        r.seconds(operation, size, clients), r.seconds(operation, size, clients, column)
+    )
+
+
+def peer_over_ours(operation, size, clients, columns):
+    """How many times faster than the fastest of the columns."""
+    return lambda r: ratio(
+        r.best(operation, size, clients, columns)[0], r.seconds(operation, size, clients)
+    )
+
+
+def in_microseconds(operation, size, clients, devices="processes"):
+    def number(results):
+        seconds = results.seconds(operation, size, clients, devices=devices)
+        return None if seconds is None else seconds * 1e6
+
+    return number
+
+
+def make_goals():
+    big, mid, matrix = 64 * MIB, 4 * MIB, 4096 * 4096 * 8
+    goals = []
+    memory_rows = [  # operation, size, clients, unit, limit
+        ("all_reduce", big, 2, "mc1", 1.0),
+        ("all_reduce", big, 4, "mc1", 2.2),
+        ("reduce_scatter", big, 4, "mc1", 1.4),
+        ("all_gather", big, 4, "mc1", 2.2),
+        ("all_to_all", big, 4, "mc1", 2.2),
+        ("rows_to_columns f64", matrix, 4, "mc1", 0.75),
+        ("all_reduce", big, 2, "mc2", 1.7),
+        ("all_reduce", big, 4, "mc2", 3.4),
+        ("reduce_scatter", big, 2, "mc2", 1.3),
+        ("reduce_scatter", big, 4, "mc2", 2.3),
+        ("all_gather", big, 2, "mc2", 1.7),
+        ("all_gather", big, 4, "mc2", 3.6),
+        ("all_to_all", big, 2, "mc2", 1.7),
+        ("all_to_all", big, 4, "mc2", 3.6),
+        ("rows_to_columns f64", matrix, 4, "mc2", 1.25),
+    ]
+    for operation, size, clients, unit, limit in memory_rows:
+        text = f"{operation}, {format_size(size)}, {clients} clients"
+        number = over_memory(operation, size, clients, unit)
+        goals.append(Goal(text, limit, number, unit=" " + unit))
+    peer_rows = [  # operation, size, clients, whom, columns, limit
+        ("all_reduce", mid, 2, "Open MPI", OPEN_MPI, 5),
+        ("all_reduce", mid, 4, "Open MPI", OPEN_MPI, 5),
+        ("all_reduce", big, 2, "Open MPI", OPEN_MPI, 5),
+        ("all_reduce", big, 4, "Open MPI", OPEN_MPI, 5),
+        ("reduce_scatter", big, 4, "Open MPI", OPEN_MPI, 6),
+        ("all_gather", big, 4, "Open MPI", OPEN_MPI, 2),
+        ("all_gather", big, 4, "Gloo", ("gloo",), 3),
+        ("all_to_all", big, 4, "Open MPI", OPEN_MPI, 2),
+        ("all_to_all", big, 4, "Gloo", ("gloo",), 3),
+        ("rows_to_columns f64", matrix, 4, "MPI_Alltoallw", OPEN_MPI, 2),
+        ("rows_to_columns f64", matrix, 4, "pdgemr2d, tuned malloc", ("scalapack",), 6),
+        ("barrier", 0, 2, "Open MPI", OPEN_MPI, 1),
+        ("barrier", 0, 4, "Open MPI", OPEN_MPI, 1),
+        ("barrier", 0, 8, "Open MPI", OPEN_MPI, 1),
+        ("all_reduce", KIB, 4, "Open MPI", OPEN_MPI, 1),
+    ]
+    for operation, size, clients, whom, columns, limit in peer_rows:
+        size_text = f" {format_size(size)}," if size else ""
+        text = f"{operation},{size_text} {clients} clients, times as fast as {whom}"
+        number = peer_over_ours(operation, size, clients, columns)
+        beside = None
+        if columns == OPEN_MPI:
+            beside = peer_over_ours(operation, size, clients, ("ompi",))
+        goals.append(Goal(text, limit, number, at_least=True, beside=beside))
+    small, dispatch_size = " us", 16 * 16 * 4
+    for text, limit, number in [
+        ("barrier, 2 clients", 1, in_microseconds("barrier", 0, 2)),
+        ("barrier, 8 clients", 10, in_microseconds("barrier", 0, 8)),
+        (
+            "identity relayout, call to result",
+            1,
+            in_microseconds("dispatch_identity", dispatch_size, 2, "threads"),
+        ),
+        (
+            "purely local relayout, call to result",
+            1,
+            in_microseconds("dispatch_local", dispatch_size, 2, "threads"),
+        ),
+        (
+            "cached relayout, call to result (the goal is to first copy)",
+            2,
+            in_microseconds("dispatch_cached", dispatch_size, 2, "threads"),
+        ),
+    ]:
+        goals.append(Goal(text, limit, number, unit=small))
+    goals.append(
+        Goal(
+            "8 clients, start to first collective",
+            0.5,
+            lambda r: r.seconds("start_to_first_collective", 0, 8),
+            unit=" s",
+        )
+    )
+    goals.append(Goal("rows_to_columns f64, times as fast as COSTA", 4, lambda r: None, True))
+    goals.append(Goal("killed client, until survivors hear", 5, lambda r: None, unit=" ms"))
+    return goals
+
+
+def table_row(cell, results, columns):
+    """The texts of one row: size, times, ratios."""
+    ours = cell.seconds("tessera")
+    best, column = results.best(cell.operation, cell.size_bytes, cell.clients, PEERS, cell.devices)
+    against = ratio(best, ours)
+    row = [format_size(cell.size_bytes) if cell.size_bytes else ""]
+    row += [format_seconds(cell.seconds(c)) for c in columns]
+    row.append(f"{against:.2f} ({column})" if against else "-")
+    # Below this a call has more to do than to copy.
+    if cell.size_bytes < 16 * KIB:
+        return [*row, "", ""]
+    for memory in ("mc1", "mc2"):
+        copy = results.seconds("copy", cell.size_bytes, cell.clients, memory, cell.devices)
+        value = ratio(ours, copy)
+        row.append(f"{value:.2f}" if value else "-")
+    if cell.kind == "relayout":  # `copy` is mc2
+        share = ratio(copy * cell.written_bytes / cell.size_bytes, ours) if copy else None
+        row.append(f"{share * 100:.0f} %" if share else "-")
+    return row
+
+
+def format_table(header, rows):
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [row[0].ljust(widths[0])]
+        cells += [text.rjust(width) for text, width in zip(row[1:], widths[1:])]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def format_results(cells, results):
+    """All tables as text: one for each operation and number of clients, one for relayouts."""
+    texts = []
+    groups = {}
+    for cell in cells:
+        title = cell.kind if cell.kind in ("relayout", "dispatch") else cell.operation
+        where = "clients" if cell.devices == "processes" else "devices of one client"
+        joint = " beside " if cell.kind == "memory" else ", "
+        groups.setdefault(f"{title}{joint}{cell.clients} {where}", []).append(cell)
+    for title, group in groups.items():
+        if group[0].kind == "memory":
+            times = [[format_seconds(cell.seconds(c)) for c in MEMORY] for cell in group]
+            rows = [[format_size(cell.size_bytes), *row] for cell, row in zip(group, times)]
+            texts.append(title + "\n" + format_table(["size", *MEMORY], rows))
+            continue
+        columns = [c for c in COLUMNS if any(cell.entry(c) for cell in group)]
+        rows = [table_row(cell, results, columns) for cell in group]
+        if group[0].kind != "collective":
+            rows = [[f"{c.operation} {row[0]}", *row[1:]] for c, row in zip(group, rows)]
+        header = ["size", *columns, "peer/ours", "ours/mc1", "ours/mc2"]
+        if title.startswith("relayout"):
+            header.append("of mc2's rate")
+        texts.append(title + "\n" + format_table(header, rows))
+    notes = {
+        f"{entry.column}: {entry.note}" for cell in cells for entry in cell.entries if entry.note
+    }
+    return "\n\n".join(texts + sorted(notes))
+
+
+COLORS = {
+    "tessera": "#d62728",
+    "ompi": "#1f77b4",
+    "ompi_tuned": "#17becf",
+    "ompi_no_cma": "#9467bd",
+    "gloo": "#2ca02c",
+    "mc1": "#999999",
+}
+
+SECONDS = {1: "ks", 0: "s", -1: "ms", -2: "us", -3: "ns", -4: "ps"}  # by power of 1000
+
+
+def svg_panel(title, series, left, top):
+    """One plot, size against time, both logarithmic; series: column -> [(size, seconds)]."""
+    width, height = 300, 220
+    points = [point for line in series.values() for point in line]
+    low_x, high_x = (f(math.log2(size) for size, _ in points) for f in (min, max))
+    low_y = math.floor(min(math.log10(seconds) for _, seconds in points))
+    high_y = math.ceil(max(math.log10(seconds) for _, seconds in points))
+
+    def place(size, seconds):
+        x = left + width * (math.log2(size) - low_x) / max(high_x - low_x, 1e-9)
+        y = top + height * (high_y - math.log10(seconds)) / max(high_y - low_y, 1)
+        return f"{x:.1f},{y:.1f}"
+
+    parts = [
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#888"/>',
+        f'<text x="{left}" y="{top - 8}" font-weight="bold">{title}</text>',
+    ]
+    for power in range(low_y, high_y + 1):
+        y = top + height * (high_y - power) / max(high_y - low_y, 1)
+        parts.append(f'<path d="M{left} {y:.1f}h{width}" stroke="#ddd"/>')
+        label = f"{10 ** (power % 3)} {SECONDS[power // 3]}"
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    for size in sorted({size for size, _ in points}):
+        x = place(size, 10.0**low_y).split(",")[0]
+        parts.append(
+            f'<text x="{x}" y="{top + height + 14}" text-anchor="middle">'
+            f"{format_size(size).replace(' ', '').replace('iB', '')}</text>"
+        )
+    for column, line in series.items():
+        path = " ".join(place(*point) for point in sorted(line))
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{COLORS[column]}" stroke-width="2"/>'
+        )
+        parts += [
+            '<circle cx="{}" cy="{}" r="2.5" fill="{}"/>'.format(
+                *place(*point).split(","), COLORS[column]
+            )
+            for point in line
+        ]
+    return "\n".join(parts)
+
+
+def format_svg(results):
+    """A panel for each collective and number of clients that has two sizes or more."""
+    panels = []
+    for clients in (2, 4, 8):
+        for operation in COLLECTIVES:
+            series = {}
+            sizes = {s for o, s, p, _ in results.cells if o == operation and p == clients}
+            for column in COLORS:
+                line = [(s, results.seconds(operation, s, clients, column)) for s in sizes]
+                line = [point for point in line if point[1]]
+                if len(line) > 1:
+                    series[column] = line
+            if "tessera" in series:
+                panels.append((f"{operation}, {clients} clients", series))
+    columns = min(len(panels), len(COLLECTIVES)) or 1
+    width, height = 80 + 390 * columns, 60 + 280 * (-(-len(panels) // columns))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    left = 80
+    for column, color in COLORS.items():
+        if any(column in series for _, series in panels):
+            name = COLUMNS.get(column) or MEMORY[column][2]
+            parts.append(f'<path d="M{left} 20h24" stroke="{color}" stroke-width="2"/>')
+            parts.append(f'<text x="{left + 30}" y="24">{name}</text>')
+            left += 60 + 6 * len(name)
+    for i, (title, series) in enumerate(panels):
+        parts.append(svg_panel(title, series, 80 + 390 * (i % columns), 60 + 280 * (i // columns)))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def write_json(path, machine, options, cells, results, verdicts):
+    document = {
+        "machine": machine,
+        "options": {"quick": options.quick, "only": options.only, "rounds": options.rounds},
+        "cells": [
+            {
+                "kind": cell.kind,
+                "operation": cell.operation,
+                "bytes": cell.size_bytes,
+                "clients": cell.clients,
+                "devices": cell.devices,
+                "written_bytes": cell.written_bytes,
+                "seconds": {entry.column: entry.seconds for entry in cell.entries},
+                "rounds": {entry.column: entry.rounds for entry in cell.entries},
+                "notes": {entry.column: entry.note for entry in cell.entries if entry.note},
+            }
+            for cell in cells
+        ],
+        "goals": verdicts,
+    }
+    pathlib.Path(path).write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tools/bench makes of its measurements, and the moves that it asks of the peers."""
+
+import pathlib
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+import bench
+import bench_cells
+import bench_report
+from bench_cells import KIB, MIB, Cell, Entry
+
+
+def cell(operation, size, clients, kind="collective", **seconds):
+    """A cell in which each contestant named took so long in its only round."""
+    entries = [Entry(column, column, "", rounds=[s]) for column, s in seconds.items()]
+    return Cell(kind, operation, size, clients, entries)
+
+
+def verdicts(*cells):
+    results = bench_report.Results(cells)
+    return [goal.verdict(results) for goal in bench_report.make_goals()]
+
+
+class GoalTest(unittest.TestCase):
+    def check(self, wanted, *cells):
+        lines = verdicts(*cells)
+        self.assertIn(wanted, lines)
+        self.assertEqual(len(lines), len(set(lines)))
+
+    def test_without_numbers_nothing_is_reached(self):
+        self.assertTrue(all(line.startswith("not measured ") for line in verdicts()))
+
+    def test_a_ratio_to_memory_copy(self):
+        copy = cell("copy", 64 * MIB, 4, "memory", mc1=0.010, mc2=0.004)
+        text = "all_reduce, 64 MiB, 4 clients: at most 2.2 mc1; "
+        self.check(
+            f"reached      {text}2 mc1, 1.10 times better",
+            copy,
+            cell("all_reduce", 64 * MIB, 4, tessera=0.020),
+        )
+        self.check(
+            f"not reached  {text}4.4 mc1, 2.00 times off",
+            copy,
+            cell("all_reduce", 64 * MIB, 4, tessera=0.044),
+        )
+
+    def test_the_fastest_open_mpi_counts(self):
+        text = "all_gather, 64 MiB, 4 clients, times as fast as Open MPI: at least 2; "
+        one = cell("all_gather", 64 * MIB, 4, tessera=1, ompi=9, ompi_tuned=3, gloo=0.1)
+        self.check(f"reached      {text}3 (9 of its default), 1.50 times better", one)
+        one = cell("all_gather", 64 * MIB, 4, tessera=1, ompi=1, ompi_tuned=3)
+        self.check(f"not reached  {text}1 (1 of its default), 2.00 times off", one)
+
+    def test_a_time(self):
+        self.check(
+            "not reached  barrier, 8 clients: at most 10 us; 25 us, 2.50 times off",
+            cell("barrier", 0, 8, tessera=25e-6),
+        )
+        self.check(
+            "reached      8 clients, start to first collective: at most 0.5 s; "
+            "0.25 s, 2.00 times better",
+            cell("start_to_first_collective", 0, 8, tessera=0.25),
+        )
+
+    def test_a_contestant_that_failed_is_not_measured(self):
+        one = cell("barrier", 0, 2)
+        one.entries.append(Entry("tessera", "tessera", "barrier", note="it ended"))
+        self.check("not measured barrier, 2 clients: at most 1 us", one)
+
+
+class TableTest(unittest.TestCase):
+    def test_the_median_of_the_rounds(self):
+        self.assertEqual(Entry("ompi", "ompi", "", rounds=[5.0, 1.0, 2.0]).seconds, 2.0)
+
+    def test_a_table(self):
+        cells = [
+            cell("all_reduce", KIB, 4, tessera=2e-6, ompi=1e-6),
+            cell("all_reduce", 64 * MIB, 4, tessera=5e-3, ompi=15e-3),
+            cell("copy", 64 * MIB, 4, "memory", mc1=2.5e-3, mc1_nt=1, mc2=2e-3, mc2_nt=1),
+        ]
+        text = bench_report.format_results(cells, bench_report.Results(cells))
+        self.assertIn(
+            "all_reduce, 4 clients\n"
+            "size    tessera     ompi    peer/ours  ours/mc1  ours/mc2\n"
+            "1 KiB   2.00 us  1.00 us  0.50 (ompi)\n"
+            "64 MiB  5.00 ms  15.0 ms  3.00 (ompi)      2.00      2.50",
+            text,
+        )
+        copies = "copy beside 4 clients\nsize        mc1  mc1_nt      mc2  mc2_nt\n64 MiB"
+        self.assertIn(copies, text)
+
+    def test_the_share_of_the_rate_of_two_copies(self):
+        relayout = cell("gather", MIB, 4, "relayout", tessera=4e-3)
+        relayout.written_bytes = 4 * MIB
+        cells = [relayout, cell("copy", MIB, 4, "memory", mc1=1e-3, mc2=0.8e-3)]
+        text = bench_report.format_results(cells, bench_report.Results(cells))
+        self.assertIn("4.00      5.00           80 %", text)
+
+    def test_why_a_contestant_is_missing(self):
+        one = cell("barrier", 0, 2, tessera=1e-6)
+        one.entries.append(Entry("gloo", "gloo", "barrier", note="it ended"))
+        text = bench_report.format_results([one], bench_report.Results([one]))
+        self.assertIn("gloo: it ended", text)
+
+    def test_the_plot_is_xml_with_a_line_for_each_contestant(self):
+        cells = [cell("all_reduce", s, 4, tessera=s * 1e-9, ompi=s * 2e-9) for s in (KIB, MIB)]
+        svg = bench_report.format_svg(bench_report.Results(cells))
+        root = xml.etree.ElementTree.fromstring(svg)
+        lines = [e for e in root.iter() if e.tag.endswith("polyline")]
+        self.assertEqual(len(lines), 2)
+        self.assertNotEqual(lines[0].get("points"), lines[1].get("points"))
+
+
+class RelayoutTest(unittest.TestCase):
+    def test_blocks_of_some_layouts(self):
+        axes = {"x": 2, "y": 2}
+        devices = [0, 1, 2, 3]
+        for name, dims, order, shape, wanted in [
+            ("rows", (("x", "y"), ()), devices, (4, 8), [(i, i + 1, 0, 8) for i in range(4)]),
+            ("uneven", (("x", "y"), ()), devices, (6, 1), [(0, 2), (2, 3), (3, 5), (5, 6)]),
+            ("swap", (("y",), ("x",)), devices, (2, 2), [(0, 1), (1, 2), (0, 1), (1, 2)]),
+            ("reversed", (("x", "y"), ()), devices[::-1], (4, 1), [(3, 4), (2, 3), (1, 2), (0, 1)]),
+        ]:
+            with self.subTest(name):
+                found = bench_cells.blocks(dims, axes, order, shape)
+                self.assertEqual([block[: len(wanted[0])] for block in found], wanted)
+
+    def test_every_relayout_covers_the_matrix_on_both_sides(self):
+        for relayout in bench_cells.RELAYOUTS:
+            for clients in (4, 8):
+                axes = {"x": 2, "y": clients // 2}
+                shape = (16 - relayout.trim[0], 16 - relayout.trim[1])
+                order = bench_cells.device_order(relayout.target_order, axes)
+                self.assertEqual(sorted(order), list(range(clients)))
+                for dims, devices in [
+                    (relayout.source, list(range(clients))),
+                    (relayout.target, order),
+                ]:
+                    held = set()
+                    for row, row_end, col, col_end in bench_cells.blocks(
+                        dims, axes, devices, shape
+                    ):
+                        held |= {(r, c) for r in range(row, row_end) for c in range(col, col_end)}
+                    self.assertEqual(len(held), shape[0] * shape[1], relayout.name)
+
+    def test_the_commands_of_a_relayout(self):
+        relayout = bench_cells.relayout_named("rows_to_columns")
+        one = bench_cells.relayout_cell(relayout, 4, 8, 4, ["tessera", "ompi", "scalapack"])
+        self.assertEqual(
+            [entry.command for entry in one.entries],
+            [
+                "relayout rows=4 cols=4 element=8 mesh=x:2,y:2 devices=0,1,2,3 to_devices=0,1,2,3 "
+                "from_layout=[(x,y),-] to_layout=[-,(x,y)]",
+                "alltoallw element=8 from=0:1:0:4,1:2:0:4,2:3:0:4,3:4:0:4 "
+                "to=0:4:0:1,0:4:1:2,0:4:2:3,0:4:3:4",
+                "pdgemr2d element=8 from=0:1:0:4,1:2:0:4,2:3:0:4,3:4:0:4 "
+                "to=0:4:0:1,0:4:1:2,0:4:2:3,0:4:3:4",
+            ],
+        )
+        self.assertEqual((one.size_bytes, one.written_bytes), (128, 128))
+
+    def test_what_a_peer_cannot_do_is_left_out(self):
+        gather = bench_cells.relayout_named("gather")
+        one = bench_cells.relayout_cell(gather, 4, 4, 4, ["tessera", "ompi", "scalapack"])
+        self.assertEqual([entry.column for entry in one.entries], ["tessera", "ompi"])
+        sharded = bench_cells.relayout_named("partial_to_sharded")
+        one = bench_cells.relayout_cell(sharded, 4, 4, 4, ["tessera", "ompi", "gloo"])
+        self.assertEqual([e.command for e in one.entries][1:], ["reduce_scatter bytes=64"])
+
+
+class RunTest(unittest.TestCase):
+    def test_buffers_rotate_until_they_are_three_caches(self):
+        pace = bench.Pace(rounds=3, seconds=0.02, repetitions=3, l3_bytes=32 * MIB)
+        for set_bytes, sets in [(0, 1), (KIB, 3), (32 * MIB, 3), (64 * MIB, 2), (512 * MIB, 1)]:
+            self.assertEqual(pace.sets(Cell("collective", "x", 1, 2, [], set_bytes)), sets)
+
+    def test_a_slow_call_is_repeated_less(self):
+        pace = bench.Pace(rounds=3, seconds=0.03, repetitions=3, l3_bytes=MIB)
+        self.assertEqual(pace.calls(1e-7), (3, bench.MAX_CALLS))
+        self.assertEqual(pace.calls(1e-5), (3, 1000))
+        self.assertEqual(pace.calls(0.01), (3, 1))
+        self.assertEqual(pace.calls(1.0), (2, 1))
+
+    def test_the_slowest_rank_counts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            workers = bench.Workers("a", folder, 2)
+            workers.start([["sh", "-c", self.answers(folder, r)] for r in range(2)], lambda r: {})
+            self.assertEqual(workers.run("all_reduce bytes=8"), [3.0, 4.0])
+            workers.stop()
+
+    def test_an_error_of_every_rank_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            workers = bench.Workers("a", folder, 1)
+            script = self.answers(folder, 0).replace('"error": "",', '"error": "no",', 1)
+            workers.start([["sh", "-c", self.answers(folder, 0)]], lambda r: {})
+            workers.stop()
+            self.assertIn('"error": "no"', script)
+            workers = bench.Workers("b", folder, 1)
+            with self.assertRaisesRegex(bench.CommandFailed, "rank 0: no"):
+                workers.start([["sh", "-c", script.replace("/a.", "/b.")]], lambda r: {})
+            workers.stop()
+
+    def test_a_process_that_ends_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            workers = bench.Workers("a", folder, 1)
+            with self.assertRaisesRegex(bench.ContestantFailed, "has ended: no such library"):
+                workers.start([["sh", "-c", "echo no such library"]], lambda r: {})
+            workers.stop()
+
+    def answers(self, folder, rank):
+        """A worker that is ready, and takes 1 and 4 s as rank 0, 3 and 2 s as rank 1."""
+        path = pathlib.Path(folder) / f"a.{rank}"
+        times = ["1, 4", "3, 2"][rank]
+        return (
+            f"exec 3<{path}.in 4>{path}.out; "
+            """echo '{"error": "", "ready": 0}' >&4; """
+            "while read -r line <&3; do case $line in quit) exit ;; esac; "
+            f"""echo '{{"error": "", "seconds": [{times}]}}' >&4; done"""
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
