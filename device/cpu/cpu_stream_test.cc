@@ -181,7 +181,7 @@ TEST_F(CpuStreamTest, WhatComesMeanwhileIsNotForgotten) {
           return absl::OkStatus();
         },
         &key, Stream::Wake::kByCaller);
-    EXPECT_TRUE(stream.run_here(&key));
+    stream.run_here(&key);  // unless the worker is not done with the round before
     later_ran.get_future().wait();
   }
 }
