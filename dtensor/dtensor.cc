@@ -22,6 +22,15 @@ std::shared_ptr<const Buffer> TensorRep::buffer_of(int ordinal) const {
   return nullptr;
 }
 
+Status TensorRep::await(size_t local_device) const {
+  const Buffer& buffer = *buffers[local_device];
+  // The op that fills it may run on this thread, unless other devices of it wait for this thread.
+  if (!buffer.ready().done() && devices.size() == 1) {
+    runtime->stream(devices[0].ordinal).run_here(&buffer);
+  }
+  return buffer.ready().wait();
+}
+
 StatusOr<TensorRep> new_tensor(DType dtype, const Shape& shape, LayoutArg layout) {
   TESSERA_RETURN_IF_ERROR(layout.status());
   auto runtime = std::dynamic_pointer_cast<Runtime>(layout->mesh().runtime());
@@ -279,9 +288,7 @@ const Layout& DTensor::layout() const {
 
 Status DTensor::await() const {
   Status first = rep_->error;
-  for (const std::shared_ptr<const Buffer>& buffer : rep_->buffers) {
-    first.Update(buffer->ready().wait());
-  }
+  for (size_t i = 0; i < rep_->buffers.size(); ++i) first.Update(rep_->await(i));
   return first;
 }
 
@@ -313,7 +320,7 @@ StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) c
                            num_local_shards() - 1));
   }
   const std::shared_ptr<const Buffer>& buffer = rep_->buffers[local_device];
-  TESSERA_RETURN_IF_ERROR(buffer->ready().wait());
+  TESSERA_RETURN_IF_ERROR(rep_->await(local_device));
   return internal::RawShard{rep_->box_of(rep_->devices[local_device]), buffer->data(), buffer};
 }
 

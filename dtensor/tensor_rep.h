@@ -32,6 +32,8 @@ struct TensorRep {
 
   // The buffer of a local device; null where it holds no shard.
   std::shared_ptr<const Buffer> buffer_of(int ordinal) const;
+  // Waits until a local shard is there.
+  Status await(size_t local_device) const;
   Box box_of(const LocalDevice& device) const { return layout->box(shape, device.position); }
   DTensor into_tensor() && { return DTensor(std::make_shared<const TensorRep>(std::move(*this))); }
 };

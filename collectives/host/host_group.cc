@@ -125,13 +125,13 @@ Work HostGroup::start(int position, CollectiveCall call) {
     return reported ? absl::OkStatus() : status;
   };
   using Wake = Stream::Wake;
-  stream.enqueue(op->call_.label, task, op.get(),
+  stream.enqueue(op->call_.label, task, op->key(),
                  op->call_.caller_waits ? Wake::kByCaller : Wake::kNow);
   return Work(op);
 }
 
 void HostGroup::run_here(const HostOp& op) {
-  backend_.streams_[members_[op.member_].ordinal]->run_here(&op);
+  backend_.streams_[members_[op.member_].ordinal]->run_here(op.key());
 }
 
 Status HostGroup::run(HostOp& op) {

@@ -36,6 +36,10 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
 
   bool done() const override;
   Status wait_until(absl::Time deadline) override;
+  // For Stream::run_here(): the output, which others may wait for, where there is one.
+  const void* key() const {
+    return call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this;
+  }
 
  private:
   friend class HostGroup;

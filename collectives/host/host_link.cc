@@ -98,7 +98,7 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
   cpu_set_t cpus;
   const int num_cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
   // Spinning only pays where every waiter has a core of its own (docs/performance.md).
-  wait_policy_ = num_devices <= num_cores ? WaitPolicy{2000, 0} : WaitPolicy{20, 50};
+  wait_policy_ = num_devices <= num_cores ? WaitPolicy{2000, 200} : WaitPolicy{20, 200};
 }
 
 StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,

@@ -3,9 +3,17 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <utility>
 
 namespace tessera {
+
+namespace {
+
+// Tasks in a row that callers run before the worker is no longer woken for them.
+constexpr int kStreak = 4;
+
+}  // namespace
 
 CpuStream::CpuStream(StreamObserver* observer) : observer_(observer) {
   worker_ = std::thread([this] { run(); });
@@ -17,9 +25,8 @@ void CpuStream::stop() {
   {
     std::unique_lock<std::mutex> lock(mutex_);
     stopping_ = true;
-    num_woken_for_.fetch_add(1, std::memory_order_relaxed);
+    wake_worker();
   }
-  work_added_.notify_one();
   if (worker_.joinable()) worker_.join();
 }
 
@@ -30,9 +37,9 @@ void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake
       queue_.push_back({std::move(label), std::move(task), key});
       ++num_enqueued_;
       // Who runs a task looks at the queue again before it leaves it.
-      if (wake == Wake::kByCaller && queue_.size() == 1) return;
-      num_woken_for_.fetch_add(1, std::memory_order_relaxed);
-      if (worker_sleeps_) work_added_.notify_one();
+      const bool caller_comes =
+          wake == Wake::kByCaller || (key != nullptr && caller_streak_ >= kStreak);
+      if (!caller_comes || queue_.size() > 1) wake_worker();
       return;
     }
   }
@@ -43,12 +50,16 @@ bool CpuStream::run_here(const void* key) {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool runs = !running_ && !queue_.empty() && queue_.front().key == key;
   if (runs) run_front(lock);
+  // From now on the worker looks by itself.
+  const bool streak_begins = runs && ++caller_streak_ == kStreak;
   // What is left is the worker's, and so is what this thread could not run.
-  if (!queue_.empty() || stopping_) {
-    num_woken_for_.fetch_add(1, std::memory_order_relaxed);
-    if (worker_sleeps_) work_added_.notify_one();
-  }
+  if (streak_begins || !queue_.empty() || stopping_) wake_worker();
   return runs;
+}
+
+void CpuStream::wake_worker() {
+  num_woken_for_.fetch_add(1, std::memory_order_relaxed);
+  if (worker_sleeps_) work_added_.notify_one();
 }
 
 Status CpuStream::sync() {
@@ -81,6 +92,7 @@ void CpuStream::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     if (!queue_.empty() && !running_) {
+      caller_streak_ = 0;
       run_front(lock);
       continue;
     }
@@ -93,9 +105,25 @@ void CpuStream::run() {
     }
     lock.lock();
     worker_sleeps_ = true;
-    work_added_.wait(lock, [&] { return num_woken_for_.load(std::memory_order_relaxed) != seen; });
+    sleep(lock, seen);
     worker_sleeps_ = false;
   }
+}
+
+void CpuStream::sleep(std::unique_lock<std::mutex>& lock, uint64_t seen) {
+  constexpr auto kPatience = std::chrono::microseconds(200);
+  constexpr int kQuietRounds = 5;
+  const auto woken = [&] { return num_woken_for_.load(std::memory_order_relaxed) != seen; };
+  if (caller_streak_ < kStreak) return work_added_.wait(lock, woken);
+  uint64_t last = num_enqueued_;
+  for (int quiet = 0; quiet < kQuietRounds;) {
+    if (work_added_.wait_until(lock, std::chrono::system_clock::now() + kPatience, woken)) return;
+    const bool same = num_enqueued_ == last;
+    if (same && !queue_.empty() && !running_) return;  // nobody came for it
+    quiet = same ? quiet + 1 : 0;
+    last = num_enqueued_;
+  }
+  caller_streak_ = 0;
 }
 
 }  // namespace tessera

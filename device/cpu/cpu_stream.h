@@ -4,6 +4,12 @@
 //
 // One thread a device, so that a device which waits for its peers never keeps another device of
 // the same client from running: no number of devices can deadlock a collective among them.
+//
+// A program that waits for each operation runs it on its own thread (run_here()). To wake the
+// worker for an operation that the caller takes would cost more than the operation: once callers
+// have taken several in a row, the worker is not woken for the next, but looks by itself, every
+// fraction of a millisecond, whether one has been left for it. It goes back to sleep when nothing
+// comes.
 #ifndef TESSERA_DEVICE_CPU_CPU_STREAM_H_
 #define TESSERA_DEVICE_CPU_CPU_STREAM_H_
 
@@ -44,6 +50,10 @@ class CpuStream : public Stream {
   void run();
   // Runs the first task of the queue. Requires the lock, and running_ to be false.
   void run_front(std::unique_lock<std::mutex>& lock);
+  // The worker's sleep, until it is woken later than `seen`, or a task was left for it.
+  void sleep(std::unique_lock<std::mutex>& lock, uint64_t seen);
+  // Requires the lock.
+  void wake_worker();
 
   StreamObserver* const observer_;
   // Counts up with the queue: the worker looks at it for a while before it sleeps.
@@ -55,7 +65,8 @@ class CpuStream : public Stream {
   uint64_t num_enqueued_ = 0;
   uint64_t num_done_ = 0;
   Status first_error_;
-  bool running_ = false;  // a task runs, on whichever thread
+  bool running_ = false;   // a task runs, on whichever thread
+  int caller_streak_ = 0;  // tasks in a row that callers ran
   bool worker_sleeps_ = false;
   bool stopping_ = false;
   std::thread worker_;

@@ -165,6 +165,26 @@ TEST_F(CpuStreamTest, TheCallerRunsNothingBeforeItsTurn) {
   EXPECT_THAT(order, ElementsAre(1, 2));
 }
 
+// The worker is not woken for what a caller is expected to run: it comes by itself.
+TEST_F(CpuStreamTest, ATaskThatTheCallerLeavesIsRun) {
+  CpuStream stream(nullptr);
+  const int key = 0;
+  const auto task = [] { return absl::OkStatus(); };
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 10; ++i) {
+      stream.enqueue("waited for", task, &key, Stream::Wake::kNow);
+      stream.run_here(&key);
+    }
+    std::promise<void> ran;
+    const auto left = [&ran]() -> Status {
+      ran.set_value();
+      return absl::OkStatus();
+    };
+    stream.enqueue("left", left, &key, Stream::Wake::kNow);
+    ran.get_future().wait();
+  }
+}
+
 // Tasks come while the caller runs one: nobody else wakes the worker for them.
 TEST_F(CpuStreamTest, WhatComesMeanwhileIsNotForgotten) {
   CpuStream stream(nullptr);
