@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "collectives/host/kernels_plain.h"
 
@@ -170,9 +171,11 @@ struct Float16 {
 };
 #endif
 
-// What is done to each lane. `a` holds the terms before `b`.
+// What is done to each lane. `a` holds the terms before `b`. kSpreadsNan: a NaN in any term is a
+// NaN in the result.
 struct Sum {
   static constexpr bool kDivides = false;
+  static constexpr bool kSpreadsNan = true;
   template <class D, class V>
   static HWY_INLINE V combine(D, V a, V b) {
     return hn::Add(a, b);
@@ -183,6 +186,7 @@ struct Average : Sum {
 };
 struct Product {
   static constexpr bool kDivides = false;
+  static constexpr bool kSpreadsNan = true;
   template <class D, class V>
   static HWY_INLINE V combine(D d, V a, V b) {
     using T = hn::TFromD<D>;
@@ -209,6 +213,7 @@ struct Product {
 // Min and max take `a` where both are equal (-0 and 0), and let a NaN lose against any number.
 struct Min {
   static constexpr bool kDivides = false;
+  static constexpr bool kSpreadsNan = false;
   template <class D, class V>
   static HWY_INLINE V combine(D, V a, V b) {
     if constexpr (hwy::IsFloat<hn::TFromD<D> >()) {
@@ -220,6 +225,7 @@ struct Min {
 };
 struct Max {
   static constexpr bool kDivides = false;
+  static constexpr bool kSpreadsNan = false;
   template <class D, class V>
   static HWY_INLINE V combine(D, V a, V b) {
     if constexpr (hwy::IsFloat<hn::TFromD<D> >()) {
@@ -227,6 +233,20 @@ struct Max {
     } else {
       return hn::Max(a, b);
     }
+  }
+};
+
+// The same as Op, and of two NaNs the first. Without this a compiler chooses: it may swap operands.
+template <class Op>
+struct FirstNan : Op {
+  template <class D, class V>
+  static HWY_INLINE V combine(D d, V a, V b) {
+    using T = hn::TFromD<D>;
+    const hn::Repartition<hwy::MakeUnsigned<T>, D> bits;
+    constexpr int kQuietBit = sizeof(T) == 4 ? 22 : 51;
+    const auto quiet = hn::Set(bits, hwy::MakeUnsigned<T>{1} << kQuietBit);
+    const V first = hn::BitCast(d, hn::Or(hn::BitCast(bits, a), quiet));
+    return hn::IfThenElse(hn::IsNaN(a), first, Op::combine(d, a, b));
   }
 };
 
@@ -289,10 +309,27 @@ class Reducer {
     if (i < part.end) last_step(part, i);
   }
 
+  template <class Combining>
   static HWY_INLINE void add(Accumulator& a, const Accumulator& b) {
     for (size_t v = 0; v < Format::kAccumulators; ++v) {
-      a.v[v] = Op::combine(Tag<typename Format::Lane>(), a.v[v], b.v[v]);
+      a.v[v] = Combining::combine(Tag<typename Format::Lane>(), a.v[v], b.v[v]);
     }
+  }
+
+  // Whether the order of two NaNs can matter.
+  static constexpr bool kOrdersNans = Op::kSpreadsNan && hwy::IsFloat<typename Format::Lane>();
+  using Ordered = std::conditional_t<kOrdersNans, FirstNan<Op>, Op>;
+
+  template <size_t num_vectors>
+  static HWY_INLINE bool has_nan(const Accumulator (&a)[num_vectors]) {
+    const Tag<typename Format::Lane> d;
+    auto found = hn::IsNaN(a[0].v[0]);
+    for (size_t u = 0; u < num_vectors; ++u) {
+      for (size_t v = 0; v < Format::kAccumulators; ++v) {
+        if (u + v > 0) found = hn::Or(found, hn::IsNaN(a[u].v[v]));
+      }
+    }
+    return !hn::AllFalse(d, found);
   }
 
   // Where the accumulators of a block wait, those of byte `i`.
@@ -323,6 +360,20 @@ class Reducer {
   // num_vectors vectors from byte `i` on: all terms of the part, then every output.
   template <size_t num_vectors>
   HWY_INLINE void step(const Part& part, size_t i) {
+    // NaNs are rare: where one came out, the vectors are done once more, in order.
+    if (HWY_LIKELY(step_with<Op>(part, i, Vectors<num_vectors>()))) return;
+    for (size_t u = 0; u < num_vectors; ++u) ordered_step(part, i + u * kVectorBytes);
+  }
+  HWY_NOINLINE void ordered_step(const Part& part, size_t i) {
+    step_with<Ordered>(part, i, Vectors<1>());
+  }
+
+  template <size_t n>
+  using Vectors = std::integral_constant<size_t, n>;
+
+  // False, and nothing is written, where NaNs have to be combined in order.
+  template <class Combining, size_t num_vectors>
+  HWY_INLINE bool step_with(const Part& part, size_t i, Vectors<num_vectors>) {
     Accumulator a[num_vectors];
     size_t term = part.first_term;
     if (term == 0) {
@@ -333,11 +384,16 @@ class Reducer {
     }
     for (; term < part.end_term; ++term) {
       const uint8_t* from = as_uint8(r_.terms[term]) + i;
-      for (size_t u = 0; u < num_vectors; ++u) add(a[u], Format::load(from + u * kVectorBytes));
+      for (size_t u = 0; u < num_vectors; ++u) {
+        add<Combining>(a[u], Format::load(from + u * kVectorBytes));
+      }
+    }
+    if constexpr (kOrdersNans && !std::is_same_v<Combining, Ordered>) {
+      if (HWY_UNLIKELY(has_nan(a))) return false;
     }
     if (part.end_term < r_.terms.size()) {
       for (size_t u = 0; u < num_vectors; ++u) store_waiting(part, i + u * kVectorBytes, a[u]);
-      return;
+      return true;
     }
     Bytes results[num_vectors];
     for (size_t u = 0; u < num_vectors; ++u) results[u] = finished(a[u]);
@@ -353,10 +409,10 @@ class Reducer {
         }
       }
     }
+    return true;
   }
 
-  // Less than a vector. By the same instructions as the rest, so that an element's bits do not
-  // depend on where it lies.
+  // Less than a vector.
   HWY_INLINE void last_step(const Part& part, size_t i) {
     const size_t n = part.end - i;
     alignas(64) uint8_t padded[kVectorBytes] = {};
@@ -370,7 +426,7 @@ class Reducer {
     }
     for (; term < part.end_term; ++term) {
       std::memcpy(padded, r_.terms[term] + i, n);
-      add(a, Format::load(padded));
+      add<Ordered>(a, Format::load(padded));
     }
     if (part.end_term < r_.terms.size()) return store_waiting(part, i, a);
     hn::Store(finished(a), ByteTag(), padded);
