@@ -4,9 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <fstream>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 
 namespace tessera::host {
@@ -123,12 +124,16 @@ Stores stores_of_run(Stores asked, int64_t run_bytes) {
 
 int64_t last_level_cache_bytes() {
   static const int64_t bytes = [] {
-    // Some virtual machines hide the third level, and then the second is the last.
-    for (const int name : {_SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
-      const int64_t size = sysconf(name);
-      if (size > 0) return size;
+    // First what one cache holds; sysconf of some C libraries adds up all those of a socket. Some
+    // virtual machines hide the third level, and then the second is the last.
+    for (const char* index : {"index3", "index2"}) {
+      std::ifstream file(absl::StrCat("/sys/devices/system/cpu/cpu0/cache/", index, "/size"));
+      int64_t size_kib = 0;
+      char unit = 0;
+      if (file >> size_kib >> unit && size_kib > 0 && unit == 'K') return size_kib << 10;
     }
-    return int64_t{32} << 20;
+    const int64_t size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return size > 0 ? size : int64_t{32} << 20;
   }();
   return bytes;
 }

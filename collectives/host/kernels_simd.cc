@@ -43,8 +43,11 @@ HWY_INLINE uint8_t* as_uint8(std::byte* p) { return reinterpret_cast<uint8_t*>(p
 
 // Formats: what a vector of bytes holds, and what it is accumulated in. Each has
 //   Accumulator                of kVectorBytes of elements: some vectors of lanes of `Lane`
-//   load(bytes), store(accumulator)
 //   kAccumulators              vectors of an Accumulator
+//   load(bytes)
+//   store<Nans>(accumulator)   the bytes of the results; NaNs lose all bits but the sign in formats
+//                              that are rounded
+enum class Nans { kPossible, kNone };
 
 template <class T>
 struct Whole {
@@ -56,8 +59,17 @@ struct Whole {
   static HWY_INLINE Accumulator load(const uint8_t* from) {
     return {{hn::BitCast(Tag<T>(), hn::LoadU(ByteTag(), from))}};
   }
-  static HWY_INLINE Bytes store(const Accumulator& a) { return hn::BitCast(ByteTag(), a.v[0]); }
+  template <Nans>
+  static HWY_INLINE Bytes store(const Accumulator& a) {
+    return hn::BitCast(ByteTag(), a.v[0]);
+  }
 };
+
+// The quiet NaN of f32 without any other bits, of the same sign.
+HWY_INLINE hn::Vec<Tag<uint32_t> > canonical_nan(hn::Vec<Tag<uint32_t> > bits) {
+  const Tag<uint32_t> du;
+  return hn::Or(hn::And(bits, hn::Set(du, 0x80000000u)), hn::Set(du, 0x7FC00000u));
+}
 
 // bf16 is the upper half of f32, so each pair of elements is one 32-bit lane that becomes two: no
 // lane ever moves.
@@ -74,18 +86,21 @@ struct BFloat16 {
     return {{hn::BitCast(Tag<float>(), hn::ShiftLeft<16>(pairs)), hn::BitCast(Tag<float>(), odd)}};
   }
   // The upper half of each lane is the nearest bf16; the lower half is of no meaning.
+  template <Nans nans>
   static HWY_INLINE hn::Vec<Tag<uint32_t> > round(hn::Vec<Tag<float> > v) {
     const Tag<uint32_t> du;
     const auto bits = hn::BitCast(du, v);
     const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
     const auto rounded = hn::Add(bits, hn::Add(is_odd, hn::Set(du, 0x7FFF)));
-    const auto nan = hn::Or(hn::And(bits, hn::Set(du, 0x80000000u)), hn::Set(du, 0x7FC00000u));
-    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), nan, rounded);
+    if constexpr (nans == Nans::kNone) return rounded;
+    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), canonical_nan(bits), rounded);
   }
+  template <Nans nans>
   static HWY_INLINE Bytes store(const Accumulator& a) {
-    const auto even = hn::ShiftRight<16>(round(a.v[0]));
-    const auto odd = hn::And(round(a.v[1]), hn::Set(Tag<uint32_t>(), 0xFFFF0000u));
-    return hn::BitCast(ByteTag(), hn::Or(even, odd));
+    const Tag<uint16_t> d16;
+    const auto even = hn::ShiftRight<16>(round<nans>(a.v[0]));
+    const auto odd = round<nans>(a.v[1]);
+    return hn::BitCast(ByteTag(), hn::OddEven(hn::BitCast(d16, odd), hn::BitCast(d16, even)));
   }
 };
 
@@ -138,6 +153,7 @@ struct Float16 {
     result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, (143u << 23) - 1)), special, result);
     return hn::Or(result, hn::ShiftRight<16>(hn::And(bits, hn::Set(du, 0x80000000u))));
   }
+  template <Nans>
   static HWY_INLINE Bytes store(const Accumulator& a) {
     return hn::BitCast(ByteTag(), hn::Or(round(a.v[0]), hn::ShiftLeft<16>(round(a.v[1]))));
   }
@@ -157,16 +173,19 @@ struct Float16 {
   static HWY_INLINE Accumulator load(const uint8_t* from) {
     return {{promote(from), promote(from + kVectorBytes / 2)}};
   }
-  // The instruction keeps some bits of a NaN; the others of this table do not.
+  // The instruction keeps some bits of a NaN.
+  template <Nans nans>
   static HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Tag<float> > > round(hn::Vec<Tag<float> > v) {
-    const Tag<uint32_t> du;
-    const auto bits = hn::BitCast(du, v);
-    const auto nan = hn::Or(hn::And(bits, hn::Set(du, 0x80000000u)), hn::Set(du, 0x7FC00000u));
-    const auto canonical = hn::IfThenElse(hn::IsNaN(v), hn::BitCast(Tag<float>(), nan), v);
-    return hn::BitCast(hn::Rebind<uint16_t, Tag<float> >(), hn::DemoteTo(HalfTag(), canonical));
+    if constexpr (nans == Nans::kPossible) {
+      const auto nan = canonical_nan(hn::BitCast(Tag<uint32_t>(), v));
+      v = hn::IfThenElse(hn::IsNaN(v), hn::BitCast(Tag<float>(), nan), v);
+    }
+    return hn::BitCast(hn::Rebind<uint16_t, Tag<float> >(), hn::DemoteTo(HalfTag(), v));
   }
+  template <Nans nans>
   static HWY_INLINE Bytes store(const Accumulator& a) {
-    return hn::BitCast(ByteTag(), hn::Combine(Tag<uint16_t>(), round(a.v[1]), round(a.v[0])));
+    return hn::BitCast(ByteTag(),
+                       hn::Combine(Tag<uint16_t>(), round<nans>(a.v[1]), round<nans>(a.v[0])));
   }
 };
 #endif
@@ -249,6 +268,13 @@ struct FirstNan : Op {
     return hn::IfThenElse(hn::IsNaN(a), first, Op::combine(d, a, b));
   }
 };
+
+// A stream in memory is asked for this far ahead: the core's own prefetching starts anew at each
+// page and row, and with streaming stores nothing else hides that.
+constexpr size_t kPrefetchBytes = 512;
+HWY_INLINE void prefetch(const uint8_t* from, size_t num_bytes) {
+  for (size_t i = 0; i < num_bytes; i += 64) hwy::Prefetch(from + i);
+}
 
 HWY_INLINE bool is_aligned(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % kVectorBytes == 0;
@@ -348,13 +374,14 @@ class Reducer {
     }
   }
 
+  template <Nans nans>
   HWY_INLINE Bytes finished(Accumulator a) const {
     if constexpr (Op::kDivides) {
       using T = typename Format::Lane;
       const auto divisor = hn::Set(Tag<T>(), static_cast<T>(r_.terms.size()));
       for (size_t v = 0; v < Format::kAccumulators; ++v) a.v[v] = hn::Div(a.v[v], divisor);
     }
-    return Format::store(a);
+    return Format::template store<nans>(a);
   }
 
   // num_vectors vectors from byte `i` on: all terms of the part, then every output.
@@ -378,17 +405,20 @@ class Reducer {
     size_t term = part.first_term;
     if (term == 0) {
       const uint8_t* from = as_uint8(r_.terms[term++]) + i;
+      if (prefetches_) prefetch(from + kPrefetchBytes, num_vectors * kVectorBytes);
       for (size_t u = 0; u < num_vectors; ++u) a[u] = Format::load(from + u * kVectorBytes);
     } else {
       for (size_t u = 0; u < num_vectors; ++u) load_waiting(part, i + u * kVectorBytes, a[u]);
     }
     for (; term < part.end_term; ++term) {
       const uint8_t* from = as_uint8(r_.terms[term]) + i;
+      if (prefetches_) prefetch(from + kPrefetchBytes, num_vectors * kVectorBytes);
       for (size_t u = 0; u < num_vectors; ++u) {
         add<Combining>(a[u], Format::load(from + u * kVectorBytes));
       }
     }
-    if constexpr (kOrdersNans && !std::is_same_v<Combining, Ordered>) {
+    constexpr bool kGivesUp = kOrdersNans && !std::is_same_v<Combining, Ordered>;
+    if constexpr (kGivesUp) {
       if (HWY_UNLIKELY(has_nan(a))) return false;
     }
     if (part.end_term < r_.terms.size()) {
@@ -396,7 +426,9 @@ class Reducer {
       return true;
     }
     Bytes results[num_vectors];
-    for (size_t u = 0; u < num_vectors; ++u) results[u] = finished(a[u]);
+    for (size_t u = 0; u < num_vectors; ++u) {
+      results[u] = finished < kGivesUp ? Nans::kNone : Nans::kPossible > (a[u]);
+    }
     for (std::byte* out : r_.outs) {
       uint8_t* to = as_uint8(out) + i;
       if (r_.stores == Stores::kStreaming && is_aligned(to)) {
@@ -429,11 +461,13 @@ class Reducer {
       add<Ordered>(a, Format::load(padded));
     }
     if (part.end_term < r_.terms.size()) return store_waiting(part, i, a);
-    hn::Store(finished(a), ByteTag(), padded);
+    hn::Store(finished<Nans::kPossible>(a), ByteTag(), padded);
     for (std::byte* out : r_.outs) std::memcpy(out + i, padded, n);
   }
 
   const DenseReduction& r_;
+  // Not where terms are read block by block: most of what is ahead is then another block's.
+  const bool prefetches_ = r_.stores == Stores::kStreaming && r_.terms.size() <= kTermsAtOnce;
   alignas(64) uint8_t waiting_[(kBlockBytes + kVectorBytes) * Format::kAccumulators];
 };
 
@@ -504,16 +538,15 @@ void copy_words(const RowCopy& c) {
   std::byte* to = c.to;
   const std::byte* from = c.from;
   int64_t row = 0;
-  for (; row + 4 <= c.num_rows; row += 4) {
-    Word words[4];
-    for (int k = 0; k < 4; ++k) {
-      std::memcpy(&words[k], from, sizeof(Word));
-      from += c.from_stride;
-    }
-    for (int k = 0; k < 4; ++k) {
-      std::memcpy(to, &words[k], sizeof(Word));
-      to += c.to_stride;
-    }
+  // Addresses that do not wait for each other.
+  constexpr int kUnroll = 8;
+  for (; row + kUnroll <= c.num_rows; row += kUnroll) {
+    Word words[kUnroll];
+    for (int k = 0; k < kUnroll; ++k)
+      std::memcpy(&words[k], from + k * c.from_stride, sizeof(Word));
+    for (int k = 0; k < kUnroll; ++k) std::memcpy(to + k * c.to_stride, &words[k], sizeof(Word));
+    from += kUnroll * c.from_stride;
+    to += kUnroll * c.to_stride;
   }
   for (; row < c.num_rows; ++row) {
     std::memcpy(to, from, sizeof(Word));
@@ -545,6 +578,7 @@ void stream(uint8_t* to, const uint8_t* from, size_t n) {
   std::memcpy(to, from, head);
   size_t i = head;
   for (; i + 4 * kVectorBytes <= n; i += 4 * kVectorBytes) {
+    prefetch(from + i + kPrefetchBytes, 4 * kVectorBytes);
     Bytes v[4];
     for (size_t u = 0; u < 4; ++u) v[u] = hn::LoadU(ByteTag(), from + i + u * kVectorBytes);
     for (size_t u = 0; u < 4; ++u) hn::Stream(v[u], ByteTag(), to + i + u * kVectorBytes);
@@ -558,8 +592,9 @@ constexpr int64_t kLongRowBytes = 512;
 void copy(const RowCopy& c) {
   if (c.stores == Stores::kStreaming) {
     for (int64_t row = 0; row < c.num_rows; ++row) {
-      stream(as_uint8(c.to + row * c.to_stride), as_uint8(c.from + row * c.from_stride),
-             static_cast<size_t>(c.row_bytes));
+      const uint8_t* from = as_uint8(c.from + row * c.from_stride);
+      if (row + 1 < c.num_rows) prefetch(from + c.from_stride, kPrefetchBytes / 2);
+      stream(as_uint8(c.to + row * c.to_stride), from, static_cast<size_t>(c.row_bytes));
     }
     return;
   }
