@@ -53,6 +53,7 @@ struct Case {
   std::string name;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
+  host::Stores stores = host::Stores::kCached;
   std::function<void()> run;
   std::function<bool()> is_right;
   std::vector<double> seconds = {};
@@ -87,10 +88,11 @@ Case reduction(const Arenas& arenas, int num_terms, int num_outs, int64_t bytes)
   const host::Stores stores = stores_for(num_outs * bytes);
   const int64_t count = bytes / dtype_size(dtype);
   Case c;
-  c.name = absl::StrFormat("%s sum, %d terms of %d KiB to %d outputs", dtype_name(dtype), num_terms,
-                           bytes / kKiB, num_outs);
+  c.name = absl::StrFormat("%s sum, %d terms of %d KiB to %d %s", dtype_name(dtype), num_terms,
+                           bytes / kKiB, num_outs, num_outs == 1 ? "output" : "outputs");
   c.bytes_read = num_terms * bytes;
   c.bytes_written = num_outs * bytes;
+  c.stores = host::stores_of_run(stores, bytes);
   c.run = [=] { host::reduce(dtype, ReduceOp::kSum, terms, outs, count, stores); };
   c.is_right = [=] {
     T element;
@@ -114,15 +116,22 @@ struct Pull {
   Box to_box;
 };
 
-// The pulls of one step, in order, of `bytes` in all.
-Case copies(std::string name, int64_t element_bytes, int64_t bytes, std::vector<Pull> pulls) {
+// The pulls of one step, those into the same buffer together, of `bytes` in all in runs of
+// `run_bytes`.
+Case copies(std::string name, int64_t element_bytes, int64_t bytes, int64_t run_bytes,
+            std::vector<Pull> pulls) {
   const host::Stores stores = stores_for(bytes);
   Case c;
   c.name = std::move(name);
   c.bytes_read = c.bytes_written = bytes;
+  c.stores = host::stores_of_run(stores, run_bytes);
   c.run = [=] {
-    for (const Pull& p : pulls) {
-      host::copy_box(p.box, {p.from, p.from_box}, {p.to, p.to_box}, element_bytes, stores);
+    std::vector<host::BoxCopy> into_one;
+    for (size_t k = 0; k < pulls.size(); ++k) {
+      into_one.push_back({pulls[k].box, {pulls[k].from, pulls[k].from_box}});
+      if (k + 1 < pulls.size() && pulls[k + 1].to == pulls[k].to) continue;
+      host::copy_boxes(into_one, {pulls[k].to, pulls[k].to_box}, element_bytes, stores);
+      into_one.clear();
     }
   };
   // The last element of each pull.
@@ -155,7 +164,7 @@ Case rows_to_columns(const Arenas& arenas, int64_t n) {
                        arenas.to + target * part_bytes, columns});
     }
   }
-  return copies(absl::StrFormat("rows to columns, %d x %d f64", n, n), 8, n * n * 8,
+  return copies(absl::StrFormat("rows to columns, %d x %d f64", n, n), 8, n * n * 8, part * 8,
                 std::move(pulls));
 }
 
@@ -177,7 +186,7 @@ Case four_way(const Arenas& arenas, bool interleave, int64_t run_bytes, int64_t 
   return copies(
       absl::StrFormat("%s 4 ways, runs of %d B, %d KiB", interleave ? "interleave" : "deinterleave",
                       run_bytes, bytes / kKiB),
-      element, bytes, std::move(pulls));
+      element, bytes, run_bytes, std::move(pulls));
 }
 
 std::vector<Case> all_cases(const Arenas& arenas) {
@@ -194,7 +203,7 @@ std::vector<Case> all_cases(const Arenas& arenas) {
   for (const int64_t bytes : {128 * kMiB, 256 * kKiB}) {
     const Box whole = {{0}, {bytes / 8}};
     cases.push_back(copies(absl::StrFormat("contiguous copy, %d KiB", bytes / kKiB), 8, bytes,
-                           {{whole, arenas.from, whole, arenas.to, whole}}));
+                           bytes, {{whole, arenas.from, whole, arenas.to, whole}}));
   }
   cases.push_back(rows_to_columns(arenas, 4096));
   for (const int64_t bytes : {64 * kMiB, 256 * kKiB}) {
@@ -269,11 +278,11 @@ int main_of(int argc, char** argv) {
     const auto rate = [](int64_t bytes, double seconds) {
       return static_cast<double>(bytes) / seconds / 1e9;
     };
-    std::cout << absl::StrFormat(
-        "| %s | %s | %.1f | %.1f | %.2f |\n", c.name,
-        stores_for(c.bytes_written) == host::Stores::kStreaming ? "streaming" : "cached",
-        rate(c.bytes_read + c.bytes_written, median(c.seconds)),
-        rate(2 * c.bytes_written, median(c.memcpy_seconds)), median(ratios));
+    std::cout << absl::StrFormat("| %s | %s | %.1f | %.1f | %.2f |\n", c.name,
+                                 c.stores == host::Stores::kStreaming ? "streaming" : "cached",
+                                 rate(c.bytes_read + c.bytes_written, median(c.seconds)),
+                                 rate(2 * c.bytes_written, median(c.memcpy_seconds)),
+                                 median(ratios));
   }
   return 0;
 }

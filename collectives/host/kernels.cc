@@ -17,22 +17,37 @@ namespace {
 constexpr size_t kInlineRank = 8;
 constexpr size_t kInlineContainers = 9;
 
-// The elements of a box, as they lie in several row-major containers: rows that are contiguous in
-// all of them, in as few loops as possible. All offsets and strides are in bytes.
+// Half-open interval of the first dim; of no meaning for boxes of rank 0.
+struct Rows {
+  int64_t offset = 0;
+  int64_t size = 1;
+};
+Rows rows_of(const Box& box) {
+  return box.sizes.empty() ? Rows() : Rows{box.offsets[0], box.sizes[0]};
+}
+
+// What a slab of copy_boxes() takes of the second-level cache, which holds the sources' lines too.
+constexpr int64_t kSlabBytes = 128 << 10;
+
+// Those elements of a box that lie in some rows of it, as they lie in several row-major containers:
+// rows that are contiguous in all of them, in as few loops as possible. All offsets and strides are
+// in bytes.
 class BoxWalk {
  public:
   template <class ContainerOf>  // ContainerOf(size_t c) -> const Box&
-  BoxWalk(const Box& box, size_t num_containers, int64_t element_bytes, ContainerOf container_of)
+  BoxWalk(const Box& box, Rows rows, size_t num_containers, int64_t element_bytes,
+          ContainerOf container_of)
       : num_containers_(num_containers),
         run_bytes_(element_bytes),
         offsets_(num_containers, 0),
         strides_(num_containers, element_bytes) {
     for (size_t dim = box.sizes.size(); dim-- > 0;) {
-      const int64_t size = box.sizes[dim];
+      const int64_t size = dim == 0 ? rows.size : box.sizes[dim];
+      const int64_t offset = dim == 0 ? rows.offset : box.offsets[dim];
       if (size != 1) add_outer_loop(size);
       for (size_t c = 0; c < num_containers; ++c) {
         const Box& container = container_of(c);
-        offsets_[c] += (box.offsets[dim] - container.offsets[dim]) * strides_[c];
+        offsets_[c] += (offset - container.offsets[dim]) * strides_[c];
         strides_[c] *= container.sizes[dim];
       }
     }
@@ -108,6 +123,27 @@ void reduce_run(DType dtype, ReduceOp op, absl::Span<const std::byte* const> ter
   }
 }
 
+// Some rows of a copy. Container 0 is the source, 1 the target.
+BoxWalk copy_walk(const BoxCopy& copy, Rows rows, const BoxView& to, int64_t element_bytes) {
+  return BoxWalk(copy.box, rows, 2, element_bytes,
+                 [&](size_t c) -> const Box& { return c == 0 ? copy.from.box : to.box; });
+}
+
+// Without a fence: the caller's.
+void copy_walked(const BoxWalk& walk, ConstBoxView from, BoxView to, Stores stores) {
+  RowCopy rows = {.row_bytes = walk.run_bytes(), .stores = stores};
+  if (walk.num_loops() > 0) {
+    rows.num_rows = walk.size(0);
+    rows.from_stride = walk.stride(0, 0);
+    rows.to_stride = walk.stride(0, 1);
+  }
+  walk.for_each(1, [&](absl::Span<const int64_t> offsets) {
+    rows.from = from.data + offsets[0];
+    rows.to = to.data + offsets[1];
+    copy_rows(rows);
+  });
+}
+
 void fence_after(Stores stores) {
   if (stores == Stores::kStreaming) fence_stores();
 }
@@ -157,21 +193,40 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes, Stores 
 
 void copy_box(const Box& box, ConstBoxView from, BoxView to, int64_t element_bytes, Stores stores) {
   if (box.is_empty()) return;
-  const BoxWalk walk(box, 2, element_bytes,
-                     [&](size_t c) -> const Box& { return c == 0 ? from.box : to.box; });
+  const BoxWalk walk = copy_walk({box, from}, rows_of(box), to, element_bytes);
   const Stores chosen = stores_of_run(stores, walk.run_bytes());
-  RowCopy rows = {.row_bytes = walk.run_bytes(), .stores = chosen};
-  if (walk.num_loops() > 0) {
-    rows.num_rows = walk.size(0);
-    rows.from_stride = walk.stride(0, 0);
-    rows.to_stride = walk.stride(0, 1);
-  }
-  walk.for_each(1, [&](absl::Span<const int64_t> offsets) {
-    rows.from = from.data + offsets[0];
-    rows.to = to.data + offsets[1];
-    copy_rows(rows);
-  });
+  copy_walked(walk, from, to, chosen);
   fence_after(chosen);
+}
+
+void copy_boxes(absl::Span<const BoxCopy> copies, BoxView to, int64_t element_bytes,
+                Stores stores) {
+  const Rows all = rows_of(to.box);
+  const int64_t bytes = to.box.num_elements() * element_bytes;
+  if (bytes == 0) return;
+  const int64_t slab_rows = std::max<int64_t>(1, kSlabBytes / (bytes / all.size));
+  const bool is_one_slab = copies.size() < 2 || slab_rows >= all.size;
+  const bool has_short_runs = std::any_of(copies.begin(), copies.end(), [&](const BoxCopy& copy) {
+    return !is_one_slab && !copy.box.is_empty() &&
+           copy_walk(copy, rows_of(copy.box), to, element_bytes).run_bytes() <
+               kMinStreamingRunBytes;
+  });
+  if (!has_short_runs) {
+    for (const BoxCopy& c : copies) copy_box(c.box, c.from, to, element_bytes, stores);
+    return;
+  }
+  // Loop invariant: what of the copies lies before the slab is done.
+  for (int64_t slab = all.offset; slab < all.offset + all.size; slab += slab_rows) {
+    for (const BoxCopy& copy : copies) {
+      if (copy.box.is_empty()) continue;
+      const Rows own = rows_of(copy.box);
+      const int64_t begin = std::max(slab, own.offset);
+      const int64_t end = std::min(slab + slab_rows, own.offset + own.size);
+      if (begin >= end) continue;
+      copy_walked(copy_walk(copy, {begin, end - begin}, to, element_bytes), copy.from, to,
+                  Stores::kCached);
+    }
+  }
 }
 
 void reduce_box(DType dtype, ReduceOp op, const Box& box, absl::Span<const ConstBoxView> terms,
@@ -179,7 +234,7 @@ void reduce_box(DType dtype, ReduceOp op, const Box& box, absl::Span<const Const
   if (box.is_empty()) return;
   TESSERA_DCHECK(validate_reduction(op, dtype).ok());
   const size_t n = terms.size();
-  const BoxWalk walk(box, n + 1, dtype_size(dtype),
+  const BoxWalk walk(box, rows_of(box), n + 1, dtype_size(dtype),
                      [&](size_t c) -> const Box& { return c < n ? terms[c].box : to.box; });
   const Stores chosen = stores_of_run(stores, walk.run_bytes());
   absl::InlinedVector<const std::byte*, kInlineContainers> run_terms(n);

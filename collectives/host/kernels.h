@@ -60,6 +60,16 @@ struct ConstBoxView {
 void copy_box(const Box& box, ConstBoxView from, BoxView to, int64_t element_bytes,
               Stores stores = Stores::kCached);
 
+// One of several copies into the same buffer.
+struct BoxCopy {
+  const Box& box;
+  ConstBoxView from;
+};
+// copy_box() of each, in no particular order: short rows of several sources that take turns in `to`
+// fill its lines while these are in the cache.
+void copy_boxes(absl::Span<const BoxCopy> copies, BoxView to, int64_t element_bytes,
+                Stores stores = Stores::kCached);
+
 // to[box] = reduction of terms[k][box], as reduce(). Requires box inside all of them.
 void reduce_box(DType dtype, ReduceOp op, const Box& box, absl::Span<const ConstBoxView> terms,
                 BoxView to, Stores stores = Stores::kCached);

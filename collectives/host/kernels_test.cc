@@ -176,6 +176,30 @@ TEST_P(KernelsTest, RandomBoxesAreCopiedElementByElement) {
   }
 }
 
+// Columns of random widths, pulled together into rows that are more than one slab.
+TEST_P(KernelsTest, CopiesIntoOneBufferAreThoseOfEachAlone) {
+  std::mt19937 random(11);
+  for (const int64_t element : {1, 4, 8}) {
+    const Box whole = {{3, 2}, {2 * 131072 / (40 * element) + 17, 40}};
+    std::vector<Box> parts;
+    for (int64_t first = 0; first < 40; first += parts.back().sizes[1]) {
+      const int64_t width = std::min<int64_t>(40 - first, static_cast<int64_t>(random() % 16));
+      const int64_t rows = static_cast<int64_t>(random()) % whole.sizes[0];
+      parts.push_back({{3 + rows, 2 + first}, {whole.sizes[0] - rows, width}});
+    }
+    const Box from = {{0, 0}, {whole.sizes[0] + 5, 44}};
+    const Bytes source = random_bytes(random, from.num_elements() * element);
+    Bytes together(whole.num_elements() * element), alone = together;
+    std::vector<BoxCopy> copies;
+    for (const Box& part : parts) copies.push_back({part, {source.data(), from}});
+    copy_boxes(copies, {together.data(), whole}, element, Stores::kStreaming);
+    for (const BoxCopy& copy : copies) {
+      copy_box(copy.box, copy.from, {alone.data(), whole}, element);
+    }
+    ASSERT_EQ(together, alone) << "elements of " << element;
+  }
+}
+
 // --- Reductions, against scalars.
 
 // The first NaN as a quiet one, for the standard leaves open which of two comes out.

@@ -21,47 +21,6 @@ int64_t sum_before(absl::Span<const int64_t> counts, int end) {
   return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
 }
 
-// Bytes that all members together write; of an exchange, whose other pulls nobody knows, as if all
-// pulled as much as this member.
-int64_t bytes_written(const CollectiveCall& call, Members members) {
-  const int64_t n = static_cast<int64_t>(members.size());
-  const auto sum_of = [](const std::vector<int64_t>& counts) {
-    return sum_before(counts, static_cast<int>(counts.size()));
-  };
-  int64_t elements = 0;
-  switch (call.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kBroadcast:
-      elements = n * call.count;
-      break;
-    case OpKind::kReduce:
-    case OpKind::kSendRecv:
-    case OpKind::kBarrier:
-      elements = call.count;
-      break;
-    case OpKind::kAllGather:
-      elements = n * sum_of(call.counts);
-      break;
-    case OpKind::kReduceScatter:
-    case OpKind::kGather:
-    case OpKind::kScatter:
-      elements = sum_of(call.counts);
-      break;
-    case OpKind::kAllToAll:
-      for (const MemberMemory& member : members) {
-        elements += sum_before({member.counts, members.size()}, static_cast<int>(n));
-      }
-      break;
-    case OpKind::kExchange:
-      for (const BoxPull& pull : call.pulls) elements += n * pull.box.num_elements();
-      break;
-    case OpKind::kReduceBoxes:
-      elements = n * call.out_box.num_elements();
-      break;
-  }
-  return elements * dtype_size(call.dtype);
-}
-
 // Decided once for all that a member does, by what every member knows as well.
 Stores stores_for(const CollectiveCall& call, Members members) {
   return choose_stores(bytes_written(call, members), last_level_cache_bytes());
@@ -158,11 +117,11 @@ Status pull_boxes(const CollectiveCall& call, int position, Members members) {
     TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
   }
   const BoxView out = {members[position].out, call.out_box};
-  const Stores stores = stores_for(call, members);
+  absl::InlinedVector<BoxCopy, kInlineMembers> copies;
   for (const BoxPull& pull : call.pulls) {
-    copy_box(pull.box, {members[pull.source].in, pull.source_box}, out, dtype_size(call.dtype),
-             stores);
+    copies.push_back({pull.box, {members[pull.source].in, pull.source_box}});
   }
+  copy_boxes(copies, out, dtype_size(call.dtype), stores_for(call, members));
   return absl::OkStatus();
 }
 
@@ -226,6 +185,45 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       return reduce_own_box(call, position, members);
   }
   return absl::OkStatus();
+}
+
+int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members) {
+  const int64_t n = static_cast<int64_t>(members.size());
+  const auto sum_of = [](const std::vector<int64_t>& counts) {
+    return sum_before(counts, static_cast<int>(counts.size()));
+  };
+  int64_t elements = 0;
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kBroadcast:
+      elements = n * call.count;
+      break;
+    case OpKind::kReduce:
+    case OpKind::kSendRecv:
+    case OpKind::kBarrier:
+      elements = call.count;
+      break;
+    case OpKind::kAllGather:
+      elements = n * sum_of(call.counts);
+      break;
+    case OpKind::kReduceScatter:
+    case OpKind::kGather:
+    case OpKind::kScatter:
+      elements = sum_of(call.counts);
+      break;
+    case OpKind::kAllToAll:
+      for (const MemberMemory& member : members) {
+        elements += sum_before({member.counts, members.size()}, static_cast<int>(n));
+      }
+      break;
+    case OpKind::kExchange:
+      for (const BoxPull& pull : call.pulls) elements += n * pull.box.num_elements();
+      break;
+    case OpKind::kReduceBoxes:
+      elements = n * call.out_box.num_elements();
+      break;
+  }
+  return elements * dtype_size(call.dtype);
 }
 
 bool peers_write_out(const CollectiveCall& call, int position) {
