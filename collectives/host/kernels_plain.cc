@@ -36,7 +36,11 @@ struct Arithmetic<Eigen::bfloat16> {
   using Accumulator = float;
 };
 
-template <ReduceOp op, class A>
+// Which of two NaNs a sum returns is the compiler's choice, unless they are ordered: then the
+// first.
+enum class Nans { kAny, kOrdered };
+
+template <ReduceOp op, Nans nans, class A>
 A combine(A a, A b) {
   if constexpr (op == ReduceOp::kMin || op == ReduceOp::kMax) {
     // A NaN loses against any number: a comparison with it is false, and a != a finds it in `a`.
@@ -51,8 +55,7 @@ A combine(A a, A b) {
       return static_cast<A>(static_cast<U>(a) + static_cast<U>(b));
     }
   } else {
-    // Of two NaNs the first, as vector instructions have it; a compiler may swap the operands.
-    if (a != a) return a + a;
+    if (nans == Nans::kOrdered && a != a) return a + a;
     return op == ReduceOp::kProd ? a * b : a + b;
   }
 }
@@ -61,6 +64,22 @@ A combine(A a, A b) {
 template <class T>
 void load(const std::byte* from, T* to, int64_t count) {
   std::memcpy(static_cast<void*>(to), from, count * sizeof(T));
+}
+
+// The `n` elements from byte `offset` on; `block` is for the caller to use afterwards.
+template <class T, ReduceOp op, Nans nans>
+void accumulate(const DenseReduction& r, int64_t offset, int64_t n,
+                typename Arithmetic<T>::Stored* block,
+                typename Arithmetic<T>::Accumulator* accumulators) {
+  using Accumulator = typename Arithmetic<T>::Accumulator;
+  load(r.terms[0] + offset, block, n);
+  for (int64_t i = 0; i < n; ++i) accumulators[i] = static_cast<Accumulator>(block[i]);
+  for (size_t k = 1; k < r.terms.size(); ++k) {
+    load(r.terms[k] + offset, block, n);
+    for (int64_t i = 0; i < n; ++i) {
+      accumulators[i] = combine<op, nans>(accumulators[i], static_cast<Accumulator>(block[i]));
+    }
+  }
 }
 
 template <class T, ReduceOp op>
@@ -73,14 +92,10 @@ void reduce_typed(const DenseReduction& r) {
   for (int64_t first = 0; first < num_elements; first += kBlockElements) {
     const int64_t n = std::min(kBlockElements, num_elements - first);
     const int64_t offset = first * static_cast<int64_t>(sizeof(Stored));
-    load(r.terms[0] + offset, block, n);
-    for (int64_t i = 0; i < n; ++i) accumulators[i] = static_cast<Accumulator>(block[i]);
-    for (size_t k = 1; k < r.terms.size(); ++k) {
-      load(r.terms[k] + offset, block, n);
-      for (int64_t i = 0; i < n; ++i) {
-        accumulators[i] = combine<op>(accumulators[i], static_cast<Accumulator>(block[i]));
-      }
-    }
+    accumulate<T, op, Nans::kAny>(r, offset, n, block, accumulators);
+    int64_t num_nans = 0;
+    for (int64_t i = 0; i < n; ++i) num_nans += accumulators[i] != accumulators[i];
+    if (num_nans > 0) accumulate<T, op, Nans::kOrdered>(r, offset, n, block, accumulators);
     if constexpr (op == ReduceOp::kAvg) {
       const auto divisor = static_cast<Accumulator>(r.terms.size());
       for (int64_t i = 0; i < n; ++i) accumulators[i] /= divisor;
