@@ -57,6 +57,7 @@ def tessera_repositories():
         "eigen": "/usr/include/eigen3",
         "grpc": "/usr/include/grpcpp",
         "gtest": "/usr/src/googletest",
+        "hwy": "/usr/include/hwy",
         "json": "/usr/include/nlohmann",
     }.items():
         native.new_local_repository(

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels of the host backend: reductions in fixed order, and copies of boxes between row-major
-// buffers. Pure functions of memory; they neither wait nor allocate.
+// buffers. Pure functions of memory; they do not wait, and allocate nothing for boxes of rank 8
+// and less.
+//
+// Memory need not be aligned. What the kernels wrote is visible to whoever is told of it after
+// they returned, streaming stores included.
 #ifndef TESSERA_COLLECTIVES_HOST_KERNELS_H_
 #define TESSERA_COLLECTIVES_HOST_KERNELS_H_
 
@@ -12,15 +16,34 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
+#include "collectives/host/kernels_simd.h"
 
 namespace tessera::host {
 
+// The stores for an operation in which the members on this host write `bytes_written` in all:
+// streaming where that is more than half of the last-level cache, for then little of it could stay
+// there, and a line that is stored whole need not be read first.
+Stores choose_stores(int64_t bytes_written, int64_t last_level_cache_bytes);
+
+// Runs shorter than this are stored cached whatever is asked: they would fill lines in part.
+inline constexpr int64_t kMinStreamingRunBytes = 512;
+Stores stores_of_run(Stores asked, int64_t run_bytes);
+
+// What the system says, and 32 MiB where it says nothing. Asked once.
+int64_t last_level_cache_bytes();
+
 // outs[j][i] = terms[0][i] op terms[1][i] op ..., in this order, for i in [0, num_elements) and
 // every j. An out may be exactly one of the terms; outs must not overlap otherwise. One term is
-// copied bit for bit. f16 and bf16 accumulate in f32 and round once; integers wrap; min and max
-// ignore NaN; avg is the sum divided once. Requires validate_reduction(op, dtype).
+// copied bit for bit. f16 and bf16 accumulate in f32 and round once, to nearest, ties to even;
+// integers wrap; min and max ignore NaN; avg is the sum divided once. Of several NaNs the first
+// comes out, quiet. The bits are the same on every CPU. Requires validate_reduction(op, dtype).
 void reduce(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms,
-            absl::Span<std::byte* const> outs, int64_t num_elements);
+            absl::Span<std::byte* const> outs, int64_t num_elements,
+            Stores stores = Stores::kCached);
+
+// Copies bytes that do not overlap, or `to` == `from`.
+void copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes,
+                Stores stores = Stores::kCached);
 
 // A dense row-major buffer that holds `box`.
 struct BoxView {
@@ -34,11 +57,22 @@ struct ConstBoxView {
 
 // Copies the elements of `box` from `from` to `to`. Requires box inside both; buffers that do not
 // overlap.
-void copy_box(const Box& box, ConstBoxView from, BoxView to, int64_t element_bytes);
+void copy_box(const Box& box, ConstBoxView from, BoxView to, int64_t element_bytes,
+              Stores stores = Stores::kCached);
+
+// One of several copies into the same buffer.
+struct BoxCopy {
+  const Box& box;
+  ConstBoxView from;
+};
+// copy_box() of each, in no particular order: short rows of several sources that take turns in `to`
+// fill its lines while these are in the cache.
+void copy_boxes(absl::Span<const BoxCopy> copies, BoxView to, int64_t element_bytes,
+                Stores stores = Stores::kCached);
 
 // to[box] = reduction of terms[k][box], as reduce(). Requires box inside all of them.
 void reduce_box(DType dtype, ReduceOp op, const Box& box, absl::Span<const ConstBoxView> terms,
-                BoxView to);
+                BoxView to, Stores stores = Stores::kCached);
 
 }  // namespace tessera::host
 

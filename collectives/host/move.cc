@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/move.h"
 
-#include <cstring>
+#include <algorithm>
 #include <numeric>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
 #include "collectives/host/kernels.h"
@@ -14,21 +14,25 @@ namespace {
 
 using Members = absl::Span<const MemberMemory>;
 
-void copy(std::byte* to, const std::byte* from, int64_t num_bytes) {
-  if (num_bytes > 0 && to != from) std::memcpy(to, from, num_bytes);
-}
+// Members of a group whose lists need no memory from the heap.
+constexpr size_t kInlineMembers = 16;
 
 int64_t sum_before(absl::Span<const int64_t> counts, int end) {
   return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+}
+
+// Decided once for all that a member does, by what every member knows as well.
+Stores stores_for(const CollectiveCall& call, Members members) {
+  return choose_stores(bytes_written(call, members), last_level_cache_bytes());
 }
 
 // Reduces elements [first, first + count) of all ins into the same place of `outs`.
 void reduce_range(const CollectiveCall& call, Members members, int64_t first, int64_t count,
                   absl::Span<std::byte* const> outs) {
   const int64_t offset = first * dtype_size(call.dtype);
-  std::vector<const std::byte*> terms;
+  absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (const MemberMemory& member : members) terms.push_back(member.in + offset);
-  reduce(call.dtype, call.reduction, terms, outs, count);
+  reduce(call.dtype, call.reduction, terms, outs, count, stores_for(call, members));
 }
 
 // Member k of P owns a chunk of about count / P elements, cut at 64-byte lines: it adds the terms
@@ -44,7 +48,7 @@ void reduce_own_chunk(const CollectiveCall& call, int position, Members members)
   const int64_t first = cut(position);
   const int64_t count = cut(position + 1) - first;
   if (count == 0) return;
-  std::vector<std::byte*> outs;
+  absl::InlinedVector<std::byte*, kInlineMembers> outs;
   for (size_t k = 0; k < members.size(); ++k) {
     if (call.kind == OpKind::kAllReduce || static_cast<int>(k) == call.root) {
       outs.push_back(members[k].out + first * size);
@@ -56,11 +60,12 @@ void reduce_own_chunk(const CollectiveCall& call, int position, Members members)
 void all_gather(const CollectiveCall& call, int position, Members members) {
   const int64_t size = dtype_size(call.dtype);
   const int n = static_cast<int>(members.size());
+  const Stores stores = stores_for(call, members);
   // Each member starts at itself, so that not all read the same input at the same time.
   for (int k = 0; k < n; ++k) {
     const int source = (position + k) % n;
-    copy(members[position].out + sum_before(call.counts, source) * size, members[source].in,
-         call.counts[source] * size);
+    copy_bytes(members[position].out + sum_before(call.counts, source) * size, members[source].in,
+               call.counts[source] * size, stores);
   }
 }
 
@@ -86,11 +91,13 @@ Status all_to_all(const CollectiveCall& call, int position, Members members) {
                        target, ", which expects ", expected, "; make the counts of both equal"));
     }
   }
+  const Stores stores = stores_for(call, members);
   for (int k = 0; k < n; ++k) {
     const int source = (position + k) % n;
     const absl::Span<const int64_t> sent(members[source].counts, n);
-    copy(members[position].out + sum_before(call.recv_counts, source) * size,
-         members[source].in + sum_before(sent, position) * size, call.recv_counts[source] * size);
+    copy_bytes(members[position].out + sum_before(call.recv_counts, source) * size,
+               members[source].in + sum_before(sent, position) * size,
+               call.recv_counts[source] * size, stores);
   }
   return absl::OkStatus();
 }
@@ -110,9 +117,11 @@ Status pull_boxes(const CollectiveCall& call, int position, Members members) {
     TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
   }
   const BoxView out = {members[position].out, call.out_box};
+  absl::InlinedVector<BoxCopy, kInlineMembers> copies;
   for (const BoxPull& pull : call.pulls) {
-    copy_box(pull.box, {members[pull.source].in, pull.source_box}, out, dtype_size(call.dtype));
+    copies.push_back({pull.box, {members[pull.source].in, pull.source_box}});
   }
+  copy_boxes(copies, out, dtype_size(call.dtype), stores_for(call, members));
   return absl::OkStatus();
 }
 
@@ -121,12 +130,12 @@ Status reduce_own_box(const CollectiveCall& call, int position, Members members)
     TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
   }
   if (call.out_box.is_empty()) return absl::OkStatus();
-  std::vector<ConstBoxView> terms;
+  absl::InlinedVector<ConstBoxView, kInlineMembers> terms;
   for (size_t k = 0; k < members.size(); ++k) {
     terms.push_back({members[k].in, call.pulls[k].source_box});
   }
-  reduce_box(call.dtype, call.reduction, call.out_box, terms,
-             {members[position].out, call.out_box});
+  reduce_box(call.dtype, call.reduction, call.out_box, terms, {members[position].out, call.out_box},
+             stores_for(call, members));
   return absl::OkStatus();
 }
 
@@ -145,7 +154,7 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       reduce_own_chunk(call, position, members);
       break;
     case OpKind::kBroadcast:
-      copy(own.out, members[call.root].in, call.count * size);
+      copy_bytes(own.out, members[call.root].in, call.count * size, stores_for(call, members));
       break;
     case OpKind::kAllGather:
       all_gather(call, position, members);
@@ -159,11 +168,11 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       gather(call, position, members);
       break;
     case OpKind::kScatter:
-      copy(own.out, members[call.root].in + sum_before(call.counts, position) * size,
-           call.counts[position] * size);
+      copy_bytes(own.out, members[call.root].in + sum_before(call.counts, position) * size,
+                 call.counts[position] * size, stores_for(call, members));
       break;
     case OpKind::kSendRecv:
-      copy(own.out, members[0].in, call.count * size);
+      copy_bytes(own.out, members[0].in, call.count * size, stores_for(call, members));
       break;
     case OpKind::kBarrier:
       if (own.out != nullptr) {
@@ -176,6 +185,45 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       return reduce_own_box(call, position, members);
   }
   return absl::OkStatus();
+}
+
+int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members) {
+  const int64_t n = static_cast<int64_t>(members.size());
+  const auto sum_of = [](const std::vector<int64_t>& counts) {
+    return sum_before(counts, static_cast<int>(counts.size()));
+  };
+  int64_t elements = 0;
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kBroadcast:
+      elements = n * call.count;
+      break;
+    case OpKind::kReduce:
+    case OpKind::kSendRecv:
+    case OpKind::kBarrier:
+      elements = call.count;
+      break;
+    case OpKind::kAllGather:
+      elements = n * sum_of(call.counts);
+      break;
+    case OpKind::kReduceScatter:
+    case OpKind::kGather:
+    case OpKind::kScatter:
+      elements = sum_of(call.counts);
+      break;
+    case OpKind::kAllToAll:
+      for (const MemberMemory& member : members) {
+        elements += sum_before({member.counts, members.size()}, static_cast<int>(n));
+      }
+      break;
+    case OpKind::kExchange:
+      for (const BoxPull& pull : call.pulls) elements += n * pull.box.num_elements();
+      break;
+    case OpKind::kReduceBoxes:
+      elements = n * call.out_box.num_elements();
+      break;
+  }
+  return elements * dtype_size(call.dtype);
 }
 
 bool peers_write_out(const CollectiveCall& call, int position) {

@@ -105,12 +105,12 @@ void CpuStream::run() {
     }
     lock.lock();
     worker_sleeps_ = true;
-    sleep(lock, seen);
+    rest(lock, seen);
     worker_sleeps_ = false;
   }
 }
 
-void CpuStream::sleep(std::unique_lock<std::mutex>& lock, uint64_t seen) {
+void CpuStream::rest(std::unique_lock<std::mutex>& lock, uint64_t seen) {
   constexpr auto kPatience = std::chrono::microseconds(200);
   constexpr int kQuietRounds = 5;
   const auto woken = [&] { return num_woken_for_.load(std::memory_order_relaxed) != seen; };

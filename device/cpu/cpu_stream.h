@@ -51,7 +51,7 @@ class CpuStream : public Stream {
   // Runs the first task of the queue. Requires the lock, and running_ to be false.
   void run_front(std::unique_lock<std::mutex>& lock);
   // The worker's sleep, until it is woken later than `seen`, or a task was left for it.
-  void sleep(std::unique_lock<std::mutex>& lock, uint64_t seen);
+  void rest(std::unique_lock<std::mutex>& lock, uint64_t seen);
   // Requires the lock.
   void wake_worker();
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// bytes_written against the bytes that move_bytes did write, for every kind of call.
+#include "collectives/host/move.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "collectives/call.h"
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+using testing::IsOk;
+
+constexpr int kNumMembers = 4;
+constexpr int64_t kCount = 10;
+
+// What member `position` asks for; elements of one byte.
+CollectiveCall call_of(OpKind kind, int position) {
+  CollectiveCall call;
+  call.kind = kind;
+  call.dtype = DType::kUint8;
+  call.reduction = ReduceOp::kMax;
+  call.root = 1;
+  call.count = kCount;
+  call.counts = {3, 5, 0, 2};
+  call.recv_counts = {1, 1, 1, 1};
+  // Everybody holds a row of 10 columns; a member pulls 2 columns of all rows, or reduces 3.
+  for (int64_t row = 0; row < kNumMembers; ++row) {
+    const Box held = kind == OpKind::kReduceBoxes ? Box{{0}, {kCount}} : Box{{row, 0}, {1, kCount}};
+    call.pulls.push_back({static_cast<int>(row), held, {{row, 2 * position}, {1, 2}}});
+  }
+  call.out_box = {{0, 2 * position}, {kNumMembers, 2}};
+  if (kind == OpKind::kReduceBoxes) call.out_box = {{position}, {3}};
+  return call;
+}
+
+struct Moved {
+  int64_t written = 0;
+  std::vector<int64_t> said;  // by each member
+};
+
+// All parts of a call, one after the other, on inputs of ones and outputs of other bytes.
+Moved move(OpKind kind) {
+  const int num_members = kind == OpKind::kSendRecv ? 2 : kNumMembers;
+  std::vector<std::byte> in(64, std::byte{1});
+  const std::vector<int64_t> all_to_all_counts(2 * kNumMembers, 1);
+  std::vector<std::vector<std::byte>> outs(num_members, std::vector<std::byte>(64, std::byte{9}));
+  std::vector<MemberMemory> members;
+  for (std::vector<std::byte>& out : outs) {
+    members.push_back({in.data(), kCount, out.data(), all_to_all_counts.data()});
+  }
+  Moved moved;
+  for (int position = 0; position < num_members; ++position) {
+    // Only the receiver of a message has a part.
+    if (kind == OpKind::kSendRecv && position == 0) continue;
+    const CollectiveCall call = call_of(kind, position);
+    EXPECT_THAT(move_bytes(call, position, members), IsOk());
+    moved.said.push_back(bytes_written(call, members));
+  }
+  for (const std::vector<std::byte>& out : outs) {
+    moved.written += std::count(out.begin(), out.end(), std::byte{1});
+  }
+  return moved;
+}
+
+TEST(MoveTest, BytesWrittenIsWhatAllMembersWriteTogether) {
+  for (int k = 0; k < kNumOpKinds; ++k) {
+    const auto kind = static_cast<OpKind>(k);
+    // Each member of a barrier reduces the word that it alone reads.
+    if (kind == OpKind::kBarrier) continue;
+    const Moved moved = move(kind);
+    EXPECT_GT(moved.written, 0) << op_kind_name(kind);
+    for (const int64_t said : moved.said) EXPECT_EQ(said, moved.written) << op_kind_name(kind);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::host
