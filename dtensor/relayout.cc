@@ -17,19 +17,32 @@ using internal::TensorRep;
 // By ordinal: what each local device holds between two steps.
 using Buffers = std::map<int, std::shared_ptr<const Buffer>>;
 
+// One relayout on its way to the streams.
+struct Launch {
+  Runtime& runtime;
+  // Its rows are used by tasks that may outlive the cache it comes from.
+  std::shared_ptr<const RelayoutProgram> program;
+  DType dtype;
+  std::string label;
+};
+
 // Bytes that are copied sooner than another thread has heard of them.
 constexpr int64_t kCopiedByCaller = 32 << 10;
 
 // Copies what a device takes from its own buffer, on its stream; small ones at once, if nothing is
 // before them.
-void enqueue_local(Runtime& runtime, const DeviceStep& row, DType dtype, const std::string& label,
-                   std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
-  // The program that holds `row` may be dropped from the cache while the task waits: copy it.
+void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<const Buffer> in,
+                   std::shared_ptr<Buffer> out) {
   const bool here = out->size_bytes() <= kCopiedByCaller && (in == nullptr || in->ready().done());
-  Stream& stream = runtime.stream(row.ordinal);
-  const auto task = [row, dtype, label, in, out]() -> Status {
+  Stream& stream = launch.runtime.stream(row.ordinal);
+  const void* key = out.get();
+  auto task = [program = launch.program, &row, dtype = launch.dtype, in = std::move(in),
+               out = std::move(out)]() -> Status {
     Status status = in == nullptr ? absl::OkStatus() : in->ready().wait();
-    if (status.ok()) status = with_context(out->take_memory(), label);
+    if (status.ok()) {
+      status = out->take_memory();
+      if (!status.ok()) status = with_context(status, absl::StrCat("relayout ", program->text));
+    }
     if (status.ok()) {
       if (row.fill.has_value()) {
         internal::fill_identity(dtype, *row.fill, out->mutable_data(), row.new_box->num_elements());
@@ -42,15 +55,15 @@ void enqueue_local(Runtime& runtime, const DeviceStep& row, DType dtype, const s
     out->mutable_ready().set(status);
     return status;
   };
-  const void* key = out.get();
-  stream.enqueue(label, task, key, here ? Stream::Wake::kByCaller : Stream::Wake::kNow);
+  stream.enqueue(launch.label, std::move(task), key,
+                 here ? Stream::Wake::kByCaller : Stream::Wake::kNow);
   if (here) stream.run_here(key);
 }
 
-void enqueue_collective(const DeviceStep& row, const std::string& label,
+void enqueue_collective(const Launch& launch, const DeviceStep& row,
                         std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
   CollectiveCall call = row.call;
-  call.label = label;
+  call.label = launch.label;
   call.in_buffer = std::move(in);
   call.out_buffer = std::move(out);
   row.group->start(row.position, std::move(call));
@@ -59,19 +72,19 @@ void enqueue_collective(const DeviceStep& row, const std::string& label,
 // Runs one step of one device: from what it holds to what it holds next (null: nothing). The
 // output gets its memory when the stream comes to the step: by then the steps before the last one
 // have let go of theirs, so that the device never holds more than RelayoutPlan::peak_bytes().
-std::shared_ptr<const Buffer> run_row(Runtime& runtime, const DeviceStep& row, DType dtype,
-                                      const std::string& label,
+std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& row,
                                       const std::shared_ptr<const Buffer>& in) {
   if (row.keeps_buffer) return in;
   if (row.group == nullptr && !row.new_box.has_value()) return nullptr;
   std::shared_ptr<Buffer> out;
   if (row.new_box.has_value()) {
-    out = Buffer::deferred(runtime.shared_pool(), row.new_box->num_elements() * dtype_size(dtype));
+    out = Buffer::deferred(launch.runtime.shared_pool(),
+                           row.new_box->num_elements() * dtype_size(launch.dtype));
   }
   if (row.group != nullptr) {
-    enqueue_collective(row, label, in, out);
+    enqueue_collective(launch, row, in, out);
   } else {
-    enqueue_local(runtime, row, dtype, label, in, out);
+    enqueue_local(launch, row, in, out);
   }
   return out;
 }
@@ -89,7 +102,7 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to) {
   }
   const std::shared_ptr<Runtime> runtime_ref = from.runtime;
   Runtime& runtime = *runtime_ref;
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const RelayoutProgram> program,
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
                            runtime.relayout_program(*from.layout, *to, from.shape, from.dtype));
   Buffers buffers;
   for (size_t i = 0; i < from.devices.size(); ++i) {
@@ -99,12 +112,12 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to) {
   const DType dtype = from.dtype;
   tensor = DTensor(nullptr);
   if (!program->steps.empty()) {
-    const std::string label =
-        absl::StrCat("relayout #", runtime.next_op_number(), " ", program->text);
-    for (const std::vector<DeviceStep>& rows : program->steps) {
+    std::string label = absl::StrCat("relayout #", runtime.next_op_number(), " ", program->text);
+    const Launch launch = {runtime, std::move(program), dtype, std::move(label)};
+    for (const std::vector<DeviceStep>& rows : launch.program->steps) {
       for (const DeviceStep& row : rows) {
         std::shared_ptr<const Buffer>& held = buffers[row.ordinal];
-        held = run_row(runtime, row, dtype, label, held);
+        held = run_row(launch, row, held);
       }
     }
   }

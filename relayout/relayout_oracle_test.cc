@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -111,6 +112,12 @@ TEST_P(AllPairsTest, TheValueSurvivesAtTheLowerBound) {
   for (const std::vector<std::string>& axes : row.axes) {
     all_layouts(mesh, axes, 0, std::vector<DimSharding>(row.rank), {}, row.ops, &layouts);
   }
+#ifdef __SANITIZE_ADDRESS__
+  // Every pair takes ten times as long there, and gcc runs them all: a third of the layouts.
+  std::vector<Layout> some;
+  for (size_t i = 0; i < layouts.size(); i += 3) some.push_back(layouts[i]);
+  layouts = std::move(some);
+#endif
   Totals totals;
   for (const Shape& shape : row.shapes) {
     check_all_pairs(layouts, shape, row.axes.size() == 1, &totals);

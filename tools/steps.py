@@ -63,9 +63,9 @@ STEPS = [
     ),
     Step(
         "tsan",
-        "tests under the thread sanitizer, but for the layers without threads",
+        "tests under the thread sanitizer, but for the layers without threads and the programs",
         "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
-        "-//fuzz/... -//benchmarks/...",
+        "-//fuzz/... -//benchmarks/... -//examples/... -//tools/...",
     ),
     Step("fuzz", "a bounded run of each fuzzer, clang", "bazel test --config=fuzz //fuzz/..."),
     Step(

@@ -60,6 +60,7 @@ class HostBackend {
  private:
   friend class HostGroup;
 
+  Status validate_devices(absl::Span<const int> device_ids) const;
   StatusOr<std::shared_ptr<HostGroup>> group_locked(std::vector<int> device_ids, uint64_t salt,
                                                     uint32_t num_records);
   // One end's group for the messages from one device to another.

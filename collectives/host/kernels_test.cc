@@ -363,6 +363,13 @@ void check_reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& terms, con
   ASSERT_TRUE(std::equal(want.begin(), want.begin() + num_bytes, in_place)) << place();
 }
 
+#ifdef __SANITIZE_ADDRESS__
+// gcc runs them all, in a tenth of the time: 1, 5 and 9 terms.
+constexpr int kTermsStep = 4;
+#else
+constexpr int kTermsStep = 1;
+#endif
+
 template <class T>
 void check_lengths(DType dtype, ReduceOp op, int num_terms, const std::vector<int64_t>& lengths,
                    absl::Span<const Alignment> alignments) {
@@ -383,7 +390,7 @@ TEST_P(KernelsTest, EveryReductionOfEveryLengthAndAlignmentIsExact) {
   std::vector<int64_t> lengths(71);
   std::iota(lengths.begin(), lengths.end(), 0);
   for_each_reduction([&]<class T>(DType dtype, ReduceOp op) {
-    for (int num_terms = 1; num_terms <= 9; ++num_terms) {
+    for (int num_terms = 1; num_terms <= 9; num_terms += kTermsStep) {
       check_lengths<T>(dtype, op, num_terms, lengths, kAlignments);
     }
   });
