@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/dtype.h"
 
+#include "Eigen/Core"
+
 namespace tessera {
 
 int64_t dtype_size(DType dtype) {

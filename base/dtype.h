@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DType: the element types of tensors, and their C++ types. Half types are Eigen's.
+// DType: the element types of tensors, and their C++ types. Half types are Eigen's; who computes
+// with them includes Eigen/Core, which is heavy, and tessera.h does.
 #ifndef TESSERA_BASE_DTYPE_H_
 #define TESSERA_BASE_DTYPE_H_
 
 #include <cstdint>
 
-#include "Eigen/Core"
 #include "absl/strings/string_view.h"
+
+namespace Eigen {
+struct half;
+struct bfloat16;
+}  // namespace Eigen
 
 namespace tessera {
 

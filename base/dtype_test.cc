@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+#include "Eigen/Core"
 #include "gtest/gtest.h"
 
 namespace tessera {

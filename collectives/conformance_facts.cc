@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "collectives/conformance.h"
 #include "collectives/conformance_values.h"

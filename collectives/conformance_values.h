@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "Eigen/Core"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "collectives/host/kernels.h"

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"

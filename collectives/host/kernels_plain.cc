@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "Eigen/Core"
 #include "base/check.h"
 
 namespace tessera::host {

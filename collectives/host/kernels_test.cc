@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "Eigen/Core"
 #include "collectives/host/kernels_simd.h"
 #include "gtest/gtest.h"
 
