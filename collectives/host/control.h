@@ -155,7 +155,8 @@ struct alignas(64) ControlHeader {
   uint32_t num_devices;
   uint64_t activities_offset;
   uint64_t slots_offset;
-  std::atomic<uint64_t> heap_used;  // offset of the first free byte
+  std::atomic<uint64_t> heap_used;         // offset of the first free byte
+  alignas(64) std::atomic<uint32_t> life;  // see DeathWatch
 };
 
 }  // namespace tessera::host

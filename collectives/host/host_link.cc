@@ -122,6 +122,7 @@ HostLink::~HostLink() { close(); }
 
 void HostLink::close() {
   pool_->set_arena_callback(nullptr).IgnoreError();
+  death_watch_.reset();
   if (server_.joinable()) {
     const uint64_t one = 1;
     (void)!write(stop_event_, &one, sizeof one);
@@ -175,6 +176,8 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
     epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
   }
   server_ = std::thread([this] { serve(); });
+  // Who greets this client finds its sign of life.
+  server_runs_.get_future().wait();
 
   TESSERA_RETURN_IF_ERROR(coordinator_.put(absl::StrCat("host_link/", client_id_), name));
   // The later client of each pair connects to the earlier one.
@@ -211,6 +214,7 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
         absl::StrCat("sharing memory on this host: no answer from ", absl::StrJoin(missing, ", ")));
   }
   lock.unlock();
+  watch_peers();
   return pool_->set_arena_callback([this](int arena, int fd, uint64_t size_bytes) {
     return announce_arena(arena, fd, size_bytes);
   });
@@ -263,7 +267,17 @@ Status HostLink::announce_arena(int arena, int fd, uint64_t size_bytes) {
   return absl::OkStatus();
 }
 
+void HostLink::watch_peers() {
+  std::vector<LifeWord*> words(peers_.size(), nullptr);
+  for (int i = 0; i < num_clients(); ++i) {
+    if (i != client_id_) words[i] = &reinterpret_cast<ControlHeader*>(control(i))->life;
+  }
+  death_watch_ = std::make_unique<DeathWatch>(std::move(words), [this](int i) { hang_up(i); });
+}
+
 void HostLink::serve() {
+  const LifeSign life(reinterpret_cast<ControlHeader*>(own_control_->data())->life);
+  server_runs_.set_value();
   while (true) {
     epoll_event event;
     const int count = epoll_wait(epoll_, &event, 1, -1);

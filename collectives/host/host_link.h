@@ -23,6 +23,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,6 +35,7 @@
 #include "base/status.h"
 #include "collectives/host/control.h"
 #include "device/cpu/arena.h"
+#include "collectives/host/death_watch.h"
 #include "device/stream.h"
 #include "job/coordinator.h"
 
@@ -116,6 +118,8 @@ class HostLink {
 
   Coordinator& coordinator_;
   const int client_id_;
+  // Watches over the processes of the other clients, whose regions are all mapped.
+  void watch_peers();
   const std::shared_ptr<ArenaPool> pool_;
   WaitPolicy wait_policy_;
   std::unique_ptr<SharedMapping> own_control_;
@@ -138,3 +142,5 @@ class HostLink {
 }  // namespace tessera::host
 
 #endif  // TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
+  std::promise<void> server_runs_;
+  std::unique_ptr<DeathWatch> death_watch_;
