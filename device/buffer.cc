@@ -10,6 +10,7 @@ StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(ArenaPool& pool, int64_t size
                            pool.allocate(static_cast<uint64_t>(size_bytes)));
   std::shared_ptr<Buffer> buffer(new Buffer());
   buffer->block_ = std::move(block);
+  buffer->data_ = buffer->block_.data();
   buffer->size_bytes_ = size_bytes;
   return buffer;
 }
@@ -25,7 +26,14 @@ Status Buffer::take_memory() {
   if (deferred_pool_ == nullptr) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(block_, deferred_pool_->allocate(static_cast<uint64_t>(size_bytes_)));
   deferred_pool_ = nullptr;
+  data_ = block_.data();
   return absl::OkStatus();
+}
+
+void Buffer::share_memory(std::byte* data, std::shared_ptr<const void> owner) {
+  deferred_pool_ = nullptr;
+  shared_owner_ = std::move(owner);
+  data_ = data;
 }
 
 std::shared_ptr<Buffer> Buffer::failed(Status error) {

@@ -34,10 +34,14 @@ class Buffer {
   // it asks for mutable_data(). Nothing where the memory is there. ResourceExhausted as allocate().
   Status take_memory();
 
+  // Makes memory that others share the buffer's; `owner` keeps it. The op that fills the buffer
+  // calls this instead of take_memory(), before it sets ready().
+  void share_memory(std::byte* data, std::shared_ptr<const void> owner);
+
   // Null as long as there is no memory.
-  const std::byte* data() const { return block_.data(); }
+  const std::byte* data() const { return data_; }
   // For the op that fills the buffer, before it sets ready().
-  std::byte* mutable_data() { return block_.data(); }
+  std::byte* mutable_data() { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
 
   // Set by the op that fills the buffer: OK when the contents are there.
@@ -49,6 +53,8 @@ class Buffer {
 
   std::shared_ptr<ArenaPool> deferred_pool_;  // Until the memory is taken.
   ArenaPool::Block block_;
+  std::shared_ptr<const void> shared_owner_;
+  std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
   Completion ready_;
 };

@@ -213,7 +213,13 @@ DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostT
 // where nothing is remote. An equivalent layout shares the buffers. A tensor that is moved in, and
 // of which there is no other copy, gives its memory back as soon as the first step has read it.
 // TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
-DTensor relayout(DTensor tensor, LayoutArg layout);
+//
+// Replicas::kShared: devices of one host that end up with the same part of the tensor read one
+// copy of it. A gather then writes the tensor once, not once for each device, and so much less
+// memory is held. All clients ask for the same. Where a relayout moves nothing, nothing is shared
+// that was not before.
+enum class Replicas { kOwn, kShared };
+DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas = Replicas::kOwn);
 
 }  // namespace tessera
 

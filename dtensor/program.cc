@@ -2,8 +2,11 @@
 #include "dtensor/program.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime.h"
 
@@ -53,21 +56,84 @@ StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, absl::Span
   return call;
 }
 
+bool holds_elements(const std::optional<Box>& box) { return box.has_value() && !box->is_empty(); }
+
+// Which devices run a step together where replicas share their memory: those that exchange bytes,
+// and those that want the same box.
+class SharingGroups {
+ public:
+  explicit SharingGroups(const PlanStep& step) {
+    absl::flat_hash_map<Box, int> first_with;
+    for (const Mesh& mesh : {step.from().mesh(), step.to().mesh()}) {
+      for (const int id : mesh.device_ids()) parent_.try_emplace(id, id);
+    }
+    for (const Mesh& mesh : {step.from().mesh(), step.to().mesh()}) {
+      for (const int id : mesh.device_ids()) {
+        const std::optional<Box> box = step.new_box(id);
+        if (holds_elements(box)) unite(id, first_with.try_emplace(*box, id).first->second);
+        const std::vector<int> group = step.group(id);
+        // The others of the group come to the same.
+        if (group[0] != id) unite(id, group[0]);
+      }
+    }
+  }
+  // Ascending.
+  std::vector<int> group(int device_id) const {
+    std::vector<int> result;
+    for (const auto& [id, parent] : parent_) {
+      if (root(id) == root(device_id)) result.push_back(id);
+    }
+    std::sort(result.begin(), result.end());
+    return result;
+  }
+
+ private:
+  int root(int id) const {
+    while (parent_.at(id) != id) id = parent_.at(id);
+    return id;
+  }
+  void unite(int a, int b) {
+    a = root(a);
+    b = root(b);
+    parent_[std::max(a, b)] = std::min(a, b);
+  }
+
+  absl::flat_hash_map<int, int> parent_;
+};
+
+// The positions in the group whose new box is that of the device; none where it is alone in this.
+std::vector<int> replicas_in(const PlanStep& step, absl::Span<const int> group, int device_id) {
+  std::vector<int> positions;
+  const std::optional<Box> own = step.new_box(device_id);
+  if (!holds_elements(own)) return {};
+  for (size_t k = 0; k < group.size(); ++k) {
+    if (step.new_box(group[k]) == own) positions.push_back(static_cast<int>(k));
+  }
+  if (positions.size() == 1) positions.clear();
+  return positions;
+}
+
+// `sharing` is null where replicas have memory of their own.
 StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step,
-                              const Device& device) {
+                              const Device& device, const SharingGroups* sharing) {
   DeviceStep row;
   row.ordinal = device.ordinal;
   row.old_box = step.old_box(device.id);
   row.new_box = step.new_box(device.id);
   row.pulls = step.pulls(device.id);
   if (step.kind() == StepKind::kExpand) row.fill = step.op();
-  const std::vector<int> group = step.group(device.id);
+  const bool joins = sharing != nullptr && !is_reduction(step.kind());
+  const std::vector<int> group = joins ? sharing->group(device.id) : step.group(device.id);
   if (group.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(row.group, runtime.group(group));
     row.position = position_of(group, device.id);
     TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, plan.dtype(), group, device.id, row));
     row.call.detail = absl::StrCat(plan.to_string(), " / ", step.to_string());
     row.call.detail_field = "layouts";
+    if (sharing != nullptr && step.kind() != StepKind::kReduceScatter) {
+      row.call.replicas = replicas_in(step, group, device.id);
+      absl::StrAppend(&row.call.detail, " / shared replicas");
+    }
     return row;
   }
   // A reduction of one term, or a move without peers, is a copy.
@@ -82,17 +148,24 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const 
 }  // namespace
 
 StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime& runtime,
-                                                                         RelayoutPlan plan) {
+                                                                         RelayoutPlan plan,
+                                                                         Replicas replicas) {
   std::string text = plan.to_string();
   auto program =
       std::make_shared<RelayoutProgram>(RelayoutProgram{std::move(plan), std::move(text), {}});
   for (const PlanStep& step : program->plan.steps()) {
     std::vector<DeviceStep>& rows = program->steps.emplace_back();
+    const bool is_last = &step == &program->plan.steps().back();
+    std::optional<SharingGroups> sharing;
+    if (replicas == Replicas::kShared && is_last && step.kind() != StepKind::kExpand) {
+      sharing.emplace(step);
+    }
     for (const Device& device : runtime.local_devices()) {
       const bool takes_part = step.from().mesh().position_of_device(device.id).has_value() ||
                               step.to().mesh().position_of_device(device.id).has_value();
       if (!takes_part) continue;
-      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(runtime, program->plan, step, device));
+      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(runtime, program->plan, step, device,
+                                                        sharing ? &*sharing : nullptr));
       rows.push_back(std::move(row));
     }
   }

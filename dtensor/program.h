@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "collectives/call.h"
 #include "collectives/group.h"
+#include "dtensor/dtensor.h"
 #include "relayout/plan.h"
 
 namespace tessera {
@@ -44,7 +45,8 @@ struct RelayoutProgram {
   std::vector<std::vector<DeviceStep>> steps;  // by step of the plan, by local device
 
   static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,
-                                                                 RelayoutPlan plan);
+                                                                 RelayoutPlan plan,
+                                                                 Replicas replicas);
 };
 
 }  // namespace tessera

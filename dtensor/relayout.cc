@@ -91,7 +91,7 @@ std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& ro
 
 // `tensor` is let go of before the first step may end: where it was the last reference, the source
 // is gone when the first step is done with it.
-StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to) {
+StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replicas) {
   const TensorRep& from = tensor.rep();
   TESSERA_RETURN_IF_ERROR(from.error);
   TESSERA_ASSIGN_OR_RETURN(TensorRep result, internal::new_tensor(from.dtype, from.shape, to));
@@ -102,8 +102,9 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to) {
   }
   const std::shared_ptr<Runtime> runtime_ref = from.runtime;
   Runtime& runtime = *runtime_ref;
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
-                           runtime.relayout_program(*from.layout, *to, from.shape, from.dtype));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::shared_ptr<const RelayoutProgram> program,
+      runtime.relayout_program({*from.layout, *to, from.shape, from.dtype, replicas}));
   Buffers buffers;
   for (size_t i = 0; i < from.devices.size(); ++i) {
     buffers[from.devices[i].ordinal] = from.buffers[i];
@@ -129,10 +130,10 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to) {
 
 }  // namespace
 
-DTensor relayout(DTensor tensor, LayoutArg layout) {
+DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas) {
   const DType dtype = tensor.dtype();
   const Shape shape = tensor.shape();
-  StatusOr<TensorRep> result = start_relayout(std::move(tensor), layout);
+  StatusOr<TensorRep> result = start_relayout(std::move(tensor), layout, replicas);
   if (!result.ok()) return internal::failed_tensor(dtype, shape, layout, result.status());
   return std::move(*result).into_tensor();
 }

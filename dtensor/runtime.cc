@@ -233,23 +233,19 @@ Status Runtime::sync_devices() {
   return first;
 }
 
-StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(const Layout& from,
-                                                                           const Layout& to,
-                                                                           const Shape& shape,
-                                                                           DType dtype) {
-  ProgramKey key = {from, to, shape, dtype};
+StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(ProgramKey key) {
   {
     std::lock_guard<std::mutex> lock(programs_mutex_);
     const auto it = programs_.find(key);
     if (it != programs_.end()) return it->second;
   }
   // The cache lives as long as the runtime: it must not hold meshes that hold the runtime.
-  key.from = from.with_mesh(from.mesh().with_runtime(nullptr));
-  key.to = to.with_mesh(to.mesh().with_runtime(nullptr));
-  TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan,
-                           plan_relayout(key.from, key.to, shape, dtype, {.topology = topology_}));
+  key.from = key.from.with_mesh(key.from.mesh().with_runtime(nullptr));
+  key.to = key.to.with_mesh(key.to.mesh().with_runtime(nullptr));
+  TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan, plan_relayout(key.from, key.to, key.shape, key.dtype,
+                                                            {.topology = topology_}));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
-                           RelayoutProgram::create(*this, std::move(plan)));
+                           RelayoutProgram::create(*this, std::move(plan), key.replicas));
   std::lock_guard<std::mutex> lock(programs_mutex_);
   return programs_.try_emplace(std::move(key), std::move(program)).first->second;
 }

@@ -71,29 +71,27 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   ArenaPool& pool() { return *pool_; }
   const std::shared_ptr<ArenaPool>& shared_pool() const { return pool_; }
 
-  // What this client does in a relayout; made once for equal arguments.
-  StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const Layout& from,
-                                                                    const Layout& to,
-                                                                    const Shape& shape,
-                                                                    DType dtype);
-  // Numbers the operations of this client, equal on all clients of an SPMD program.
-  uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
-
- private:
   struct ProgramKey {
     Layout from;
     Layout to;
     Shape shape;
     DType dtype;
+    Replicas replicas;
     friend bool operator==(const ProgramKey& a, const ProgramKey& b) {
-      return a.dtype == b.dtype && a.shape == b.shape && a.from == b.from && a.to == b.to;
+      return a.dtype == b.dtype && a.replicas == b.replicas && a.shape == b.shape &&
+             a.from == b.from && a.to == b.to;
     }
     template <typename H>
     friend H AbslHashValue(H h, const ProgramKey& key) {
-      return H::combine(std::move(h), key.from, key.to, key.shape, key.dtype);
+      return H::combine(std::move(h), key.from, key.to, key.shape, key.dtype, key.replicas);
     }
   };
+  // What this client does in a relayout; made once for equal arguments.
+  StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(ProgramKey key);
+  // Numbers the operations of this client, equal on all clients of an SPMD program.
+  uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
+ private:
   explicit Runtime(const ClientOptions& options) : options_(options) {}
   Status start_devices(absl::Time deadline);
   // Waits until all streams are idle; false at the deadline.

@@ -48,11 +48,12 @@ inline constexpr int kVerdictBytes = 4096;
 // Inputs of up to so many bytes lie in the entry itself, beside what says that they are there.
 inline constexpr int kInlineBytes = 1024;
 
-// Where memory lies, in words that every client understands; which client is told by who says it.
+// Where memory lies, in words that every client understands.
 struct SharedAddress {
   static constexpr int32_t kNull = -1;
   static constexpr int32_t kPointer = -2;  // offset is a pointer; readers are in the same process
   int32_t arena = kNull;
+  int32_t client = 0;  // whose arena
   uint64_t offset = 0;
 };
 

@@ -24,16 +24,21 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
                          absl::Duration collective_timeout)
     : link_(link),
       pool_(std::move(pool)),
+      loans_(std::make_shared<ReplicaLoans>(
+          pool_, [&link](int client) { return !link.client_status(client).ok(); })),
       devices_(std::move(devices)),
       streams_(std::move(streams)),
       collective_timeout_(collective_timeout) {
   link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
+  pool_->set_reclaim([loans = loans_.get()] { loans->reclaim(); });
 }
 
 HostBackend::~HostBackend() { stop(); }
 
 void HostBackend::stop() {
   link_.set_lost_listener(nullptr);
+  pool_->set_reclaim(nullptr);
+  loans_->close();
   std::vector<CpuStream*> streams;
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -32,6 +32,7 @@
 #include "base/status.h"
 #include "collectives/group.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/replica_loans.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
@@ -72,6 +73,7 @@ class HostBackend {
 
   HostLink& link_;
   const std::shared_ptr<ArenaPool> pool_;
+  const std::shared_ptr<ReplicaLoans> loans_;
   const std::vector<Device> devices_;
   const std::vector<Stream*> streams_;
   const absl::Duration collective_timeout_;

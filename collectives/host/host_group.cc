@@ -33,7 +33,7 @@ bool is_inlined(const CollectiveCall& call, size_t num_members) {
   constexpr size_t kMostMembers = 64;
   const bool kind = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
                     call.kind == OpKind::kBroadcast || call.kind == OpKind::kBarrier;
-  return kind && num_members > 1 && num_members <= kMostMembers &&
+  return kind && num_members > 1 && num_members <= kMostMembers && call.replicas.empty() &&
          call.count * dtype_size(call.dtype) <= kInlineBytes;
 }
 
@@ -148,6 +148,10 @@ Status HostGroup::run(HostOp& op) {
     }
   }
   if (rendezvous_.has_value() && !status.ok()) acknowledge(op);
+  if (!status.ok() && op.lent_.owner != nullptr) {
+    ReplicaLoans::call_off(op.lent_, op.call_.out_buffer->size_bytes(),
+                           static_cast<int>(op.call_.replicas.size()) - 1);
+  }
   retire(op);
   return status;
 }
@@ -190,15 +194,15 @@ StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, i
                                          ArenaPool::Block* copy) const {
   if (memory == nullptr || num_bytes == 0) return SharedAddress{};
   if (!spans_clients_) {
-    return SharedAddress{SharedAddress::kPointer, reinterpret_cast<uint64_t>(memory)};
+    return SharedAddress{SharedAddress::kPointer, 0, reinterpret_cast<uint64_t>(memory)};
   }
-  if (const std::optional<ArenaAddress> address = backend_.pool_->locate(memory, num_bytes)) {
-    return SharedAddress{address->arena, address->offset};
-  }
+  const HostLink& link = backend_.link_;
+  const auto located = link.locate(static_cast<const std::byte*>(memory), num_bytes);
+  if (located.has_value()) return *located;
   StatusOr<ArenaPool::Block> block = backend_.pool_->allocate(num_bytes);
   if (!block.ok()) return with_context(block.status(), op.call_.label);
   *copy = *std::move(block);
-  return SharedAddress{copy->address().arena, copy->address().offset};
+  return SharedAddress{copy->address().arena, link.client_id(), copy->address().offset};
 }
 
 // Writes the member's entry: where its memory lies, and what it believes the operation to be.
@@ -247,11 +251,10 @@ StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
   std::vector<MemberMemory> memory(members_.size());
   for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
     const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
-    const int client = members_[m].client_id;
     const auto resolve = [&](SharedAddress address) -> StatusOr<std::byte*> {
-      std::byte* pointer = backend_.link_.resolve(client, address);
+      std::byte* pointer = backend_.link_.resolve(address);
       if (pointer == nullptr && address.arena != SharedAddress::kNull) {
-        return backend_.link_.client_status(client);
+        return backend_.link_.client_status(address.client);
       }
       return pointer;
     };
@@ -261,8 +264,40 @@ StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
     TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
     memory[m].counts = reinterpret_cast<const int64_t*>(counts);
   }
-  if (!peers_write_out(op.call_, op.member_)) memory[op.member_].out = op.call_.out;
+  const std::vector<int>& replicas = op.call_.replicas;
+  if (!replicas.empty()) {
+    memory[op.member_].out = memory[replicas[0]].out;
+  } else if (!peers_write_out(op.call_, op.member_)) {
+    memory[op.member_].out = op.call_.out;
+  }
   return memory;
+}
+
+// The lender of a set of replicas makes the memory of all.
+Status HostGroup::lend_replica(HostOp& op) {
+  std::vector<int> holders;
+  for (const int member : absl::MakeConstSpan(op.call_.replicas).subspan(1)) {
+    holders.push_back(members_[member].client_id);
+  }
+  StatusOr<ReplicaLoans::Replica> replica =
+      backend_.loans_->lend(op.call_.out_buffer->size_bytes(), std::move(holders));
+  if (!replica.ok()) return with_context(replica.status(), op.call_.label);
+  op.call_.out = replica->contents;
+  op.lent_ = *std::move(replica);
+  return absl::OkStatus();
+}
+
+// The memory of all replicas becomes that of the output, when it has been written.
+void HostGroup::keep_replica(HostOp& op, std::byte* contents) {
+  Buffer& out = *op.call_.out_buffer;
+  const std::vector<int>& replicas = op.call_.replicas;
+  const auto place = std::find(replicas.begin(), replicas.end(), op.member_) - replicas.begin();
+  if (place == 0) return out.share_memory(contents, std::move(op.lent_.owner));
+  std::shared_ptr<const void> owner =
+      ReplicaLoans::hold(contents, out.size_bytes(), static_cast<int>(place) - 1,
+                         backend_.link_.keeper(contents))
+          .owner;
+  out.share_memory(contents, std::move(owner));
 }
 
 Status HostGroup::local_error(HostOp& op) {
@@ -285,7 +320,9 @@ Status HostGroup::find_memory(HostOp& op) {
     TESSERA_RETURN_IF_ERROR(call.in_buffer->ready().wait());
     call.in = call.in_buffer->data();
   }
-  if (call.out_buffer != nullptr) {
+  if (!call.replicas.empty()) {
+    if (call.replicas[0] == op.member_) TESSERA_RETURN_IF_ERROR(lend_replica(op));
+  } else if (call.out_buffer != nullptr) {
     TESSERA_RETURN_IF_ERROR(with_context(call.out_buffer->take_memory(), call.label));
     call.out = call.out_buffer->mutable_data();
   }
@@ -337,14 +374,16 @@ Status HostGroup::meet_and_move(HostOp& op) {
   if (op.inlined_) return meet_inlined(op, meeting);
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
+  std::byte* contents = nullptr;  // of all replicas
   if (status.ok()) {
     const StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
     if (!memory.ok()) {
       status = rendezvous_->settle(op.seq_, VerdictKind::kError, From::kRunning, memory.status());
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
+      contents = (*memory)[op.member_].out;
       const Status moved = move_bytes(call, op.member_, *memory);
-      const bool found_by_all = call.kind == OpKind::kAllToAll;
+      const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
       if (!moved.ok() && !found_by_all) own_error = moved;
       if (!moved.ok() && found_by_all) {
         status = rendezvous_->settle(op.seq_, VerdictKind::kMismatch, From::kRunning, moved);
@@ -364,6 +403,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
     return status;
   }
   TESSERA_RETURN_IF_ERROR(own_error);
+  if (!call.replicas.empty()) keep_replica(op, contents);
   if (op.out_copy_.data() != nullptr) {
     std::memcpy(call.out, op.out_copy_.data(), call.out_count * dtype_size(call.dtype));
   }

@@ -352,7 +352,9 @@ bool HostLink::take_message(int socket, int* client, const Message& message, int
   } else if (message.arena >= 0 && message.arena < ArenaPool::kMaxArenas) {
     peer.arenas[message.arena].store(mapping->data(), std::memory_order_release);
   }
-  peer.mappings.push_back(*std::move(mapping));
+  const bool is_control = message.kind == Message::kHello;
+  peer.mappings.push_back({is_control ? SharedAddress::kNull : message.arena,
+                           std::make_shared<const SharedMapping>(*std::move(mapping))});
   changed_.notify_all();
   return true;
 }
@@ -370,22 +372,57 @@ void HostLink::hang_up(int client) {
                                    : " is lost: its process has ended without shutdown")));
 }
 
-std::byte* HostLink::resolve(int client, SharedAddress address) {
+std::byte* HostLink::resolve(SharedAddress address) {
   if (address.arena == SharedAddress::kNull) return nullptr;
   if (address.arena == SharedAddress::kPointer) {
     return reinterpret_cast<std::byte*>(address.offset);
   }
-  if (client == client_id_) return pool_->at({address.arena, address.offset});
-  std::atomic<std::byte*>& arena = peers_[client].arenas[address.arena];
+  if (address.client == client_id_) return pool_->at({address.arena, address.offset});
+  std::atomic<std::byte*>& arena = peers_[address.client].arenas[address.arena];
   std::byte* base = arena.load(std::memory_order_acquire);
   if (base == nullptr) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] {
       base = arena.load(std::memory_order_acquire);
-      return base != nullptr || !peers_[client].status.ok();
+      return base != nullptr || !peers_[address.client].status.ok();
     });
   }
   return base == nullptr ? nullptr : base + address.offset;
+}
+
+const HostLink::Mapping* HostLink::find_mapping(const std::byte* memory, int64_t num_bytes,
+                                                int* client) const {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    for (const Mapping& mapping : peers_[i].mappings) {
+      const std::byte* begin = mapping.memory->data();
+      const std::byte* end = begin + mapping.memory->size_bytes();
+      if (mapping.arena == SharedAddress::kNull || memory < begin || memory >= end) continue;
+      if (num_bytes > end - memory) return nullptr;
+      *client = static_cast<int>(i);
+      return &mapping;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<SharedAddress> HostLink::locate(const std::byte* memory, int64_t num_bytes) const {
+  if (const std::optional<ArenaAddress> own = pool_->locate(memory, num_bytes)) {
+    return SharedAddress{own->arena, client_id_, own->offset};
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  int client = 0;
+  const Mapping* mapping = find_mapping(memory, num_bytes, &client);
+  if (mapping == nullptr) return std::nullopt;
+  return SharedAddress{mapping->arena, client,
+                       static_cast<uint64_t>(memory - mapping->memory->data())};
+}
+
+std::shared_ptr<const void> HostLink::keeper(const std::byte* memory) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int client = 0;
+  const Mapping* mapping = find_mapping(memory, 1, &client);
+  if (mapping != nullptr) return mapping->memory;
+  return pool_;
 }
 
 void HostLink::set_lost_listener(LostListener listener) {

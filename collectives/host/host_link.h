@@ -26,6 +26,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,8 +35,8 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/host/control.h"
-#include "device/cpu/arena.h"
 #include "collectives/host/death_watch.h"
+#include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator.h"
 
@@ -59,9 +60,13 @@ class HostLink {
 
   // The control region of a client, this one included.
   std::byte* control(int client) const { return peers_[client].control; }
-  // The memory that `client` calls `address`. Waits for the descriptor where it is still under
-  // way; null if the client is lost before it comes.
-  std::byte* resolve(int client, SharedAddress address);
+  // The memory at an address that a client has published. Waits for the descriptor where it is
+  // still under way; null if the client of the arena is lost before it comes.
+  std::byte* resolve(SharedAddress address);
+  // The inverse, for memory in an arena of any client.
+  std::optional<SharedAddress> locate(const std::byte* memory, int64_t num_bytes) const;
+  // What keeps memory that resolve() has given: the pool, or the mapping of another client's arena.
+  std::shared_ptr<const void> keeper(const std::byte* memory) const;
 
   // Called from the thread that notices, and at once for those lost already. When this returns the
   // former listener is not running and will not be called again.
@@ -92,11 +97,15 @@ class HostLink {
  private:
   class Observer;
   struct Message;
+  struct Mapping {
+    int arena;  // SharedAddress::kNull: the control region
+    std::shared_ptr<const SharedMapping> memory;
+  };
   struct Peer {
     int socket = -1;
     bool ready = false;  // its control region is mapped
     std::byte* control = nullptr;
-    std::vector<SharedMapping> mappings;
+    std::vector<Mapping> mappings;
     std::vector<std::atomic<std::byte*>> arenas;
     Status status;  // OK, or why it is lost
     bool left = false;
@@ -109,17 +118,19 @@ class HostLink {
   Status greet(int socket);
   Status send(int socket, const Message& message, int fd) const;
   Status announce_arena(int arena, int fd, uint64_t size_bytes);
+  // Watches over the processes of the other clients, whose regions are all mapped.
+  void watch_peers();
   void serve();
   void accept_peer();
   // Reads one message; false when the connection is over.
   bool receive(int socket, int* client);
   bool take_message(int socket, int* client, const Message& message, int fd);
   void hang_up(int client);
+  // Where memory lies among the arenas of the other clients. Requires mutex_.
+  const Mapping* find_mapping(const std::byte* memory, int64_t num_bytes, int* client) const;
 
   Coordinator& coordinator_;
   const int client_id_;
-  // Watches over the processes of the other clients, whose regions are all mapped.
-  void watch_peers();
   const std::shared_ptr<ArenaPool> pool_;
   WaitPolicy wait_policy_;
   std::unique_ptr<SharedMapping> own_control_;
@@ -137,10 +148,10 @@ class HostLink {
   int epoll_ = -1;
   int stop_event_ = -1;
   std::thread server_;
+  std::promise<void> server_runs_;
+  std::unique_ptr<DeathWatch> death_watch_;
 };
 
 }  // namespace tessera::host
 
 #endif  // TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
-  std::promise<void> server_runs_;
-  std::unique_ptr<DeathWatch> death_watch_;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -100,16 +101,24 @@ TEST_F(HostLinkTest, PeersSeeArenasThatAreMadeLater) {
   for (int k = 0; k < 6; ++k) {
     TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pools_[0]->allocate(4096 << k));
     std::memset(block.data(), 10 + k, 4096 << k);
-    const SharedAddress address = {block.address().arena, block.address().offset};
-    const std::byte* seen = links_[1]->resolve(0, address);
+    const SharedAddress address = {block.address().arena, 0, block.address().offset};
+    const std::byte* seen = links_[1]->resolve(address);
     ASSERT_NE(seen, nullptr);
     EXPECT_NE(seen, block.data());
     EXPECT_EQ(std::to_integer<int>(seen[(4096 << k) - 1]), 10 + k);
-    EXPECT_EQ(links_[0]->resolve(0, address), block.data());
+    EXPECT_EQ(links_[0]->resolve(address), block.data());
+    // Who reads it says where it lies in the same words, and keeps it.
+    const std::optional<SharedAddress> located = links_[1]->locate(seen, 4096 << k);
+    ASSERT_TRUE(located.has_value());
+    EXPECT_EQ(located->arena, address.arena);
+    EXPECT_EQ(located->client, 0);
+    EXPECT_EQ(located->offset, address.offset);
+    EXPECT_FALSE(links_[1]->locate(seen, int64_t{1} << 40).has_value());
+    EXPECT_NE(links_[1]->keeper(seen), links_[0]->keeper(block.data()));
     blocks.push_back(std::move(block));
   }
   EXPECT_GT(blocks.back().address().arena, 0);
-  EXPECT_EQ(links_[0]->resolve(1, SharedAddress{}), nullptr);
+  EXPECT_EQ(links_[0]->resolve(SharedAddress{}), nullptr);
 }
 
 TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
@@ -118,7 +127,7 @@ TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pools_[0]->allocate(64));
   std::memcpy(block.data(), "early", 6);
   connect(2);
-  const std::byte* seen = links_[1]->resolve(0, {block.address().arena, block.address().offset});
+  const std::byte* seen = links_[1]->resolve({block.address().arena, 0, block.address().offset});
   ASSERT_NE(seen, nullptr);
   EXPECT_STREQ(reinterpret_cast<const char*>(seen), "early");
 }
@@ -141,7 +150,7 @@ TEST_F(HostLinkTest, AHangUpWithoutGoodbyeIsALoss) {
     EXPECT_TRUE(links_[c]->any_lost());
     // Its memory stays mapped, and what never came is not waited for.
     EXPECT_EQ(reinterpret_cast<const ControlHeader*>(links_[c]->control(2))->magic, kControlMagic);
-    EXPECT_EQ(links_[c]->resolve(2, {7, 0}), nullptr);
+    EXPECT_EQ(links_[c]->resolve({7, 2, 0}), nullptr);
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -49,7 +51,8 @@ void reduce_own_chunk(const CollectiveCall& call, int position, Members members)
   const int64_t count = cut(position + 1) - first;
   if (count == 0) return;
   absl::InlinedVector<std::byte*, kInlineMembers> outs;
-  for (size_t k = 0; k < members.size(); ++k) {
+  if (!call.replicas.empty()) outs.push_back(members[position].out + first * size);
+  for (size_t k = 0; call.replicas.empty() && k < members.size(); ++k) {
     if (call.kind == OpKind::kAllReduce || static_cast<int>(k) == call.root) {
       outs.push_back(members[k].out + first * size);
     }
@@ -112,14 +115,43 @@ Status check_source(const CollectiveCall& call, const BoxPull& pull, Members mem
                    "; give the box that the member passed as its own"));
 }
 
+// What a member writes of the output that it shares with its replicas: a slice of the first dim
+// that has enough for all, else of the longest. A scalar is written by the first.
+std::optional<Box> own_slice(const CollectiveCall& call, int position) {
+  Box slice = call.out_box;
+  const auto own = std::find(call.replicas.begin(), call.replicas.end(), position);
+  if (own == call.replicas.end()) return slice;
+  if (slice.sizes.empty() && own != call.replicas.begin()) return std::nullopt;
+  if (slice.sizes.empty()) return slice;
+  const int64_t parts = static_cast<int64_t>(call.replicas.size());
+  const int64_t part = own - call.replicas.begin();
+  auto dim = std::find_if(slice.sizes.begin(), slice.sizes.end(),
+                          [parts](int64_t size) { return size >= parts; });
+  if (dim == slice.sizes.end()) dim = std::max_element(slice.sizes.begin(), slice.sizes.end());
+  const int64_t begin = ceil_mul_div(part, *dim, parts);
+  const int64_t end = ceil_mul_div(part + 1, *dim, parts);
+  slice.offsets[dim - slice.sizes.begin()] += begin;
+  *dim = end - begin;
+  return slice;
+}
+
 Status pull_boxes(const CollectiveCall& call, int position, Members members) {
   for (const BoxPull& pull : call.pulls) {
     TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
   }
   const BoxView out = {members[position].out, call.out_box};
   absl::InlinedVector<BoxCopy, kInlineMembers> copies;
+  std::vector<Box> parts;  // of the pulls, where this member writes a slice
+  parts.reserve(call.pulls.size());
+  const std::optional<Box> slice = own_slice(call, position);
   for (const BoxPull& pull : call.pulls) {
-    copies.push_back({pull.box, {members[pull.source].in, pull.source_box}});
+    const Box* box = &pull.box;
+    if (!call.replicas.empty()) {
+      if (!slice.has_value()) break;
+      box = &parts.emplace_back(intersect(pull.box, *slice));
+      if (box->is_empty()) continue;
+    }
+    copies.push_back({*box, {members[pull.source].in, pull.source_box}});
   }
   copy_boxes(copies, out, dtype_size(call.dtype), stores_for(call, members));
   return absl::OkStatus();
@@ -218,6 +250,7 @@ int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory>
       break;
     case OpKind::kExchange:
       for (const BoxPull& pull : call.pulls) elements += n * pull.box.num_elements();
+      if (!call.replicas.empty()) elements /= static_cast<int64_t>(call.replicas.size());
       break;
     case OpKind::kReduceBoxes:
       elements = n * call.out_box.num_elements();
@@ -227,6 +260,7 @@ int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory>
 }
 
 bool peers_write_out(const CollectiveCall& call, int position) {
+  if (!call.replicas.empty()) return position == call.replicas[0];
   return call.kind == OpKind::kAllReduce || (call.kind == OpKind::kReduce && position == call.root);
 }
 

@@ -179,6 +179,18 @@ Status ArenaPool::add_arena(uint64_t at_least_bytes) {
   return absl::OkStatus();
 }
 
+void ArenaPool::set_reclaim(std::function<void()> reclaim) {
+  std::lock_guard<std::mutex> lock(reclaim_mutex_);
+  reclaim_ = std::move(reclaim);
+}
+
+bool ArenaPool::has_room(int size_class) const {
+  const size_t index = static_cast<size_t>(size_class);
+  if (index < free_blocks_.size() && !free_blocks_[index].empty()) return true;
+  return !arenas_.empty() &&
+         arenas_.back().size_bytes() - last_arena_used_ >= class_bytes(size_class);
+}
+
 StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
   constexpr uint64_t kLargestBlock = uint64_t{1} << 46;
   if (size_bytes > kLargestBlock) {
@@ -188,14 +200,22 @@ StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
   const int size_class = class_of(size_bytes);
   const uint64_t bytes = class_bytes(size_class);
   Block block;
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!has_room(size_class)) {
+    lock.unlock();
+    {
+      std::lock_guard<std::mutex> calls(reclaim_mutex_);
+      if (reclaim_) reclaim_();
+    }
+    lock.lock();
+  }
   if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);
   std::vector<ArenaAddress>& reusable = free_blocks_[size_class];
   if (!reusable.empty()) {
     block.address_ = reusable.back();
     reusable.pop_back();
   } else {
-    if (arenas_.empty() || arenas_.back().size_bytes() - last_arena_used_ < bytes) {
+    if (!has_room(size_class)) {
       const Status grown = add_arena(bytes);
       if (!grown.ok()) {
         return with_context(grown, absl::StrCat("a block of ", size_bytes, " bytes, beside the ",

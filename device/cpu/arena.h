@@ -97,6 +97,10 @@ class ArenaPool {
   // Sets the callback and calls it for the arenas that exist.
   Status set_arena_callback(ArenaCallback callback);
 
+  // Called, from the allocating thread, before the pool asks the system for memory: it may give
+  // blocks back. Null: no more; when this returns the former one is not running.
+  void set_reclaim(std::function<void()> reclaim);
+
   // A block of at least `size_bytes` >= 0, not initialised. ResourceExhausted names the need and
   // what the pool holds.
   StatusOr<Block> allocate(uint64_t size_bytes);
@@ -121,10 +125,14 @@ class ArenaPool {
   ArenaPool(PrivateTag, uint64_t first_arena_bytes) : next_arena_bytes_(first_arena_bytes) {}
 
  private:
+  // Whether a block of the class is there without a new arena. Requires mutex_.
+  bool has_room(int size_class) const;
   Status add_arena(uint64_t at_least_bytes);
   void release(ArenaAddress address, int size_class);
 
   std::weak_ptr<ArenaPool> self_;
+  std::mutex reclaim_mutex_;  // held while reclaim_ runs; before mutex_ where both are
+  std::function<void()> reclaim_;
   mutable std::mutex mutex_;  // guards the members up to the blank line
   std::vector<SharedMapping> arenas_;
   uint64_t next_arena_bytes_;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/replica_loans.h"
+
+#include <atomic>
+#include <utility>
+
+namespace tessera::host {
+namespace {
+
+constexpr int kBitsInWord = 64;
+
+int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// The word with the bit of a holder.
+std::atomic_ref<uint64_t> word_of(std::byte* contents, int64_t size_bytes, int holder) {
+  auto* words = reinterpret_cast<uint64_t*>(contents + align64(size_bytes));
+  return std::atomic_ref<uint64_t>(words[holder / kBitsInWord]);
+}
+uint64_t bit_of(int holder) { return uint64_t{1} << (holder % kBitsInWord); }
+
+}  // namespace
+
+ReplicaLoans::ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> is_lost)
+    : pool_(std::move(pool)), is_lost_(std::move(is_lost)) {}
+
+StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
+                                                   std::vector<int> holder_clients) {
+  reclaim();
+  const int num_holders = static_cast<int>(holder_clients.size());
+  const int64_t num_words = (num_holders + kBitsInWord - 1) / kBitsInWord;
+  auto loan = std::make_unique<Loan>();
+  TESSERA_ASSIGN_OR_RETURN(
+      loan->block, pool_->allocate(align64(size_bytes) + num_words * int64_t{sizeof(uint64_t)}));
+  std::byte* const contents = loan->block.data();
+  for (int i = 0; i < num_words * kBitsInWord; i += kBitsInWord) {
+    word_of(contents, size_bytes, i).store(0, std::memory_order_relaxed);
+  }
+  for (int i = 0; i < num_holders; ++i) {
+    word_of(contents, size_bytes, i).fetch_or(bit_of(i), std::memory_order_release);
+  }
+  loan->size_bytes = size_bytes;
+  loan->holder_clients = std::move(holder_clients);
+  const auto let_go = [self = shared_from_this()](Loan* released) {
+    std::unique_ptr<Loan> loan(released);
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    if (self->is_lost_ && self->is_read(*loan)) self->outstanding_.push_back(std::move(loan));
+  };
+  return Replica{contents, std::shared_ptr<Loan>(loan.release(), let_go)};
+}
+
+void ReplicaLoans::call_off(const Replica& replica, int64_t size_bytes, int num_holders) {
+  for (int i = 0; i < num_holders; ++i) {
+    word_of(replica.contents, size_bytes, i).fetch_and(~bit_of(i), std::memory_order_acq_rel);
+  }
+}
+
+ReplicaLoans::Replica ReplicaLoans::hold(std::byte* contents, int64_t size_bytes, int holder,
+                                         std::shared_ptr<const void> memory) {
+  const auto let_go = [size_bytes, holder, memory = std::move(memory)](std::byte* contents) {
+    word_of(contents, size_bytes, holder).fetch_and(~bit_of(holder), std::memory_order_acq_rel);
+  };
+  return {contents, std::shared_ptr<std::byte>(contents, let_go)};
+}
+
+bool ReplicaLoans::is_read(const Loan& loan) const {
+  for (size_t i = 0; i < loan.holder_clients.size(); ++i) {
+    const int holder = static_cast<int>(i);
+    const uint64_t word = word_of(loan.block.data(), loan.size_bytes, holder).load();
+    if ((word & bit_of(holder)) != 0 && !is_lost_(loan.holder_clients[i])) return true;
+  }
+  return false;
+}
+
+void ReplicaLoans::reclaim() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_lost_) return;
+  std::erase_if(outstanding_, [this](const auto& loan) { return !is_read(*loan); });
+}
+
+void ReplicaLoans::close() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  is_lost_ = nullptr;
+  outstanding_.clear();
+}
+
+}  // namespace tessera::host

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replicas of one host that share one piece of memory.
+//
+//   block of the lender's arena:   [ contents | one bit for each holder ]
+//
+// One member of a set of replicas, the lender, makes the block; the others are its holders. Once
+// the contents are written, by all of them together, nobody writes them any more. Invariants:
+//   1. a holder's bit is set before the holder hears of the block, and cleared when it lets go; the
+//      bit of a holder whose client is lost counts as cleared;
+//   2. the block goes back to the lender's pool after the lender has let go and all bits are clear;
+//   3. a holder keeps its own mapping of the contents, which outlives the lender's process.
+//
+// Thread-safe.
+#ifndef TESSERA_COLLECTIVES_HOST_REPLICA_LOANS_H_
+#define TESSERA_COLLECTIVES_HOST_REPLICA_LOANS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/status.h"
+#include "device/cpu/arena.h"
+
+namespace tessera::host {
+
+class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
+ public:
+  // `is_lost` says whether a client is; it is called from any thread until close().
+  ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> is_lost);
+
+  // What a lender or a holder keeps as long as it reads the contents.
+  struct Replica {
+    std::byte* contents = nullptr;
+    std::shared_ptr<const void> owner;
+  };
+  // A block for contents of `size_bytes`, lent to one holder of each of these clients.
+  // ResourceExhausted where the pool has no memory.
+  StatusOr<Replica> lend(int64_t size_bytes, std::vector<int> holder_clients);
+  // Of a block that none of its holders has heard of, nor will: an operation failed.
+  static void call_off(const Replica& replica, int64_t size_bytes, int num_holders);
+  // The replica of holder number `holder`; `memory` keeps the contents mapped.
+  static Replica hold(std::byte* contents, int64_t size_bytes, int holder,
+                      std::shared_ptr<const void> memory);
+
+  // Takes back the blocks that nobody reads any more.
+  void reclaim();
+  // From now on blocks are given up with their last local reference, whoever reads them: the client
+  // allocates nothing more.
+  void close();
+
+ private:
+  struct Loan {
+    ArenaPool::Block block;
+    int64_t size_bytes;
+    std::vector<int> holder_clients;
+  };
+  bool is_read(const Loan& loan) const;
+
+  const std::shared_ptr<ArenaPool> pool_;
+  std::mutex mutex_;  // guards what follows
+  std::function<bool(int client)> is_lost_;
+  std::vector<std::unique_ptr<Loan>> outstanding_;  // that the lender has let go of
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_REPLICA_LOANS_H_
