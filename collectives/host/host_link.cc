@@ -2,7 +2,6 @@
 #include "collectives/host/host_link.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "base/format.h"
 #include "collectives/host/activity.h"
+#include "device/cpu/machine.h"
 
 namespace tessera::host {
 
@@ -95,10 +95,8 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
     num_devices += coordinator.members()[i].num_local_devices;
     peers_[i].arenas = std::vector<std::atomic<std::byte*>>(ArenaPool::kMaxArenas);
   }
-  cpu_set_t cpus;
-  const int num_cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
   // Spinning only pays where every waiter has a core of its own (docs/performance.md).
-  wait_policy_ = num_devices <= num_cores ? WaitPolicy{2000, 200} : WaitPolicy{20, 200};
+  wait_policy_ = num_devices <= usable_cores() ? WaitPolicy{2000, 200} : WaitPolicy{20, 200};
 }
 
 StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
