@@ -2,6 +2,7 @@
 #include "collectives/host/host_link.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -455,6 +456,11 @@ Status HostLink::client_status(int client) const {
   if (!any_lost()) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);
   return peers_[client].status;
+}
+
+bool HostLink::is_dead(int client) const {
+  const auto* header = reinterpret_cast<const ControlHeader*>(control(client));
+  return (header->life.load() & FUTEX_OWNER_DIED) != 0 || !client_status(client).ok();
 }
 
 void HostLink::leave() {
