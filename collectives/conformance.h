@@ -77,6 +77,8 @@ struct RandomProgram {
   int64_t first_op = 0;
   int64_t num_ops = 100;
   int64_t largest_size = 4000;  // elements
+  // A member may run ahead of its waits by fewer than so many operations.
+  int64_t most_under_way = 12;
   // Every operation on all members, and the kinds in turn.
   bool on_all_members = false;
   // What a failed operation means; OK goes on. Unset: it ends the program.

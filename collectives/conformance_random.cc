@@ -516,7 +516,8 @@ class Run {
     (*s)->number = number;
     under_way_.push_back(*std::move(s));
     // Each member runs ahead by as much as it likes.
-    const uint64_t most = mix(op_seed, 1000 + static_cast<uint64_t>(m_.position)) % 7;
+    const uint64_t most = mix(op_seed, 1000 + static_cast<uint64_t>(m_.position)) %
+                          static_cast<uint64_t>(program_.most_under_way);
     while (under_way_.size() > most) TESSERA_RETURN_IF_ERROR(finish_oldest());
     return absl::OkStatus();
   }
