@@ -303,11 +303,15 @@ void HostGroup::keep_replica(HostOp& op, std::byte* contents) {
 Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (!call.error.ok()) return with_context(call.error, call.label);
-  if (closing_) {
-    return absl::CancelledError(absl::StrCat(call.label, ": the client is shutting down"));
-  }
-  TESSERA_RETURN_IF_ERROR(lost_member(op));
+  TESSERA_RETURN_IF_ERROR(interruption(op));
   return find_memory(op);
+}
+
+Status HostGroup::interruption(const HostOp& op) const {
+  if (closing_) {
+    return absl::CancelledError(absl::StrCat(op.call_.label, ": the client is shutting down"));
+  }
+  return lost_member(op);
 }
 
 Status HostGroup::lost_member(const HostOp& op) const {
@@ -347,7 +351,8 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
   while (true) {
     const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.seq_, deadline)) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(local_error(op));
+    // Not what is wrong with the call: the others are to hear of that in the record.
+    TESSERA_RETURN_IF_ERROR(interruption(op));
     if (absl::Now() < meeting.deadline) continue;
     Rendezvous::Op oldest = meeting;
     oldest.seq = op.seq_ - rendezvous_->num_records();
