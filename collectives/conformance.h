@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/group.h"
+#include "device/cpu/arena.h"
 
 namespace tessera::conformance {
 
@@ -29,6 +31,8 @@ struct Member {
   int position = 0;
   // The group of some members, by their positions in `group`; this member must be one.
   std::function<StatusOr<Group>(absl::Span<const int> positions)> subgroup;
+  // Memory that the backend can use in place; null where it has none of its own.
+  std::shared_ptr<ArenaPool> pool = nullptr;
 };
 
 // What each member runs. OK where everything was as expected; else what was not.
@@ -58,10 +62,29 @@ std::vector<Case> all_cases();
 
 // all_reduce of u8 beyond 2^31 elements; about 8 GiB for two members.
 Case over_2_gib_case();
-// `num_ops` random collectives back to back on overlapping groups of `num_members`.
+// A random program of `num_members`, as below.
 Case random_ops_case(int num_members, int num_ops, uint64_t seed);
 // One all_reduce among many devices.
 Case many_members_case(int num_members);
+
+// Random collectives back to back: every kind, dtype and reduction; sizes from none to beyond what
+// goes inline; even and uneven; in place or not; in the backend's memory or not. Half of them run
+// on the groups along some axes of a mesh of all members at the same time, half on lists of members
+// in any order. A member has several under way at once. Every result is compared with the oracle.
+struct RandomProgram {
+  uint64_t seed = 1;  // of everything; also fixes the groups
+  // Operations have numbers: a program can be run in parts.
+  int64_t first_op = 0;
+  int64_t num_ops = 100;
+  int64_t largest_size = 4000;  // elements
+  // A member may run ahead of its waits by fewer than so many operations.
+  int64_t most_under_way = 12;
+  // Every operation on all members, and the kinds in turn.
+  bool on_all_members = false;
+  // What a failed operation means; OK goes on. Unset: it ends the program.
+  std::function<Status(const Status& error)> on_error = nullptr;
+};
+Status run_random_program(const Member& m, const RandomProgram& program);
 
 }  // namespace tessera::conformance
 

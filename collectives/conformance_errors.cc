@@ -323,6 +323,26 @@ Case count_mismatch(std::string name, int n, int odd, int64_t count, int64_t odd
           }};
 }
 
+// Member 0 makes more wrong calls than any ring of records holds, long before member 1 comes: what
+// is wrong is kept for it.
+Status wrong_calls_wait_for_the_late(const Member& m) {
+  constexpr int kCalls = 20;
+  const Values<float> in(8, 1.0f);
+  Values<float> out(8, 7.0f);
+  if (m.position == 1) absl::SleepFor(absl::Milliseconds(60));  // sleep: what "long" means here
+  std::vector<Work> works;
+  for (int k = 0; k < kCalls; ++k) {
+    works.push_back(m.group.reduce<float>(in.in(), out.out(), kSum, m.position == 0 ? 5 : 0));
+  }
+  Status first;
+  for (const Work& work : works) {  // all of them: they hold the memory of this frame
+    first.Update(
+        expect_error(work.await(), absl::StatusCode::kInvalidArgument, {"root 5 is no member"}));
+  }
+  TESSERA_RETURN_IF_ERROR(first);
+  return expect_works(m.group);
+}
+
 // Client 0 calls all_reduce then broadcast, client 1 broadcast then all_reduce.
 Status swapped_order(const Member& m) {
   const Values<int32_t> in = {m.position + 1};
@@ -461,6 +481,7 @@ std::vector<Case> error_cases() {
   for (BadCall& bad : disagreements()) cases.push_back(bad_call_case(std::move(bad)));
   cases.push_back(count_mismatch("count_mismatch", 2, 1, 1000, 2000, /*broadcast=*/false));
   cases.push_back(count_mismatch("broadcast_count_mismatch", 3, 2, 1000, 500, /*broadcast=*/true));
+  cases.push_back({"wrong_calls_wait_for_the_late", 2, wrong_calls_wait_for_the_late});
   cases.push_back({"swapped_order", 2, swapped_order});
   cases.push_back({"late_member", 3, [](const Member& m) { return late_member(m, false); }});
   cases.push_back({"late_member_goes_on", 3, [](const Member& m) { return late_member(m, true); }});

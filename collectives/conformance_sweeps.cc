@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sweeps: every dtype, reduction, root and size against the scalar oracle, for groups of 1 to 8;
-// boxes; and long random runs on overlapping groups.
+// and boxes.
 #include <algorithm>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/conformance.h"
@@ -23,18 +22,6 @@ std::vector<int64_t> uneven_counts(int n, uint64_t seed) {
     counts.push_back(static_cast<int64_t>(mix(seed, static_cast<uint64_t>(k)) % 4) * 37);
   }
   return counts;
-}
-
-int64_t total(const std::vector<int64_t>& counts) {
-  int64_t sum = 0;
-  for (const int64_t count : counts) sum += count;
-  return sum;
-}
-
-int64_t before(const std::vector<int64_t>& counts, int position) {
-  int64_t sum = 0;
-  for (int k = 0; k < position; ++k) sum += counts[k];
-  return sum;
 }
 
 template <class T>
@@ -205,19 +192,6 @@ int64_t global_value(const std::vector<int64_t>& index) {
   return static_cast<int64_t>(hash >> 8);
 }
 
-// Calls fn(index) for every index of `box`, row-major.
-template <class Fn>
-void for_each_index(const Box& box, Fn fn) {
-  std::vector<int64_t> index = box.offsets;
-  for (int64_t left = box.num_elements(); left > 0; --left) {
-    fn(index);
-    for (int dim = static_cast<int>(index.size()) - 1; dim >= 0; --dim) {
-      if (++index[dim] < box.offsets[dim] + box.sizes[dim]) break;
-      index[dim] = box.offsets[dim];
-    }
-  }
-}
-
 Values<int64_t> box_values(const Box& box, int64_t factor) {
   Values<int64_t> values(box.num_elements());
   int64_t next = 0;
@@ -225,22 +199,6 @@ Values<int64_t> box_values(const Box& box, int64_t factor) {
     values[next++] = factor * (global_value(index) >> 8);
   });
   return values;
-}
-
-// `shape` cut into n uneven parts along `dim`; later parts may be empty.
-std::vector<Box> cut(const Shape& shape, int dim, int n) {
-  std::vector<Box> boxes;
-  int64_t first = 0;
-  for (int k = 0; k < n; ++k) {
-    Box box = whole_box(shape);
-    const int64_t rest = shape[dim] - first;
-    const int64_t size = k + 1 == n ? rest : std::min(rest, (shape[dim] + k) / n);
-    box.offsets[dim] = first;
-    box.sizes[dim] = size;
-    first += size;
-    boxes.push_back(box);
-  }
-  return boxes;
 }
 
 Status check_exchange(const Member& m, const std::vector<Box>& from, const std::vector<Box>& to) {
@@ -297,65 +255,6 @@ Status sweep_boxes(const Member& m) {
   return absl::OkStatus();
 }
 
-// One operation of a random run; every member draws the same numbers.
-Status random_op(const Group& group, uint64_t seed) {
-  const int n = group.size();
-  const auto size = static_cast<int64_t>(mix(seed, 1) % 300);
-  const int root = static_cast<int>(mix(seed, 2) % static_cast<uint64_t>(n));
-  const auto in = values_of<int32_t>(seed, group.position(), size);
-  switch (mix(seed, 3) % 4) {
-    case 0: {
-      Values<int32_t> out(size), want(size);
-      for (int64_t i = 0; i < size; ++i) {
-        want[i] = reduced_value<int32_t>(ReduceOp::kSum, seed, n, i);
-      }
-      TESSERA_RETURN_IF_ERROR(
-          group.all_reduce<int32_t>(in.in(), out.out(), ReduceOp::kSum).await());
-      return expect_equal<int32_t>(out.in(), want, "all_reduce");
-    }
-    case 1: {
-      Values<int32_t> out(size);
-      TESSERA_RETURN_IF_ERROR(group.broadcast<int32_t>(in.in(), out.out(), root).await());
-      return expect_equal<int32_t>(out.in(), values_of<int32_t>(seed, root, size), "broadcast");
-    }
-    case 2: {
-      Values<int32_t> out(size * n), want(size * n);
-      for (int64_t i = 0; i < size * n; ++i) {
-        want[i] = value_of<int32_t>(seed, static_cast<int>(i / size), i % size);
-      }
-      TESSERA_RETURN_IF_ERROR(group.all_gather<int32_t>(in.in(), out.out()).await());
-      return expect_equal<int32_t>(out.in(), want, "all_gather");
-    }
-    default:
-      return group.barrier().await();
-  }
-}
-
-Status random_ops(const Member& m, int num_ops, uint64_t seed) {
-  const int n = m.group.size();
-  std::vector<std::vector<int>> groups;
-  for (uint64_t mask = 1; mask < (uint64_t{1} << n); ++mask) {
-    std::vector<int> positions;
-    for (int k = 0; k < n; ++k) {
-      if (mask >> k & 1) positions.push_back(k);
-    }
-    groups.push_back(positions);
-    std::reverse(positions.begin(), positions.end());
-    if (positions.size() > 1) groups.push_back(positions);
-  }
-  for (int k = 0; k < num_ops; ++k) {
-    const uint64_t op_seed = mix(seed, static_cast<uint64_t>(k));
-    const std::vector<int>& positions = groups[mix(op_seed, 4) % groups.size()];
-    if (std::find(positions.begin(), positions.end(), m.position) == positions.end()) continue;
-    TESSERA_ASSIGN_OR_RETURN(const Group group, m.subgroup(positions));
-    const Status status = random_op(group, op_seed);
-    if (!status.ok()) {
-      return with_context(status, absl::StrCat("operation ", k, " with seed ", seed));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::vector<Case> sweep_cases() {
@@ -380,11 +279,6 @@ std::vector<Case> sweep_cases() {
     cases.push_back({absl::StrCat("boxes_", n), n, sweep_boxes});
   }
   return cases;
-}
-
-Case random_ops_case(int num_members, int num_ops, uint64_t seed) {
-  return {absl::StrCat("random_ops_", num_members), num_members,
-          [=](const Member& m) { return random_ops(m, num_ops, seed); }};
 }
 
 Case many_members_case(int num_members) {

@@ -4,6 +4,7 @@
 #ifndef TESSERA_COLLECTIVES_CONFORMANCE_VALUES_H_
 #define TESSERA_COLLECTIVES_CONFORMANCE_VALUES_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
+#include "base/shape.h"
 #include "base/status.h"
 #include "collectives/conformance.h"
 
@@ -174,6 +176,45 @@ T reduced_value(ReduceOp op, uint64_t seed, int num_members, int64_t i) {
   std::vector<T> terms;
   for (int m = 0; m < num_members; ++m) terms.push_back(value_of<T>(seed, m, i));
   return reduce_scalars(op, terms);
+}
+
+// Sums of counts by member: of all, and of those before `position`.
+inline int64_t before(const std::vector<int64_t>& counts, int position) {
+  int64_t sum = 0;
+  for (int k = 0; k < position; ++k) sum += counts[k];
+  return sum;
+}
+inline int64_t total(const std::vector<int64_t>& counts) {
+  return before(counts, static_cast<int>(counts.size()));
+}
+
+// Calls fn(index) for every index of `box`, row-major.
+template <class Fn>
+void for_each_index(const Box& box, Fn fn) {
+  std::vector<int64_t> index = box.offsets;
+  for (int64_t left = box.num_elements(); left > 0; --left) {
+    fn(index);
+    for (int dim = static_cast<int>(index.size()) - 1; dim >= 0; --dim) {
+      if (++index[dim] < box.offsets[dim] + box.sizes[dim]) break;
+      index[dim] = box.offsets[dim];
+    }
+  }
+}
+
+// `shape` cut into n uneven parts along `dim`; later parts may be empty.
+inline std::vector<Box> cut(const Shape& shape, int dim, int n) {
+  std::vector<Box> boxes;
+  int64_t first = 0;
+  for (int k = 0; k < n; ++k) {
+    Box box = whole_box(shape);
+    const int64_t rest = shape[dim] - first;
+    const int64_t size = k + 1 == n ? rest : std::min(rest, (shape[dim] + k) / n);
+    box.offsets[dim] = first;
+    box.sizes[dim] = size;
+    first += size;
+    boxes.push_back(box);
+  }
+  return boxes;
 }
 
 }  // namespace tessera::conformance

@@ -2,7 +2,6 @@
 //
 // The conformance suite of collectives with clients as processes: one device each, and two.
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -12,39 +11,12 @@
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/matchers.h"
+#include "tests/support/members.h"
 
 namespace tessera::testing {
 namespace {
 
 using conformance::Case;
-using conformance::Member;
-using conformance::MemberBody;
-
-// Device ids are positions: the group is all devices of the job, in order.
-Status run_member(const Client& client, const Device& device, const MemberBody& body) {
-  std::vector<int> all(client.devices().size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-  TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(all, device.ordinal));
-  const auto subgroup = [&](absl::Span<const int> positions) {
-    return client.group({positions.begin(), positions.end()}, device.ordinal);
-  };
-  return body(Member{group, device.id, subgroup});
-}
-
-Status run_local_members(Client& client, const MemberBody& body) {
-  std::vector<Status> statuses(client.local_devices().size());
-  std::vector<std::thread> threads;
-  for (const Device& device : client.local_devices()) {
-    threads.emplace_back(
-        [&, device] { statuses[device.ordinal] = run_member(client, device, body); });
-  }
-  Status first;
-  for (size_t i = 0; i < threads.size(); ++i) {
-    threads[i].join();
-    first.Update(statuses[i]);
-  }
-  return first;
-}
 
 class CollectivesTest : public ::testing::TestWithParam<std::tuple<int, Case>> {};
 
@@ -55,7 +27,7 @@ TEST_P(CollectivesTest, HoldBetweenProcesses) {
                            .num_clients = c.num_members / devices_per_client,
                            .devices_per_client = devices_per_client},
                           [&body = c.body](Client& client) -> Status {
-                            return run_local_members(client, body);
+                            return run_members(client, all_devices(client), body);
                           }),
               IsOk());
 }

@@ -38,7 +38,7 @@ bool is_inlined(const CollectiveCall& call, size_t num_members) {
 }
 
 // How often a wait for the other members looks whether they are still there.
-constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(50);
+constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
 }  // namespace
 
@@ -303,14 +303,32 @@ void HostGroup::keep_replica(HostOp& op, std::byte* contents) {
 Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (!call.error.ok()) return with_context(call.error, call.label);
+  TESSERA_RETURN_IF_ERROR(interruption(op));
+  return find_memory(op);
+}
+
+Status HostGroup::interruption(const HostOp& op) const {
   if (closing_) {
-    return absl::CancelledError(absl::StrCat(call.label, ": the client is shutting down"));
+    return absl::CancelledError(absl::StrCat(op.call_.label, ": the client is shutting down"));
   }
+  return lost_member(op);
+}
+
+Status HostGroup::lost_member(const HostOp& op) const {
+  if (!backend_.link_.any_lost()) return absl::OkStatus();
   for (const GroupMember& member : members_) {
     const Status status = backend_.link_.client_status(member.client_id);
-    if (!status.ok()) return with_context(status, call.label);
+    if (!status.ok()) return with_context(status, op.call_.label);
   }
-  return find_memory(op);
+  return absl::OkStatus();
+}
+
+// A loss after local_error() is told to the operations whose turn it is: not to one that got its
+// record only then.
+Status HostGroup::lost_meanwhile(const HostOp& op) {
+  const Status lost = lost_member(op);
+  if (lost.ok()) return lost;
+  return rendezvous_->settle(op.seq_, VerdictKind::kError, give_up_from(op), lost);
 }
 
 Status HostGroup::find_memory(HostOp& op) {
@@ -333,7 +351,8 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
   while (true) {
     const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.seq_, deadline)) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(local_error(op));
+    // Not what is wrong with the call: the others are to hear of that in the record.
+    TESSERA_RETURN_IF_ERROR(interruption(op));
     if (absl::Now() < meeting.deadline) continue;
     Rendezvous::Op oldest = meeting;
     oldest.seq = op.seq_ - rendezvous_->num_records();
@@ -343,7 +362,9 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
 
 Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind,
                        const Status& error) {
-  if (!reserve(op, meeting).ok()) return error;
+  // A record that a lost member has not left is never free again, and the others hear of the loss
+  // as this one did: nobody is waited for.
+  if (lost_member(op).ok() && !reserve(op, meeting).ok()) return error;
   const Status verdict = rendezvous_->settle(op.seq_, kind, Rendezvous::From::kOpen, error);
   return verdict.ok() ? error : verdict;
 }
@@ -360,6 +381,7 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
                                    rendezvous_->block_offset(), op.seq_, meeting.name_hash);
   }
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
+  TESSERA_RETURN_IF_ERROR(lost_meanwhile(op));
   TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
   return rendezvous_->check_signatures(meeting);
 }
@@ -447,6 +469,7 @@ Status HostGroup::publish_message(HostOp& op) {
     if (status.ok()) status = fill_entry(op);
     status =
         status.ok() ? rendezvous_->arrive(meeting) : fail(op, meeting, VerdictKind::kError, status);
+    if (status.ok()) status = lost_meanwhile(op);
   } else {
     status = op.completion_.wait();
     fail(op, meeting, VerdictKind::kTimedOut, status).IgnoreError();

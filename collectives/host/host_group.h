@@ -108,6 +108,12 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void acknowledge(HostOp& op);
   // What this member alone knows to be wrong with the call.
   Status local_error(HostOp& op);
+  // Why no operation of the group can go on: the client shuts down, or has lost a member.
+  Status interruption(const HostOp& op) const;
+  // Whose client is lost, as far as this one knows.
+  Status lost_member(const HostOp& op) const;
+  // Settles the operation that has just arrived, if a member was lost before it could be told.
+  Status lost_meanwhile(const HostOp& op);
   // Where the memory of the call's Buffers is; waits for the input.
   Status find_memory(HostOp& op);
   Status lend_replica(HostOp& op);

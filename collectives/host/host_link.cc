@@ -2,7 +2,7 @@
 #include "collectives/host/host_link.h"
 
 #include <fcntl.h>
-#include <sched.h>
+#include <linux/futex.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "base/format.h"
 #include "collectives/host/activity.h"
+#include "device/cpu/machine.h"
 
 namespace tessera::host {
 
@@ -95,10 +96,8 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
     num_devices += coordinator.members()[i].num_local_devices;
     peers_[i].arenas = std::vector<std::atomic<std::byte*>>(ArenaPool::kMaxArenas);
   }
-  cpu_set_t cpus;
-  const int num_cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
   // Spinning only pays where every waiter has a core of its own (docs/performance.md).
-  wait_policy_ = num_devices <= num_cores ? WaitPolicy{2000, 200} : WaitPolicy{20, 200};
+  wait_policy_ = num_devices <= usable_cores() ? WaitPolicy{2000, 200} : WaitPolicy{20, 200};
 }
 
 StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
@@ -459,6 +458,11 @@ Status HostLink::client_status(int client) const {
   if (!any_lost()) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);
   return peers_[client].status;
+}
+
+bool HostLink::is_dead(int client) const {
+  const auto* header = reinterpret_cast<const ControlHeader*>(control(client));
+  return (header->life.load() & FUTEX_OWNER_DIED) != 0 || !client_status(client).ok();
 }
 
 void HostLink::leave() {

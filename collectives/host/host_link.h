@@ -75,6 +75,9 @@ class HostLink {
   void report_lost(int client, const Status& reason);
   // OK while the client takes part.
   Status client_status(int client) const;
+  // Whether the client is lost, or the kernel has marked it dead and the news is still under way:
+  // whoever knows of a death sees the mark here, before others were told.
+  bool is_dead(int client) const;
   bool any_lost() const { return num_lost_.load(std::memory_order_acquire) > 0; }
 
   // Ends the thread and closes the sockets; memory stays mapped.

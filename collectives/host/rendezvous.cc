@@ -466,6 +466,15 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
       std::any_of(members_.begin(), members_.end(),
                   [&](const GroupMember& member) { return waits_for(member.device_id); });
   if (!mutual && !same_name) return false;
+  // Who knows of a death passes over what it cannot do any more, while another still waits there:
+  // the loss ends that wait, and nobody has made a mistake.
+  const absl::Span<const int32_t> their_ids(device_ids(other_block), other_block->num_members);
+  const auto is_dead = [this](int device_id) { return link_->is_dead(client_of(device_id)); };
+  if (std::any_of(members_.begin(), members_.end(),
+                  [&](const GroupMember& member) { return link_->is_dead(member.client_id); }) ||
+      std::any_of(their_ids.begin(), their_ids.end(), is_dead)) {
+    return false;
+  }
   Rendezvous theirs(*link_, {});
   theirs.block_ = other_block;
   theirs.members_.resize(other_block->num_members);
@@ -492,6 +501,15 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
   settle(op.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
   theirs.settle(other.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
   return true;
+}
+
+int Rendezvous::client_of(int device_id) const {
+  int client = 0;
+  for (int first = 0; client + 1 < link_->num_clients(); ++client) {
+    first += link_->member(client).num_local_devices;
+    if (device_id < first) break;
+  }
+  return client;
 }
 
 uint32_t Rendezvous::newest() const {

@@ -131,6 +131,8 @@ class Rendezvous {
   // Settles this operation and another group's where both wait for each other.
   void check_conflicts(const Op& op);
   bool conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member);
+  // Devices are numbered by client.
+  int client_of(int device_id) const;
 
   HostLink* link_;
   std::vector<GroupMember> members_;

@@ -3,6 +3,8 @@
 // Rendezvous by itself: who passes, who gets which verdict, and what the next operation sees.
 #include "collectives/host/rendezvous.h"
 
+#include <linux/futex.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -141,6 +143,49 @@ TEST_F(GroupTableTest, ASlotWhoseMakerIsLostIsAbandonedByAll) {
 }
 
 // facts/barrier.md: double_arrival_does_not_count.
+// Client 0 waits in an operation of all, and client 1 in one of theirs alone: the error that client
+// 0 gets when nobody else comes.
+class ConflictTest : public GroupTableTest {
+ protected:
+  Status wait_crosswise() {
+    TESSERA_ASSIGN_OR_RETURN(Rendezvous pair,
+                             Rendezvous::open(*links_[1], {{0, 0, 0}, {1, 1, 0}}, kRecords, 0));
+    TESSERA_ASSIGN_OR_RETURN(
+        Rendezvous all,
+        Rendezvous::open(*links_[0], {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}}, kRecords, 0));
+    links_[1]->publish_waiting(0, pair.leader_client(), pair.block_offset(), 1, 0);
+    pair.entry(1, 1).signature = kSum;
+    TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
+    all.entry(1, 0).signature = kSum;
+    TESSERA_RETURN_IF_ERROR(all.arrive(op(0)));
+    return all.wait_arrived(op(0));
+  }
+  static Rendezvous::Op op(int member) {
+    const absl::Time now = absl::Now();
+    return {.seq = 1,
+            .member = member,
+            .label = "all_reduce",
+            .detail_field = "counts",
+            .name_hash = 0,
+            .holds_device = true,
+            .start = now,
+            .deadline = now + absl::Milliseconds(20)};
+  }
+};
+
+TEST_F(ConflictTest, TwoThatWaitForEachOtherAreTold) {
+  EXPECT_THAT(wait_crosswise(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("operations differ")));
+}
+
+// Client 1 knows that client 2 is dead, and has gone on; client 0 is about to be told.
+TEST_F(ConflictTest, WhoPassesOverADeadClientMakesNoMistake) {
+  auto* header = reinterpret_cast<ControlHeader*>(links_[0]->control(2));
+  header->life.fetch_or(FUTEX_OWNER_DIED);
+  EXPECT_THAT(wait_crosswise(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing")));
+}
+
 TEST_F(RendezvousTest, ArrivingTwiceCountsOnce) {
   open(2);
   EXPECT_THAT(arrive(1, 0), IsOk());

@@ -9,13 +9,11 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "device/cpu/machine.h"
 
 namespace tessera {
 namespace {
@@ -38,37 +36,12 @@ int class_of(uint64_t size_bytes) {
   }
 }
 
-// The number on the line of /proc/meminfo, or in the control group's file; none where it cannot be
-// read, or says "max".
-std::optional<uint64_t> read_number(const char* path, absl::string_view line) {
-  std::ifstream file(path);
-  std::string word;
-  uint64_t number;
-  while (file >> word) {
-    if (word == line && file >> number) return number;
-    if (line.empty()) return absl::SimpleAtoi(word, &number) ? std::optional(number) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
-// What the system can still give to this process. Reserving more does not fail: the kernel kills
-// somebody instead.
-uint64_t available_bytes() {
-  uint64_t available = std::numeric_limits<uint64_t>::max();
-  if (const auto kib = read_number("/proc/meminfo", "MemAvailable:")) available = *kib * 1024;
-  const auto limit = read_number("/sys/fs/cgroup/memory.max", "");
-  const auto used = read_number("/sys/fs/cgroup/memory.current", "");
-  if (limit.has_value() && used.has_value()) {
-    available = std::min(available, *limit - std::min(*limit, *used));
-  }
-  return available;
-}
-
 }  // namespace
 
 StatusOr<SharedMapping> SharedMapping::create(const char* name, uint64_t size_bytes, Pages pages) {
   if (pages == Pages::kReserve) {
-    const uint64_t available = available_bytes();
+    // Reserving more does not fail: the kernel kills somebody instead.
+    const uint64_t available = available_memory_bytes();
     if (size_bytes > available) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the system has ", available, " bytes of memory left, and ", size_bytes,

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this process may use of the machine, where control groups (a container's, a scheduler's)
+// give it less than there is.
+//
+//   usable_cores()             cores of sched_getaffinity, or less where a CPU quota says so
+//   available_memory_bytes()   MemAvailable, or less where a memory limit says so
+//
+// Both versions of control groups are read: cpu.max and memory.max of version 2, cpu.cfs_quota_us
+// and memory.limit_in_bytes of version 1. The process's group counts and each one above it, for any
+// of them may be the tightest. What cannot be read limits nothing. Thread-safe.
+#ifndef TESSERA_DEVICE_CPU_MACHINE_H_
+#define TESSERA_DEVICE_CPU_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+
+namespace tessera {
+
+// Where the system says it; tests write their own.
+struct MachineFiles {
+  std::string cgroups = "/sys/fs/cgroup";
+  std::string membership = "/proc/self/cgroup";
+  std::string meminfo = "/proc/meminfo";
+};
+
+// At least 1. A quota of one and a half cores is one: a second thread would be held up.
+int usable_cores(const MachineFiles& files = {});
+
+// What can still be taken before the kernel begins to kill. Page cache counts as available: the
+// kernel drops it first.
+uint64_t available_memory_bytes(const MachineFiles& files = {});
+
+}  // namespace tessera
+
+#endif  // TESSERA_DEVICE_CPU_MACHINE_H_

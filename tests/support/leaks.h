@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a process holds of the system, for tests that look for what is left behind.
+#ifndef TESSERA_TESTS_SUPPORT_LEAKS_H_
+#define TESSERA_TESTS_SUPPORT_LEAKS_H_
+
+#include <cstdint>
+#include <ostream>
+#include <set>
+#include <string>
+
+namespace tessera::testing {
+
+// The names in a folder; none where it cannot be read.
+std::set<std::string> entries_of(const std::string& folder);
+// Those that name Tessera: other programs of the machine use /dev/shm and /tmp at the same time.
+std::set<std::string> tessera_entries_of(const std::string& folder);
+
+// What this process holds now.
+struct Holdings {
+  int64_t descriptors = 0;
+  int64_t sockets_and_events = 0;  // descriptors but for memory
+  int64_t mappings = 0;
+  int64_t private_kib = 0;  // resident: heap and stacks
+  int64_t shared_kib = 0;   // resident: arenas, this process's and those of its peers
+};
+Holdings current_holdings();
+std::ostream& operator<<(std::ostream& out, const Holdings& holdings);
+
+}  // namespace tessera::testing
+
+#endif  // TESSERA_TESTS_SUPPORT_LEAKS_H_
