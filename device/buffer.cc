@@ -10,6 +10,7 @@ StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(ArenaPool& pool, int64_t size
                            pool.allocate(static_cast<uint64_t>(size_bytes)));
   std::shared_ptr<Buffer> buffer(new Buffer());
   buffer->block_ = std::move(block);
+  buffer->data_ = buffer->block_.data();
   buffer->size_bytes_ = size_bytes;
   return buffer;
 }
@@ -22,10 +23,33 @@ std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<ArenaPool> pool, int64_
 }
 
 Status Buffer::take_memory() {
+  if (pool_ != nullptr && data_ == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(data_, pool_->allocate(size_bytes_));
+  }
   if (deferred_pool_ == nullptr) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(block_, deferred_pool_->allocate(static_cast<uint64_t>(size_bytes_)));
+  data_ = block_.data();
   deferred_pool_ = nullptr;
   return absl::OkStatus();
+}
+
+std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes) {
+  std::shared_ptr<Buffer> buffer(new Buffer());
+  buffer->pool_ = std::move(pool);
+  buffer->progress_ = std::make_shared<Progress>();
+  buffer->size_bytes_ = size_bytes;
+  return buffer;
+}
+
+StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(std::shared_ptr<MemoryPool> pool,
+                                                   int64_t size_bytes) {
+  std::shared_ptr<Buffer> buffer = deferred(std::move(pool), size_bytes);
+  TESSERA_RETURN_IF_ERROR(buffer->take_memory());
+  return buffer;
+}
+
+Buffer::~Buffer() {
+  if (pool_ != nullptr && data_ != nullptr) pool_->release(data_, size_bytes_);
 }
 
 std::shared_ptr<Buffer> Buffer::failed(Status error) {

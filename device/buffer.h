@@ -8,6 +8,9 @@
 //
 // A deferred buffer gets its memory when the stream comes to its op, so that the intermediate
 // results of a queue of ops are not all there at once.
+//
+// Memory of a GPU is filled after the op's task has run: the task gives the GPU's stream work to
+// do. Then issued() comes before ready(), and is enough for what goes into the same stream.
 #ifndef TESSERA_DEVICE_BUFFER_H_
 #define TESSERA_DEVICE_BUFFER_H_
 
@@ -18,6 +21,7 @@
 #include "base/status.h"
 #include "device/completion.h"
 #include "device/cpu/arena.h"
+#include "device/memory_pool.h"
 
 namespace tessera {
 
@@ -27,6 +31,10 @@ class Buffer {
   static StatusOr<std::shared_ptr<Buffer>> allocate(ArenaPool& pool, int64_t size_bytes);
   // A buffer that gets its memory by take_memory().
   static std::shared_ptr<Buffer> deferred(std::shared_ptr<ArenaPool> pool, int64_t size_bytes);
+  // The same with memory of another kind of device.
+  static StatusOr<std::shared_ptr<Buffer>> allocate(std::shared_ptr<MemoryPool> pool,
+                                                    int64_t size_bytes);
+  static std::shared_ptr<Buffer> deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes);
   // A buffer without memory that failed before it was made.
   static std::shared_ptr<Buffer> failed(Status error);
 
@@ -35,20 +43,42 @@ class Buffer {
   Status take_memory();
 
   // Null as long as there is no memory.
-  const std::byte* data() const { return block_.data(); }
+  const std::byte* data() const { return data_; }
   // For the op that fills the buffer, before it sets ready().
-  std::byte* mutable_data() { return block_.data(); }
+  std::byte* mutable_data() { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
 
   // Set by the op that fills the buffer: OK when the contents are there.
-  const Completion& ready() const { return ready_; }
-  Completion& mutable_ready() { return ready_; }
+  const Completion& ready() const { return progress_ != nullptr ? progress_->ready : ready_; }
+  Completion& mutable_ready() { return progress_ != nullptr ? progress_->ready : ready_; }
+  // OK when whatever comes next in the device's stream finds the contents there. Of a buffer that
+  // is filled within the op's task the same as ready().
+  const Completion& issued() const { return progress_ != nullptr ? progress_->issued : ready_; }
+  Completion& mutable_issued() { return progress_ != nullptr ? progress_->issued : ready_; }
+  // For who sets ready() when the GPU is done: it does not keep the memory, which may serve what
+  // comes later in the stream. Null where ready() and issued() are the same.
+  std::shared_ptr<Completion> share_ready() const {
+    return progress_ != nullptr ? std::shared_ptr<Completion>(progress_, &progress_->ready)
+                                : nullptr;
+  }
+
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
 
  private:
   Buffer() = default;
 
+  struct Progress {
+    Completion issued;
+    Completion ready;
+  };
+
   std::shared_ptr<ArenaPool> deferred_pool_;  // Until the memory is taken.
   ArenaPool::Block block_;
+  std::shared_ptr<MemoryPool> pool_;    // of memory that is no block of an arena
+  std::shared_ptr<Progress> progress_;  // likewise
+  std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
   Completion ready_;
 };
