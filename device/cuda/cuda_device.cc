@@ -5,6 +5,16 @@
 
 namespace tessera::cuda {
 
+Status enable_peers(Api& api, absl::Span<const int> gpus) {
+  for (const int gpu : gpus) {
+    TESSERA_RETURN_IF_ERROR(api.set_device(gpu));
+    for (const int peer : gpus) {
+      if (peer != gpu) TESSERA_RETURN_IF_ERROR(api.enable_peer_access(peer));
+    }
+  }
+  return absl::OkStatus();
+}
+
 StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<Api> api, int gpu,
                                                          StreamObserver* observer) {
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream,
@@ -13,13 +23,13 @@ StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<Api> ap
 }
 
 CudaDevice::CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api)
-    : memory_(std::make_shared<SlabPool>(api, stream->gpu(), SlabPool::Kind::kGpu)),
-      pinned_(std::make_shared<SlabPool>(api, stream->gpu(), SlabPool::Kind::kPinned)),
+    : memory_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu)),
+      pinned_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kPinned)),
       stream_(std::move(stream)) {}
 
 Status CudaDevice::copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes) {
   if (num_bytes == 0 || to == from) return absl::OkStatus();
-  return stream_->api().copy(to, from, static_cast<uint64_t>(num_bytes), stream_->handle());
+  return queue().api()->copy(to, from, static_cast<uint64_t>(num_bytes), queue().handle());
 }
 
 Status CudaDevice::copy(const CopyPlan& plan) {
@@ -31,7 +41,7 @@ Status CudaDevice::copy(const CopyPlan& plan) {
 }
 
 Status CudaDevice::launch(const Kernel& kernel) {
-  return stream_->api().launch(kernel, stream_->handle());
+  return queue().api()->launch(kernel, queue().handle());
 }
 
 Status CudaDevice::reduce(absl::Span<const Reduce> plan) {
@@ -55,11 +65,21 @@ void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& sta
   stream_->when_done([ready = buffer->share_ready()](const Status& done) { ready->set(done); });
 }
 
+void CudaDevice::produce(std::string label, std::shared_ptr<Buffer> out,
+                         absl::AnyInvocable<Status(std::byte* out)> give) {
+  stream_->enqueue(std::move(label),
+                   [this, out = std::move(out), give = std::move(give)]() mutable {
+                     Status status = out->take_memory();
+                     if (status.ok()) status = give(out->mutable_data());
+                     finish(out, status);
+                     return status;
+                   });
+}
+
 void CudaDevice::upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) {
-  stream_->enqueue("upload", [this, from = std::move(from), to = std::move(to)] {
-    Status status = to->take_memory();
-    if (status.ok()) status = copy_bytes(to->mutable_data(), from->data(), to->size_bytes());
-    finish(to, status);
+  const int64_t num_bytes = to->size_bytes();
+  produce("upload", std::move(to), [this, num_bytes, from = std::move(from)](std::byte* out) {
+    const Status status = copy_bytes(out, from->data(), num_bytes);
     // The pinned memory is the host's again only when the copy is made.
     if (status.ok()) stream_->when_done([from](const Status&) {});
     return status;

@@ -15,7 +15,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -29,13 +31,17 @@
 
 namespace tessera::cuda {
 
+// Lets each of these GPUs reach the memory of the others. FailedPrecondition where two cannot.
+Status enable_peers(Api& api, absl::Span<const int> gpus);
+
 class CudaDevice {
  public:
   static StatusOr<std::unique_ptr<CudaDevice>> create(std::shared_ptr<Api> api, int gpu,
                                                       StreamObserver* observer);
 
-  int gpu() const { return stream_->gpu(); }
+  int gpu() const { return queue().gpu(); }
   CudaStream& stream() const { return *stream_; }
+  CudaQueue& queue() const { return stream_->queue(); }
   const std::shared_ptr<SlabPool>& memory() const { return memory_; }
   const std::shared_ptr<SlabPool>& pinned() const { return pinned_; }
 
@@ -54,6 +60,10 @@ class CudaDevice {
 
   // ---- From any thread; enqueues a task.
 
+  // Fills a deferred buffer of this device by what `give` gives the stream. An error is the
+  // buffer's.
+  void produce(std::string label, std::shared_ptr<Buffer> out,
+               absl::AnyInvocable<Status(std::byte* out)> give);
   // Fills a deferred buffer of this device with what a pinned one holds already.
   void upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to);
   // A pinned buffer that will hold what a buffer of this device does.

@@ -75,7 +75,7 @@ TEST_F(CudaDeviceTest, IssuedComesBeforeReady) {
   EXPECT_THAT(back->issued().wait(), IsOk());
   EXPECT_FALSE(buffer->ready().done());
   EXPECT_FALSE(back->ready().done());
-  EXPECT_THAT(device().stream().wait_done(absl::InfinitePast()),
+  EXPECT_THAT(device().queue().wait_done(absl::InfinitePast()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("still busy")));
   api_->release();
   EXPECT_THAT(back->ready().wait(), IsOk());
@@ -168,9 +168,9 @@ TEST_F(CudaDeviceTest, DevicesOnOneGpuAreOrderedByEvents) {
   const std::shared_ptr<Buffer> to = Buffer::deferred(second->memory(), 4 << 10);
   device().upload(pinned(std::vector<int32_t>(1024, 3)), from);
   ASSERT_THAT(from->issued().wait(), IsOk());
-  const Event event = *device().stream().record();
+  const Event event = *device().queue().record();
   second->stream().enqueue("pull", [&] {
-    Status status = second->stream().wait_for(event);
+    Status status = second->queue().wait_for(event);
     status.Update(to->take_memory());
     status.Update(second->copy_bytes(to->mutable_data(), from->data(), 4 << 10));
     second->finish(to, status);

@@ -59,40 +59,21 @@ void EventPool::put_back(EventHandle event) {
   free_.push_back(event);
 }
 
-StatusOr<std::unique_ptr<CudaStream>> CudaStream::create(std::shared_ptr<Api> api, int gpu,
-                                                         StreamObserver* observer) {
+StatusOr<std::unique_ptr<CudaQueue>> CudaQueue::create(std::shared_ptr<Api> api, int gpu) {
   TESSERA_RETURN_IF_ERROR(api->set_device(gpu));
   TESSERA_ASSIGN_OR_RETURN(const StreamHandle handle, api->create_stream());
-  return std::unique_ptr<CudaStream>(new CudaStream(std::move(api), gpu, handle, observer));
+  return std::unique_ptr<CudaQueue>(new CudaQueue(std::move(api), gpu, handle));
 }
 
-CudaStream::CudaStream(std::shared_ptr<Api> api, int gpu, StreamHandle handle,
-                       StreamObserver* observer)
+CudaQueue::CudaQueue(std::shared_ptr<Api> api, int gpu, StreamHandle handle)
     : api_(std::move(api)),
       gpu_(gpu),
       handle_(handle),
-      events_(std::make_shared<EventPool>(api_, gpu)),
-      reaper_([this] { reap(); }),
-      issuer_(observer) {}
+      events_(std::make_shared<EventPool>(api_, gpu)) {}
 
-CudaStream::~CudaStream() {
-  stop();
-  // Does not wait: what a lost GPU has not done stays where it is.
-  api_->destroy_stream(handle_).IgnoreError();
-}
+CudaQueue::~CudaQueue() { api_->destroy_stream(handle_).IgnoreError(); }
 
-void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake /*wake*/) {
-  issuer_.enqueue(std::move(label), [this, task = std::move(task)]() mutable -> Status {
-    // A stream that was stopped runs tasks on any thread.
-    const Status status = api_->set_device(gpu_);
-    // The task runs all the same: what waits for it must hear of the error.
-    const Status result = task();
-    task = nullptr;
-    return status.ok() ? result : status;
-  });
-}
-
-StatusOr<Event> CudaStream::record() {
+StatusOr<Event> CudaQueue::record() {
   TESSERA_ASSIGN_OR_RETURN(const EventHandle handle, events_->take());
   Event event(new EventHandle(handle), [pool = events_](const EventHandle* own) {
     pool->put_back(*own);
@@ -102,9 +83,7 @@ StatusOr<Event> CudaStream::record() {
   return event;
 }
 
-Status CudaStream::wait_for(const Event& event) { return api_->wait_event(handle_, *event); }
-
-Status CudaStream::wait(const Event& event, absl::Time deadline) const {
+Status CudaQueue::wait(const Event& event, absl::Time deadline) const {
   Nap nap;
   while (true) {
     TESSERA_ASSIGN_OR_RETURN(const bool done, api_->query_event(*event));
@@ -117,13 +96,34 @@ Status CudaStream::wait(const Event& event, absl::Time deadline) const {
   }
 }
 
-Status CudaStream::wait_done(absl::Time deadline) {
+Status CudaQueue::wait_done(absl::Time deadline) {
   TESSERA_ASSIGN_OR_RETURN(const Event event, record());
   return wait(event, deadline);
 }
 
+StatusOr<std::unique_ptr<CudaStream>> CudaStream::create(std::shared_ptr<Api> api, int gpu,
+                                                         StreamObserver* observer) {
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaQueue> queue,
+                           CudaQueue::create(std::move(api), gpu));
+  return std::unique_ptr<CudaStream>(new CudaStream(std::move(queue), observer));
+}
+
+CudaStream::CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer)
+    : queue_(std::move(queue)), reaper_([this] { reap(); }), issuer_(observer) {}
+
+void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake /*wake*/) {
+  issuer_.enqueue(std::move(label), [this, task = std::move(task)]() mutable -> Status {
+    // A stream that was stopped runs tasks on any thread.
+    const Status status = queue_->api()->set_device(queue_->gpu());
+    // The task runs all the same: what waits for it must hear of the error.
+    const Status result = task();
+    task = nullptr;
+    return status.ok() ? result : status;
+  });
+}
+
 void CudaStream::when_done(DoneFn fn) {
-  StatusOr<Event> event = record();
+  StatusOr<Event> event = queue_->record();
   if (!event.ok()) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -139,7 +139,7 @@ void CudaStream::when_done(DoneFn fn) {
       return;
     }
   }
-  fn(wait(*event, absl::Now() + kStopLimit));
+  fn(queue_->wait(*event, absl::Now() + kStopLimit));
 }
 
 Status CudaStream::sync() {
@@ -185,12 +185,12 @@ void CudaStream::reap() {
     absl::Time last;
     do {
       last = reap_deadline();
-      status = wait(first.event, std::min(last, absl::Now() + kPatience));
+      status = queue_->wait(first.event, std::min(last, absl::Now() + kPatience));
     } while (absl::IsDeadlineExceeded(status) && absl::Now() < last);
     if (absl::IsDeadlineExceeded(status)) {
-      status = absl::UnavailableError(absl::StrCat("GPU ", gpu_, " did not finish its work in ",
-                                                   absl::FormatDuration(kStopLimit),
-                                                   " after the client was stopped"));
+      status = absl::UnavailableError(
+          absl::StrCat("GPU ", queue_->gpu(), " did not finish its work in ",
+                       absl::FormatDuration(kStopLimit), " after the client was stopped"));
     }
     first.fn(status);
     first.fn = nullptr;

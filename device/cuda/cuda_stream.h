@@ -50,12 +50,43 @@ class EventPool {
 // the last reference.
 using Event = std::shared_ptr<const EventHandle>;
 
+// A CUDA stream and its events, without threads. Thread-safe, as CUDA is.
+class CudaQueue {
+ public:
+  static StatusOr<std::unique_ptr<CudaQueue>> create(std::shared_ptr<Api> api, int gpu);
+  // Does not wait: what the GPU has not done yet it still does.
+  ~CudaQueue();
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+
+  const std::shared_ptr<Api>& api() const { return api_; }
+  int gpu() const { return gpu_; }
+  StreamHandle handle() const { return handle_; }
+
+  // The place after all that the queue was given so far.
+  StatusOr<Event> record();
+  // What the queue gets from now on comes after that place of any queue.
+  Status wait_for(const Event& event) { return api_->wait_event(handle_, *event); }
+  // Blocks until the GPU has come to that place: OK, the GPU's error, or DeadlineExceeded.
+  Status wait(const Event& event, absl::Time deadline) const;
+  // The same for all that the queue was given so far.
+  Status wait_done(absl::Time deadline);
+
+ private:
+  CudaQueue(std::shared_ptr<Api> api, int gpu, StreamHandle handle);
+
+  const std::shared_ptr<Api> api_;
+  const int gpu_;
+  const StreamHandle handle_;
+  const std::shared_ptr<EventPool> events_;
+};
+
 class CudaStream : public Stream {
  public:
   // `observer` may be null; it must outlive the stream.
   static StatusOr<std::unique_ptr<CudaStream>> create(std::shared_ptr<Api> api, int gpu,
                                                       StreamObserver* observer);
-  ~CudaStream() override;
+  ~CudaStream() override { stop(); }
 
   using Stream::enqueue;
   void enqueue(std::string label, Task task, const void* key, Wake wake) override;
@@ -67,18 +98,8 @@ class CudaStream : public Stream {
   // Waits for the GPU too, up to a limit: what it has not done by then is Unavailable.
   void stop() override;
 
-  Api& api() const { return *api_; }
-  int gpu() const { return gpu_; }
-  // cudaStream_t; for tasks.
-  StreamHandle handle() const { return handle_; }
-
-  // The place after all that the stream was given so far. From any thread.
-  StatusOr<Event> record();
-  // What the stream gets from now on comes after that place of any stream. From a task.
-  Status wait_for(const Event& event);
-  // Waits until the GPU has done all that the stream was given so far: OK, the GPU's error, or
-  // DeadlineExceeded. From any thread.
-  Status wait_done(absl::Time deadline);
+  // Where tasks give the GPU work.
+  CudaQueue& queue() const { return *queue_; }
 
  private:
   struct Pending {
@@ -86,17 +107,12 @@ class CudaStream : public Stream {
     DoneFn fn;
   };
 
-  CudaStream(std::shared_ptr<Api> api, int gpu, StreamHandle handle, StreamObserver* observer);
-  // Waits until the event is done, as wait_done().
-  Status wait(const Event& event, absl::Time deadline) const;
-  // The end of a wait: the deadline, or the limit after stop() was called.
+  CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer);
+  // The end of a wait: never, or the limit after stop() was called.
   absl::Time reap_deadline();
   void reap();
 
-  const std::shared_ptr<Api> api_;
-  const int gpu_;
-  const StreamHandle handle_;
-  const std::shared_ptr<EventPool> events_;
+  const std::unique_ptr<CudaQueue> queue_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
