@@ -48,6 +48,15 @@ StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(std::shared_ptr<MemoryPool> p
   return buffer;
 }
 
+std::shared_ptr<const Buffer> Buffer::host_copy(
+    absl::FunctionRef<std::shared_ptr<const Buffer>()> make) const {
+  if (progress_ == nullptr) return make();  // it failed, and has no memory
+  std::lock_guard<std::mutex> lock(progress_->mutex);
+  std::shared_ptr<const Buffer> copy = progress_->host_copy.lock();
+  if (copy == nullptr) progress_->host_copy = copy = make();
+  return copy;
+}
+
 Buffer::~Buffer() {
   if (pool_ != nullptr && data_ != nullptr) pool_->release(data_, size_bytes_);
 }

@@ -17,7 +17,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
+#include "absl/functional/function_ref.h"
 #include "base/status.h"
 #include "device/completion.h"
 #include "device/cpu/arena.h"
@@ -62,6 +64,11 @@ class Buffer {
                                 : nullptr;
   }
 
+  // Of memory of a GPU: its copy in memory of the host, as long as somebody holds it; else what
+  // `make` returns, which then is the copy.
+  std::shared_ptr<const Buffer> host_copy(
+      absl::FunctionRef<std::shared_ptr<const Buffer>()> make) const;
+
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -72,6 +79,8 @@ class Buffer {
   struct Progress {
     Completion issued;
     Completion ready;
+    std::mutex mutex;  // guards host_copy
+    std::weak_ptr<const Buffer> host_copy;
   };
 
   std::shared_ptr<ArenaPool> deferred_pool_;  // Until the memory is taken.
