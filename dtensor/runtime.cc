@@ -111,7 +111,11 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
 }
 
 Status Runtime::start_devices(absl::Time deadline) {
-  TESSERA_RETURN_IF_ERROR(check_types(coordinator_->members()));
+  if (Status status = check_types(coordinator_->members()); !status.ok()) {
+    // All clients find it: nobody is lost to another one before that.
+    coordinator_->leave(deadline).IgnoreError();
+    return status;
+  }
   for (const MemberInfo& member : coordinator_->members()) {
     for (int ordinal = 0; ordinal < member.num_local_devices; ++ordinal) {
       Device device;

@@ -2,10 +2,10 @@
 //
 // Clients whose devices are GPUs, on the double of CUDA: what differs from CPUs. What does not is
 // in the suites that also run on them (job_forms.h).
-#include <atomic>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +19,7 @@
 #include "dtensor/runtime.h"
 #include "dtensor/tensor_rep.h"
 #include "gtest/gtest.h"
+#include "job/port.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
@@ -247,6 +248,35 @@ TEST(CudaClientTest, ABrokenGpuIsEveryonesError) {
                     return absl::OkStatus();
                   }),
               IsOk());
+}
+
+// Client 0 has CPUs, client 1 GPUs: both are told so.
+Status connect_with_two_types() {
+  TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+  Status statuses[2];
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      ClientOptions options = on(CudaDouble::create());
+      if (i == 0) options.device_type = DeviceType::kCpu;
+      options.coordinator = absl::StrCat("127.0.0.1:", port.port());
+      options.client_id = i;
+      options.num_clients = 2;
+      options.token = "token";
+      statuses[i] = Client::connect(options).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) {
+    TESSERA_RETURN_IF_ERROR(expect_error(
+        status, absl::StatusCode::kInvalidArgument,
+        {"device_type differs between clients: client 0 has cpu, client 1 has cuda; give all"}));
+  }
+  return absl::OkStatus();
+}
+
+TEST(CudaClientTest, AllClientsHaveDevicesOfOneType) {
+  EXPECT_THAT(run_isolated(absl::Seconds(60), connect_with_two_types), IsOk());
 }
 
 // Until there is NCCL, clients meet at barriers but move no bytes to each other.

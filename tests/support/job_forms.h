@@ -10,6 +10,7 @@
 #ifndef TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
 #define TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
 
+#include <cstdlib>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -28,9 +29,10 @@ struct JobForm {
   Setting setting;
   int num_clients;
   int devices_per_client;
-  // Devices are GPUs of the double, so many of them.
+  // Devices are GPUs: of the double, so many of them; or kRealGpus.
   int num_gpus = 0;
 };
+inline constexpr int kRealGpus = -1;
 
 inline constexpr JobForm kJobForms[] = {
     {"OneClientOfEight", Setting::kThreads, 1, 8},
@@ -38,11 +40,19 @@ inline constexpr JobForm kJobForms[] = {
     {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
 };
 
-// Eight devices that share one GPU, and eight on three.
-inline constexpr JobForm kCudaForms[] = {
-    {"OneClientOfEightOnOneGpu", Setting::kThreads, 1, 8, 1},
-    {"OneClientOfEightOnThreeGpus", Setting::kThreads, 1, 8, 3},
-};
+// Eight devices that share one GPU of the double, and eight on three; with $TESSERA_TEST_GPU also
+// on the GPUs of the machine. Nobody looks for them here: a process that forks must not have used
+// CUDA.
+inline std::vector<JobForm> cuda_forms() {
+  std::vector<JobForm> forms = {
+      {"OneClientOfEightOnOneGpu", Setting::kThreads, 1, 8, 1},
+      {"OneClientOfEightOnThreeGpus", Setting::kThreads, 1, 8, 3},
+  };
+  if (std::getenv("TESSERA_TEST_GPU") != nullptr) {
+    forms.push_back({"OneClientOfEightOnTheGpu", Setting::kThreads, 1, 8, kRealGpus});
+  }
+  return forms;
+}
 
 inline std::ostream& operator<<(std::ostream& out, const JobForm& form) { return out << form.name; }
 
@@ -59,8 +69,9 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
                     .devices_per_client = GetParam().devices_per_client,
                     .options = options};
     if (GetParam().num_gpus == 0) return run_clients(spec, body);
-    const auto api = cuda::CudaDouble::create({.num_gpus = GetParam().num_gpus});
     spec.options.device_type = DeviceType::kCuda;
+    if (GetParam().num_gpus == kRealGpus) return run_clients(spec, body);
+    const auto api = cuda::CudaDouble::create({.num_gpus = GetParam().num_gpus});
     spec.options.cuda = api;
     return run_clients(spec, [&](Client& client) -> Status {
       TESSERA_RETURN_IF_ERROR(body(client));
