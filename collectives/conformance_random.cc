@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/conformance.h"

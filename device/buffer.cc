@@ -23,10 +23,13 @@ std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<ArenaPool> pool, int64_
 }
 
 Status Buffer::take_memory() {
+  if (pool_ != nullptr && data_ == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(data_, pool_->allocate(size_bytes_));
+  }
   if (deferred_pool_ == nullptr) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(block_, deferred_pool_->allocate(static_cast<uint64_t>(size_bytes_)));
-  deferred_pool_ = nullptr;
   data_ = block_.data();
+  deferred_pool_ = nullptr;
   return absl::OkStatus();
 }
 
@@ -34,6 +37,34 @@ void Buffer::share_memory(std::byte* data, std::shared_ptr<const void> owner) {
   deferred_pool_ = nullptr;
   shared_owner_ = std::move(owner);
   data_ = data;
+}
+
+std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes) {
+  std::shared_ptr<Buffer> buffer(new Buffer());
+  buffer->pool_ = std::move(pool);
+  buffer->progress_ = std::make_shared<Progress>();
+  buffer->size_bytes_ = size_bytes;
+  return buffer;
+}
+
+StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(std::shared_ptr<MemoryPool> pool,
+                                                   int64_t size_bytes) {
+  std::shared_ptr<Buffer> buffer = deferred(std::move(pool), size_bytes);
+  TESSERA_RETURN_IF_ERROR(buffer->take_memory());
+  return buffer;
+}
+
+std::shared_ptr<const Buffer> Buffer::host_copy(
+    absl::FunctionRef<std::shared_ptr<const Buffer>()> make) const {
+  if (progress_ == nullptr) return make();  // it failed, and has no memory
+  std::lock_guard<std::mutex> lock(progress_->mutex);
+  std::shared_ptr<const Buffer> copy = progress_->host_copy.lock();
+  if (copy == nullptr) progress_->host_copy = copy = make();
+  return copy;
+}
+
+Buffer::~Buffer() {
+  if (pool_ != nullptr && data_ != nullptr) pool_->release(data_, size_bytes_);
 }
 
 std::shared_ptr<Buffer> Buffer::failed(Status error) {

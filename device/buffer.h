@@ -8,16 +8,22 @@
 //
 // A deferred buffer gets its memory when the stream comes to its op, so that the intermediate
 // results of a queue of ops are not all there at once.
+//
+// Memory of a GPU is filled after the op's task has run: the task gives the GPU's stream work to
+// do. Then issued() comes before ready(), and is enough for what goes into the same stream.
 #ifndef TESSERA_DEVICE_BUFFER_H_
 #define TESSERA_DEVICE_BUFFER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
+#include "absl/functional/function_ref.h"
 #include "base/status.h"
 #include "device/completion.h"
 #include "device/cpu/arena.h"
+#include "device/memory_pool.h"
 
 namespace tessera {
 
@@ -27,6 +33,10 @@ class Buffer {
   static StatusOr<std::shared_ptr<Buffer>> allocate(ArenaPool& pool, int64_t size_bytes);
   // A buffer that gets its memory by take_memory().
   static std::shared_ptr<Buffer> deferred(std::shared_ptr<ArenaPool> pool, int64_t size_bytes);
+  // The same with memory of another kind of device.
+  static StatusOr<std::shared_ptr<Buffer>> allocate(std::shared_ptr<MemoryPool> pool,
+                                                    int64_t size_bytes);
+  static std::shared_ptr<Buffer> deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes);
   // A buffer without memory that failed before it was made.
   static std::shared_ptr<Buffer> failed(Status error);
 
@@ -45,15 +55,43 @@ class Buffer {
   int64_t size_bytes() const { return size_bytes_; }
 
   // Set by the op that fills the buffer: OK when the contents are there.
-  const Completion& ready() const { return ready_; }
-  Completion& mutable_ready() { return ready_; }
+  const Completion& ready() const { return progress_ != nullptr ? progress_->ready : ready_; }
+  Completion& mutable_ready() { return progress_ != nullptr ? progress_->ready : ready_; }
+  // OK when whatever comes next in the device's stream finds the contents there. Of a buffer that
+  // is filled within the op's task the same as ready().
+  const Completion& issued() const { return progress_ != nullptr ? progress_->issued : ready_; }
+  Completion& mutable_issued() { return progress_ != nullptr ? progress_->issued : ready_; }
+  // For who sets ready() when the GPU is done: it does not keep the memory, which may serve what
+  // comes later in the stream. Null where ready() and issued() are the same.
+  std::shared_ptr<Completion> share_ready() const {
+    return progress_ != nullptr ? std::shared_ptr<Completion>(progress_, &progress_->ready)
+                                : nullptr;
+  }
+
+  // Of memory of a GPU: its copy in memory of the host, as long as somebody holds it; else what
+  // `make` returns, which then is the copy.
+  std::shared_ptr<const Buffer> host_copy(
+      absl::FunctionRef<std::shared_ptr<const Buffer>()> make) const;
+
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
 
  private:
   Buffer() = default;
 
+  struct Progress {
+    Completion issued;
+    Completion ready;
+    std::mutex mutex;  // guards host_copy
+    std::weak_ptr<const Buffer> host_copy;
+  };
+
   std::shared_ptr<ArenaPool> deferred_pool_;  // Until the memory is taken.
   ArenaPool::Block block_;
   std::shared_ptr<const void> shared_owner_;
+  std::shared_ptr<MemoryPool> pool_;    // of memory that is no block of an arena
+  std::shared_ptr<Progress> progress_;  // likewise
   std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
   Completion ready_;

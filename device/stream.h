@@ -58,6 +58,14 @@ class Stream {
   // Blocks until every task enqueued before the call has run; returns and forgets the first error
   // since the last call.
   virtual Status sync() = 0;
+  // For a task that gave its device work to do: calls `fn` when the device has done all that it was
+  // given so far, with its error if it has one, from any thread. At once on a device that does its
+  // work within tasks.
+  using DoneFn = absl::AnyInvocable<void(const Status&)>;
+  virtual void when_done(DoneFn fn) { fn(absl::OkStatus()); }
+  // Runs what is queued, then ends the stream's threads; what is enqueued later runs on the
+  // caller's thread.
+  virtual void stop() = 0;
 };
 
 }  // namespace tessera

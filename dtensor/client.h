@@ -36,6 +36,9 @@
 namespace tessera {
 
 class Runtime;
+namespace cuda {
+class Api;
+}  // namespace cuda
 
 // Faults that tests put into a client; all empty in a program.
 struct FaultPoints {
@@ -47,7 +50,9 @@ struct ClientOptions {
   std::string coordinator = {};  // "host:port"; empty: from the environment; none there: one client
   std::optional<int> client_id = {};    // unset: from the environment
   std::optional<int> num_clients = {};  // unset: from the environment
-  int num_local_devices = 0;            // 0: $TESSERA_LOCAL_DEVICES, else 1
+  // 0: $TESSERA_LOCAL_DEVICES, else every visible GPU (kCuda) or 1 (kCpu). Devices beyond the GPUs
+  // of the host share them.
+  int num_local_devices = 0;
   DeviceType device_type = DeviceType::kCpu;
   std::string backend = "auto";  // "auto" or "host"; "ucx" and "nccl" are Unimplemented
   std::string token = {};        // job token; empty: $TESSERA_TOKEN
@@ -58,6 +63,8 @@ struct ClientOptions {
   // Unset: all links of a host cost the same, as they do in memory that is mapped by all.
   std::optional<LinkCosts> link_costs = {};
   std::shared_ptr<const FaultPoints> faults = {};
+  // Of tests: what kCuda works with instead of the CUDA runtime of this machine.
+  std::shared_ptr<cuda::Api> cuda = {};
 };
 
 class Client {

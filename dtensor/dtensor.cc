@@ -2,15 +2,18 @@
 #include "dtensor/dtensor.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "collectives/host/kernels.h"
+#include "device/cuda/cuda_device.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -96,31 +99,84 @@ void fill_identity(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
 
 namespace {
 
+// What fills a buffer of one local device; `gpu` is null of a CPU.
+struct Filling {
+  Stream& stream;
+  cuda::CudaDevice* gpu;
+  const Box& box;
+  const std::shared_ptr<Buffer>& buffer;
+};
+
+// Fills a buffer with the identity of a reduction.
+void make_identity(const Filling& filling, DType dtype, ReduceOp op) {
+  Buffer& buffer = *filling.buffer;
+  const int64_t count = filling.box.num_elements();
+  if (filling.gpu == nullptr) {
+    fill_identity(dtype, op, buffer.mutable_data(), count);
+    return buffer.mutable_ready().set(absl::OkStatus());
+  }
+  std::array<std::byte, 8> identity;
+  fill_identity(dtype, op, identity.data(), 1);
+  filling.gpu->produce("identity", filling.buffer,
+                       [gpu = filling.gpu, dtype, identity, count](std::byte* out) {
+                         return gpu->fill(dtype, identity.data(), out, count);
+                       });
+}
+
+// Fills buffers with bytes that `write(out)` writes to memory of the host, once for each box: the
+// devices of CPUs share a buffer anyway, those of GPUs are sent the same bytes.
+class HostWriter {
+ public:
+  template <class Write>
+  void fill(const Filling& filling, Write write) {
+    Buffer& buffer = *filling.buffer;
+    if (filling.gpu == nullptr) {
+      write(buffer.mutable_data());
+      return buffer.mutable_ready().set(absl::OkStatus());
+    }
+    std::shared_ptr<const Buffer>& sent = sent_[{filling.box.offsets, filling.box.sizes}];
+    if (sent == nullptr) {
+      StatusOr<std::shared_ptr<Buffer>> pinned =
+          Buffer::allocate(filling.gpu->pinned(), buffer.size_bytes());
+      if (!pinned.ok()) return filling.gpu->finish(filling.buffer, pinned.status());
+      write((*pinned)->mutable_data());
+      sent = *std::move(pinned);
+    }
+    filling.gpu->upload(sent, filling.buffer);
+  }
+
+ private:
+  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, std::shared_ptr<const Buffer>>
+      sent_;
+};
+
 // Makes the local buffers: one for each distinct pair of box and (value or identity), shared by
-// the devices that hold equal ones. `make` starts what fills a buffer of the value, on the stream
-// of the first of those devices or at once; its error becomes the buffer's.
+// the devices that hold equal ones, but not by GPUs. `make` starts what fills a buffer of the
+// value, on the stream of the first of those devices or at once; its error becomes the buffer's.
 template <class Make>
 DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
   StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
   if (!rep.ok()) return failed_tensor(dtype, shape, layout, rep.status());
   using BoxKey = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
-  std::map<std::pair<BoxKey, bool>, std::shared_ptr<const Buffer>> made;
+  std::map<std::tuple<BoxKey, bool, int>, std::shared_ptr<const Buffer>> made;
   for (const LocalDevice& device : rep->devices) {
     const Box box = rep->box_of(device);
     const bool is_value = holds_value(*rep->layout, device.position);
-    std::shared_ptr<const Buffer>& shared = made[{{box.offsets, box.sizes}, is_value}];
+    cuda::CudaDevice* const gpu = rep->runtime->gpu(device.ordinal);
+    std::shared_ptr<const Buffer>& shared =
+        made[{{box.offsets, box.sizes}, is_value, gpu == nullptr ? 0 : device.ordinal}];
     if (shared == nullptr) {
-      const int64_t count = box.num_elements();
       StatusOr<std::shared_ptr<Buffer>> buffer =
-          Buffer::allocate(rep->runtime->pool(), count * dtype_size(dtype));
+          rep->runtime->new_buffer(device.ordinal, box.num_elements() * dtype_size(dtype));
       if (!buffer.ok()) {
         shared = Buffer::failed(buffer.status());
-      } else if (is_value) {
-        make(rep->runtime->stream(device.ordinal), box, *buffer);
-        shared = *std::move(buffer);
       } else {
-        fill_identity(dtype, layout->partial_op(), (*buffer)->mutable_data(), count);
-        (*buffer)->mutable_ready().set(absl::OkStatus());
+        const Filling filling = {rep->runtime->stream(device.ordinal), gpu, box, *buffer};
+        if (is_value) {
+          make(filling);
+        } else {
+          make_identity(filling, dtype, layout->partial_op());
+        }
         shared = *std::move(buffer);
       }
     }
@@ -150,30 +206,40 @@ void for_each_row(const Shape& shape, const Box& box, Fn&& fn) {
 DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* element) {
   std::array<std::byte, 8> value;
   std::memcpy(value.data(), element, dtype_size(dtype));
-  return create(dtype, shape, layout,
-                [&](Stream& stream, const Box& box, const std::shared_ptr<Buffer>& buffer) {
-                  stream.enqueue("full", [=, count = box.num_elements()] {
-                    fill_elements(dtype, value.data(), buffer->mutable_data(), count);
-                    buffer->mutable_ready().set(absl::OkStatus());
-                    return absl::OkStatus();
-                  });
-                });
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    const int64_t count = filling.box.num_elements();
+    if (cuda::CudaDevice* const gpu = filling.gpu) {
+      return gpu->produce("full", filling.buffer, [=](std::byte* out) {
+        return gpu->fill(dtype, value.data(), out, count);
+      });
+    }
+    filling.stream.enqueue("full", [dtype, value, count, buffer = filling.buffer] {
+      fill_elements(dtype, value.data(), buffer->mutable_data(), count);
+      buffer->mutable_ready().set(absl::OkStatus());
+      return absl::OkStatus();
+    });
+  });
 }
 
 DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
-  return create(dtype, shape, layout,
-                [&](Stream& stream, const Box& box, const std::shared_ptr<Buffer>& buffer) {
-                  stream.enqueue("iota", [dtype, shape, box, buffer] {
-                    visit_dtype(dtype, [&]<class T>() {
-                      T* out = reinterpret_cast<T*>(buffer->mutable_data());
-                      for_each_row(shape, box, [&](int64_t flat, int64_t first, int64_t count) {
-                        for (int64_t i = 0; i < count; ++i) out[first + i] = T(flat + i);
-                      });
-                    });
-                    buffer->mutable_ready().set(absl::OkStatus());
-                    return absl::OkStatus();
-                  });
-                });
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    if (cuda::CudaDevice* const gpu = filling.gpu) {
+      return gpu->produce("iota", filling.buffer,
+                          [gpu, dtype, shape, box = filling.box](std::byte* out) {
+                            return gpu->iota(dtype, shape, box, out);
+                          });
+    }
+    filling.stream.enqueue("iota", [dtype, shape, box = filling.box, buffer = filling.buffer] {
+      visit_dtype(dtype, [&]<class T>() {
+        T* out = reinterpret_cast<T*>(buffer->mutable_data());
+        for_each_row(shape, box, [&](int64_t flat, int64_t first, int64_t count) {
+          for (int64_t i = 0; i < count; ++i) out[first + i] = T(flat + i);
+        });
+      });
+      buffer->mutable_ready().set(absl::OkStatus());
+      return absl::OkStatus();
+    });
+  });
 }
 
 DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements,
@@ -186,19 +252,21 @@ DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements
                              tessera::num_elements(shape), " elements, got ", num_elements)));
   }
   const Box whole = whole_box(shape);
-  return create(
-      dtype, shape, layout, [&](Stream&, const Box& box, const std::shared_ptr<Buffer>& buffer) {
-        host::copy_box(box, {values, whole}, {buffer->mutable_data(), box}, dtype_size(dtype));
-        buffer->mutable_ready().set(absl::OkStatus());
-      });
+  HostWriter writer;
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    writer.fill(filling, [&](std::byte* out) {
+      host::copy_box(filling.box, {values, whole}, {out, filling.box}, dtype_size(dtype));
+    });
+  });
 }
 
 DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill) {
-  return create(dtype, shape, layout,
-                [&](Stream&, const Box& box, const std::shared_ptr<Buffer>& buffer) {
-                  if (!box.is_empty()) fill(box, buffer->mutable_data());
-                  buffer->mutable_ready().set(absl::OkStatus());
-                });
+  HostWriter writer;
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    writer.fill(filling, [&](std::byte* out) {
+      if (!filling.box.is_empty()) fill(filling.box, out);
+    });
+  });
 }
 
 namespace {
@@ -262,13 +330,17 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
       continue;
     }
     const int64_t num_bytes = local[i].num_elements * dtype_size(dtype);
-    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(rep->runtime->pool(), num_bytes);
+    const int ordinal = rep->devices[i].ordinal;
+    StatusOr<std::shared_ptr<Buffer>> buffer = rep->runtime->new_buffer(ordinal, num_bytes);
     if (!buffer.ok()) {
       rep->buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
-    if (num_bytes > 0) std::memcpy((*buffer)->mutable_data(), local[i].data, num_bytes);
-    (*buffer)->mutable_ready().set(absl::OkStatus());
+    const Box box = rep->box_of(rep->devices[i]);
+    HostWriter().fill({rep->runtime->stream(ordinal), rep->runtime->gpu(ordinal), box, *buffer},
+                      [&](std::byte* out) {
+                        if (num_bytes > 0) std::memcpy(out, local[i].data, num_bytes);
+                      });
     rep->buffers.push_back(*std::move(buffer));
   }
   return std::move(*rep).into_tensor();
@@ -321,8 +393,15 @@ StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) c
                            num_local_shards() - 1));
   }
   const std::shared_ptr<const Buffer>& buffer = rep_->buffers[local_device];
+  const LocalDevice& device = rep_->devices[local_device];
+  if (cuda::CudaDevice* const gpu = rep_->runtime->gpu(device.ordinal)) {
+    const std::shared_ptr<const Buffer> on_host =
+        buffer->host_copy([&] { return gpu->download(buffer); });
+    TESSERA_RETURN_IF_ERROR(on_host->ready().wait());
+    return internal::RawShard{rep_->box_of(device), on_host->data(), on_host};
+  }
   TESSERA_RETURN_IF_ERROR(rep_->await(local_device));
-  return internal::RawShard{rep_->box_of(rep_->devices[local_device]), buffer->data(), buffer};
+  return internal::RawShard{rep_->box_of(device), buffer->data(), buffer};
 }
 
 StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {

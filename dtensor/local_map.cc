@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "device/cuda/cuda_device.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -67,20 +68,23 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
           {in.layout->box(in.shape, position), nullptr, in.buffer_of(device.ordinal)});
       context->input_dtypes_.push_back(in.dtype);
     }
-    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(
-        out->runtime->pool(), context->output_box_.num_elements() * dtype_size(out_dtype));
+    cuda::CudaDevice* const gpu = out->runtime->gpu(device.ordinal);
+    if (gpu != nullptr) context->cuda_stream_ = gpu->queue().handle();
+    StatusOr<std::shared_ptr<Buffer>> buffer = out->runtime->new_buffer(
+        device.ordinal, context->output_box_.num_elements() * dtype_size(out_dtype));
     if (!buffer.ok()) {
       out->buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
     out->buffers.push_back(*buffer);
     out->runtime->stream(device.ordinal)
-        .enqueue("local_map", [context, fn, result = *buffer]() -> Status {
+        .enqueue("local_map", [context, fn, gpu, result = *buffer]() -> Status {
           Status status;
           for (internal::RawShard& input : context->inputs_) {
-            status.Update(input.buffer->ready().wait());
+            status.Update(input.buffer->issued().wait());
             input.data = input.buffer->data();
           }
+          if (status.ok()) status = result->take_memory();
           if (status.ok()) {
             context->output_ = result->mutable_data();
             status = fn(*context);
@@ -88,7 +92,11 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
             status =
                 with_context(status, absl::StrCat("local_map on device ", context->device_id_));
           }
-          result->mutable_ready().set(status);
+          if (gpu != nullptr) {
+            gpu->finish(result, status);
+          } else {
+            result->mutable_ready().set(status);
+          }
           return status;
         });
   }

@@ -53,6 +53,9 @@ class LocalContext {
   // One coordinate an axis of the output's mesh.
   absl::Span<const int64_t> coordinates() const { return coordinates_; }
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
+  // Of a GPU its stream, a cudaStream_t; null of a CPU. Views are then of the GPU's memory: the
+  // function gives the stream work that reads and writes them, and returns without waiting for it.
+  void* cuda_stream() const { return cuda_stream_; }
   const Box& input_box(int index) const { return inputs_[index].box; }
   const Box& output_box() const { return output_box_; }
 
@@ -87,6 +90,7 @@ class LocalContext {
   Box output_box_;
   DType output_dtype_ = DType::kFloat32;
   std::byte* output_ = nullptr;
+  void* cuda_stream_ = nullptr;
   Status error_;
 };
 

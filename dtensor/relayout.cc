@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Executes relayouts: the rows of a RelayoutProgram, one step after another, on the streams.
+#include <array>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/host/kernels.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/kernel_plan.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/program.h"
 #include "dtensor/tensor_rep.h"
@@ -29,6 +32,23 @@ struct Launch {
 // Bytes that are copied sooner than another thread has heard of them.
 constexpr int64_t kCopiedByCaller = 32 << 10;
 
+// The same as the task below, given to a GPU's stream.
+Status copy_on_gpu(cuda::CudaDevice& gpu, const DeviceStep& row, DType dtype, const Buffer* in,
+                   Buffer& out) {
+  if (row.fill.has_value()) {
+    std::array<std::byte, 8> identity;
+    internal::fill_identity(dtype, *row.fill, identity.data(), 1);
+    TESSERA_RETURN_IF_ERROR(
+        gpu.fill(dtype, identity.data(), out.mutable_data(), row.new_box->num_elements()));
+  }
+  cuda::CopyPlan plan;
+  for (const Pull& pull : row.pulls) {
+    cuda::add_copy(pull.box, in->data(), pull.source_box, out.mutable_data(), *row.new_box,
+                   dtype_size(dtype), &plan);
+  }
+  return gpu.copy(plan);
+}
+
 // Copies what a device takes from its own buffer, on its stream; small ones at once, if nothing is
 // before them.
 void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<const Buffer> in,
@@ -36,12 +56,18 @@ void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<
   const bool here = out->size_bytes() <= kCopiedByCaller && (in == nullptr || in->ready().done());
   Stream& stream = launch.runtime.stream(row.ordinal);
   const void* key = out.get();
-  auto task = [program = launch.program, &row, dtype = launch.dtype, in = std::move(in),
+  cuda::CudaDevice* const gpu = launch.runtime.gpu(row.ordinal);
+  auto task = [program = launch.program, &row, gpu, dtype = launch.dtype, in = std::move(in),
                out = std::move(out)]() -> Status {
-    Status status = in == nullptr ? absl::OkStatus() : in->ready().wait();
+    Status status = in == nullptr ? absl::OkStatus() : in->issued().wait();
     if (status.ok()) {
       status = out->take_memory();
       if (!status.ok()) status = with_context(status, absl::StrCat("relayout ", program->text));
+    }
+    if (gpu != nullptr) {
+      if (status.ok()) status = copy_on_gpu(*gpu, row, dtype, in.get(), *out);
+      gpu->finish(out, status);
+      return status;
     }
     if (status.ok()) {
       if (row.fill.has_value()) {
@@ -78,8 +104,8 @@ std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& ro
   if (row.group == nullptr && !row.new_box.has_value()) return nullptr;
   std::shared_ptr<Buffer> out;
   if (row.new_box.has_value()) {
-    out = Buffer::deferred(launch.runtime.shared_pool(),
-                           row.new_box->num_elements() * dtype_size(launch.dtype));
+    out = launch.runtime.deferred_buffer(row.ordinal,
+                                         row.new_box->num_elements() * dtype_size(launch.dtype));
   }
   if (row.group != nullptr) {
     enqueue_collective(launch, row, in, out);
@@ -102,6 +128,11 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replic
   }
   const std::shared_ptr<Runtime> runtime_ref = from.runtime;
   Runtime& runtime = *runtime_ref;
+  if (replicas == Replicas::kShared && runtime.devices()[0].type == DeviceType::kCuda) {
+    return absl::UnimplementedError(
+        absl::StrCat("relayout to ", to->to_string_with_mesh(),
+                     ": replicas on GPUs do not share memory yet; use Replicas::kOwn"));
+  }
   TESSERA_ASSIGN_OR_RETURN(
       std::shared_ptr<const RelayoutProgram> program,
       runtime.relayout_program({*from.layout, *to, from.shape, from.dtype, replicas}));

@@ -12,8 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/format.h"
+#include "collectives/cuda/cuda_mover.h"
 #include "device/completion.h"
 #include "device/cpu/cpu_stream.h"
+#include "device/cuda/open_api.h"
 #include "job/environment.h"
 #include "job/host.h"
 #include "job/status_channel.h"
@@ -26,10 +28,6 @@ namespace {
 constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
 
 Status check_supported(const ClientOptions& options) {
-  if (options.device_type != DeviceType::kCpu) {
-    return absl::UnimplementedError(
-        "device_type kCuda is not supported by this build; use DeviceType::kCpu");
-  }
   if (options.backend == "ucx" || options.backend == "nccl") {
     return absl::UnimplementedError(absl::StrCat("backend \"", options.backend,
                                                  "\" is not there yet; use \"auto\" or \"host\""));
@@ -42,6 +40,20 @@ Status check_supported(const ClientOptions& options) {
   if (options.num_local_devices < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "num_local_devices is ", options.num_local_devices, "; give 1 or more, or 0 for default"));
+  }
+  return absl::OkStatus();
+}
+
+const char* type_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
+
+// All clients of a job have devices of one type.
+Status check_types(absl::Span<const MemberInfo> members) {
+  for (const MemberInfo& member : members) {
+    if (member.device_type == members[0].device_type) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_type differs between clients: client ", members[0].client_id, " has ",
+                     members[0].device_type, ", client ", member.client_id, " has ",
+                     member.device_type, "; give all clients of a job the same"));
   }
   return absl::OkStatus();
 }
@@ -66,13 +78,22 @@ StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
   TESSERA_RETURN_IF_ERROR(check_supported(options));
   const absl::Time deadline = absl::Now() + options.connect_timeout;
+  std::shared_ptr<Runtime> runtime(new Runtime(options));
+  int default_local_devices = 1;
+  if (options.device_type == DeviceType::kCuda) {
+    runtime->cuda_ = options.cuda;
+    if (runtime->cuda_ == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(runtime->cuda_, cuda::open_api());
+    }
+    TESSERA_ASSIGN_OR_RETURN(default_local_devices, runtime->cuda_->device_count());
+  }
   TESSERA_ASSIGN_OR_RETURN(const JobEnvironment job,
                            read_job_environment({.coordinator = options.coordinator,
                                                  .client_id = options.client_id,
                                                  .num_clients = options.num_clients,
                                                  .num_local_devices = options.num_local_devices,
+                                                 .default_local_devices = default_local_devices,
                                                  .token = options.token}));
-  std::shared_ptr<Runtime> runtime(new Runtime(options));
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
   coordinator.token = job.token;
@@ -80,7 +101,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.self = describe_this_process();
   coordinator.self.client_id = job.client_id;
   coordinator.self.num_local_devices = job.num_local_devices;
-  coordinator.self.device_type = "cpu";
+  coordinator.self.device_type = type_name(options.device_type);
   coordinator.connect_timeout = options.connect_timeout;
   coordinator.heartbeat_interval = options.heartbeat_interval;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
@@ -90,12 +111,18 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
 }
 
 Status Runtime::start_devices(absl::Time deadline) {
+  if (Status status = check_types(coordinator_->members()); !status.ok()) {
+    // All clients find it: nobody is lost to another one before that.
+    coordinator_->leave(deadline).IgnoreError();
+    return status;
+  }
   for (const MemberInfo& member : coordinator_->members()) {
     for (int ordinal = 0; ordinal < member.num_local_devices; ++ordinal) {
       Device device;
       device.id = static_cast<int>(devices_.size());
       device.client_id = member.client_id;
       device.ordinal = ordinal;
+      device.type = options_.device_type;
       device.host = member.host;
       devices_.push_back(device);
       if (member.client_id == client_id()) local_devices_.push_back(device);
@@ -106,19 +133,65 @@ Status Runtime::start_devices(absl::Time deadline) {
   }
   pool_ = ArenaPool::create();
   TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
-  std::vector<Stream*> streams;
-  for (const Device& device : local_devices_) {
-    streams_.push_back(std::make_unique<CpuStream>(link_->observer(device.ordinal)));
-    streams.push_back(streams_.back().get());
-  }
-  backend_ = std::make_unique<host::HostBackend>(*link_, pool_, devices_, std::move(streams),
-                                                 options_.collective_timeout);
+  TESSERA_RETURN_IF_ERROR(start_streams());
+  backend_ = std::make_unique<host::HostBackend>(*link_, pool_, devices_, streams_,
+                                                 options_.collective_timeout, make_mover());
   coordinator_->set_lost_callback([link = link_.get()](int client, const Status& reason) {
     // The launcher then knows that what this client does next is not the root cause.
     report_fatal_status(reason);
     link->report_lost(client, reason);
   });
   return absl::OkStatus();
+}
+
+Status Runtime::start_streams() {
+  if (cuda_ == nullptr) {
+    for (const Device& device : local_devices_) {
+      cpu_streams_.push_back(std::make_unique<CpuStream>(link_->observer(device.ordinal)));
+      streams_.push_back(cpu_streams_.back().get());
+    }
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const int num_gpus, cuda_->device_count());
+  // The devices of a host's clients take its GPUs in turn.
+  int first = 0;
+  for (const Device& device : devices_) {
+    if (device.client_id < client_id() && device.host == local_devices_[0].host) ++first;
+  }
+  const int num_used = std::min(num_gpus, static_cast<int>(local_devices_.size()));
+  std::vector<int> used;
+  for (int i = 0; i < num_used; ++i) used.push_back((first + i) % num_gpus);
+  TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*cuda_, used));
+  for (const Device& device : local_devices_) {
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> gpu,
+                             cuda::CudaDevice::create(cuda_, used[device.ordinal % num_used],
+                                                      link_->observer(device.ordinal)));
+    streams_.push_back(&gpu->stream());
+    gpus_.push_back(std::move(gpu));
+  }
+  return absl::OkStatus();
+}
+
+host::MakeDeviceMover Runtime::make_mover() {
+  if (cuda_ == nullptr) return nullptr;
+  return [this](absl::Span<const int> device_ids) -> StatusOr<std::unique_ptr<host::DeviceMover>> {
+    std::vector<cuda::CudaDevice*> members;
+    for (const int id : device_ids) {
+      const Device& device = devices_[id];
+      members.push_back(device.client_id == client_id() ? gpu(device.ordinal) : nullptr);
+    }
+    return cuda::CudaMover::create(std::move(members));
+  };
+}
+
+StatusOr<std::shared_ptr<Buffer>> Runtime::new_buffer(int ordinal, int64_t size_bytes) {
+  if (cuda_ == nullptr) return Buffer::allocate(*pool_, size_bytes);
+  return deferred_buffer(ordinal, size_bytes);
+}
+
+std::shared_ptr<Buffer> Runtime::deferred_buffer(int ordinal, int64_t size_bytes) {
+  if (cuda_ == nullptr) return Buffer::deferred(pool_, size_bytes);
+  return Buffer::deferred(gpus_[ordinal]->memory(), size_bytes);
 }
 
 Runtime::~Runtime() {
@@ -229,7 +302,7 @@ StatusOr<std::shared_ptr<GroupBackend>> Runtime::group(absl::Span<const int> dev
 Status Runtime::sync_devices() {
   TESSERA_RETURN_IF_ERROR(check_open());
   Status first;
-  for (const std::unique_ptr<CpuStream>& stream : streams_) first.Update(stream->sync());
+  for (Stream* const stream : streams_) first.Update(stream->sync());
   return first;
 }
 
@@ -252,10 +325,10 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(Progr
 
 bool Runtime::drain(absl::Time deadline) {
   std::vector<std::shared_ptr<Completion>> idle;
-  for (const std::unique_ptr<CpuStream>& stream : streams_) {
+  for (Stream* const stream : streams_) {
     auto done = std::make_shared<Completion>();
-    stream->enqueue("shutdown", [done] {
-      done->set(absl::OkStatus());
+    stream->enqueue("shutdown", [stream, done] {
+      stream->when_done([done](const Status& status) { done->set(status); });
       return absl::OkStatus();
     });
     idle.push_back(std::move(done));
@@ -286,7 +359,7 @@ void Runtime::stop() {
   // Whatever still waits for other clients is given up, so that the streams come to an end.
   link_->report_lost(
       client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
-  for (const std::unique_ptr<CpuStream>& stream : streams_) stream->stop();
+  for (Stream* const stream : streams_) stream->stop();
   backend_->stop();
   link_->close();
 }

@@ -4,6 +4,9 @@
 //
 // Owns, in this order: the connection to the coordinator, the memory, the ties to the clients of
 // the host, a stream for each local device, and the collectives on top of them. Thread-safe.
+//
+// Where devices are GPUs, tensors live in their memory, and the memory of the host serves barriers
+// and what clients tell each other.
 #ifndef TESSERA_DTENSOR_RUNTIME_H_
 #define TESSERA_DTENSOR_RUNTIME_H_
 
@@ -26,6 +29,8 @@
 #include "collectives/host/host_link.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
+#include "device/cuda/api.h"
+#include "device/cuda/cuda_device.h"
 #include "device/device.h"
 #include "device/stream.h"
 #include "dtensor/client.h"
@@ -68,8 +73,15 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // This client's devices in the mesh, by ordinal.
   std::vector<LocalDevice> local_devices_of(const Mesh& mesh) const;
   Stream& stream(int ordinal) { return *streams_[ordinal]; }
+  // The GPU behind a local device; null where it is a CPU.
+  cuda::CudaDevice* gpu(int ordinal) { return gpus_.empty() ? nullptr : gpus_[ordinal].get(); }
+  // Memory of the host.
   ArenaPool& pool() { return *pool_; }
   const std::shared_ptr<ArenaPool>& shared_pool() const { return pool_; }
+  // Memory of a local device, which it takes now or when its stream comes to it: of a GPU always
+  // then. Only the first may fail.
+  StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes);
+  std::shared_ptr<Buffer> deferred_buffer(int ordinal, int64_t size_bytes);
 
   struct ProgramKey {
     Layout from;
@@ -94,6 +106,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
  private:
   explicit Runtime(const ClientOptions& options) : options_(options) {}
   Status start_devices(absl::Time deadline);
+  Status start_streams();
+  // What moves the bytes among GPUs; null where devices are CPUs.
+  host::MakeDeviceMover make_mover();
   // Waits until all streams are idle; false at the deadline.
   bool drain(absl::Time deadline);
   // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
@@ -106,7 +121,10 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<host::HostLink> link_;
-  std::vector<std::unique_ptr<CpuStream>> streams_;
+  std::vector<std::unique_ptr<CpuStream>> cpu_streams_;
+  std::shared_ptr<cuda::Api> cuda_;  // null where devices are CPUs
+  std::vector<std::unique_ptr<cuda::CudaDevice>> gpus_;
+  std::vector<Stream*> streams_;  // by ordinal
   std::unique_ptr<host::HostBackend> backend_;
   std::atomic<uint64_t> op_number_{0};
 

@@ -51,8 +51,11 @@ StatusOr<Client> connect() {
   options.num_local_devices = absl::GetFlag(FLAGS_devices);
   const std::string device = absl::GetFlag(FLAGS_device);
   if (device == "cuda") {
-    options.device_type = DeviceType::kCuda;
-  } else if (device != "cpu") {
+    // The local functions of the network are Eigen's, on memory of the host.
+    return absl::UnimplementedError(
+        "--device is \"cuda\": the network has no kernels for GPUs yet; use \"cpu\"");
+  }
+  if (device != "cpu") {
     return absl::InvalidArgumentError(
         absl::StrCat("--device is \"", device, "\"; it should be \"cpu\" or \"cuda\""));
   }

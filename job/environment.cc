@@ -168,7 +168,7 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
   job.num_local_devices = overrides.num_local_devices;
   if (job.num_local_devices == 0) {
     const char* text = lookup("TESSERA_LOCAL_DEVICES");
-    job.num_local_devices = 1;
+    job.num_local_devices = overrides.default_local_devices;
     if (text != nullptr) {
       TESSERA_ASSIGN_OR_RETURN(job.num_local_devices,
                                read_number("TESSERA_LOCAL_DEVICES", text, 1, kMostDevices));

@@ -27,6 +27,8 @@ struct JobOverrides {
   std::optional<int> client_id = {};
   std::optional<int> num_clients = {};
   int num_local_devices = 0;
+  // Where neither the program nor the environment says how many.
+  int default_local_devices = 1;
   std::string token = {};
 };
 

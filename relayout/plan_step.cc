@@ -190,12 +190,16 @@ internal::Traffic PlanStep::Rep::reduction_traffic() const {
   return result;
 }
 
-// The worst device's bytes, row by row.
+// The worst device's bytes, row by row. Rows are dear, and of a large mesh a few tell two plans
+// apart; on a small one each may be the worst.
 internal::Traffic PlanStep::Rep::pulled_traffic(int64_t most_devices) const {
+  constexpr int64_t kSmallMesh = 16;
   constexpr int64_t kComparedRows = 4;
   internal::Traffic worst;
   double worst_seconds = 0;
-  const int64_t rows = most_devices == internal::kEveryDevice ? most_devices : kComparedRows;
+  const bool all =
+      most_devices == internal::kEveryDevice || to.layout().mesh().size() <= kSmallMesh;
+  const int64_t rows = all ? internal::kEveryDevice : kComparedRows;
   for (int64_t position : to.spread_positions(rows)) {
     const int id = to.device(position);
     internal::Traffic traffic;

@@ -400,8 +400,6 @@ TEST(ConnectTest, WhatIsNotThereYet) {
   EXPECT_THAT(connect({.backend = "gloo"}),
               StatusIs(StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"gloo\" is unknown"), HasSubstr("\"auto\""))));
-  EXPECT_THAT(connect({.device_type = DeviceType::kCuda}),
-              StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("kCuda"), HasSubstr("kCpu"))));
   EXPECT_THAT(connect({.num_local_devices = -3}),
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("num_local_devices is -3")));
 }

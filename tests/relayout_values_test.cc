@@ -24,6 +24,8 @@ namespace {
 
 class RelayoutValuesTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, RelayoutValuesTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutValuesTest, ::testing::ValuesIn(cuda_forms()),
+                         job_form_name);
 
 // rows_to_columns_traffic.
 TEST_P(RelayoutValuesTest, RowsToColumnsTraffic) {

@@ -4,6 +4,8 @@ A workspace that uses Tessera calls `tessera_repositories()` after its own
 `local_repository(name = "tessera", ...)`.
 """
 
+load("//third_party:cuda.bzl", "cuda_repository")
+
 def _generated_repository_impl(ctx):
     ctx.file("WORKSPACE", "")
     for path, content in ctx.attr.files.items():
@@ -51,6 +53,8 @@ def tessera_repositories():
     native.local_repository(name = "rules_java", path = "/usr/share/bazel/rules/java")
     native.local_repository(name = "rules_proto", path = "/usr/share/bazel/rules/proto")
     native.local_repository(name = "bazel_skylib", path = "/usr/share/bazel/tools/skylib")
+
+    cuda_repository(name = "cuda")
 
     for name, path in {
         "absl": "/usr/include/absl",

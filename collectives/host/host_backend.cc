@@ -21,14 +21,15 @@ constexpr uint64_t kMessageSalt = 1;
 
 HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
                          std::vector<Device> devices, std::vector<Stream*> streams,
-                         absl::Duration collective_timeout)
+                         absl::Duration collective_timeout, MakeDeviceMover make_mover)
     : link_(link),
       pool_(std::move(pool)),
       loans_(std::make_shared<ReplicaLoans>(
           pool_, [&link](int client) { return !link.client_status(client).ok(); })),
       devices_(std::move(devices)),
       streams_(std::move(streams)),
-      collective_timeout_(collective_timeout) {
+      collective_timeout_(collective_timeout),
+      make_mover_(std::move(make_mover)) {
   link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
   pool_->set_reclaim([loans = loans_.get()] { loans->reclaim(); });
 }
@@ -97,7 +98,12 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> 
   if (members.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(rendezvous, Rendezvous::open(link_, members, num_records, salt));
   }
-  auto group = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous));
+  std::unique_ptr<DeviceMover> mover;
+  if (make_mover_ != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(mover, make_mover_(device_ids));
+  }
+  auto group = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous),
+                                           std::move(mover));
   if (stopped_) group->close();
   groups_.emplace(std::pair(salt, std::move(device_ids)), group);
   return group;

@@ -31,6 +31,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/group.h"
+#include "collectives/host/device_mover.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/replica_loans.h"
 #include "device/cpu/arena.h"
@@ -45,9 +46,11 @@ class HostGroup;
 class HostBackend {
  public:
   // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
-  // `link` and the streams must outlive the backend; call stop() before it goes.
+  // `link` and the streams must outlive the backend; call stop() before it goes. `make_mover`: for
+  // devices whose memory is not the host's.
   HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
-              std::vector<Stream*> streams, absl::Duration collective_timeout);
+              std::vector<Stream*> streams, absl::Duration collective_timeout,
+              MakeDeviceMover make_mover = nullptr);
   ~HostBackend();
 
   // Ends the threads of the backend; its groups stay valid. The streams must be stopped already.
@@ -77,6 +80,7 @@ class HostBackend {
   const std::vector<Device> devices_;
   const std::vector<Stream*> streams_;
   const absl::Duration collective_timeout_;
+  const MakeDeviceMover make_mover_;
 
   std::mutex mutex_;  // guards what follows
   std::map<std::pair<uint64_t, std::vector<int>>, std::shared_ptr<HostGroup>> groups_;

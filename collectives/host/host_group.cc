@@ -47,10 +47,14 @@ HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, Colle
       member_(member),
       seq_(seq),
       call_(std::move(call)),
-      inlined_(is_inlined(call_, group_->members_.size())) {}
+      key_(call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this),
+      inlined_(is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this)) {}
 
 void HostOp::complete(const Status& status) {
-  if (call_.out_buffer != nullptr) call_.out_buffer->mutable_ready().set(status);
+  if (call_.out_buffer != nullptr) {
+    if (group_->mover_ != nullptr) call_.out_buffer->mutable_issued().set(status);
+    call_.out_buffer->mutable_ready().set(status);
+  }
   completion_.set(status);
 }
 
@@ -86,8 +90,11 @@ Status HostOp::wait_until(absl::Time deadline) {
 }
 
 HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
-                     std::optional<Rendezvous> rendezvous)
-    : backend_(backend), members_(std::move(members)), rendezvous_(std::move(rendezvous)) {
+                     std::optional<Rendezvous> rendezvous, std::unique_ptr<DeviceMover> mover)
+    : backend_(backend),
+      members_(std::move(members)),
+      rendezvous_(std::move(rendezvous)),
+      mover_(std::move(mover)) {
   for (const GroupMember& member : members_) {
     device_ids_.push_back(member.device_id);
     spans_clients_ |= member.client_id != members_[0].client_id;
@@ -139,7 +146,12 @@ Status HostGroup::run(HostOp& op) {
   Status status;
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
-    op.complete(status);
+    // The receiver of a message has waited for its device.
+    if (status.ok() && is_on_device(op) && op.call_.kind != OpKind::kSendRecv) {
+      complete_on_device(op);
+    } else {
+      op.complete(status);
+    }
   } else {
     status = op.completion_.wait();
     if (rendezvous_.has_value()) {
@@ -156,6 +168,41 @@ Status HostGroup::run(HostOp& op) {
   return status;
 }
 
+bool HostGroup::is_on_device(const HostOp& op) const {
+  return mover_ != nullptr && op.call_.kind != OpKind::kBarrier;
+}
+
+void HostGroup::complete_on_device(HostOp& op) {
+  std::shared_ptr<Completion> ready;
+  if (op.call_.out_buffer != nullptr) {
+    op.call_.out_buffer->mutable_issued().set(absl::OkStatus());
+    ready = op.call_.out_buffer->share_ready();
+  }
+  // Whatever comes later in the stream may have the memory.
+  op.call_.in_buffer = nullptr;
+  op.call_.out_buffer = nullptr;
+  backend_.streams_[members_[op.member_].ordinal]->when_done(
+      [self = op.shared_from_this(), ready](const Status& done) {
+        const Status status = with_context(done, self->call_.label);
+        if (ready != nullptr) ready->set(status);
+        self->completion_.set(status);
+      });
+}
+
+Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
+  if (mover_ == nullptr || op.call_.kind != OpKind::kBarrier) return absl::OkStatus();
+  Status status;
+  do {
+    status = mover_->wait_done(op.member_, std::min(deadline, absl::Now() + kLossCheckInterval));
+  } while (absl::IsDeadlineExceeded(status) && absl::Now() < deadline && !closing_);
+  return with_context(status, op.call_.label);
+}
+
+Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members) {
+  if (!is_on_device(op)) return move_bytes(op.call_, op.member_, members);
+  return mover_->move(op.call_, op.seq_, op.member_, members);
+}
+
 void HostGroup::acknowledge(HostOp& op) {
   if (!op.acknowledged_.exchange(true)) rendezvous_->acknowledge(op.seq_);
 }
@@ -168,10 +215,11 @@ Status HostGroup::run_alone(HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (!call.error.ok()) return with_context(call.error, call.label);
   TESSERA_RETURN_IF_ERROR(find_memory(op));
+  TESSERA_RETURN_IF_ERROR(wait_for_device(op, call.deadline.value_or(absl::InfiniteFuture())));
   std::vector<int64_t> counts = call.counts;
   counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
   const MemberMemory own = {call.in, call.in_count, call.out, counts.data()};
-  return move_bytes(call, 0, absl::MakeConstSpan(&own, 1));
+  return move(op, absl::MakeConstSpan(&own, 1));
 }
 
 Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
@@ -210,6 +258,7 @@ Status HostGroup::fill_entry(HostOp& op) {
   const CollectiveCall& call = op.call_;
   const int64_t size = dtype_size(call.dtype);
   const int64_t in_bytes = call.in_count * size;
+  if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(mover_->arrive(op.seq_, op.member_));
   MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
   if (op.inlined_) {
     if (in_bytes > 0) std::memcpy(entry.inlined, call.in, in_bytes);
@@ -304,6 +353,12 @@ Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (!call.error.ok()) return with_context(call.error, call.label);
   TESSERA_RETURN_IF_ERROR(interruption(op));
+  if (is_on_device(op) && spans_clients_) {
+    return absl::UnimplementedError(
+        absl::StrCat(call.label,
+                     ": GPUs of several clients need NCCL, which is not there yet; give one client "
+                     "all devices, or use DeviceType::kCpu"));
+  }
   return find_memory(op);
 }
 
@@ -335,7 +390,7 @@ Status HostGroup::find_memory(HostOp& op) {
   CollectiveCall& call = op.call_;
   if (call.in_buffer != nullptr) {
     // The error of a tensor travels unchanged: it says which op failed first.
-    TESSERA_RETURN_IF_ERROR(call.in_buffer->ready().wait());
+    TESSERA_RETURN_IF_ERROR(call.in_buffer->issued().wait());
     call.in = call.in_buffer->data();
   }
   if (!call.replicas.empty()) {
@@ -371,7 +426,15 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
 
 Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   // What this member alone knows to be wrong becomes the verdict of all, before they wait.
-  const Status local = local_error(op);
+  Status local = local_error(op);
+  if (local.ok()) {
+    local = wait_for_device(op, meeting.deadline);
+    if (absl::IsDeadlineExceeded(local)) {
+      // The member itself did not come in time.
+      TESSERA_RETURN_IF_ERROR(reserve(op, meeting));
+      return rendezvous_->settle_timed_out(meeting, Rendezvous::From::kOpen);
+    }
+  }
   if (!local.ok()) return fail(op, meeting, VerdictKind::kError, local);
   TESSERA_RETURN_IF_ERROR(reserve(op, meeting));
   const Status filled = fill_entry(op);
@@ -404,7 +467,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
       contents = (*memory)[op.member_].out;
-      const Status moved = move_bytes(call, op.member_, *memory);
+      const Status moved = move(op, *memory);
       const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
       if (!moved.ok() && !found_by_all) own_error = moved;
       if (!moved.ok() && found_by_all) {
@@ -424,6 +487,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
     }
     return status;
   }
+  if (is_on_device(op)) own_error.Update(mover_->leave(op.seq_, op.member_));
   TESSERA_RETURN_IF_ERROR(own_error);
   if (!call.replicas.empty()) keep_replica(op, contents);
   if (op.out_copy_.data() != nullptr) {

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/group.h"
+#include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/move.h"
 #include "collectives/host/rendezvous.h"
@@ -38,9 +39,7 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   bool done() const override;
   Status wait_until(absl::Time deadline) override;
   // For Stream::run_here(): the output, which others may wait for, where there is one.
-  const void* key() const {
-    return call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this;
-  }
+  const void* key() const { return key_; }
 
  private:
   friend class HostGroup;
@@ -51,6 +50,7 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   const int member_;
   const uint32_t seq_;
   CollectiveCall call_;
+  const void* const key_;
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
   // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
   const bool inlined_;
@@ -71,9 +71,9 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
  public:
-  // `rendezvous` is empty for a group of one.
+  // `rendezvous` is empty for a group of one; `mover` is null where memory is the host's.
   HostGroup(HostBackend& backend, std::vector<GroupMember> members,
-            std::optional<Rendezvous> rendezvous);
+            std::optional<Rendezvous> rendezvous, std::unique_ptr<DeviceMover> mover);
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
   Work start(int position, CollectiveCall call) override;
@@ -95,6 +95,14 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Gives the call its number and enters it in pending_. Requires order_mutex_.
   std::shared_ptr<HostOp> make_op(int member, CollectiveCall call);
   Status run(HostOp& op);
+  // Whether a device moves the bytes of the operation, and is done with it later than the task.
+  bool is_on_device(const HostOp& op) const;
+  // Ends the task of such an operation: its Work is done when the device is.
+  void complete_on_device(HostOp& op);
+  // Of a barrier: until the member's device has done all that came before.
+  Status wait_for_device(const HostOp& op, absl::Time deadline);
+  // The member's part, by whoever moves its bytes.
+  Status move(const HostOp& op, absl::Span<const MemberMemory> members);
   // Runs the operation on this thread, if its turn has come.
   void run_here(const HostOp& op);
   Status meet_and_move(HostOp& op);
@@ -148,6 +156,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   std::vector<int> device_ids_;
   bool spans_clients_ = false;
   std::optional<Rendezvous> rendezvous_;
+  const std::unique_ptr<DeviceMover> mover_;
   std::atomic<bool> closing_{false};
 
   // Held while an operation gets its number and enters the stream: they are in one order. A stream

@@ -79,8 +79,7 @@ void reduce_scatter(const CollectiveCall& call, int position, Members members) {
                absl::MakeConstSpan(&members[position].out, 1));
 }
 
-Status all_to_all(const CollectiveCall& call, int position, Members members) {
-  const int64_t size = dtype_size(call.dtype);
+Status check_counts(const CollectiveCall& call, Members members) {
   const int n = static_cast<int>(members.size());
   // Everybody checks all pairs: a member that moved its bytes while another one had found an error
   // would read memory that is no longer lent to it.
@@ -94,6 +93,13 @@ Status all_to_all(const CollectiveCall& call, int position, Members members) {
                        target, ", which expects ", expected, "; make the counts of both equal"));
     }
   }
+  return absl::OkStatus();
+}
+
+Status all_to_all(const CollectiveCall& call, int position, Members members) {
+  TESSERA_RETURN_IF_ERROR(check_counts(call, members));
+  const int64_t size = dtype_size(call.dtype);
+  const int n = static_cast<int>(members.size());
   const Stores stores = stores_for(call, members);
   for (int k = 0; k < n; ++k) {
     const int source = (position + k) % n;
@@ -135,10 +141,15 @@ std::optional<Box> own_slice(const CollectiveCall& call, int position) {
   return slice;
 }
 
-Status pull_boxes(const CollectiveCall& call, int position, Members members) {
+Status check_sources(const CollectiveCall& call, Members members) {
   for (const BoxPull& pull : call.pulls) {
     TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
   }
+  return absl::OkStatus();
+}
+
+Status pull_boxes(const CollectiveCall& call, int position, Members members) {
+  TESSERA_RETURN_IF_ERROR(check_sources(call, members));
   const BoxView out = {members[position].out, call.out_box};
   absl::InlinedVector<BoxCopy, kInlineMembers> copies;
   std::vector<Box> parts;  // of the pulls, where this member writes a slice
@@ -158,9 +169,7 @@ Status pull_boxes(const CollectiveCall& call, int position, Members members) {
 }
 
 Status reduce_own_box(const CollectiveCall& call, int position, Members members) {
-  for (const BoxPull& pull : call.pulls) {
-    TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
-  }
+  TESSERA_RETURN_IF_ERROR(check_sources(call, members));
   if (call.out_box.is_empty()) return absl::OkStatus();
   absl::InlinedVector<ConstBoxView, kInlineMembers> terms;
   for (size_t k = 0; k < members.size(); ++k) {
@@ -217,6 +226,11 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       return reduce_own_box(call, position, members);
   }
   return absl::OkStatus();
+}
+
+Status check_part(const CollectiveCall& call, Members members) {
+  if (call.kind == OpKind::kAllToAll) return check_counts(call, members);
+  return check_sources(call, members);
 }
 
 int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members) {

@@ -27,6 +27,9 @@ struct MemberMemory {
 // for this member alone, where a pull does not fit what its source holds.
 Status move_bytes(const CollectiveCall& call, int position, absl::Span<const MemberMemory> members);
 
+// The errors of move_bytes(), for who moves the bytes by other means.
+Status check_part(const CollectiveCall& call, absl::Span<const MemberMemory> members);
+
 // Bytes that all members together write, which decides how they store them. The same for every
 // member, but for an exchange: nobody knows the pulls of others, so as if all were like this one.
 int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members);

@@ -32,8 +32,7 @@ class CpuStream : public Stream {
   explicit CpuStream(StreamObserver* observer);
   ~CpuStream() override;
 
-  // Runs what is queued, then ends the worker; what is enqueued later runs on the caller's thread.
-  void stop();
+  void stop() override;
 
   using Stream::enqueue;
   void enqueue(std::string label, Task task, const void* key, Wake wake) override;

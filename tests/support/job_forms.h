@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JobFormTest: a test that runs as three forms of a job of 8 devices: one client of 8, 4 clients
-// of 2 that are threads, and 4 that are processes.
+// of 2 that are threads, and 4 that are processes. A suite that does not read the memory of devices
+// by itself also runs as one client of 8 devices on GPUs, which are the double of CUDA.
 //
 //   class RowTest : public JobFormTest {};
 //   INSTANTIATE_TEST_SUITE_P(Forms, RowTest, ::testing::ValuesIn(kJobForms), job_form_name);
@@ -9,12 +10,14 @@
 #ifndef TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
 #define TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
 
+#include <cstdlib>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "base/status.h"
+#include "device/cuda/double/cuda_double.h"
 #include "dtensor/client.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
@@ -26,13 +29,30 @@ struct JobForm {
   Setting setting;
   int num_clients;
   int devices_per_client;
+  // Devices are GPUs: of the double, so many of them; or kRealGpus.
+  int num_gpus = 0;
 };
+inline constexpr int kRealGpus = -1;
 
 inline constexpr JobForm kJobForms[] = {
     {"OneClientOfEight", Setting::kThreads, 1, 8},
     {"FourThreadsOfTwo", Setting::kThreads, 4, 2},
     {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
 };
+
+// Eight devices that share one GPU of the double, and eight on three; with $TESSERA_TEST_GPU also
+// on the GPUs of the machine. Nobody looks for them here: a process that forks must not have used
+// CUDA.
+inline std::vector<JobForm> cuda_forms() {
+  std::vector<JobForm> forms = {
+      {"OneClientOfEightOnOneGpu", Setting::kThreads, 1, 8, 1},
+      {"OneClientOfEightOnThreeGpus", Setting::kThreads, 1, 8, 3},
+  };
+  if (std::getenv("TESSERA_TEST_GPU") != nullptr) {
+    forms.push_back({"OneClientOfEightOnTheGpu", Setting::kThreads, 1, 8, kRealGpus});
+  }
+  return forms;
+}
 
 inline std::ostream& operator<<(std::ostream& out, const JobForm& form) { return out << form.name; }
 
@@ -44,11 +64,21 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
  protected:
   // run_clients() in the form of the test.
   static Status run(const ClientBody& body, const ClientOptions& options = {}) {
-    return run_clients({.setting = GetParam().setting,
-                        .num_clients = GetParam().num_clients,
-                        .devices_per_client = GetParam().devices_per_client,
-                        .options = options},
-                       body);
+    JobSpec spec = {.setting = GetParam().setting,
+                    .num_clients = GetParam().num_clients,
+                    .devices_per_client = GetParam().devices_per_client,
+                    .options = options};
+    if (GetParam().num_gpus == 0) return run_clients(spec, body);
+    spec.options.device_type = DeviceType::kCuda;
+    if (GetParam().num_gpus == kRealGpus) return run_clients(spec, body);
+    const auto api = cuda::CudaDouble::create({.num_gpus = GetParam().num_gpus});
+    spec.options.cuda = api;
+    return run_clients(spec, [&](Client& client) -> Status {
+      TESSERA_RETURN_IF_ERROR(body(client));
+      const std::vector<std::string> misuses = api->misuses();
+      TESSERA_REQUIRE(misuses.empty(), misuses[0]);
+      return absl::OkStatus();
+    });
   }
 };
 

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Api: the functions of the CUDA runtime that Tessera uses, with the meaning that CUDA gives them.
+//
+//   StatusOr<StreamHandle> stream = api.create_stream();
+//   api.copy(on_gpu, pinned, n, *stream);      enqueues, and returns
+//   api.record_event(event, *stream);
+//   api.query_event(event)                     true once the copy is done
+//
+// Two implementations: the toolkit's (toolkit_api.h), one call a function, and the double
+// (double/cuda_double.h), which runs on any machine. contract_test.cc holds both to one table. The
+// backend gets one as an object, so that a program may have both and nothing is chosen by linking.
+//
+// Errors are what CUDA reports, with the function's name: ResourceExhausted for memory, Unavailable
+// where the GPU or the driver is gone, Internal for the rest, which are bugs of the caller.
+//
+// Thread-safe. As in CUDA, set_device() holds for the calling thread.
+#ifndef TESSERA_DEVICE_CUDA_API_H_
+#define TESSERA_DEVICE_CUDA_API_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "base/status.h"
+#include "device/cuda/kernels.h"
+
+namespace tessera::cuda {
+
+// cudaStream_t and cudaEvent_t, without the toolkit's headers.
+using StreamHandle = struct OpaqueStream*;
+using EventHandle = struct OpaqueEvent*;
+
+using Kernel = std::variant<CopyBatch, Reduce, Fill, Iota, Cast>;
+
+class Api {
+ public:
+  virtual ~Api() = default;
+
+  // GPUs that this process may use, at least 1. FailedPrecondition "no GPU: ..." where there is
+  // none, or no driver. cudaGetDeviceCount.
+  virtual StatusOr<int> device_count() = 0;
+  // The GPU that the calling thread works on. cudaSetDevice.
+  virtual Status set_device(int gpu) = 0;
+  // Lets kernels of the current GPU read and write the memory of `peer`, if the two can.
+  // FailedPrecondition where they cannot. cudaDeviceCanAccessPeer, cudaDeviceEnablePeerAccess.
+  virtual Status enable_peer_access(int peer) = 0;
+
+  // Memory of the current GPU, aligned to 256 bytes. free() waits for the GPU. cudaMalloc.
+  virtual StatusOr<std::byte*> allocate(uint64_t size_bytes) = 0;
+  virtual Status free(std::byte* memory) = 0;
+  // Memory of the host that all GPUs copy from and to by themselves. cudaHostAlloc.
+  virtual StatusOr<std::byte*> allocate_pinned(uint64_t size_bytes) = 0;
+  virtual Status free_pinned(std::byte* memory) = 0;
+
+  // Streams and events of the current GPU: non-blocking, without timing. A stream that is destroyed
+  // first does what it was given.
+  virtual StatusOr<StreamHandle> create_stream() = 0;
+  virtual Status destroy_stream(StreamHandle stream) = 0;
+  virtual StatusOr<EventHandle> create_event() = 0;
+  virtual Status destroy_event(EventHandle event) = 0;
+
+  // The event is done when the stream has done all that it was given so far. Both belong to one
+  // GPU. Recording again forgets the time before. cudaEventRecord.
+  virtual Status record_event(EventHandle event, StreamHandle stream) = 0;
+  // Whether it is done; an error of the GPU, once there is one. cudaEventQuery.
+  virtual StatusOr<bool> query_event(EventHandle event) = 0;
+  // What the stream gets from now on waits for the event as it was last recorded.
+  // cudaStreamWaitEvent.
+  virtual Status wait_event(StreamHandle stream, EventHandle event) = 0;
+
+  // Copies within and between memory of GPUs and pinned memory. cudaMemcpyAsync.
+  virtual Status copy(std::byte* to, const std::byte* from, uint64_t num_bytes,
+                      StreamHandle stream) = 0;
+  // Runs a kernel of at least one item on a stream of the current GPU.
+  virtual Status launch(const Kernel& kernel, StreamHandle stream) = 0;
+};
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_DEVICE_CUDA_API_H_

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/cuda_device.h"
+
+#include <utility>
+
+namespace tessera::cuda {
+
+Status enable_peers(Api& api, absl::Span<const int> gpus) {
+  for (const int gpu : gpus) {
+    TESSERA_RETURN_IF_ERROR(api.set_device(gpu));
+    for (const int peer : gpus) {
+      if (peer != gpu) TESSERA_RETURN_IF_ERROR(api.enable_peer_access(peer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<Api> api, int gpu,
+                                                         StreamObserver* observer) {
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream,
+                           CudaStream::create(api, gpu, observer));
+  return std::unique_ptr<CudaDevice>(new CudaDevice(std::move(stream), std::move(api)));
+}
+
+CudaDevice::CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api)
+    : memory_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu)),
+      pinned_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kPinned)),
+      stream_(std::move(stream)) {}
+
+Status CudaDevice::copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes) {
+  if (num_bytes == 0 || to == from) return absl::OkStatus();
+  return queue().api()->copy(to, from, static_cast<uint64_t>(num_bytes), queue().handle());
+}
+
+Status CudaDevice::copy(const CopyPlan& plan) {
+  for (const DenseCopy& copy : plan.dense) {
+    TESSERA_RETURN_IF_ERROR(copy_bytes(copy.to, copy.from, static_cast<int64_t>(copy.num_bytes)));
+  }
+  for (const CopyBatch& batch : plan.batches) TESSERA_RETURN_IF_ERROR(launch(batch));
+  return absl::OkStatus();
+}
+
+Status CudaDevice::launch(const Kernel& kernel) {
+  return queue().api()->launch(kernel, queue().handle());
+}
+
+Status CudaDevice::reduce(absl::Span<const Reduce> plan) {
+  for (const Reduce& reduce : plan) TESSERA_RETURN_IF_ERROR(launch(reduce));
+  return absl::OkStatus();
+}
+
+Status CudaDevice::fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) {
+  if (num_elements == 0) return absl::OkStatus();
+  return launch(plan_fill(dtype, element, out, num_elements));
+}
+
+Status CudaDevice::iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) {
+  for (const Iota& iota : plan_iota(dtype, shape, box, out)) TESSERA_RETURN_IF_ERROR(launch(iota));
+  return absl::OkStatus();
+}
+
+void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& status) {
+  buffer->mutable_issued().set(status);
+  if (!status.ok()) return buffer->mutable_ready().set(status);
+  stream_->when_done([ready = buffer->share_ready()](const Status& done) { ready->set(done); });
+}
+
+void CudaDevice::produce(std::string label, std::shared_ptr<Buffer> out,
+                         absl::AnyInvocable<Status(std::byte* out)> give) {
+  stream_->enqueue(std::move(label),
+                   [this, out = std::move(out), give = std::move(give)]() mutable {
+                     Status status = out->take_memory();
+                     if (status.ok()) status = give(out->mutable_data());
+                     finish(out, status);
+                     return status;
+                   });
+}
+
+void CudaDevice::upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) {
+  const int64_t num_bytes = to->size_bytes();
+  produce("upload", std::move(to), [this, num_bytes, from = std::move(from)](std::byte* out) {
+    const Status status = copy_bytes(out, from->data(), num_bytes);
+    // The pinned memory is the host's again only when the copy is made.
+    if (status.ok()) stream_->when_done([from](const Status&) {});
+    return status;
+  });
+}
+
+std::shared_ptr<const Buffer> CudaDevice::download(std::shared_ptr<const Buffer> from) {
+  auto to = Buffer::deferred(pinned_, from->size_bytes());
+  stream_->enqueue("download", [this, from = std::move(from), to] {
+    Status status = from->issued().wait();
+    if (status.ok()) status = to->take_memory();
+    if (status.ok()) status = copy_bytes(to->mutable_data(), from->data(), from->size_bytes());
+    finish(to, status);
+    // The host may drop it before the copy is made, and another device take the memory.
+    if (status.ok()) stream_->when_done([to](const Status&) {});
+    return absl::OkStatus();  // the reader gets the error
+  });
+  return to;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams, memory and copies of a device on a GPU, on the double.
+#include "device/cuda/cuda_device.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/completion.h"
+#include "device/cuda/double/cuda_double.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::StatusIs;
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    device_ = nullptr;
+    EXPECT_THAT(api_->misuses(), IsEmpty());
+    EXPECT_EQ(api_->allocated_bytes(), 0u);
+  }
+  CudaDevice& device() {
+    if (device_ == nullptr) device_ = *CudaDevice::create(api_, 0, nullptr);
+    return *device_;
+  }
+  std::shared_ptr<Buffer> pinned(const std::vector<int32_t>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(int32_t));
+    std::shared_ptr<Buffer> buffer = *Buffer::allocate(device().pinned(), bytes);
+    std::memcpy(buffer->mutable_data(), values.data(), static_cast<size_t>(bytes));
+    return buffer;
+  }
+  std::shared_ptr<Buffer> on_gpu(int64_t size_bytes) {
+    return Buffer::deferred(device().memory(), size_bytes);
+  }
+  static std::vector<int32_t> values(const Buffer& buffer) {
+    const auto* first = reinterpret_cast<const int32_t*>(buffer.data());
+    return {first, first + buffer.size_bytes() / 4};
+  }
+
+  const testing::TestDeadline deadline_{absl::Seconds(60), "cuda_device_test"};
+  std::shared_ptr<CudaDouble> api_ = CudaDouble::create({.gpu_bytes = 64 << 20});
+  std::unique_ptr<CudaDevice> device_;
+};
+
+TEST_F(CudaDeviceTest, UploadsAndDownloads) {
+  const std::vector<int32_t> sent = {1, 2, 3, 4, 5};
+  const std::shared_ptr<Buffer> buffer = on_gpu(20);
+  device().upload(pinned(sent), buffer);
+  const std::shared_ptr<const Buffer> back = device().download(buffer);
+  ASSERT_THAT(back->ready().wait(), IsOk());
+  EXPECT_EQ(values(*back), sent);
+  EXPECT_THAT(device().stream().sync(), IsOk());
+}
+
+// The issuing thread is done long before the GPU has begun.
+TEST_F(CudaDeviceTest, IssuedComesBeforeReady) {
+  api_->hold();
+  const std::shared_ptr<Buffer> buffer = on_gpu(20);
+  device().upload(pinned({1, 2, 3, 4, 5}), buffer);
+  const std::shared_ptr<const Buffer> back = device().download(buffer);
+  EXPECT_THAT(buffer->issued().wait(), IsOk());
+  EXPECT_THAT(back->issued().wait(), IsOk());
+  EXPECT_FALSE(buffer->ready().done());
+  EXPECT_FALSE(back->ready().done());
+  EXPECT_THAT(device().queue().wait_done(absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("still busy")));
+  api_->release();
+  EXPECT_THAT(back->ready().wait(), IsOk());
+  EXPECT_TRUE(buffer->ready().done());
+  EXPECT_EQ(values(*back).back(), 5);
+}
+
+TEST_F(CudaDeviceTest, SyncWaitsForTheGpu) {
+  api_->hold();
+  const std::shared_ptr<Buffer> buffer = on_gpu(4);
+  device().upload(pinned({7}), buffer);
+  std::atomic<bool> synced{false};
+  std::thread waits([&] {
+    EXPECT_THAT(device().stream().sync(), IsOk());
+    synced = true;
+  });
+  EXPECT_THAT(buffer->issued().wait(), IsOk());
+  EXPECT_FALSE(synced);
+  api_->release();
+  waits.join();
+  EXPECT_TRUE(buffer->ready().done());
+}
+
+// A block that is given back serves the next buffer at once, in the order of the stream.
+TEST_F(CudaDeviceTest, MemoryIsReusedInTheOrderOfTheStream) {
+  std::vector<std::shared_ptr<const Buffer>> results;
+  api_->hold();
+  for (int32_t round = 0; round < 20; ++round) {
+    const std::shared_ptr<Buffer> buffer = on_gpu(1 << 20);
+    device().upload(pinned(std::vector<int32_t>(1 << 18, round)), buffer);
+    results.push_back(device().download(buffer));
+    ASSERT_THAT(results.back()->issued().wait(), IsOk());
+  }
+  api_->release();
+  for (int32_t round = 0; round < 20; ++round) {
+    ASSERT_THAT(results[round]->ready().wait(), IsOk());
+    EXPECT_EQ(values(*results[round]), std::vector<int32_t>(1 << 18, round));
+  }
+  // Two at a time at most, for the task that frees one may still be ending.
+  EXPECT_LE(device().memory()->peak_live_bytes(), 2 << 20);
+}
+
+TEST_F(CudaDeviceTest, FillsAndCounts) {
+  const std::shared_ptr<Buffer> buffer = on_gpu(4 * 12);
+  const Box box = {{1, 0}, {2, 3}};
+  device().stream().enqueue("fill", [&] {
+    Status status = buffer->take_memory();
+    const int32_t nine = 9;
+    status.Update(device().fill(DType::kInt32, &nine, buffer->mutable_data(), 12));
+    status.Update(device().iota(DType::kInt32, {4, 3}, box, buffer->mutable_data()));
+    device().finish(buffer, status);
+    return status;
+  });
+  const std::shared_ptr<const Buffer> back = device().download(buffer);
+  ASSERT_THAT(back->ready().wait(), IsOk());
+  EXPECT_EQ(values(*back), (std::vector<int32_t>{3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9}));
+}
+
+TEST_F(CudaDeviceTest, TooLittleMemoryIsTheBuffersError) {
+  const std::shared_ptr<Buffer> buffer = on_gpu(int64_t{1} << 30);
+  device().upload(pinned({1}), buffer);
+  EXPECT_THAT(buffer->ready().wait(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("a buffer needs 1 GiB of GPU 0, which has no more; the device "
+                                 "holds 0 B, of which 0 B are in use")));
+  EXPECT_THAT(device().download(buffer)->ready().wait(),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(device().stream().sync(), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(device().stream().sync(), IsOk());
+}
+
+// A fault of a kernel is found by the reaper, and is the error of everything after it.
+TEST_F(CudaDeviceTest, ABrokenGpuIsTheErrorOfWhatIsPending) {
+  api_->hold();
+  const std::shared_ptr<Buffer> buffer = on_gpu(4);
+  device().upload(pinned({7}), buffer);
+  ASSERT_THAT(buffer->issued().wait(), IsOk());
+  api_->break_gpu(0, absl::InternalError("cudaErrorIllegalAddress"));
+  EXPECT_THAT(buffer->ready().wait(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("IllegalAddress")));
+  EXPECT_THAT(device().stream().sync(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("IllegalAddress")));
+  api_->release();
+  api_->break_gpu(0, absl::OkStatus());  // so that the test can free what there is
+}
+
+TEST_F(CudaDeviceTest, DevicesOnOneGpuAreOrderedByEvents) {
+  const std::unique_ptr<CudaDevice> second = *CudaDevice::create(api_, 0, nullptr);
+  const std::shared_ptr<Buffer> from = on_gpu(4 << 10);
+  const std::shared_ptr<Buffer> to = Buffer::deferred(second->memory(), 4 << 10);
+  device().upload(pinned(std::vector<int32_t>(1024, 3)), from);
+  ASSERT_THAT(from->issued().wait(), IsOk());
+  const Event event = *device().queue().record();
+  second->stream().enqueue("pull", [&] {
+    Status status = second->queue().wait_for(event);
+    status.Update(to->take_memory());
+    status.Update(second->copy_bytes(to->mutable_data(), from->data(), 4 << 10));
+    second->finish(to, status);
+    return status;
+  });
+  const std::shared_ptr<const Buffer> back = second->download(to);
+  ASSERT_THAT(back->ready().wait(), IsOk());
+  EXPECT_EQ(values(*back), std::vector<int32_t>(1024, 3));
+}
+
+TEST_F(CudaDeviceTest, AStoppedStreamRunsTasksAtOnce) {
+  device().stream().stop();
+  const std::shared_ptr<Buffer> buffer = on_gpu(4);
+  device().upload(pinned({7}), buffer);
+  EXPECT_TRUE(buffer->ready().done());
+  EXPECT_THAT(buffer->ready().status(), IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::cuda

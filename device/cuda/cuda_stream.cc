@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/cuda_stream.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "device/completion.h"
+
+namespace tessera::cuda {
+namespace {
+
+// How long stop() waits for a GPU that does not come to an end.
+constexpr absl::Duration kStopLimit = absl::Seconds(10);
+
+// Gives the core away until work of the GPU may be done: at first for a moment, then for an eighth
+// of the time that it has taken so far, at most a millisecond.
+class Nap {
+ public:
+  void take() {
+    constexpr absl::Duration kYieldFor = absl::Microseconds(50);
+    const absl::Duration waited = absl::Now() - start_;
+    if (waited < kYieldFor) {
+      sched_yield();
+    } else {
+      // sleep: the GPU wakes nobody
+      absl::SleepFor(std::clamp(waited / 8, absl::Microseconds(20), absl::Milliseconds(1)));
+    }
+  }
+
+ private:
+  const absl::Time start_ = absl::Now();
+};
+
+}  // namespace
+
+EventPool::~EventPool() {
+  for (const EventHandle event : free_) api_->destroy_event(event).IgnoreError();
+}
+
+StatusOr<EventHandle> EventPool::take() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_.empty()) {
+      const EventHandle event = free_.back();
+      free_.pop_back();
+      return event;
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(api_->set_device(gpu_));
+  return api_->create_event();
+}
+
+void EventPool::put_back(EventHandle event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(event);
+}
+
+StatusOr<std::unique_ptr<CudaQueue>> CudaQueue::create(std::shared_ptr<Api> api, int gpu) {
+  TESSERA_RETURN_IF_ERROR(api->set_device(gpu));
+  TESSERA_ASSIGN_OR_RETURN(const StreamHandle handle, api->create_stream());
+  return std::unique_ptr<CudaQueue>(new CudaQueue(std::move(api), gpu, handle));
+}
+
+CudaQueue::CudaQueue(std::shared_ptr<Api> api, int gpu, StreamHandle handle)
+    : api_(std::move(api)),
+      gpu_(gpu),
+      handle_(handle),
+      events_(std::make_shared<EventPool>(api_, gpu)) {}
+
+CudaQueue::~CudaQueue() { api_->destroy_stream(handle_).IgnoreError(); }
+
+StatusOr<Event> CudaQueue::record() {
+  TESSERA_ASSIGN_OR_RETURN(const EventHandle handle, events_->take());
+  Event event(new EventHandle(handle), [pool = events_](const EventHandle* own) {
+    pool->put_back(*own);
+    delete own;
+  });
+  TESSERA_RETURN_IF_ERROR(api_->record_event(handle, handle_));
+  return event;
+}
+
+Status CudaQueue::wait(const Event& event, absl::Time deadline) const {
+  Nap nap;
+  while (true) {
+    TESSERA_ASSIGN_OR_RETURN(const bool done, api_->query_event(*event));
+    if (done) return absl::OkStatus();
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("GPU ", gpu_, " is still busy with earlier work"));
+    }
+    nap.take();
+  }
+}
+
+Status CudaQueue::wait_done(absl::Time deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const Event event, record());
+  return wait(event, deadline);
+}
+
+StatusOr<std::unique_ptr<CudaStream>> CudaStream::create(std::shared_ptr<Api> api, int gpu,
+                                                         StreamObserver* observer) {
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaQueue> queue,
+                           CudaQueue::create(std::move(api), gpu));
+  return std::unique_ptr<CudaStream>(new CudaStream(std::move(queue), observer));
+}
+
+CudaStream::CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer)
+    : queue_(std::move(queue)), reaper_([this] { reap(); }), issuer_(observer) {}
+
+void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake /*wake*/) {
+  issuer_.enqueue(std::move(label), [this, task = std::move(task)]() mutable -> Status {
+    // A stream that was stopped runs tasks on any thread.
+    const Status status = queue_->api()->set_device(queue_->gpu());
+    // The task runs all the same: what waits for it must hear of the error.
+    const Status result = task();
+    task = nullptr;
+    return status.ok() ? result : status;
+  });
+}
+
+void CudaStream::when_done(DoneFn fn) {
+  StatusOr<Event> event = queue_->record();
+  if (!event.ok()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      first_error_.Update(event.status());
+    }
+    return fn(event.status());
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!stopping_) {
+      pending_.push_back({*std::move(event), std::move(fn)});
+      changed_.notify_one();
+      return;
+    }
+  }
+  fn(queue_->wait(*event, absl::Now() + kStopLimit));
+}
+
+Status CudaStream::sync() {
+  const auto done = std::make_shared<Completion>();
+  enqueue("sync", [this, done] {
+    when_done([done](const Status& status) { done->set(status); });
+    return absl::OkStatus();
+  });
+  Status status = issuer_.sync();
+  done->wait().IgnoreError();
+  std::lock_guard<std::mutex> lock(mutex_);
+  status.Update(std::exchange(first_error_, absl::OkStatus()));
+  return status;
+}
+
+void CudaStream::stop() {
+  issuer_.stop();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    stop_deadline_ = std::min(stop_deadline_, absl::Now() + kStopLimit);
+    changed_.notify_one();
+  }
+  if (reaper_.joinable()) reaper_.join();
+}
+
+absl::Time CudaStream::reap_deadline() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stop_deadline_;
+}
+
+void CudaStream::reap() {
+  // A wait looks this often whether the stream is being stopped.
+  constexpr absl::Duration kPatience = absl::Milliseconds(100);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !pending_.empty(); });
+    if (pending_.empty()) return;
+    Pending first = std::move(pending_.front());
+    pending_.pop_front();
+    lock.unlock();
+    Status status;
+    absl::Time last;
+    do {
+      last = reap_deadline();
+      status = queue_->wait(first.event, std::min(last, absl::Now() + kPatience));
+    } while (absl::IsDeadlineExceeded(status) && absl::Now() < last);
+    if (absl::IsDeadlineExceeded(status)) {
+      status = absl::UnavailableError(
+          absl::StrCat("GPU ", queue_->gpu(), " did not finish its work in ",
+                       absl::FormatDuration(kStopLimit), " after the client was stopped"));
+    }
+    first.fn(status);
+    first.fn = nullptr;
+    first.event = nullptr;
+    lock.lock();
+    first_error_.Update(status);
+  }
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaStream: the stream of a device that is a GPU, or one of several that share a GPU.
+//
+//   enqueue ---> tasks, one after another, on the issuing thread
+//                  each gives the CUDA stream work to do, and returns at once
+//   when_done -> an event after that work; the reaping thread finds it done and calls back
+//
+// Invariants:
+//   1. the issuing thread alone gives the CUDA stream work, but for events, so that what tasks give
+//      it is in their order;
+//   2. when_done() calls back in the order of the calls.
+//
+// The issuing thread may run far ahead of the GPU: a task waits for nothing that the GPU does.
+#ifndef TESSERA_DEVICE_CUDA_CUDA_STREAM_H_
+#define TESSERA_DEVICE_CUDA_CUDA_STREAM_H_
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "device/cpu/cpu_stream.h"
+#include "device/cuda/api.h"
+#include "device/stream.h"
+
+namespace tessera::cuda {
+
+// Events of one GPU, made once and used again.
+class EventPool {
+ public:
+  EventPool(std::shared_ptr<Api> api, int gpu) : api_(std::move(api)), gpu_(gpu) {}
+  ~EventPool();
+  StatusOr<EventHandle> take();
+  void put_back(EventHandle event);
+
+ private:
+  const std::shared_ptr<Api> api_;
+  const int gpu_;
+  std::mutex mutex_;  // guards free_
+  std::vector<EventHandle> free_;
+};
+
+// A place in a stream, as an event that was recorded there; the event goes back to its pool with
+// the last reference.
+using Event = std::shared_ptr<const EventHandle>;
+
+// A CUDA stream and its events, without threads. Thread-safe, as CUDA is.
+class CudaQueue {
+ public:
+  static StatusOr<std::unique_ptr<CudaQueue>> create(std::shared_ptr<Api> api, int gpu);
+  // Does not wait: what the GPU has not done yet it still does.
+  ~CudaQueue();
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+
+  const std::shared_ptr<Api>& api() const { return api_; }
+  int gpu() const { return gpu_; }
+  StreamHandle handle() const { return handle_; }
+
+  // The place after all that the queue was given so far.
+  StatusOr<Event> record();
+  // What the queue gets from now on comes after that place of any queue.
+  Status wait_for(const Event& event) { return api_->wait_event(handle_, *event); }
+  // Blocks until the GPU has come to that place: OK, the GPU's error, or DeadlineExceeded.
+  Status wait(const Event& event, absl::Time deadline) const;
+  // The same for all that the queue was given so far.
+  Status wait_done(absl::Time deadline);
+
+ private:
+  CudaQueue(std::shared_ptr<Api> api, int gpu, StreamHandle handle);
+
+  const std::shared_ptr<Api> api_;
+  const int gpu_;
+  const StreamHandle handle_;
+  const std::shared_ptr<EventPool> events_;
+};
+
+class CudaStream : public Stream {
+ public:
+  // `observer` may be null; it must outlive the stream.
+  static StatusOr<std::unique_ptr<CudaStream>> create(std::shared_ptr<Api> api, int gpu,
+                                                      StreamObserver* observer);
+  ~CudaStream() override { stop(); }
+
+  using Stream::enqueue;
+  void enqueue(std::string label, Task task, const void* key, Wake wake) override;
+  // Tasks run on the issuing thread alone.
+  bool run_here(const void* /*key*/) override { return false; }
+  // Also waits for the GPU, and returns its error.
+  Status sync() override;
+  void when_done(DoneFn fn) override;
+  // Waits for the GPU too, up to a limit: what it has not done by then is Unavailable.
+  void stop() override;
+
+  // Where tasks give the GPU work.
+  CudaQueue& queue() const { return *queue_; }
+
+ private:
+  struct Pending {
+    Event event;
+    DoneFn fn;
+  };
+
+  CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer);
+  // The end of a wait: never, or the limit after stop() was called.
+  absl::Time reap_deadline();
+  void reap();
+
+  const std::unique_ptr<CudaQueue> queue_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<Pending> pending_;
+  absl::Time stop_deadline_ = absl::InfiniteFuture();
+  bool stopping_ = false;  // no more is added to pending_
+  Status first_error_;     // of the GPU, since the last sync()
+
+  std::thread reaper_;
+  CpuStream issuer_;
+};
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_DEVICE_CUDA_CUDA_STREAM_H_

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/double/cuda_double.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "device/cuda/double/run_kernel.h"
+
+namespace tessera::cuda {
+namespace {
+
+// What cudaMalloc aligns to; what memory holds that nobody has written.
+constexpr uint64_t kAlignment = 256;
+constexpr int kUnwritten = 0xcd;
+constexpr int kPinned = -1;
+
+// As cudaSetDevice: of the thread, 0 at first.
+thread_local int thread_gpu = 0;
+
+}  // namespace
+
+void CudaDouble::Marker::set() {
+  std::lock_guard<std::mutex> lock(mutex);
+  done.store(true, std::memory_order_release);
+  changed.notify_all();
+}
+
+void CudaDouble::Marker::wait() {
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [this] { return done.load(std::memory_order_acquire); });
+}
+
+std::shared_ptr<CudaDouble> CudaDouble::create(const CudaDoubleOptions& options) {
+  return std::shared_ptr<CudaDouble>(new CudaDouble(options));
+}
+
+CudaDouble::~CudaDouble() {
+  std::vector<std::thread> workers;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_ = false;
+    for (auto& [handle, stream] : streams_) {
+      stream->ending = true;
+      stream->wake.notify_all();
+      workers.push_back(std::move(stream->worker));
+    }
+    for (std::thread& worker : ended_) workers.push_back(std::move(worker));
+  }
+  for (std::thread& worker : workers) worker.join();
+  for (const auto& [memory, allocation] : allocations_) std::free(const_cast<std::byte*>(memory));
+}
+
+std::vector<std::string> CudaDouble::misuses() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return misuses_;
+}
+
+int CudaDouble::num_calls(absl::string_view function) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = calls_.find(std::string(function));
+  return it == calls_.end() ? 0 : it->second;
+}
+
+uint64_t CudaDouble::allocated_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t bytes = 0;
+  for (const auto& [memory, allocation] : allocations_) {
+    if (allocation.gpu != kPinned) bytes += allocation.size_bytes;
+  }
+  return bytes;
+}
+
+void CudaDouble::fail(absl::string_view function, int nth, Status error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::string name(function);
+  faults_[name][calls_[name] + nth] = std::move(error);
+}
+
+void CudaDouble::break_gpu(int gpu, Status error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  broken_[gpu] = std::move(error);
+}
+
+void CudaDouble::hold() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  held_ = true;
+}
+
+void CudaDouble::release() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  held_ = false;
+  for (const auto& [handle, stream] : streams_) stream->wake.notify_all();
+}
+
+int CudaDouble::current_gpu() const { return std::min(thread_gpu, options_.num_gpus - 1); }
+
+Status CudaDouble::enter(absl::string_view function, int gpu) {
+  const std::string name(function);
+  const int call = ++calls_[name];
+  std::map<int, Status>& faults = faults_[name];
+  if (const auto it = faults.find(call); it != faults.end()) {
+    Status error = it->second;
+    faults.erase(it);
+    return error;
+  }
+  const auto it = broken_.find(gpu);
+  return it == broken_.end() ? absl::OkStatus() : it->second;
+}
+
+Status CudaDouble::misuse(absl::string_view function, std::string what) {
+  misuses_.push_back(absl::StrCat(function, ": ", what));
+  return absl::InternalError(absl::StrCat("the double of CUDA: ", misuses_.back()));
+}
+
+StatusOr<std::shared_ptr<CudaDouble::StreamState>> CudaDouble::find_stream(
+    absl::string_view function, StreamHandle stream) {
+  const auto it = streams_.find(stream);
+  if (it == streams_.end()) return misuse(function, "a stream that is not there, or no longer");
+  return it->second;
+}
+
+StatusOr<CudaDouble::EventState*> CudaDouble::find_event(absl::string_view function,
+                                                         EventHandle event) {
+  const auto it = events_.find(event);
+  if (it == events_.end()) return misuse(function, "an event that is not there, or no longer");
+  return &it->second;
+}
+
+StatusOr<int> CudaDouble::device_count() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("device_count", 0));
+  return options_.num_gpus;
+}
+
+Status CudaDouble::set_device(int gpu) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("set_device", gpu));
+  if (gpu < 0 || gpu >= options_.num_gpus) {
+    return misuse("set_device", absl::StrCat("GPU ", gpu, " of ", options_.num_gpus));
+  }
+  thread_gpu = gpu;
+  return absl::OkStatus();
+}
+
+Status CudaDouble::enable_peer_access(int peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("enable_peer_access", current_gpu()));
+  if (peer < 0 || peer >= options_.num_gpus || peer == current_gpu()) {
+    return misuse("enable_peer_access", absl::StrCat("GPU ", peer, " as a peer"));
+  }
+  peers_.insert({current_gpu(), peer});
+  return absl::OkStatus();
+}
+
+StatusOr<std::byte*> CudaDouble::allocate_on(int gpu, uint64_t size_bytes) {
+  const uint64_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  uint64_t held = 0;
+  for (const auto& [memory, allocation] : allocations_) {
+    if (allocation.gpu == gpu) held += allocation.size_bytes;
+  }
+  if (rounded == 0 || held + rounded > options_.gpu_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the double of CUDA: ", size_bytes, " bytes beside ", held));
+  }
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+  std::memset(memory, kUnwritten, rounded);
+  allocations_[memory] = {rounded, gpu};
+  return memory;
+}
+
+StatusOr<std::byte*> CudaDouble::allocate(uint64_t size_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("allocate", current_gpu()));
+  return allocate_on(current_gpu(), size_bytes);
+}
+
+StatusOr<std::byte*> CudaDouble::allocate_pinned(uint64_t size_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("allocate_pinned", current_gpu()));
+  return allocate_on(kPinned, size_bytes);
+}
+
+bool CudaDouble::is_in_flight(const Range& range) const {
+  for (const auto& [handle, stream] : streams_) {
+    for (const Operation& operation : stream->queue) {
+      for (const Range& used : operation.ranges) {
+        if (used.begin < range.begin + range.size_bytes &&
+            range.begin < used.begin + used.size_bytes) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+Status CudaDouble::free_on(absl::string_view function, std::byte* memory, bool pinned,
+                           std::unique_lock<std::mutex>& lock) {
+  const auto it = allocations_.find(memory);
+  if (it == allocations_.end() || (it->second.gpu == kPinned) != pinned) {
+    return misuse(function, "memory that is not allocated, or no longer");
+  }
+  const Range range = {memory, it->second.size_bytes};
+  Status status;
+  if (is_in_flight(range)) {
+    status = misuse(function, "memory that is in flight");
+    changed_.wait(lock, [&] { return !is_in_flight(range); });
+  }
+  allocations_.erase(memory);
+  std::free(memory);
+  return status;
+}
+
+Status CudaDouble::free(std::byte* memory) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("free", current_gpu()));
+  return free_on("free", memory, /*pinned=*/false, lock);
+}
+
+Status CudaDouble::free_pinned(std::byte* memory) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("free_pinned", current_gpu()));
+  return free_on("free_pinned", memory, /*pinned=*/true, lock);
+}
+
+StatusOr<StreamHandle> CudaDouble::create_stream() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("create_stream", current_gpu()));
+  const uintptr_t number = next_handle_++;
+  const auto handle = reinterpret_cast<StreamHandle>(number);
+  auto stream = std::make_shared<StreamState>();
+  stream->gpu = current_gpu();
+  stream->worker = std::thread([this, stream, number] { work(stream, number); });
+  streams_[handle] = std::move(stream);
+  return handle;
+}
+
+Status CudaDouble::destroy_stream(StreamHandle stream) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("destroy_stream", current_gpu()));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> state,
+                           find_stream("destroy_stream", stream));
+  // The stream first does what it was given; then its thread frees it.
+  state->ending = true;
+  ended_.push_back(std::move(state->worker));
+  state->wake.notify_all();
+  changed_.wait(lock, [&state] { return state->queue.empty(); });
+  streams_.erase(stream);
+  return absl::OkStatus();
+}
+
+StatusOr<EventHandle> CudaDouble::create_event() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("create_event", current_gpu()));
+  const auto handle = reinterpret_cast<EventHandle>(next_handle_++);
+  events_[handle].gpu = current_gpu();
+  return handle;
+}
+
+Status CudaDouble::destroy_event(EventHandle event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("destroy_event", current_gpu()));
+  TESSERA_RETURN_IF_ERROR(find_event("destroy_event", event));
+  events_.erase(event);
+  return absl::OkStatus();
+}
+
+Status CudaDouble::record_event(EventHandle event, StreamHandle stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on,
+                           find_stream("record_event", stream));
+  TESSERA_RETURN_IF_ERROR(enter("record_event", on->gpu));
+  TESSERA_ASSIGN_OR_RETURN(EventState * state, find_event("record_event", event));
+  if (state->gpu != on->gpu) {
+    return misuse("record_event",
+                  absl::StrCat("an event of GPU ", state->gpu, " on a stream of GPU ", on->gpu));
+  }
+  auto marker = std::make_shared<Marker>();
+  state->last = marker;
+  enqueue(*on, {[marker] { marker->set(); }, {}});
+  return absl::OkStatus();
+}
+
+StatusOr<bool> CudaDouble::query_event(EventHandle event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(EventState * state, find_event("query_event", event));
+  TESSERA_RETURN_IF_ERROR(enter("query_event", state->gpu));
+  if (state->last == nullptr) return misuse("query_event", "an event that was never recorded");
+  return state->last->done.load(std::memory_order_acquire);
+}
+
+Status CudaDouble::wait_event(StreamHandle stream, EventHandle event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on,
+                           find_stream("wait_event", stream));
+  TESSERA_RETURN_IF_ERROR(enter("wait_event", on->gpu));
+  TESSERA_ASSIGN_OR_RETURN(EventState * state, find_event("wait_event", event));
+  if (state->last == nullptr) return misuse("wait_event", "an event that was never recorded");
+  if (state->last->done.load(std::memory_order_acquire)) return absl::OkStatus();
+  enqueue(*on, {[marker = state->last] { marker->wait(); }, {}});
+  return absl::OkStatus();
+}
+
+Status CudaDouble::check_range(absl::string_view function, const Range& range, int gpu,
+                               bool needs_peer) {
+  auto it = allocations_.upper_bound(range.begin);
+  if (it == allocations_.begin()) return misuse(function, "memory that CUDA does not know");
+  --it;
+  const auto offset = static_cast<uint64_t>(range.begin - it->first);
+  if (offset + range.size_bytes > it->second.size_bytes) {
+    return misuse(function, offset >= it->second.size_bytes ? "memory that CUDA does not know"
+                                                            : "bytes beyond the end of the memory");
+  }
+  const int owner = it->second.gpu;
+  if (needs_peer && owner != kPinned && owner != gpu && peers_.count({gpu, owner}) == 0) {
+    return misuse(function,
+                  absl::StrCat("memory of GPU ", owner, " from GPU ", gpu, " without peer access"));
+  }
+  return absl::OkStatus();
+}
+
+Status CudaDouble::copy(std::byte* to, const std::byte* from, uint64_t num_bytes,
+                        StreamHandle stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on, find_stream("copy", stream));
+  TESSERA_RETURN_IF_ERROR(enter("copy", on->gpu));
+  std::vector<Range> ranges = {{from, num_bytes}, {to, num_bytes}};
+  for (const Range& range : ranges) {
+    TESSERA_RETURN_IF_ERROR(check_range("copy", range, on->gpu, /*needs_peer=*/false));
+  }
+  enqueue(*on, {[=] { std::memcpy(to, from, num_bytes); }, std::move(ranges)});
+  return absl::OkStatus();
+}
+
+Status CudaDouble::launch(const Kernel& kernel, StreamHandle stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on, find_stream("launch", stream));
+  TESSERA_RETURN_IF_ERROR(enter("launch", on->gpu));
+  if (current_gpu() != on->gpu) {
+    return misuse("launch", absl::StrCat("a stream of GPU ", on->gpu, " while GPU ", current_gpu(),
+                                         " is current"));
+  }
+  if (std::string why = why_invalid(kernel); !why.empty()) return misuse("launch", std::move(why));
+  std::vector<Range> ranges;
+  for (const auto& [begin, size_bytes] : touched_bytes(kernel)) {
+    ranges.push_back({begin, size_bytes});
+    TESSERA_RETURN_IF_ERROR(check_range("launch", ranges.back(), on->gpu, /*needs_peer=*/true));
+  }
+  auto held = std::make_shared<const Kernel>(kernel);
+  enqueue(*on, {[held] { run_kernel(*held); }, std::move(ranges)});
+  return absl::OkStatus();
+}
+
+void CudaDouble::enqueue(StreamState& stream, Operation operation) {
+  stream.queue.push_back(std::move(operation));
+  stream.wake.notify_all();
+}
+
+void CudaDouble::work(const std::shared_ptr<StreamState>& stream, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    stream->wake.wait(lock, [&] { return stream->queue.empty() ? stream->ending : !held_; });
+    if (stream->queue.empty()) return;
+    const std::function<void()> run = std::move(stream->queue.front().run);
+    lock.unlock();
+    if (options_.most_yields > 0) {
+      const auto yields = random() % static_cast<uint64_t>(options_.most_yields + 1);
+      for (uint64_t i = 0; i < yields; ++i) sched_yield();
+    }
+    run();
+    lock.lock();
+    stream->queue.pop_front();
+    changed_.notify_all();
+  }
+}
+
+}  // namespace tessera::cuda

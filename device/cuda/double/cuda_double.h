@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaDouble: the CUDA runtime of a machine without a GPU, for tests.
+//
+//   auto api = CudaDouble::create({.num_gpus = 2});
+//   ... the backend works with it as with the toolkit's functions ...
+//   EXPECT_THAT(api->misuses(), IsEmpty());
+//
+// Memory of a GPU is memory of the host, a stream is a thread, and kernels run their bodies
+// (kernel_bodies.h) item by item. Order is real: what a stream was given happens later, at the same
+// time as what other streams do, and only events order them. ThreadSanitizer therefore sees a
+// missing event as a data race.
+//
+// What CUDA leaves undefined, or answers with an error that only a bug brings about, is kept as a
+// misuse: memory that is not there, is freed while in flight, or belongs to another GPU without
+// peer access; handles that were destroyed; an event that was never recorded; a stream of another
+// GPU than the current one; a copy of pageable memory.
+//
+// Faults: fail() makes a call return an error, break_gpu() makes all of them, hold() keeps the
+// streams from doing anything. Thread-safe.
+#ifndef TESSERA_DEVICE_CUDA_DOUBLE_CUDA_DOUBLE_H_
+#define TESSERA_DEVICE_CUDA_DOUBLE_CUDA_DOUBLE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "device/cuda/api.h"
+
+namespace tessera::cuda {
+
+struct CudaDoubleOptions {
+  int num_gpus = 1;
+  uint64_t gpu_bytes = uint64_t{1} << 30;
+  // Streams give their core away up to so often before each thing they do, by chance.
+  int most_yields = 0;
+};
+
+class CudaDouble : public Api {
+ public:
+  static std::shared_ptr<CudaDouble> create(const CudaDoubleOptions& options = {});
+  ~CudaDouble() override;
+
+  // What was wrong so far, in order.
+  std::vector<std::string> misuses() const;
+  // How often a function was called, by its name here: "copy".
+  int num_calls(absl::string_view function) const;
+  // Bytes that are allocated now on all GPUs.
+  uint64_t allocated_bytes() const;
+
+  // The `nth` call of the function from now on (1 is the next) returns the error, and does nothing.
+  void fail(absl::string_view function, int nth, Status error);
+  // From now on every call on this GPU returns the error, as after a fault of a kernel.
+  void break_gpu(int gpu, Status error);
+  // Streams finish what they are doing, and do nothing else until release().
+  void hold();
+  void release();
+
+  StatusOr<int> device_count() override;
+  Status set_device(int gpu) override;
+  Status enable_peer_access(int peer) override;
+  StatusOr<std::byte*> allocate(uint64_t size_bytes) override;
+  Status free(std::byte* memory) override;
+  StatusOr<std::byte*> allocate_pinned(uint64_t size_bytes) override;
+  Status free_pinned(std::byte* memory) override;
+  StatusOr<StreamHandle> create_stream() override;
+  Status destroy_stream(StreamHandle stream) override;
+  StatusOr<EventHandle> create_event() override;
+  Status destroy_event(EventHandle event) override;
+  Status record_event(EventHandle event, StreamHandle stream) override;
+  StatusOr<bool> query_event(EventHandle event) override;
+  Status wait_event(StreamHandle stream, EventHandle event) override;
+  Status copy(std::byte* to, const std::byte* from, uint64_t num_bytes,
+              StreamHandle stream) override;
+  Status launch(const Kernel& kernel, StreamHandle stream) override;
+
+ private:
+  struct Allocation {
+    uint64_t size_bytes;
+    int gpu;  // -1: pinned memory of the host
+  };
+  // Bytes that something reads or writes.
+  struct Range {
+    const std::byte* begin;
+    uint64_t size_bytes;
+  };
+  // What one record of an event stands for.
+  struct Marker {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<bool> done{false};
+    void set();
+    void wait();
+  };
+  struct Operation {
+    std::function<void()> run;
+    std::vector<Range> ranges;
+  };
+  struct StreamState {
+    int gpu = 0;
+    std::deque<Operation> queue;  // the first one may be running
+    bool ending = false;
+    std::condition_variable wake;  // of the worker
+    std::thread worker;
+  };
+  struct EventState {
+    int gpu = 0;
+    std::shared_ptr<Marker> last;  // null: never recorded
+  };
+
+  explicit CudaDouble(const CudaDoubleOptions& options) : options_(options) {}
+  int current_gpu() const;
+  // The injected error of this call, if it has one. Requires the lock, as what follows.
+  Status enter(absl::string_view function, int gpu);
+  Status misuse(absl::string_view function, std::string what);
+  StatusOr<std::shared_ptr<StreamState>> find_stream(absl::string_view function,
+                                                     StreamHandle stream);
+  StatusOr<EventState*> find_event(absl::string_view function, EventHandle event);
+  // Whether a stream of `gpu` may touch these bytes.
+  Status check_range(absl::string_view function, const Range& range, int gpu, bool needs_peer);
+  StatusOr<std::byte*> allocate_on(int gpu, uint64_t size_bytes);
+  Status free_on(absl::string_view function, std::byte* memory, bool pinned,
+                 std::unique_lock<std::mutex>& lock);
+  bool is_in_flight(const Range& range) const;
+  void enqueue(StreamState& stream, Operation operation);
+  void work(const std::shared_ptr<StreamState>& stream, uint64_t seed);
+
+  const CudaDoubleOptions options_;
+  mutable std::mutex mutex_;         // guards everything below
+  std::condition_variable changed_;  // an operation is done
+  bool held_ = false;
+  uintptr_t next_handle_ = 0x1000;  // a handle that was destroyed is never given out again
+  std::map<const std::byte*, Allocation> allocations_;
+  std::map<StreamHandle, std::shared_ptr<StreamState>> streams_;
+  std::map<EventHandle, EventState> events_;
+  std::set<std::pair<int, int>> peers_;
+  std::map<int, Status> broken_;
+  std::map<std::string, std::map<int, Status>> faults_;  // by function, by number of the call
+  std::map<std::string, int> calls_;
+  std::vector<std::string> misuses_;
+  std::vector<std::thread> ended_;  // workers of streams that were destroyed
+};
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_DEVICE_CUDA_DOUBLE_CUDA_DOUBLE_H_

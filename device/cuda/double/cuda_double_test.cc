@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the double says of misuse, and the faults that it puts into calls.
+#include "device/cuda/double/cuda_double.h"
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::IsOkAndHolds;
+using testing::StatusIs;
+
+constexpr uint64_t kBytes = 4096;
+
+// Two GPUs, a stream and memory of each, and pinned memory.
+struct Rig {
+  std::shared_ptr<CudaDouble> api = CudaDouble::create({.num_gpus = 2});
+  StreamHandle streams[2];
+  EventHandle events[2];
+  std::byte* memory[2];
+  std::byte* pinned;
+
+  Rig() {
+    for (int gpu = 1; gpu >= 0; --gpu) {
+      api->set_device(gpu).IgnoreError();
+      streams[gpu] = *api->create_stream();
+      events[gpu] = *api->create_event();
+      memory[gpu] = *api->allocate(kBytes);
+    }
+    pinned = *api->allocate_pinned(kBytes);
+  }
+};
+
+Fill fill_of(std::byte* out, uint64_t num_bytes) {
+  Fill fill;
+  fill.out = out;
+  fill.num_bytes = num_bytes;
+  return fill;
+}
+
+struct MisuseCase {
+  const char* name;
+  std::function<Status(Rig&)> body;
+  const char* message;
+};
+void PrintTo(const MisuseCase& c, std::ostream* out) { *out << c.name; }
+
+const MisuseCase kMisuses[] = {
+    {"pageable_memory",
+     [](Rig& rig) {
+       std::byte local[16];
+       return rig.api->copy(rig.memory[0], local, 16, rig.streams[0]);
+     },
+     "copy: memory that CUDA does not know"},
+    {"beyond_the_end",
+     [](Rig& rig) { return rig.api->copy(rig.memory[0], rig.pinned, kBytes + 1, rig.streams[0]); },
+     "copy: bytes beyond the end of the memory"},
+    {"freed_memory",
+     [](Rig& rig) {
+       rig.api->free(rig.memory[0]).IgnoreError();
+       return rig.api->copy(rig.memory[0], rig.pinned, 16, rig.streams[0]);
+     },
+     "copy: memory that CUDA does not know"},
+    {"freed_twice",
+     [](Rig& rig) {
+       rig.api->free(rig.memory[0]).IgnoreError();
+       return rig.api->free(rig.memory[0]);
+     },
+     "free: memory that is not allocated, or no longer"},
+    {"freed_as_what_it_is_not", [](Rig& rig) { return rig.api->free(rig.pinned); },
+     "free: memory that is not allocated, or no longer"},
+    {"destroyed_stream",
+     [](Rig& rig) {
+       rig.api->destroy_stream(rig.streams[0]).IgnoreError();
+       return rig.api->copy(rig.memory[0], rig.pinned, 16, rig.streams[0]);
+     },
+     "copy: a stream that is not there, or no longer"},
+    {"destroyed_event",
+     [](Rig& rig) {
+       rig.api->destroy_event(rig.events[0]).IgnoreError();
+       return rig.api->record_event(rig.events[0], rig.streams[0]);
+     },
+     "record_event: an event that is not there, or no longer"},
+    {"event_of_another_gpu",
+     [](Rig& rig) { return rig.api->record_event(rig.events[1], rig.streams[0]); },
+     "record_event: an event of GPU 1 on a stream of GPU 0"},
+    {"event_never_recorded",
+     [](Rig& rig) { return rig.api->wait_event(rig.streams[0], rig.events[0]); },
+     "wait_event: an event that was never recorded"},
+    {"query_never_recorded", [](Rig& rig) { return rig.api->query_event(rig.events[0]).status(); },
+     "query_event: an event that was never recorded"},
+    {"another_gpu_is_current",
+     [](Rig& rig) { return rig.api->launch(fill_of(rig.memory[1], 16), rig.streams[1]); },
+     "launch: a stream of GPU 1 while GPU 0 is current"},
+    {"memory_of_another_gpu",
+     [](Rig& rig) { return rig.api->launch(fill_of(rig.memory[1], 16), rig.streams[0]); },
+     "launch: memory of GPU 1 from GPU 0 without peer access"},
+    {"kernel_of_nothing",
+     [](Rig& rig) { return rig.api->launch(fill_of(rig.memory[0], 0), rig.streams[0]); },
+     "launch: a fill of no bytes"},
+    {"misaligned_vectors",
+     [](Rig& rig) { return rig.api->launch(fill_of(rig.memory[0] + 4, 16), rig.streams[0]); },
+     "launch: a fill of memory that is not aligned"},
+    {"no_such_gpu", [](Rig& rig) { return rig.api->set_device(2); }, "set_device: GPU 2 of 2"},
+};
+
+class MisuseTest : public ::testing::TestWithParam<MisuseCase> {};
+
+TEST_P(MisuseTest, IsKeptAndRefused) {
+  const testing::TestDeadline deadline(absl::Seconds(30), GetParam().name);
+  Rig rig;
+  EXPECT_THAT(GetParam().body(rig),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr(GetParam().message)));
+  EXPECT_THAT(rig.api->misuses(), ElementsAre(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, MisuseTest, ::testing::ValuesIn(kMisuses),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(CudaDoubleTest, FreeingWhatIsInFlightIsAMisuse) {
+  const testing::TestDeadline deadline(absl::Seconds(30), "free in flight");
+  Rig rig;
+  rig.api->hold();
+  ASSERT_THAT(rig.api->copy(rig.memory[0], rig.pinned, kBytes, rig.streams[0]), IsOk());
+  std::thread releases([&] {
+    while (rig.api->misuses().empty()) std::this_thread::yield();
+    rig.api->release();
+  });
+  // As in CUDA it waits for the GPU before the memory goes.
+  EXPECT_THAT(rig.api->free(rig.memory[0]), StatusIs(absl::StatusCode::kInternal));
+  releases.join();
+  EXPECT_THAT(rig.api->misuses(), ElementsAre("free: memory that is in flight"));
+}
+
+TEST(CudaDoubleTest, PeerAccessLetsKernelsReachMemory) {
+  Rig rig;
+  EXPECT_THAT(rig.api->enable_peer_access(1), IsOk());
+  EXPECT_THAT(rig.api->launch(fill_of(rig.memory[1], 16), rig.streams[0]), IsOk());
+  EXPECT_THAT(rig.api->misuses(), IsEmpty());
+}
+
+TEST(CudaDoubleTest, NothingHappensWhileStreamsAreHeld) {
+  const testing::TestDeadline deadline(absl::Seconds(30), "held streams");
+  Rig rig;
+  rig.api->hold();
+  Fill fill = fill_of(rig.memory[0], 16);
+  fill.pattern[0] = 7;
+  ASSERT_THAT(rig.api->launch(fill, rig.streams[0]), IsOk());
+  ASSERT_THAT(rig.api->copy(rig.pinned, rig.memory[0], 16, rig.streams[0]), IsOk());
+  ASSERT_THAT(rig.api->record_event(rig.events[0], rig.streams[0]), IsOk());
+  EXPECT_THAT(rig.api->query_event(rig.events[0]), IsOkAndHolds(false));
+  EXPECT_EQ(rig.pinned[0], std::byte{0xcd});
+  rig.api->release();
+  while (!*rig.api->query_event(rig.events[0])) std::this_thread::yield();
+  EXPECT_EQ(rig.pinned[0], std::byte{7});
+  EXPECT_THAT(rig.api->misuses(), IsEmpty());
+}
+
+TEST(CudaDoubleTest, FaultsComeAtTheCallTheyAreFor) {
+  Rig rig;
+  rig.api->fail("copy", 2, absl::UnavailableError("second copy"));
+  const auto copy = [&] { return rig.api->copy(rig.memory[0], rig.pinned, 16, rig.streams[0]); };
+  EXPECT_THAT(copy(), IsOk());
+  EXPECT_THAT(copy(), StatusIs(absl::StatusCode::kUnavailable, "second copy"));
+  EXPECT_THAT(copy(), IsOk());
+  EXPECT_EQ(rig.api->num_calls("copy"), 3);
+  rig.api->break_gpu(0, absl::UnavailableError("illegal address"));
+  EXPECT_THAT(copy(), StatusIs(absl::StatusCode::kUnavailable, "illegal address"));
+  EXPECT_THAT(rig.api->allocate(16), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(rig.api->misuses(), IsEmpty());
+}
+
+TEST(CudaDoubleTest, MemoryOfAGpuComesToAnEnd) {
+  const auto api = CudaDouble::create({.gpu_bytes = 8192});
+  EXPECT_THAT(api->allocate(4096), IsOk());
+  EXPECT_THAT(api->allocate(8192), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(api->allocate(4096), IsOk());
+  EXPECT_EQ(api->allocated_bytes(), 8192u);
+}
+
+}  // namespace
+}  // namespace tessera::cuda

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels on the host: what the double does for Api::launch().
+#ifndef TESSERA_DEVICE_CUDA_DOUBLE_RUN_KERNEL_H_
+#define TESSERA_DEVICE_CUDA_DOUBLE_RUN_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "device/cuda/api.h"
+
+namespace tessera::cuda {
+
+// Runs all items, one after another.
+void run_kernel(const Kernel& kernel);
+
+// The bytes that the kernel reads and writes, as spans from the first to the last one: (begin,
+// number of bytes).
+std::vector<std::pair<const std::byte*, uint64_t>> touched_bytes(const Kernel& kernel);
+
+// Why a GPU would not run it: no items, misaligned vectors, too many terms. Empty: it would.
+std::string why_invalid(const Kernel& kernel);
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_DEVICE_CUDA_DOUBLE_RUN_KERNEL_H_

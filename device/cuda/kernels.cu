@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels on the GPU: each runs the items of kernel_bodies.h in a loop over the grid.
+#include <cuda_runtime.h>
+
+#include "device/cuda/kernel_bodies.h"
+#include "device/cuda/kernel_launch.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+// Blocks of one launch: enough to fill any GPU several times; threads then take several items.
+constexpr uint64_t kMaxBlocks = 132 * 32;
+
+unsigned blocks_for(uint64_t num_items) {
+  const uint64_t blocks = (num_items + kThreads - 1) / kThreads;
+  return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
+}
+
+__device__ uint64_t first_item() {
+  return static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ uint64_t item_step() { return static_cast<uint64_t>(gridDim.x) * blockDim.x; }
+
+__global__ void copy_kernel(const __grid_constant__ CopyBatch batch) {
+  const Copy& copy = batch.copies[blockIdx.y];
+  for (uint64_t i = first_item(); i < copy.loops.num_items; i += item_step()) {
+    copy_item(copy, static_cast<uint32_t>(i));
+  }
+}
+
+template <class T>
+__global__ void reduce_kernel(const __grid_constant__ Reduce reduce) {
+  for (uint64_t i = first_item(); i < reduce.loops.num_items; i += item_step()) {
+    reduce_item<T>(reduce, static_cast<uint32_t>(i));
+  }
+}
+
+__global__ void fill_kernel(const __grid_constant__ Fill fill, uint64_t num_items) {
+  for (uint64_t i = first_item(); i < num_items; i += item_step()) fill_item(fill, i);
+}
+
+__global__ void iota_kernel(const __grid_constant__ Iota iota) {
+  for (uint64_t i = first_item(); i < iota.loops.num_items; i += item_step()) {
+    iota_item(iota, static_cast<uint32_t>(i));
+  }
+}
+
+__global__ void cast_kernel(const __grid_constant__ Cast cast) {
+  for (uint64_t i = first_item(); i < cast.num_elements; i += item_step()) cast_item(cast, i);
+}
+
+template <class T>
+void launch_reduce_of(const Reduce& reduce, cudaStream_t stream) {
+  reduce_kernel<T><<<blocks_for(reduce.loops.num_items), kThreads, 0, stream>>>(reduce);
+}
+
+}  // namespace
+
+int launch(const CopyBatch& batch, void* stream) {
+  uint64_t most = 0;
+  for (int c = 0; c < batch.num_copies; ++c) {
+    const uint64_t items = batch.copies[c].loops.num_items;
+    most = items > most ? items : most;
+  }
+  const dim3 grid(blocks_for(most), static_cast<unsigned>(batch.num_copies));
+  copy_kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(batch);
+  return cudaGetLastError();
+}
+
+int launch(const Reduce& reduce, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  switch (reduce.type) {
+    case ElementType::kBool:
+    case ElementType::kUint8:
+      launch_reduce_of<uint8_t>(reduce, on);
+      break;
+    case ElementType::kInt8:
+      launch_reduce_of<int8_t>(reduce, on);
+      break;
+    case ElementType::kInt32:
+      launch_reduce_of<int32_t>(reduce, on);
+      break;
+    case ElementType::kInt64:
+      launch_reduce_of<int64_t>(reduce, on);
+      break;
+    case ElementType::kFloat16:
+      launch_reduce_of<Half>(reduce, on);
+      break;
+    case ElementType::kBFloat16:
+      launch_reduce_of<BFloat16>(reduce, on);
+      break;
+    case ElementType::kFloat32:
+      launch_reduce_of<float>(reduce, on);
+      break;
+    case ElementType::kFloat64:
+      launch_reduce_of<double>(reduce, on);
+      break;
+  }
+  return cudaGetLastError();
+}
+
+int launch(const Fill& fill, void* stream) {
+  const uint64_t items = (fill.num_bytes + kVectorBytes - 1) / kVectorBytes;
+  fill_kernel<<<blocks_for(items), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(fill, items);
+  return cudaGetLastError();
+}
+
+int launch(const Iota& iota, void* stream) {
+  iota_kernel<<<blocks_for(iota.loops.num_items), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      iota);
+  return cudaGetLastError();
+}
+
+int launch(const Cast& cast, void* stream) {
+  cast_kernel<<<blocks_for(cast.num_elements), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      cast);
+  return cudaGetLastError();
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients whose devices are GPUs, on the double of CUDA: what differs from CPUs. What does not is
+// in the suites that also run on them (job_forms.h).
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/kernel_plan.h"
+#include "device/cuda/open_api.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/local_map.h"
+#include "dtensor/runtime.h"
+#include "dtensor/tensor_rep.h"
+#include "gtest/gtest.h"
+#include "job/port.h"
+#include "tests/support/clients.h"
+#include "tests/support/job_forms.h"
+#include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::testing {
+namespace {
+
+using cuda::CudaDouble;
+using ::testing::HasSubstr;
+
+ClientOptions on(const std::shared_ptr<CudaDouble>& api) {
+  ClientOptions options;
+  options.device_type = DeviceType::kCuda;
+  options.cuda = api;
+  return options;
+}
+
+// One client of `num_devices` on the double.
+Status run(const std::shared_ptr<CudaDouble>& api, int num_devices, const ClientBody& body) {
+  return run_clients({.devices_per_client = num_devices, .options = on(api)},
+                     [&](Client& client) -> Status {
+                       TESSERA_RETURN_IF_ERROR(body(client));
+                       TESSERA_REQUIRE(api->misuses().empty(), api->misuses()[0]);
+                       return absl::OkStatus();
+                     });
+}
+
+// A local function that adds two inputs by a kernel on the device's stream.
+LocalFn add_by(std::shared_ptr<CudaDouble> api) {
+  return [api = std::move(api)](LocalContext& local) -> Status {
+    const ShardView<float> a = local.input<float>(0);
+    const ShardView<float> b = local.input<float>(1);
+    const MutableShardView<float> out = local.output<float>();
+    const std::byte* const terms[] = {reinterpret_cast<const std::byte*>(a.data.data()),
+                                      reinterpret_cast<const std::byte*>(b.data.data())};
+    std::byte* const outs[] = {reinterpret_cast<std::byte*>(out.data.data())};
+    for (const cuda::Reduce& reduce : cuda::plan_reduce(
+             DType::kFloat32, ReduceOp::kSum, terms, outs, static_cast<int64_t>(a.data.size()))) {
+      TESSERA_RETURN_IF_ERROR(
+          api->launch(reduce, static_cast<cuda::StreamHandle>(local.cuda_stream())));
+    }
+    return absl::OkStatus();
+  };
+}
+
+TEST(CudaClientTest, SaysWhatIsMissingWithoutAGpu) {
+  if (cuda::open_api().ok()) GTEST_SKIP() << "there is a GPU";
+  EXPECT_THAT(run_isolated(absl::Seconds(30),
+                           [] {
+                             ClientOptions options;
+                             options.device_type = DeviceType::kCuda;
+                             return Client::connect(options).status();
+                           }),
+              cuda::has_toolkit()
+                  ? StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no GPU: "))
+                  : StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install CUDA")));
+}
+
+TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
+  const auto api = CudaDouble::create({.num_gpus = 3});
+  EXPECT_THAT(run_isolated(absl::Seconds(30),
+                           [&]() -> Status {
+                             TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(on(api)));
+                             TESSERA_REQUIRE(client.local_devices().size() == 3);
+                             TESSERA_REQUIRE(client.local_devices()[2].type == DeviceType::kCuda);
+                             TESSERA_REQUIRE(client.runtime()->gpu(2)->gpu() == 2);
+                             return client.shutdown();
+                           }),
+              IsOk());
+}
+
+TEST(CudaClientTest, LocalFunctionsWorkOnTheStream) {
+  const auto api = CudaDouble::create({.num_gpus = 2});
+  EXPECT_THAT(run(api, 4,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                    const auto rows = Layout::parse(mesh, "[x, -]");
+                    const DTensor a = iota<float>({10, 3}, rows);
+                    const DTensor sum =
+                        local_map(rows, {10, 3}, DType::kFloat32,
+                                  {a, full<float>({10, 3}, 0.5f, rows)}, add_by(api));
+                    const DTensor columns = relayout(sum, Layout::parse(mesh, "[-, x]"));
+                    TESSERA_RETURN_IF_ERROR(expect_shards<float>(
+                        columns, [](int64_t i) { return static_cast<float>(i) + 0.5f; }));
+                    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> whole, sum.to_host<float>());
+                    TESSERA_REQUIRE(whole.data[29] == 29.5f);
+                    return client.sync_devices();
+                  }),
+              IsOk());
+}
+
+// Terms of a partial layout from local functions: their sum has the bits of the CPU's.
+TEST(CudaClientTest, SumsHaveTheBitsOfTheCpu) {
+  const std::vector<float> values = {1e8f, 1.0f, -1e8f, 0.1f, 3e-5f, 7.0f, -0.3f, 1e-7f};
+  for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCuda}) {
+    ClientOptions options = on(CudaDouble::create());
+    options.device_type = type;
+    EXPECT_THAT(run_clients({.devices_per_client = 8, .options = options},
+                            [&](Client& client) -> Status {
+                              TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+                              std::vector<HostTensor<float>> terms;
+                              for (const float value : values) terms.push_back({{1}, {value}});
+                              const DTensor x =
+                                  from_shards<float>({1}, Layout::parse(mesh, "[-] sum{x}"), terms);
+                              TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> sum,
+                                                       x.to_host<float>());
+                              float want = values[0];
+                              for (size_t k = 1; k < values.size(); ++k) want += values[k];
+                              TESSERA_REQUIRE(sum.data[0] == want, sum.data[0]);
+                              return absl::OkStatus();
+                            }),
+                IsOk());
+  }
+}
+
+// A function is called once for a box that several GPUs hold.
+TEST(CudaClientTest, ReplicasAreFilledByOneCall) {
+  EXPECT_THAT(run(CudaDouble::create({.num_gpus = 2}), 4,
+                  [](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2}"));
+                    int calls = 0;
+                    const DTensor x = from_function<int32_t>(
+                        {6}, Layout::parse(mesh, "[x]"),
+                        [&](const Box& box, absl::Span<int32_t> out) {
+                          ++calls;
+                          std::iota(out.begin(), out.end(), static_cast<int32_t>(box.offsets[0]));
+                        });
+                    TESSERA_REQUIRE(calls == 2, calls);
+                    return expect_iota<int32_t>(x);
+                  }),
+              IsOk());
+}
+
+// The barrier comes back only when the GPUs have done what came before.
+TEST(CudaClientTest, BarriersAreBehindTheWorkOfTheGpu) {
+  const auto api = CudaDouble::create();
+  EXPECT_THAT(run(api, 2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                    api->hold();
+                    const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                    const Status early = mesh.barrier("early", absl::Milliseconds(200));
+                    api->release();
+                    TESSERA_RETURN_IF_ERROR(expect_error(early, absl::StatusCode::kDeadlineExceeded,
+                                                         {"barrier \"early\""}));
+                    TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
+                    TESSERA_REQUIRE(x.rep().buffers[0]->issued().done());
+                    return expect_iota<float>(x);
+                  }),
+              IsOk());
+}
+
+// Calls return before the GPU has begun, however many they are.
+TEST(CudaClientTest, NobodyWaitsForTheGpu) {
+  const auto api = CudaDouble::create();
+  EXPECT_THAT(run(api, 4,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                    const auto rows = Layout::parse(mesh, "[x, -]");
+                    const auto columns = Layout::parse(mesh, "[-, x]");
+                    api->hold();
+                    DTensor x = iota<int32_t>({9, 5}, rows);
+                    for (int i = 0; i < 10; ++i) x = relayout(relayout(x, columns), rows);
+                    for (const auto& buffer : x.rep().buffers) {
+                      TESSERA_RETURN_IF_ERROR(buffer->issued().wait());
+                      TESSERA_REQUIRE(!buffer->ready().done());
+                    }
+                    api->release();
+                    return expect_iota<int32_t>(x);
+                  }),
+              IsOk());
+}
+
+// Of a long chain of relayouts a device holds two tensors at a time.
+TEST(CudaClientTest, IntermediateResultsGiveTheirMemoryBack) {
+  const auto api = CudaDouble::create();
+  EXPECT_THAT(run(api, 2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                    const int64_t shard_bytes = 512 * 1024 * 4 / 2;
+                    DTensor x = iota<float>({512, 1024}, Layout::parse(mesh, "[x, -]"));
+                    for (int i = 0; i < 20; ++i) {
+                      x = relayout(std::move(x),
+                                   Layout::parse(mesh, i % 2 == 0 ? "[-, x]" : "[x, -]"));
+                    }
+                    TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+                    const int64_t peak = client.runtime()->gpu(0)->memory()->peak_live_bytes();
+                    TESSERA_REQUIRE(peak <= 2 * shard_bytes, peak);
+                    return absl::OkStatus();
+                  }),
+              IsOk());
+}
+
+TEST(CudaClientTest, TooLittleMemoryIsTheTensorsError) {
+  EXPECT_THAT(run(CudaDouble::create({.gpu_bytes = 16 << 20}), 2,
+                  [](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                    const DTensor x = zeros<float>({1 << 24}, Layout::parse(mesh, "[x]"));
+                    const DTensor whole = relayout(x, Layout::parse(mesh, "[-]"));
+                    TESSERA_RETURN_IF_ERROR(expect_error(whole.await(),
+                                                         absl::StatusCode::kResourceExhausted,
+                                                         {"a buffer needs 32 MiB of GPU 0"}));
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_error(client.sync_devices(), absl::StatusCode::kResourceExhausted));
+                    return expect_iota<int32_t>(iota<int32_t>({6}, Layout::parse(mesh, "[x]")));
+                  }),
+              IsOk());
+}
+
+// A fault of the GPU is the error of what was under way, and of all that comes.
+TEST(CudaClientTest, ABrokenGpuIsEveryonesError) {
+  const auto api = CudaDouble::create();
+  EXPECT_THAT(run(api, 2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                    const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                    TESSERA_RETURN_IF_ERROR(x.await());
+                    api->break_gpu(0, absl::InternalError("cudaErrorIllegalAddress"));
+                    const DTensor whole = relayout(x, Layout::parse(mesh, "[-]"));
+                    TESSERA_RETURN_IF_ERROR(expect_error(whole.await(), absl::StatusCode::kInternal,
+                                                         {"IllegalAddress"}));
+                    TESSERA_RETURN_IF_ERROR(expect_error(
+                        mesh.barrier("b"), absl::StatusCode::kInternal, {"IllegalAddress"}));
+                    api->break_gpu(0, absl::OkStatus());
+                    return absl::OkStatus();
+                  }),
+              IsOk());
+}
+
+// Client 0 has CPUs, client 1 GPUs: both are told so.
+Status connect_with_two_types() {
+  TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+  Status statuses[2];
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      ClientOptions options = on(CudaDouble::create());
+      if (i == 0) options.device_type = DeviceType::kCpu;
+      options.coordinator = absl::StrCat("127.0.0.1:", port.port());
+      options.client_id = i;
+      options.num_clients = 2;
+      options.token = "token";
+      statuses[i] = Client::connect(options).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : statuses) {
+    TESSERA_RETURN_IF_ERROR(expect_error(
+        status, absl::StatusCode::kInvalidArgument,
+        {"device_type differs between clients: client 0 has cpu, client 1 has cuda; give all"}));
+  }
+  return absl::OkStatus();
+}
+
+TEST(CudaClientTest, AllClientsHaveDevicesOfOneType) {
+  EXPECT_THAT(run_isolated(absl::Seconds(60), connect_with_two_types), IsOk());
+}
+
+// Until there is NCCL, clients meet at barriers but move no bytes to each other.
+TEST(CudaClientTest, GpusOfSeveralClientsMeetAtBarriersOnly) {
+  const auto api = CudaDouble::create({.num_gpus = 4});
+  EXPECT_THAT(
+      run_clients({.num_clients = 2, .devices_per_client = 2, .options = on(api)},
+                  [](Client& client) -> Status {
+                    // The clients of a host take its GPUs in turn.
+                    TESSERA_REQUIRE(client.runtime()->gpu(1)->gpu() == 2 * client.client_id() + 1);
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                    const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                    TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+                    TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
+                    return expect_error(relayout(x, Layout::parse(mesh, "[-]")).await(),
+                                        absl::StatusCode::kUnimplemented,
+                                        {"GPUs of several clients need NCCL"});
+                  }),
+      IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
