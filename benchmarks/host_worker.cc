@@ -9,7 +9,7 @@
 //       memory=private   buffers of this process alone, which are copied through an arena
 //   mesh_barrier         Mesh::barrier
 //   relayout             "rows= cols= element=4|8 mesh=x:2,y:2 devices=0,1,2,3 from_layout=[x,y]
-//                        to_devices=... to_layout=...", any number of devices
+//                        to_devices=... to_layout=... replicas=shared", any number of devices
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -52,8 +52,8 @@ void for_each_element(const Box& box, int64_t row_stride, int64_t col_stride, Fn
 template <class T>
 class Relayout {
  public:
-  Relayout(Shape shape, Layout from, Layout to)
-      : shape_(std::move(shape)), from_(std::move(from)), to_(std::move(to)) {}
+  Relayout(Shape shape, Layout from, Layout to, Replicas replicas)
+      : shape_(std::move(shape)), from_(std::move(from)), to_(std::move(to)), replicas_(replicas) {}
 
   Status make_sources(int64_t sets) {
     for (int64_t s = 0; s < sets; ++s) {
@@ -65,7 +65,7 @@ class Relayout {
   }
 
   Status call(int set) {
-    results_[set] = relayout(sources_[set], to_);
+    results_[set] = relayout(sources_[set], to_, replicas_);
     return results_[set]->await();
   }
 
@@ -115,6 +115,7 @@ class Relayout {
   const Shape shape_;
   const Layout from_;
   const Layout to_;
+  const Replicas replicas_;
   std::vector<DTensor> sources_;
   std::vector<std::optional<DTensor>> results_;
 };
@@ -251,9 +252,9 @@ class HostWorker : public Contestant {
                              mesh_of(command.text("mesh"), command.text("to_devices")));
     TESSERA_ASSIGN_OR_RETURN(Layout from, Layout::parse(from_mesh, command.text("from_layout")));
     TESSERA_ASSIGN_OR_RETURN(Layout to, Layout::parse(to_mesh, command.text("to_layout")));
-    auto work =
-        std::make_shared<Relayout<T>>(Shape{command.number("rows", 0), command.number("cols", 0)},
-                                      std::move(from), std::move(to));
+    auto work = std::make_shared<Relayout<T>>(
+        Shape{command.number("rows", 0), command.number("cols", 0)}, std::move(from), std::move(to),
+        command.text("replicas") == "shared" ? Replicas::kShared : Replicas::kOwn);
     TESSERA_RETURN_IF_ERROR(work->make_sources(command.number("sets", 1)));
     operation->call = [work](int set) { return text_of(work->call(set)); };
     operation->poison = [work](int set, bool full) {

@@ -280,6 +280,20 @@ TEST(CudaClientTest, AllClientsHaveDevicesOfOneType) {
 }
 
 // Until there is NCCL, clients meet at barriers but move no bytes to each other.
+TEST(CudaClientTest, ReplicasDoNotShareMemory) {
+  const auto api = CudaDouble::create({.num_gpus = 2});
+  EXPECT_THAT(run_clients({.num_clients = 1, .devices_per_client = 2, .options = on(api)},
+                          [](Client& client) -> Status {
+                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                            return expect_error(
+                                relayout(x, Layout::parse(mesh, "[-]"), Replicas::kShared).await(),
+                                absl::StatusCode::kUnimplemented,
+                                {"replicas on GPUs do not share memory yet"});
+                          }),
+              IsOk());
+}
+
 TEST(CudaClientTest, GpusOfSeveralClientsMeetAtBarriersOnly) {
   const auto api = CudaDouble::create({.num_gpus = 4});
   EXPECT_THAT(

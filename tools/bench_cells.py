@@ -61,6 +61,7 @@ class Relayout:
     partial: bool = False
     target_order: str = ""  # of the devices: "", "reversed" or "transposed"
     trim: tuple = (0, 0)  # what the shape is short of even
+    shared: bool = False  # replicas read one copy; the peers have no such thing
 
 
 ALL, NONE, X, Y = ("x", "y"), (), ("x",), ("y",)
@@ -77,6 +78,11 @@ RELAYOUTS = [
     Relayout("partial_to_sharded", (NONE, NONE), (ALL, NONE), partial=True),
     Relayout("partial_to_replicated", (NONE, NONE), (NONE, NONE), partial=True),
     Relayout("reversed_devices", (ALL, NONE), (ALL, NONE), target_order="reversed"),
+]
+# Of these two, beside the twelve, each byte is written once instead of once a device.
+SHARED = [
+    Relayout("gather_shared", (ALL, NONE), (NONE, NONE), shared=True),
+    Relayout("partial_to_replicated_shared", (NONE, NONE), (NONE, NONE), partial=True, shared=True),
 ]
 IDENTITY = Relayout("identity", (ALL, NONE), (ALL, NONE))
 
@@ -217,6 +223,7 @@ def relayout_cell(relayout, side, element_bytes, clients, columns, devices="proc
         f"to_devices={','.join(map(str, order))} "
         f"from_layout={layout_text(relayout.source, relayout.partial)} "
         f"to_layout={layout_text(relayout.target, False)}"
+        + (" replicas=shared" if relayout.shared else "")
     )
     move = f"element={element_bytes} from={blocks_text(source)} to={blocks_text(target)}"
     peer_operations = {"scalapack": "pdgemr2d", "gloo": "alltoallv"}
@@ -243,7 +250,9 @@ def relayout_cell(relayout, side, element_bytes, clients, columns, devices="proc
     cell.region_bytes = max(map(block_elements, source + target)) * element_bytes
     if relayout.partial:  # the peers reduce the whole matrix
         cell.region_bytes = size
-    cell.written_bytes = sum(map(block_elements, target)) * element_bytes
+    cell.written_bytes = (
+        size if relayout.shared else sum(map(block_elements, target)) * element_bytes
+    )
     return cell
 
 
@@ -289,7 +298,7 @@ class Phase:
 def make_phases(quick, only, columns):
     sizes = QUICK_SIZES if quick else SIZES
     sides = [4096] if quick else [4096, 8192]
-    relayouts = RELAYOUTS[:1] if quick else RELAYOUTS
+    relayouts = RELAYOUTS[:1] if quick else RELAYOUTS + SHARED
     phases = [Phase("dispatch", 2, dispatch_cells())]
     for clients in [2, 4] if quick else [2, 4, 8]:
         some = [c for c in columns if c != "tessera_private" or clients == 4]
