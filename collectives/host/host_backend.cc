@@ -25,7 +25,11 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
     : link_(link),
       pool_(std::move(pool)),
       loans_(std::make_shared<ReplicaLoans>(
-          pool_, [&link](int client) { return !link.client_status(client).ok(); })),
+          pool_,
+          // One that has left in order may still look at its tensors.
+          [&link](int client) {
+            return !link.client_status(client).ok() && !link.has_left(client);
+          })),
       devices_(std::move(devices)),
       streams_(std::move(streams)),
       collective_timeout_(collective_timeout),

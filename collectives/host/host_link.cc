@@ -460,6 +460,11 @@ Status HostLink::client_status(int client) const {
   return peers_[client].status;
 }
 
+bool HostLink::has_left(int client) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return peers_[client].left;
+}
+
 bool HostLink::is_dead(int client) const {
   const auto* header = reinterpret_cast<const ControlHeader*>(control(client));
   return (header->life.load() & FUTEX_OWNER_DIED) != 0 || !client_status(client).ok();

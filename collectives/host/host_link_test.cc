@@ -162,6 +162,8 @@ TEST_F(HostLinkTest, AHangUpAfterGoodbyeIsALeaving) {
   links_[1].reset();
   EXPECT_THAT(losses.wait_for(1)[0].second,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has left the job")));
+  EXPECT_TRUE(links_[0]->has_left(1));
+  EXPECT_FALSE(links_[0]->has_left(0));
 }
 
 TEST_F(HostLinkTest, ALossIsHeardOnceAndByWhoeverAsksLater) {

@@ -29,7 +29,7 @@ namespace tessera::host {
 
 class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
  public:
-  // `is_lost` says whether a client is; it is called from any thread until close().
+  // `is_lost` says whether a client will read no more; it is called from any thread until close().
   ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> is_lost);
 
   // What a lender or a holder keeps as long as it reads the contents.

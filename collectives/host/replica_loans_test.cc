@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReplicaLoans: when a block goes back to the lender's pool.
+#include "collectives/host/replica_loans.h"
+
+#include <cstring>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+class ReplicaLoansTest : public ::testing::Test {
+ protected:
+  // What the lender's pool holds for its loans.
+  bool is_lent() {
+    loans_->reclaim();
+    return pool_->live_bytes() > 0;
+  }
+
+  static constexpr int64_t kBytes = 1000;  // no multiple of a cache line
+  std::set<int> lost_;
+  std::shared_ptr<ArenaPool> pool_ = ArenaPool::create();
+  std::shared_ptr<ReplicaLoans> loans_ =
+      std::make_shared<ReplicaLoans>(pool_, [this](int client) { return lost_.count(client) > 0; });
+};
+
+TEST_F(ReplicaLoansTest, ABlockComesBackWhenLenderAndHoldersHaveLetGo) {
+  constexpr int kHolders = 130;  // more than two words of bits
+  TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica lender,
+                               loans_->lend(kBytes, std::vector<int>(kHolders, 1)));
+  std::memset(lender.contents, 0xff, kBytes);
+  std::vector<ReplicaLoans::Replica> holders;
+  for (int i = 0; i < kHolders; ++i) {
+    holders.push_back(ReplicaLoans::hold(lender.contents, kBytes, i, pool_));
+  }
+  lender.owner.reset();
+  // In an order that is that of no word.
+  for (int i = 0; i < kHolders; ++i) {
+    EXPECT_TRUE(is_lent()) << i;
+    holders[i * 7 % kHolders].owner.reset();
+  }
+  EXPECT_FALSE(is_lent());
+}
+
+TEST_F(ReplicaLoansTest, TheLenderMayBeTheLastToLetGo) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica lender, loans_->lend(kBytes, {1}));
+  ReplicaLoans::hold(lender.contents, kBytes, 0, pool_).owner.reset();
+  EXPECT_TRUE(is_lent());
+  lender.owner.reset();
+  EXPECT_FALSE(is_lent());
+}
+
+TEST_F(ReplicaLoansTest, HoldersOfLostClientsArePassedOver) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica lender, loans_->lend(kBytes, {1, 2}));
+  const ReplicaLoans::Replica holder = ReplicaLoans::hold(lender.contents, kBytes, 1, pool_);
+  lender.owner.reset();
+  lost_ = {1};
+  EXPECT_TRUE(is_lent());
+  lost_ = {1, 2};
+  EXPECT_FALSE(is_lent());
+}
+
+TEST_F(ReplicaLoansTest, ABlockThatNobodyHeardOfComesBack) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica lender, loans_->lend(kBytes, {1, 2, 3}));
+  ReplicaLoans::call_off(lender, kBytes, 3);
+  lender.owner.reset();
+  EXPECT_FALSE(is_lent());
+}
+
+TEST_F(ReplicaLoansTest, APoolThatIsFullTakesItsLoansBackBeforeItGrows) {
+  pool_->set_reclaim([this] { loans_->reclaim(); });
+  uint64_t reserved = 0;
+  for (int round = 0; round < 50; ++round) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica lender, loans_->lend(1 << 20, {1}));
+    ReplicaLoans::Replica holder = ReplicaLoans::hold(lender.contents, 1 << 20, 0, pool_);
+    lender.owner.reset();
+    holder.owner.reset();
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool_->allocate(1 << 20));
+    if (round == 0) reserved = pool_->reserved_bytes();
+  }
+  EXPECT_EQ(pool_->reserved_bytes(), reserved);
+  pool_->set_reclaim(nullptr);
+}
+
+TEST_F(ReplicaLoansTest, AfterCloseBlocksGoWithTheirLender) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica early, loans_->lend(kBytes, {1}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica late, loans_->lend(kBytes, {1}));
+  early.owner.reset();
+  loans_->close();
+  EXPECT_TRUE(is_lent());
+  late.owner.reset();
+  EXPECT_FALSE(is_lent());
+}
+
+}  // namespace
+}  // namespace tessera::host
