@@ -437,7 +437,6 @@ TEST_F(BarrierLossTest, KilledWhileOthersWait) {
 
 TEST_F(BarrierLossTest, StoppedIsLostAfterThreeHeartbeats) {
   JobSpec spec = {.num_clients = 3};
-  spec.options.heartbeat_interval = absl::Milliseconds(200);
   auto* const stopped = static_cast<std::atomic<pid_t>*>(
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {

@@ -91,7 +91,6 @@ TEST(LossTest, ExitsBetweenCollectives) {
 
 TEST(LossTest, ResumedAfterStop) {
   JobSpec spec = {.num_clients = 3};
-  spec.options.heartbeat_interval = absl::Milliseconds(200);
   Shared<std::atomic<pid_t>> stopped;
   Gate resumed;
   const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {
