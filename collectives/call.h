@@ -80,8 +80,9 @@ struct CollectiveCall {
   Box out_box;
   std::vector<BoxPull> pulls;
   // kExchange and kAllReduce with Buffers: the members, ascending and this one among them, that
-  // want the same output and share one memory for it, which the first of them makes; each writes a
-  // part of it. Of an all-reduce all members. Empty: memory of its own.
+  // want the same output and share one memory for it, which the first of them makes. Their pulls
+  // together fill it, and do not overlap; of an all-reduce they are all members. Empty: memory of
+  // its own.
   std::vector<int> replicas;
 
   // What must be equal on all members beside the fields above, for people: the barrier's name, the

@@ -8,6 +8,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "base/math.h"
+#include "base/shape.h"
 #include "dtensor/runtime.h"
 
 namespace tessera {
@@ -113,6 +115,37 @@ std::vector<int> replicas_in(const PlanStep& step, absl::Span<const int> group, 
   return positions;
 }
 
+// What replica number `part` of `parts` writes of the box that they share: a slice of the first dim
+// that has enough for all, else of the longest. A scalar is written by the first.
+std::optional<Box> slice_of(Box box, int64_t part, int64_t parts) {
+  if (box.sizes.empty()) return part == 0 ? std::optional(box) : std::nullopt;
+  auto dim = std::find_if(box.sizes.begin(), box.sizes.end(),
+                          [parts](int64_t size) { return size >= parts; });
+  if (dim == box.sizes.end()) dim = std::max_element(box.sizes.begin(), box.sizes.end());
+  const int64_t begin = ceil_mul_div(part, *dim, parts);
+  box.offsets[dim - box.sizes.begin()] += begin;
+  *dim = ceil_mul_div(part + 1, *dim, parts) - begin;
+  return box;
+}
+
+// Lets the device share its output with the others of its group that want the same: of an exchange
+// each pulls a slice, an all-reduce is written by chunks anyway.
+void share_output(const PlanStep& step, absl::Span<const int> group, int device_id,
+                  DeviceStep& row) {
+  CollectiveCall& call = row.call;
+  absl::StrAppend(&call.detail, " / shared replicas");
+  call.replicas = replicas_in(step, group, device_id);
+  if (call.replicas.empty() || call.kind != OpKind::kExchange) return;
+  const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);
+  const std::optional<Box> slice = slice_of(call.out_box, own - call.replicas.begin(),
+                                            static_cast<int64_t>(call.replicas.size()));
+  std::erase_if(call.pulls, [&](BoxPull& pull) {
+    if (!slice.has_value()) return true;
+    pull.box = intersect(pull.box, *slice);
+    return pull.box.is_empty();
+  });
+}
+
 // `sharing` is null where replicas have memory of their own.
 StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step,
                               const Device& device, const SharingGroups* sharing) {
@@ -131,8 +164,7 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const 
     row.call.detail = absl::StrCat(plan.to_string(), " / ", step.to_string());
     row.call.detail_field = "layouts";
     if (sharing != nullptr && step.kind() != StepKind::kReduceScatter) {
-      row.call.replicas = replicas_in(step, group, device.id);
-      absl::StrAppend(&row.call.detail, " / shared replicas");
+      share_output(step, group, device.id, row);
     }
     return row;
   }

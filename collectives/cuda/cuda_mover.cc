@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/math.h"
 #include "device/buffer.h"
 #include "device/cuda/kernel_plan.h"
 
@@ -15,48 +14,6 @@ namespace {
 
 using host::MemberMemory;
 using Members = absl::Span<const MemberMemory>;
-
-int64_t sum_before(absl::Span<const int64_t> counts, int end) {
-  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
-}
-
-// What the member copies from each of the others, of the operations that are copies.
-struct Pull {
-  int source;
-  int64_t from;  // elements into the source's in
-  int64_t to;    // elements into the own out
-  int64_t count;
-};
-
-std::vector<Pull> pulls_of(const CollectiveCall& call, int member, Members members) {
-  const int n = static_cast<int>(members.size());
-  std::vector<Pull> pulls;
-  switch (call.kind) {
-    case OpKind::kBroadcast:
-      return {{call.root, 0, 0, call.count}};
-    case OpKind::kScatter:
-      return {{call.root, sum_before(call.counts, member), 0, call.counts[member]}};
-    case OpKind::kGather:
-      if (member != call.root) return {};
-      [[fallthrough]];
-    case OpKind::kAllGather:
-      for (int k = 0; k < n; ++k) {
-        const int source = (member + k) % n;
-        pulls.push_back({source, 0, sum_before(call.counts, source), call.counts[source]});
-      }
-      return pulls;
-    case OpKind::kAllToAll:
-      for (int k = 0; k < n; ++k) {
-        const int source = (member + k) % n;
-        const absl::Span<const int64_t> sent(members[source].counts, n);
-        pulls.push_back({source, sum_before(sent, member), sum_before(call.recv_counts, source),
-                         call.recv_counts[source]});
-      }
-      return pulls;
-    default:
-      return {};
-  }
-}
 
 // The members whose input this one reads, or whose output it writes.
 std::vector<int> partners(const CollectiveCall& call, int member, const std::vector<int>& all) {
@@ -152,16 +109,8 @@ Status CudaMover::enqueue_part(const CollectiveCall& call, int member, Members m
   switch (call.kind) {
     case OpKind::kAllReduce:
     case OpKind::kReduce:
+    case OpKind::kReduceScatter:
       return reduce_chunk(call, member, members);
-    case OpKind::kReduceScatter: {
-      const int64_t count = call.counts[member];
-      if (count == 0) return absl::OkStatus();
-      std::vector<const std::byte*> terms;
-      const int64_t offset = sum_before(call.counts, member) * size;
-      for (const MemberMemory& other : members) terms.push_back(other.in + offset);
-      return device.reduce(
-          plan_reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&out, 1), count));
-    }
     case OpKind::kReduceBoxes:
       return reduce_box(call, member, members);
     case OpKind::kExchange: {
@@ -173,36 +122,25 @@ Status CudaMover::enqueue_part(const CollectiveCall& call, int member, Members m
       return device.copy(plan);
     }
     default:
-      for (const Pull& pull : pulls_of(call, member, members)) {
-        if (pull.count == 0) continue;
-        TESSERA_RETURN_IF_ERROR(device.copy_bytes(
-            out + pull.to * size, members[pull.source].in + pull.from * size, pull.count * size));
+      for (const host::PieceCopy& piece : host::own_copies(call, member, members)) {
+        if (piece.count == 0) continue;
+        TESSERA_RETURN_IF_ERROR(device.copy_bytes(out + piece.to * size,
+                                                  members[piece.source].in + piece.from * size,
+                                                  piece.count * size));
       }
       return absl::OkStatus();
   }
 }
 
-// As on the host: the member owns a chunk, cut at 64-byte lines.
 Status CudaMover::reduce_chunk(const CollectiveCall& call, int member, Members members) {
-  const int64_t size = dtype_size(call.dtype);
-  const int64_t line = 64 / size;
-  const int64_t num_lines = (call.count + line - 1) / line;
-  const auto cut = [&](int64_t k) {
-    const int64_t lines = ceil_mul_div(k, num_lines, static_cast<int64_t>(members.size()));
-    return std::min(call.count, lines * line);
-  };
-  const int64_t first = cut(member);
-  const int64_t count = cut(member + 1) - first;
-  if (count == 0) return absl::OkStatus();
+  const host::Chunk chunk = host::own_chunk(call, member, members.size());
+  if (chunk.count == 0) return absl::OkStatus();
   std::vector<const std::byte*> terms;
-  std::vector<std::byte*> outs;
-  for (size_t k = 0; k < members.size(); ++k) {
-    terms.push_back(members[k].in + first * size);
-    if (call.kind == OpKind::kAllReduce || static_cast<int>(k) == call.root) {
-      outs.push_back(members[k].out + first * size);
-    }
+  for (const MemberMemory& other : members) {
+    terms.push_back(other.in + chunk.first * dtype_size(call.dtype));
   }
-  return devices_[member]->reduce(plan_reduce(call.dtype, call.reduction, terms, outs, count));
+  return devices_[member]->reduce(plan_reduce(
+      call.dtype, call.reduction, terms, host::chunk_outputs(call, member, members), chunk.count));
 }
 
 Status CudaMover::reduce_box(const CollectiveCall& call, int member, Members members) {

@@ -50,36 +50,30 @@ DeathWatch::~DeathWatch() {
   thread_.join();
 }
 
-void DeathWatch::look() {
-  for (size_t i = 0; i < words_.size(); ++i) {
-    if (words_[i] == nullptr) continue;
-    const uint32_t value = words_[i]->load();
-    if ((value & FUTEX_OWNER_DIED) != 0) {
-      // The kernel has woken one of the watchers only.
-      wake_all(*words_[i]);
-      on_death_(static_cast<int>(i));
-    }
-    if (value == 0 || (value & FUTEX_OWNER_DIED) != 0) words_[i] = nullptr;
-  }
-}
-
 void DeathWatch::run() {
   std::vector<futex_waitv> waits;
   const auto wait_on = [&waits](std::atomic<uint32_t>& word, uint32_t value) {
     waits.push_back({value, reinterpret_cast<uint64_t>(&word), FUTEX_32, 0});
   };
   while (stopping_.load() == 0) {
-    look();
     waits.clear();
     wait_on(stopping_, 0);
-    bool changed = false;
-    for (LifeWord* word : words_) {
-      if (word == nullptr) continue;
-      const uint32_t value = word->load();
-      changed |= value == 0 || (value & FUTEX_OWNER_DIED) != 0;
-      wait_on(*word, value);
+    for (size_t i = 0; i < words_.size(); ++i) {
+      if (words_[i] == nullptr) continue;
+      LifeWord& word = *words_[i];
+      const uint32_t value = word.load();
+      const bool is_dead = (value & FUTEX_OWNER_DIED) != 0;
+      if (value != 0 && !is_dead) {
+        wait_on(word, value);
+        continue;
+      }
+      words_[i] = nullptr;
+      if (!is_dead) continue;
+      // The kernel has woken one of the watchers only.
+      wake_all(word);
+      on_death_(static_cast<int>(i));
     }
-    if (changed) continue;
+    // A word that has changed since it was looked at ends the wait at once.
     const long woken = syscall(SYS_futex_waitv, waits.data(), waits.size(), 0, nullptr, 0);
     if (woken < 0 && errno != EAGAIN && errno != EINTR) return;
   }

@@ -56,8 +56,6 @@ class DeathWatch {
 
  private:
   void run();
-  // Drops the words that need no watching any more, after telling of the dead.
-  void look();
 
   std::vector<LifeWord*> words_;
   const std::function<void(int index)> on_death_;

@@ -160,10 +160,6 @@ Status HostGroup::run(HostOp& op) {
     }
   }
   if (rendezvous_.has_value() && !status.ok()) acknowledge(op);
-  if (!status.ok() && op.lent_.owner != nullptr) {
-    ReplicaLoans::call_off(op.lent_, op.call_.out_buffer->size_bytes(),
-                           static_cast<int>(op.call_.replicas.size()) - 1);
-  }
   retire(op);
   return status;
 }
@@ -332,21 +328,17 @@ Status HostGroup::lend_replica(HostOp& op) {
       backend_.loans_->lend(op.call_.out_buffer->size_bytes(), std::move(holders));
   if (!replica.ok()) return with_context(replica.status(), op.call_.label);
   op.call_.out = replica->contents;
-  op.lent_ = *std::move(replica);
+  op.replica_ = *std::move(replica);
   return absl::OkStatus();
 }
 
-// The memory of all replicas becomes that of the output, when it has been written.
-void HostGroup::keep_replica(HostOp& op, std::byte* contents) {
-  Buffer& out = *op.call_.out_buffer;
+// Keeps the memory that the lender has made; the lender has it already.
+void HostGroup::hold_replica(HostOp& op, std::byte* contents) {
   const std::vector<int>& replicas = op.call_.replicas;
   const auto place = std::find(replicas.begin(), replicas.end(), op.member_) - replicas.begin();
-  if (place == 0) return out.share_memory(contents, std::move(op.lent_.owner));
-  std::shared_ptr<const void> owner =
-      ReplicaLoans::hold(contents, out.size_bytes(), static_cast<int>(place) - 1,
-                         backend_.link_.keeper(contents))
-          .owner;
-  out.share_memory(contents, std::move(owner));
+  if (place == 0) return;
+  op.replica_ = ReplicaLoans::hold(contents, op.call_.out_buffer->size_bytes(),
+                                   static_cast<int>(place) - 1, backend_.link_.keeper(contents));
 }
 
 Status HostGroup::local_error(HostOp& op) {
@@ -459,14 +451,13 @@ Status HostGroup::meet_and_move(HostOp& op) {
   if (op.inlined_) return meet_inlined(op, meeting);
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
-  std::byte* contents = nullptr;  // of all replicas
   if (status.ok()) {
     const StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
     if (!memory.ok()) {
       status = rendezvous_->settle(op.seq_, VerdictKind::kError, From::kRunning, memory.status());
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
-      contents = (*memory)[op.member_].out;
+      if (!call.replicas.empty()) hold_replica(op, (*memory)[op.member_].out);
       const Status moved = move(op, *memory);
       const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
       if (!moved.ok() && !found_by_all) own_error = moved;
@@ -489,7 +480,9 @@ Status HostGroup::meet_and_move(HostOp& op) {
   }
   if (is_on_device(op)) own_error.Update(mover_->leave(op.seq_, op.member_));
   TESSERA_RETURN_IF_ERROR(own_error);
-  if (!call.replicas.empty()) keep_replica(op, contents);
+  if (!call.replicas.empty()) {
+    call.out_buffer->share_memory(op.replica_.contents, std::move(op.replica_.owner));
+  }
   if (op.out_copy_.data() != nullptr) {
     std::memcpy(call.out, op.out_copy_.data(), call.out_count * dtype_size(call.dtype));
   }

@@ -66,7 +66,7 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   ArenaPool::Block in_copy_;
   ArenaPool::Block out_copy_;
   ArenaPool::Block counts_copy_;
-  ReplicaLoans::Replica lent_;  // of the lender, until the output has it
+  ReplicaLoans::Replica replica_;  // until the output has it
 };
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
@@ -125,7 +125,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Where the memory of the call's Buffers is; waits for the input.
   Status find_memory(HostOp& op);
   Status lend_replica(HostOp& op);
-  void keep_replica(HostOp& op, std::byte* contents);
+  void hold_replica(HostOp& op, std::byte* contents);
   // The two ends of a message, of the group {sender, receiver}.
   Work enqueue_send(CollectiveCall call);
   Work enqueue_recv(CollectiveCall call);

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -16,9 +14,6 @@ namespace {
 
 using Members = absl::Span<const MemberMemory>;
 
-// Members of a group whose lists need no memory from the heap.
-constexpr size_t kInlineMembers = 16;
-
 int64_t sum_before(absl::Span<const int64_t> counts, int end) {
   return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
 }
@@ -28,55 +23,23 @@ Stores stores_for(const CollectiveCall& call, Members members) {
   return choose_stores(bytes_written(call, members), last_level_cache_bytes());
 }
 
-// Reduces elements [first, first + count) of all ins into the same place of `outs`.
-void reduce_range(const CollectiveCall& call, Members members, int64_t first, int64_t count,
-                  absl::Span<std::byte* const> outs) {
-  const int64_t offset = first * dtype_size(call.dtype);
+void reduce_own_chunk(const CollectiveCall& call, int position, Members members) {
+  const Chunk chunk = own_chunk(call, position, members.size());
+  const Outputs outs = chunk_outputs(call, position, members);
+  if (chunk.count == 0 || outs.empty()) return;
+  const int64_t offset = chunk.first * dtype_size(call.dtype);
   absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (const MemberMemory& member : members) terms.push_back(member.in + offset);
-  reduce(call.dtype, call.reduction, terms, outs, count, stores_for(call, members));
+  reduce(call.dtype, call.reduction, terms, outs, chunk.count, stores_for(call, members));
 }
 
-// Member k of P owns a chunk of about count / P elements, cut at 64-byte lines: it adds the terms
-// of its chunk and writes the result to every output that wants it.
-void reduce_own_chunk(const CollectiveCall& call, int position, Members members) {
+void copy_pieces(const CollectiveCall& call, int position, Members members) {
   const int64_t size = dtype_size(call.dtype);
-  const int64_t line = 64 / size;
-  const int64_t num_lines = (call.count + line - 1) / line;
-  const auto cut = [&](int64_t k) {
-    return std::min(call.count,
-                    ceil_mul_div(k, num_lines, static_cast<int64_t>(members.size())) * line);
-  };
-  const int64_t first = cut(position);
-  const int64_t count = cut(position + 1) - first;
-  if (count == 0) return;
-  absl::InlinedVector<std::byte*, kInlineMembers> outs;
-  if (!call.replicas.empty()) outs.push_back(members[position].out + first * size);
-  for (size_t k = 0; call.replicas.empty() && k < members.size(); ++k) {
-    if (call.kind == OpKind::kAllReduce || static_cast<int>(k) == call.root) {
-      outs.push_back(members[k].out + first * size);
-    }
-  }
-  reduce_range(call, members, first, count, outs);
-}
-
-void all_gather(const CollectiveCall& call, int position, Members members) {
-  const int64_t size = dtype_size(call.dtype);
-  const int n = static_cast<int>(members.size());
   const Stores stores = stores_for(call, members);
-  // Each member starts at itself, so that not all read the same input at the same time.
-  for (int k = 0; k < n; ++k) {
-    const int source = (position + k) % n;
-    copy_bytes(members[position].out + sum_before(call.counts, source) * size, members[source].in,
-               call.counts[source] * size, stores);
+  for (const PieceCopy& piece : own_copies(call, position, members)) {
+    copy_bytes(members[position].out + piece.to * size,
+               members[piece.source].in + piece.from * size, piece.count * size, stores);
   }
-}
-
-void reduce_scatter(const CollectiveCall& call, int position, Members members) {
-  const int64_t count = call.counts[position];
-  if (count == 0) return;
-  reduce_range(call, members, sum_before(call.counts, position), count,
-               absl::MakeConstSpan(&members[position].out, 1));
 }
 
 Status check_counts(const CollectiveCall& call, Members members) {
@@ -96,21 +59,6 @@ Status check_counts(const CollectiveCall& call, Members members) {
   return absl::OkStatus();
 }
 
-Status all_to_all(const CollectiveCall& call, int position, Members members) {
-  TESSERA_RETURN_IF_ERROR(check_counts(call, members));
-  const int64_t size = dtype_size(call.dtype);
-  const int n = static_cast<int>(members.size());
-  const Stores stores = stores_for(call, members);
-  for (int k = 0; k < n; ++k) {
-    const int source = (position + k) % n;
-    const absl::Span<const int64_t> sent(members[source].counts, n);
-    copy_bytes(members[position].out + sum_before(call.recv_counts, source) * size,
-               members[source].in + sum_before(sent, position) * size,
-               call.recv_counts[source] * size, stores);
-  }
-  return absl::OkStatus();
-}
-
 // What the caller says of a source must fit what the source itself published.
 Status check_source(const CollectiveCall& call, const BoxPull& pull, Members members) {
   const int64_t held = members[pull.source].in_count;
@@ -119,26 +67,6 @@ Status check_source(const CollectiveCall& call, const BoxPull& pull, Members mem
       absl::StrCat(call.label, ": member ", pull.source, " holds ", held,
                    " elements, and the pull says it holds ", pull.source_box.to_string(),
                    "; give the box that the member passed as its own"));
-}
-
-// What a member writes of the output that it shares with its replicas: a slice of the first dim
-// that has enough for all, else of the longest. A scalar is written by the first.
-std::optional<Box> own_slice(const CollectiveCall& call, int position) {
-  Box slice = call.out_box;
-  const auto own = std::find(call.replicas.begin(), call.replicas.end(), position);
-  if (own == call.replicas.end()) return slice;
-  if (slice.sizes.empty() && own != call.replicas.begin()) return std::nullopt;
-  if (slice.sizes.empty()) return slice;
-  const int64_t parts = static_cast<int64_t>(call.replicas.size());
-  const int64_t part = own - call.replicas.begin();
-  auto dim = std::find_if(slice.sizes.begin(), slice.sizes.end(),
-                          [parts](int64_t size) { return size >= parts; });
-  if (dim == slice.sizes.end()) dim = std::max_element(slice.sizes.begin(), slice.sizes.end());
-  const int64_t begin = ceil_mul_div(part, *dim, parts);
-  const int64_t end = ceil_mul_div(part + 1, *dim, parts);
-  slice.offsets[dim - slice.sizes.begin()] += begin;
-  *dim = end - begin;
-  return slice;
 }
 
 Status check_sources(const CollectiveCall& call, Members members) {
@@ -152,17 +80,8 @@ Status pull_boxes(const CollectiveCall& call, int position, Members members) {
   TESSERA_RETURN_IF_ERROR(check_sources(call, members));
   const BoxView out = {members[position].out, call.out_box};
   absl::InlinedVector<BoxCopy, kInlineMembers> copies;
-  std::vector<Box> parts;  // of the pulls, where this member writes a slice
-  parts.reserve(call.pulls.size());
-  const std::optional<Box> slice = own_slice(call, position);
   for (const BoxPull& pull : call.pulls) {
-    const Box* box = &pull.box;
-    if (!call.replicas.empty()) {
-      if (!slice.has_value()) break;
-      box = &parts.emplace_back(intersect(pull.box, *slice));
-      if (box->is_empty()) continue;
-    }
-    copies.push_back({*box, {members[pull.source].in, pull.source_box}});
+    copies.push_back({pull.box, {members[pull.source].in, pull.source_box}});
   }
   copy_boxes(copies, out, dtype_size(call.dtype), stores_for(call, members));
   return absl::OkStatus();
@@ -180,45 +99,84 @@ Status reduce_own_box(const CollectiveCall& call, int position, Members members)
   return absl::OkStatus();
 }
 
-void gather(const CollectiveCall& call, int position, Members members) {
-  if (position == call.root) all_gather(call, position, members);
-}
-
 }  // namespace
 
+Chunk own_chunk(const CollectiveCall& call, int position, size_t num_members) {
+  if (call.kind == OpKind::kReduceScatter) {
+    return {sum_before(call.counts, position), call.counts[position]};
+  }
+  if (call.kind == OpKind::kBarrier) return {0, call.count};
+  const int64_t line = 64 / dtype_size(call.dtype);
+  const int64_t num_lines = (call.count + line - 1) / line;
+  const auto cut = [&](int64_t k) {
+    const int64_t lines = ceil_mul_div(k, num_lines, static_cast<int64_t>(num_members));
+    return std::min(call.count, lines * line);
+  };
+  return {cut(position), cut(position + 1) - cut(position)};
+}
+
+Outputs chunk_outputs(const CollectiveCall& call, int position, Members members) {
+  const bool is_own = call.kind == OpKind::kReduceScatter || call.kind == OpKind::kBarrier;
+  const int64_t offset =
+      is_own ? 0 : own_chunk(call, position, members.size()).first * dtype_size(call.dtype);
+  std::byte* const own = members[position].out;
+  if (own == nullptr && is_own) return {};
+  if (is_own || !call.replicas.empty()) return {own + offset};
+  if (call.kind == OpKind::kReduce) return {members[call.root].out + offset};
+  Outputs outs;
+  for (const MemberMemory& member : members) outs.push_back(member.out + offset);
+  return outs;
+}
+
+PieceCopies own_copies(const CollectiveCall& call, int position, Members members) {
+  const int n = static_cast<int>(members.size());
+  PieceCopies pieces;
+  switch (call.kind) {
+    case OpKind::kBroadcast:
+      return {{call.root, 0, 0, call.count}};
+    case OpKind::kSendRecv:
+      return {{0, 0, 0, call.count}};
+    case OpKind::kScatter:
+      return {{call.root, sum_before(call.counts, position), 0, call.counts[position]}};
+    case OpKind::kGather:
+      if (position != call.root) return {};
+      [[fallthrough]];
+    case OpKind::kAllGather:
+      for (int k = 0; k < n; ++k) {
+        const int source = (position + k) % n;
+        pieces.push_back({source, 0, sum_before(call.counts, source), call.counts[source]});
+      }
+      return pieces;
+    case OpKind::kAllToAll:
+      for (int k = 0; k < n; ++k) {
+        const int source = (position + k) % n;
+        const absl::Span<const int64_t> sent(members[source].counts, n);
+        pieces.push_back({source, sum_before(sent, position), sum_before(call.recv_counts, source),
+                          call.recv_counts[source]});
+      }
+      return pieces;
+    default:
+      return {};
+  }
+}
+
 Status move_bytes(const CollectiveCall& call, int position, Members members) {
-  const int64_t size = dtype_size(call.dtype);
-  const MemberMemory& own = members[position];
   switch (call.kind) {
     case OpKind::kAllReduce:
     case OpKind::kReduce:
+    case OpKind::kReduceScatter:
+    case OpKind::kBarrier:
       reduce_own_chunk(call, position, members);
       break;
-    case OpKind::kBroadcast:
-      copy_bytes(own.out, members[call.root].in, call.count * size, stores_for(call, members));
-      break;
-    case OpKind::kAllGather:
-      all_gather(call, position, members);
-      break;
-    case OpKind::kReduceScatter:
-      reduce_scatter(call, position, members);
-      break;
     case OpKind::kAllToAll:
-      return all_to_all(call, position, members);
+      TESSERA_RETURN_IF_ERROR(check_counts(call, members));
+      [[fallthrough]];
+    case OpKind::kBroadcast:
+    case OpKind::kAllGather:
     case OpKind::kGather:
-      gather(call, position, members);
-      break;
     case OpKind::kScatter:
-      copy_bytes(own.out, members[call.root].in + sum_before(call.counts, position) * size,
-                 call.counts[position] * size, stores_for(call, members));
-      break;
     case OpKind::kSendRecv:
-      copy_bytes(own.out, members[0].in, call.count * size, stores_for(call, members));
-      break;
-    case OpKind::kBarrier:
-      if (own.out != nullptr) {
-        reduce_range(call, members, 0, call.count, absl::MakeConstSpan(&own.out, 1));
-      }
+      copy_pieces(call, position, members);
       break;
     case OpKind::kExchange:
       return pull_boxes(call, position, members);
@@ -264,7 +222,6 @@ int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory>
       break;
     case OpKind::kExchange:
       for (const BoxPull& pull : call.pulls) elements += n * pull.box.num_elements();
-      if (!call.replicas.empty()) elements /= static_cast<int64_t>(call.replicas.size());
       break;
     case OpKind::kReduceBoxes:
       elements = n * call.out_box.num_elements();

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/call.h"
@@ -26,6 +27,36 @@ struct MemberMemory {
 // byte moves and in the same words for every member, where counts of an all_to_all do not match;
 // for this member alone, where a pull does not fit what its source holds.
 Status move_bytes(const CollectiveCall& call, int position, absl::Span<const MemberMemory> members);
+
+// What a part is, for who moves the bytes by other means. Counts are elements.
+//
+// Of a reduction without boxes: the chunk of all inputs that the member adds. An all_reduce's or a
+// reduce's is about 1 / P of the whole, cut at 64-byte lines.
+struct Chunk {
+  int64_t first;
+  int64_t count;
+};
+Chunk own_chunk(const CollectiveCall& call, int position, size_t num_members);
+
+// Members of a group whose lists need no memory from the heap.
+inline constexpr size_t kInlineMembers = 16;
+// Where the sum of the chunk is written: to the same place of every output that wants it; a
+// reduce_scatter's is the member's own output. Empty: nowhere.
+using Outputs = absl::InlinedVector<std::byte*, kInlineMembers>;
+Outputs chunk_outputs(const CollectiveCall& call, int position,
+                      absl::Span<const MemberMemory> members);
+
+// Of broadcast, gather, scatter, all_gather, all_to_all and messages: what the member copies to its
+// own output. It begins with itself, so that not all read the same input at the same time.
+struct PieceCopy {
+  int source;
+  int64_t from;
+  int64_t to;
+  int64_t count;
+};
+using PieceCopies = absl::InlinedVector<PieceCopy, kInlineMembers>;
+PieceCopies own_copies(const CollectiveCall& call, int position,
+                       absl::Span<const MemberMemory> members);
 
 // The errors of move_bytes(), for who moves the bytes by other means.
 Status check_part(const CollectiveCall& call, absl::Span<const MemberMemory> members);

@@ -35,9 +35,6 @@ StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
   for (int i = 0; i < num_words * kBitsInWord; i += kBitsInWord) {
     word_of(contents, size_bytes, i).store(0, std::memory_order_relaxed);
   }
-  for (int i = 0; i < num_holders; ++i) {
-    word_of(contents, size_bytes, i).fetch_or(bit_of(i), std::memory_order_release);
-  }
   loan->size_bytes = size_bytes;
   loan->holder_clients = std::move(holder_clients);
   const auto let_go = [self = shared_from_this()](Loan* released) {
@@ -48,14 +45,9 @@ StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
   return Replica{contents, std::shared_ptr<Loan>(loan.release(), let_go)};
 }
 
-void ReplicaLoans::call_off(const Replica& replica, int64_t size_bytes, int num_holders) {
-  for (int i = 0; i < num_holders; ++i) {
-    word_of(replica.contents, size_bytes, i).fetch_and(~bit_of(i), std::memory_order_acq_rel);
-  }
-}
-
 ReplicaLoans::Replica ReplicaLoans::hold(std::byte* contents, int64_t size_bytes, int holder,
                                          std::shared_ptr<const void> memory) {
+  word_of(contents, size_bytes, holder).fetch_or(bit_of(holder), std::memory_order_relaxed);
   const auto let_go = [size_bytes, holder, memory = std::move(memory)](std::byte* contents) {
     word_of(contents, size_bytes, holder).fetch_and(~bit_of(holder), std::memory_order_acq_rel);
   };

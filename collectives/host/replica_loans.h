@@ -6,9 +6,11 @@
 //
 // One member of a set of replicas, the lender, makes the block; the others are its holders. Once
 // the contents are written, by all of them together, nobody writes them any more. Invariants:
-//   1. a holder's bit is set before the holder hears of the block, and cleared when it lets go; the
-//      bit of a holder whose client is lost counts as cleared;
-//   2. the block goes back to the lender's pool after the lender has let go and all bits are clear;
+//   1. a holder sets its bit before it counts itself out of the operation that fills the block, and
+//      clears it when it lets go; the bit of a holder whose client is lost counts as clear;
+//   2. the lender lets go after that operation has ended, so that no bit comes later; the block
+//   goes
+//      back to its pool when all are clear;
 //   3. a holder keeps its own mapping of the contents, which outlives the lender's process.
 //
 // Thread-safe.
@@ -40,8 +42,6 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
   // A block for contents of `size_bytes`, lent to one holder of each of these clients.
   // ResourceExhausted where the pool has no memory.
   StatusOr<Replica> lend(int64_t size_bytes, std::vector<int> holder_clients);
-  // Of a block that none of its holders has heard of, nor will: an operation failed.
-  static void call_off(const Replica& replica, int64_t size_bytes, int num_holders);
   // The replica of holder number `holder`; `memory` keeps the contents mapped.
   static Replica hold(std::byte* contents, int64_t size_bytes, int holder,
                       std::shared_ptr<const void> memory);
