@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -24,8 +23,14 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/conformance.h"
+#include "tests/support/scalars.h"
 
 namespace tessera::conformance {
+
+using testing::for_each_index;
+using testing::is_nan;
+using testing::reduce_scalars;
+using testing::same;
 
 // Memory for n elements of any dtype: std::vector<bool> has no span.
 template <class T>
@@ -50,22 +55,6 @@ class Values {
   int64_t size_;
   std::shared_ptr<T[]> data_;  // copies share: a case never changes a table's values
 };
-
-// Not a number, for the types that have one.
-template <class T>
-bool is_nan(T value) {
-  if constexpr (std::is_integral_v<T>) {
-    return false;
-  } else {
-    return std::isnan(static_cast<double>(value));
-  }
-}
-
-// Equal bits, or both NaN: which NaN an operation makes is the processor's business.
-template <class T>
-bool same(T a, T b) {
-  return std::memcmp(&a, &b, sizeof(T)) == 0 || (is_nan(a) && is_nan(b));
-}
 
 template <class T>
 std::string show(T value) {
@@ -138,38 +127,6 @@ Values<T> values_of(uint64_t seed, int member, int64_t n) {
   return result;
 }
 
-// The reduction of scalars in ascending order, as design.md section 7 has it.
-template <class T>
-T reduce_scalars(ReduceOp op, const std::vector<T>& terms) {
-  if (terms.size() == 1) return terms[0];
-  if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
-    T best = terms[0];
-    for (const T term : terms) {
-      if (is_nan(term)) continue;
-      if (is_nan(best) || (op == ReduceOp::kMin ? term < best : best < term)) best = term;
-    }
-    return best;
-  }
-  if constexpr (std::is_integral_v<T>) {
-    // All arithmetic is modulo 2^64, so what is left of it modulo 2^bits is right.
-    uint64_t total = op == ReduceOp::kProd ? 1 : 0;
-    for (const T term : terms) {
-      const auto wide = static_cast<uint64_t>(static_cast<int64_t>(term));
-      total = op == ReduceOp::kProd ? total * wide : total + wide;
-    }
-    return static_cast<T>(total);
-  } else {
-    using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
-    volatile Wide total = static_cast<Wide>(terms[0]);
-    for (size_t k = 1; k < terms.size(); ++k) {
-      const auto term = static_cast<Wide>(terms[k]);
-      total = op == ReduceOp::kProd ? total * term : total + term;
-    }
-    if (op == ReduceOp::kAvg) total = total / static_cast<Wide>(terms.size());
-    return static_cast<T>(static_cast<Wide>(total));
-  }
-}
-
 // Element i of the reduction of what value_of() gives to members 0 to P-1.
 template <class T>
 T reduced_value(ReduceOp op, uint64_t seed, int num_members, int64_t i) {
@@ -186,19 +143,6 @@ inline int64_t before(const std::vector<int64_t>& counts, int position) {
 }
 inline int64_t total(const std::vector<int64_t>& counts) {
   return before(counts, static_cast<int>(counts.size()));
-}
-
-// Calls fn(index) for every index of `box`, row-major.
-template <class Fn>
-void for_each_index(const Box& box, Fn fn) {
-  std::vector<int64_t> index = box.offsets;
-  for (int64_t left = box.num_elements(); left > 0; --left) {
-    fn(index);
-    for (int dim = static_cast<int>(index.size()) - 1; dim >= 0; --dim) {
-      if (++index[dim] < box.offsets[dim] + box.sizes[dim]) break;
-      index[dim] = box.offsets[dim];
-    }
-  }
 }
 
 // `shape` cut into n uneven parts along `dim`; later parts may be empty.

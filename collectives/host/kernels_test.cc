@@ -18,21 +18,25 @@
 #include "Eigen/Core"
 #include "collectives/host/kernels_simd.h"
 #include "gtest/gtest.h"
+#include "tests/support/scalars.h"
 
 namespace tessera::host {
 namespace {
 
+using testing::for_each_index;
+using testing::place_in;
+
 // Everything below runs once for each instruction set.
-class KernelsTest : public testing::TestWithParam<int64_t> {
+class KernelsTest : public ::testing::TestWithParam<int64_t> {
  protected:
   KernelsTest() { use_instruction_set(GetParam()); }
   ~KernelsTest() override { use_instruction_set(0); }
 };
 
-std::string name_of(const testing::TestParamInfo<int64_t>& info) {
+std::string name_of(const ::testing::TestParamInfo<int64_t>& info) {
   return std::string(instruction_set_name(info.param));
 }
-INSTANTIATE_TEST_SUITE_P(All, KernelsTest, testing::ValuesIn(instruction_sets()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, KernelsTest, ::testing::ValuesIn(instruction_sets()), name_of);
 
 // All boxes inside [0, limit) of each dim, empty ones included.
 std::vector<Box> boxes_within(const Box& outer) {
@@ -54,26 +58,6 @@ std::vector<Box> boxes_within(const Box& outer) {
   return result;
 }
 
-template <class Fn>
-void for_each_index(const Box& box, Fn fn) {
-  std::vector<int64_t> index = box.offsets;
-  for (int64_t left = box.num_elements(); left > 0; --left) {
-    fn(index);
-    for (int dim = static_cast<int>(index.size()) - 1; dim >= 0; --dim) {
-      if (++index[dim] < box.offsets[dim] + box.sizes[dim]) break;
-      index[dim] = box.offsets[dim];
-    }
-  }
-}
-
-int64_t place_of(const Box& container, const std::vector<int64_t>& index) {
-  int64_t place = 0;
-  for (size_t dim = 0; dim < index.size(); ++dim) {
-    place = place * container.sizes[dim] + index[dim] - container.offsets[dim];
-  }
-  return place;
-}
-
 const std::byte* bytes(const std::vector<int32_t>& v) {
   return reinterpret_cast<const std::byte*>(v.data());
 }
@@ -85,8 +69,8 @@ void check_box(const Box& box, const Box& from, const Box& to) {
   std::iota(source.begin(), source.end(), 1);
   std::vector<int32_t> want(to.num_elements(), -1), want_sum = want;
   for_each_index(box, [&](const std::vector<int64_t>& index) {
-    want[place_of(to, index)] = source[place_of(from, index)];
-    want_sum[place_of(to, index)] = 3 * source[place_of(from, index)];
+    want[place_in(to, index)] = source[place_in(from, index)];
+    want_sum[place_in(to, index)] = 3 * source[place_in(from, index)];
   });
   std::vector<int32_t> copied(to.num_elements(), -1), summed = copied;
   copy_box(box, {bytes(source), from}, {bytes(copied), to}, 4);
@@ -167,8 +151,8 @@ TEST_P(KernelsTest, RandomBoxesAreCopiedElementByElement) {
     Bytes copied = random_bytes(random, shift + to.num_elements() * element);
     Bytes want = copied;
     for_each_index(box, [&](const std::vector<int64_t>& index) {
-      std::memcpy(want.data() + shift + place_of(to, index) * element,
-                  source.data() + shift + place_of(from, index) * element, element);
+      std::memcpy(want.data() + shift + place_in(to, index) * element,
+                  source.data() + shift + place_in(from, index) * element, element);
     });
     const Stores stores = random() % 2 == 0 ? Stores::kCached : Stores::kStreaming;
     copy_box(box, {source.data() + shift, from}, {copied.data() + shift, to}, element, stores);
@@ -351,10 +335,10 @@ void check_reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& terms, con
     reduce(dtype, op, term_pointers, out_pointers, count, alignment.stores);
   }
   const auto place = [&] {
-    return testing::Message() << dtype_name(dtype) << " " << reduce_op_name(op) << " of "
-                              << terms.size() << " terms, " << count << " elements, terms at "
-                              << alignment.terms << ", outs at " << alignment.outs[0] << " and "
-                              << alignment.outs[1];
+    return ::testing::Message() << dtype_name(dtype) << " " << reduce_op_name(op) << " of "
+                                << terms.size() << " terms, " << count << " elements, terms at "
+                                << alignment.terms << ", outs at " << alignment.outs[0] << " and "
+                                << alignment.outs[1];
   };
   for (int j = 0; j < 2; ++j) {
     std::copy_n(want.begin(), num_bytes, wants[j].at(alignment.outs[j]));
@@ -384,7 +368,7 @@ void check_lengths(DType dtype, ReduceOp op, int num_terms, const std::vector<in
   for (const int64_t length : lengths) {
     for (const Alignment& alignment : alignments) {
       check_reduce(dtype, op, terms, want, length, alignment);
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }
@@ -427,7 +411,7 @@ void check_all_halves(DType dtype) {
          {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
       const std::vector<Bytes> terms = {all, second};
       check_reduce(dtype, op, terms, oracle<T>(op, terms, kAll), kAll, kAlignments[0]);
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }

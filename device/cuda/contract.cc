@@ -18,9 +18,16 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "device/cuda/kernel_plan.h"
+#include "tests/support/scalars.h"
 
 namespace tessera::cuda {
 namespace {
+
+using testing::for_each_index;
+using testing::is_nan;
+using testing::place_in;
+using testing::reduce_scalars;
+using testing::same;
 
 Status expect(bool condition, absl::string_view what) {
   return condition ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
@@ -231,51 +238,6 @@ T at(const std::vector<std::byte>& bytes, int64_t i) {
 }
 
 template <class T>
-bool is_nan(T value) {
-  if constexpr (std::is_integral_v<T>) {
-    return false;
-  } else {
-    return std::isnan(static_cast<double>(value));
-  }
-}
-
-// Equal bits, or both NaN.
-template <class T>
-bool same(T a, T b) {
-  return std::memcmp(&a, &b, sizeof(T)) == 0 || (is_nan(a) && is_nan(b));
-}
-
-template <class T>
-T reduce_scalars(ReduceOp op, const std::vector<T>& terms) {
-  if (terms.size() == 1) return terms[0];
-  if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
-    T best = terms[0];
-    for (const T term : terms) {
-      if (is_nan(term)) continue;
-      if (is_nan(best) || (op == ReduceOp::kMin ? term < best : best < term)) best = term;
-    }
-    return best;
-  }
-  if constexpr (std::is_integral_v<T>) {
-    uint64_t total = op == ReduceOp::kProd ? 1 : 0;
-    for (const T term : terms) {
-      const auto wide = static_cast<uint64_t>(static_cast<int64_t>(term));
-      total = op == ReduceOp::kProd ? total * wide : total + wide;
-    }
-    return static_cast<T>(total);
-  } else {
-    using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
-    volatile Wide total = static_cast<Wide>(terms[0]);
-    for (size_t k = 1; k < terms.size(); ++k) {
-      const auto term = static_cast<Wide>(terms[k]);
-      total = op == ReduceOp::kProd ? total * term : total + term;
-    }
-    if (op == ReduceOp::kAvg) total = total / static_cast<Wide>(terms.size());
-    return static_cast<T>(static_cast<Wide>(total));
-  }
-}
-
-template <class T>
 Status check_reduce(Api& api, ReduceOp op, int num_terms, int64_t count, int64_t skew) {
   TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
   const auto size = static_cast<int64_t>(sizeof(T));
@@ -324,27 +286,6 @@ Status reduces_every_dtype(Api& api) {
     }
   }
   return check_reduce<float>(api, ReduceOp::kSum, kMaxTerms, 33, 0);
-}
-
-// The element of a dense buffer of `box` at a global index.
-int64_t place_in(const Box& box, const std::vector<int64_t>& index) {
-  int64_t place = 0;
-  for (size_t d = 0; d < index.size(); ++d) {
-    place = place * box.sizes[d] + index[d] - box.offsets[d];
-  }
-  return place;
-}
-
-template <class Fn>
-void for_each_index(const Box& box, Fn fn) {
-  std::vector<int64_t> index = box.offsets;
-  for (int64_t left = box.num_elements(); left > 0; --left) {
-    fn(index);
-    for (size_t dim = index.size(); dim-- > 0;) {
-      if (++index[dim] < box.offsets[dim] + box.sizes[dim]) break;
-      index[dim] = box.offsets[dim];
-    }
-  }
 }
 
 // A random box within `outer`, at least one element a dim.
