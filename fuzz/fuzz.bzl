@@ -3,7 +3,7 @@
 def fuzz_test(name, srcs, deps, runs = 20000):
     """A test of a fuzz target on corpus/NAME without its "_fuzz".
 
-    With --config=fuzz libFuzzer makes `runs` inputs from the corpus, by a fixed seed; otherwise the
+    With --config=asan libFuzzer makes `runs` inputs from the corpus, by a fixed seed; otherwise the
     inputs of the corpus run once each (fuzz.h).
 
     Args:
@@ -25,7 +25,8 @@ def fuzz_test(name, srcs, deps, runs = 20000):
             "fuzz/" + corpus,
         ],
         data = native.glob([corpus + "/*"]),
-        tags = ["fuzz"],
+        # libFuzzer is a part of the executable, and calls what it exports.
+        linkstatic = True,
         deps = deps + [":fuzz"] + select({
             ":libfuzzer": [":libfuzzer_setup"],
             "//conditions:default": [":replay_main"],

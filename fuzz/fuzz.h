@@ -2,11 +2,10 @@
 //
 // What the fuzzers share: how a target reads its bytes, and how it fails.
 //
-// Each target is one LLVMFuzzerTestOneInput. It is built in two ways (fuzz/BUILD):
-//   --config=fuzz   with libFuzzer, ASan and UBSan: a bounded number of new inputs, from the
-//   corpus; otherwise       with replay_main.cc, any compiler: the inputs of the corpus, once each,
-//   so that
-//                   whatever a fuzzer found once stays found.
+// Each target is one LLVMFuzzerTestOneInput. It is built in two ways (fuzz/BUILD). With
+// --config=asan it is with libFuzzer, ASan and UBSan: a bounded number of new inputs, from the
+// corpus. Otherwise with replay_main.cc and any compiler: the inputs of the corpus, once each, so
+// that whatever a fuzzer found once stays found.
 #ifndef TESSERA_FUZZ_FUZZ_H_
 #define TESSERA_FUZZ_FUZZ_H_
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/status_channel.h"
 #include "tests/support/matchers.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 

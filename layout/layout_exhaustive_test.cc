@@ -24,23 +24,19 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSlow = true;
-#else
-constexpr bool kIsSlow = false;
-#endif
+using testing::kSanitized;
 
-// Instrumented code looks for undefined behaviour, the plain build for wrong boxes: the former
-// takes fewer meshes, and fewer sizes for rank 3.
-constexpr int kMaxDevices = kIsSlow ? 4 : 8;
+// Fewer meshes, and fewer sizes for rank 3.
+constexpr int kMaxDevices = kSanitized ? 4 : 8;
 constexpr int kMaxSize = 9;
 
 std::vector<int> dim_sizes(int rank) {
-  if (kIsSlow && rank == 3) return {0, 1, 3, 8};
+  if (kSanitized && rank == 3) return {0, 1, 3, 8};
   return {0, 1, 2, 3, 4, 5, 6, 7, 8, kMaxSize};
 }
 
@@ -344,7 +340,7 @@ TEST_P(LayoutExhaustiveTest, EveryElementOfEveryBoxIsWhereTheOracleDealsIt) {
   }
   // The loops did run, over all there is.
   EXPECT_EQ(checked, expected_checked);
-  EXPECT_GT(num_layouts, power(kIsSlow ? 5 : 10, rank));
+  EXPECT_GT(num_layouts, power(kSanitized ? 5 : 10, rank));
   RecordProperty("layouts", std::to_string(num_layouts));
   RecordProperty("elements", std::to_string(checked));
 }
@@ -386,7 +382,7 @@ TEST_P(LayoutExhaustiveTest, EveryLayoutHasOneNormalFormThatParsesBack) {
       }
     }
   }
-  EXPECT_GT(checked, power(kIsSlow ? 8 : 20, rank));
+  EXPECT_GT(checked, power(kSanitized ? 8 : 20, rank));
 }
 INSTANTIATE_TEST_SUITE_P(Rank, LayoutExhaustiveTest, ::testing::Values(0, 1, 2, 3));
 
@@ -398,7 +394,7 @@ TEST(LayoutEquivalentTest, AgreesWithTheOracleOnEveryPairAcrossMeshes) {
     bool is_partial;
   };
   constexpr int kRank = 2;
-  const int max_devices = kIsSlow ? 3 : 4;
+  const int max_devices = kSanitized ? 3 : 4;
   std::vector<Candidate> candidates;
   for (const OracleMesh& oracle_mesh : all_meshes(max_devices)) {
     const int n = oracle_mesh.num_devices();

@@ -12,19 +12,14 @@
 #include "relayout/random_relayouts.h"
 #include "relayout/small_relayouts.h"
 #include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera::testing {
 namespace {
 
-// A tenth of the sample under AddressSanitizer, which makes each relayout ten times as slow. The
-// strides are primes, so that no sample falls in step with the number of layouts.
-#ifdef __SANITIZE_ADDRESS__
-constexpr int64_t kStride = 20011;
-constexpr int kRandomPlans = 2000;
-#else
-constexpr int64_t kStride = 2003;
-constexpr int kRandomPlans = 20000;
-#endif
+// Primes, so that no sample falls in step with the number of layouts.
+constexpr int64_t kStride = testing::kSanitized ? 20011 : 2003;
+constexpr int kRandomPlans = testing::kSanitized ? 2000 : 20000;
 
 TEST(SmallRelayoutsTest, MeshesAndLayoutsAreAllThere) {
   // Ordered triples, pairs and single sizes with a product of at most 8.

@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "dtensor/client.h"
 #include "dtensor/local_map.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/gate.h"

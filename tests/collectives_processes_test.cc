@@ -12,6 +12,7 @@
 #include "tests/support/clients.h"
 #include "tests/support/matchers.h"
 #include "tests/support/members.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera::testing {
 namespace {
@@ -33,13 +34,8 @@ TEST_P(CollectivesTest, HoldBetweenProcesses) {
 }
 
 std::vector<Case> cases() {
-#if defined(__SANITIZE_THREAD__)
-  // Starting a job takes a second here: the sweeps run under this sanitizer with clients as
-  // threads.
-  std::vector<Case> all = conformance::fact_cases();
-#else
-  std::vector<Case> all = conformance::all_cases();
-#endif
+  // Starting a job takes a second under a sanitizer: the sweeps run there with clients as threads.
+  std::vector<Case> all = kSanitized ? conformance::fact_cases() : conformance::all_cases();
   all.push_back(conformance::random_ops_case(4, 300, 20240607));
   return all;
 }

@@ -38,7 +38,7 @@
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/runtime.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/gate.h"
@@ -46,6 +46,7 @@
 #include "tests/support/leaks.h"
 #include "tests/support/matchers.h"
 #include "tests/support/members.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/shared.h"
 #include "tests/support/tensors.h"
 
@@ -54,14 +55,6 @@ namespace {
 
 using conformance::Member;
 using conformance::RandomProgram;
-
-// Under the sanitizers operations are ten times as slow, and the memory that they keep says nothing
-// of ours.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct Arguments {
   uint64_t seed = 20240607;
@@ -197,9 +190,9 @@ class ManyMembersTest : public ::testing::TestWithParam<JobForm> {
 INSTANTIATE_TEST_SUITE_P(Forms, ManyMembersTest, ::testing::ValuesIn(kManyMembers), job_form_name);
 
 TEST_P(ManyMembersTest, EveryCollectiveEnds) {
-#if defined(__SANITIZE_THREAD__)
-  if (GetParam().num_clients > 1) GTEST_SKIP() << "a client takes a second to start here";
-#endif
+  if (kThreadSanitizer && GetParam().num_clients > 1) {
+    GTEST_SKIP() << "a client takes a second to start here";
+  }
   const auto body = [](Client& client) -> Status {
     return run_members(client, all_devices(client), [](const Member& m) -> Status {
       RandomProgram program;

@@ -12,7 +12,7 @@
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/spawn.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/port.h"
 #include "tests/support/clients.h"

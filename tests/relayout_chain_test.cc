@@ -19,13 +19,14 @@
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::testing {
 namespace {
 
 constexpr int kLength = 20;
-constexpr int kChains = 20;
+constexpr int kChains = kSanitized ? 4 : 20;
 const Shape kShape = {17, 5};
 
 // Flat, nested, with another order of devices, and over some of the devices.

@@ -60,7 +60,7 @@ def tessera_repositories():
         "absl": "/usr/include/absl",
         "eigen": "/usr/include/eigen3",
         "grpc": "/usr/include/grpcpp",
-        "gtest": "/usr/src/googletest",
+        "gtest": "/usr/include/gtest",
         "hwy": "/usr/include/hwy",
         "json": "/usr/include/nlohmann",
     }.items():

@@ -58,9 +58,9 @@ STEPS = [
     Step("test", "every test, gcc", "bazel test //..."),
     Step(
         "asan",
-        "clang with layering_check; tests under the address and undefined-behaviour sanitizers",
-        # The fuzzers have a step of their own.
-        "bazel test --config=asan -- //... -//benchmarks/... -//fuzz/... -//tools/...",
+        "clang with layering_check; tests and fuzzers under the address and undefined-behaviour "
+        "sanitizers",
+        "bazel test --config=asan -- //... -//benchmarks/... -//examples/... -//tools/...",
     ),
     Step(
         "tsan",
@@ -68,7 +68,6 @@ STEPS = [
         "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
         "-//fuzz/... -//benchmarks/... -//examples/... -//tools/...",
     ),
-    Step("fuzz", "a bounded run of each fuzzer, clang", "bazel test --config=fuzz //fuzz/..."),
     Step(
         "examples",
         "the main job, as a user starts it",

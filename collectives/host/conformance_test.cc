@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera::host {
 namespace {
@@ -68,9 +69,14 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<Setting, Case>>& i
   return absl::StrCat(std::get<0>(info.param).name, "_", std::get<1>(info.param).name);
 }
 
+// The last is a mixture of the others.
+std::vector<Setting> settings() {
+  if (testing::kSanitized) return {two_clients()};
+  return {one_client(), clients_of_one(), two_clients()};
+}
+
 INSTANTIATE_TEST_SUITE_P(Host, ConformanceTest,
-                         ::testing::Combine(::testing::Values(one_client(), clients_of_one(),
-                                                              two_clients()),
+                         ::testing::Combine(::testing::ValuesIn(settings()),
                                             ::testing::ValuesIn(cases())),
                          name_of);
 

@@ -18,6 +18,7 @@
 #include "Eigen/Core"
 #include "collectives/host/kernels_simd.h"
 #include "gtest/gtest.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/scalars.h"
 
 namespace tessera::host {
@@ -348,14 +349,9 @@ void check_reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& terms, con
   ASSERT_TRUE(std::equal(want.begin(), want.begin() + num_bytes, in_place)) << place();
 }
 
-#ifdef __SANITIZE_ADDRESS__
-// gcc runs them all, in a tenth of the time: 1, 5 and 9 terms, every third length.
-constexpr int kTermsStep = 4;
-constexpr int64_t kLengthStep = 3;
-#else
-constexpr int kTermsStep = 1;
-constexpr int64_t kLengthStep = 1;
-#endif
+// 1, 5 and 9 terms, every seventh length.
+constexpr int kTermsStep = testing::kSanitized ? 4 : 1;
+constexpr int64_t kLengthStep = testing::kSanitized ? 7 : 1;
 
 template <class T>
 void check_lengths(DType dtype, ReduceOp op, int num_terms, const std::vector<int64_t>& lengths,
