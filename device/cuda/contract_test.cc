@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "device/cuda/double/cuda_double.h"
-#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"

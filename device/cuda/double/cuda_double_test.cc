@@ -8,7 +8,7 @@
 #include <ostream>
 #include <thread>
 
-#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
