@@ -55,6 +55,10 @@ class Stream {
   // Runs the task of that key on this thread, if it is the next one and none is running. Returns
   // whether it did; if not, the stream's own thread does.
   virtual bool run_here(const void* key) = 0;
+  // Takes the stream for the caller, who does work of it without a task, if it is idle; until
+  // release() tasks queue up. For work that is done sooner than another thread has heard of it.
+  virtual bool try_take() { return false; }
+  virtual void release() {}
   // Blocks until every task enqueued before the call has run; returns and forgets the first error
   // since the last call.
   virtual Status sync() = 0;

@@ -146,6 +146,33 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
   });
 }
 
+// By position, if all of the group are this client's; else none.
+std::vector<int> ordinals_of(const Runtime& runtime, absl::Span<const int> group) {
+  std::vector<int> ordinals;
+  for (const int id : group) {
+    for (const Device& device : runtime.local_devices()) {
+      if (device.id == id) ordinals.push_back(device.ordinal);
+    }
+  }
+  if (ordinals.size() < group.size()) ordinals.clear();
+  return ordinals;
+}
+
+// See RelayoutProgram::runs_on_caller.
+bool is_for_caller(const RelayoutProgram& program) {
+  constexpr int64_t kMostBytes = 32 << 10;
+  int64_t num_bytes = 0;
+  for (const std::vector<DeviceStep>& rows : program.steps) {
+    for (const DeviceStep& row : rows) {
+      if (row.group != nullptr && row.member_ordinals.empty()) return false;
+      if (row.new_box.has_value()) {
+        num_bytes += row.new_box->num_elements() * dtype_size(program.plan.dtype());
+      }
+    }
+  }
+  return num_bytes <= kMostBytes;
+}
+
 // `sharing` is null where replicas have memory of their own.
 StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step,
                               const Device& device, const SharingGroups* sharing) {
@@ -160,6 +187,7 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const 
   if (group.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(row.group, runtime.group(group));
     row.position = position_of(group, device.id);
+    row.member_ordinals = ordinals_of(runtime, group);
     TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, plan.dtype(), group, device.id, row));
     row.call.detail = absl::StrCat(plan.to_string(), " / ", step.to_string());
     row.call.detail_field = "layouts";
@@ -184,7 +212,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
                                                                          Replicas replicas) {
   std::string text = plan.to_string();
   auto program =
-      std::make_shared<RelayoutProgram>(RelayoutProgram{std::move(plan), std::move(text), {}});
+      std::make_shared<RelayoutProgram>(RelayoutProgram{std::move(plan), std::move(text), {}, {}});
   for (const PlanStep& step : program->plan.steps()) {
     std::vector<DeviceStep>& rows = program->steps.emplace_back();
     const bool is_last = &step == &program->plan.steps().back();
@@ -201,6 +229,9 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
       rows.push_back(std::move(row));
     }
   }
+  program->runs_on_caller = replicas == Replicas::kOwn &&
+                            runtime.devices()[0].type == DeviceType::kCpu &&
+                            is_for_caller(*program);
   return program;
 }
 

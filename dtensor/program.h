@@ -32,7 +32,9 @@ struct DeviceStep {
   bool keeps_buffer = false;
   // Null: the step is local to the device, and `pulls` are from its own buffer.
   std::shared_ptr<GroupBackend> group;
-  int position = 0;     // in the group
+  int position = 0;  // in the group
+  // By position, where all of the group are this client's.
+  std::vector<int> member_ordinals;
   CollectiveCall call;  // but for buffers and label
   std::vector<Pull> pulls;
   // Of an expansion: what is not pulled is the identity of this reduction.
@@ -43,6 +45,9 @@ struct RelayoutProgram {
   RelayoutPlan plan;
   std::string text;                            // plan.to_string()
   std::vector<std::vector<DeviceStep>> steps;  // by step of the plan, by local device
+  // The thread that calls may run all of it: no other client takes part, and it copies fewer bytes
+  // than pass by until another thread has heard of them.
+  bool runs_on_caller = false;
 
   static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,
                                                                  RelayoutPlan plan,

@@ -2,11 +2,12 @@
 //
 // Executes relayouts: the rows of a RelayoutProgram, one step after another, on the streams.
 #include <array>
-#include <map>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/host/kernels.h"
+#include "collectives/host/move.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/kernel_plan.h"
 #include "dtensor/dtensor.h"
@@ -18,7 +19,7 @@ namespace {
 
 using internal::TensorRep;
 // By ordinal: what each local device holds between two steps.
-using Buffers = std::map<int, std::shared_ptr<const Buffer>>;
+using Buffers = absl::InlinedVector<std::shared_ptr<const Buffer>, 8>;
 
 // One relayout on its way to the streams.
 struct Launch {
@@ -29,10 +30,18 @@ struct Launch {
   std::string label;
 };
 
-// Bytes that are copied sooner than another thread has heard of them.
-constexpr int64_t kCopiedByCaller = 32 << 10;
+// What a device takes from its own buffer.
+void copy_own(const DeviceStep& row, DType dtype, const Buffer* in, Buffer& out) {
+  if (row.fill.has_value()) {
+    internal::fill_identity(dtype, *row.fill, out.mutable_data(), row.new_box->num_elements());
+  }
+  for (const Pull& pull : row.pulls) {
+    host::copy_box(pull.box, {in->data(), pull.source_box}, {out.mutable_data(), *row.new_box},
+                   dtype_size(dtype));
+  }
+}
 
-// The same as the task below, given to a GPU's stream.
+// The same, given to a GPU's stream.
 Status copy_on_gpu(cuda::CudaDevice& gpu, const DeviceStep& row, DType dtype, const Buffer* in,
                    Buffer& out) {
   if (row.fill.has_value()) {
@@ -49,13 +58,10 @@ Status copy_on_gpu(cuda::CudaDevice& gpu, const DeviceStep& row, DType dtype, co
   return gpu.copy(plan);
 }
 
-// Copies what a device takes from its own buffer, on its stream; small ones at once, if nothing is
-// before them.
+// Copies what a device takes from its own buffer, on its stream.
 void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<const Buffer> in,
                    std::shared_ptr<Buffer> out) {
-  const bool here = out->size_bytes() <= kCopiedByCaller && (in == nullptr || in->ready().done());
   Stream& stream = launch.runtime.stream(row.ordinal);
-  const void* key = out.get();
   cuda::CudaDevice* const gpu = launch.runtime.gpu(row.ordinal);
   auto task = [program = launch.program, &row, gpu, dtype = launch.dtype, in = std::move(in),
                out = std::move(out)]() -> Status {
@@ -69,21 +75,11 @@ void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<
       gpu->finish(out, status);
       return status;
     }
-    if (status.ok()) {
-      if (row.fill.has_value()) {
-        internal::fill_identity(dtype, *row.fill, out->mutable_data(), row.new_box->num_elements());
-      }
-      for (const Pull& pull : row.pulls) {
-        host::copy_box(pull.box, {in->data(), pull.source_box}, {out->mutable_data(), *row.new_box},
-                       dtype_size(dtype));
-      }
-    }
+    if (status.ok()) copy_own(row, dtype, in.get(), *out);
     out->mutable_ready().set(status);
     return status;
   };
-  stream.enqueue(launch.label, std::move(task), key,
-                 here ? Stream::Wake::kByCaller : Stream::Wake::kNow);
-  if (here) stream.run_here(key);
+  stream.enqueue(launch.label, std::move(task));
 }
 
 void enqueue_collective(const Launch& launch, const DeviceStep& row,
@@ -115,6 +111,88 @@ std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& ro
   return out;
 }
 
+// Streams that nobody else uses for as long as this lives.
+class TakenStreams {
+ public:
+  TakenStreams() = default;
+  TakenStreams(const TakenStreams&) = delete;
+  TakenStreams& operator=(const TakenStreams&) = delete;
+  ~TakenStreams() {
+    for (Stream* stream : taken_) stream->release();
+  }
+  // Whether the stream was idle.
+  bool take(Stream& stream) {
+    if (!stream.try_take()) return false;
+    taken_.push_back(&stream);
+    return true;
+  }
+
+ private:
+  absl::InlinedVector<Stream*, 8> taken_;
+};
+
+// What a device does in one step, from `held` into `made`, on this thread.
+Status run_row_here(const DeviceStep& row, DType dtype, const Buffers& held,
+                    absl::Span<const std::shared_ptr<Buffer>> made) {
+  if (row.group == nullptr) {
+    copy_own(row, dtype, held[row.ordinal].get(), *made[row.ordinal]);
+    return absl::OkStatus();
+  }
+  absl::InlinedVector<host::MemberMemory, host::kInlineMembers> members;
+  for (const int ordinal : row.member_ordinals) {
+    host::MemberMemory& member = members.emplace_back();
+    if (const Buffer* in = held[ordinal].get(); in != nullptr) {
+      member.in = in->data();
+      member.in_count = in->size_bytes() / dtype_size(dtype);
+    }
+    if (made[ordinal] != nullptr) member.out = made[ordinal]->mutable_data();
+  }
+  return host::move_bytes(row.call, row.position, members);
+}
+
+// Runs a step on this thread; not at all where memory is short, which the streams report.
+bool run_step_here(Runtime& runtime, const std::vector<DeviceStep>& rows, DType dtype,
+                   Buffers& held) {
+  absl::InlinedVector<std::shared_ptr<Buffer>, 8> made(held.size());
+  for (const DeviceStep& row : rows) {
+    if (row.keeps_buffer || !row.new_box.has_value()) continue;
+    StatusOr<std::shared_ptr<Buffer>> out =
+        runtime.new_buffer(row.ordinal, row.new_box->num_elements() * dtype_size(dtype));
+    if (!out.ok()) return false;
+    made[row.ordinal] = *std::move(out);
+  }
+  for (const DeviceStep& row : rows) {
+    if (made[row.ordinal] == nullptr) continue;
+    if (!run_row_here(row, dtype, held, made).ok()) return false;
+  }
+  for (const DeviceStep& row : rows) {
+    if (row.keeps_buffer) continue;
+    if (made[row.ordinal] != nullptr) made[row.ordinal]->mutable_ready().set(absl::OkStatus());
+    held[row.ordinal] = std::move(made[row.ordinal]);
+  }
+  return true;
+}
+
+// Runs what this thread may run by itself if nothing is before it. Returns how many steps it ran.
+size_t run_here(Runtime& runtime, const RelayoutProgram& program, DType dtype, Buffers& held) {
+  if (!program.runs_on_caller) return 0;
+  TakenStreams streams;
+  absl::InlinedVector<bool, 8> taken(held.size());
+  for (const std::vector<DeviceStep>& rows : program.steps) {
+    for (const DeviceStep& row : rows) {
+      const Buffer* in = held[row.ordinal].get();
+      if (in != nullptr && (!in->ready().done() || !in->ready().status().ok())) return 0;
+      if (std::exchange(taken[row.ordinal], true)) continue;
+      if (!streams.take(runtime.stream(row.ordinal))) return 0;
+    }
+  }
+  size_t step = 0;
+  while (step < program.steps.size() && run_step_here(runtime, program.steps[step], dtype, held)) {
+    ++step;
+  }
+  return step;
+}
+
 // `tensor` is let go of before the first step may end: where it was the last reference, the source
 // is gone when the first step is done with it.
 StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replicas) {
@@ -136,7 +214,7 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replic
   TESSERA_ASSIGN_OR_RETURN(
       std::shared_ptr<const RelayoutProgram> program,
       runtime.relayout_program({*from.layout, *to, from.shape, from.dtype, replicas}));
-  Buffers buffers;
+  Buffers buffers(runtime.local_devices().size());
   for (size_t i = 0; i < from.devices.size(); ++i) {
     buffers[from.devices[i].ordinal] = from.buffers[i];
   }
@@ -144,12 +222,16 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replic
   const DType dtype = from.dtype;
   tensor = DTensor(nullptr);
   if (!program->steps.empty()) {
-    std::string label = absl::StrCat("relayout #", runtime.next_op_number(), " ", program->text);
-    const Launch launch = {runtime, std::move(program), dtype, std::move(label)};
-    for (const std::vector<DeviceStep>& rows : launch.program->steps) {
-      for (const DeviceStep& row : rows) {
-        std::shared_ptr<const Buffer>& held = buffers[row.ordinal];
-        held = run_row(launch, row, held);
+    const uint64_t number = runtime.next_op_number();
+    const size_t done = run_here(runtime, *program, dtype, buffers);
+    if (done < program->steps.size()) {
+      std::string label = absl::StrCat("relayout #", number, " ", program->text);
+      const Launch launch = {runtime, std::move(program), dtype, std::move(label)};
+      for (size_t step = done; step < launch.program->steps.size(); ++step) {
+        for (const DeviceStep& row : launch.program->steps[step]) {
+          std::shared_ptr<const Buffer>& held = buffers[row.ordinal];
+          held = run_row(launch, row, held);
+        }
       }
     }
   }

@@ -195,6 +195,31 @@ TEST_P(AsynchronyTest, SyncWaits) {
               IsOk());
 }
 
+// The caller runs small relayouts itself, but for those with work before them.
+TEST_P(AsynchronyTest, SmallRelayoutsKeepTheirTurn) {
+  Gate gate;
+  EXPECT_THAT(run(1, 2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+                    const StatusOr<Layout> shards = Layout::parse(mesh, "[x]");
+                    const StatusOr<Layout> whole = Layout::parse(mesh, "[-]");
+                    const DTensor before = relayout(iota<int32_t>({4}, shards), whole);
+                    std::atomic<int> ended = 0;
+                    const DTensor slow = gated(mesh, gate, ended);
+                    const DTensor of_slow = relayout(slow, whole);
+                    const DTensor behind = relayout(before, shards);
+                    TESSERA_REQUIRE(ended == 0);
+                    // Is there already: what follows does not hold it up.
+                    TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(before));
+                    gate.open(2);
+                    TESSERA_RETURN_IF_ERROR(of_slow.await());
+                    TESSERA_REQUIRE(ended == 2, ended.load());
+                    TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(behind));
+                    return expect_iota<int32_t>(relayout(behind, whole));
+                  }),
+              IsOk());
+}
+
 TEST_P(AsynchronyTest, SyncWhenIdle) {
   EXPECT_THAT(run(2, 1, [](Client& client) -> Status { return client.sync_devices(); }), IsOk());
 }

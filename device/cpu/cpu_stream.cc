@@ -57,6 +57,19 @@ bool CpuStream::run_here(const void* key) {
   return runs;
 }
 
+bool CpuStream::try_take() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (running_ || !queue_.empty() || stopping_) return false;
+  running_ = true;
+  return true;
+}
+
+void CpuStream::release() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  running_ = false;
+  if (!queue_.empty() || stopping_) wake_worker();
+}
+
 void CpuStream::wake_worker() {
   num_woken_for_.fetch_add(1, std::memory_order_relaxed);
   if (worker_sleeps_) work_added_.notify_one();

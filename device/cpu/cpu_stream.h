@@ -37,6 +37,8 @@ class CpuStream : public Stream {
   using Stream::enqueue;
   void enqueue(std::string label, Task task, const void* key, Wake wake) override;
   bool run_here(const void* key) override;
+  bool try_take() override;
+  void release() override;
   Status sync() override;
 
  private:
@@ -64,7 +66,7 @@ class CpuStream : public Stream {
   uint64_t num_enqueued_ = 0;
   uint64_t num_done_ = 0;
   Status first_error_;
-  bool running_ = false;   // a task runs, on whichever thread
+  bool running_ = false;   // a task runs, on whichever thread, or the stream is taken
   int caller_streak_ = 0;  // tasks in a row that callers ran
   bool worker_sleeps_ = false;
   bool stopping_ = false;

@@ -206,6 +206,40 @@ TEST_F(CpuStreamTest, WhatComesMeanwhileIsNotForgotten) {
   }
 }
 
+TEST_F(CpuStreamTest, ATakenStreamRunsNothingUntilItIsReleased) {
+  CpuStream stream(nullptr);
+  std::vector<int> order;  // without a lock: the stream is the taker's, then the worker's
+  for (int round = 0; round < 100; ++round) {
+    order.clear();
+    ASSERT_TRUE(stream.try_take());
+    EXPECT_FALSE(stream.try_take());
+    stream.enqueue("next", [&]() -> Status {
+      order.push_back(2);
+      return absl::OkStatus();
+    });
+    order.push_back(1);
+    stream.release();
+    EXPECT_THAT(stream.sync(), IsOk());
+    EXPECT_THAT(order, ElementsAre(1, 2));
+  }
+}
+
+TEST_F(CpuStreamTest, ABusyOrStoppedStreamCannotBeTaken) {
+  CpuStream stream(nullptr);
+  std::promise<void> may_end;
+  stream.enqueue("slow", [future = may_end.get_future().share()]() -> Status {
+    future.wait();
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(stream.try_take());
+  may_end.set_value();
+  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_TRUE(stream.try_take());
+  stream.release();
+  stream.stop();
+  EXPECT_FALSE(stream.try_take());
+}
+
 TEST_F(CpuStreamTest, TasksOfSeveralThreadsKeepTheOrderOfEach) {
   CpuStream stream(nullptr);
   std::vector<int> seen[4];
