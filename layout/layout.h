@@ -68,6 +68,10 @@ struct SubAxis {
   friend bool operator==(const SubAxis& a, const SubAxis& b) {
     return a.axis == b.axis && a.pre == b.pre && a.size == b.size;
   }
+  template <typename H>
+  friend H AbslHashValue(H h, const SubAxis& part) {
+    return H::combine(std::move(h), part.axis, part.pre, part.size);
+  }
 };
 
 namespace internal {
@@ -136,7 +140,8 @@ class Layout {
   friend bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape);
   template <typename H>
   friend H AbslHashValue(H h, const Layout& layout) {
-    return H::combine(std::move(h), layout.mesh(), layout.to_string());
+    return H::combine(std::move(h), layout.mesh(), layout.dim_axes(), layout.partial_axes(),
+                      layout.partial_op());
   }
   friend std::ostream& operator<<(std::ostream& out, const Layout& layout) {
     return out << layout.to_string_with_mesh();
