@@ -13,7 +13,8 @@
 //   1. a block lies wholly in one arena, is aligned to 64 bytes, and overlaps no other live block;
 //   2. an arena is never resized, moved or unmapped while the pool lives, so a pointer into it
 //      stays good;
-//   3. the pages of an arena are reserved when it is made: a write never meets SIGBUS.
+//   3. the pages of an arena are there when it is made, huge ones where the system grants them: a
+//      write of its owner meets no page fault, and nobody's meets SIGBUS.
 //
 // Blocks are rounded up to size classes (at most 25 % more) and reused by class; memory goes back
 // to the system with the pool. Thread-safe.

@@ -3,15 +3,22 @@
 // ArenaPool against a model: random allocations and releases, with the invariants after each.
 #include "device/cpu/arena.h"
 
+#include <sys/resource.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera {
 namespace {
@@ -187,6 +194,49 @@ TEST(ArenaTest, TooMuchIsRefusedWithTheNeedAndWhatIsHeld) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("a block of 70368744177665 bytes is beyond the address space")));
   EXPECT_THAT(pool->allocate(64).status(), IsOk());
+}
+
+int64_t page_faults() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+TEST(ArenaTest, WritingToANewBlockMeetsNoPageFault) {
+  if (testing::kThreadSanitizer) GTEST_SKIP() << "its shadow memory has faults of its own";
+  constexpr int64_t kPages = 4096;
+  const auto pool = ArenaPool::create();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(4096 * kPages));
+  const int64_t before = page_faults();
+  std::memset(block.data(), 1, 4096 * kPages);
+  // Not none: a sanitizer's shadow memory is an eighth of it.
+  EXPECT_LT(page_faults() - before, kPages / 4);
+}
+
+// The flags of the mapping that holds `pointer`, as the kernel lists them: "rd wr sh ... hg".
+std::string mapping_flags(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  std::ifstream file("/proc/self/smaps");
+  std::string line;
+  for (bool found = false; std::getline(file, line);) {
+    uintptr_t begin, end;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      found = begin <= address && address < end;
+    }
+    if (found && line.rfind("VmFlags:", 0) == 0) return line + " ";
+  }
+  return "";
+}
+
+TEST(ArenaTest, ArenasAskForHugePages) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) {
+    GTEST_SKIP() << "the kernel has none";
+  }
+  const auto pool = ArenaPool::create();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(4 << 20));
+  EXPECT_THAT(mapping_flags(block.data()), HasSubstr(" hg "));
+  int unasked = 0;
+  EXPECT_THAT(mapping_flags(&unasked), ::testing::Not(HasSubstr(" hg ")));
 }
 
 TEST(ArenaTest, ThreadsGetBlocksOfTheirOwn) {
