@@ -55,7 +55,9 @@ struct CollectiveCall {
   DType dtype = DType::kUint8;
   ReduceOp reduction = ReduceOp::kSum;
   int root = 0;       // position in the group
-  int64_t count = 0;  // elements, by the op's own notion; equal on all members
+  // Elements, by the op's own notion; equal on all members. kExchange, kReduceBoxes: the most that
+  // a member holds, or 0 where members do not know that of each other.
+  int64_t count = 0;
 
   // Dense row-major memory. It must stay valid, and nobody else may write it, until the work is
   // done. Null where there are no elements.

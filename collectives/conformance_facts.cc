@@ -155,6 +155,19 @@ Status broadcast_root_2(const Member& m) {
   return expect_equal<int32_t>(in.in(), {m.position}, "in is not written");
 }
 
+// Inputs that nobody reads may have any size.
+Status inputs_beside_the_root(const Member& m) {
+  const Values<int32_t> in(m.position == 1 ? 3 : 100'000, m.position);
+  Values<int32_t> all(3, -1), own(1, -1);
+  for (int round = 0; round < 3; ++round) {
+    TESSERA_RETURN_IF_ERROR(m.group.broadcast<int32_t>(in.in(), all.out(), 1).await());
+    TESSERA_RETURN_IF_ERROR(m.group.scatter<int32_t>(in.in(), own.out(), 1).await());
+    TESSERA_RETURN_IF_ERROR(expect_equal<int32_t>(all.in(), {1, 1, 1}, "broadcast"));
+    TESSERA_RETURN_IF_ERROR(expect_equal<int32_t>(own.in(), {1}, "scatter"));
+  }
+  return absl::OkStatus();
+}
+
 Status reduce_root_1(const Member& m) {
   const Values<int32_t> in = {m.position + 1};
   Values<int32_t> out(1, 99);
@@ -317,6 +330,7 @@ std::vector<Case> fact_cases() {
       {"all_to_all_i32", 4, all_to_all_i32},
       {"all_to_all_variable", 2, all_to_all_variable},
       {"broadcast_root_2", 4, broadcast_root_2},
+      {"inputs_beside_the_root", 3, inputs_beside_the_root},
       {"reduce_root_1", 3, reduce_root_1},
       {"gather_root_0", 3, gather_root_0},
       {"ring_send_recv", 4, ring_send_recv},

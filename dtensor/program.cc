@@ -32,6 +32,12 @@ StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, absl::Span
   if (row.new_box.has_value()) call.out_box = *row.new_box;
   call.in_count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
   call.out_count = row.new_box.has_value() ? row.new_box->num_elements() : 0;
+  if (step.kind() != StepKind::kAllReduce) {
+    for (const int id : group) {
+      const std::optional<Box> box = step.old_box(id);
+      if (box.has_value()) call.count = std::max(call.count, box->num_elements());
+    }
+  }
   if (!is_reduction(step.kind())) {
     call.kind = OpKind::kExchange;
     for (const Pull& pull : row.pulls) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,14 +28,38 @@ uint64_t barrier_name_hash(const CollectiveCall& call) {
   return call.kind == OpKind::kBarrier && call.detail.size() > 2 ? stable_hash(call.detail) : 0;
 }
 
-// Which operations go by their entries: by what the signature says, so that all members agree.
+// The most elements that a member may have to give, by what the signature says, so that all members
+// agree; nothing where they know of their own alone.
+std::optional<int64_t> most_elements(const CollectiveCall& call) {
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+    case OpKind::kBroadcast:
+    case OpKind::kBarrier:
+      return call.count;
+    case OpKind::kAllGather:
+    case OpKind::kReduceScatter:
+    case OpKind::kGather:
+    case OpKind::kScatter:
+      return std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
+    case OpKind::kAllToAll:
+    case OpKind::kExchange:
+    case OpKind::kReduceBoxes:
+      // 0 where members have different ones.
+      return call.count > 0 ? std::optional(call.count) : std::nullopt;
+    case OpKind::kSendRecv:
+      break;
+  }
+  return std::nullopt;
+}
+
+// Which operations go by their entries.
 bool is_inlined(const CollectiveCall& call, size_t num_members) {
   // Every member reads what all have: of more than so many, chunks of it are less.
   constexpr size_t kMostMembers = 64;
-  const bool kind = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
-                    call.kind == OpKind::kBroadcast || call.kind == OpKind::kBarrier;
-  return kind && num_members > 1 && num_members <= kMostMembers && call.replicas.empty() &&
-         call.count * dtype_size(call.dtype) <= kInlineBytes;
+  if (num_members < 2 || num_members > kMostMembers || !call.replicas.empty()) return false;
+  const std::optional<int64_t> elements = most_elements(call);
+  return elements.has_value() && *elements * dtype_size(call.dtype) <= kInlineBytes;
 }
 
 // How often a wait for the other members looks whether they are still there.
@@ -257,7 +282,11 @@ Status HostGroup::fill_entry(HostOp& op) {
   if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(mover_->arrive(op.seq_, op.member_));
   MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
   if (op.inlined_) {
-    if (in_bytes > 0) std::memcpy(entry.inlined, call.in, in_bytes);
+    // An input that nobody reads may have any size.
+    const bool is_read = (call.kind != OpKind::kBroadcast && call.kind != OpKind::kScatter) ||
+                         op.member_ == call.root;
+    if (is_read && in_bytes > 0) std::memcpy(entry.inlined, call.in, in_bytes);
+    entry.in_count = call.in_count;
     fill_signature(op);
     return absl::OkStatus();
   }
@@ -492,18 +521,36 @@ Status HostGroup::meet_and_move(HostOp& op) {
 Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
   TESSERA_RETURN_IF_ERROR(meet(op, meeting));
   const CollectiveCall& call = op.call_;
-  std::vector<const std::byte*> terms;
+  Status moved;
+  if (call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
+      call.kind == OpKind::kBarrier) {
+    reduce_inlined(op);
+  } else {
+    // Of an all_to_all of equal parts, the counts of all.
+    op.peer_counts_ = call.counts;
+    op.peer_counts_.insert(op.peer_counts_.end(), call.recv_counts.begin(), call.recv_counts.end());
+    absl::InlinedVector<MemberMemory, kInlineMembers> members;
+    for (int m = 0; m < rendezvous_->size(); ++m) {
+      const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
+      members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
+    }
+    members[op.member_].out = call.out;
+    moved = move_bytes(call, op.member_, members);
+  }
+  TESSERA_RETURN_IF_ERROR(rendezvous_->finish(op.seq_, 1));
+  return moved;
+}
+
+// Each member adds all of it, not a chunk.
+void HostGroup::reduce_inlined(const HostOp& op) {
+  const CollectiveCall& call = op.call_;
+  const bool wants_result = call.kind != OpKind::kReduce || op.member_ == call.root;
+  if (!wants_result || call.out == nullptr) return;
+  absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (int m = 0; m < rendezvous_->size(); ++m) {
     terms.push_back(rendezvous_->entry(op.seq_, m).inlined);
   }
-  const bool wants_result = call.kind != OpKind::kReduce || op.member_ == call.root;
-  if (call.kind == OpKind::kBroadcast) {
-    const int64_t bytes = call.count * dtype_size(call.dtype);
-    if (bytes > 0) std::memcpy(call.out, terms[call.root], bytes);
-  } else if (wants_result && call.out != nullptr) {
-    reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
-  }
-  return rendezvous_->finish(op.seq_, 1);
+  reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
 }
 
 Status HostGroup::give_up(HostOp& op, absl::Time deadline) {

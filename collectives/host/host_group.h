@@ -139,6 +139,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void fill_signature(HostOp& op);
   // The same with the inputs of all members in their entries.
   Status meet_inlined(HostOp& op, const Rendezvous::Op& meeting);
+  void reduce_inlined(const HostOp& op);
   // When a verdict may end an operation at which all have arrived: where its members use copies.
   Rendezvous::From give_up_from(const HostOp& op) const;
   StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
