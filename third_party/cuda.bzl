@@ -5,9 +5,9 @@ the static runtime library, of CUDA 12 or later. NCCL (nccl.h and libnccl.so.2, 
 is looked for in $NCCL_HOME, where that is set, else in the toolkit and the system's own folders.
 
 `@cuda//:defs.bzl` says what there is: HAVE_CUDA, HAVE_NCCL, NVCC. `@cuda//:cudart`,
-`@cuda//:nccl_headers` and `@cuda//:nccl_library` exist in either case; without a toolkit, or without
-NCCL, they are empty, and what depends on them builds with its part left out. Programs do not link
-NCCL: they load it when they first need it. The library is for the test of the names in it.
+`@cuda//:nccl_headers` and `@cuda//:nccl_library` exist in either case; without a toolkit, or
+without NCCL, they are empty, and what depends on them builds with its part left out. Programs do
+not link NCCL: they load it when they need it. The library is for the test of the names in it.
 """
 
 _PLACES = ["/usr/local/cuda"]

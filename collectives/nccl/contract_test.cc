@@ -27,12 +27,13 @@ using testing::IsOk;
 using testing::StatusIs;
 
 TEST(OpenApiTest, EveryNameIsInTheLibrary) {
+  // The library that the build found; on another machine its own, if it has one.
   const char* const library = std::getenv("TESSERA_NCCL_LIBRARY");
-  if (!has_nccl() || library == nullptr) {
-    EXPECT_THAT(open_api(), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install")));
+  const auto api = library == nullptr ? open_api() : open_api(library);
+  if (!api.ok() && library == nullptr) {
+    EXPECT_THAT(api, StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install")));
     return;
   }
-  const StatusOr<std::shared_ptr<Api>> api = open_api(library);
   ASSERT_THAT(api, IsOk());
   // Works without a GPU.
   const StatusOr<UniqueId> first = (*api)->get_unique_id();
