@@ -182,6 +182,23 @@ TEST_F(FailuresTest, TheNetworkFails) {
   expect_works({0, 1, 2});
 }
 
+// A GPU that breaks at work is everybody's error; the others go on without it.
+TEST_F(FailuresTest, AGpuBreaks) {
+  start();
+  close_gate(2);
+  const int groups = nccl_->num_calls("group_end");
+  const auto sums = begin_sum({0, 1, 2});
+  wait_for_groups(groups, 6);
+  cuda_->break_gpu(2, absl::InternalError("cudaErrorIllegalAddress"));
+  for (const auto& sum : sums) {
+    EXPECT_THAT(sum->work->await(),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("cudaErrorIllegalAddress")));
+  }
+  expect_works({0, 1});
+  cuda_->break_gpu(2, absl::OkStatus());
+  open_gate();
+}
+
 // Calls that go on in the background are waited for.
 TEST_F(FailuresTest, CallsAreInProgressForAWhile) {
   nccl_->stall("comm_init_rank", 2, 30);

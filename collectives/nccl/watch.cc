@@ -71,21 +71,21 @@ bool Watch::is_through(Entry& entry) {
   Flight& flight = entry.flight;
   Communicator& communicator = *flight.communicator;
   cuda::Api& cuda = *communicator.lane().device->queue().api();
-  const auto is_done = [&](const cuda::Event& event) {
+  const auto is_done = [&](const cuda::Event& event) -> StatusOr<bool> {
     if (event == nullptr) return false;
-    // A broken GPU is the reaping thread's to find.
-    const StatusOr<bool> done = cuda.query_event(*event);
-    return !done.ok() || *done;
+    return cuda.query_event(*event);
   };
   // Before the verdict is asked for: one that comes later is none on what is done.
-  const bool done = is_done(flight.ended);
+  const StatusOr<bool> done = is_done(flight.ended);
   if (communicator.is_failed()) return false;
-  if (const Status error = communicator.async_error(); !error.ok()) {
+  Status error = done.status();  // of the GPU: the peers' would wait for it
+  error.Update(communicator.async_error());
+  if (!error.ok()) {
     communicator.fail(error).IgnoreError();
     return false;
   }
-  if (done) return true;
-  if (flight.timeout != absl::InfiniteDuration() && is_done(flight.begun)) {
+  if (*done) return true;
+  if (flight.timeout != absl::InfiniteDuration() && is_done(flight.begun).value_or(false)) {
     flight.deadline = std::min(flight.deadline, absl::Now() + flight.timeout);
     flight.begun = nullptr;
   }

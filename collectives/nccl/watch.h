@@ -9,7 +9,7 @@
 // A kernel of NCCL waits for its peers for as long as they take. What ends the wait is here:
 //
 //   a member is lost, or another one has failed     the communicator's verdict (communicator.h)
-//   the network failed                              Api::poll()
+//   the network or the GPU failed                   Api::poll(), cuda::Api::query_event()
 //   the deadline of an operation has passed         its stream has come to it, and it took so long
 //
 // Then all that is under way on this client's GPUs fails, since what comes later in a stream may

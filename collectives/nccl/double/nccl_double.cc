@@ -79,6 +79,17 @@ std::shared_ptr<NcclDouble> NcclDouble::create(std::shared_ptr<cuda::CudaDouble>
   return std::shared_ptr<NcclDouble>(new NcclDouble(std::move(cuda)));
 }
 
+NcclDouble::~NcclDouble() {
+  cuda_->release();
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (auto& [number, world] : worlds_) {
+    for (auto& [rank, comm] : world->ranks) comm->ended = true;
+  }
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return num_queued_ == 0; });
+  for (auto& [number, world] : worlds_) world->ranks.clear();
+}
+
 std::vector<std::string> NcclDouble::misuses() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return misuses_;
@@ -295,9 +306,13 @@ Status NcclDouble::launch(std::vector<Call> calls) {
   }
   for (const int peer : peers) log_meeting(*comm->world, comm->gpu, comm->world->ranks[peer]->gpu);
   ++comm->queued;
+  ++num_queued_;
   const Status status = cuda_->enqueue_work(
       "NCCL", memory, [this, comm, operation] { run(comm, *operation); }, calls[0].stream);
-  if (!status.ok()) --comm->queued;
+  if (!status.ok()) {
+    --comm->queued;
+    --num_queued_;
+  }
   return status;
 }
 
@@ -462,6 +477,7 @@ void NcclDouble::run(const std::shared_ptr<Comm>& comm, Operation& operation) {
 
 void NcclDouble::end_work(Comm& comm) {
   --comm.running;
+  --num_queued_;
   if (--comm.queued == 0) comm.queued_ungrouped = 0;
   changed_.notify_all();
 }

@@ -51,6 +51,8 @@ namespace tessera::nccl {
 class NcclDouble : public Api {
  public:
   static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda);
+  // Ends what is under way, and waits for the streams to come past it.
+  ~NcclDouble() override;
 
   std::vector<std::string> misuses() const;
   int num_calls(absl::string_view function) const;
@@ -128,6 +130,7 @@ class NcclDouble : public Api {
   std::map<std::string, std::pair<int, int>> stalls_;  // calls, polls
   std::map<int, Status> broken_links_;                 // by number of the operation
   int num_operations_ = 0;
+  int num_queued_ = 0;  // operations that streams were given and have not done
   bool aborts_hang_ = false;
   std::vector<std::string> misuses_;
 };
