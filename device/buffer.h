@@ -61,6 +61,12 @@ class Buffer {
   // is filled within the op's task the same as ready().
   const Completion& issued() const { return progress_ != nullptr ? progress_->issued : ready_; }
   Completion& mutable_issued() { return progress_ != nullptr ? progress_->issued : ready_; }
+  // For who gives the stream what comes next: waits for issued(); an error that has come up since
+  // is returned as well.
+  Status wait_issued() const {
+    TESSERA_RETURN_IF_ERROR(issued().wait());
+    return ready().status();
+  }
   // For who sets ready() when the GPU is done: it does not keep the memory, which may serve what
   // comes later in the stream. Null where ready() and issued() are the same.
   std::shared_ptr<Completion> share_ready() const {

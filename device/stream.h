@@ -66,7 +66,12 @@ class Stream {
   // given so far, with its error if it has one, from any thread. At once on a device that does its
   // work within tasks.
   using DoneFn = absl::AnyInvocable<void(const Status&)>;
-  virtual void when_done(DoneFn fn) { fn(absl::OkStatus()); }
+  // Work may be known to fail before the device is past it: who does not care for memory that the
+  // device may still use hears of that at once.
+  enum class OnFailure { kWhenDone, kAtOnce };
+  virtual void when_done(DoneFn fn, OnFailure /*on_failure*/ = OnFailure::kWhenDone) {
+    fn(absl::OkStatus());
+  }
   // Runs what is queued, then ends the stream's threads; what is enqueued later runs on the
   // caller's thread.
   virtual void stop() = 0;

@@ -39,6 +39,9 @@ class Runtime;
 namespace cuda {
 class Api;
 }  // namespace cuda
+namespace nccl {
+class Api;
+}  // namespace nccl
 
 // Faults that tests put into a client; all empty in a program.
 struct FaultPoints {
@@ -65,6 +68,8 @@ struct ClientOptions {
   std::shared_ptr<const FaultPoints> faults = {};
   // Of tests: what kCuda works with instead of the CUDA runtime of this machine.
   std::shared_ptr<cuda::Api> cuda = {};
+  // The same for NCCL, between the GPUs of several clients.
+  std::shared_ptr<nccl::Api> nccl = {};
 };
 
 class Client {

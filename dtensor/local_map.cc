@@ -81,7 +81,7 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
         .enqueue("local_map", [context, fn, gpu, result = *buffer]() -> Status {
           Status status;
           for (internal::RawShard& input : context->inputs_) {
-            status.Update(input.buffer->issued().wait());
+            status.Update(input.buffer->wait_issued());
             input.data = input.buffer->data();
           }
           if (status.ok()) status = result->take_memory();

@@ -65,7 +65,7 @@ void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<
   cuda::CudaDevice* const gpu = launch.runtime.gpu(row.ordinal);
   auto task = [program = launch.program, &row, gpu, dtype = launch.dtype, in = std::move(in),
                out = std::move(out)]() -> Status {
-    Status status = in == nullptr ? absl::OkStatus() : in->issued().wait();
+    Status status = in == nullptr ? absl::OkStatus() : in->wait_issued();
     if (status.ok()) {
       status = out->take_memory();
       if (!status.ok()) status = with_context(status, absl::StrCat("relayout ", program->text));

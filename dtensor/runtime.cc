@@ -13,6 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "base/format.h"
 #include "collectives/cuda/cuda_mover.h"
+#include "collectives/nccl/nccl_mover.h"
+#include "collectives/nccl/open_api.h"
 #include "device/completion.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/open_api.h"
@@ -169,18 +171,38 @@ Status Runtime::start_streams() {
     streams_.push_back(&gpu->stream());
     gpus_.push_back(std::move(gpu));
   }
+  if (local_devices_.size() == devices_.size()) return absl::OkStatus();
+  // Without NCCL clients still meet at barriers, and use their own GPUs.
+  std::shared_ptr<nccl::Api> nccl = options_.nccl;
+  if (nccl == nullptr) {
+    StatusOr<std::shared_ptr<nccl::Api>> opened = nccl::open_api();
+    nccl_status_ = opened.status();
+    if (!opened.ok()) return absl::OkStatus();
+    nccl = *std::move(opened);
+  }
+  std::vector<cuda::CudaDevice*> gpus;
+  for (const auto& gpu : gpus_) gpus.push_back(gpu.get());
+  nccl_watch_ = std::make_unique<nccl::Watch>(std::move(nccl), gpus);
   return absl::OkStatus();
 }
 
 host::MakeDeviceMover Runtime::make_mover() {
   if (cuda_ == nullptr) return nullptr;
   return [this](absl::Span<const int> device_ids) -> StatusOr<std::unique_ptr<host::DeviceMover>> {
-    std::vector<cuda::CudaDevice*> members;
+    std::vector<cuda::CudaDevice*> gpus;
+    std::vector<host::GroupMember> members;
+    bool spans_clients = false;
     for (const int id : device_ids) {
       const Device& device = devices_[id];
-      members.push_back(device.client_id == client_id() ? gpu(device.ordinal) : nullptr);
+      gpus.push_back(device.client_id == client_id() ? gpu(device.ordinal) : nullptr);
+      members.push_back({device.id, device.client_id, device.ordinal});
+      spans_clients |= device.client_id != client_id();
     }
-    return cuda::CudaMover::create(std::move(members));
+    if (!spans_clients) return cuda::CudaMover::create(std::move(gpus));
+    const StatusOr<nccl::Watch*> watch =
+        nccl_status_.ok() ? StatusOr<nccl::Watch*>(nccl_watch_.get()) : nccl_status_;
+    return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus),
+                                   options_.collective_timeout);
   };
 }
 
@@ -361,6 +383,7 @@ void Runtime::stop() {
       client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
   for (Stream* const stream : streams_) stream->stop();
   backend_->stop();
+  nccl_watch_ = nullptr;
   link_->close();
 }
 

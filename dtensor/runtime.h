@@ -27,6 +27,7 @@
 #include "collectives/group.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
+#include "collectives/nccl/watch.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/api.h"
@@ -125,6 +126,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::shared_ptr<cuda::Api> cuda_;  // null where devices are CPUs
   std::vector<std::unique_ptr<cuda::CudaDevice>> gpus_;
   std::vector<Stream*> streams_;  // by ordinal
+  // Of GPUs in a job of several clients; why there is none.
+  std::unique_ptr<nccl::Watch> nccl_watch_;
+  Status nccl_status_;
   std::unique_ptr<host::HostBackend> backend_;
   std::atomic<uint64_t> op_number_{0};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clients whose devices are GPUs, on the double of CUDA: what differs from CPUs. What does not is
-// in the suites that also run on them (job_forms.h).
+// Clients whose devices are GPUs, on the doubles of CUDA and NCCL: what differs from CPUs. What
+// does not is in the suites that also run on them (job_forms.h).
 #include <memory>
 #include <numeric>
 #include <string>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/open_api.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/kernel_plan.h"
@@ -279,7 +281,6 @@ TEST(CudaClientTest, AllClientsHaveDevicesOfOneType) {
   EXPECT_THAT(run_isolated(absl::Seconds(60), connect_with_two_types), IsOk());
 }
 
-// Until there is NCCL, clients meet at barriers but move no bytes to each other.
 TEST(CudaClientTest, ReplicasDoNotShareMemory) {
   const auto api = CudaDouble::create({.num_gpus = 2});
   EXPECT_THAT(run_clients({.num_clients = 1, .devices_per_client = 2, .options = on(api)},
@@ -294,22 +295,84 @@ TEST(CudaClientTest, ReplicasDoNotShareMemory) {
               IsOk());
 }
 
-TEST(CudaClientTest, GpusOfSeveralClientsMeetAtBarriersOnly) {
-  const auto api = CudaDouble::create({.num_gpus = 4});
+// Clients of two devices, each on a GPU of its own, on the doubles of CUDA and NCCL.
+struct SeveralClients {
+  std::shared_ptr<CudaDouble> cuda = CudaDouble::create({.num_gpus = 4});
+  std::shared_ptr<nccl::NcclDouble> nccl = nccl::NcclDouble::create(cuda);
+
+  Status run(int num_clients, const ClientBody& body) const {
+    ClientOptions options = on(cuda);
+    options.nccl = nccl;
+    return run_clients(
+        {.num_clients = num_clients, .devices_per_client = 4 / num_clients, .options = options},
+        [&](Client& client) -> Status {
+          TESSERA_RETURN_IF_ERROR(body(client));
+          TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
+          TESSERA_REQUIRE(nccl->misuses().empty(), nccl->misuses()[0]);
+          return absl::OkStatus();
+        });
+  }
+};
+
+TEST(CudaClientTest, GpusOfSeveralClientsMoveBytesByNccl) {
+  const SeveralClients job;
   EXPECT_THAT(
-      run_clients({.num_clients = 2, .devices_per_client = 2, .options = on(api)},
-                  [](Client& client) -> Status {
-                    // The clients of a host take its GPUs in turn.
-                    TESSERA_REQUIRE(client.runtime()->gpu(1)->gpu() == 2 * client.client_id() + 1);
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
-                    const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
-                    TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
-                    TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
-                    return expect_error(relayout(x, Layout::parse(mesh, "[-]")).await(),
-                                        absl::StatusCode::kUnimplemented,
-                                        {"GPUs of several clients need NCCL"});
-                  }),
+      job.run(2,
+              [&](Client& client) -> Status {
+                // The clients of a host take its GPUs in turn.
+                TESSERA_REQUIRE(client.runtime()->gpu(1)->gpu() == 2 * client.client_id() + 1);
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                const DTensor x = iota<float>({8, 3}, Layout::parse(mesh, "[x, -]"));
+                const DTensor columns = relayout(x, Layout::parse(mesh, "[-, x]"));
+                TESSERA_RETURN_IF_ERROR(expect_iota<float>(columns));
+                TESSERA_RETURN_IF_ERROR(
+                    expect_iota<float>(relayout(columns, Layout::parse(mesh, "[-, -]"))));
+                TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
+                TESSERA_REQUIRE(job.nccl->num_calls("recv") > 0);
+                return client.sync_devices();
+              }),
       IsOk());
+}
+
+// What fails while it is in flight is an error of the tensor, and of what was made of it, on all
+// clients; the mesh works afterwards.
+TEST(CudaClientTest, AFailureInFlightIsEveryonesError) {
+  const SeveralClients job;
+  job.nccl->break_link(3, absl::UnavailableError("ncclRemoteError: a peer is gone"));
+  EXPECT_THAT(job.run(4,
+                      [&](Client& client) -> Status {
+                        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                        const auto rows = Layout::parse(mesh, "[x]");
+                        const auto whole = Layout::parse(mesh, "[-]");
+                        const DTensor x = iota<float>({10}, rows);
+                        TESSERA_RETURN_IF_ERROR(x.await());
+                        const DTensor failed = relayout(x, whole);
+                        const DTensor part_of_it = relayout(failed, rows);
+                        for (const DTensor& tensor : {failed, part_of_it}) {
+                          TESSERA_RETURN_IF_ERROR(expect_error(
+                              tensor.await(), absl::StatusCode::kUnavailable, {"ncclRemoteError"}));
+                        }
+                        TESSERA_RETURN_IF_ERROR(
+                            expect_error(client.sync_devices(), absl::StatusCode::kUnavailable));
+                        TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+                        return expect_iota<float>(relayout(x, whole));
+                      }),
+              IsOk());
+}
+
+TEST(CudaClientTest, WithoutNcclClientsMeetAtBarriersOnly) {
+  if (nccl::open_api().ok()) GTEST_SKIP() << "there is NCCL";
+  const auto api = CudaDouble::create({.num_gpus = 4});
+  EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 2, .options = on(api)},
+                          [](Client& client) -> Status {
+                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                            TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+                            TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
+                            return expect_error(relayout(x, Layout::parse(mesh, "[-]")).await(),
+                                                absl::StatusCode::kUnimplemented, {"install"});
+                          }),
+              IsOk());
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 """@cuda: the CUDA toolkit and NCCL where they are installed, and an empty shell where not.
 
 Looked for in $CUDA_HOME, where that is set, else in /usr/local/cuda: `nvcc`, cuda_runtime_api.h and
-the static runtime library, of CUDA 12 or later. NCCL (nccl.h) may lie there or in the system's own
-folders.
+the static runtime library, of CUDA 12 or later. NCCL (nccl.h and libnccl.so.2, of 2.28.7 or later)
+is looked for in $NCCL_HOME, where that is set, else in the toolkit and the system's own folders.
 
-`@cuda//:defs.bzl` says what there is: HAVE_CUDA, HAVE_NCCL, NVCC. `@cuda//:cudart` and
-`@cuda//:nccl_headers` exist in either case; without a toolkit they are empty, and what depends on
-them builds with its part for CUDA left out.
+`@cuda//:defs.bzl` says what there is: HAVE_CUDA, HAVE_NCCL, NVCC. `@cuda//:cudart`,
+`@cuda//:nccl_headers` and `@cuda//:nccl_library` exist in either case; without a toolkit, or
+without NCCL, they are empty, and what depends on them builds with its part left out. Programs do
+not link NCCL: they load it when they need it. The library is for the test of the names in it.
 """
 
 _PLACES = ["/usr/local/cuda"]
@@ -32,7 +33,16 @@ cc_library(
     visibility = ["//visibility:public"],
     deps = [":cudart"],
 )
+
+filegroup(
+    name = "nccl_library",
+    srcs = {nccl_library},
+    visibility = ["//visibility:public"],
+)
 """
+
+# The first NCCL with ncclCommRevoke.
+_OLDEST_NCCL = (2, 28, 7)
 
 _DEFS = '''"""What third_party/cuda.bzl found."""
 
@@ -61,6 +71,31 @@ def _find_toolkit(ctx):
             return struct(home = place, cudart = library)
     return None
 
+def _nccl_version(ctx, header):
+    """(major, minor, patch) as the header has it; zeros where it does not."""
+    version = {"MAJOR": 0, "MINOR": 0, "PATCH": 0}
+    for line in ctx.read(header).split("\n"):
+        words = [word for word in line.split(" ") if word]
+        if len(words) == 3 and words[0] == "#define" and words[1].startswith("NCCL_"):
+            part = words[1][len("NCCL_"):]
+            if part in version and words[2].isdigit():
+                version[part] = int(words[2])
+    return (version["MAJOR"], version["MINOR"], version["PATCH"])
+
+def _find_nccl(ctx, toolkit):
+    """NCCL's header and library, or None where one is missing or too old."""
+    home = ctx.os.environ.get("NCCL_HOME")
+    places = [home] if home else [toolkit.home, "/usr", "/usr/local"]
+    for place in places:
+        header = _first_existing(ctx, [place + "/include/nccl.h"])
+        library = _first_existing(ctx, [
+            place + folder + "/libnccl.so.2"
+            for folder in ["/lib64", "/lib", "/lib/x86_64-linux-gnu"]
+        ])
+        if header and library and _nccl_version(ctx, header) >= _OLDEST_NCCL:
+            return struct(header = header, library = library)
+    return None
+
 def _cuda_repository_impl(ctx):
     toolkit = _find_toolkit(ctx)
     nccl = None
@@ -68,18 +103,16 @@ def _cuda_repository_impl(ctx):
     if toolkit:
         ctx.symlink(toolkit.home + "/include", "include")
         ctx.symlink(toolkit.cudart, "lib/libcudart_static.a")
-        nccl = _first_existing(ctx, [
-            toolkit.home + "/include/nccl.h",
-            "/usr/include/nccl.h",
-            "/usr/local/include/nccl.h",
-        ])
+        nccl = _find_nccl(ctx, toolkit)
         if nccl:
-            ctx.symlink(nccl, "nccl/nccl.h")
+            ctx.symlink(nccl.header, "nccl/nccl.h")
+            ctx.symlink(nccl.library, "nccl/libnccl.so.2")
     ctx.file("BUILD", _BUILD.format(
         libraries = "[\"lib/libcudart_static.a\"]" if toolkit else "[]",
         headers = "glob({})".format(_HEADERS) if toolkit else "[]",
         linkopts = "[\"-ldl\", \"-lrt\", \"-pthread\"]" if toolkit else "[]",
         nccl_headers = "[\"nccl/nccl.h\"]" if nccl else "[]",
+        nccl_library = "[\"nccl/libnccl.so.2\"]" if nccl else "[]",
     ))
     ctx.file("defs.bzl", _DEFS.format(
         have_cuda = bool(toolkit),
@@ -89,10 +122,10 @@ def _cuda_repository_impl(ctx):
 
 cuda_repository = repository_rule(
     implementation = _cuda_repository_impl,
-    environ = ["CUDA_HOME"],
+    environ = ["CUDA_HOME", "NCCL_HOME"],
     local = True,
     configure = True,
-    doc = "The CUDA toolkit of this machine, if there is one.",
+    doc = "The CUDA toolkit and NCCL of this machine, if they are there.",
 )
 
 # Code for these and, by the last one's intermediate form, for what comes after them.

@@ -60,7 +60,8 @@ CudaMover::Slot CudaMover::slot(uint32_t seq, int member) const {
   return slot.seq == seq ? slot : Slot();
 }
 
-Status CudaMover::arrive(uint32_t seq, int member) {
+Status CudaMover::arrive(const CollectiveCall& /*call*/, uint32_t seq, int member,
+                         absl::Span<std::byte> /*board*/) {
   TESSERA_ASSIGN_OR_RETURN(Event arrived, devices_[member]->queue().record());
   std::lock_guard<std::mutex> lock(mutex_);
   slots_[member][seq % kSlots] = {seq, std::move(arrived), nullptr};

@@ -38,7 +38,8 @@ class CudaMover : public host::DeviceMover {
   static StatusOr<std::unique_ptr<CudaMover>> create(std::vector<CudaDevice*> devices);
   ~CudaMover() override;
 
-  Status arrive(uint32_t seq, int member) override;
+  Status arrive(const CollectiveCall& call, uint32_t seq, int member,
+                absl::Span<std::byte> board) override;
   Status move(const CollectiveCall& call, uint32_t seq, int member,
               absl::Span<const host::MemberMemory> members) override;
   Status leave(uint32_t seq, int member) override;

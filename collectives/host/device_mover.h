@@ -12,12 +12,18 @@
 //
 // A barrier moves nothing: a member arrives at it when its device is idle (wait_done()), and its
 // memory is the host's.
+//
+// In a group of several clients nobody has the addresses of the others. Members then tell each
+// other what to send, as words and on the board of their entries, and an operation may fail while
+// devices are at work on it.
 #ifndef TESSERA_COLLECTIVES_HOST_DEVICE_MOVER_H_
 #define TESSERA_COLLECTIVES_HOST_DEVICE_MOVER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -32,7 +38,14 @@ namespace tessera::host {
 class DeviceMover {
  public:
   virtual ~DeviceMover() = default;
-  virtual Status arrive(uint32_t seq, int member) = 0;
+  // What all members find wrong with a call before they meet.
+  virtual Status check(const CollectiveCall& /*call*/) const { return absl::OkStatus(); }
+  // What the others need to know of the member's call, beside the counts of an all_to_all:
+  // MemberMemory::counts of move(). Nothing where it is empty.
+  virtual std::vector<int64_t> words(const CollectiveCall& /*call*/) const { return {}; }
+  // `board`: kInlineBytes of the member's entry, for MemberMemory::board of move().
+  virtual Status arrive(const CollectiveCall& call, uint32_t seq, int member,
+                        absl::Span<std::byte> board) = 0;
   // Pointers are to memory of devices. Returns when the work is given to the device; the receiver
   // of a message when the bytes are there, for its Work orders it against everything else.
   virtual Status move(const CollectiveCall& call, uint32_t seq, int member,
@@ -40,6 +53,16 @@ class DeviceMover {
   virtual Status leave(uint32_t seq, int member) = 0;
   // Until the member's device has done all that it was given; DeadlineExceeded, or its error.
   virtual Status wait_done(int member, absl::Time deadline) = 0;
+
+  // Of groups of several clients. The operation failed after move() was called.
+  virtual void fail(uint32_t /*seq*/, int /*member*/, const Status& /*error*/) {}
+  // A member is lost: whatever devices are at work on is to come to an end.
+  virtual void lose(const Status& /*reason*/) {}
+  // Of a message between clients: copies what the sender arrived with to memory of the host.
+  virtual Status fetch(uint32_t /*seq*/, std::byte* /*to*/, const std::byte* /*from*/,
+                       int64_t /*num_bytes*/) {
+    return absl::UnimplementedError("messages through the host");
+  }
 };
 
 using MakeDeviceMover =

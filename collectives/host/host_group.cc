@@ -110,7 +110,14 @@ Status HostOp::wait_until(absl::Time deadline) {
     complete(verdict);
     return completion_.status();
   }
-  // The stream is in the operation: it sees the verdict, or all had arrived and it goes on.
+  // The stream is in the operation: it sees the verdict, or all had arrived and it goes on. Where
+  // it waits for the devices of others it is given up.
+  if (group_->is_on_device(*this) && !group_->is_told(*this)) {
+    group_->mover_->fail(seq_, member_,
+                         absl::DeadlineExceededError(
+                             absl::StrCat("not done in ", format_duration(deadline - created_),
+                                          ", though all members had come")));
+  }
   return completion_.wait();
 }
 
@@ -172,8 +179,9 @@ Status HostGroup::run(HostOp& op) {
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
     // The receiver of a message has waited for its device.
-    if (status.ok() && is_on_device(op) && op.call_.kind != OpKind::kSendRecv) {
-      complete_on_device(op);
+    const bool is_later = is_on_device(op) && op.call_.kind != OpKind::kSendRecv;
+    if (is_later && (status.ok() || (op.moved_ && op.call_.out_buffer == nullptr))) {
+      complete_on_device(op, status);
     } else {
       op.complete(status);
     }
@@ -193,7 +201,7 @@ bool HostGroup::is_on_device(const HostOp& op) const {
   return mover_ != nullptr && op.call_.kind != OpKind::kBarrier;
 }
 
-void HostGroup::complete_on_device(HostOp& op) {
+void HostGroup::complete_on_device(HostOp& op, const Status& error) {
   std::shared_ptr<Completion> ready;
   if (op.call_.out_buffer != nullptr) {
     op.call_.out_buffer->mutable_issued().set(absl::OkStatus());
@@ -202,12 +210,16 @@ void HostGroup::complete_on_device(HostOp& op) {
   // Whatever comes later in the stream may have the memory.
   op.call_.in_buffer = nullptr;
   op.call_.out_buffer = nullptr;
+  // The memory of Buffers is the device's; other memory is the caller's again after the Work.
+  const auto on_failure =
+      ready != nullptr ? Stream::OnFailure::kAtOnce : Stream::OnFailure::kWhenDone;
   backend_.streams_[members_[op.member_].ordinal]->when_done(
-      [self = op.shared_from_this(), ready](const Status& done) {
-        const Status status = with_context(done, self->call_.label);
+      [self = op.shared_from_this(), ready, error](const Status& done) {
+        const Status status = error.ok() ? with_context(done, self->call_.label) : error;
         if (ready != nullptr) ready->set(status);
         self->completion_.set(status);
-      });
+      },
+      on_failure);
 }
 
 Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
@@ -259,6 +271,8 @@ Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Tim
           .deadline = deadline};
 }
 
+bool HostGroup::is_told(const HostOp& op) const { return !is_on_device(op) || !spans_clients_; }
+
 StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, int64_t num_bytes,
                                          ArenaPool::Block* copy) const {
   if (memory == nullptr || num_bytes == 0) return SharedAddress{};
@@ -279,8 +293,11 @@ Status HostGroup::fill_entry(HostOp& op) {
   const CollectiveCall& call = op.call_;
   const int64_t size = dtype_size(call.dtype);
   const int64_t in_bytes = call.in_count * size;
-  if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(mover_->arrive(op.seq_, op.member_));
   MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  if (is_on_device(op)) {
+    TESSERA_RETURN_IF_ERROR(
+        mover_->arrive(call, op.seq_, op.member_, absl::MakeSpan(entry.inlined)));
+  }
   if (op.inlined_) {
     // An input that nobody reads may have any size.
     const bool is_read = (call.kind != OpKind::kBroadcast && call.kind != OpKind::kScatter) ||
@@ -290,16 +307,27 @@ Status HostGroup::fill_entry(HostOp& op) {
     fill_signature(op);
     return absl::OkStatus();
   }
-  TESSERA_ASSIGN_OR_RETURN(const SharedAddress in, share(op, call.in, in_bytes, &op.in_copy_));
-  if (op.in_copy_.data() != nullptr) std::memcpy(op.in_copy_.data(), call.in, in_bytes);
+  SharedAddress in;
+  if (is_told(op) || call.kind == OpKind::kSendRecv) {
+    TESSERA_ASSIGN_OR_RETURN(in, share(op, call.in, in_bytes, &op.in_copy_));
+  }
+  if (op.in_copy_.data() != nullptr && is_told(op)) {
+    std::memcpy(op.in_copy_.data(), call.in, in_bytes);
+  } else if (op.in_copy_.data() != nullptr) {
+    TESSERA_RETURN_IF_ERROR(mover_->fetch(op.seq_, op.in_copy_.data(), call.in, in_bytes));
+  }
   SharedAddress out;
-  if (peers_write_out(call, op.member_)) {
+  if (is_told(op) && peers_write_out(call, op.member_)) {
     TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, call.out_count * size, &op.out_copy_));
   }
   SharedAddress counts;
   if (call.kind == OpKind::kAllToAll) {
     op.peer_counts_ = call.counts;
     op.peer_counts_.insert(op.peer_counts_.end(), call.recv_counts.begin(), call.recv_counts.end());
+  } else if (is_on_device(op)) {
+    op.peer_counts_ = mover_->words(call);
+  }
+  if (!op.peer_counts_.empty()) {
     const int64_t bytes = static_cast<int64_t>(op.peer_counts_.size() * sizeof(int64_t));
     TESSERA_ASSIGN_OR_RETURN(counts, share(op, op.peer_counts_.data(), bytes, &op.counts_copy_));
     if (op.counts_copy_.data() != nullptr) {
@@ -337,11 +365,13 @@ StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
     TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out));
     TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
     memory[m].counts = reinterpret_cast<const int64_t*>(counts);
+    memory[m].board = entry.inlined;
   }
+  if (!is_told(op) && op.call_.kind != OpKind::kSendRecv) memory[op.member_].in = op.call_.in;
   const std::vector<int>& replicas = op.call_.replicas;
   if (!replicas.empty()) {
     memory[op.member_].out = memory[replicas[0]].out;
-  } else if (!peers_write_out(op.call_, op.member_)) {
+  } else if (!is_told(op) || !peers_write_out(op.call_, op.member_)) {
     memory[op.member_].out = op.call_.out;
   }
   return memory;
@@ -374,12 +404,7 @@ Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (!call.error.ok()) return with_context(call.error, call.label);
   TESSERA_RETURN_IF_ERROR(interruption(op));
-  if (is_on_device(op) && spans_clients_) {
-    return absl::UnimplementedError(
-        absl::StrCat(call.label,
-                     ": GPUs of several clients need NCCL, which is not there yet; give one client "
-                     "all devices, or use DeviceType::kCpu"));
-  }
+  if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(with_context(mover_->check(call), call.label));
   return find_memory(op);
 }
 
@@ -411,7 +436,7 @@ Status HostGroup::find_memory(HostOp& op) {
   CollectiveCall& call = op.call_;
   if (call.in_buffer != nullptr) {
     // The error of a tensor travels unchanged: it says which op failed first.
-    TESSERA_RETURN_IF_ERROR(call.in_buffer->issued().wait());
+    TESSERA_RETURN_IF_ERROR(call.in_buffer->wait_issued());
     call.in = call.in_buffer->data();
   }
   if (!call.replicas.empty()) {
@@ -487,11 +512,12 @@ Status HostGroup::meet_and_move(HostOp& op) {
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
       if (!call.replicas.empty()) hold_replica(op, (*memory)[op.member_].out);
-      const Status moved = move(op, *memory);
+      const Status result = move(op, *memory);
+      op.moved_ = true;
       const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
-      if (!moved.ok() && !found_by_all) own_error = moved;
-      if (!moved.ok() && found_by_all) {
-        status = rendezvous_->settle(op.seq_, VerdictKind::kMismatch, From::kRunning, moved);
+      if (!result.ok() && !found_by_all) own_error = result;
+      if (!result.ok() && found_by_all) {
+        status = rendezvous_->settle(op.seq_, VerdictKind::kMismatch, From::kRunning, result);
       }
     }
   }
@@ -501,6 +527,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
   if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
   if (status.ok()) status = rendezvous_->wait_finished(meeting, give_up_from(op));
   if (!status.ok()) {
+    if (op.moved_ && is_on_device(op)) mover_->fail(op.seq_, op.member_, status);
     std::lock_guard<std::mutex> lock(mutex_);
     if (spans_clients_ && rendezvous_->failed_on_the_move(op.seq_)) {
       quarantine_.push_back(op.shared_from_this());
@@ -621,7 +648,11 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
   op->is_send_ = true;
   stream.enqueue(op->call_.label, [op]() -> Status {
     HostGroup& group = *op->group_;
-    if (group.rendezvous_->is_next(op->seq_)) return group.publish_message(*op);
+    // The bytes of a GPU's message to another client go through the host: after what the GPU was
+    // given so far, for which its stream does not wait.
+    const bool is_fetched = !group.is_told(*op);
+    if (is_fetched) group.mover_->arrive(op->call_, op->seq_, 0, {}).IgnoreError();
+    if (!is_fetched && group.rendezvous_->is_next(op->seq_)) return group.publish_message(*op);
     // Every record holds a message that nobody has read yet. The device does not wait for that.
     group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
         .enqueue(op->call_.label, [op] { return op->group_->publish_message(*op); });
@@ -665,7 +696,9 @@ void HostGroup::on_lost(int client, const Status& reason) {
   const bool concerned =
       std::any_of(members_.begin(), members_.end(),
                   [&](const GroupMember& member) { return member.client_id == client; });
-  if (concerned) fail_pending(reason);
+  if (!concerned) return;
+  fail_pending(reason);
+  if (mover_ != nullptr) mover_->lose(reason);
 }
 
 void HostGroup::fail_pending(const Status& reason) {

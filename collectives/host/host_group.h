@@ -67,6 +67,7 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   ArenaPool::Block out_copy_;
   ArenaPool::Block counts_copy_;
   ReplicaLoans::Replica replica_;  // until the output has it
+  bool moved_ = false;             // its part was begun
 };
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
@@ -97,8 +98,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Status run(HostOp& op);
   // Whether a device moves the bytes of the operation, and is done with it later than the task.
   bool is_on_device(const HostOp& op) const;
-  // Ends the task of such an operation: its Work is done when the device is.
-  void complete_on_device(HostOp& op);
+  // Ends the task of such an operation: its Work is done when the device is, with this error if it
+  // is one.
+  void complete_on_device(HostOp& op, const Status& error);
   // Of a barrier: until the member's device has done all that came before.
   Status wait_for_device(const HostOp& op, absl::Time deadline);
   // The member's part, by whoever moves its bytes.
@@ -142,6 +144,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void reduce_inlined(const HostOp& op);
   // When a verdict may end an operation at which all have arrived: where its members use copies.
   Rendezvous::From give_up_from(const HostOp& op) const;
+  // Whether members tell each other where their memory is: not that of devices of several clients.
+  bool is_told(const HostOp& op) const;
   StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
                                 ArenaPool::Block* copy) const;
   StatusOr<std::vector<MemberMemory>> member_memory(const HostOp& op);

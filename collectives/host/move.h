@@ -19,7 +19,9 @@ struct MemberMemory {
   const std::byte* in = nullptr;
   int64_t in_count = 0;
   std::byte* out = nullptr;
-  const int64_t* counts = nullptr;  // all_to_all: what it sends to each, then what it receives
+  // all_to_all: what it sends to each, then what it receives; else DeviceMover::words().
+  const int64_t* counts = nullptr;
+  const std::byte* board = nullptr;  // of a DeviceMover: what the member wrote when it arrived
 };
 
 // Does the part of the member at `position`. Parts of different members may run at the same time:

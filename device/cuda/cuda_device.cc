@@ -62,7 +62,9 @@ Status CudaDevice::iota(DType dtype, const Shape& shape, const Box& box, std::by
 void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& status) {
   buffer->mutable_issued().set(status);
   if (!status.ok()) return buffer->mutable_ready().set(status);
-  stream_->when_done([ready = buffer->share_ready()](const Status& done) { ready->set(done); });
+  // Whoever reads the buffer later is to find the error, and the memory is the stream's.
+  stream_->when_done([ready = buffer->share_ready()](const Status& done) { ready->set(done); },
+                     Stream::OnFailure::kAtOnce);
 }
 
 void CudaDevice::produce(std::string label, std::shared_ptr<Buffer> out,
@@ -89,7 +91,7 @@ void CudaDevice::upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buff
 std::shared_ptr<const Buffer> CudaDevice::download(std::shared_ptr<const Buffer> from) {
   auto to = Buffer::deferred(pinned_, from->size_bytes());
   stream_->enqueue("download", [this, from = std::move(from), to] {
-    Status status = from->issued().wait();
+    Status status = from->wait_issued();
     if (status.ok()) status = to->take_memory();
     if (status.ok()) status = copy_bytes(to->mutable_data(), from->data(), from->size_bytes());
     finish(to, status);

@@ -162,6 +162,69 @@ TEST_F(CudaDeviceTest, ABrokenGpuIsTheErrorOfWhatIsPending) {
   api_->break_gpu(0, absl::OkStatus());  // so that the test can free what there is
 }
 
+// Work that fails after it was given: buffers know at once, before any task that comes later looks
+// at them; other memory is kept until the GPU is past it. What is given afterwards works.
+TEST_F(CudaDeviceTest, GivenWorkFailsInOneGo) {
+  api_->hold();
+  const std::shared_ptr<Buffer> buffer = on_gpu(4);
+  device().upload(pinned({7}), buffer);
+  Completion late;
+  device().stream().enqueue("late", [&] {
+    device().stream().when_done([&](const Status& status) { late.set(status); });
+    return absl::OkStatus();
+  });
+  ASSERT_THAT(buffer->issued().wait(), IsOk());
+  // The task has run when a later one has.
+  Completion run;
+  device().stream().enqueue("run", [&] {
+    run.set(absl::OkStatus());
+    return absl::OkStatus();
+  });
+  ASSERT_THAT(run.wait(), IsOk());
+  device().stream().fail_given(absl::UnavailableError("a peer is gone"));
+  EXPECT_THAT(buffer->ready().status(), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_FALSE(late.done());
+  const std::shared_ptr<const Buffer> made_of_it = device().download(buffer);
+  EXPECT_THAT(made_of_it->ready().wait(), StatusIs(absl::StatusCode::kUnavailable));
+  api_->release();
+  EXPECT_THAT(late.wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("a peer is gone")));
+  EXPECT_FALSE(device().stream().sync().ok());
+  const std::shared_ptr<Buffer> next = on_gpu(4);
+  device().upload(pinned({8}), next);
+  EXPECT_THAT(next->ready().wait(), IsOk());
+  EXPECT_THAT(device().stream().sync(), IsOk());
+}
+
+// The gate is asked before work counts as done, and what it says is its end.
+TEST_F(CudaDeviceTest, TheGateDecidesWhatIsDone) {
+  std::atomic<bool> is_open{false};
+  device().stream().set_gate(
+      [&]() -> Status { return is_open ? absl::OkStatus() : absl::AbortedError("not so fast"); });
+  const std::shared_ptr<Buffer> first = on_gpu(4);
+  device().upload(pinned({7}), first);
+  EXPECT_THAT(first->ready().wait(), StatusIs(absl::StatusCode::kAborted));
+  is_open = true;
+  const std::shared_ptr<Buffer> second = on_gpu(4);
+  device().upload(pinned({8}), second);
+  EXPECT_THAT(second->ready().wait(), IsOk());
+}
+
+// A GPU that does not come back ends everything, and for good.
+TEST_F(CudaDeviceTest, ALostGpuHoldsUpNobody) {
+  api_->hold();
+  const std::shared_ptr<Buffer> before = on_gpu(4);
+  device().upload(pinned({7}), before);
+  ASSERT_THAT(before->issued().wait(), IsOk());
+  device().stream().lose(absl::UnavailableError("GPU 0 is lost"));
+  const std::shared_ptr<Buffer> after = on_gpu(4);
+  device().upload(pinned({8}), after);
+  for (const auto& buffer : {before, after}) {
+    EXPECT_THAT(buffer->ready().wait(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  EXPECT_THAT(device().stream().sync(), StatusIs(absl::StatusCode::kUnavailable));
+  api_->release();
+}
+
 TEST_F(CudaDeviceTest, DevicesOnOneGpuAreOrderedByEvents) {
   const std::unique_ptr<CudaDevice> second = *CudaDevice::create(api_, 0, nullptr);
   const std::shared_ptr<Buffer> from = on_gpu(4 << 10);

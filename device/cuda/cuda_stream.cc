@@ -114,7 +114,7 @@ CudaStream::CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observe
 void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake /*wake*/) {
   issuer_.enqueue(std::move(label), [this, task = std::move(task)]() mutable -> Status {
     // A stream that was stopped runs tasks on any thread.
-    const Status status = queue_->api()->set_device(queue_->gpu());
+    const Status status = begin_task();
     // The task runs all the same: what waits for it must hear of the error.
     const Status result = task();
     task = nullptr;
@@ -122,7 +122,22 @@ void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake
   });
 }
 
-void CudaStream::when_done(DoneFn fn) {
+Status CudaStream::begin_task() {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    // What has failed is known to have failed before a task looks at it.
+    changed_.wait(lock, [this] { return num_failing_ == 0; });
+    task_error_ = lost_;
+  }
+  return queue_->api()->set_device(queue_->gpu());
+}
+
+Status CudaStream::task_error() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return task_error_;
+}
+
+void CudaStream::when_done(DoneFn fn, OnFailure on_failure) {
   StatusOr<Event> event = queue_->record();
   if (!event.ok()) {
     {
@@ -131,15 +146,52 @@ void CudaStream::when_done(DoneFn fn) {
     }
     return fn(event.status());
   }
+  Pending pending = {*event, std::make_shared<DoneFn>(std::move(fn)), on_failure};
+  const std::shared_ptr<DoneFn> shared = pending.fn;
+  Status error;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    pending.error = task_error_;
+    first_error_.Update(task_error_);
+    const bool fails_now = !task_error_.ok() && (on_failure == OnFailure::kAtOnce || !lost_.ok());
+    pending.called = fails_now;
+    error = task_error_;
     if (!stopping_) {
-      pending_.push_back({*std::move(event), std::move(fn)});
-      changed_.notify_one();
-      return;
+      pending_.push_back(std::move(pending));
+      changed_.notify_all();
+      if (!fails_now) return;
     }
   }
-  fn(queue_->wait(*event, absl::Now() + kStopLimit));
+  (*shared)(error.ok() ? queue_->wait(*event, absl::Now() + kStopLimit) : error);
+}
+
+void CudaStream::fail_given(const Status& error) {
+  std::vector<std::shared_ptr<DoneFn>> fns;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    task_error_.Update(error);
+    ++num_failing_;
+    for (Pending& pending : pending_) {
+      if (pending.called) continue;
+      pending.error.Update(error);
+      first_error_.Update(error);
+      pending.called = pending.on_failure == OnFailure::kAtOnce || !lost_.ok();
+      if (pending.called) fns.push_back(pending.fn);
+    }
+  }
+  for (const auto& fn : fns) (*fn)(error);
+  fns.clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  --num_failing_;
+  changed_.notify_all();
+}
+
+void CudaStream::lose(const Status& error) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lost_.Update(error);
+  }
+  fail_given(error);
 }
 
 Status CudaStream::sync() {
@@ -161,7 +213,7 @@ void CudaStream::stop() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
     stop_deadline_ = std::min(stop_deadline_, absl::Now() + kStopLimit);
-    changed_.notify_one();
+    changed_.notify_all();
   }
   if (reaper_.joinable()) reaper_.join();
 }
@@ -171,32 +223,42 @@ absl::Time CudaStream::reap_deadline() {
   return stop_deadline_;
 }
 
-void CudaStream::reap() {
+Status CudaStream::reap_one(const Event& event) {
   // A wait looks this often whether the stream is being stopped.
   constexpr absl::Duration kPatience = absl::Milliseconds(100);
+  Status status;
+  absl::Time last;
+  do {
+    last = reap_deadline();
+    status = queue_->wait(event, std::min(last, absl::Now() + kPatience));
+  } while (absl::IsDeadlineExceeded(status) && absl::Now() < last);
+  if (absl::IsDeadlineExceeded(status)) {
+    return absl::UnavailableError(
+        absl::StrCat("GPU ", queue_->gpu(), " did not finish its work in ",
+                     absl::FormatDuration(kStopLimit), " after the client was stopped"));
+  }
+  return status.ok() && gate_ != nullptr ? gate_() : status;
+}
+
+void CudaStream::reap() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !pending_.empty(); });
     if (pending_.empty()) return;
-    Pending first = std::move(pending_.front());
-    pending_.pop_front();
+    // It stays in the queue meanwhile, where fail_given() finds it.
+    const Event event = pending_.front().event;
     lock.unlock();
-    Status status;
-    absl::Time last;
-    do {
-      last = reap_deadline();
-      status = queue_->wait(first.event, std::min(last, absl::Now() + kPatience));
-    } while (absl::IsDeadlineExceeded(status) && absl::Now() < last);
-    if (absl::IsDeadlineExceeded(status)) {
-      status = absl::UnavailableError(
-          absl::StrCat("GPU ", queue_->gpu(), " did not finish its work in ",
-                       absl::FormatDuration(kStopLimit), " after the client was stopped"));
-    }
-    first.fn(status);
-    first.fn = nullptr;
-    first.event = nullptr;
+    const Status status = reap_one(event);
     lock.lock();
-    first_error_.Update(status);
+    std::shared_ptr<DoneFn> fn = std::move(pending_.front().fn);
+    const bool called = pending_.front().called;
+    const Status error = pending_.front().error;
+    pending_.pop_front();
+    if (!called) first_error_.Update(status);
+    lock.unlock();
+    if (!called) (*fn)(error.ok() ? status : error);
+    fn = nullptr;
+    lock.lock();
   }
 }
 

@@ -9,14 +9,20 @@
 // Invariants:
 //   1. the issuing thread alone gives the CUDA stream work, but for events, so that what tasks give
 //      it is in their order;
-//   2. when_done() calls back in the order of the calls.
+//   2. when_done() calls back in the order of the calls, but for what fail_given() ends;
+//   3. work that the GPU has done counts as done only when the gate says so.
 //
 // The issuing thread may run far ahead of the GPU: a task waits for nothing that the GPU does.
+//
+// Where work fails after it was given (a peer of a group is lost while its GPU is at it), what
+// comes later in the stream may have used what is not there. The gate finds that before the first
+// such work counts as done, and fail_given() ends all of it with the error.
 #ifndef TESSERA_DEVICE_CUDA_CUDA_STREAM_H_
 #define TESSERA_DEVICE_CUDA_CUDA_STREAM_H_
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -94,25 +100,45 @@ class CudaStream : public Stream {
   bool run_here(const void* /*key*/) override { return false; }
   // Also waits for the GPU, and returns its error.
   Status sync() override;
-  void when_done(DoneFn fn) override;
+  void when_done(DoneFn fn, OnFailure on_failure = OnFailure::kWhenDone) override;
   // Waits for the GPU too, up to a limit: what it has not done by then is Unavailable.
   void stop() override;
 
   // Where tasks give the GPU work.
   CudaQueue& queue() const { return *queue_; }
 
+  // Asked on the reaping thread about work that the GPU has done: OK, or why it does not count. It
+  // may call fail_given() of any stream. To be set before the first task.
+  void set_gate(std::function<Status()> gate) { gate_ = std::move(gate); }
+  // Everything that the stream was given and is not known to be done ends with the error, and so
+  // does what the task that runs now will give it. Tasks that begin meanwhile wait until those who
+  // hear of it at once have heard. Functions are kept until the GPU is past them, and so is what
+  // they hold.
+  void fail_given(const Status& error);
+  // The GPU does not come back: everything ends with the error at once, for good.
+  void lose(const Status& error);
+  // The error of what the task that runs now gives the stream. For that task.
+  Status task_error();
+
  private:
   struct Pending {
     Event event;
-    DoneFn fn;
+    std::shared_ptr<DoneFn> fn;
+    OnFailure on_failure;
+    bool called = false;
+    Status error = {};  // what it ends with, whatever the GPU does
   };
 
   CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer);
   // The end of a wait: never, or the limit after stop() was called.
   absl::Time reap_deadline();
   void reap();
+  Status begin_task();
+  // Waits for the GPU; what the work ends with.
+  Status reap_one(const Event& event);
 
   const std::unique_ptr<CudaQueue> queue_;
+  std::function<Status()> gate_;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -120,6 +146,9 @@ class CudaStream : public Stream {
   absl::Time stop_deadline_ = absl::InfiniteFuture();
   bool stopping_ = false;  // no more is added to pending_
   Status first_error_;     // of the GPU, since the last sync()
+  int num_failing_ = 0;    // calls of fail_given() that are calling back
+  Status task_error_;
+  Status lost_;
 
   std::thread reaper_;
   CpuStream issuer_;

@@ -2,7 +2,8 @@
 //
 // JobFormTest: a test that runs as three forms of a job of 8 devices: one client of 8, 4 clients
 // of 2 that are threads, and 4 that are processes. A suite that does not read the memory of devices
-// by itself also runs as one client of 8 devices on GPUs, which are the double of CUDA.
+// by itself also runs on GPUs, which are the double of CUDA: as one client of 8 devices, and, with
+// the double of NCCL, as 4 clients of 2.
 //
 //   class RowTest : public JobFormTest {};
 //   INSTANTIATE_TEST_SUITE_P(Forms, RowTest, ::testing::ValuesIn(kJobForms), job_form_name);
@@ -17,6 +18,7 @@
 
 #include "absl/strings/match.h"
 #include "base/status.h"
+#include "collectives/nccl/double/nccl_double.h"
 #include "device/cuda/double/cuda_double.h"
 #include "dtensor/client.h"
 #include "gtest/gtest.h"
@@ -40,13 +42,14 @@ inline constexpr JobForm kJobForms[] = {
     {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
 };
 
-// Eight devices that share one GPU of the double, and eight on three; with $TESSERA_TEST_GPU also
-// on the GPUs of the machine. Nobody looks for them here: a process that forks must not have used
-// CUDA.
+// Eight devices that share one GPU of the double, eight on three, and eight of four clients, each
+// on its own; with $TESSERA_TEST_GPU also on the GPUs of the machine. Nobody looks for them here: a
+// process that forks must not have used CUDA.
 inline std::vector<JobForm> cuda_forms() {
   std::vector<JobForm> forms = {
       {"OneClientOfEightOnOneGpu", Setting::kThreads, 1, 8, 1},
       {"OneClientOfEightOnThreeGpus", Setting::kThreads, 1, 8, 3},
+      {"FourClientsOfTwoOnEightGpus", Setting::kThreads, 4, 2, 8},
   };
   if (std::getenv("TESSERA_TEST_GPU") != nullptr) {
     forms.push_back({"OneClientOfEightOnTheGpu", Setting::kThreads, 1, 8, kRealGpus});
@@ -72,11 +75,14 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     spec.options.device_type = DeviceType::kCuda;
     if (GetParam().num_gpus == kRealGpus) return run_clients(spec, body);
     const auto api = cuda::CudaDouble::create({.num_gpus = GetParam().num_gpus});
+    const auto nccl = nccl::NcclDouble::create(api);
     spec.options.cuda = api;
+    spec.options.nccl = nccl;
     return run_clients(spec, [&](Client& client) -> Status {
       TESSERA_RETURN_IF_ERROR(body(client));
-      const std::vector<std::string> misuses = api->misuses();
-      TESSERA_REQUIRE(misuses.empty(), misuses[0]);
+      for (const std::vector<std::string>& misuses : {api->misuses(), nccl->misuses()}) {
+        TESSERA_REQUIRE(misuses.empty(), misuses[0]);
+      }
       return absl::OkStatus();
     });
   }

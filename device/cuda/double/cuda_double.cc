@@ -357,6 +357,25 @@ Status CudaDouble::launch(const Kernel& kernel, StreamHandle stream) {
   return absl::OkStatus();
 }
 
+Status CudaDouble::enqueue_work(absl::string_view function,
+                                absl::Span<const std::pair<const std::byte*, uint64_t>> memory,
+                                std::function<void()> run, StreamHandle stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on, find_stream(function, stream));
+  TESSERA_RETURN_IF_ERROR(enter(function, on->gpu));
+  if (current_gpu() != on->gpu) {
+    return misuse(function, absl::StrCat("a stream of GPU ", on->gpu, " while GPU ", current_gpu(),
+                                         " is current"));
+  }
+  std::vector<Range> ranges;
+  for (const auto& [begin, size_bytes] : memory) {
+    ranges.push_back({begin, size_bytes});
+    TESSERA_RETURN_IF_ERROR(check_range(function, ranges.back(), on->gpu, /*needs_peer=*/true));
+  }
+  enqueue(*on, {std::move(run), std::move(ranges)});
+  return absl::OkStatus();
+}
+
 void CudaDouble::enqueue(StreamState& stream, Operation operation) {
   stream.queue.push_back(std::move(operation));
   stream.wake.notify_all();

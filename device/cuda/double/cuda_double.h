@@ -69,6 +69,14 @@ class CudaDouble : public Api {
   void hold();
   void release();
 
+  // For doubles of libraries that work on CUDA's streams: the GPU of the calling thread, and work
+  // of theirs, which reads or writes these bytes (begin, number) of the stream's GPU. It may block
+  // as a kernel may that waits for another one.
+  int current_device() const { return current_gpu(); }
+  Status enqueue_work(absl::string_view function,
+                      absl::Span<const std::pair<const std::byte*, uint64_t>> memory,
+                      std::function<void()> run, StreamHandle stream);
+
   StatusOr<int> device_count() override;
   Status set_device(int gpu) override;
   Status enable_peer_access(int peer) override;

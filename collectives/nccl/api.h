@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Api: the functions of NCCL that Tessera uses, with the meaning that NCCL gives them.
+//
+//   StatusOr<CommHandle> comm = api.comm_init_rank(3, id, 1);     returns at once
+//   while (!*api.poll(*comm)) nap();                              until all ranks have come
+//   api.group_start();
+//   api.send(bytes, n, 2, *comm, stream);
+//   api.recv(other, m, 0, *comm, stream);
+//   api.group_end();                                              gives the stream one operation
+//
+// Two implementations: NCCL's own (open_api.h), one call a function, and the double
+// (double/nccl_double.h), which runs on any machine. contract.h holds both to one table.
+//
+// Communicators do not block: a call that has more to do than it did returns OK, and poll() says
+// when it is through. Data are bytes: nothing here knows an element, so no type is missing.
+//
+// Thread rule, NCCL's: calls for the communicators of one GPU come from one thread at a time, and
+// those that give work to a stream from the thread that made the communicator. As in CUDA, the GPU
+// is the calling thread's current one.
+//
+// Errors are what NCCL reports, with the function's name and NCCL's last words: Unavailable where a
+// peer or the network is gone, Internal for CUDA's and the system's, FailedPrecondition for what
+// NCCL refuses (several ranks on one GPU).
+#ifndef TESSERA_COLLECTIVES_NCCL_API_H_
+#define TESSERA_COLLECTIVES_NCCL_API_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "device/cuda/api.h"
+
+namespace tessera::nccl {
+
+// ncclComm_t and ncclUniqueId, without NCCL's header.
+using CommHandle = struct OpaqueComm*;
+using UniqueId = std::array<std::byte, 128>;
+using cuda::StreamHandle;
+
+class Api {
+ public:
+  virtual ~Api() = default;
+
+  // What the ranks of one new communicator share. It listens in this process, which must be that
+  // of a rank, and serves once. ncclGetUniqueId.
+  virtual StatusOr<UniqueId> get_unique_id() = 0;
+  // Begins to make a communicator's rank on the current GPU; there when poll() says so, which takes
+  // all ranks. ncclCommInitRankConfig with blocking = 0 and splitShare = 0.
+  virtual StatusOr<CommHandle> comm_init_rank(int num_ranks, const UniqueId& id, int rank) = 0;
+  // Whether nothing is in progress; the communicator's error, once it has one.
+  // ncclCommGetAsyncError.
+  virtual StatusOr<bool> poll(CommHandle comm) = 0;
+
+  // Calls of this thread between the two are one operation. ncclGroupStart, ncclGroupEnd.
+  virtual Status group_start() = 0;
+  virtual Status group_end() = 0;
+
+  // Both ends name the same number of bytes; several between two ranks are met in order. ncclSend,
+  // ncclRecv.
+  virtual Status send(const std::byte* from, uint64_t num_bytes, int peer, CommHandle comm,
+                      StreamHandle stream) = 0;
+  virtual Status recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle comm,
+                      StreamHandle stream) = 0;
+  // Equally many bytes of each rank; `from` may be its place in `to`. ncclAllGather.
+  virtual Status all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes,
+                            CommHandle comm, StreamHandle stream) = 0;
+  // `from` counts at the root alone, where it may be `to`. ncclBroadcast.
+  virtual Status broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
+                           CommHandle comm, StreamHandle stream) = 0;
+
+  // Ends what is under way, so that streams come to an end; what it had to do is undefined then.
+  // poll() says when. Only the two last functions may follow. ncclCommRevoke.
+  virtual Status comm_revoke(CommHandle comm) = 0;
+  // Begins an orderly end, which takes all ranks; poll() says when. ncclCommFinalize.
+  virtual Status comm_finalize(CommHandle comm) = 0;
+  // Frees a communicator that was finalised or revoked; takes the ranks of the host. Ends the use
+  // of the handle. ncclCommDestroy.
+  virtual Status comm_destroy(CommHandle comm) = 0;
+  // Ends what is under way, and frees the communicator, whoever is left. ncclCommAbort.
+  virtual Status comm_abort(CommHandle comm) = 0;
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_API_H_

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Communicator: one device's rank in one generation of a group's NCCL communicator.
+//
+//   generation 1   made by all members ... used ... a verdict: nobody uses it again
+//   generation 2   made by all members ...
+//
+// A generation is an operation of a rendezvous of its own (rendezvous.h) that goes on as long as
+// the communicator does: members arrive at it to make the communicator, and its verdict, which any
+// of them may make, is the end for all, in the same words.
+//
+// Thread-safe, but for init() and issue(), which are the issuing thread's.
+#ifndef TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
+#define TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "collectives/host/rendezvous.h"
+#include "collectives/nccl/api.h"
+#include "device/cuda/cuda_device.h"
+
+namespace tessera::nccl {
+
+// A device of this client, as NCCL sees it.
+struct Lane {
+  cuda::CudaDevice* device;
+  std::mutex calls;  // held during calls of NCCL for the device
+  Status lost;       // guarded by `calls`: the device is not to be used again
+};
+
+class Communicator {
+ public:
+  Communicator(Api& api, Lane& lane, const host::Rendezvous& generations, uint32_t generation)
+      : api_(api), lane_(lane), generations_(generations), generation_(generation) {}
+
+  Lane& lane() { return lane_; }
+  uint32_t generation() const { return generation_; }
+  // Whether there is a verdict. Of a generation at which all have arrived.
+  bool is_failed() const { return generations_.is_finished(generation_); }
+  // Makes `error` the verdict, unless there is one; the verdict.
+  Status fail(const Status& error) {
+    return generations_.settle(generation_, host::VerdictKind::kError,
+                               host::Rendezvous::From::kRunning, error);
+  }
+  // Says that the device is through with a generation that has its verdict: it reads nobody's
+  // memory any more. Once.
+  void leave() { generations_.acknowledge(generation_); }
+  // Whether all members have left it.
+  bool have_all_left() {
+    return generations_.wait_free(generation_ + generations_.num_records(), absl::InfinitePast());
+  }
+  void set_member_lost() { member_lost_ = true; }
+  bool is_member_lost() const { return member_lost_; }
+
+  // Makes the rank; returns when all have come, with the verdict where they do not.
+  Status init(const UniqueId& id, int rank, absl::Time deadline);
+  // Gives the stream what `calls` does, as one group; returns when NCCL has taken it.
+  Status issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Time deadline);
+  // The error that NCCL has found, if it has.
+  Status async_error();
+
+  // ---- For the end; none of the above gives the stream anything after the first of these.
+
+  Status revoke();
+  Status finalize();
+  // Whether nothing is in progress.
+  StatusOr<bool> poll();
+  bool is_there();
+  // Takes the handle, to be freed; null where there is none any more.
+  CommHandle release();
+
+ private:
+  enum class State { kNone, kInUse, kEnding, kReleased };
+
+  // Polls until NCCL is through with the last call.
+  Status settle(absl::Time deadline);
+
+  Api& api_;
+  Lane& lane_;
+  host::Rendezvous generations_;
+  const uint32_t generation_;
+  std::atomic<bool> member_lost_{false};
+  // Guarded by the lane's lock.
+  State state_ = State::kNone;
+  CommHandle handle_ = nullptr;
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_

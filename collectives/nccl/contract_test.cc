@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The double keeps the contract of nccl::Api, reports what is misuse, and the real library has all
+// the names that are loaded. Where there are GPUs, NCCL keeps the contract too.
+#include "collectives/nccl/contract.h"
+
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/open_api.h"
+#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/open_api.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::nccl {
+namespace {
+
+using cuda::CudaDouble;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::StatusIs;
+
+TEST(OpenApiTest, EveryNameIsInTheLibrary) {
+  // The library that the build found; on another machine its own, if it has one.
+  const char* const library = std::getenv("TESSERA_NCCL_LIBRARY");
+  const auto api = library == nullptr ? open_api() : open_api(library);
+  if (!api.ok() && library == nullptr) {
+    EXPECT_THAT(api, StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install")));
+    return;
+  }
+  ASSERT_THAT(api, IsOk());
+  // Works without a GPU.
+  const StatusOr<UniqueId> first = (*api)->get_unique_id();
+  const StatusOr<UniqueId> second = (*api)->get_unique_id();
+  ASSERT_THAT(first, IsOk());
+  ASSERT_THAT(second, IsOk());
+  EXPECT_NE(*first, *second);
+}
+
+TEST(OpenApiTest, SaysWhatIsMissing) {
+  EXPECT_THAT(open_api("libthere_is_none.so"),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("NCCL 2.28.7 or later")));
+}
+
+class ContractTest : public ::testing::TestWithParam<ContractCase> {};
+
+TEST_P(ContractTest, HoldsOnTheDouble) {
+  const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
+  const auto cuda = CudaDouble::create({.num_gpus = GetParam().num_ranks, .most_yields = 3});
+  const auto nccl = NcclDouble::create(cuda);
+  EXPECT_THAT(GetParam().body(*cuda, *nccl), IsOk());
+  EXPECT_THAT(cuda->misuses(), IsEmpty());
+  EXPECT_THAT(nccl->misuses(), IsEmpty());
+  EXPECT_EQ(nccl->num_communicators(), 0);
+}
+
+TEST_P(ContractTest, HoldsOnGpus) {
+  const StatusOr<std::shared_ptr<cuda::Api>> cuda = cuda::open_api();
+  if (!cuda.ok()) GTEST_SKIP() << cuda.status();
+  const StatusOr<int> num_gpus = (*cuda)->device_count();
+  if (*num_gpus < GetParam().num_ranks) GTEST_SKIP() << *num_gpus << " GPUs";
+  const StatusOr<std::shared_ptr<Api>> nccl = open_api();
+  if (!nccl.ok()) GTEST_SKIP() << nccl.status();
+  const testing::TestDeadline deadline(absl::Seconds(120), GetParam().name);
+  EXPECT_THAT(GetParam().body(**cuda, **nccl), IsOk());
+}
+
+INSTANTIATE_TEST_SUITE_P(Api, ContractTest, ::testing::ValuesIn(contract_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+// Two ranks on two GPUs of the double, made and used by one thread.
+struct Pair {
+  std::shared_ptr<CudaDouble> cuda = CudaDouble::create({.num_gpus = 2});
+  std::shared_ptr<NcclDouble> nccl = NcclDouble::create(cuda);
+  CommHandle comms[2] = {};
+  StreamHandle streams[2] = {};
+  std::byte* memory[2] = {};
+
+  Pair() {
+    const UniqueId id = *nccl->get_unique_id();
+    for (int rank = 0; rank < 2; ++rank) {
+      on(rank);
+      comms[rank] = *nccl->comm_init_rank(2, id, rank);
+      streams[rank] = *cuda->create_stream();
+      memory[rank] = *cuda->allocate(4096);
+    }
+    for (const CommHandle comm : comms) {
+      while (!*nccl->poll(comm)) std::this_thread::yield();
+    }
+  }
+  ~Pair() {
+    for (const CommHandle comm : comms) nccl->comm_abort(comm).IgnoreError();
+  }
+  void on(int rank) const { EXPECT_THAT(cuda->set_device(rank), IsOk()); }
+  Status send(int rank, uint64_t num_bytes, CommHandle comm) {
+    on(rank);
+    return nccl->send(memory[rank], num_bytes, 1 - rank, comm, streams[rank]);
+  }
+  Status recv(int rank, uint64_t num_bytes, CommHandle comm) {
+    on(rank);
+    return nccl->recv(memory[rank], num_bytes, 1 - rank, comm, streams[rank]);
+  }
+  void drain(int rank) const { EXPECT_THAT(cuda->destroy_stream(streams[rank]), IsOk()); }
+};
+
+struct MisuseCase {
+  const char* name;
+  const char* text;
+  std::function<void(Pair&)> body;
+};
+void PrintTo(const MisuseCase& c, std::ostream* out) { *out << c.name; }
+
+const MisuseCase kMisuses[] = {
+    {"sizes_differ", "rank 0 has send/recv of 8 bytes, and rank 1 send/recv of 16",
+     [](Pair& p) {
+       EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
+       EXPECT_THAT(p.recv(1, 16, p.comms[1]), IsOk());
+       p.drain(0);
+       p.drain(1);
+     }},
+    {"roots_differ", "rank 0 has broadcast from 0 of 8 bytes, and rank 1 send/recv",
+     [](Pair& p) {
+       p.on(0);
+       EXPECT_THAT(p.nccl->group_start(), IsOk());
+       EXPECT_THAT(p.nccl->broadcast(p.memory[0], p.memory[0], 8, 0, p.comms[0], p.streams[0]),
+                   IsOk());
+       EXPECT_THAT(p.nccl->group_end(), IsOk());
+       EXPECT_THAT(p.recv(1, 8, p.comms[1]), IsOk());
+       p.drain(0);
+       p.drain(1);
+     }},
+    {"used_after_revoke", "send: a communicator that was revoked",
+     [](Pair& p) {
+       EXPECT_THAT(p.nccl->comm_revoke(p.comms[0]), IsOk());
+       EXPECT_FALSE(p.send(0, 8, p.comms[0]).ok());
+     }},
+    {"used_after_abort", "recv: a communicator that is not there, or no longer",
+     [](Pair& p) {
+       EXPECT_THAT(p.nccl->comm_abort(p.comms[1]), IsOk());
+       EXPECT_FALSE(p.recv(1, 8, p.comms[1]).ok());
+     }},
+    {"wrong_thread", "send: a communicator that another thread made",
+     [](Pair& p) { std::thread([&p] { EXPECT_FALSE(p.send(0, 8, p.comms[0]).ok()); }).join(); }},
+    {"missing_group", "outside of a group while another one is under way",
+     [](Pair& p) {
+       EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
+       EXPECT_FALSE(p.recv(0, 8, p.comms[0]).ok());
+     }},
+    {"several_ranks_of_a_thread", "a collective for one of several ranks of a thread",
+     [](Pair& p) {
+       p.on(0);
+       EXPECT_FALSE(
+           p.nccl->broadcast(p.memory[0], p.memory[0], 8, 0, p.comms[0], p.streams[0]).ok());
+     }},
+    {"freed_in_flight", "",
+     [](Pair& p) {
+       EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
+       std::thread receiver([&p] {
+         while (p.cuda->misuses().empty()) std::this_thread::yield();
+         EXPECT_THAT(p.nccl->comm_revoke(p.comms[0]), IsOk());
+       });
+       EXPECT_FALSE(p.cuda->free(p.memory[0]).ok());
+       receiver.join();
+       EXPECT_THAT(p.cuda->misuses(),
+                   ::testing::ElementsAre(HasSubstr("memory that is in flight")));
+     }},
+    {"destroyed_in_use", "comm_destroy: a communicator that was neither finalized nor revoked",
+     [](Pair& p) { EXPECT_FALSE(p.nccl->comm_destroy(p.comms[0]).ok()); }},
+    {"orders_differ", "GPUs 1 and 0 use their communicators in different orders",
+     [](Pair& p) {
+       const UniqueId id = *p.nccl->get_unique_id();
+       CommHandle others[2];
+       for (int rank = 0; rank < 2; ++rank) {
+         p.on(rank);
+         others[rank] = *p.nccl->comm_init_rank(2, id, rank);
+       }
+       for (const CommHandle other : others) {
+         while (!*p.nccl->poll(other)) std::this_thread::yield();
+       }
+       EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
+       EXPECT_THAT(p.send(0, 8, others[0]), IsOk());
+       EXPECT_THAT(p.recv(1, 8, others[1]), IsOk());
+       for (const CommHandle other : others) EXPECT_THAT(p.nccl->comm_abort(other), IsOk());
+     }},
+};
+
+class MisuseTest : public ::testing::TestWithParam<MisuseCase> {};
+
+TEST_P(MisuseTest, IsReported) {
+  const testing::TestDeadline deadline(absl::Seconds(30), GetParam().name);
+  Pair pair;
+  GetParam().body(pair);
+  if (*GetParam().text == '\0') return;
+  EXPECT_THAT(pair.nccl->misuses(), ::testing::ElementsAre(HasSubstr(GetParam().text)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Double, MisuseTest, ::testing::ValuesIn(kMisuses),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(NcclDoubleTest, RefusesTwoRanksOnOneGpu) {
+  const auto cuda = CudaDouble::create();
+  const auto nccl = NcclDouble::create(cuda);
+  const UniqueId id = *nccl->get_unique_id();
+  const StatusOr<CommHandle> first = nccl->comm_init_rank(2, id, 0);
+  ASSERT_THAT(first, IsOk());
+  EXPECT_THAT(nccl->comm_init_rank(2, id, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Duplicate GPU")));
+  EXPECT_THAT(nccl->comm_abort(*first), IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::nccl

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NcclDouble: the NCCL of a machine without a GPU, for tests, over the double of CUDA.
+//
+//   auto cuda = CudaDouble::create({.num_gpus = 4});
+//   auto nccl = NcclDouble::create(cuda);        one for all clients of a process
+//   ... each client's backend works with it; communicators meet by their unique ids ...
+//   EXPECT_THAT(nccl->misuses(), IsEmpty());
+//
+// What a stream is given happens when the stream comes to it, and takes until the other end has
+// come to its part, however long that is: as NCCL's kernels do it spins, and holds up all that is
+// behind it in the stream, until it is through or its own communicator is revoked or aborted. The
+// other ranks are not told.
+//
+// What NCCL leaves undefined, or hangs on, is kept as a misuse:
+//   - two ends that name different sizes, calls or roots;
+//   - two GPUs that meet by several communicators in different orders;
+//   - use of a communicator that is not there yet, or was revoked, finalised or aborted; one that
+//   is
+//     destroyed with work in flight;
+//   - a thread that gives work to a communicator which another thread made, or while another is at
+//     it;
+//   - a send or receive outside of a group while an earlier one of the communicator is under way,
+//     and calls of one thread for several ranks of a communicator outside of one group;
+//   - memory that is freed in flight, or belongs to another GPU (CudaDouble's own).
+// NCCL itself refuses several ranks on one GPU; so does the double.
+//
+// Faults: stall() makes a call go on in the background for a while, break_link() ends a
+// communicator by an error of the network, hang_aborts() keeps aborts from returning. Thread-safe.
+#ifndef TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
+#define TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+#include "collectives/nccl/api.h"
+#include "device/cuda/double/cuda_double.h"
+
+namespace tessera::nccl {
+
+class NcclDouble : public Api {
+ public:
+  static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda);
+  // Ends what is under way, and waits for the streams to come past it.
+  ~NcclDouble() override;
+
+  std::vector<std::string> misuses() const;
+  int num_calls(absl::string_view function) const;
+  // Communicators that were made and not freed.
+  int num_communicators() const;
+
+  // The next `num_calls` calls of the function ("comm_init_rank", "group_end", "comm_revoke") are
+  // each in progress for `num_polls` polls.
+  void stall(absl::string_view function, int num_calls, int num_polls);
+  // The `nth` operation that is given to a stream from now on (1 is the next) never comes through,
+  // and its communicator has this error.
+  void break_link(int nth, Status error);
+  // From now on comm_abort() does not return, until release_aborts().
+  void hang_aborts();
+  void release_aborts();
+
+  StatusOr<UniqueId> get_unique_id() override;
+  StatusOr<CommHandle> comm_init_rank(int num_ranks, const UniqueId& id, int rank) override;
+  StatusOr<bool> poll(CommHandle comm) override;
+  Status group_start() override;
+  Status group_end() override;
+  Status send(const std::byte* from, uint64_t num_bytes, int peer, CommHandle comm,
+              StreamHandle stream) override;
+  Status recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle comm,
+              StreamHandle stream) override;
+  Status all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes, CommHandle comm,
+                    StreamHandle stream) override;
+  Status broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
+                   CommHandle comm, StreamHandle stream) override;
+  Status comm_revoke(CommHandle comm) override;
+  Status comm_finalize(CommHandle comm) override;
+  Status comm_destroy(CommHandle comm) override;
+  Status comm_abort(CommHandle comm) override;
+
+ private:
+  struct World;
+  struct Comm;
+  struct Letter;
+  struct Operation;
+  struct Transfer;
+  struct Call;
+  struct ThreadGroup;
+
+  explicit NcclDouble(std::shared_ptr<cuda::CudaDouble> cuda) : cuda_(std::move(cuda)) {}
+  static ThreadGroup& thread_group();
+
+  // All below require mutex_, but for run().
+  Status misuse(std::string what);
+  // Counts the call, and finds its communicator, if it may be used in this way.
+  StatusOr<std::shared_ptr<Comm>> enter(absl::string_view function, CommHandle comm);
+  StatusOr<std::shared_ptr<Comm>> enter_for_work(absl::string_view function, CommHandle comm);
+  void take_stall(absl::string_view function, Comm& comm);
+  // Gives the calls of one communicator to its stream.
+  Status launch(std::vector<Call> calls);
+  Status check_ungrouped(const Call& call);
+  // That both GPUs meet in the same communicators in the same order.
+  void log_meeting(const World& world, int gpu, int peer_gpu);
+  void forget_meetings(const World& world);
+  // What the stream does.
+  void run(const std::shared_ptr<Comm>& comm, Operation& operation);
+  // Requires the lock on mutex_, which it lets go of for the copy.
+  void receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Transfer& transfer);
+  void end_work(Comm& comm);
+
+  const std::shared_ptr<cuda::CudaDouble> cuda_;
+  mutable std::mutex mutex_;         // guards everything below, and what the handles stand for
+  std::condition_variable changed_;  // anything of it
+  uint64_t next_id_ = 1;
+  uintptr_t next_handle_ = 0x2000;  // a handle that was freed is never given out again
+  std::map<uint64_t, std::shared_ptr<World>> worlds_;
+  std::map<CommHandle, std::shared_ptr<Comm>> comms_;
+  // By (GPU, peer): the worlds in which the GPU is ahead of its peer.
+  std::map<std::pair<int, int>, std::deque<uint64_t>> ahead_;
+  std::map<std::string, int> calls_;
+  std::map<std::string, std::pair<int, int>> stalls_;  // calls, polls
+  std::map<int, Status> broken_links_;                 // by number of the operation
+  int num_operations_ = 0;
+  int num_queued_ = 0;  // operations that streams were given and have not done
+  bool aborts_hang_ = false;
+  std::vector<std::string> misuses_;
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_

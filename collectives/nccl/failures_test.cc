@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What fails while GPUs of several clients are at work, on the doubles of CUDA and NCCL: who hears
+// what, how soon, and that the group works afterwards.
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/cuda/cuda_job.h"
+#include "collectives/nccl/double/nccl_double.h"
+#include "device/cuda/double/cuda_double.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::nccl {
+namespace {
+
+using cuda::CudaDouble;
+using cuda::CudaJob;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::StatusIs;
+
+// Three clients of one device, each on a GPU of its own.
+class FailuresTest : public ::testing::Test {
+ protected:
+  static constexpr int kMembers = 3;
+  static constexpr int64_t kCount = 5000;
+
+  void start(const CudaJob::Options& options = {.collective_timeout = absl::Seconds(30)}) {
+    auto job = CudaJob::create(cuda_, nccl_, kMembers, {1, 1, 1}, options);
+    ASSERT_THAT(job, IsOk());
+    job_ = *std::move(job);
+    // The first operation makes the communicator.
+    for (const Status& status : sum({0, 1, 2})) ASSERT_THAT(status, IsOk());
+  }
+
+  void TearDown() override {
+    open_gate();
+    nccl_->release_aborts();
+    job_ = nullptr;
+    EXPECT_THAT(cuda_->misuses(), IsEmpty());
+    EXPECT_THAT(nccl_->misuses(), IsEmpty());
+  }
+
+  struct Sum {
+    std::vector<float> in = std::vector<float>(kCount, 1.5f);
+    std::vector<float> out = std::vector<float>(kCount);
+    std::optional<Work> work;
+  };
+  // An all-reduce of these devices, under way.
+  std::vector<std::unique_ptr<Sum>> begin_sum(const std::vector<int>& devices) {
+    std::vector<std::unique_ptr<Sum>> sums;
+    for (const int device : devices) {
+      auto sum = std::make_unique<Sum>();
+      StatusOr<Group> group = job_->group(device, devices);
+      EXPECT_THAT(group, IsOk());
+      sum->work = group->all_reduce<float>(sum->in, absl::MakeSpan(sum->out), ReduceOp::kSum);
+      sums.push_back(std::move(sum));
+    }
+    return sums;
+  }
+  std::vector<Status> sum(const std::vector<int>& devices) {
+    const auto sums = begin_sum(devices);
+    std::vector<Status> statuses;
+    for (const auto& sum : sums) {
+      statuses.push_back(sum->work->await());
+      const float want = 1.5f * static_cast<float>(devices.size());
+      if (!statuses.back().ok()) continue;
+      EXPECT_EQ(sum->out, std::vector<float>(kCount, want));
+    }
+    return statuses;
+  }
+  void expect_works(const std::vector<int>& devices) {
+    for (const Status& status : sum(devices)) EXPECT_THAT(status, IsOk());
+  }
+
+  // The GPU of the device does nothing more until open_gate().
+  void close_gate(int device) {
+    ASSERT_THAT(cuda_->set_device(device), IsOk());
+    ASSERT_THAT(cuda_->enqueue_work(
+                    "gate", {}, [gate = gate_.get_future().share()] { gate.wait(); },
+                    job_->device(device).queue().handle()),
+                IsOk());
+    is_closed_ = true;
+  }
+  void open_gate() {
+    if (std::exchange(is_closed_, false)) gate_.set_value();
+  }
+  // Until NCCL has been given so many groups more than it had.
+  void wait_for_groups(int before, int num_groups) {
+    while (nccl_->num_calls("group_end") < before + num_groups) std::this_thread::yield();
+  }
+  void lose(int client) {
+    const Status reason = absl::UnavailableError(absl::StrCat("client ", client, " is gone"));
+    for (int c = 0; c < kMembers; ++c) {
+      if (c != client) job_->client(c).link->report_lost(client, reason);
+    }
+  }
+
+  const testing::TestDeadline deadline_{absl::Seconds(90), "a failure"};
+  std::shared_ptr<CudaDouble> cuda_ = CudaDouble::create({.num_gpus = kMembers});
+  std::shared_ptr<NcclDouble> nccl_ = NcclDouble::create(cuda_);
+  std::unique_ptr<CudaJob> job_;
+  std::promise<void> gate_;
+  bool is_closed_ = false;
+};
+
+// All have arrived and given their GPUs work; then one is lost. The others hear of it at once, and
+// go on without it.
+TEST_F(FailuresTest, AClientIsLostWhileWorkIsInFlight) {
+  start();
+  close_gate(2);
+  const int groups = nccl_->num_calls("group_end");
+  const auto sums = begin_sum({0, 1, 2});
+  wait_for_groups(groups, 6);
+  EXPECT_FALSE(sums[0]->work->done());
+  const absl::Time lost_at = absl::Now();
+  lose(2);
+  for (const int device : {0, 1}) {
+    EXPECT_THAT(sums[device]->work->await(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 2 is gone")));
+  }
+  EXPECT_LT(absl::Now() - lost_at, absl::Seconds(2));
+  expect_works({0, 1});
+  open_gate();
+}
+
+// Everybody gets the same text at the deadline, and the same group works afterwards with a new
+// communicator.
+TEST_F(FailuresTest, TheDeadlinePassesWhileWorkIsInFlight) {
+  start({.collective_timeout = absl::Seconds(2)});
+  close_gate(2);
+  const auto sums = begin_sum({0, 1, 2});
+  const Status first = sums[0]->work->await();
+  EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                              HasSubstr(" in time (2 s), though all")));
+  open_gate();
+  for (const auto& sum : sums) EXPECT_EQ(sum->work->await(), first);
+  const int made = nccl_->num_calls("comm_init_rank");
+  expect_works({0, 1, 2});
+  EXPECT_EQ(nccl_->num_calls("comm_init_rank"), made + kMembers);
+}
+
+// What comes later in the stream of a failed operation may have used what never came: it fails too,
+// and so does what others got of it.
+TEST_F(FailuresTest, WhatIsBehindItFailsToo) {
+  start();
+  expect_works({0, 1});
+  close_gate(2);
+  const int groups = nccl_->num_calls("group_end");
+  const auto first = begin_sum({0, 1, 2});
+  const auto second = begin_sum({0, 1});
+  wait_for_groups(groups, 10);
+  lose(2);
+  for (const auto& sum : second) {
+    EXPECT_THAT(sum->work->await(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 2 is gone")));
+  }
+  open_gate();
+  for (const auto& sum : first) EXPECT_FALSE(sum->work->await().ok());
+  expect_works({0, 1});
+}
+
+// An error of the network is one member's to find, and everybody's.
+TEST_F(FailuresTest, TheNetworkFails) {
+  start();
+  nccl_->break_link(2, absl::UnavailableError("ncclRemoteError: a peer is gone"));
+  const auto sums = begin_sum({0, 1, 2});
+  std::vector<Status> statuses;
+  for (const auto& sum : sums) statuses.push_back(sum->work->await());
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ncclRemoteError")));
+  for (const Status& status : statuses) EXPECT_EQ(status, statuses[0]);
+  expect_works({0, 1, 2});
+}
+
+// A GPU that breaks at work is everybody's error; the others go on without it.
+TEST_F(FailuresTest, AGpuBreaks) {
+  start();
+  close_gate(2);
+  const int groups = nccl_->num_calls("group_end");
+  const auto sums = begin_sum({0, 1, 2});
+  wait_for_groups(groups, 6);
+  cuda_->break_gpu(2, absl::InternalError("cudaErrorIllegalAddress"));
+  for (const auto& sum : sums) {
+    EXPECT_THAT(sum->work->await(),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("cudaErrorIllegalAddress")));
+  }
+  expect_works({0, 1});
+  cuda_->break_gpu(2, absl::OkStatus());
+  open_gate();
+}
+
+// Calls that go on in the background are waited for.
+TEST_F(FailuresTest, CallsAreInProgressForAWhile) {
+  nccl_->stall("comm_init_rank", 2, 30);
+  start();
+  nccl_->stall("group_end", 5, 20);
+  expect_works({0, 1, 2});
+  expect_works({0, 1, 2});
+}
+
+// A member that cannot do its part tells the others, who are at work on theirs.
+TEST_F(FailuresTest, OneMemberCannotDoItsPart) {
+  start();
+  cuda_->fail("launch", 2, absl::InternalError("cudaErrorLaunchFailure"));
+  const auto sums = begin_sum({0, 1, 2});
+  std::vector<Status> statuses;
+  for (const auto& sum : sums) statuses.push_back(sum->work->await());
+  EXPECT_THAT(statuses[0],
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("cudaErrorLaunchFailure")));
+  for (const Status& status : statuses) EXPECT_EQ(status, statuses[0]);
+  expect_works({0, 1, 2});
+}
+
+// An abort that does not return takes its GPU with it, and nothing else: no call hangs.
+TEST_F(FailuresTest, AnAbortNeverReturns) {
+  start(
+      {.collective_timeout = absl::Seconds(30),
+       .watch = {.revoke_limit = absl::Milliseconds(100), .abort_limit = absl::Milliseconds(200)}});
+  nccl_->hang_aborts();
+  close_gate(2);
+  const int groups = nccl_->num_calls("group_end");
+  const auto sums = begin_sum({0, 1, 2});
+  wait_for_groups(groups, 6);
+  lose(2);
+  for (const int device : {0, 1}) {
+    EXPECT_THAT(sums[device]->work->await(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  Status later;
+  do {
+    later = sum({0, 1})[0];
+  } while (later.ok());
+  EXPECT_THAT(later,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost: NCCL did not end")));
+  while (job_->device(0).stream().sync().ok()) std::this_thread::yield();
+}
+
+// NCCL takes one device of a GPU.
+TEST(SharedGpuTest, IsRefused) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "devices that share a GPU");
+  const auto cuda = CudaDouble::create({.num_gpus = 2});
+  const auto nccl = NcclDouble::create(cuda);
+  auto job = CudaJob::create(cuda, nccl, 2, {1, 3});
+  ASSERT_THAT(job, IsOk());
+  EXPECT_THAT((*job)->run([](const conformance::Member& m) -> Status {
+    float in = 1;
+    float out = 0;
+    return m.group.all_reduce<float>({&in, 1}, {&out, 1}, ReduceOp::kSum).await();
+  }),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("members 1 and 3 share GPU 1")));
+}
+
+}  // namespace
+}  // namespace tessera::nccl

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/nccl/nccl_mover.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "device/cuda/kernels.h"
+
+namespace tessera::nccl {
+namespace {
+
+using host::MemberMemory;
+using Members = absl::Span<const MemberMemory>;
+
+// Generations of a group that anybody may still ask about.
+constexpr uint32_t kGenerationRecords = 4;
+// Tells the generations of a group from its operations and messages.
+constexpr uint64_t kGenerationSalt = 2;
+
+// Verdicts are of communicators; each operation that they end says which it is.
+Status labelled(const Status& verdict, const CollectiveCall& call) {
+  if (absl::StartsWith(verdict.message(), call.label)) return verdict;
+  return with_context(verdict, call.label);
+}
+
+absl::Time deadline_of(const CollectiveCall& call, absl::Duration timeout) {
+  return call.deadline.value_or(absl::Now() + call.timeout.value_or(timeout));
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, host::HostLink& link,
+                                                       std::vector<host::GroupMember> members,
+                                                       std::vector<cuda::CudaDevice*> devices,
+                                                       absl::Duration timeout) {
+  TESSERA_ASSIGN_OR_RETURN(
+      host::Rendezvous generations,
+      host::Rendezvous::open(link, std::move(members), kGenerationRecords, kGenerationSalt));
+  return std::unique_ptr<NcclMover>(
+      new NcclMover(std::move(watch), std::move(generations), std::move(devices), timeout));
+}
+
+NcclMover::NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations,
+                     std::vector<cuda::CudaDevice*> devices, absl::Duration timeout)
+    : watch_(std::move(watch)),
+      generations_(std::move(generations)),
+      devices_(std::move(devices)),
+      timeout_(timeout),
+      ranks_(devices_.size()) {
+  refusal_ = find_refusal();
+}
+
+Status NcclMover::find_refusal() const {
+  TESSERA_RETURN_IF_ERROR(watch_.status());
+  if (devices_.size() > cuda::kMaxTerms) {
+    return absl::UnimplementedError(absl::StrCat(
+        "a group of ", devices_.size(), " GPUs; groups of up to ", cuda::kMaxTerms, " are there"));
+  }
+  for (size_t a = 0; a < devices_.size(); ++a) {
+    for (size_t b = a + 1; b < devices_.size(); ++b) {
+      if (devices_[a] == nullptr || devices_[b] == nullptr) continue;
+      if (devices_[a]->gpu() != devices_[b]->gpu()) continue;
+      return absl::UnimplementedError(absl::StrCat(
+          "members ", a, " and ", b, " share GPU ", devices_[a]->gpu(),
+          "; NCCL takes one device of a GPU in a group of several clients: give each client at "
+          "most as many devices as it has GPUs"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Status NcclMover::check(const CollectiveCall& call) const {
+  return call.kind == OpKind::kSendRecv ? absl::OkStatus() : refusal_;
+}
+
+std::vector<int64_t> NcclMover::words(const CollectiveCall& call) const {
+  return nccl::words(call);
+}
+
+Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
+                         absl::Span<std::byte> board) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (call.kind == OpKind::kSendRecv) {
+    // What the stream has now comes first; what it has when the message's turn comes does not.
+    if (arrived_[member].count(seq) > 0) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(arrived_[member][seq], devices_[member]->queue().record());
+    return absl::OkStatus();
+  }
+  const Rank& rank = ranks_[member];
+  const bool is_usable = rank.communicator != nullptr && !rank.communicator->is_failed();
+  const uint32_t generation = is_usable ? rank.generation : rank.generation + 1;
+  std::memcpy(board.data(), &generation, sizeof(generation));
+  return absl::OkStatus();
+}
+
+Status NcclMover::move(const CollectiveCall& call, uint32_t seq, int member, Members members) {
+  if (call.kind == OpKind::kSendRecv) return receive(call, seq, members);
+  const Status part = host::check_part(call, members);
+  // Wrong pulls are the member's own affair; wrong counts are everybody's.
+  if (!part.ok() && call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) {
+    return part;
+  }
+  uint32_t generation = 0;
+  for (const MemberMemory& other : members) {
+    uint32_t proposed = 0;
+    std::memcpy(&proposed, other.board, sizeof(proposed));
+    generation = std::max(generation, proposed);
+  }
+  const absl::Time deadline = deadline_of(call, timeout_);
+  const StatusOr<std::shared_ptr<Communicator>> found =
+      this->communicator(call, seq, member, generation, deadline);
+  if (!found.ok()) return labelled(found.status(), call);
+  const std::shared_ptr<Communicator>& communicator = *found;
+  StatusOr<Schedule> schedule = make_schedule(call, member, members, devices_[member]->memory());
+  Status status = schedule.status();
+  if (status.ok()) status = run(call, member, *schedule, communicator, deadline);
+  // The others wait for what does not come.
+  if (!status.ok()) return labelled(communicator->fail(status), call);
+  return part;
+}
+
+StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const CollectiveCall& call,
+                                                                uint32_t seq, int member,
+                                                                uint32_t generation,
+                                                                absl::Time deadline) {
+  std::shared_ptr<Communicator> communicator;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Rank& rank = ranks_[member];
+    rank.begun = seq;
+    if (rank.generation == generation && rank.communicator != nullptr) {
+      if (rank.communicator->is_failed()) return rank.communicator->fail(absl::AbortedError(""));
+      return rank.communicator;
+    }
+    if (rank.communicator != nullptr) {
+      // Another member knows of its end already.
+      rank.communicator->fail(absl::AbortedError("the communicator was given up")).IgnoreError();
+    }
+    // One that it has made the watch leaves for it.
+    const uint32_t first = rank.communicator == nullptr ? rank.generation : rank.generation + 1;
+    for (uint32_t old = std::max(1u, first); old < generation; ++old) {
+      generations_.acknowledge(old);
+    }
+    communicator = std::make_shared<Communicator>(
+        (*watch_)->api(), (*watch_)->lane(devices_[member]), generations_, generation);
+    if (!lost_.ok()) return lost_;
+    rank = {generation, nullptr, seq};
+  }
+  TESSERA_RETURN_IF_ERROR(meet(call, member, generation, deadline));
+  UniqueId id;
+  std::memcpy(id.data(), generations_.entry(generation, 0).inlined, id.size());
+  (*watch_)->add(communicator);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ranks_[member].communicator = communicator;
+  }
+  const Status made = communicator->init(id, member, deadline);
+  if (!made.ok()) return communicator->fail(made);
+  return communicator;
+}
+
+// The members of a generation meet, and learn its unique id from the first one.
+Status NcclMover::meet(const CollectiveCall& call, int member, uint32_t generation,
+                       absl::Time deadline) {
+  const host::Rendezvous::Op op = {.seq = generation,
+                                   .member = member,
+                                   .label = call.label,
+                                   .detail_field = "generation",
+                                   .holds_device = false,
+                                   .start = absl::Now(),
+                                   .deadline = deadline};
+  const auto fail = [&](const Status& error) {
+    const Status verdict = generations_.settle(generation, host::VerdictKind::kError,
+                                               host::Rendezvous::From::kRunning, error);
+    return verdict.ok() ? error : verdict;
+  };
+  if (!generations_.wait_free(generation, deadline)) {
+    return generations_.describe_missing(op);
+  }
+  host::MemberEntry& entry = generations_.entry(generation, member);
+  entry.signature = {};
+  const size_t length = std::min<size_t>(call.label.size(), host::kLabelBytes - 1);
+  std::memcpy(entry.label, call.label.data(), length);
+  entry.label[length] = '\0';
+  if (member == 0) {
+    const StatusOr<UniqueId> id = (*watch_)->api().get_unique_id();
+    if (!id.ok()) return fail(id.status());
+    std::memcpy(entry.inlined, id->data(), id->size());
+  }
+  TESSERA_RETURN_IF_ERROR(generations_.arrive(op));
+  return generations_.wait_arrived(op);
+}
+
+Status NcclMover::run(const CollectiveCall& call, int member, const Schedule& schedule,
+                      const std::shared_ptr<Communicator>& communicator, absl::Time deadline) {
+  cuda::CudaDevice& device = *devices_[member];
+  Watch& watch = **watch_;
+  const bool is_silent = std::all_of(schedule.rounds.begin(), schedule.rounds.end(),
+                                     [](const Round& round) { return round.is_silent(); });
+  if (is_silent) {
+    for (const Round& round : schedule.rounds) {
+      TESSERA_RETURN_IF_ERROR(run_round(round, device, *communicator, deadline));
+    }
+    return absl::OkStatus();
+  }
+  Watch::Flight flight;
+  flight.communicator = communicator;
+  flight.label = call.label;
+  flight.timeout = call.timeout.value_or(timeout_);
+  flight.deadline = call.deadline.value_or(absl::InfiniteFuture());
+  TESSERA_ASSIGN_OR_RETURN(const uint64_t id, watch.begin(std::move(flight)));
+  TESSERA_ASSIGN_OR_RETURN(cuda::Event begun, device.queue().record());
+  for (const Round& round : schedule.rounds) {
+    TESSERA_RETURN_IF_ERROR(run_round(round, device, *communicator, deadline));
+  }
+  TESSERA_ASSIGN_OR_RETURN(cuda::Event ended, device.queue().record());
+  watch.given(id, std::move(begun), std::move(ended));
+  return absl::OkStatus();
+}
+
+Status NcclMover::run_round(const Round& round, cuda::CudaDevice& device,
+                            Communicator& communicator, absl::Time deadline) {
+  TESSERA_RETURN_IF_ERROR(device.copy(round.before));
+  if (!round.is_silent()) {
+    Api& api = (*watch_)->api();
+    const StreamHandle stream = device.queue().handle();
+    const auto calls = [&](CommHandle comm) -> Status {
+      const auto num_bytes = static_cast<uint64_t>(round.num_bytes);
+      if (round.kind == Round::Kind::kAllGather) {
+        return api.all_gather(round.from, round.to, num_bytes, comm, stream);
+      }
+      if (round.kind == Round::Kind::kBroadcast) {
+        return api.broadcast(round.from, round.to, num_bytes, round.root, comm, stream);
+      }
+      for (const Send& send : round.sends) {
+        TESSERA_RETURN_IF_ERROR(
+            api.send(send.from, static_cast<uint64_t>(send.num_bytes), send.peer, comm, stream));
+      }
+      for (const Receive& receive : round.receives) {
+        TESSERA_RETURN_IF_ERROR(api.recv(receive.to, static_cast<uint64_t>(receive.num_bytes),
+                                         receive.peer, comm, stream));
+      }
+      return absl::OkStatus();
+    };
+    TESSERA_RETURN_IF_ERROR(communicator.issue(calls, deadline));
+  }
+  TESSERA_RETURN_IF_ERROR(device.reduce(round.reduces));
+  return device.copy(round.after);
+}
+
+// Nobody reads the memory of another device: there is nothing to wait for.
+Status NcclMover::leave(uint32_t /*seq*/, int /*member*/) { return absl::OkStatus(); }
+
+Status NcclMover::wait_done(int member, absl::Time deadline) {
+  return devices_[member]->queue().wait_done(deadline);
+}
+
+void NcclMover::fail(uint32_t seq, int member, const Status& error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Rank& rank = ranks_[member];
+  if (rank.begun < seq) return;
+  generations_
+      .settle(rank.generation, host::VerdictKind::kError, host::Rendezvous::From::kRunning, error)
+      .IgnoreError();
+}
+
+void NcclMover::lose(const Status& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  lost_.Update(reason);
+  for (const Rank& rank : ranks_) {
+    if (rank.communicator != nullptr) rank.communicator->set_member_lost();
+    if (rank.generation == 0) continue;
+    generations_
+        .settle(rank.generation, host::VerdictKind::kError, host::Rendezvous::From::kRunning,
+                reason)
+        .IgnoreError();
+  }
+}
+
+StatusOr<cuda::CudaQueue*> NcclMover::desk(uint32_t seq, int member) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<cuda::CudaQueue>& queue = desks_[member];
+  const cuda::CudaQueue& own = devices_[member]->queue();
+  TESSERA_RETURN_IF_ERROR(own.api()->set_device(own.gpu()));
+  if (queue == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(queue, cuda::CudaQueue::create(own.api(), own.gpu()));
+  }
+  std::map<uint32_t, cuda::Event>& arrived = arrived_[member];
+  const auto event = arrived.find(seq);
+  if (event != arrived.end()) TESSERA_RETURN_IF_ERROR(queue->wait_for(event->second));
+  // Messages come in the order of their numbers.
+  arrived.erase(arrived.begin(), arrived.upper_bound(seq));
+  return queue.get();
+}
+
+Status NcclMover::fetch(uint32_t seq, std::byte* to, const std::byte* from, int64_t num_bytes) {
+  TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue, desk(seq, 0));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
+                           Buffer::allocate(devices_[0]->pinned(), num_bytes));
+  TESSERA_RETURN_IF_ERROR(queue->api()->copy(pinned->mutable_data(), from,
+                                             static_cast<uint64_t>(num_bytes), queue->handle()));
+  TESSERA_RETURN_IF_ERROR(queue->wait_done(absl::Now() + timeout_));
+  std::memcpy(to, pinned->data(), static_cast<size_t>(num_bytes));
+  return absl::OkStatus();
+}
+
+Status NcclMover::receive(const CollectiveCall& call, uint32_t seq, Members members) {
+  const int64_t num_bytes = call.count * dtype_size(call.dtype);
+  if (num_bytes == 0) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue, desk(seq, 1));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
+                           Buffer::allocate(devices_[1]->pinned(), num_bytes));
+  std::memcpy(pinned->mutable_data(), members[0].in, static_cast<size_t>(num_bytes));
+  TESSERA_RETURN_IF_ERROR(queue->api()->copy(members[1].out, pinned->data(),
+                                             static_cast<uint64_t>(num_bytes), queue->handle()));
+  return queue->wait_done(absl::Now() + timeout_);
+}
+
+}  // namespace tessera::nccl

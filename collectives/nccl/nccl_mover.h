@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NcclMover: collectives among the GPUs of several clients, by NCCL.
+//
+//   device 0   ... work | pack  [ send recv ... ]  add  [ send recv ... ]  unpack | work ...
+//   device 1   ... work | pack  [ send recv ... ]  add  [ send recv ... ]  unpack | work ...
+//
+// What is between the brackets is one group of NCCL, in which each member names what it sends and
+// receives (schedule.h); the rest is of our kernels, on the same CUDA stream. Each device is a rank
+// of its own, also where a client has several.
+//
+// The first operation makes the group's communicator, and the first one after a failure makes a new
+// one: each member arrives with the number of the generation that it would use, and all use the
+// highest (communicator.h). What is under way is the watch's (watch.h): it fails with one text on
+// all members, and the group can be used again unless a member is lost.
+//
+// A message between two clients does not go by NCCL, whose sends hold up their stream until they
+// are received, but through memory that the clients of the host share.
+#ifndef TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_
+#define TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/call.h"
+#include "collectives/host/device_mover.h"
+#include "collectives/host/host_link.h"
+#include "collectives/host/rendezvous.h"
+#include "collectives/nccl/communicator.h"
+#include "collectives/nccl/schedule.h"
+#include "collectives/nccl/watch.h"
+#include "device/cuda/cuda_device.h"
+
+namespace tessera::nccl {
+
+class NcclMover : public host::DeviceMover {
+ public:
+  // `devices` by member, null for those of other clients. All must outlive the mover. `watch` is an
+  // error where there is no NCCL: then every operation is. `timeout`: of calls that have none.
+  static StatusOr<std::unique_ptr<NcclMover>> create(StatusOr<Watch*> watch, host::HostLink& link,
+                                                     std::vector<host::GroupMember> members,
+                                                     std::vector<cuda::CudaDevice*> devices,
+                                                     absl::Duration timeout);
+
+  Status check(const CollectiveCall& call) const override;
+  std::vector<int64_t> words(const CollectiveCall& call) const override;
+  Status arrive(const CollectiveCall& call, uint32_t seq, int member,
+                absl::Span<std::byte> board) override;
+  Status move(const CollectiveCall& call, uint32_t seq, int member,
+              absl::Span<const host::MemberMemory> members) override;
+  Status leave(uint32_t seq, int member) override;
+  Status wait_done(int member, absl::Time deadline) override;
+  void fail(uint32_t seq, int member, const Status& error) override;
+  void lose(const Status& reason) override;
+  Status fetch(uint32_t seq, std::byte* to, const std::byte* from, int64_t num_bytes) override;
+
+ private:
+  // What a member of this client uses now.
+  struct Rank {
+    uint32_t generation = 0;
+    std::shared_ptr<Communicator> communicator;  // null: not there (yet)
+    uint32_t begun = 0;                          // the last operation that asked for it
+  };
+  NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations,
+            std::vector<cuda::CudaDevice*> devices, absl::Duration timeout);
+  Status find_refusal() const;
+  // The member's communicator of this generation, made by all members if it is not there.
+  StatusOr<std::shared_ptr<Communicator>> communicator(const CollectiveCall& call, uint32_t seq,
+                                                       int member, uint32_t generation,
+                                                       absl::Time deadline);
+  Status meet(const CollectiveCall& call, int member, uint32_t generation, absl::Time deadline);
+  Status run(const CollectiveCall& call, int member, const Schedule& schedule,
+             const std::shared_ptr<Communicator>& communicator, absl::Time deadline);
+  Status run_round(const Round& round, cuda::CudaDevice& device, Communicator& communicator,
+                   absl::Time deadline);
+  Status receive(const CollectiveCall& call, uint32_t seq,
+                 absl::Span<const host::MemberMemory> members);
+  // The queue for messages of a member, after what it had arrived with.
+  StatusOr<cuda::CudaQueue*> desk(uint32_t seq, int member);
+
+  const StatusOr<Watch*> watch_;
+  host::Rendezvous generations_;
+  const std::vector<cuda::CudaDevice*> devices_;
+  const absl::Duration timeout_;
+  Status refusal_;  // what no operation of the group can do
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<Rank> ranks_;
+  Status lost_;  // of a member
+  // Of the two ends of messages: where they are copied, beside the stream of the device, which they
+  // do not hold up.
+  std::unique_ptr<cuda::CudaQueue> desks_[2];
+  std::map<uint32_t, cuda::Event> arrived_[2];  // what a message comes after, by its number
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_

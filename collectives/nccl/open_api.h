@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// open_api: the NCCL of this machine.
+//
+// Programs do not link libnccl. They load it when GPUs of several clients first form a group: so
+// one program serves machines with NCCL and without it, which may have no GPU either, and a machine
+// with GPUs can bring its own, newer NCCL. What a linker would have checked, a test does: every
+// name that is loaded is in the library (contract_test.cc).
+#ifndef TESSERA_COLLECTIVES_NCCL_OPEN_API_H_
+#define TESSERA_COLLECTIVES_NCCL_OPEN_API_H_
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "collectives/nccl/api.h"
+
+namespace tessera::nccl {
+
+// Loads the library, once a process. Unimplemented, with what to install, where it is not there or
+// too old, and in a build without NCCL's header.
+StatusOr<std::shared_ptr<Api>> open_api(const std::string& library = "libnccl.so.2");
+
+// Whether this build has the part that calls NCCL.
+bool has_nccl();
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_OPEN_API_H_

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/nccl/schedule.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "base/dtype.h"
+
+namespace tessera::nccl {
+namespace {
+
+using host::MemberMemory;
+using Members = absl::Span<const MemberMemory>;
+
+void append_box(const Box& box, std::vector<int64_t>* words) {
+  words->insert(words->end(), box.offsets.begin(), box.offsets.end());
+  words->insert(words->end(), box.sizes.begin(), box.sizes.end());
+}
+
+// number of pulls | of each: source | rank | source's box | box
+std::vector<BoxPull> read_words(const int64_t* words) {
+  std::vector<BoxPull> pulls(static_cast<size_t>(*words++));
+  for (BoxPull& pull : pulls) {
+    pull.source = static_cast<int>(*words++);
+    const int64_t rank = *words++;
+    for (Box* box : {&pull.source_box, &pull.box}) {
+      box->offsets.assign(words, words + rank);
+      box->sizes.assign(words + rank, words + 2 * rank);
+      words += 2 * rank;
+    }
+  }
+  return pulls;
+}
+
+// Of all members, equal for all who ask: whether what the member believes of its sources is so.
+bool fits(absl::Span<const BoxPull> pulls, Members members) {
+  return std::all_of(pulls.begin(), pulls.end(), [&](const BoxPull& pull) {
+    return pull.source_box.num_elements() == members[pull.source].in_count;
+  });
+}
+
+// Where the elements of `box` begin in a dense buffer of `held`, if they are one run there: dims
+// inside the first that is cut are whole, and those outside of it have one index.
+std::optional<int64_t> only_run(const Box& box, const Box& held) {
+  int64_t first = 0;
+  int64_t stride = 1;
+  bool is_whole = true;
+  for (size_t d = box.sizes.size(); d-- > 0;) {
+    if (!is_whole && box.sizes[d] != 1) return std::nullopt;
+    is_whole &= box.sizes[d] == held.sizes[d];
+    first += (box.offsets[d] - held.offsets[d]) * stride;
+    stride *= held.sizes[d];
+  }
+  return first;
+}
+
+class Planner {
+ public:
+  Planner(const CollectiveCall& call, int member, Members members,
+          const std::shared_ptr<MemoryPool>& pool)
+      : call_(call),
+        member_(member),
+        members_(members),
+        pool_(pool),
+        size_(dtype_size(call.dtype)),
+        num_members_(static_cast<int>(members.size())),
+        in_(members[member].in),
+        out_(members[member].out) {}
+
+  StatusOr<Schedule> plan() {
+    schedule_.rounds.emplace_back();
+    TESSERA_RETURN_IF_ERROR(plan_rounds());
+    return std::move(schedule_);
+  }
+
+ private:
+  Round& round() { return schedule_.rounds.back(); }
+  Round& next_round() { return schedule_.rounds.emplace_back(); }
+
+  void send(int peer, const std::byte* from, int64_t count) {
+    if (count > 0 && peer != member_) round().sends.push_back({peer, from, count * size_});
+  }
+  void receive(int peer, std::byte* to, int64_t count) {
+    if (count > 0 && peer != member_) round().receives.push_back({peer, to, count * size_});
+  }
+  void copy_own(const std::byte* from, std::byte* to, int64_t count) {
+    if (count == 0 || from == to) return;
+    round().before.dense.push_back({from, to, static_cast<uint64_t>(count * size_)});
+  }
+  StatusOr<std::byte*> memory(int64_t count) {
+    if (count == 0) return nullptr;
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> buffer,
+                             Buffer::allocate(pool_, count * size_));
+    schedule_.packed.push_back(std::move(buffer));
+    return schedule_.packed.back()->mutable_data();
+  }
+  static int64_t before(absl::Span<const int64_t> counts, int end) {
+    return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+  }
+
+  Status plan_rounds() {
+    switch (call_.kind) {
+      case OpKind::kAllGather:
+        gather_all(in_, call_.counts);
+        return absl::OkStatus();
+      case OpKind::kBroadcast:
+        return broadcast();
+      case OpKind::kGather:
+        gather();
+        return absl::OkStatus();
+      case OpKind::kScatter:
+        scatter();
+        return absl::OkStatus();
+      case OpKind::kAllToAll:
+        all_to_all();
+        return absl::OkStatus();
+      case OpKind::kExchange:
+        return exchange();
+      case OpKind::kAllReduce:
+      case OpKind::kReduce:
+      case OpKind::kReduceScatter:
+        return reduce();
+      case OpKind::kReduceBoxes:
+        return reduce_boxes();
+      default:
+        return absl::InternalError("an operation that moves no bytes between GPUs");
+    }
+  }
+
+  // Chunks of these counts, the member's own at `own`, to their places in every out.
+  void gather_all(const std::byte* own, const std::vector<int64_t>& counts) {
+    const bool equal =
+        std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts[0]; });
+    if (equal) {
+      if (counts[0] == 0) return;
+      round().kind = Round::Kind::kAllGather;
+      round().from = own;
+      round().to = out_;
+      round().num_bytes = counts[0] * size_;
+      return;
+    }
+    copy_own(own, out_ + before(counts, member_) * size_, counts[member_]);
+    for (int peer = 0; peer < num_members_; ++peer) {
+      send(peer, own, counts[member_]);
+      receive(peer, out_ + before(counts, peer) * size_, counts[peer]);
+    }
+  }
+
+  Status broadcast() {
+    if (call_.count == 0) return absl::OkStatus();
+    round().kind = Round::Kind::kBroadcast;
+    round().from = member_ == call_.root ? in_ : nullptr;
+    round().to = out_;
+    round().num_bytes = call_.count * size_;
+    round().root = call_.root;
+    return absl::OkStatus();
+  }
+
+  void gather() {
+    if (member_ != call_.root) return send(call_.root, in_, call_.counts[member_]);
+    for (int peer = 0; peer < num_members_; ++peer) {
+      receive(peer, out_ + before(call_.counts, peer) * size_, call_.counts[peer]);
+    }
+    copy_own(in_, out_ + before(call_.counts, member_) * size_, call_.counts[member_]);
+  }
+
+  void scatter() {
+    if (member_ != call_.root) return receive(call_.root, out_, call_.counts[member_]);
+    for (int peer = 0; peer < num_members_; ++peer) {
+      send(peer, in_ + before(call_.counts, peer) * size_, call_.counts[peer]);
+    }
+    copy_own(in_ + before(call_.counts, member_) * size_, out_, call_.counts[member_]);
+  }
+
+  void all_to_all() {
+    for (int peer = 0; peer < num_members_; ++peer) {
+      const std::byte* from = in_ + before(call_.counts, peer) * size_;
+      std::byte* to = out_ + before(call_.recv_counts, peer) * size_;
+      if (peer == member_) copy_own(from, to, call_.counts[peer]);
+      send(peer, from, call_.counts[peer]);
+      receive(peer, to, call_.recv_counts[peer]);
+    }
+  }
+
+  // The elements of `box` of a buffer of `held`, as one run: where they are, if they are that, else
+  // packed before the round.
+  StatusOr<const std::byte*> packed(const Box& box, const std::byte* from, const Box& held) {
+    if (const auto first = only_run(box, held)) return from + *first * size_;
+    TESSERA_ASSIGN_OR_RETURN(std::byte * to, memory(box.num_elements()));
+    cuda::add_copy(box, from, held, to, box, size_, &round().before);
+    return to;
+  }
+  // Where such a run is received, to be unpacked after the round unless it lies right there.
+  StatusOr<std::byte*> unpacked(const Box& box, std::byte* to, const Box& held) {
+    if (const auto first = only_run(box, held)) return to + *first * size_;
+    TESSERA_ASSIGN_OR_RETURN(std::byte * from, memory(box.num_elements()));
+    cuda::add_copy(box, from, box, to, held, size_, &round().after);
+    return from;
+  }
+
+  // What the others want of this member, one message a box, in the order of who wants them.
+  Status send_boxes() {
+    for (int peer = 0; peer < num_members_; ++peer) {
+      if (peer == member_) continue;
+      const std::vector<BoxPull> pulls = read_words(members_[peer].counts);
+      if (!fits(pulls, members_)) continue;
+      for (const BoxPull& pull : pulls) {
+        if (pull.source != member_ || pull.box.is_empty()) continue;
+        TESSERA_ASSIGN_OR_RETURN(const std::byte* from, packed(pull.box, in_, pull.source_box));
+        send(peer, from, pull.box.num_elements());
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Status exchange() {
+    TESSERA_RETURN_IF_ERROR(send_boxes());
+    if (!fits(call_.pulls, members_)) return absl::OkStatus();
+    for (const BoxPull& pull : call_.pulls) {
+      if (pull.box.is_empty()) continue;
+      if (pull.source == member_) {
+        cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
+        continue;
+      }
+      TESSERA_ASSIGN_OR_RETURN(std::byte * to, unpacked(pull.box, out_, call_.out_box));
+      receive(pull.source, to, pull.box.num_elements());
+    }
+    return absl::OkStatus();
+  }
+
+  Status reduce_boxes() {
+    TESSERA_RETURN_IF_ERROR(send_boxes());
+    const Box& box = call_.out_box;
+    if (box.is_empty() || !fits(call_.pulls, members_)) return absl::OkStatus();
+    std::vector<const std::byte*> terms;
+    for (int peer = 0; peer < num_members_; ++peer) {
+      if (peer == member_) {
+        TESSERA_ASSIGN_OR_RETURN(const std::byte* own,
+                                 packed(box, in_, call_.pulls[peer].source_box));
+        terms.push_back(own);
+        continue;
+      }
+      TESSERA_ASSIGN_OR_RETURN(std::byte * term, memory(box.num_elements()));
+      receive(peer, term, box.num_elements());
+      terms.push_back(term);
+    }
+    add(terms, out_, box.num_elements());
+    return absl::OkStatus();
+  }
+
+  void add(const std::vector<const std::byte*>& terms, std::byte* out, int64_t count) {
+    if (count == 0 || out == nullptr) return;
+    round().reduces =
+        cuda::plan_reduce(call_.dtype, call_.reduction, terms, absl::MakeConstSpan(&out, 1), count);
+  }
+
+  // Chunks go to their owners, who add them; then to where the whole is wanted.
+  Status reduce() {
+    std::vector<int64_t> counts;
+    std::vector<int64_t> firsts;
+    for (int peer = 0; peer < num_members_; ++peer) {
+      const host::Chunk chunk = host::own_chunk(call_, peer, members_.size());
+      firsts.push_back(chunk.first);
+      counts.push_back(chunk.count);
+    }
+    const int64_t own = counts[member_];
+    std::vector<const std::byte*> terms;
+    for (int peer = 0; peer < num_members_; ++peer) {
+      send(peer, in_ + firsts[peer] * size_, counts[peer]);
+      if (peer == member_) {
+        terms.push_back(in_ + firsts[member_] * size_);
+        continue;
+      }
+      TESSERA_ASSIGN_OR_RETURN(std::byte * term, memory(own));
+      receive(peer, term, own);
+      terms.push_back(term);
+    }
+    const bool is_whole = call_.kind != OpKind::kReduceScatter;
+    const bool has_out = call_.kind != OpKind::kReduce || member_ == call_.root;
+    std::byte* sum = out_;
+    if (!has_out) {
+      TESSERA_ASSIGN_OR_RETURN(sum, memory(own));
+    } else if (is_whole && own > 0) {
+      sum = out_ + firsts[member_] * size_;
+    }
+    add(terms, sum, own);
+    if (!is_whole) return absl::OkStatus();
+    next_round();
+    if (call_.kind == OpKind::kAllReduce) {
+      gather_all(sum, counts);
+    } else if (member_ != call_.root) {
+      send(call_.root, sum, own);
+    } else {
+      for (int peer = 0; peer < num_members_; ++peer) {
+        receive(peer, out_ + firsts[peer] * size_, counts[peer]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const CollectiveCall& call_;
+  const int member_;
+  const Members members_;
+  const std::shared_ptr<MemoryPool>& pool_;
+  const int64_t size_;
+  const int num_members_;
+  const std::byte* const in_;
+  std::byte* const out_;
+  Schedule schedule_;
+};
+
+}  // namespace
+
+std::vector<int64_t> words(const CollectiveCall& call) {
+  if (call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) return {};
+  std::vector<int64_t> words = {static_cast<int64_t>(call.pulls.size())};
+  for (size_t k = 0; k < call.pulls.size(); ++k) {
+    const BoxPull& pull = call.pulls[k];
+    const bool is_reduced = call.kind == OpKind::kReduceBoxes;
+    const Box& box = is_reduced ? call.out_box : pull.box;
+    words.push_back(is_reduced ? static_cast<int64_t>(k) : pull.source);
+    words.push_back(static_cast<int64_t>(box.sizes.size()));
+    append_box(pull.source_box, &words);
+    append_box(box, &words);
+  }
+  return words;
+}
+
+StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
+                                 absl::Span<const MemberMemory> members,
+                                 const std::shared_ptr<MemoryPool>& pool) {
+  return Planner(call, member, members, pool).plan();
+}
+
+}  // namespace tessera::nccl

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/nccl/watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/format.h"
+#include "device/completion.h"
+
+namespace tessera::nccl {
+namespace {
+
+// How often what is under way is looked at.
+constexpr absl::Duration kInterval = absl::Milliseconds(1);
+
+}  // namespace
+
+Watch::Watch(std::shared_ptr<Api> api, absl::Span<cuda::CudaDevice* const> devices,
+             const WatchOptions& options)
+    : api_(std::move(api)), options_(options) {
+  for (cuda::CudaDevice* const device : devices) {
+    lanes_.push_back(std::make_unique<Lane>());
+    lanes_.back()->device = device;
+    device->stream().set_gate([this] { return check(); });
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Watch::~Watch() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+Lane& Watch::lane(const cuda::CudaDevice* device) {
+  return **std::find_if(lanes_.begin(), lanes_.end(),
+                        [&](const auto& lane) { return lane->device == device; });
+}
+
+void Watch::add(std::shared_ptr<Communicator> communicator) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  communicators_.push_back(std::move(communicator));
+  changed_.notify_all();
+}
+
+StatusOr<uint64_t> Watch::begin(Flight flight) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // What the task has seen so far may be what failed: then it goes no further.
+  TESSERA_RETURN_IF_ERROR(flight.communicator->lane().device->stream().task_error());
+  if (flight.communicator->is_failed()) return flight.communicator->fail(absl::AbortedError(""));
+  under_way_.push_back({next_id_, std::move(flight)});
+  changed_.notify_all();
+  return next_id_++;
+}
+
+void Watch::given(uint64_t id, cuda::Event begun, cuda::Event ended) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Entry& entry : under_way_) {
+    if (entry.id != id) continue;
+    entry.flight.begun = std::move(begun);
+    entry.flight.ended = std::move(ended);
+  }
+}
+
+bool Watch::is_through(Entry& entry) {
+  Flight& flight = entry.flight;
+  Communicator& communicator = *flight.communicator;
+  cuda::Api& cuda = *communicator.lane().device->queue().api();
+  const auto is_done = [&](const cuda::Event& event) -> StatusOr<bool> {
+    if (event == nullptr) return false;
+    return cuda.query_event(*event);
+  };
+  // Before the verdict is asked for: one that comes later is none on what is done.
+  const StatusOr<bool> done = is_done(flight.ended);
+  if (communicator.is_failed()) return false;
+  Status error = done.status();  // of the GPU: the peers' would wait for it
+  error.Update(communicator.async_error());
+  if (!error.ok()) {
+    communicator.fail(error).IgnoreError();
+    return false;
+  }
+  if (*done) return true;
+  if (flight.timeout != absl::InfiniteDuration() && is_done(flight.begun).value_or(false)) {
+    flight.deadline = std::min(flight.deadline, absl::Now() + flight.timeout);
+    flight.begun = nullptr;
+  }
+  if (absl::Now() >= flight.deadline) {
+    const std::string limit = flight.timeout == absl::InfiniteDuration()
+                                  ? ""
+                                  : absl::StrCat(" (", format_duration(flight.timeout), ")");
+    communicator
+        .fail(absl::DeadlineExceededError(
+            absl::StrCat("GPU ", communicator.lane().device->gpu(), " was not through with ",
+                         flight.label, " in time", limit, ", though all members had come")))
+        .IgnoreError();
+  }
+  return false;
+}
+
+Status Watch::check() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Entry& entry : under_way_) {
+    Communicator& communicator = *entry.flight.communicator;
+    if (!communicator.is_failed()) {
+      const Status error = communicator.async_error();
+      if (error.ok()) continue;
+      communicator.fail(error).IgnoreError();
+    }
+    return fail_all(communicator.fail(absl::AbortedError("")));
+  }
+  return absl::OkStatus();
+}
+
+Status Watch::fail_all(const Status& verdict) {
+  for (const Entry& entry : under_way_) {
+    const auto& communicator = entry.flight.communicator;
+    communicator->fail(verdict).IgnoreError();
+    if (std::find(failed_.begin(), failed_.end(), communicator) == failed_.end()) {
+      failed_.push_back(communicator);
+    }
+  }
+  under_way_.clear();
+  for (const auto& lane : lanes_) lane->device->stream().fail_given(verdict);
+  changed_.notify_all();
+  return verdict;
+}
+
+void Watch::run() {
+  std::vector<std::thread> enders;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    bool has_failed = false;
+    for (auto it = under_way_.begin(); it != under_way_.end();) {
+      const bool through = is_through(*it);
+      has_failed |= !through && it->flight.communicator->is_failed();
+      it = through ? under_way_.erase(it) : std::next(it);
+    }
+    if (has_failed) {
+      for (const Entry& entry : under_way_) {
+        if (!entry.flight.communicator->is_failed()) continue;
+        fail_all(entry.flight.communicator->fail(absl::AbortedError(""))).IgnoreError();
+        break;
+      }
+    }
+    // Those with nothing under way end too, once there is a verdict.
+    for (const auto& communicator : communicators_) {
+      if (communicator->is_failed() &&
+          std::find(failed_.begin(), failed_.end(), communicator) == failed_.end()) {
+        failed_.push_back(communicator);
+      }
+    }
+    if (!failed_.empty()) {
+      std::vector<std::shared_ptr<Communicator>> failed = std::exchange(failed_, {});
+      std::erase_if(communicators_, [&](const auto& c) {
+        return std::find(failed.begin(), failed.end(), c) != failed.end();
+      });
+      // On a thread of its own: what else is under way is still watched.
+      enders.emplace_back([this, failed = std::move(failed)]() mutable { end(std::move(failed)); });
+    }
+    // An idle client polls for the verdicts of others a hundred times less often.
+    const absl::Duration nap = under_way_.empty() ? 100 * kInterval : kInterval;
+    if (communicators_.empty()) {
+      changed_.wait(lock, [this] { return stopping_ || !communicators_.empty(); });
+    } else {
+      changed_.wait_for(lock, absl::ToChronoNanoseconds(nap));
+    }
+  }
+  std::vector<std::shared_ptr<Communicator>> left = std::exchange(communicators_, {});
+  lock.unlock();
+  const auto failed =
+      std::partition(left.begin(), left.end(), [](const auto& c) { return !c->is_failed(); });
+  for (std::thread& ender : enders) ender.join();
+  end({failed, left.end()});
+  finalize({left.begin(), failed});
+}
+
+bool Watch::settle(absl::Span<const std::shared_ptr<Communicator>> communicators,
+                   absl::Time deadline) {
+  bool all = true;
+  for (const auto& communicator : communicators) {
+    while (true) {
+      const StatusOr<bool> settled = communicator->poll();
+      if (settled.ok() && *settled) break;
+      if (!settled.ok() || absl::Now() >= deadline) {
+        all = false;
+        break;
+      }
+      absl::SleepFor(kInterval);  // sleep: NCCL wakes nobody
+    }
+  }
+  return all;
+}
+
+bool Watch::drain(absl::Span<const std::shared_ptr<Communicator>> communicators,
+                  absl::Time deadline) {
+  bool all = true;
+  for (const auto& communicator : communicators) {
+    cuda::CudaDevice& device = *communicator->lane().device;
+    if (!device.queue().api()->set_device(device.gpu()).ok()) return false;
+    all &= device.queue().wait_done(deadline).ok();
+  }
+  return all;
+}
+
+void Watch::wait_until_left(absl::Span<const std::shared_ptr<Communicator>> communicators) {
+  const absl::Time begin = absl::Now();
+  for (const auto& communicator : communicators) {
+    while (!stopping_ && !communicator->have_all_left()) {
+      const absl::Duration limit =
+          communicator->is_member_lost() ? options_.lost_limit : options_.revoke_limit;
+      if (absl::Now() - begin >= limit) break;
+      absl::SleepFor(kInterval);  // sleep: it is the other members' time
+    }
+  }
+}
+
+void Watch::end(std::vector<std::shared_ptr<Communicator>> communicators) {
+  if (communicators.empty()) return;
+  for (const auto& communicator : communicators) communicator->revoke().IgnoreError();
+  settle(communicators, absl::Now() + options_.revoke_limit);
+  drain(communicators, absl::Now() + options_.revoke_limit);
+  for (const auto& communicator : communicators) communicator->leave();
+  wait_until_left(communicators);
+  free(communicators, /*in_order=*/false);
+}
+
+void Watch::finalize(std::vector<std::shared_ptr<Communicator>> communicators) {
+  bool all = true;
+  for (const auto& communicator : communicators) all &= communicator->finalize().ok();
+  all &= settle(communicators, absl::Now() + options_.revoke_limit);
+  all &= drain(communicators, absl::Now() + options_.revoke_limit);
+  free(communicators, all);
+}
+
+void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order) {
+  struct Freed {
+    std::vector<CommHandle> handles;
+    Completion done;
+  };
+  const auto freed = std::make_shared<Freed>();
+  for (const auto& communicator : communicators) {
+    const CommHandle handle = communicator->release();
+    if (handle != nullptr) freed->handles.push_back(handle);
+  }
+  if (freed->handles.empty()) return;
+  // All in one group: one alone may wait for another one's memory to be let go.
+  std::thread([api = api_, freed, in_order] {
+    api->group_start().IgnoreError();
+    for (const CommHandle handle : freed->handles) {
+      (in_order ? api->comm_destroy(handle) : api->comm_abort(handle)).IgnoreError();
+    }
+    api->group_end().IgnoreError();
+    freed->done.set(absl::OkStatus());
+  }).detach();
+  if (freed->done.wait_until(absl::Now() + options_.abort_limit)) return;
+  for (const auto& communicator : communicators) {
+    Lane& lane = communicator->lane();
+    const Status lost = absl::UnavailableError(
+        absl::StrCat("GPU ", lane.device->gpu(), " is lost: NCCL did not end what failed on it in ",
+                     format_duration(options_.abort_limit), "; start the client anew"));
+    {
+      std::lock_guard<std::mutex> lock(lane.calls);
+      lane.lost.Update(lost);
+    }
+    lane.device->stream().lose(lost);
+  }
+}
+
+}  // namespace tessera::nccl

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Watch: what a client's GPUs have under way by NCCL, and how it ends where it cannot go on.
+//
+//   issuing threads     begin() ... calls of NCCL ... given()     an operation is under way
+//   reaping threads     check(), before work counts as done       has anything failed?
+//   the watch's thread  polls what is under way; revokes, drains, frees
+//
+// A kernel of NCCL waits for its peers for as long as they take. What ends the wait is here:
+//
+//   a member is lost, or another one has failed     the communicator's verdict (communicator.h)
+//   the network or the GPU failed                   Api::poll(), cuda::Api::query_event()
+//   the deadline of an operation has passed         its stream has come to it, and it took so long
+//
+// Then all that is under way on this client's GPUs fails, since what comes later in a stream may
+// have used what never came. In this order:
+//   1. the communicators of all that is under way get the verdict, which their members see;
+//   2. whatever the streams were given ends with it (CudaStream::fail_given());
+//   3. the communicators are revoked, so that their kernels end, and the streams drain;
+//   4. when the other members have come as far, or have had time to, they are aborted, which frees
+//      them: what a peer's kernel still reads is not freed before.
+//
+// Invariants:
+//   1. an operation under way that is done, with no verdict on its communicator at that time, has
+//      moved what it should: a peer that failed earlier has told its verdict before it let its
+//      stream go on;
+//   2. calls for the communicators of one GPU come from one thread at a time (Lane::calls);
+//   3. no thread but the watch's wait for NCCL's end, and none for ever: where an abort does not
+//      return, the devices concerned are lost, and everything on them fails at once. One that ends
+//      what failed is made for each failure, so that the rest is still watched.
+//
+// Thread-safe. Locks: mutex_, then those of lanes.
+#ifndef TESSERA_COLLECTIVES_NCCL_WATCH_H_
+#define TESSERA_COLLECTIVES_NCCL_WATCH_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/nccl/api.h"
+#include "collectives/nccl/communicator.h"
+#include "device/cuda/cuda_device.h"
+
+namespace tessera::nccl {
+
+struct WatchOptions {
+  // How long the steps of an end may take before the next, rougher one.
+  absl::Duration revoke_limit = absl::Seconds(10);
+  // The same where a member is lost, which does not come: for the others.
+  absl::Duration lost_limit = absl::Seconds(1);
+  absl::Duration abort_limit = absl::Seconds(20);
+};
+
+class Watch {
+ public:
+  // `devices` are the client's, and must outlive the watch. Sets the gates of their streams.
+  Watch(std::shared_ptr<Api> api, absl::Span<cuda::CudaDevice* const> devices,
+        const WatchOptions& options = {});
+  // Ends all communicators. The streams must have stopped.
+  ~Watch();
+
+  Api& api() { return *api_; }
+  Lane& lane(const cuda::CudaDevice* device);
+
+  // Takes a communicator that is being made, until it is freed.
+  void add(std::shared_ptr<Communicator> communicator);
+
+  // One operation of one device.
+  struct Flight {
+    std::shared_ptr<Communicator> communicator;
+    std::string label;
+    cuda::Event begun;  // null: nothing was given to the stream yet
+    cuda::Event ended;
+    absl::Duration timeout = absl::InfiniteDuration();  // from when the stream comes to it
+    absl::Time deadline = absl::InfiniteFuture();
+  };
+  // Before the first call of NCCL for the operation; the verdict where it cannot begin.
+  StatusOr<uint64_t> begin(Flight flight);
+  // When the stream was given all of it.
+  void given(uint64_t id, cuda::Event begun, cuda::Event ended);
+
+  // Fails what is under way if anything of it has failed; that error.
+  Status check();
+
+ private:
+  struct Entry {
+    uint64_t id;
+    Flight flight;
+  };
+
+  void run();
+  // Whether it is through; makes a verdict where it cannot go on. Requires mutex_.
+  bool is_through(Entry& entry);
+  // Steps 1 and 2. Requires mutex_.
+  Status fail_all(const Status& verdict);
+  // Steps 3 and 4.
+  void end(std::vector<std::shared_ptr<Communicator>> communicators);
+  // The end of what has not failed.
+  void finalize(std::vector<std::shared_ptr<Communicator>> communicators);
+  void wait_until_left(absl::Span<const std::shared_ptr<Communicator>> communicators);
+  // Waits until nothing of them is in progress; false where that did not come in time.
+  bool settle(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
+  bool drain(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
+  // Destroys them, or aborts them, on a thread of its own; loses the devices where it does not
+  // return.
+  void free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order);
+
+  const std::shared_ptr<Api> api_;
+  const WatchOptions options_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::list<Entry> under_way_;
+  uint64_t next_id_ = 1;
+  std::vector<std::shared_ptr<Communicator>> communicators_;  // that are not freed
+  std::vector<std::shared_ptr<Communicator>> failed_;         // of these, to be ended
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_WATCH_H_
