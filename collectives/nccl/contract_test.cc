@@ -12,7 +12,7 @@
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/open_api.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"

@@ -14,7 +14,7 @@
 #include "collectives/cuda/cuda_job.h"
 #include "collectives/nccl/double/nccl_double.h"
 #include "device/cuda/double/cuda_double.h"
-#include "gmock/gmock.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
