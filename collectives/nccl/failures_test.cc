@@ -150,6 +150,22 @@ TEST_F(FailuresTest, TheDeadlinePassesWhileWorkIsInFlight) {
   EXPECT_EQ(nccl_->num_calls("comm_init_rank"), made + kMembers);
 }
 
+// So it is where somebody waits no longer than that.
+TEST_F(FailuresTest, AWaiterGivesUpWhileWorkIsInFlight) {
+  start();
+  close_gate(2);
+  const int groups = nccl_->num_calls("group_end");
+  const auto sums = begin_sum({0, 1, 2});
+  wait_for_groups(groups, 6);
+  EXPECT_THAT(sums[0]->work->wait(absl::Milliseconds(200)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("though all members had")));
+  open_gate();
+  for (const auto& sum : sums) {
+    EXPECT_THAT(sum->work->await(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
+  expect_works({0, 1, 2});
+}
+
 // What comes later in the stream of a failed operation may have used what never came: it fails too,
 // and so does what others got of it.
 TEST_F(FailuresTest, WhatIsBehindItFailsToo) {
