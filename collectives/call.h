@@ -54,7 +54,7 @@ struct CollectiveCall {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kUint8;
   ReduceOp reduction = ReduceOp::kSum;
-  int root = 0;       // position in the group
+  int root = 0;  // position in the group
   // Elements, by the op's own notion; equal on all members. kExchange, kReduceBoxes: the most that
   // a member holds, or 0 where members do not know that of each other.
   int64_t count = 0;
