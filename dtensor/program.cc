@@ -164,6 +164,20 @@ std::vector<int> ordinals_of(const Runtime& runtime, absl::Span<const int> group
   return ordinals;
 }
 
+// What devices copy from their own buffers is stored as what they pull from others is: by what all
+// devices of the host write in the step, which is taken to be as much on each client.
+void choose_stores_of(const Runtime& runtime, DType dtype, std::vector<DeviceStep>& rows) {
+  int64_t num_bytes = 0;
+  for (const DeviceStep& row : rows) {
+    if (row.new_box.has_value()) num_bytes += row.new_box->num_elements() * dtype_size(dtype);
+  }
+  const auto num_clients =
+      static_cast<int64_t>(runtime.devices().size() / runtime.local_devices().size());
+  for (DeviceStep& row : rows) {
+    row.stores = host::choose_stores(num_bytes * num_clients, host::last_level_cache_bytes());
+  }
+}
+
 // See RelayoutProgram::runs_on_caller.
 bool is_for_caller(const RelayoutProgram& program) {
   constexpr int64_t kMostBytes = 32 << 10;
@@ -234,6 +248,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
                                                         sharing ? &*sharing : nullptr));
       rows.push_back(std::move(row));
     }
+    choose_stores_of(runtime, program->plan.dtype(), rows);
   }
   program->runs_on_caller = replicas == Replicas::kOwn &&
                             runtime.devices()[0].type == DeviceType::kCpu &&

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "collectives/call.h"
 #include "collectives/group.h"
+#include "collectives/host/kernels.h"
 #include "dtensor/dtensor.h"
 #include "relayout/plan.h"
 
@@ -37,6 +38,7 @@ struct DeviceStep {
   std::vector<int> member_ordinals;
   CollectiveCall call;  // but for buffers and label
   std::vector<Pull> pulls;
+  host::Stores stores = host::Stores::kCached;  // of such copies
   // Of an expansion: what is not pulled is the identity of this reduction.
   std::optional<ReduceOp> fill;
 };

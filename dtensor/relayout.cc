@@ -37,7 +37,7 @@ void copy_own(const DeviceStep& row, DType dtype, const Buffer* in, Buffer& out)
   }
   for (const Pull& pull : row.pulls) {
     host::copy_box(pull.box, {in->data(), pull.source_box}, {out.mutable_data(), *row.new_box},
-                   dtype_size(dtype));
+                   dtype_size(dtype), row.stores);
   }
 }
 
