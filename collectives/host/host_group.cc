@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,8 +39,15 @@ std::optional<int64_t> most_elements(const CollectiveCall& call) {
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
     case OpKind::kGather:
-    case OpKind::kScatter:
-      return std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
+    case OpKind::kScatter: {
+      // Wrong ones, which fail the operation, may be negative or have no sum.
+      int64_t sum = 0;
+      for (const int64_t count : call.counts) {
+        if (count < 0 || count > kInlineBytes) return std::nullopt;
+        sum += count;
+      }
+      return sum;
+    }
     case OpKind::kAllToAll:
     case OpKind::kExchange:
     case OpKind::kReduceBoxes:
