@@ -68,6 +68,13 @@ bool is_inlined(const CollectiveCall& call, size_t num_members) {
   return elements.has_value() && *elements * dtype_size(call.dtype) <= kInlineBytes;
 }
 
+// Of an all_to_all: what the member sends to each, then what it receives.
+std::vector<int64_t> both_counts(const CollectiveCall& call) {
+  std::vector<int64_t> counts = call.counts;
+  counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
+  return counts;
+}
+
 // How often a wait for the other members looks whether they are still there.
 constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
@@ -118,7 +125,7 @@ Status HostOp::wait_until(absl::Time deadline) {
   }
   // The stream is in the operation: it sees the verdict, or all had arrived and it goes on. Where
   // it waits for the devices of others it is given up.
-  if (group_->is_on_device(*this) && !group_->is_told(*this)) {
+  if (group_->is_on_device(*this) && !group_->shares_addresses(*this)) {
     group_->mover_->fail(seq_, member_,
                          absl::DeadlineExceededError(
                              absl::StrCat("not done in ", format_duration(deadline - created_),
@@ -255,8 +262,7 @@ Status HostGroup::run_alone(HostOp& op) {
   if (!call.error.ok()) return with_context(call.error, call.label);
   TESSERA_RETURN_IF_ERROR(find_memory(op));
   TESSERA_RETURN_IF_ERROR(wait_for_device(op, call.deadline.value_or(absl::InfiniteFuture())));
-  std::vector<int64_t> counts = call.counts;
-  counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
+  const std::vector<int64_t> counts = both_counts(call);
   const MemberMemory own = {call.in, call.in_count, call.out, counts.data()};
   return move(op, absl::MakeConstSpan(&own, 1));
 }
@@ -277,7 +283,9 @@ Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Tim
           .deadline = deadline};
 }
 
-bool HostGroup::is_told(const HostOp& op) const { return !is_on_device(op) || !spans_clients_; }
+bool HostGroup::shares_addresses(const HostOp& op) const {
+  return !is_on_device(op) || !spans_clients_;
+}
 
 StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, int64_t num_bytes,
                                          ArenaPool::Block* copy) const {
@@ -314,22 +322,21 @@ Status HostGroup::fill_entry(HostOp& op) {
     return absl::OkStatus();
   }
   SharedAddress in;
-  if (is_told(op) || call.kind == OpKind::kSendRecv) {
+  if (shares_addresses(op) || call.kind == OpKind::kSendRecv) {
     TESSERA_ASSIGN_OR_RETURN(in, share(op, call.in, in_bytes, &op.in_copy_));
   }
-  if (op.in_copy_.data() != nullptr && is_told(op)) {
+  if (op.in_copy_.data() != nullptr && shares_addresses(op)) {
     std::memcpy(op.in_copy_.data(), call.in, in_bytes);
   } else if (op.in_copy_.data() != nullptr) {
     TESSERA_RETURN_IF_ERROR(mover_->fetch(op.seq_, op.in_copy_.data(), call.in, in_bytes));
   }
   SharedAddress out;
-  if (is_told(op) && peers_write_out(call, op.member_)) {
+  if (shares_addresses(op) && peers_write_out(call, op.member_)) {
     TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, call.out_count * size, &op.out_copy_));
   }
   SharedAddress counts;
   if (call.kind == OpKind::kAllToAll) {
-    op.peer_counts_ = call.counts;
-    op.peer_counts_.insert(op.peer_counts_.end(), call.recv_counts.begin(), call.recv_counts.end());
+    op.peer_counts_ = both_counts(call);
   } else if (is_on_device(op)) {
     op.peer_counts_ = mover_->words(call);
   }
@@ -373,11 +380,12 @@ StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
     memory[m].counts = reinterpret_cast<const int64_t*>(counts);
     memory[m].board = entry.inlined;
   }
-  if (!is_told(op) && op.call_.kind != OpKind::kSendRecv) memory[op.member_].in = op.call_.in;
+  if (!shares_addresses(op) && op.call_.kind != OpKind::kSendRecv)
+    memory[op.member_].in = op.call_.in;
   const std::vector<int>& replicas = op.call_.replicas;
   if (!replicas.empty()) {
     memory[op.member_].out = memory[replicas[0]].out;
-  } else if (!is_told(op) || !peers_write_out(op.call_, op.member_)) {
+  } else if (!shares_addresses(op) || !peers_write_out(op.call_, op.member_)) {
     memory[op.member_].out = op.call_.out;
   }
   return memory;
@@ -559,9 +567,8 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
       call.kind == OpKind::kBarrier) {
     reduce_inlined(op);
   } else {
-    // Of an all_to_all of equal parts, the counts of all.
-    op.peer_counts_ = call.counts;
-    op.peer_counts_.insert(op.peer_counts_.end(), call.recv_counts.begin(), call.recv_counts.end());
+    // Of equal parts, so these are the counts of all.
+    if (call.kind == OpKind::kAllToAll) op.peer_counts_ = both_counts(call);
     absl::InlinedVector<MemberMemory, kInlineMembers> members;
     for (int m = 0; m < rendezvous_->size(); ++m) {
       const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
@@ -594,102 +601,6 @@ Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
                                                     "; the device is busy with earlier work"));
   }
   return rendezvous_->settle_timed_out(describe(op, op.created_, deadline), give_up_from(op));
-}
-
-Status HostGroup::publish_message(HostOp& op) {
-  HostOp::Stage stage = HostOp::Stage::kQueued;
-  const Rendezvous::Op meeting = describe(op, op.created_, absl::InfiniteFuture());
-  Status status;
-  if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
-    status = local_error(op);
-    if (status.ok()) status = reserve(op, meeting);
-    if (status.ok()) status = fill_entry(op);
-    status =
-        status.ok() ? rendezvous_->arrive(meeting) : fail(op, meeting, VerdictKind::kError, status);
-    if (status.ok()) status = lost_meanwhile(op);
-  } else {
-    status = op.completion_.wait();
-    fail(op, meeting, VerdictKind::kTimedOut, status).IgnoreError();
-  }
-  if (status.ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    sent_.push_back(op.shared_from_this());
-  } else {
-    acknowledge(op);
-    op.complete(status);
-  }
-  retire(op);
-  op.receive_deadline_ = op.call_.deadline.value_or(
-      absl::Now() + op.call_.timeout.value_or(backend_.collective_timeout_));
-  op.published_.set(absl::OkStatus());
-  return status;
-}
-
-Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
-  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from(op));
-}
-
-void HostGroup::reap_sent() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::erase_if(sent_, [this](const std::shared_ptr<HostOp>& op) {
-    if (!rendezvous_->is_finished(op->seq_)) return false;
-    const Status received = wait_received(*op, absl::InfinitePast());
-    acknowledge(*op);
-    op->complete(received);
-    return true;
-  });
-}
-
-Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
-  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
-  if (!group.ok()) return failed(position, std::move(call), group.status());
-  return (*group)->enqueue_send(validated(std::move(call), (*group)->device_ids(), 0));
-}
-
-Work HostGroup::enqueue_send(CollectiveCall call) {
-  reap_sent();
-  Stream& stream = *backend_.streams_[members_[0].ordinal];
-  std::lock_guard<std::mutex> order(order_mutex_);
-  std::shared_ptr<HostOp> op = make_op(0, std::move(call));
-  op->is_send_ = true;
-  stream.enqueue(op->call_.label, [op]() -> Status {
-    HostGroup& group = *op->group_;
-    // The bytes of a GPU's message to another client go through the host: after what the GPU was
-    // given so far, for which its stream does not wait.
-    const bool is_fetched = !group.is_told(*op);
-    if (is_fetched) group.mover_->arrive(op->call_, op->seq_, 0, {}).IgnoreError();
-    if (!is_fetched && group.rendezvous_->is_next(op->seq_)) return group.publish_message(*op);
-    // Every record holds a message that nobody has read yet. The device does not wait for that.
-    group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
-        .enqueue(op->call_.label, [op] { return op->group_->publish_message(*op); });
-    return absl::OkStatus();
-  });
-  return Work(op);
-}
-
-Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
-  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
-  if (!group.ok()) return failed(position, std::move(call), group.status());
-  return (*group)->enqueue_recv(validated(std::move(call), (*group)->device_ids(), 1));
-}
-
-Work HostGroup::enqueue_recv(CollectiveCall call) {
-  Stream& stream = backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
-  std::lock_guard<std::mutex> order(order_mutex_);
-  std::shared_ptr<HostOp> op = make_op(1, std::move(call));
-  stream.enqueue(op->call_.label, [op]() -> Status { return op->group_->run(*op); });
-  return Work(op);
-}
-
-StatusOr<std::shared_ptr<HostGroup>> HostGroup::message_group(int position, int peer, bool sends) {
-  if (peer < 0 || peer >= static_cast<int>(members_.size()) || peer == position) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("member ", position, " cannot ", sends ? "send to" : "receive from",
-                     " member ", peer, "; name another member, 0 to ", members_.size() - 1));
-  }
-  const int own = device_ids_[position];
-  const int other = device_ids_[peer];
-  return sends ? backend_.message_group(own, other) : backend_.message_group(other, own);
 }
 
 Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {

@@ -145,7 +145,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // When a verdict may end an operation at which all have arrived: where its members use copies.
   Rendezvous::From give_up_from(const HostOp& op) const;
   // Whether members tell each other where their memory is: not that of devices of several clients.
-  bool is_told(const HostOp& op) const;
+  bool shares_addresses(const HostOp& op) const;
   StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
                                 ArenaPool::Block* copy) const;
   StatusOr<std::vector<MemberMemory>> member_memory(const HostOp& op);

@@ -337,21 +337,25 @@ void NcclDouble::forget_meetings(const World& world) {
   }
 }
 
+Status NcclDouble::submit(Call call, absl::FunctionRef<void(Comm&)> alone) {
+  if (thread_group().depth > 0) {
+    thread_group().calls.push_back(std::move(call));
+    return absl::OkStatus();
+  }
+  TESSERA_RETURN_IF_ERROR(check_ungrouped(call));
+  alone(*call.comm);
+  std::vector<Call> calls;
+  calls.push_back(std::move(call));
+  return launch(std::move(calls));
+}
+
 Status NcclDouble::send(const std::byte* from, uint64_t num_bytes, int peer, CommHandle comm,
                         StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Comm> found, enter_for_work("send", comm));
   Call call = {std::move(found), stream, {}};
   call.operation.sends.push_back({peer, const_cast<std::byte*>(from), num_bytes, "send/recv"});
-  if (thread_group().depth > 0) {
-    thread_group().calls.push_back(std::move(call));
-    return absl::OkStatus();
-  }
-  TESSERA_RETURN_IF_ERROR(check_ungrouped(call));
-  ++call.comm->queued_ungrouped;
-  std::vector<Call> calls;
-  calls.push_back(std::move(call));
-  return launch(std::move(calls));
+  return submit(std::move(call), [](Comm& own) { ++own.queued_ungrouped; });
 }
 
 Status NcclDouble::recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle comm,
@@ -360,15 +364,7 @@ Status NcclDouble::recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle 
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Comm> found, enter_for_work("recv", comm));
   Call call = {std::move(found), stream, {}};
   call.operation.recvs.push_back({peer, to, num_bytes, "send/recv"});
-  if (thread_group().depth > 0) {
-    thread_group().calls.push_back(std::move(call));
-    return absl::OkStatus();
-  }
-  TESSERA_RETURN_IF_ERROR(check_ungrouped(call));
-  ++call.comm->queued_ungrouped;
-  std::vector<Call> calls;
-  calls.push_back(std::move(call));
-  return launch(std::move(calls));
+  return submit(std::move(call), [](Comm& own) { ++own.queued_ungrouped; });
 }
 
 Status NcclDouble::all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes,
@@ -387,15 +383,7 @@ Status NcclDouble::all_gather(const std::byte* from, std::byte* to, uint64_t num
   operation.from = from;
   operation.to = to + rank * num_bytes;
   operation.num_bytes = num_bytes;
-  if (thread_group().depth > 0) {
-    thread_group().calls.push_back(std::move(call));
-    return absl::OkStatus();
-  }
-  TESSERA_RETURN_IF_ERROR(check_ungrouped(call));
-  take_stall("all_gather", *call.comm);
-  std::vector<Call> calls;
-  calls.push_back(std::move(call));
-  return launch(std::move(calls));
+  return submit(std::move(call), [this](Comm& own) { take_stall("all_gather", own); });
 }
 
 Status NcclDouble::broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
@@ -417,14 +405,7 @@ Status NcclDouble::broadcast(const std::byte* from, std::byte* to, uint64_t num_
   } else {
     operation.recvs.push_back({root, to, num_bytes, name});
   }
-  if (thread_group().depth > 0) {
-    thread_group().calls.push_back(std::move(call));
-    return absl::OkStatus();
-  }
-  TESSERA_RETURN_IF_ERROR(check_ungrouped(call));
-  std::vector<Call> calls;
-  calls.push_back(std::move(call));
-  return launch(std::move(calls));
+  return submit(std::move(call), [](Comm&) {});
 }
 
 void NcclDouble::receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Transfer& transfer) {

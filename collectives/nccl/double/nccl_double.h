@@ -41,6 +41,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "collectives/nccl/api.h"
@@ -108,6 +109,8 @@ class NcclDouble : public Api {
   // Gives the calls of one communicator to its stream.
   Status launch(std::vector<Call> calls);
   Status check_ungrouped(const Call& call);
+  // Adds the call to the thread's group; without one does `alone` and launches it.
+  Status submit(Call call, absl::FunctionRef<void(Comm&)> alone);
   // That both GPUs meet in the same communicators in the same order.
   void log_meeting(const World& world, int gpu, int peer_gpu);
   void forget_meetings(const World& world);

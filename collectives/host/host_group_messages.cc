@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The messages of HostGroup: sends and receives between two of its members.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/host/host_group.h"
+
+namespace tessera::host {
+
+Status HostGroup::publish_message(HostOp& op) {
+  HostOp::Stage stage = HostOp::Stage::kQueued;
+  const Rendezvous::Op meeting = describe(op, op.created_, absl::InfiniteFuture());
+  Status status;
+  if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
+    status = local_error(op);
+    if (status.ok()) status = reserve(op, meeting);
+    if (status.ok()) status = fill_entry(op);
+    status =
+        status.ok() ? rendezvous_->arrive(meeting) : fail(op, meeting, VerdictKind::kError, status);
+    if (status.ok()) status = lost_meanwhile(op);
+  } else {
+    status = op.completion_.wait();
+    fail(op, meeting, VerdictKind::kTimedOut, status).IgnoreError();
+  }
+  if (status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sent_.push_back(op.shared_from_this());
+  } else {
+    acknowledge(op);
+    op.complete(status);
+  }
+  retire(op);
+  op.receive_deadline_ = op.call_.deadline.value_or(
+      absl::Now() + op.call_.timeout.value_or(backend_.collective_timeout_));
+  op.published_.set(absl::OkStatus());
+  return status;
+}
+
+Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
+  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from(op));
+}
+
+void HostGroup::reap_sent() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(sent_, [this](const std::shared_ptr<HostOp>& op) {
+    if (!rendezvous_->is_finished(op->seq_)) return false;
+    const Status received = wait_received(*op, absl::InfinitePast());
+    acknowledge(*op);
+    op->complete(received);
+    return true;
+  });
+}
+
+Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
+  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
+  if (!group.ok()) return failed(position, std::move(call), group.status());
+  return (*group)->enqueue_send(validated(std::move(call), (*group)->device_ids(), 0));
+}
+
+Work HostGroup::enqueue_send(CollectiveCall call) {
+  reap_sent();
+  Stream& stream = *backend_.streams_[members_[0].ordinal];
+  std::lock_guard<std::mutex> order(order_mutex_);
+  std::shared_ptr<HostOp> op = make_op(0, std::move(call));
+  op->is_send_ = true;
+  stream.enqueue(op->call_.label, [op]() -> Status {
+    HostGroup& group = *op->group_;
+    // The bytes of a GPU's message to another client go through the host: after what the GPU was
+    // given so far, for which its stream does not wait.
+    const bool is_fetched = !group.shares_addresses(*op);
+    if (is_fetched) group.mover_->arrive(op->call_, op->seq_, 0, {}).IgnoreError();
+    if (!is_fetched && group.rendezvous_->is_next(op->seq_)) return group.publish_message(*op);
+    // Every record holds a message that nobody has read yet. The device does not wait for that.
+    group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
+        .enqueue(op->call_.label, [op] { return op->group_->publish_message(*op); });
+    return absl::OkStatus();
+  });
+  return Work(op);
+}
+
+Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
+  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
+  if (!group.ok()) return failed(position, std::move(call), group.status());
+  return (*group)->enqueue_recv(validated(std::move(call), (*group)->device_ids(), 1));
+}
+
+Work HostGroup::enqueue_recv(CollectiveCall call) {
+  Stream& stream = backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
+  std::lock_guard<std::mutex> order(order_mutex_);
+  std::shared_ptr<HostOp> op = make_op(1, std::move(call));
+  stream.enqueue(op->call_.label, [op]() -> Status { return op->group_->run(*op); });
+  return Work(op);
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostGroup::message_group(int position, int peer, bool sends) {
+  if (peer < 0 || peer >= static_cast<int>(members_.size()) || peer == position) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("member ", position, " cannot ", sends ? "send to" : "receive from",
+                     " member ", peer, "; name another member, 0 to ", members_.size() - 1));
+  }
+  const int own = device_ids_[position];
+  const int other = device_ids_[peer];
+  return sends ? backend_.message_group(own, other) : backend_.message_group(other, own);
+}
+
+}  // namespace tessera::host
