@@ -1,0 +1,101 @@
+"""The rules for C++ of this workspace: the native ones, with headers of the system precompiled.
+
+GoogleTest, Abseil and the standard library are some 100,000 lines for each of 200 translation
+units, two seconds of the four to eight that one takes. Here they are compiled once a configuration.
+A file still includes what it uses: as the repository of another workspace, examples/external among
+them, Tessera is built without this.
+"""
+
+load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+def _precompiled_headers_impl(ctx):
+    # gcc and clang both take NAME.h.gch where a command includes NAME.h first, gcc if the options
+    # agree. Else gcc reads NAME.h and clang stops. Not made out of NAME.h: clang remembers the
+    # absolute path of the file, which is in a sandbox.
+    header = ctx.actions.declare_file(ctx.label.name + ".h")
+    precompiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
+    ctx.actions.write(header, "".join(["#include <%s>\n" % name for name in ctx.attr.headers]))
+
+    includes = []
+    for name in ctx.attr.headers[:-1]:
+        includes += ["-include", name]
+
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features + ["module_maps", "layering_check"],
+    )
+    options = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts
+    if "layering_check" in ctx.features:
+        options = options + ["-fmodules-strict-decluse"]  # of those that have to agree
+    variables = cc_common.create_compile_variables(
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        source_file = "/usr/include/" + ctx.attr.headers[-1],
+        output_file = precompiled.path,
+        user_compile_flags = options + includes + ["-x", "c++-header"],
+        use_pic = True,
+    )
+    ctx.actions.run(
+        executable = cc_common.get_tool_for_action(
+            feature_configuration = features,
+            action_name = ACTION_NAMES.cpp_compile,
+        ),
+        arguments = cc_common.get_memory_inefficient_command_line(
+            feature_configuration = features,
+            action_name = ACTION_NAMES.cpp_compile,
+            variables = variables,
+        ),
+        env = cc_common.get_environment_variables(
+            feature_configuration = features,
+            action_name = ACTION_NAMES.cpp_compile,
+            variables = variables,
+        ),
+        inputs = toolchain.all_files,
+        outputs = [precompiled],
+        mnemonic = "CppPrecompile",
+    )
+    context = cc_common.create_compilation_context(headers = depset([header, precompiled]))
+    return [
+        DefaultInfo(files = depset([header, precompiled])),
+        CcInfo(compilation_context = context),
+    ]
+
+precompiled_headers = rule(
+    implementation = _precompiled_headers_impl,
+    attrs = {
+        "headers": attr.string_list(doc = "Of the system; the last lies in /usr/include."),
+        "copts": attr.string_list(doc = "As of the targets that include it."),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def _with_headers(rule, headers, attributes, copts = []):
+    """Calls the rule, with precompiled headers where it compiles something of this workspace."""
+    here = native.repository_name() == "@"
+    if here and attributes.get("srcs"):
+        include = ["-include", "$(BINDIR)/third_party/%s.h" % headers]
+        attributes["copts"] = include + copts + attributes.pop("copts", [])
+        attributes["deps"] = attributes.pop("deps", []) + ["//third_party:" + headers]
+    rule(**attributes)
+
+def cc_library(precompiled = True, **attributes):
+    if precompiled:
+        _with_headers(native.cc_library, "library_headers", attributes)
+    else:
+        native.cc_library(**attributes)
+
+def cc_binary(**attributes):
+    _with_headers(native.cc_binary, "library_headers", attributes)
+
+def cc_test(optimized = False, **attributes):
+    """A test; `optimized` where running its own code takes longer than compiling it."""
+    if optimized:
+        _with_headers(native.cc_test, "library_headers", attributes, ["-O1"])
+    else:
+        _with_headers(native.cc_test, "test_headers", attributes, ["-O0"])
