@@ -367,9 +367,15 @@ DeviceValues run_plan(const RelayoutPlan& plan, const DeviceValues& values, std:
   return current;
 }
 
-CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape) {
+PlanOptions far_apart() {
+  const LinkCost cost = {0, 1e-9};
+  return {.topology = *Topology::uniform(1, 1, {cost, cost, cost})};
+}
+
+CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape,
+                           const PlanOptions& options) {
   CheckResult result;
-  const StatusOr<RelayoutPlan> plan = plan_relayout(from, to, shape, DType::kFloat64);
+  const StatusOr<RelayoutPlan> plan = plan_relayout(from, to, shape, DType::kFloat64, options);
   if (!plan.ok()) return {plan.status().ToString(), false};
   const auto value = [&](int64_t flat, int64_t term) {
     return term_value(from.partial_op(), flat, term);
