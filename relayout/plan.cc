@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/format.h"
 #include "relayout/cell_map.h"
-#include "relayout/moves.h"
+#include "relayout/lower_bound.h"
 #include "relayout/plan_rep.h"
 #include "relayout/plan_step.h"
 
@@ -34,38 +34,10 @@ int64_t received_over(absl::Span<const PlanStep> steps, int device_id) {
   return saturated(bytes);
 }
 
-// The elements of the reduction that fall to a device, as lower_bound_bytes() counts them: its
-// share of its group's old box, or of the copies of its new box where that is less. Nothing across
-// meshes: there a device may leave the reduction to others.
-int64_t reduced_elements(const RelayoutPlan::Rep& rep, int64_t position) {
-  const int64_t terms = num_values(digits_of(rep.from.mesh(), rep.reduced));
-  int64_t copies = terms;
-  for (const SubAxis& part : Cuts(rep.from, rep.goal).cut(all_dim_parts(rep.goal))) {
-    if (overlaps_any(part, rep.reduced)) copies /= std::min(copies, part.size);
-  }
-  return std::min(rep.goal.box(rep.shape, position).num_elements() / copies,
-                  rep.from.box(rep.shape, position).num_elements() / terms);
-}
-
 int64_t lower_bound(const RelayoutPlan::Rep& rep) {
   if (rep.steps.empty()) return 0;
-  const Mesh& mesh = rep.goal.mesh();
-  const bool one_mesh = rep.from.mesh() == mesh;
-  __int128 most = 0;
-  if (rep.reduced.empty()) {
-    const Moves moves(rep.from, rep.goal, rep.shape, rep.topology);
-    for (int id : mesh.device_ids()) {
-      most = std::max<__int128>(most, moves.received_elements(id));
-    }
-  } else {
-    const int64_t terms = num_values(digits_of(rep.from.mesh(), rep.reduced));
-    for (int64_t position = 0; position < mesh.size(); ++position) {
-      __int128 elements = rep.goal.box(rep.shape, position).num_elements();
-      if (one_mesh) elements += static_cast<__int128>(terms - 2) * reduced_elements(rep, position);
-      most = std::max(most, elements);
-    }
-  }
-  return saturated(most * dtype_size(rep.dtype));
+  const __int128 elements = least_received_elements(rep.from, rep.goal, rep.reduced, rep.shape);
+  return saturated(elements * dtype_size(rep.dtype));
 }
 
 __int128 bytes_of(const std::optional<Box>& box, DType dtype) {

@@ -163,10 +163,13 @@ class RelayoutPlan {
   int64_t received_bytes(int64_t position) const;
   // The most that any device of either mesh receives, over all steps. O(devices), once.
   int64_t max_received_bytes() const;
-  // What no plan can go below: the most bytes of its new box that a device does not hold. Where n
-  // terms are reduced and q elements of the reduction fall to each device of a group, (n-1) q of
-  // them, and the rest of the new box: 2(n-1)/n of it to whole copies, n-1 times it to shards.
-  // New partial axes do not count (expansion is local). O(devices), once.
+  // What no plan can go below. Moves: the most bytes of its new box that a device does not hold.
+  // Reductions of n terms: the largest new box and, where that is more, the mean over the devices
+  // of both layouts of the new boxes and of n-2 times the tensor, and of the tensor once more where
+  // no device that wants an element holds a term of it; 2(n-1)/n of the tensor to whole copies on n
+  // devices, n-1 times a shard to shards. lower_bound.h has the proof, and what it leaves out: the
+  // terms of partial axes that stay are left as they are, and new partial axes do not count
+  // (expansion is local). O(devices), once.
   int64_t lower_bound_bytes() const;
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
   // between. O(devices), once.

@@ -45,9 +45,14 @@ struct CheckResult {
   std::string problem;      // Empty: all is well.
   bool sends_more = false;  // Some device sends more than any receives.
 };
-// Plans, runs, and compares with the dense value; without partials also compares the received bytes
-// of each device with the elements that it lacks, counted one by one.
-CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape);
+// Plans, runs, and compares with the dense value; compares the lower bound with one that is counted
+// element by element, and without partials the received bytes of each device with the elements that
+// it lacks. Requires a flat topology.
+CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape,
+                           const PlanOptions& options = {});
+
+// Each device on a host of its own, and bytes are all that counts: here plans receive the fewest.
+PlanOptions far_apart();
 
 }  // namespace tessera::testing
 

@@ -73,12 +73,6 @@ int64_t chunk_elements(int64_t elements, int64_t members, int64_t member) {
   return end - first;
 }
 
-int64_t num_devices(const Mesh& a, const Mesh& b) {
-  int64_t count = a.size();
-  for (int id : b.device_ids()) count += a.position_of_device(id).has_value() ? 0 : 1;
-  return count;
-}
-
 // What an all-reduce receives of `elements`, and sends, where `chunk` of them are the device's to
 // reduce: the other terms of its chunk, and the other chunks.
 __int128 all_reduce_elements(int64_t elements, int64_t members, int64_t chunk) {
@@ -222,7 +216,7 @@ const Shape& PlanStep::shape() const { return rep_->to.shape(); }
 absl::Span<const std::string> PlanStep::axes() const { return rep_->axes; }
 int64_t PlanStep::group_size() const {
   const bool counted = kind() == StepKind::kSlice || from().mesh() == to().mesh();
-  return counted ? rep_->group_size : num_devices(from().mesh(), to().mesh());
+  return counted ? rep_->group_size : internal::num_devices(from().mesh(), to().mesh());
 }
 ReduceOp PlanStep::op() const { return rep_->op; }
 
@@ -460,6 +454,12 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added
 
 Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
   return step.rep().traffic(most_devices);
+}
+
+int64_t num_devices(const Mesh& a, const Mesh& b) {
+  int64_t count = a.size();
+  for (int id : b.device_ids()) count += a.position_of_device(id).has_value() ? 0 : 1;
+  return count;
 }
 
 int64_t saturated(__int128 value) {

@@ -45,6 +45,9 @@ inline constexpr int64_t kComparedDevices = 128;
 // hosts cut at digits, and on at most 256 devices; else all bytes count as the farthest link's.
 Traffic traffic_of(const PlanStep& step, int64_t most_devices = kEveryDevice);
 
+// The devices of both meshes, those that they share counted once. O(devices of b).
+int64_t num_devices(const Mesh& a, const Mesh& b);
+
 // Within int64, or its largest value: bytes are reported, never used as sizes of memory.
 int64_t saturated(__int128 value);
 

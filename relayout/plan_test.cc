@@ -248,11 +248,48 @@ TEST(PlanStepTest, ReductionsCountWhatTheyMove) {
   }
 }
 
-// n terms: 2(n-1)/n of the new box to whole copies, n-1 times it to shards.
+struct BoundCase {
+  std::string name, mesh;
+  Shape shape;
+  std::string from, to;
+  int64_t elements;
+};
+
+// By hand: (new boxes + (terms - 2) * values + lonely values) / devices, rounded up.
 TEST(RelayoutPlanTest, LowerBoundOfReductions) {
-  EXPECT_EQ(plan_of("{x=4}", "[-] sum{x}", "[-]", {8}).lower_bound_bytes(), 4 * 12);
-  EXPECT_EQ(plan_of("{x=4}", "[-] sum{x}", "[x]", {8}).lower_bound_bytes(), 4 * 6);
-  EXPECT_EQ(plan_of("{x=2, y=2}", "[-] sum{x,y}", "[x]", {8}).lower_bound_bytes(), 4 * 8);
+  const BoundCase rows[] = {
+      {"whole_copies", "{x=4}", {8}, "[-] sum{x}", "[-]", (32 + 16) / 4},
+      {"uneven_copies", "{x=4}", {10}, "[-] sum{x}", "[-]", (40 + 20) / 4},
+      {"scalar", "{x=4}", {}, "[] sum{x}", "[]", 2},
+      {"shards", "{x=4}", {8}, "[-] sum{x}", "[x]", (8 + 16) / 4},
+      {"some_shards", "{x=2, y=2}", {8}, "[-] sum{x,y}", "[x]", (16 + 16) / 4},
+      {"largest_new_box", "{x=8}", {1}, "[-] sum{x}", "[x]", 1},
+      {"copies_of_terms", "{x=4, z=2}", {8}, "[-] sum{x}", "[-]", (64 + 16) / 8},
+      {"copies_of_terms_to_shards", "{x=4, z=2}", {8}, "[-] sum{x}", "[x]", (16 + 16) / 8},
+      {"half_is_lonely", "{x=2, y=2}", {8, 8}, "[y, -] sum{x}", "[-, y]", (128 + 0 + 32) / 4},
+      {"terms_that_stay", "{x=4, y=2}", {8}, "[-] sum{x,y}", "[-] sum{y}", (64 + 32) / 8},
+      {"expansion_counts_nothing", "{x=4}", {8}, "[-] sum{x}", "[-] max{x}", (32 + 16) / 4},
+      // Found by plan_fuzz, with a bound of 72.
+      {"other_shards_before",
+       "{x=8, y=2, z=1}",
+       {6, 8, 4},
+       "[y, -, -] sum{x:(1)2,x:(4)2}",
+       "[-, x, -]",
+       (384 + 384) / 16},
+  };
+  for (const BoundCase& row : rows) {
+    SCOPED_TRACE(row.name);
+    const RelayoutPlan plan = plan_of(row.mesh, row.from, row.to, row.shape);
+    EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.elements);
+  }
+}
+
+// All is lonely: the sum is complete on the devices that want it, or was sent there.
+TEST(RelayoutPlanTest, LowerBoundOfReductionsOnOtherDevices) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
+                               plan_relayout(layout_of("{x=3}", "[-] sum{x}"),
+                                             layout_of("{x=2} on 3,4", "[x]"), {10}, DType::kInt8));
+  EXPECT_EQ(plan.lower_bound_bytes(), (10 + 10 + 10) / 5);
 }
 
 // Source and target, and between two steps what is in between.

@@ -5,6 +5,13 @@
 // Partial axes fall into those that both layouts have (kept: terms move as they are), those that
 // go (reduced) and those that come (added). The order is: slice, reduce, move, expand; without
 // partials one move is all.
+//
+//   [-] sum{x} -> [-] on {x=4, z=2}, S bytes: the ways to reduce        received      steps
+//
+//     all-reduce along x, by each copy of the terms (z)                   1.5 S           1
+//     reduce-scatter along x to parts for x and z, all-gather them       1.25 S           2
+//
+// All ways are built, and the fastest that keeps the cap is taken.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -98,8 +105,7 @@ class Planner {
       : from_(from), goal_(goal), partials_(partials), tensor_(tensor), cap_(memory_cap_bytes) {}
 
   // The steps from `from` to `goal`. Of the ways to reduce, one that keeps the cap if there is any;
-  // of these the one with the fewest bytes or, where links differ, the fastest, by what some of the
-  // devices of a large mesh receive.
+  // of these the fastest, by what some of the devices of a large mesh receive.
   Choice choose() const {
     if (partials_.reduced.empty()) {
       Choice choice;
@@ -115,19 +121,36 @@ class Planner {
   std::vector<std::vector<PlanStep>> ways() const {
     std::vector<std::vector<PlanStep>> ways;
     if (!goal_splits_reduced()) ways.push_back(by_all_reduce());
-    const Parts left = not_placed();
     const bool only_reduces = !ways.empty() && ways[0].back().kind() == StepKind::kAllReduce;
-    if (!only_reduces && left.empty()) ways.push_back(by_scatter(left, 0));
-    if (!only_reduces && !left.empty()) {
-      // Where the gather that follows gives everything back, all dims cost the same.
-      const bool refines = equivalent(with_kept(refined_dims()), goal_, tensor_.shape);
-      const int longest = longest_dim();
-      for (int dim = 0; dim < from_.rank(); ++dim) {
-        if (!refines || dim == longest) ways.push_back(by_scatter(left, dim));
-      }
-    }
+    Parts left = not_placed();
+    if (!only_reduces) add_scatters(left, ways);
+    // Copies of a term would all do the same reduction: each does a part of it.
+    const Parts copies = copies_of_terms();
+    left.insert(left.end(), copies.begin(), copies.end());
+    if (!copies.empty() && links_are_dear()) add_scatters(left, ways);
     TESSERA_CHECK(!ways.empty(), "a scalar is reduced everywhere, anything else can be scattered");
     return ways;
+  }
+
+  // Whether bytes over links cost more than bytes of the own memory. They do not where devices map
+  // each other's memory: there a second pass over the tensor costs what the first one saves.
+  bool links_are_dear() const {
+    const std::optional<LinkClass> link = tensor_.topology.only_link();
+    return !link.has_value() || *link == LinkClass::kNetwork;
+  }
+
+  // By a reduce-scatter with what is left behind each of the dims for which it makes a difference.
+  void add_scatters(const Parts& left, std::vector<std::vector<PlanStep>>& ways) const {
+    if (left.empty()) {
+      ways.push_back(by_scatter(left, 0));
+      return;
+    }
+    // Where the gather that follows gives everything back, all dims cost the same.
+    const bool refines = equivalent(with_kept(refined_dims()), goal_, tensor_.shape);
+    const int longest = longest_dim();
+    for (int dim = 0; dim < from_.rank(); ++dim) {
+      if (!refines || dim == longest) ways.push_back(by_scatter(left, dim));
+    }
   }
 
   // To the goal, unless everything is there: in one batch or, where links differ, in those that the
@@ -212,7 +235,6 @@ class Planner {
   }
 
   Choice best_of(std::vector<std::vector<PlanStep>> ways) const {
-    const bool flat = tensor_.topology.only_link().has_value();
     Choice choice;
     if (ways.size() == 1 && !cap_.has_value()) {
       choice.steps = std::move(ways[0]);
@@ -221,8 +243,7 @@ class Planner {
     double least_cost = 0;
     bool best_fits = false;
     for (size_t i = 0; i < ways.size(); ++i) {
-      const double cost = flat ? static_cast<double>(most_received(ways[i], kComparedDevices))
-                               : predicted_seconds(ways[i], tensor_.topology, kComparedDevices);
+      const double cost = seconds_of_way(ways[i]);
       const int64_t way_peak = cap_.has_value() ? peak(from_, goal_, tensor_, ways[i]) : 0;
       const bool fits = !cap_.has_value() || way_peak <= *cap_;
       choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
@@ -237,6 +258,19 @@ class Planner {
     return choice;
   }
 
+  // Where all links are alike, by the device that receives most over all steps; another device may
+  // be that in each of them.
+  double seconds_of_way(const std::vector<PlanStep>& steps) const {
+    const std::optional<LinkClass> link = tensor_.topology.only_link();
+    if (!link.has_value()) return predicted_seconds(steps, tensor_.topology, kComparedDevices);
+    const LinkCost cost = tensor_.topology.cost(*link);
+    const auto remote = std::count_if(steps.begin(), steps.end(), [](const PlanStep& step) {
+      return step.kind() != StepKind::kSlice;
+    });
+    return static_cast<double>(remote) * cost.latency_s +
+           static_cast<double>(most_received(steps, kComparedDevices)) * cost.seconds_per_byte;
+  }
+
   bool goal_splits_reduced() const {
     if (!(from_.mesh() == goal_.mesh())) return false;
     const Parts parts = all_dim_parts(goal_);
@@ -246,10 +280,7 @@ class Planner {
 
   // The atoms of the reduced axes that refined_dims() does not use.
   Parts not_placed() const {
-    Parts placed;
-    for (const Parts& parts : refined_dims()) {
-      placed.insert(placed.end(), parts.begin(), parts.end());
-    }
+    const Parts placed = all_of(refined_dims());
     Parts atoms = partials_.reduced;
     if (from_.mesh() == goal_.mesh()) atoms = Cuts(from_, goal_).cut(atoms);
     Parts result;
@@ -257,6 +288,21 @@ class Planner {
       if (!overlaps_any(atom, placed)) result.push_back(atom);
     }
     return result;
+  }
+
+  // What tells copies of one term apart, as far as refined_dims() does not use it.
+  Parts copies_of_terms() const {
+    Parts used(from_.partial_axes().begin(), from_.partial_axes().end());
+    for (const SubAxis& part : all_of(refined_dims())) {
+      if (!overlaps_any(part, from_.partial_axes())) used.push_back(part);
+    }
+    return complement(from_.mesh(), used);
+  }
+
+  static Parts all_of(const std::vector<Parts>& dims) {
+    Parts all;
+    for (const Parts& parts : dims) all.insert(all.end(), parts.begin(), parts.end());
+    return all;
   }
 
   // The dim that is longest on a device under refined_dims().

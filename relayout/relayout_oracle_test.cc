@@ -82,6 +82,9 @@ void check_all_pairs(const std::vector<Layout>& layouts, const Shape& shape, boo
       const CheckResult result = check_relayout(from, to, shape);
       ASSERT_EQ(result.problem, "");
       ++totals->checked;
+      if (from.is_partial()) {
+        ASSERT_EQ(check_relayout(from, to, shape, testing::far_apart()).problem, "");
+      }
       totals->sends_more += result.sends_more ? 1 : 0;
       // Where boxes are equal and parts of axes comparable, no device is a bottleneck.
       const bool moves_only = aligned && !from.is_partial() && !to.is_partial();

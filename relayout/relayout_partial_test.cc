@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "relayout/plan_oracle.h"
+#include "relayout/topology.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {
@@ -127,6 +129,79 @@ TEST_P(StepsTest, AreThoseOfTheTable) {
 
 INSTANTIATE_TEST_SUITE_P(Facts, StepsTest, ::testing::ValuesIn(kSteps),
                          [](const auto& info) { return info.param.name; });
+
+struct CopiesCase {
+  std::string name, mesh;
+  Shape shape;
+  std::string from, to;
+  std::string steps;  // of devices that are far apart
+  int64_t most_received, bound;
+};
+
+// clang-format off
+const CopiesCase kCopies[] = {
+    {"to_whole", "{x=4, z=2}", {8}, "[-] sum{x}", "[-]", "reduce_scatter{x}, all_gather{x,z}", 10, 10},
+    {"to_shards", "{x=4, z=2}", {8}, "[-] sum{x}", "[x]", "reduce_scatter{x}, all_gather{z}", 4, 4},
+    {"of_shards", "{x=4, y=2, z=2}", {16}, "[y] sum{x}", "[y]", "reduce_scatter{x}, all_gather{x,z}", 10, 10},
+    {"two_axes_of_copies", "{x=4, y=2, z=2}", {16}, "[-] sum{x}", "[-]", "reduce_scatter{x}, all_gather{x,y,z}", 18, 18},
+    {"copies_are_shards_then", "{x=4, z=2}", {8}, "[-] sum{x}", "[z]", "slice{z}, all_reduce{x}", 6, 6},
+    {"only_some_are_shards_then", "{x=4, y=2, z=2}", {16}, "[-] sum{x}", "[z]", "reduce_scatter{x}, all_gather{x,y}", 10, 10},
+    {"longest_dim", "{x=4, z=2}", {2, 16}, "[-, -] sum{x}", "[-, -]", "reduce_scatter{x}, all_gather{x,z}", 40, 40},
+    {"sub_axis", "{x=8}", {8}, "[-] sum{x:(2)4}", "[-]", "reduce_scatter{x:(2)4}, all_gather{x}", 10, 10},
+    {"other_terms_stay", "{x=4, y=2, z=2}", {8}, "[-] sum{x,y}", "[-] sum{y}", "reduce_scatter{x}, all_gather{x,z}", 10, 10},
+    {"two_terms_gain_nothing", "{x=2, z=4}", {8}, "[-] sum{x}", "[-]", "all_reduce{x}", 8, 8},
+    {"scalars_have_no_parts", "{x=4, z=2}", {}, "[] sum{x}", "[]", "all_reduce{x}", 3, 2},
+    {"then_an_exchange", "{x=2, y=2, z=2}", {8, 8}, "[y, -] sum{x}", "[-, y]", "reduce_scatter{x}, exchange{x,y,z}", 36, 36},
+};
+// clang-format on
+
+// Devices that hold the same term each reduce a part of it, where links cost more than memory.
+TEST(CopiesOfTermsTest, ShareTheReduction) {
+  for (const CopiesCase& row : kCopies) {
+    SCOPED_TRACE(row.name);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, row.from));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, row.to));
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const RelayoutPlan plan,
+        plan_relayout(from, to, row.shape, DType::kFloat32, testing::far_apart()));
+    EXPECT_EQ(steps_of(plan), row.steps);
+    EXPECT_EQ(plan.max_received_bytes(), 4 * row.most_received);
+    EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.bound);
+    EXPECT_EQ(check_relayout(from, to, row.shape, testing::far_apart()).problem, "");
+  }
+}
+
+// The latency of the second step has to be earned, and memory that all map is no link.
+TEST(CopiesOfTermsTest, ShareOnlyWhatPays) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=4, z=2}"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, "[-] sum{x}"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, "[-]"));
+  const PlanOptions hosts{.topology = *Topology::uniform(1, 1)};
+  const auto steps = [&](int64_t elements, const PlanOptions& options) {
+    return steps_of(*plan_relayout(from, to, {elements}, DType::kFloat32, options));
+  };
+  // 50 us are 50,000 bytes of the network.
+  EXPECT_EQ(steps(49'000, hosts), "all_reduce{x}");
+  EXPECT_EQ(steps(51'000, hosts), "reduce_scatter{x}, all_gather{x,z}");
+  EXPECT_EQ(steps(1 << 24, {}), "all_reduce{x}");
+}
+
+// Copies on one node share what crosses the network: each sends and receives a part of the tensor.
+TEST(CopiesOfTermsTest, OfANodeShareItsNetwork) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{node=2, gpu=4}"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, "[-] sum{node}"));
+  const LinkCost near = {0, 1e-12};
+  const PlanOptions nodes{.topology = *Topology::uniform(1, 4, {near, near, {0, 1e-9}})};
+  constexpr int64_t kBytes = 1 << 20;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const RelayoutPlan plan,
+      plan_relayout(from, Layout::parse(mesh, "[-]"), {kBytes}, DType::kInt8, nodes));
+  EXPECT_EQ(steps_of(plan), "reduce_scatter{node}, all_gather{node}, all_gather{gpu}");
+  // By an all-reduce of each copy all of it crosses.
+  const double network_s = kBytes / 8 * 2 * 1e-9;
+  EXPECT_NEAR(absl::ToDoubleSeconds(plan.predicted_time()), network_s, network_s / 100);
+}
 
 struct ValuesCase {
   std::string name, mesh;

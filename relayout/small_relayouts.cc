@@ -204,6 +204,9 @@ void SmallRelayouts::for_each(int64_t first, int64_t stride,
 std::string check_in_full(const RelayoutCase& relayout) {
   const auto& [from, to, shape] = relayout;
   std::string problem = check_relayout(from, to, shape).problem;
+  if (problem.empty() && from.is_partial()) {
+    problem = check_relayout(from, to, shape, far_apart()).problem;
+  }
   if (!problem.empty()) return problem;
   const StatusOr<RelayoutPlan> there = plan_relayout(from, to, shape, DType::kFloat64);
   const StatusOr<RelayoutPlan> back = plan_relayout(to, from, shape, DType::kFloat64);

@@ -385,6 +385,33 @@ TEST_P(RelayoutTest, PartialSums) {
       IsOk());
 }
 
+// Devices that hold the same term reduce a part of it each, where plans go by bytes.
+TEST_P(RelayoutTest, CopiesOfTermsShareTheReduction) {
+  ClientOptions options;
+  options.link_costs = LinkCosts{.process = {0, 1e-9}, .host = {0, 1e-9}};
+  const auto body = [](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4, z=2}"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(mesh, "[-, -] sum{x}"));
+    const Shape shape = {3, 16};
+    const auto term = [](int device, int64_t i) { return power_of_ten(device / 2) * (i + 1); };
+    const auto value = [](int64_t i) { return static_cast<int32_t>(1111 * (i + 1)); };
+    TESSERA_ASSIGN_OR_RETURN(const DTensor terms, from_terms(client, from, shape, term));
+    for (const char* text : {"[-, -]", "[-, x]"}) {
+      TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, text));
+      TESSERA_ASSIGN_OR_RETURN(
+          const RelayoutPlan plan,
+          plan_relayout(from, to, shape, DType::kInt32, {.topology = client.topology()}));
+      TESSERA_REQUIRE(plan.steps().size() == 2u, plan.to_string());
+      TESSERA_REQUIRE(plan.steps()[0].new_box(1)->num_elements() == 3 * 16 / 8, plan.to_string());
+      TESSERA_REQUIRE(plan.max_received_bytes() == plan.lower_bound_bytes(), plan.explain());
+      TESSERA_RETURN_IF_ERROR(
+          with_context(expect_shards<int32_t>(relayout(terms, to), value), text));
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run(body, options), IsOk());
+}
+
 TEST_P(RelayoutTest, ReducedReplicasAreBitwiseEqualForEveryDistribution) {
   // Terms whose sum depends on the order of addition.
   EXPECT_THAT(run([](Client& client) -> Status {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "relayout/lower_bound.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "relayout/moves.h"
+#include "relayout/plan_step.h"
+#include "relayout/topology.h"
+
+namespace tessera::internal {
+namespace {
+
+int64_t most_lacking(const Layout& from, const Layout& goal, const Shape& shape) {
+  const Moves moves(from, goal, shape, Topology());
+  int64_t most = 0;
+  for (const int id : goal.mesh().device_ids()) {
+    most = std::max(most, moves.received_elements(id));
+  }
+  return most;
+}
+
+// The values that some device both holds a term of and wants. What devices have of both layouts are
+// cells of one grid: any two are the same or disjoint.
+__int128 num_held_where_wanted(const Layout& from, const Layout& goal, const Shape& shape) {
+  absl::flat_hash_set<std::pair<int64_t, std::vector<int64_t>>> seen;  // Term that stays, cell.
+  __int128 values = 0;
+  for (int64_t position = 0; position < goal.mesh().size(); ++position) {
+    const int id = goal.mesh().device_ids()[position];
+    const std::optional<int64_t> old_position = from.mesh().position_of_device(id);
+    if (!old_position.has_value()) continue;
+    const Box common = intersect(from.box(shape, *old_position), goal.box(shape, position));
+    if (common.is_empty()) continue;
+    const bool is_new = seen.emplace(goal.partial_index(position), common.offsets).second;
+    if (is_new) values += common.num_elements();
+  }
+  return values;
+}
+
+}  // namespace
+
+int64_t least_received_elements(const Layout& from, const Layout& goal, const Parts& reduced,
+                                const Shape& shape) {
+  if (reduced.empty()) return most_lacking(from, goal, shape);
+  __int128 wanted = 0;
+  int64_t largest = 0;
+  for (int64_t position = 0; position < goal.mesh().size(); ++position) {
+    const int64_t elements = goal.box(shape, position).num_elements();
+    wanted += elements;
+    largest = std::max(largest, elements);
+  }
+  const int64_t terms = num_values(digits_of(from.mesh(), reduced));
+  const __int128 values = static_cast<__int128>(num_elements(shape)) * goal.num_partial_terms();
+  const __int128 lonely = values - num_held_where_wanted(from, goal, shape);
+  const __int128 messages = wanted + (terms - 2) * values + lonely;
+  const int64_t devices = num_devices(from.mesh(), goal.mesh());
+  return std::max(largest, saturated((messages + devices - 1) / devices));
+}
+
+}  // namespace tessera::internal
