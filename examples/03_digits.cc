@@ -4,12 +4,14 @@
 //
 //   bazel build //job:tessera_run //examples:03_digits
 //   bazel-bin/job/tessera_run --clients 4 --devices-per-client 2 bazel-bin/examples/03_digits
+//   bazel-bin/examples/03_digits --device cuda            on every GPU that it sees
 //
 // Here is the job: the mesh, the data, the epochs. The network itself, with its layouts, is in
-// digits_network.cc; what a device computes is in digits_math_cpu.cc.
+// digits_network.cc; what a device computes is in digits_math_cpu.cc and digits_math_gpu.cc.
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +24,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "examples/digits_csv.h"
+#include "examples/digits_math.h"
 #include "examples/digits_network.h"
+#include "examples/gpu_math.h"
 #include "examples/npy.h"
 #include "tessera.h"
 
@@ -44,21 +48,24 @@ namespace {
 using namespace tessera;
 using namespace tessera::examples;
 
-// 1. The client, with the devices that the command line or the launcher asks for.
+// 1. The client, with the devices that the command line or the launcher asks for; and what computes
+//    on them. The rest of the program does not know which it is.
 StatusOr<Client> connect() {
   ClientOptions options;
   options.num_local_devices = absl::GetFlag(FLAGS_devices);
   const std::string device = absl::GetFlag(FLAGS_device);
-  if (device == "cuda") {
-    // The local functions of the network are Eigen's, on memory of the host.
-    return absl::UnimplementedError(
-        "--device is \"cuda\": the network has no kernels for GPUs yet; use \"cpu\"");
-  }
-  if (device != "cpu") {
+  if (device != "cpu" && device != "cuda") {
     return absl::InvalidArgumentError(
         absl::StrCat("--device is \"", device, "\"; it should be \"cpu\" or \"cuda\""));
   }
+  options.device_type = device == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
   return Client::connect(options);
+}
+
+StatusOr<DigitsMath> math_of(const Client& client) {
+  if (client.local_devices()[0].type == DeviceType::kCpu) return math_on_cpu();
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GpuMath> gpu, open_gpu_math());
+  return math_on_gpu(std::move(gpu));
 }
 
 // 2. The mesh. Images are split along `batch`, the hidden units of the network along `model`: 8
@@ -163,7 +170,8 @@ Status run(const char* program) {
     absl::PrintF("clients %d, mesh %s, %d images to learn from, %d held out\n",
                  client.num_clients(), mesh.to_string(), data.train.size(), data.held_out.size());
   }
-  DigitsNetwork network(mesh, {.seed = absl::GetFlag(FLAGS_seed)});
+  TESSERA_ASSIGN_OR_RETURN(DigitsMath math, math_of(client));
+  DigitsNetwork network(mesh, {.seed = absl::GetFlag(FLAGS_seed)}, math);
   TESSERA_RETURN_IF_ERROR(train(client, network, data));
   TESSERA_RETURN_IF_ERROR(test(client, network, data));
   TESSERA_RETURN_IF_ERROR(save(client, network));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DigitsMath: what a device computes for the network of 03_digits, on its shards alone. How
-// tensors are split, and what is sent, is DigitsNetwork's.
+// tensors are split, and what is sent, is DigitsNetwork's; so the network is the same on CPUs,
+// where Eigen computes, and on GPUs, where cuBLASLt and kernels do.
 //
 //   local_map(layout, shape, DType::kFloat32, {a, b}, math.product)      a b on every device
 //
@@ -11,10 +12,13 @@
 #define TESSERA_EXAMPLES_DIGITS_MATH_H_
 
 #include <functional>
+#include <memory>
 
 #include "tessera.h"
 
 namespace tessera::examples {
+
+class GpuMath;
 
 struct DigitsMath {
   LocalFn hidden;              // x, W1, b1: relu(x W1 + b1)
@@ -30,6 +34,8 @@ struct DigitsMath {
 
 // By Eigen, on memory of the host.
 DigitsMath math_on_cpu();
+// On the streams of GPUs (gpu_math.h).
+DigitsMath math_on_gpu(std::shared_ptr<GpuMath> gpu);
 
 }  // namespace tessera::examples
 

@@ -20,7 +20,7 @@
 // indices alone.
 //
 // Here are layouts and collectives; what a device computes on its shards is DigitsMath's
-// (digits_math.h).
+// (digits_math.h), which there is for CPUs and for GPUs.
 //
 // All clients call every function in the same order. Errors travel with the tensors and come out
 // of read_tally() and of the weights.
