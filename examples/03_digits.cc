@@ -37,7 +37,7 @@ ABSL_FLAG(std::string, data, "", "the file of digits; empty: examples/data/digit
 ABSL_FLAG(std::string, out, "", "a folder for the weights as .npy files; empty: none");
 ABSL_FLAG(std::string, loss_file, "", "a file for the loss of each epoch; empty: none");
 ABSL_FLAG(std::string, device, "cpu", "what to run on: cpu or cuda");
-ABSL_FLAG(int, devices, 0, "devices of this client; 0: as tessera_run says, else 1");
+ABSL_FLAG(int, devices, 0, "devices of this client; 0: as tessera_run says, else 1, or every GPU");
 ABSL_FLAG(int, batch, 0, "size of the mesh axis that splits images; 0: what is left");
 ABSL_FLAG(int, model, 0,
           "size of the mesh axis that splits the network; 0: 2 if there are 4, 6, "

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,9 +40,11 @@ struct Functions {
 };
 
 Status missing(absl::string_view what) {
+  constexpr int kMajor = CUDART_VERSION / 1000;
+  constexpr int kMinor = CUDART_VERSION % 1000 / 10;
   return absl::UnimplementedError(
-      absl::StrCat(what, "; matrix products on GPUs need cuBLASLt of CUDA ", CUBLAS_VER_MAJOR,
-                   ": install it (cuda-libraries-", CUBLAS_VER_MAJOR, "-", CUBLAS_VER_MINOR,
+      absl::StrCat(what, "; matrix products on GPUs need cuBLASLt of CUDA ", kMajor,
+                   ": install it (cuda-libraries-", kMajor, "-", kMinor,
                    ", or the toolkit), or set LD_LIBRARY_PATH to where it is; or run on CPUs"));
 }
 
@@ -181,11 +182,11 @@ class CublasLt : public GpuMath {
     TESSERA_RETURN_IF_ERROR(as.fill(gemm));
     TESSERA_ASSIGN_OR_RETURN(const cublasLtHandle_t handle, handle_of_current_gpu());
     // The library remembers what it chose for a description.
-    cublasLtMatmulHeuristicResult_t chosen;
+    cublasLtMatmulHeuristicResult_t chosen = {};
     int num_chosen = 0;
     TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulAlgoGetHeuristic, handle, as.product, as.a, as.b, as.d,
                           as.d, as.preference, 1, &chosen, &num_chosen);
-    if (num_chosen == 0) {
+    if (num_chosen == 0 || chosen.state != CUBLAS_STATUS_SUCCESS) {
       return absl::UnimplementedError(absl::StrCat("cuBLASLt has no algorithm for a product of ",
                                                    gemm.m, " x ", gemm.n, " elements of ", gemm.k,
                                                    " terms"));
