@@ -336,11 +336,13 @@ TEST_P(TrainingTest, ComesToWhatTheCpuComesTo) {
   EXPECT_GE(cpu->num_right, (epochs == kMaxEpochs ? 0.95 : 0.6) * 359);
   Shared<Curve> gpu;
   ASSERT_THAT(learn_on_gpus(GetParam(), *gpu), IsOk());
-  // Sums are added in another order, and exp is another one.
+  // Terms are added in another order, and exp is another one: so the last bits differ. On the
+  // double they always differ in the same way; on a GPU an image may be on the edge between two
+  // digits.
   for (int epoch = 0; epoch < epochs; ++epoch) {
-    EXPECT_NEAR(gpu->losses[epoch], cpu->losses[epoch], 1e-4) << "epoch " << epoch + 1;
+    EXPECT_NEAR(gpu->losses[epoch], cpu->losses[epoch], 1e-5) << "epoch " << epoch + 1;
   }
-  EXPECT_EQ(gpu->num_right, cpu->num_right);
+  EXPECT_NEAR(gpu->num_right, cpu->num_right, GetParam().num_gpus == kRealGpus ? 1 : 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Clients, TrainingTest, ::testing::ValuesIn(training_cases()),
