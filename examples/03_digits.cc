@@ -4,13 +4,16 @@
 //
 //   bazel build //job:tessera_run //examples:03_digits
 //   bazel-bin/job/tessera_run --clients 4 --devices-per-client 2 bazel-bin/examples/03_digits
+//   bazel-bin/examples/03_digits --device cuda            on every GPU that it sees
 //
 // Here is the job: the mesh, the data, the epochs. The network itself, with its layouts, is in
-// digits_network.cc.
+// digits_network.cc; what a device computes is in digits_math_cpu.cc and digits_math_gpu.cc.
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -21,7 +24,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "examples/digits_csv.h"
+#include "examples/digits_math.h"
 #include "examples/digits_network.h"
+#include "examples/gpu_math.h"
 #include "examples/npy.h"
 #include "tessera.h"
 
@@ -32,7 +37,7 @@ ABSL_FLAG(std::string, data, "", "the file of digits; empty: examples/data/digit
 ABSL_FLAG(std::string, out, "", "a folder for the weights as .npy files; empty: none");
 ABSL_FLAG(std::string, loss_file, "", "a file for the loss of each epoch; empty: none");
 ABSL_FLAG(std::string, device, "cpu", "what to run on: cpu or cuda");
-ABSL_FLAG(int, devices, 0, "devices of this client; 0: as tessera_run says, else 1");
+ABSL_FLAG(int, devices, 0, "devices of this client; 0: as tessera_run says, else 1, or every GPU");
 ABSL_FLAG(int, batch, 0, "size of the mesh axis that splits images; 0: what is left");
 ABSL_FLAG(int, model, 0,
           "size of the mesh axis that splits the network; 0: 2 if there are 4, 6, "
@@ -43,23 +48,24 @@ namespace {
 using namespace tessera;
 using namespace tessera::examples;
 
-constexpr double kHeldOut = 0.2;
-
-// 1. The client, with the devices that the command line or the launcher asks for.
+// 1. The client, with the devices that the command line or the launcher asks for; and what computes
+//    on them. The rest of the program does not know which it is.
 StatusOr<Client> connect() {
   ClientOptions options;
   options.num_local_devices = absl::GetFlag(FLAGS_devices);
   const std::string device = absl::GetFlag(FLAGS_device);
-  if (device == "cuda") {
-    // The local functions of the network are Eigen's, on memory of the host.
-    return absl::UnimplementedError(
-        "--device is \"cuda\": the network has no kernels for GPUs yet; use \"cpu\"");
-  }
-  if (device != "cpu") {
+  if (device != "cpu" && device != "cuda") {
     return absl::InvalidArgumentError(
         absl::StrCat("--device is \"", device, "\"; it should be \"cpu\" or \"cuda\""));
   }
+  options.device_type = device == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
   return Client::connect(options);
+}
+
+StatusOr<DigitsMath> math_of(const Client& client) {
+  if (client.local_devices()[0].type == DeviceType::kCpu) return math_on_cpu();
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GpuMath> gpu, open_gpu_math());
+  return math_on_gpu(std::move(gpu));
 }
 
 // 2. The mesh. Images are split along `batch`, the hidden units of the network along `model`: 8
@@ -79,39 +85,14 @@ StatusOr<Mesh> make_mesh(const Client& client) {
   return create_mesh(client, {{"batch", batch}, {"model", model}});
 }
 
-// 3. The data. Every client reads the file and shuffles in the same way, so that all agree on which
-//    images are held out and which make a batch; of a batch each device then holds its own rows.
-struct Data {
-  Digits digits;
-  std::vector<int64_t> train, held_out;  // indices of images
-};
-
+// 3. The data. Every client reads the file, and holds out the same images.
 StatusOr<Data> load_data(const char* program) {
   std::string path = absl::GetFlag(FLAGS_data);
   if (path.empty()) {
     TESSERA_ASSIGN_OR_RETURN(path, find_digits(program));
   }
-  Data data;
-  TESSERA_ASSIGN_OR_RETURN(data.digits, read_digits(path));
-  const int64_t n = data.digits.num_images();
-  const std::vector<int64_t> order = shuffled(n, absl::GetFlag(FLAGS_seed), /*round=*/0);
-  const int64_t num_train = n - static_cast<int64_t>(kHeldOut * static_cast<double>(n));
-  data.train.assign(order.begin(), order.begin() + num_train);
-  data.held_out.assign(order.begin() + num_train, order.end());
-  return data;
-}
-
-// 4. An epoch is every training image once, in a new order. The calls enqueue work and return; the
-//    only wait is for the tally at the end.
-StatusOr<Tally> train_epoch(DigitsNetwork& network, const Data& data, int epoch) {
-  const int64_t n = static_cast<int64_t>(data.train.size());
-  std::vector<int64_t> images;
-  for (int64_t i : shuffled(n, absl::GetFlag(FLAGS_seed), epoch)) images.push_back(data.train[i]);
-  const size_t batch_size = absl::GetFlag(FLAGS_batch_size);
-  for (size_t begin = 0; begin < images.size(); begin += batch_size) {
-    network.train(data.digits, absl::MakeConstSpan(images).subspan(begin, batch_size));
-  }
-  return network.read_tally();
+  TESSERA_ASSIGN_OR_RETURN(Digits digits, read_digits(path));
+  return hold_out(std::move(digits), absl::GetFlag(FLAGS_seed));
 }
 
 Status write_text(const std::string& path, const std::string& text) {
@@ -126,14 +107,18 @@ Status write_text(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-// 5. Progress and files are for one client to write.
+// 4. Training. Progress and files are for one client to write.
 Status train(const Client& client, DigitsNetwork& network, const Data& data) {
   const bool is_first = client.client_id() == 0;
   const double n = static_cast<double>(data.train.size());
   std::string losses;
   for (int epoch = 1; epoch <= absl::GetFlag(FLAGS_epochs); ++epoch) {
     const absl::Time start = absl::Now();
-    TESSERA_ASSIGN_OR_RETURN(Tally tally, train_epoch(network, data, epoch));
+    TESSERA_ASSIGN_OR_RETURN(Tally tally,
+                             train_epoch(network, data,
+                                         {.seed = absl::GetFlag(FLAGS_seed),
+                                          .epoch = epoch,
+                                          .batch_size = absl::GetFlag(FLAGS_batch_size)}));
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
     absl::StrAppendFormat(&losses, "%.17g\n", tally.loss / n);
     if (!is_first) continue;
@@ -145,7 +130,7 @@ Status train(const Client& client, DigitsNetwork& network, const Data& data) {
   return is_first && !path.empty() ? write_text(path, losses) : absl::OkStatus();
 }
 
-// 6. What counts is how it reads digits that it has never seen.
+// 5. What counts is how it reads digits that it has never seen.
 Status test(const Client& client, DigitsNetwork& network, const Data& data) {
   network.evaluate(data.digits, data.held_out);
   TESSERA_ASSIGN_OR_RETURN(Tally tally, network.read_tally());
@@ -156,7 +141,7 @@ Status test(const Client& client, DigitsNetwork& network, const Data& data) {
   return absl::OkStatus();
 }
 
-// 7. The weights. to_host() collects the shards from all devices, so every client calls it, and one
+// 6. The weights. to_host() collects the shards from all devices, so every client calls it, and one
 //    writes.
 Status save(const Client& client, const DigitsNetwork& network) {
   const std::string folder = absl::GetFlag(FLAGS_out);
@@ -185,7 +170,8 @@ Status run(const char* program) {
     absl::PrintF("clients %d, mesh %s, %d images to learn from, %d held out\n",
                  client.num_clients(), mesh.to_string(), data.train.size(), data.held_out.size());
   }
-  DigitsNetwork network(mesh, {.seed = absl::GetFlag(FLAGS_seed)});
+  TESSERA_ASSIGN_OR_RETURN(DigitsMath math, math_of(client));
+  DigitsNetwork network(mesh, {.seed = absl::GetFlag(FLAGS_seed)}, math);
   TESSERA_RETURN_IF_ERROR(train(client, network, data));
   TESSERA_RETURN_IF_ERROR(test(client, network, data));
   TESSERA_RETURN_IF_ERROR(save(client, network));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The network of 03_digits, forward and backward. Its letters (a to f) are the order to read it in.
+// The network of 03_digits, forward and backward. Its letters (a to g) are the order to read it in.
 #include "examples/digits_network.h"
 
 #include <algorithm>
@@ -8,20 +8,10 @@
 #include <numeric>
 #include <utility>
 
-#include "Eigen/Core"
-
 namespace tessera::examples {
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-// A shard as an Eigen matrix; a vector as a matrix of one row.
-Eigen::Map<const Matrix> matrix(const ShardView<float>& shard) {
-  return {shard.data.data(), shard.shape.size() == 1 ? 1 : shard.shape[0], shard.shape.back()};
-}
-Eigen::Map<Matrix> matrix(const MutableShardView<float>& shard) {
-  return {shard.data.data(), shard.shape.size() == 1 ? 1 : shard.shape[0], shard.shape.back()};
-}
+constexpr double kHeldOut = 0.2;
 
 // Random bits by their index, so that every device can make its own part of a random tensor:
 // splitmix64 of Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
@@ -45,20 +35,13 @@ DTensor random_weights(const Shape& shape, LayoutArg layout, uint64_t seed) {
   });
 }
 
-// A row an image. The largest entry is taken off first, so that exp stays finite.
-Matrix softmax(const Matrix& logits) {
-  Matrix p = logits.colwise() - logits.rowwise().maxCoeff();
-  p = p.array().exp().matrix();
-  const Eigen::ArrayXf sums = p.rowwise().sum().array();
-  return (p.array().colwise() / sums).matrix();
-}
-
 }  // namespace
 
 // a. Weights are made where they live: each device draws the numbers of its own box.
-DigitsNetwork::DigitsNetwork(Mesh mesh, const NetworkOptions& options)
+DigitsNetwork::DigitsNetwork(Mesh mesh, const NetworkOptions& options, DigitsMath math)
     : mesh_(std::move(mesh)),
       options_(options),
+      math_(std::move(math)),
       w1_{random_weights({kNumPixels, options.num_hidden}, layout("[-, model]"),
                          random_bits(options.seed, 1)),
           zeros<float>({kNumPixels, options.num_hidden}, layout("[-, model]"))},
@@ -95,33 +78,18 @@ DigitsNetwork::Batch DigitsNetwork::load(const Digits& digits,
 //    and so all that its block of `hidden` depends on.
 DTensor DigitsNetwork::hidden_of(const Batch& batch) const {
   return local_map(layout("[batch, model]"), {batch.size, options_.num_hidden}, DType::kFloat32,
-                   {batch.x, w1_.value, b1_.value}, [](LocalContext& local) {
-                     const auto x = matrix(local.input<float>(0));
-                     const auto w1 = matrix(local.input<float>(1));
-                     const auto b1 = matrix(local.input<float>(2));
-                     auto hidden = matrix(local.output<float>());
-                     hidden.noalias() = x * w1;
-                     hidden = (hidden.rowwise() + b1.row(0)).cwiseMax(0.0f);
-                   });
+                   {batch.x, w1_.value, b1_.value}, math_.hidden);
 }
 
 // d. The second layer contracts the split dim, so a device has only a term of the product. The
 //    layout says so, sum{model}, and the relayout adds the terms.
 DTensor DigitsNetwork::probabilities_of(const Batch& batch, const DTensor& hidden) const {
   const Shape shape = {batch.size, kNumDigits};
-  const DTensor terms =
-      local_map(layout("[batch, -] sum{model}"), shape, DType::kFloat32, {hidden, w2_.value},
-                [](LocalContext& local) {
-                  matrix(local.output<float>()).noalias() =
-                      matrix(local.input<float>(0)) * matrix(local.input<float>(1));
-                });
+  const DTensor terms = local_map(layout("[batch, -] sum{model}"), shape, DType::kFloat32,
+                                  {hidden, w2_.value}, math_.product);
   const DTensor product = relayout(terms, layout("[batch, -]"));
   return local_map(layout("[batch, -]"), shape, DType::kFloat32, {product, b2_.value},
-                   [](LocalContext& local) {
-                     const auto logits = matrix(local.input<float>(0));
-                     const auto b2 = matrix(local.input<float>(1));
-                     matrix(local.output<float>()) = softmax(logits.rowwise() + b2.row(0));
-                   });
+                   math_.softmax);
 }
 
 // e. Backwards. Gradients of the weights are sums over images, and a device has some of the images:
@@ -134,40 +102,22 @@ void DigitsNetwork::train(const Digits& digits, absl::Span<const int64_t> images
 
   // The mean is over the whole batch, not over the rows of a device: so the split does not matter.
   const float scale = 1.0f / static_cast<float>(batch.size);
-  const DTensor d_logits =
-      local_map(layout("[batch, -]"), {batch.size, kNumDigits}, DType::kFloat32, {p, batch.labels},
-                [scale](LocalContext& local) {
-                  const auto labels = local.input<int32_t>(1).data;
-                  auto d = matrix(local.output<float>());
-                  d = matrix(local.input<float>(0));
-                  for (size_t row = 0; row < labels.size(); ++row) d(row, labels[row]) -= 1.0f;
-                  d *= scale;
-                });
+  const DTensor d_logits = local_map(layout("[batch, -]"), {batch.size, kNumDigits},
+                                     DType::kFloat32, {p, batch.labels}, math_.d_logits(scale));
   const DTensor d_hidden =
       local_map(layout("[batch, model]"), {batch.size, options_.num_hidden}, DType::kFloat32,
-                {d_logits, w2_.value, hidden}, [](LocalContext& local) {
-                  const auto w2 = matrix(local.input<float>(1));
-                  const auto h = matrix(local.input<float>(2));
-                  auto d = matrix(local.output<float>());
-                  d.noalias() = matrix(local.input<float>(0)) * w2.transpose();
-                  d = (h.array() > 0.0f).select(d, 0.0f);
-                });
+                {d_logits, w2_.value, hidden}, math_.d_hidden);
 
-  const auto product = [](LocalContext& local) {
-    matrix(local.output<float>()).noalias() =
-        matrix(local.input<float>(0)).transpose() * matrix(local.input<float>(1));
-  };
-  const auto sum_of_rows = [](LocalContext& local) {
-    matrix(local.output<float>()) = matrix(local.input<float>(0)).colwise().sum();
-  };
   const auto gradient = [](const Parameter& parameter, StatusOr<Layout> terms,
-                           std::vector<DTensor> inputs, LocalFn fn) {
-    return local_map(terms, parameter.value.shape(), DType::kFloat32, inputs, std::move(fn));
+                           std::vector<DTensor> inputs, const LocalFn& fn) {
+    return local_map(terms, parameter.value.shape(), DType::kFloat32, inputs, fn);
   };
-  const DTensor d_w1 = gradient(w1_, layout("[-, model] sum{batch}"), {batch.x, d_hidden}, product);
-  const DTensor d_b1 = gradient(b1_, layout("[model] sum{batch}"), {d_hidden}, sum_of_rows);
-  const DTensor d_w2 = gradient(w2_, layout("[model, -] sum{batch}"), {hidden, d_logits}, product);
-  const DTensor d_b2 = gradient(b2_, layout("[-] sum{batch}"), {d_logits}, sum_of_rows);
+  const DTensor d_w1 =
+      gradient(w1_, layout("[-, model] sum{batch}"), {batch.x, d_hidden}, math_.transposed_product);
+  const DTensor d_b1 = gradient(b1_, layout("[model] sum{batch}"), {d_hidden}, math_.sum_of_rows);
+  const DTensor d_w2 =
+      gradient(w2_, layout("[model, -] sum{batch}"), {hidden, d_logits}, math_.transposed_product);
+  const DTensor d_b2 = gradient(b2_, layout("[-] sum{batch}"), {d_logits}, math_.sum_of_rows);
 
   descend(w1_, d_w1);
   descend(b1_, d_b1);
@@ -179,11 +129,8 @@ void DigitsNetwork::train(const Digits& digits, absl::Span<const int64_t> images
 // an all-reduce among the devices that share this part of the weight.
 void DigitsNetwork::descend(Parameter& parameter, const DTensor& gradient) const {
   const auto combine = [&](const DTensor& a, float scale_a, const DTensor& b, float scale_b) {
-    return local_map(
-        a.layout(), a.shape(), DType::kFloat32, {a, b}, [scale_a, scale_b](LocalContext& local) {
-          matrix(local.output<float>()) =
-              scale_a * matrix(local.input<float>(0)) + scale_b * matrix(local.input<float>(1));
-        });
+    return local_map(a.layout(), a.shape(), DType::kFloat32, {a, b},
+                     math_.combine(scale_a, scale_b));
   };
   const DTensor sum = relayout(gradient, parameter.value.layout());
   parameter.velocity = combine(parameter.velocity, options_.momentum, sum, 1.0f);
@@ -194,19 +141,7 @@ void DigitsNetwork::descend(Parameter& parameter, const DTensor& gradient) const
 //    until somebody wants the sum.
 void DigitsNetwork::count(const Batch& batch, const DTensor& probabilities) {
   tally_ = local_map(layout("[-] sum{batch}"), {2}, DType::kFloat64,
-                     {tally_, probabilities, batch.labels}, [](LocalContext& local) {
-                       const auto before = local.input<double>(0).data;
-                       const auto p = matrix(local.input<float>(1));
-                       const auto labels = local.input<int32_t>(2).data;
-                       auto tally = local.output<double>().data;
-                       std::copy(before.begin(), before.end(), tally.begin());
-                       for (size_t row = 0; row < labels.size(); ++row) {
-                         Eigen::Index best;
-                         p.row(row).maxCoeff(&best);
-                         tally[0] -= std::log(std::max(double{p(row, labels[row])}, 1e-30));
-                         tally[1] += best == labels[row];
-                       }
-                     });
+                     {tally_, probabilities, batch.labels}, math_.count);
 }
 
 void DigitsNetwork::evaluate(const Digits& digits, absl::Span<const int64_t> images) {
@@ -233,6 +168,28 @@ std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t round) {
     std::swap(order[i], order[random_bits(stream, i) % static_cast<uint64_t>(i + 1)]);
   }
   return order;
+}
+
+// g. What every client does alike: it shuffles in the same way, so that all agree on which images
+// are
+//    held out and which make a batch; of a batch each device then holds its own rows.
+Data hold_out(Digits digits, uint64_t seed) {
+  const int64_t n = digits.num_images();
+  const std::vector<int64_t> order = shuffled(n, seed, /*round=*/0);
+  const int64_t num_train = n - static_cast<int64_t>(kHeldOut * static_cast<double>(n));
+  return {.digits = std::move(digits),
+          .train = {order.begin(), order.begin() + num_train},
+          .held_out = {order.begin() + num_train, order.end()}};
+}
+
+StatusOr<Tally> train_epoch(DigitsNetwork& network, const Data& data, const EpochOptions& options) {
+  const int64_t n = static_cast<int64_t>(data.train.size());
+  std::vector<int64_t> images;
+  for (int64_t i : shuffled(n, options.seed, options.epoch)) images.push_back(data.train[i]);
+  for (int64_t begin = 0; begin < n; begin += options.batch_size) {
+    network.train(data.digits, absl::MakeConstSpan(images).subspan(begin, options.batch_size));
+  }
+  return network.read_tally();
 }
 
 }  // namespace tessera::examples

@@ -19,6 +19,9 @@
 // every mesh: losses are means over the whole batch, and weights and batches depend on global
 // indices alone.
 //
+// Here are layouts and collectives; what a device computes on its shards is DigitsMath's
+// (digits_math.h), which there is for CPUs and for GPUs.
+//
 // All clients call every function in the same order. Errors travel with the tensors and come out
 // of read_tally() and of the weights.
 #ifndef TESSERA_EXAMPLES_DIGITS_NETWORK_H_
@@ -30,6 +33,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "examples/digits_csv.h"
+#include "examples/digits_math.h"
 #include "tessera.h"
 
 namespace tessera::examples {
@@ -50,7 +54,7 @@ struct Tally {
 class DigitsNetwork {
  public:
   // Fresh weights. The mesh must have the axes `batch` and `model`.
-  DigitsNetwork(Mesh mesh, const NetworkOptions& options);
+  DigitsNetwork(Mesh mesh, const NetworkOptions& options, DigitsMath math = math_on_cpu());
 
   // One step of gradient descent with momentum on these images, in this order.
   void train(const Digits& digits, absl::Span<const int64_t> images);
@@ -84,12 +88,31 @@ class DigitsNetwork {
 
   Mesh mesh_;
   NetworkOptions options_;
+  DigitsMath math_;
   Parameter w1_, b1_, w2_, b2_;
   DTensor tally_;  // terms of the sum along `batch`
 };
 
 // 0..n-1 in an order that depends on the seed and the round alone.
 std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t round);
+
+struct Data {
+  Digits digits;
+  std::vector<int64_t> train, held_out;  // indices of images
+};
+
+// Holds out a fifth of the images, which the seed decides alone: so all clients agree on them.
+Data hold_out(Digits digits, uint64_t seed);
+
+struct EpochOptions {
+  uint64_t seed = 1;
+  int epoch = 1;
+  int64_t batch_size = 64;
+};
+
+// Every training image once, in an order that seed and epoch decide. The calls of the network
+// enqueue work and return; the only wait is for the tally at the end.
+StatusOr<Tally> train_epoch(DigitsNetwork& network, const Data& data, const EpochOptions& options);
 
 }  // namespace tessera::examples
 

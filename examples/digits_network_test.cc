@@ -5,18 +5,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <memory>
 #include <numeric>
+#include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "device/cuda/double/cuda_double.h"  // NOTIDY(layers): GPUs of tests
+#include "examples/digits_math.h"
+#include "examples/gpu_math.h"
+#include "examples/gpu_math_double.h"
+#include "gmock/gmock-more-matchers.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::examples {
 namespace {
 
+using cuda::CudaDouble;
 using ::tessera::testing::IsOk;
 using ::tessera::testing::StatusIs;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int64_t kHidden = 13;  // splits unevenly over every mesh below but one
 
@@ -82,23 +93,55 @@ struct Oracle {
   }
 };
 
+// On CPUs, on so many GPUs of the double, or on the machine's own.
+constexpr int kRealGpus = -1;
 struct MeshCase {
   const char* name;
   int64_t batch;
   int64_t model;
+  int num_gpus = 0;
 };
+void PrintTo(const MeshCase& c, std::ostream* out) { *out << c.name; }
+
+std::vector<MeshCase> mesh_cases() {
+  std::vector<MeshCase> cases = {{"one_device", 1, 1},
+                                 {"data", 3, 1},
+                                 {"tensor", 1, 3},
+                                 {"both", 4, 2},
+                                 {"wide", 2, 4},
+                                 {"one_device_on_a_gpu", 1, 1, 1},
+                                 {"both_on_a_gpu", 4, 2, 1},
+                                 {"both_on_three_gpus", 4, 2, 3},
+                                 {"wide_on_eight_gpus", 2, 4, 8}};
+  if (std::getenv("TESSERA_TEST_GPU") != nullptr) {
+    cases.push_back({"both_on_the_gpu", 4, 2, kRealGpus});
+  }
+  return cases;
+}
 
 class DigitsNetworkTest : public ::testing::TestWithParam<MeshCase> {};
 
 TEST_P(DigitsNetworkTest, ThreeStepsAgreeWithOracle) {
-  const auto [name, batch, model] = GetParam();
+  const auto [name, batch, model, num_gpus] = GetParam();
   ClientOptions client_options;
   client_options.num_local_devices = static_cast<int>(batch * model);
+  DigitsMath math = math_on_cpu();
+  const auto cuda = CudaDouble::create({.num_gpus = std::max(num_gpus, 1), .most_yields = 3});
+  if (num_gpus != 0) {
+    client_options.device_type = DeviceType::kCuda;
+    std::shared_ptr<GpuMath> gpu = gpu_math_double(cuda);
+    if (num_gpus == kRealGpus) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(gpu, open_gpu_math());
+    } else {
+      client_options.cuda = cuda;
+    }
+    math = math_on_gpu(std::move(gpu));
+  }
   TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect(client_options));
   TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh,
                                create_mesh(client, {{"batch", batch}, {"model", model}}));
   const NetworkOptions options = {.num_hidden = kHidden, .seed = 5};
-  DigitsNetwork network(mesh, options);
+  DigitsNetwork network(mesh, options, math);
 
   Oracle oracle;
   oracle.options = options;
@@ -125,12 +168,10 @@ TEST_P(DigitsNetworkTest, ThreeStepsAgreeWithOracle) {
     }
   }
   EXPECT_THAT(client.shutdown(), IsOk());
+  EXPECT_THAT(cuda->misuses(), IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, DigitsNetworkTest,
-                         ::testing::Values(MeshCase{"one_device", 1, 1}, MeshCase{"data", 3, 1},
-                                           MeshCase{"tensor", 1, 3}, MeshCase{"both", 4, 2},
-                                           MeshCase{"wide", 2, 4}),
+INSTANTIATE_TEST_SUITE_P(Meshes, DigitsNetworkTest, ::testing::ValuesIn(mesh_cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(DigitsNetworkErrorTest, AMeshWithoutItsAxesIsNamedWhenTheTallyIsRead) {

@@ -4,10 +4,12 @@ Looked for in $CUDA_HOME, where that is set, else in /usr/local/cuda: `nvcc`, cu
 the static runtime library, of CUDA 12 or later. NCCL (nccl.h and libnccl.so.2, of 2.28.7 or later)
 is looked for in $NCCL_HOME, where that is set, else in the toolkit and the system's own folders.
 
-`@cuda//:defs.bzl` says what there is: HAVE_CUDA, HAVE_NCCL, NVCC. `@cuda//:cudart`,
+`@cuda//:defs.bzl` says what there is: HAVE_CUDA, HAVE_NCCL, HAVE_CUBLASLT, NVCC. `@cuda//:cudart`,
 `@cuda//:nccl_headers` and `@cuda//:nccl_library` exist in either case; without a toolkit, or
-without NCCL, they are empty, and what depends on them builds with its part left out. Programs do
-not link NCCL: they load it when they need it. The library is for the test of the names in it.
+without NCCL, they are empty, and what depends on them builds with its part left out. Programs link
+neither NCCL nor cuBLASLt: they load them when they need them. The libraries are for the tests of
+the names in them; that of cuBLASLt, 500 MB, by its path (CUBLASLT_LIBRARY, empty where it is not
+there), so that Bazel need not read it.
 """
 
 _PLACES = ["/usr/local/cuda"]
@@ -48,6 +50,8 @@ _DEFS = '''"""What third_party/cuda.bzl found."""
 
 HAVE_CUDA = {have_cuda}
 HAVE_NCCL = {have_nccl}
+HAVE_CUBLASLT = {have_cublaslt}
+CUBLASLT_LIBRARY = "{cublaslt_library}"
 NVCC = "{nvcc}"
 '''
 
@@ -96,9 +100,20 @@ def _find_nccl(ctx, toolkit):
             return struct(header = header, library = library)
     return None
 
+def _find_cublaslt(ctx, toolkit):
+    """The library of the toolkit's cuBLASLt, "" where there is none; None without its header."""
+    if not ctx.path(toolkit.home + "/include/cublasLt.h").exists:
+        return None
+    return _first_existing(ctx, [
+        toolkit.home + folder + "/libcublasLt.so" + version
+        for folder in ["/lib64", "/lib", "/targets/x86_64-linux/lib"]
+        for version in ["", ".13", ".12"]
+    ]) or ""
+
 def _cuda_repository_impl(ctx):
     toolkit = _find_toolkit(ctx)
     nccl = None
+    cublaslt = _find_cublaslt(ctx, toolkit) if toolkit else None
     ctx.file("WORKSPACE", "")
     if toolkit:
         ctx.symlink(toolkit.home + "/include", "include")
@@ -117,6 +132,8 @@ def _cuda_repository_impl(ctx):
     ctx.file("defs.bzl", _DEFS.format(
         have_cuda = bool(toolkit),
         have_nccl = bool(nccl),
+        have_cublaslt = cublaslt != None,
+        cublaslt_library = cublaslt or "",
         nvcc = toolkit.home + "/bin/nvcc" if toolkit else "",
     ))
 

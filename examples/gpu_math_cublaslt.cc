@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GpuMath on the GPUs of this machine: products by cuBLASLt, and the kernels of digits_kernels.cu.
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "examples/gpu_math.h"
+
+namespace tessera::examples {
+namespace {
+
+// The functions, by the names that the library exports. X(name).
+#define TESSERA_CUBLASLT_FUNCTIONS(X)     \
+  X(cublasLtGetStatusString)              \
+  X(cublasLtCreate)                       \
+  X(cublasLtDestroy)                      \
+  X(cublasLtMatmulDescCreate)             \
+  X(cublasLtMatmulDescSetAttribute)       \
+  X(cublasLtMatmulDescDestroy)            \
+  X(cublasLtMatrixLayoutCreate)           \
+  X(cublasLtMatrixLayoutDestroy)          \
+  X(cublasLtMatmulPreferenceCreate)       \
+  X(cublasLtMatmulPreferenceSetAttribute) \
+  X(cublasLtMatmulPreferenceDestroy)      \
+  X(cublasLtMatmulAlgoGetHeuristic)       \
+  X(cublasLtMatmul)
+
+struct Functions {
+#define TESSERA_CUBLASLT_MEMBER(name) decltype(&::name) name = nullptr;
+  TESSERA_CUBLASLT_FUNCTIONS(TESSERA_CUBLASLT_MEMBER)
+#undef TESSERA_CUBLASLT_MEMBER
+};
+
+Status missing(absl::string_view what) {
+  constexpr int kMajor = CUDART_VERSION / 1000;
+  constexpr int kMinor = CUDART_VERSION % 1000 / 10;
+  return absl::UnimplementedError(
+      absl::StrCat(what, "; matrix products on GPUs need cuBLASLt of CUDA ", kMajor,
+                   ": install it (cuda-libraries-", kMajor, "-", kMinor,
+                   ", or the toolkit), or set LD_LIBRARY_PATH to where it is; or run on CPUs"));
+}
+
+// The library stays loaded: it has memory and threads of its own.
+StatusOr<Functions> load(const std::string& library) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return missing(absl::StrCat("no cuBLASLt: ", dlerror()));
+  Functions functions;
+#define TESSERA_CUBLASLT_LOAD(name)                                                  \
+  functions.name = reinterpret_cast<decltype(functions.name)>(dlsym(handle, #name)); \
+  if (functions.name == nullptr) {                                                   \
+    return missing(absl::StrCat(library, " has no ", #name));                        \
+  }
+  TESSERA_CUBLASLT_FUNCTIONS(TESSERA_CUBLASLT_LOAD)
+#undef TESSERA_CUBLASLT_LOAD
+  return functions;
+}
+
+absl::StatusCode code_of(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return absl::StatusCode::kResourceExhausted;
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return absl::StatusCode::kFailedPrecondition;
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return absl::StatusCode::kUnimplemented;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+Status status_of(cudaError_t error, absl::string_view function) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();  // what is not sticky must not come out of the next launch
+  const bool is_missing = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
+                          error == cudaErrorInitializationError;
+  return Status(is_missing ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInternal,
+                absl::StrCat(function, ": ", cudaGetErrorString(error)));
+}
+
+// An address is a multiple of this; cuBLASLt asks for no more than 256.
+uint32_t alignment_of(const float* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return static_cast<uint32_t>((address | 256) & ~((address | 256) - 1));
+}
+
+Status status_of(const Functions& lt, cublasStatus_t status, absl::string_view function) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return Status(code_of(status), absl::StrCat(function, ": ", lt.cublasLtGetStatusString(status)));
+}
+
+// Calls a function of cuBLASLt, and returns from the enclosing function with what it reports.
+#define TESSERA_CUBLASLT_CALL(lt, function, ...) \
+  TESSERA_RETURN_IF_ERROR(status_of(lt, (lt).function(__VA_ARGS__), #function))
+
+// What cuBLASLt is told of one product: values of the host that the library makes and destroys.
+class Description {
+ public:
+  explicit Description(const Functions& lt) : lt_(lt) {}
+  ~Description() {
+    if (product != nullptr) lt_.cublasLtMatmulDescDestroy(product);
+    for (const cublasLtMatrixLayout_t layout : {a, b, d}) {
+      if (layout != nullptr) lt_.cublasLtMatrixLayoutDestroy(layout);
+    }
+    if (preference != nullptr) lt_.cublasLtMatmulPreferenceDestroy(preference);
+  }
+  Description(const Description&) = delete;
+  Description& operator=(const Description&) = delete;
+
+  Status fill(const Gemm& gemm) {
+    // In f32 throughout: the shorter types of tensor cores are for those who ask for them.
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulDescCreate, &product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    TESSERA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, gemm.transpose_a));
+    TESSERA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, gemm.transpose_b));
+    // Layouts are of the matrices as they lie, before they are transposed.
+    TESSERA_RETURN_IF_ERROR(create_layout(&a, gemm.transpose_a, gemm.m, gemm.k, gemm.lda));
+    TESSERA_RETURN_IF_ERROR(create_layout(&b, gemm.transpose_b, gemm.k, gemm.n, gemm.ldb));
+    TESSERA_RETURN_IF_ERROR(create_layout(&d, false, gemm.m, gemm.n, gemm.ldd));
+    // No workspace, which is the default, and terms that are added in one sequence: so products
+    // need no memory, and give the same bits each time.
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulPreferenceCreate, &preference);
+    const std::pair<cublasLtMatmulPreferenceAttributes_t, uint32_t> attributes[] = {
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_NONE},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(gemm.a)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(gemm.b)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(gemm.d)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(gemm.d)}};
+    for (const auto& [attribute, value] : attributes) {
+      TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulPreferenceSetAttribute, preference, attribute,
+                            &value, sizeof value);
+    }
+    return absl::OkStatus();
+  }
+
+  cublasLtMatmulDesc_t product = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  cublasLtMatmulPreference_t preference = nullptr;
+
+ private:
+  Status set(cublasLtMatmulDescAttributes_t attribute, bool transpose) const {
+    const cublasOperation_t value = transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulDescSetAttribute, product, attribute, &value,
+                          sizeof value);
+    return absl::OkStatus();
+  }
+  Status create_layout(cublasLtMatrixLayout_t* layout, bool transpose, int64_t rows, int64_t cols,
+                       int64_t ld) const {
+    if (transpose) std::swap(rows, cols);
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtMatrixLayoutCreate, layout, CUDA_R_32F,
+                          static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld);
+    return absl::OkStatus();
+  }
+
+  const Functions& lt_;
+};
+
+class CublasLt : public GpuMath {
+ public:
+  explicit CublasLt(const Functions& functions) : lt_(functions) {}
+
+  // The last to let go of it may be a thread that works on a GPU.
+  ~CublasLt() override {
+    int before = 0;
+    if (cudaGetDevice(&before) != cudaSuccess) return;
+    for (const auto& [gpu, handle] : handles_) {
+      if (cudaSetDevice(gpu) == cudaSuccess) lt_.cublasLtDestroy(handle);
+    }
+    cudaSetDevice(before);
+  }
+
+ private:
+  Status run_gemm(const Gemm& gemm, void* stream) override {
+    Description as(lt_);
+    TESSERA_RETURN_IF_ERROR(as.fill(gemm));
+    TESSERA_ASSIGN_OR_RETURN(const cublasLtHandle_t handle, handle_of_current_gpu());
+    // The library remembers what it chose for a description.
+    cublasLtMatmulHeuristicResult_t chosen = {};
+    int num_chosen = 0;
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulAlgoGetHeuristic, handle, as.product, as.a, as.b, as.d,
+                          as.d, as.preference, 1, &chosen, &num_chosen);
+    if (num_chosen == 0 || chosen.state != CUBLAS_STATUS_SUCCESS) {
+      return absl::UnimplementedError(absl::StrCat("cuBLASLt has no algorithm for a product of ",
+                                                   gemm.m, " x ", gemm.n, " elements of ", gemm.k,
+                                                   " terms"));
+    }
+    const float alpha = 1.0f;
+    const float beta = 0.0f;  // d is not read
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmul, handle, as.product, &alpha, gemm.a, as.a, gemm.b,
+                          as.b, &beta, gemm.d, as.d, gemm.d, as.d, &chosen.algo, nullptr, 0,
+                          static_cast<cudaStream_t>(stream));
+    return absl::OkStatus();
+  }
+
+  Status run_kernel(const DigitsKernel& kernel, void* stream) override {
+    const int error = std::visit(
+        [stream](const auto& values) { return launch_digits_kernel(values, stream); }, kernel);
+    return status_of(static_cast<cudaError_t>(error), "the launch of a kernel");
+  }
+
+  // A handle belongs to a GPU, and all threads may use it.
+  StatusOr<cublasLtHandle_t> handle_of_current_gpu() {
+    int gpu = 0;
+    TESSERA_RETURN_IF_ERROR(status_of(cudaGetDevice(&gpu), "cudaGetDevice"));
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto it = handles_.find(gpu);
+    if (it != handles_.end()) return it->second;
+    cublasLtHandle_t handle = nullptr;
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtCreate, &handle);
+    handles_[gpu] = handle;
+    return handle;
+  }
+
+  const Functions lt_;
+  std::mutex mutex_;  // guards handles_
+  std::map<int, cublasLtHandle_t> handles_;
+};
+
+}  // namespace
+
+StatusOr<std::shared_ptr<GpuMath>> open_gpu_math(const std::string& cublaslt) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const Functions functions,
+      load(cublaslt.empty() ? absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR) : cublaslt));
+  return std::make_shared<CublasLt>(functions);
+}
+
+bool has_cublaslt() { return true; }
+
+}  // namespace tessera::examples
