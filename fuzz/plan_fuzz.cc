@@ -110,7 +110,7 @@ void check_choice(const RelayoutPlan& plan, const PlanOptions& options) {
   int chosen = 0;
   for (const Alternative& alternative : plan.alternatives()) {
     chosen += alternative.chosen;
-    // Where all links are alike the planner goes by bytes, whatever their rounding takes.
+    // Where all links are alike the planner goes by bytes and latency, whatever rounding takes.
     if (alternative.peak_bytes > cap || plan.topology().only_link().has_value()) continue;
     // What is predicted of the same steps in another way may differ in the last digits.
     require(plan.predicted_time() <= alternative.predicted_time + absl::Nanoseconds(1),
