@@ -84,8 +84,11 @@ def _with_headers(rule, headers, attributes, copts = []):
         attributes["deps"] = attributes.pop("deps", []) + ["//third_party:" + headers]
     rule(**attributes)
 
-def cc_library(precompiled = True, **attributes):
-    if precompiled:
+def cc_library(precompiled = True, of_tests = False, **attributes):
+    """A library; `of_tests` where it is the text of tests, which has their options."""
+    if of_tests:
+        _with_headers(native.cc_library, "test_headers", attributes, ["-O0"])
+    elif precompiled:
         _with_headers(native.cc_library, "library_headers", attributes)
     else:
         native.cc_library(**attributes)
@@ -94,7 +97,7 @@ def cc_binary(**attributes):
     _with_headers(native.cc_binary, "library_headers", attributes)
 
 def cc_test(optimized = False, **attributes):
-    """A test; `optimized` where running its own code takes longer than compiling it."""
+    """A test; `optimized` where running its own text takes longer than compiling it."""
     if optimized:
         _with_headers(native.cc_test, "library_headers", attributes, ["-O1"])
     else:
