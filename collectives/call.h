@@ -91,7 +91,8 @@ struct CollectiveCall {
   // layouts of a relayout. `detail_field` says what it is: "name", "layouts", "counts".
   std::string detail;
   std::string detail_field;
-  // The op in error messages: `barrier "ckpt" on {batch=4}`.
+  // The op in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is
+  // made when somebody needs it.
   std::string label;
   // The caller waits for the op at once, and may run it on its own thread.
   bool caller_waits = false;
@@ -104,9 +105,13 @@ struct CollectiveCall {
   std::optional<absl::Time> deadline;
 };
 
-// The call with `label`, `detail` and `error` filled in where they are empty, for the member at
-// `position` of a group of these devices: checks sizes, roots, reductions, overlapping memory.
-CollectiveCall validated(CollectiveCall call, absl::Span<const int> device_ids, int position);
+// "all_reduce sum f32 of 8 elements on devices 0, 1".
+std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
+                          absl::Span<const int> device_ids);
+
+// Fills in `detail` and `error` where they are empty, for the member at `position` of a group of
+// so many: checks sizes, roots, reductions, overlapping memory.
+void validate(CollectiveCall& call, int num_members, int position);
 
 }  // namespace tessera
 

@@ -175,7 +175,7 @@ class Group {
   }
 
   // For the layers above: any call, as this member.
-  Work start(CollectiveCall call) const;
+  Work start(CollectiveCall&& call) const;
 
  private:
   template <Element T>

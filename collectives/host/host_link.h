@@ -34,6 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
 #include "device/cpu/arena.h"
@@ -89,15 +90,7 @@ class HostLink {
 
   // Publishes what a device of this client is doing.
   StreamObserver* observer(int ordinal);
-  void publish_waiting(int ordinal, int leader_client, uint64_t block_offset, uint32_t seq,
-                       uint64_t name_hash);
-
-  // How to wait, from the cores and the devices of the host.
-  struct WaitPolicy {
-    int spins;
-    int yields;
-  };
-  WaitPolicy wait_policy() const { return wait_policy_; }
+  void publish(int ordinal, const Activity& activity);
 
  private:
   class Observer;
@@ -137,7 +130,6 @@ class HostLink {
   Coordinator& coordinator_;
   const int client_id_;
   const std::shared_ptr<ArenaPool> pool_;
-  WaitPolicy wait_policy_;
   std::unique_ptr<SharedMapping> own_control_;
   std::vector<std::unique_ptr<Observer>> observers_;
 

@@ -62,16 +62,18 @@ class Rendezvous {
   struct Op {
     uint32_t seq = 0;
     int member = 0;
-    absl::string_view label;
+    absl::string_view label;  // empty: the default_label() of the signature
     absl::string_view detail_field;
+    Signature signature = {};
     uint64_t name_hash = 0;    // of a named barrier
     bool holds_device = true;  // false: a message, which keeps no other operation from running
     absl::Time start;
     absl::Time deadline = absl::InfiniteFuture();
   };
 
-  // Waits until the record of `seq` is free for it; false at the deadline. To be called before
-  // the entry is written.
+  // Whether the record of `seq` is free for it, or was; and waits until it is, false at the
+  // deadline. To be called before the entry is written.
+  bool was_freed(uint32_t seq) const;
   bool wait_free(uint32_t seq, absl::Time deadline);
   // Whether the record of `seq` describes it or will describe it next: not so of an operation that
   // is queued behind others.
@@ -131,6 +133,12 @@ class Rendezvous {
   // Settles this operation and another group's where both wait for each other.
   void check_conflicts(const Op& op);
   bool conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member);
+  // What an operation is, to people.
+  std::string label_of(const Signature& signature, absl::Span<const int32_t> device_ids) const;
+  std::string label_of(const Op& op) const;
+  std::string label_of(const MemberEntry& entry) const;
+  // What a device is doing, with the label that it did not write.
+  ActivitySnapshot last_seen(int client, int ordinal) const;
   // Devices are numbered by client.
   int client_of(int device_id) const;
 

@@ -153,7 +153,12 @@ class ConflictTest : public GroupTableTest {
     TESSERA_ASSIGN_OR_RETURN(
         Rendezvous all,
         Rendezvous::open(*links_[0], {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}}, kRecords, 0));
-    links_[1]->publish_waiting(0, pair.leader_client(), pair.block_offset(), 1, 0);
+    Activity waiting;
+    waiting.kind = DeviceActivity::kWaiting;
+    waiting.seq = 1;
+    waiting.leader_client = pair.leader_client();
+    waiting.block_offset = pair.block_offset();
+    links_[1]->publish(0, waiting);
     pair.entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.entry(1, 0).signature = kSum;
