@@ -42,7 +42,7 @@ class GroupBackend {
   // Ids of the members' devices, in group order.
   virtual absl::Span<const int> device_ids() const = 0;
   // Starts the call of the member at `position`, which must be a device of this client.
-  virtual Work start(int position, CollectiveCall call) = 0;
+  virtual Work start(int position, CollectiveCall&& call) = 0;
   // The same for one end of a message to or from the member at `peer`.
   virtual Work start_send(int position, int peer, CollectiveCall call) = 0;
   virtual Work start_recv(int position, int peer, CollectiveCall call) = 0;

@@ -183,7 +183,7 @@ void HostGroup::retire(HostOp& op) {
   if (it != pending_.end()) pending_.erase(it);
 }
 
-Work HostGroup::start(int position, CollectiveCall call) {
+Work HostGroup::start(int position, CollectiveCall&& call) {
   Stream& stream = *backend_.streams_[members_[position].ordinal];
   std::lock_guard<std::mutex> order(order_mutex_);
   std::shared_ptr<HostOp> op = make_op(position, std::move(call));
@@ -193,9 +193,10 @@ Work HostGroup::start(int position, CollectiveCall call) {
     return op->call_.kind == OpKind::kBarrier ? absl::OkStatus() : status;
   };
   using Wake = Stream::Wake;
-  stream.enqueue(op->call_.label, task, op->key(),
-                 op->call_.caller_waits ? Wake::kByCaller : Wake::kNow);
-  return Work(op);
+  const Wake wake = op->call_.caller_waits ? Wake::kByCaller : Wake::kNow;
+  // Without a label: the operation says by itself what it is.
+  stream.enqueue(std::string(), task, op->key(), wake);
+  return Work(std::move(op));
 }
 
 void HostGroup::run_here(const HostOp& op) {
@@ -205,6 +206,8 @@ void HostGroup::run_here(const HostOp& op) {
 Status HostGroup::run(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
   Status status;
+  // Where nothing is to be waited for before the arrival, that says so soon enough.
+  if (mover_ != nullptr || !rendezvous_.has_value()) publish(op, DeviceActivity::kRunning);
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
     // The receiver of a message has waited for its device.
@@ -275,7 +278,6 @@ Rendezvous::From HostGroup::give_up_from(const HostOp& op) const {
 
 Status HostGroup::run_alone(HostOp& op) {
   const CollectiveCall& call = op.call_;
-  publish(op, DeviceActivity::kRunning);
   TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
   TESSERA_RETURN_IF_ERROR(find_memory(op));
   TESSERA_RETURN_IF_ERROR(wait_for_device(op, call.deadline.value_or(absl::InfiniteFuture())));
@@ -382,9 +384,9 @@ void HostGroup::fill_signature(HostOp& op) {
 }
 
 void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
+  if (op.call_.kind == OpKind::kSendRecv) return;
   Activity activity;
   activity.kind = kind;
-  activity.has_label = !op.call_.label.empty();
   activity.op = op.call_.kind;
   activity.dtype = op.call_.dtype;
   activity.reduction = op.call_.reduction;
@@ -395,7 +397,7 @@ void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
     activity.block_offset = rendezvous_->block_offset();
   }
   if (is_named_barrier(op.call_)) activity.name_hash = op.signature_.detail_hash;
-  backend_.link_.publish(members_[op.member_].ordinal, activity);
+  backend_.link_.publish(members_[op.member_].ordinal, activity, op.call_.label);
 }
 
 StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
@@ -500,7 +502,7 @@ Status HostGroup::find_memory(HostOp& op) {
 
 Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
   if (rendezvous_->was_freed(op.seq_)) return absl::OkStatus();
-  if (meeting.holds_device) publish(op, DeviceActivity::kRunning);
+  publish(op, DeviceActivity::kRunning);
   while (true) {
     const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.seq_, deadline)) return absl::OkStatus();
@@ -515,6 +517,7 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
 
 Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind,
                        const Status& error) {
+  publish(op, DeviceActivity::kRunning);
   // A record that a lost member has not left is never free again, and the others hear of the loss
   // as this one did: nobody is waited for.
   if (lost_member(op).ok() && !reserve(op, meeting).ok()) return error;
@@ -537,7 +540,7 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   TESSERA_RETURN_IF_ERROR(reserve(op, meeting));
   const Status filled = fill_entry(op);
   if (!filled.ok()) return fail(op, meeting, VerdictKind::kError, filled);
-  if (meeting.holds_device) publish(op, DeviceActivity::kWaiting);
+  publish(op, DeviceActivity::kWaiting);
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
   TESSERA_RETURN_IF_ERROR(lost_meanwhile(op));
   TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));

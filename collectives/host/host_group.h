@@ -82,7 +82,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
             std::optional<Rendezvous> rendezvous, std::unique_ptr<DeviceMover> mover);
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
-  Work start(int position, CollectiveCall call) override;
+  Work start(int position, CollectiveCall&& call) override;
   Work start_send(int position, int peer, CollectiveCall call) override;
   Work start_recv(int position, int peer, CollectiveCall call) override;
 
@@ -144,7 +144,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void reap_sent();
   Status fill_entry(HostOp& op);
   void fill_signature(HostOp& op);
-  // Says what the member's device is doing now.
+  // Says what the member's device is doing: nothing of a message, which keeps it from nothing.
   void publish(const HostOp& op, DeviceActivity::Kind kind);
   // The same with the inputs of all members in their entries.
   Status meet_inlined(HostOp& op, const Rendezvous::Op& meeting);

@@ -50,10 +50,17 @@ class HostLink::Observer : public StreamObserver {
     current_.since_ns = monotonic_ns();
     write_activity(slot_, current_);
   }
-  void publish(const Activity& activity) {
+  void publish(const Activity& activity, absl::string_view label) {
+    const bool is_new =
+        current_.kind == DeviceActivity::kNothing || current_.kind == DeviceActivity::kFinished;
     current_ = activity;
+    current_.has_label = !label.empty();
     current_.since_ns = monotonic_ns();
-    write_activity(slot_, current_);
+    if (is_new && current_.has_label) {
+      write_activity(slot_, current_, label);
+    } else {
+      write_activity(slot_, current_);
+    }
   }
 
  private:
@@ -475,8 +482,8 @@ void HostLink::leave() {
 
 StreamObserver* HostLink::observer(int ordinal) { return observers_[ordinal].get(); }
 
-void HostLink::publish(int ordinal, const Activity& activity) {
-  observers_[ordinal]->publish(activity);
+void HostLink::publish(int ordinal, const Activity& activity, absl::string_view label) {
+  observers_[ordinal]->publish(activity, label);
 }
 
 }  // namespace tessera::host

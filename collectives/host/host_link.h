@@ -88,9 +88,10 @@ class HostLink {
   // Says goodbye, so that the hang-up that follows is no loss.
   void leave();
 
-  // Publishes what a device of this client is doing.
+  // Publishes what a device of this client is doing. A collective does so itself, with its label
+  // if it has one of its own; its task has none.
   StreamObserver* observer(int ordinal);
-  void publish(int ordinal, const Activity& activity);
+  void publish(int ordinal, const Activity& activity, absl::string_view label);
 
  private:
   class Observer;

@@ -95,8 +95,15 @@ uint32_t settled_state(const HostLink& link, GroupSlot& slot) {
 }  // namespace
 
 uint64_t stable_hash(absl::string_view bytes, uint64_t seed) {
-  uint64_t hash = 0xcbf29ce484222325 ^ seed;  // FNV-1a
-  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  // As FNV-1a, with words instead of bytes. Low bits of a product know nothing of high ones, so
+  // those come down.
+  uint64_t hash = 0xcbf29ce484222325 ^ seed ^ bytes.size();
+  for (size_t at = 0; at < bytes.size(); at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min<size_t>(8, bytes.size() - at));
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  }
   return hash;
 }
 
@@ -106,6 +113,7 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
     return absl::UnimplementedError(absl::StrCat(
         "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
   }
+  TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
   uint64_t key = salt + 1;
   for (const GroupMember& member : members) {
     key = stable_hash(absl::StrCat(member.device_id, ","), key);
@@ -133,7 +141,7 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
     auto* block = reinterpret_cast<GroupBlock*>(region + slot.block_offset);
     if (!same_devices(block, result.members_)) continue;
     result.block_offset_ = slot.block_offset;
-    result.block_ = block;
+    result.use(block);
     return result;
   }
   return absl::ResourceExhaustedError(
@@ -141,18 +149,11 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
                    result.leader_client_, " (", kControlBytes >> 20, " MiB); use fewer groups"));
 }
 
-OpRecord& Rendezvous::record(uint32_t seq) const {
-  return *reinterpret_cast<OpRecord*>(reinterpret_cast<std::byte*>(block_) +
-                                      block_->records_offset +
-                                      seq % block_->num_records * block_->record_stride);
-}
-
-MemberEntry& Rendezvous::entry(uint32_t seq, int member) const {
-  return reinterpret_cast<MemberEntry*>(&record(seq) + 1)[member];
-}
-
-State Rendezvous::load(uint32_t seq) const {
-  return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
+void Rendezvous::use(GroupBlock* block) {
+  block_ = block;
+  records_ = reinterpret_cast<std::byte*>(block) + block->records_offset;
+  record_stride_ = block->record_stride;
+  last_record_ = block->num_records - 1;
 }
 
 bool Rendezvous::is_free(const State& state, uint32_t seq) const {
@@ -180,7 +181,7 @@ bool Rendezvous::wait_free(uint32_t seq, absl::Time deadline) {
 bool Rendezvous::is_next(uint32_t seq) const {
   const State state = load(seq);
   if (state.seq == seq) return true;
-  const uint32_t previous = seq > block_->num_records ? seq - block_->num_records : 0;
+  const uint32_t previous = seq > num_records() ? seq - num_records() : 0;
   return state.seq == previous && is_free(state, seq);
 }
 
@@ -494,7 +495,7 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
     return false;
   }
   Rendezvous theirs(*link_, {});
-  theirs.block_ = other_block;
+  theirs.use(other_block);
   theirs.members_.resize(other_block->num_members);
   const State state = theirs.load(other.seq);
   if (state.seq != other.seq || state.phase != Phase::kOpen) return false;
@@ -562,7 +563,7 @@ int Rendezvous::client_of(int device_id) const {
 
 uint32_t Rendezvous::newest() const {
   uint32_t newest = 0;
-  for (uint32_t i = 0; i < block_->num_records; ++i) newest = std::max(newest, load(i).seq);
+  for (uint32_t i = 0; i <= last_record_; ++i) newest = std::max(newest, load(i).seq);
   return newest;
 }
 

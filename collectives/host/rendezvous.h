@@ -45,8 +45,9 @@ uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
 
 class Rendezvous {
  public:
-  // Finds or makes the group's block. `salt` tells groups of the same devices apart that serve
-  // different ends. ResourceExhausted where the region of the first member's client is full.
+  // Finds or makes the group's block of that many records, a power of two. `salt` tells groups of
+  // the same devices apart that serve different ends. ResourceExhausted where the region of the
+  // first member's client is full.
   static StatusOr<Rendezvous> open(HostLink& link, std::vector<GroupMember> members,
                                    uint32_t num_records, uint64_t salt);
 
@@ -55,8 +56,10 @@ class Rendezvous {
   // Whose control region the block lies in, and where.
   int leader_client() const { return leader_client_; }
   uint64_t block_offset() const { return block_offset_; }
-  uint32_t num_records() const { return block_->num_records; }
-  MemberEntry& entry(uint32_t seq, int member) const;
+  uint32_t num_records() const { return last_record_ + 1; }
+  MemberEntry& entry(uint32_t seq, int member) const {
+    return reinterpret_cast<MemberEntry*>(&record(seq) + 1)[member];
+  }
 
   // What an operation is, to whom it matters here.
   struct Op {
@@ -119,8 +122,14 @@ class Rendezvous {
   Rendezvous(HostLink& link, std::vector<GroupMember> members)
       : link_(&link), members_(std::move(members)) {}
 
-  OpRecord& record(uint32_t seq) const;
-  State load(uint32_t seq) const;
+  // Makes the block that of this rendezvous.
+  void use(GroupBlock* block);
+  OpRecord& record(uint32_t seq) const {
+    return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
+  }
+  State load(uint32_t seq) const {
+    return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
+  }
   // Whether the record in `state` may go on to `seq`.
   bool is_free(const State& state, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
@@ -147,6 +156,10 @@ class Rendezvous {
   int leader_client_ = 0;
   uint64_t block_offset_ = 0;
   GroupBlock* block_ = nullptr;
+  // What the block says, for it does not change.
+  std::byte* records_ = nullptr;
+  uint64_t record_stride_ = 0;
+  uint32_t last_record_ = 0;
 };
 
 }  // namespace tessera::host

@@ -158,7 +158,7 @@ class ConflictTest : public GroupTableTest {
     waiting.seq = 1;
     waiting.leader_client = pair.leader_client();
     waiting.block_offset = pair.block_offset();
-    links_[1]->publish(0, waiting);
+    links_[1]->publish(0, waiting, "");
     pair.entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.entry(1, 0).signature = kSum;
