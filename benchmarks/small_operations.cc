@@ -6,9 +6,11 @@
 //
 // A line for each operation and number of clients of one device, means of CALLS calls in a row:
 // time of client 0 and, of an average client, processor time (all threads), thereof in the kernel,
-// times that it went to sleep, times that it gave its core to others, and memory allocations.
+// times that it went to sleep, times that it gave its core to others, and memory allocations. "20
+// barriers": of a fifth as many calls, 20 after each sleep of 10 ms.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -59,17 +61,39 @@ Usage usage_now() {
 struct Operation {
   const char* name;
   std::function<Status()> call;
+  // More than 0: so many calls at a time, after a while without any.
+  int burst = 0;
 };
 
-Status measure(const Operation& operation, const Group& group, int num_calls) {
-  for (int i = 0; i < num_calls / 10; ++i) TESSERA_RETURN_IF_ERROR(operation.call());
+// Adds what the calls take, and returns their microseconds.
+StatusOr<double> run_calls(const Operation& operation, const Group& group, int num_calls,
+                           Usage& taken) {
   TESSERA_RETURN_IF_ERROR(group.barrier().await());
   const Usage before = usage_now();
   const absl::Time start = absl::Now();
   for (int i = 0; i < num_calls; ++i) TESSERA_RETURN_IF_ERROR(operation.call());
-  const double microseconds = absl::ToDoubleMicroseconds(absl::Now() - start) / num_calls;
-  Usage taken = usage_now();
-  for (size_t i = 0; i < taken.size(); ++i) taken[i] -= before[i];
+  const double microseconds = absl::ToDoubleMicroseconds(absl::Now() - start);
+  const Usage after = usage_now();
+  for (size_t i = 0; i < taken.size(); ++i) taken[i] += after[i] - before[i];
+  return microseconds;
+}
+
+Status measure(const Operation& operation, const Group& group, int num_calls) {
+  Usage taken = {};
+  double microseconds = 0;
+  if (operation.burst == 0) {
+    for (int i = 0; i < num_calls / 10; ++i) TESSERA_RETURN_IF_ERROR(operation.call());
+    TESSERA_ASSIGN_OR_RETURN(microseconds, run_calls(operation, group, num_calls, taken));
+    microseconds /= num_calls;
+  } else {
+    num_calls = std::max(num_calls / 100, 1) * operation.burst;
+    for (int i = 0; i < num_calls; i += operation.burst) {
+      absl::SleepFor(absl::Milliseconds(10));  // sleep: what comes after it is measured
+      TESSERA_ASSIGN_OR_RETURN(const double time,
+                               run_calls(operation, group, operation.burst, taken));
+      microseconds += time / num_calls;
+    }
+  }
   Usage sum;
   TESSERA_RETURN_IF_ERROR(
       group.all_reduce<double>(taken, absl::MakeSpan(sum), ReduceOp::kSum).await());
@@ -99,6 +123,7 @@ Status run_client(const Client& client, int num_calls, absl::string_view only) {
   TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, all]"));
   const Operation operations[] = {
       {"barrier", [&] { return group.barrier().await(); }},
+      {"20 barriers", [&] { return group.barrier().await(); }, 20},
       {"all_reduce 8 B", [&] { return all_reduce(8); }},
       {"all_reduce 1 KiB", [&] { return all_reduce(1024); }},
       {"all_reduce 2 KiB", [&] { return all_reduce(2048); }},
