@@ -104,16 +104,19 @@ void CpuStream::run() {
   // before it sleeps.
   constexpr int kYields = 50;
   std::unique_lock<std::mutex> lock(mutex_);
+  int yields = 0;
   while (true) {
     if (!queue_.empty() && !running_) {
       caller_streak_ = 0;
       run_front(lock);
+      yields = kYields;
       continue;
     }
     if (stopping_ && queue_.empty() && !running_) return;
     const uint64_t seen = num_woken_for_.load(std::memory_order_relaxed);
     lock.unlock();
-    for (int i = 0; i < kYields; ++i) {
+    // Not where callers run the tasks: they need the core.
+    for (; yields > 0; --yields) {
       if (num_woken_for_.load(std::memory_order_relaxed) != seen) break;
       sched_yield();
     }
