@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "base/format.h"
 #include "collectives/host/activity.h"
+#include "device/cpu/machine.h"
 
 namespace tessera::host {
 
@@ -96,9 +97,14 @@ uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
     : coordinator_(coordinator), client_id_(coordinator.client_id()), pool_(std::move(pool)) {
   peers_.resize(coordinator.num_clients());
+  int num_devices = 0;
   for (int i = 0; i < coordinator.num_clients(); ++i) {
+    num_devices += coordinator.members()[i].num_local_devices;
     peers_[i].arenas = std::vector<std::atomic<std::byte*>>(ArenaPool::kMaxArenas);
   }
+  // Half a microsecond where every waiter may have a core of its own. It may not, beside other
+  // programs: whoever spins for longer keeps the one it waits for from coming.
+  num_spins_ = num_devices <= usable_cores() ? 20 : 0;
 }
 
 StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,

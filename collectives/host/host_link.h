@@ -93,6 +93,9 @@ class HostLink {
   StreamObserver* observer(int ordinal);
   void publish(int ordinal, const Activity& activity, absl::string_view label);
 
+  // How often who waits for other members looks before it gives its core away.
+  int num_spins() const { return num_spins_; }
+
  private:
   class Observer;
   struct Message;
@@ -131,6 +134,7 @@ class HostLink {
   Coordinator& coordinator_;
   const int client_id_;
   const std::shared_ptr<ArenaPool> pool_;
+  int num_spins_ = 0;
   std::unique_ptr<SharedMapping> own_control_;
   std::vector<std::unique_ptr<Observer>> observers_;
 

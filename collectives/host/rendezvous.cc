@@ -24,10 +24,8 @@
 namespace tessera::host {
 namespace {
 
-// How a member waits. To look a few times more costs less than to let another thread run; who has
-// the core to itself gets it back at once; to be woken from sleep takes longest
-// (docs/performance.md).
-constexpr int kSpins = 20;
+// So often a member that waits gives its core away before it sleeps. Who has the core to itself
+// gets it back at once, and to be woken from sleep takes longest (docs/performance.md).
 constexpr int kYields = 200;
 
 // The low half of the state word. x86-64 and arm64 are little-endian.
@@ -197,7 +195,7 @@ bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, 
     const State state = State::unpack(word);
     return state.seq == seq && waiting(state);
   };
-  for (int i = 0; i < kSpins; ++i) {
+  for (int i = 0; i < link_->num_spins(); ++i) {
     if (!still(op_record.state.load(std::memory_order_acquire))) return true;
     pause_cpu();
   }
