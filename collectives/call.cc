@@ -187,6 +187,13 @@ Status check(const CollectiveCall& call, int num_members, int position) {
 
 }  // namespace
 
+void BoxPulls::push_back(BoxPull pull) {
+  if (pulls_ == nullptr || pulls_.use_count() > 1) {
+    pulls_ = std::make_shared<std::vector<BoxPull>>(begin(), end());
+  }
+  pulls_->push_back(std::move(pull));
+}
+
 absl::string_view op_kind_name(OpKind kind) {
   static constexpr absl::string_view kNames[kNumOpKinds] = {
       "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",

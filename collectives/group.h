@@ -170,7 +170,7 @@ class Group {
     CollectiveCall c = call<T>(OpKind::kExchange, in, out, 0);
     c.in_box = in_box;
     c.out_box = out_box;
-    c.pulls.assign(pulls.begin(), pulls.end());
+    c.pulls = std::vector<BoxPull>(pulls.begin(), pulls.end());
     return start(std::move(c));
   }
 
