@@ -23,6 +23,7 @@
 namespace tessera::host {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using ::testing::Not;
@@ -364,6 +365,42 @@ TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
   slot.version = 2;
   EXPECT_TRUE(read_activity(slot).consistent);
+}
+
+// What a device does without a label of its own, as the message of a member that waits for it.
+TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
+  open(2);
+  uint32_t seq = 0;
+  const auto expect_text = [&](const std::string& text) {
+    Rendezvous::Op waits = op_that_waits(++seq, 0, absl::Milliseconds(1));
+    waits.label = "";
+    waits.signature = kSum;
+    EXPECT_THAT(arrive(seq, 0), IsOk());
+    EXPECT_THAT(
+        group_->wait_arrived(waits),
+        StatusIs(absl::StatusCode::kDeadlineExceeded,
+                 AllOf(HasSubstr("all_reduce sum f32 of 8 elements on devices 0, 1: 0 of 1"),
+                       HasSubstr(text))));
+  };
+  expect_text("which has not run any operation yet");
+  Activity activity;
+  activity.kind = DeviceActivity::kWaiting;
+  activity.op = OpKind::kBroadcast;
+  activity.dtype = DType::kFloat64;
+  activity.count = int64_t{1} << 40;
+  activity.block_offset = group_->block_offset();
+  link_->publish(1, activity, "");
+  expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
+  link_->observer(1)->task_finished();
+  expect_text("last seen at broadcast f64 of 1099511627776 elements on devices 0, 1, ");
+  // Alone it waits for nobody.
+  activity.kind = DeviceActivity::kRunning;
+  activity.block_offset = 0;
+  link_->publish(1, activity, "");
+  expect_text("still in broadcast f64 of 1099511627776 elements on devices 1 for ");
+  link_->observer(1)->task_finished();
+  link_->publish(1, activity, "relayout #3");
+  expect_text("still in relayout #3 for ");
 }
 
 TEST_F(RendezvousTest, GroupsOfTheSameDevicesShareABlockUnlessTheSaltDiffers) {
