@@ -187,6 +187,13 @@ Status check(const CollectiveCall& call, int num_members, int position) {
 
 }  // namespace
 
+void BoxPulls::push_back(BoxPull pull) {
+  if (pulls_ == nullptr || pulls_.use_count() > 1) {
+    pulls_ = std::make_shared<std::vector<BoxPull>>(begin(), end());
+  }
+  pulls_->push_back(std::move(pull));
+}
+
 absl::string_view op_kind_name(OpKind kind) {
   static constexpr absl::string_view kNames[kNumOpKinds] = {
       "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",
@@ -194,27 +201,24 @@ absl::string_view op_kind_name(OpKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-CollectiveCall validated(CollectiveCall call, absl::Span<const int> device_ids, int position) {
-  if (call.error.ok()) {
-    call.error = check(call, static_cast<int>(device_ids.size()), position);
-  }
-  if (call.detail_field.empty()) {
-    const bool same_counts_everywhere =
-        call.kind == OpKind::kAllGather || call.kind == OpKind::kReduceScatter ||
-        call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
-    call.detail_field = "counts";
-    if (same_counts_everywhere) call.detail = absl::StrJoin(call.counts, ", ");
-  }
-  if (call.label.empty()) {
-    call.label = std::string(op_kind_name(call.kind));
-    if (reduces(call.kind)) absl::StrAppend(&call.label, " ", reduce_op_name(call.reduction));
-    if (call.kind != OpKind::kBarrier) {
-      absl::StrAppend(&call.label, " ", dtype_name(call.dtype));
-    }
-    if (call.count > 0) absl::StrAppend(&call.label, " of ", call.count, " elements");
-    absl::StrAppend(&call.label, " on devices ", absl::StrJoin(device_ids, ", "));
-  }
-  return call;
+std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
+                          absl::Span<const int> device_ids) {
+  std::string label(op_kind_name(kind));
+  if (reduces(kind)) absl::StrAppend(&label, " ", reduce_op_name(reduction));
+  if (kind != OpKind::kBarrier) absl::StrAppend(&label, " ", dtype_name(dtype));
+  if (count > 0) absl::StrAppend(&label, " of ", count, " elements");
+  absl::StrAppend(&label, " on devices ", absl::StrJoin(device_ids, ", "));
+  return label;
+}
+
+void validate(CollectiveCall& call, int num_members, int position) {
+  if (call.error.ok()) call.error = check(call, num_members, position);
+  if (!call.detail_field.empty()) return;
+  const bool same_counts_everywhere = call.kind == OpKind::kAllGather ||
+                                      call.kind == OpKind::kReduceScatter ||
+                                      call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
+  call.detail_field = "counts";
+  if (same_counts_everywhere) call.detail = absl::StrJoin(call.counts, ", ");
 }
 
 }  // namespace tessera

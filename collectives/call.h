@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -50,6 +51,26 @@ struct BoxPull {
   Box box;
 };
 
+// The copies of an exchange. Lists share their memory until one of them is added to: a relayout
+// starts copies of the same call again and again.
+class BoxPulls {
+ public:
+  BoxPulls() = default;
+  BoxPulls(std::vector<BoxPull> pulls)  // the same list, as it can be shared
+      : pulls_(std::make_shared<std::vector<BoxPull>>(std::move(pulls))) {}
+
+  void push_back(BoxPull pull);
+
+  const BoxPull* data() const { return pulls_ == nullptr ? nullptr : pulls_->data(); }
+  size_t size() const { return pulls_ == nullptr ? 0 : pulls_->size(); }
+  const BoxPull* begin() const { return data(); }
+  const BoxPull* end() const { return data() + size(); }
+  const BoxPull& operator[](size_t i) const { return (*pulls_)[i]; }
+
+ private:
+  std::shared_ptr<std::vector<BoxPull>> pulls_;  // null: empty
+};
+
 struct CollectiveCall {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kUint8;
@@ -80,7 +101,7 @@ struct CollectiveCall {
   // this member wants, and pulls[k].source_box what member k holds.
   Box in_box;
   Box out_box;
-  std::vector<BoxPull> pulls;
+  BoxPulls pulls;
   // kExchange and kAllReduce with Buffers: the members, ascending and this one among them, that
   // want the same output and share one memory for it, which the first of them makes. Their pulls
   // together fill it, and do not overlap; of an all-reduce they are all members. Empty: memory of
@@ -91,7 +112,8 @@ struct CollectiveCall {
   // layouts of a relayout. `detail_field` says what it is: "name", "layouts", "counts".
   std::string detail;
   std::string detail_field;
-  // The op in error messages: `barrier "ckpt" on {batch=4}`.
+  // The op in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is
+  // made when somebody needs it.
   std::string label;
   // The caller waits for the op at once, and may run it on its own thread.
   bool caller_waits = false;
@@ -104,9 +126,13 @@ struct CollectiveCall {
   std::optional<absl::Time> deadline;
 };
 
-// The call with `label`, `detail` and `error` filled in where they are empty, for the member at
-// `position` of a group of these devices: checks sizes, roots, reductions, overlapping memory.
-CollectiveCall validated(CollectiveCall call, absl::Span<const int> device_ids, int position);
+// "all_reduce sum f32 of 8 elements on devices 0, 1".
+std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
+                          absl::Span<const int> device_ids);
+
+// Fills in `detail` and `error` where they are empty, for the member at `position` of a group of
+// so many: checks sizes, roots, reductions, overlapping memory.
+void validate(CollectiveCall& call, int num_members, int position);
 
 }  // namespace tessera
 

@@ -3,8 +3,9 @@
 
 namespace tessera {
 
-Work Group::start(CollectiveCall call) const {
-  return backend_->start(position_, validated(std::move(call), device_ids(), position_));
+Work Group::start(CollectiveCall&& call) const {
+  validate(call, size(), position_);
+  return backend_->start(position_, std::move(call));
 }
 
 Work Group::barrier() const { return start(CollectiveCall{}); }

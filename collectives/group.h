@@ -42,7 +42,7 @@ class GroupBackend {
   // Ids of the members' devices, in group order.
   virtual absl::Span<const int> device_ids() const = 0;
   // Starts the call of the member at `position`, which must be a device of this client.
-  virtual Work start(int position, CollectiveCall call) = 0;
+  virtual Work start(int position, CollectiveCall&& call) = 0;
   // The same for one end of a message to or from the member at `peer`.
   virtual Work start_send(int position, int peer, CollectiveCall call) = 0;
   virtual Work start_recv(int position, int peer, CollectiveCall call) = 0;
@@ -170,12 +170,12 @@ class Group {
     CollectiveCall c = call<T>(OpKind::kExchange, in, out, 0);
     c.in_box = in_box;
     c.out_box = out_box;
-    c.pulls.assign(pulls.begin(), pulls.end());
+    c.pulls = std::vector<BoxPull>(pulls.begin(), pulls.end());
     return start(std::move(c));
   }
 
   // For the layers above: any call, as this member.
-  Work start(CollectiveCall call) const;
+  Work start(CollectiveCall&& call) const;
 
  private:
   template <Element T>

@@ -145,11 +145,13 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
   const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);
   const std::optional<Box> slice = slice_of(call.out_box, own - call.replicas.begin(),
                                             static_cast<int64_t>(call.replicas.size()));
-  std::erase_if(call.pulls, [&](BoxPull& pull) {
-    if (!slice.has_value()) return true;
-    pull.box = intersect(pull.box, *slice);
-    return pull.box.is_empty();
-  });
+  BoxPulls pulls_of_slice;
+  for (const BoxPull& pull : call.pulls) {
+    if (!slice.has_value()) break;
+    const Box box = intersect(pull.box, *slice);
+    if (!box.is_empty()) pulls_of_slice.push_back({pull.source, pull.source_box, box});
+  }
+  call.pulls = std::move(pulls_of_slice);
 }
 
 // By position, if all of the group are this client's; else none.

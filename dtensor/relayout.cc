@@ -12,6 +12,7 @@
 #include "device/cuda/kernel_plan.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/program.h"
+#include "dtensor/taken_streams.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -110,26 +111,6 @@ std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& ro
   }
   return out;
 }
-
-// Streams that nobody else uses for as long as this lives.
-class TakenStreams {
- public:
-  TakenStreams() = default;
-  TakenStreams(const TakenStreams&) = delete;
-  TakenStreams& operator=(const TakenStreams&) = delete;
-  ~TakenStreams() {
-    for (Stream* stream : taken_) stream->release();
-  }
-  // Whether the stream was idle.
-  bool take(Stream& stream) {
-    if (!stream.try_take()) return false;
-    taken_.push_back(&stream);
-    return true;
-  }
-
- private:
-  absl::InlinedVector<Stream*, 8> taken_;
-};
 
 // What a device does in one step, from `held` into `made`, on this thread.
 Status run_row_here(const DeviceStep& row, DType dtype, const Buffers& held,

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/format.h"
@@ -18,6 +19,7 @@
 #include "device/completion.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/open_api.h"
+#include "dtensor/taken_streams.h"
 #include "job/environment.h"
 #include "job/host.h"
 #include "job/status_channel.h"
@@ -257,59 +259,91 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
   return mesh.with_runtime(shared_from_this());
 }
 
-Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
-                        std::optional<absl::Duration> timeout) {
-  TESSERA_RETURN_IF_ERROR(check_open());
-  const std::vector<LocalDevice> local = local_devices_of(mesh);
-  if (local.empty()) return absl::OkStatus();
-  const absl::Time deadline = timeout.has_value() ? absl::Now() + *timeout : absl::InfiniteFuture();
-  const StatusOr<std::shared_ptr<GroupBackend>> found = this->group(mesh.device_ids());
-  if (!found.ok()) {
-    return with_context(found.status(),
-                        absl::StrCat("barrier \"", name, "\" on ", mesh.to_string()));
+StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(const Mesh& mesh) {
+  std::lock_guard<std::mutex> lock(barrier_mutex_);
+  if (barrier_plan_ != nullptr && barrier_plan_->mesh == mesh) return barrier_plan_;
+  // It lives as long as the runtime: it must not hold a mesh that holds the runtime.
+  auto plan = std::make_shared<BarrierPlan>(
+      BarrierPlan{mesh.with_runtime(nullptr), mesh.to_string(), local_devices_of(mesh), nullptr});
+  if (!plan->local.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
   }
-  const std::shared_ptr<GroupBackend>& group = *found;
+  barrier_plan_ = std::move(plan);
+  return barrier_plan_;
+}
+
+int32_t Runtime::barrier_term(int device_id) const {
+  const bool has_fault = options_.faults != nullptr && options_.faults->barrier_term;
+  return has_fault ? options_.faults->barrier_term(device_id) : 1;
+}
+
+bool Runtime::meet_here(const BarrierPlan& plan, int64_t* sum) {
+  if (static_cast<int64_t>(plan.local.size()) < plan.mesh.size()) return false;
+  TakenStreams streams;
+  for (const LocalDevice& device : plan.local) {
+    if (!streams.take(stream(device.ordinal))) return false;
+    *sum += barrier_term(device.device_id);
+  }
+  return true;
+}
+
+// The tensor behind the barrier: int32 of the mesh's shape, fully sharded, one 1 a device.
+StatusOr<int64_t> Runtime::meet(const BarrierPlan& plan, absl::string_view name,
+                                std::optional<absl::Duration> timeout) {
+  const absl::Time deadline = timeout.has_value() ? absl::Now() + *timeout : absl::InfiniteFuture();
   struct Arrival {
     Work work;
     std::shared_ptr<Buffer> sum;
   };
-  std::vector<Arrival> arrivals;
-  for (const LocalDevice& device : local) {
-    // The tensor behind the barrier: int32 of the mesh's shape, fully sharded, one 1 a device.
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> one,
-                             Buffer::allocate(*pool_, sizeof(int32_t)));
+  absl::InlinedVector<Arrival, 8> arrivals;
+  for (const LocalDevice& device : plan.local) {
+    // The sum, and behind it the term.
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> sum,
-                             Buffer::allocate(*pool_, sizeof(int32_t)));
-    const bool has_fault = options_.faults != nullptr && options_.faults->barrier_term;
-    *reinterpret_cast<int32_t*>(one->mutable_data()) =
-        has_fault ? options_.faults->barrier_term(device.device_id) : 1;
-    one->mutable_ready().set(absl::OkStatus());
+                             Buffer::allocate(*pool_, 2 * sizeof(int32_t)));
+    auto* const term = reinterpret_cast<int32_t*>(sum->mutable_data()) + 1;
+    *term = barrier_term(device.device_id);
     CollectiveCall call;
     call.kind = OpKind::kBarrier;
     call.dtype = DType::kInt32;
     call.count = call.in_count = call.out_count = 1;
-    call.in_buffer = one;
+    call.in = reinterpret_cast<const std::byte*>(term);
     call.out_buffer = sum;
     call.detail = absl::StrCat("\"", name, "\"");
     call.detail_field = "name";
-    call.label = absl::StrCat("barrier \"", name, "\" on ", mesh.to_string());
+    call.label = absl::StrCat("barrier \"", name, "\" on ", plan.text);
     if (timeout.has_value()) {
       call.timeout = *timeout;
       call.deadline = deadline;
     }
     const int position = static_cast<int>(device.position);
     // Waited for first, below.
-    call.caller_waits = device.ordinal == local.back().ordinal;
-    arrivals.push_back({group->start(position, std::move(call)), std::move(sum)});
+    call.caller_waits = device.ordinal == plan.local.back().ordinal;
+    arrivals.push_back({plan.group->start(position, std::move(call)), std::move(sum)});
   }
   for (auto arrival = arrivals.rbegin(); arrival != arrivals.rend(); ++arrival) {
     TESSERA_RETURN_IF_ERROR(timeout.has_value()
                                 ? arrival->work.wait(deadline + kDeadlineGrace - absl::Now())
                                 : arrival->work.await());
   }
-  const int32_t sum = *reinterpret_cast<const int32_t*>(arrivals[0].sum->data());
+  return *reinterpret_cast<const int32_t*>(arrivals[0].sum->data());
+}
+
+Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
+                        std::optional<absl::Duration> timeout) {
+  TESSERA_RETURN_IF_ERROR(check_open());
+  const StatusOr<std::shared_ptr<const BarrierPlan>> found = barrier_plan(mesh);
+  if (!found.ok()) {
+    return with_context(found.status(),
+                        absl::StrCat("barrier \"", name, "\" on ", mesh.to_string()));
+  }
+  const BarrierPlan& plan = **found;
+  if (plan.local.empty()) return absl::OkStatus();
+  int64_t sum = 0;
+  if (!meet_here(plan, &sum)) {
+    TESSERA_ASSIGN_OR_RETURN(sum, meet(plan, name, timeout));
+  }
   if (sum != mesh.size()) {
-    return absl::InternalError(absl::StrCat("barrier \"", name, "\" on ", mesh.to_string(),
+    return absl::InternalError(absl::StrCat("barrier \"", name, "\" on ", plan.text,
                                             ": the devices add up to ", sum, ", not to ",
                                             mesh.size(), "; this is a bug of Tessera"));
   }

@@ -110,6 +110,21 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Status start_streams();
   // What moves the bytes among GPUs; null where devices are CPUs.
   host::MakeDeviceMover make_mover();
+  // What barriers on one mesh have in common.
+  struct BarrierPlan {
+    Mesh mesh;
+    std::string text;
+    std::vector<LocalDevice> local;
+    std::shared_ptr<GroupBackend> group;  // null where no device is local
+  };
+  StatusOr<std::shared_ptr<const BarrierPlan>> barrier_plan(const Mesh& mesh);
+  // What a device adds to the sum of a barrier.
+  int32_t barrier_term(int device_id) const;
+  // A barrier among idle devices of this client is there at once: the sum of their terms. False
+  // where it must be waited for.
+  bool meet_here(const BarrierPlan& plan, int64_t* sum);
+  StatusOr<int64_t> meet(const BarrierPlan& plan, absl::string_view name,
+                         std::optional<absl::Duration> timeout);
   // Waits until all streams are idle; false at the deadline.
   bool drain(absl::Time deadline);
   // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
@@ -134,6 +149,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
   std::mutex shutdown_mutex_;  // serialises shutdown()
   std::atomic<bool> open_{false};
+
+  std::mutex barrier_mutex_;                         // guards barrier_plan_
+  std::shared_ptr<const BarrierPlan> barrier_plan_;  // of the latest barrier
 
   std::mutex programs_mutex_;  // guards programs_
   absl::flat_hash_map<ProgramKey, std::shared_ptr<const RelayoutProgram>> programs_;

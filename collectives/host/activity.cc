@@ -14,7 +14,7 @@ namespace tessera::host {
 
 uint64_t monotonic_ns() {
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
@@ -32,42 +32,70 @@ std::string ActivitySnapshot::to_string() const {
   }
 }
 
-void write_activity(DeviceActivity& slot, const ActivitySnapshot& snapshot) {
+namespace {
+
+// kind:8 | has_label:8 | op:8 | dtype:4 | reduction:4 | seq:32.
+uint64_t pack(const Activity& activity) {
+  return activity.kind | uint64_t{activity.has_label} << 8 |
+         static_cast<uint64_t>(activity.op) << 16 | static_cast<uint64_t>(activity.dtype) << 24 |
+         static_cast<uint64_t>(activity.reduction) << 28 | uint64_t{activity.seq} << 32;
+}
+
+void unpack(uint64_t word, Activity& activity) {
+  activity.kind = static_cast<DeviceActivity::Kind>(word & 0xff);
+  activity.has_label = (word >> 8 & 0xff) != 0;
+  activity.op = static_cast<OpKind>(word >> 16 & 0xff);
+  activity.dtype = static_cast<DType>(word >> 24 & 0xf);
+  activity.reduction = static_cast<ReduceOp>(word >> 28 & 0xf);
+  activity.seq = static_cast<uint32_t>(word >> 32);
+}
+
+void write_fields(DeviceActivity& slot, const Activity& activity) {
+  slot.kind.store(pack(activity), std::memory_order_release);
+  slot.since_ns.store(activity.since_ns, std::memory_order_release);
+  slot.leader_client.store(activity.leader_client, std::memory_order_release);
+  slot.block_offset.store(activity.block_offset, std::memory_order_release);
+  slot.name_hash.store(activity.name_hash, std::memory_order_release);
+  slot.count.store(static_cast<uint64_t>(activity.count), std::memory_order_release);
+}
+
+}  // namespace
+
+void write_activity(DeviceActivity& slot, const Activity& activity) {
   const uint64_t version = slot.version.load(std::memory_order_relaxed);
-  slot.version.store(version + 1, std::memory_order_seq_cst);
-  slot.kind.store(snapshot.kind, std::memory_order_release);
-  slot.since_ns.store(snapshot.since_ns, std::memory_order_release);
-  slot.leader_client.store(snapshot.leader_client, std::memory_order_release);
-  slot.block_offset.store(snapshot.block_offset, std::memory_order_release);
-  slot.seq.store(snapshot.seq, std::memory_order_release);
-  slot.name_hash.store(snapshot.name_hash, std::memory_order_release);
-  char text[kLabelBytes] = {};
-  std::memcpy(text, snapshot.label.data(),
-              std::min<size_t>(snapshot.label.size(), kLabelBytes - 1));
-  for (int i = 0; i < kLabelBytes / 8; ++i) {
-    uint64_t word;
-    std::memcpy(&word, text + 8 * i, 8);
-    slot.label[i].store(word, std::memory_order_release);
-    if (word == 0) break;
+  slot.version.store(version + 1, std::memory_order_relaxed);
+  write_fields(slot, activity);
+  slot.version.store(version + 2, std::memory_order_release);
+}
+
+void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label) {
+  const uint64_t version = slot.version.load(std::memory_order_relaxed);
+  slot.version.store(version + 1, std::memory_order_relaxed);
+  write_fields(slot, activity);
+  label = label.substr(0, kLabelBytes - 1);
+  for (size_t at = 0; at <= label.size(); at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, label.data() + at, std::min<size_t>(8, label.size() - at));
+    slot.label[at / 8].store(word, std::memory_order_release);
   }
-  slot.version.store(version + 2, std::memory_order_seq_cst);
+  slot.version.store(version + 2, std::memory_order_release);
 }
 
 ActivitySnapshot read_activity(const DeviceActivity& slot) {
   ActivitySnapshot snapshot;
   for (int tries = 0; tries < 1000 && !snapshot.consistent; ++tries) {
-    const uint64_t version = slot.version.load(std::memory_order_seq_cst);
-    snapshot.kind = slot.kind.load(std::memory_order_acquire);
+    const uint64_t version = slot.version.load(std::memory_order_acquire);
+    unpack(slot.kind.load(std::memory_order_acquire), snapshot);
     snapshot.since_ns = slot.since_ns.load(std::memory_order_acquire);
     snapshot.leader_client = slot.leader_client.load(std::memory_order_acquire);
     snapshot.block_offset = slot.block_offset.load(std::memory_order_acquire);
-    snapshot.seq = static_cast<uint32_t>(slot.seq.load(std::memory_order_acquire));
     snapshot.name_hash = slot.name_hash.load(std::memory_order_acquire);
+    snapshot.count = static_cast<int64_t>(slot.count.load(std::memory_order_acquire));
     char text[kLabelBytes] = {};
-    for (int i = 0; i < kLabelBytes / 8; ++i) {
+    for (int i = 0; snapshot.has_label && i < kLabelBytes / 8; ++i) {
       const uint64_t word = slot.label[i].load(std::memory_order_acquire);
       std::memcpy(text + 8 * i, &word, 8);
-      if (word == 0) break;
+      if (std::memchr(&word, 0, 8) != nullptr) break;
     }
     text[kLabelBytes - 1] = '\0';
     snapshot.label = text;

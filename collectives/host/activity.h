@@ -12,14 +12,23 @@
 
 namespace tessera::host {
 
-struct ActivitySnapshot {
-  uint64_t kind = DeviceActivity::kNothing;
+// What is written of every operation: no text, which would cost as much as a small operation.
+struct Activity {
+  DeviceActivity::Kind kind = DeviceActivity::kNothing;
+  bool has_label = false;  // the slot's label is this activity's, else it is a collective's default
+  OpKind op = OpKind::kBarrier;
+  DType dtype = DType::kUint8;
+  ReduceOp reduction = ReduceOp::kSum;
+  uint32_t seq = 0;
   uint64_t since_ns = 0;
   uint64_t leader_client = 0;
   uint64_t block_offset = 0;
-  uint32_t seq = 0;
   uint64_t name_hash = 0;
-  std::string label;
+  int64_t count = 0;
+};
+
+struct ActivitySnapshot : Activity {
+  std::string label;  // empty where has_label is false
   // False where the writer was in the middle of writing, for long or for ever (it died): then the
   // fields need not belong together, and are good for a message alone.
   bool consistent = false;
@@ -28,13 +37,15 @@ struct ActivitySnapshot {
   std::string to_string() const;
 };
 
-// One writer a slot: the device's stream.
-void write_activity(DeviceActivity& slot, const ActivitySnapshot& snapshot);
+// One writer a slot: the device's stream. The label stays what it was, or is changed as well.
+void write_activity(DeviceActivity& slot, const Activity& activity);
+void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label);
 // The state of the slot, from any client. Does not wait for a writer that is held up.
 ActivitySnapshot read_activity(const DeviceActivity& slot);
 // The slot of a device in its client's control region.
 DeviceActivity& activity_slot(std::byte* control, int ordinal);
 
+// To a few milliseconds: for people, and of every operation.
 uint64_t monotonic_ns();
 
 }  // namespace tessera::host

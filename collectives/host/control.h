@@ -74,12 +74,13 @@ struct Signature {
 
 struct alignas(64) MemberEntry {
   std::atomic<uint32_t> seq;  // the operation that the rest describes
+  uint32_t has_label;         // 0: its label is the default_label() of the signature
   Signature signature;
   int64_t in_count;  // elements of `in`
   SharedAddress in;
   SharedAddress out;
-  SharedAddress counts;  // all_to_all: int64 elements for each member
-  char detail[kDetailBytes];
+  SharedAddress counts;       // all_to_all: int64 elements for each member
+  char detail[kDetailBytes];  // where the signature's detail_hash is that of a text
   char label[kLabelBytes];
   alignas(64) std::byte inlined[kInlineBytes];
 };
@@ -136,19 +137,20 @@ struct GroupSlot {
   uint64_t block_offset;  // from the start of the region
 };
 
-// Written by the device's stream, read by anyone: a sequence lock over relaxed words.
+// Written by the device's stream, read by anyone: a sequence lock over relaxed words. What changes
+// with every operation is one cache line.
 struct alignas(64) DeviceActivity {
   enum Kind : uint64_t { kNothing, kRunning, kWaiting, kFinished };
-  std::atomic<uint64_t> version;  // odd while it is being written
-  std::atomic<uint64_t> kind;
+  std::atomic<uint64_t> version;   // odd while it is being written
+  std::atomic<uint64_t> kind;      // and what else ActivitySnapshot::pack() puts there
   std::atomic<uint64_t> since_ns;  // CLOCK_MONOTONIC, one for the host
-  // Of a collective: whose region the group lies in, where, which operation, and the hash of the
-  // barrier's name (0: none).
+  // Of a collective: whose region the group lies in, where (0: the device is alone in it), the hash
+  // of the barrier's name (0: none) and the count.
   std::atomic<uint64_t> leader_client;
   std::atomic<uint64_t> block_offset;
-  std::atomic<uint64_t> seq;
   std::atomic<uint64_t> name_hash;
-  std::atomic<uint64_t> label[kLabelBytes / 8];
+  std::atomic<uint64_t> count;
+  alignas(64) std::atomic<uint64_t> label[kLabelBytes / 8];
 };
 
 struct alignas(64) ControlHeader {

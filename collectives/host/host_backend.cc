@@ -48,21 +48,25 @@ void HostBackend::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
-    for (auto& [key, group] : groups_) group->close();
+    for (Groups& groups : groups_) {
+      for (auto& [ids, group] : groups) group->close();
+    }
     for (auto& [key, stream] : message_streams_) streams.push_back(stream.get());
   }
   for (CpuStream* stream : streams) stream->stop();
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [key, group] : groups_) group->forget_ops();
+  for (Groups& groups : groups_) {
+    for (auto& [ids, group] : groups) group->forget_ops();
+  }
 }
 
 StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {
-  std::vector<int> ids(device_ids.begin(), device_ids.end());
   std::lock_guard<std::mutex> lock(mutex_);
   // A list that is known is good.
-  if (const auto it = groups_.find({kGroupSalt, ids}); it != groups_.end()) return it->second;
-  TESSERA_RETURN_IF_ERROR(validate_devices(ids));
-  return group_locked(std::move(ids), kGroupSalt, kGroupRecords);
+  const Groups& known = groups_[kGroupSalt];
+  if (const auto it = known.find(device_ids); it != known.end()) return it->second;
+  TESSERA_RETURN_IF_ERROR(validate_devices(device_ids));
+  return group_locked({device_ids.begin(), device_ids.end()}, kGroupSalt, kGroupRecords);
 }
 
 Status HostBackend::validate_devices(absl::Span<const int> device_ids) const {
@@ -91,7 +95,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::message_group(int from_device,
 StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> device_ids,
                                                                uint64_t salt,
                                                                uint32_t num_records) {
-  if (const auto it = groups_.find({salt, device_ids}); it != groups_.end()) return it->second;
+  if (const auto it = groups_[salt].find(device_ids); it != groups_[salt].end()) return it->second;
   std::vector<GroupMember> members;
   for (const int id : device_ids) {
     const Device& device = devices_[id];
@@ -109,7 +113,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> 
   auto group = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous),
                                            std::move(mover));
   if (stopped_) group->close();
-  groups_.emplace(std::pair(salt, std::move(device_ids)), group);
+  groups_[salt].emplace(std::move(device_ids), group);
   return group;
 }
 
@@ -125,7 +129,9 @@ Stream& HostBackend::message_stream(int from_device, int to_device, bool sends) 
 
 void HostBackend::on_lost(int client, const Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [key, group] : groups_) group->on_lost(client, reason);
+  for (Groups& groups : groups_) {
+    for (auto& [ids, group] : groups) group->on_lost(client, reason);
+  }
 }
 
 }  // namespace tessera::host

@@ -83,7 +83,13 @@ class HostBackend {
   const MakeDeviceMover make_mover_;
 
   std::mutex mutex_;  // guards what follows
-  std::map<std::pair<uint64_t, std::vector<int>>, std::shared_ptr<HostGroup>> groups_;
+  // Finds a list of devices without a copy of it.
+  struct ByIds {
+    using is_transparent = void;
+    bool operator()(absl::Span<const int> a, absl::Span<const int> b) const { return a < b; }
+  };
+  using Groups = std::map<std::vector<int>, std::shared_ptr<HostGroup>, ByIds>;
+  Groups groups_[2];  // by salt
   std::map<std::tuple<int, int, bool>, std::unique_ptr<CpuStream>> message_streams_;
   bool stopped_ = false;
 };

@@ -23,8 +23,9 @@ Signature signature_of(const CollectiveCall& call) {
   return {call.kind, call.dtype, call.reduction, call.root, call.count, stable_hash(call.detail)};
 }
 
-uint64_t barrier_name_hash(const CollectiveCall& call) {
-  return call.kind == OpKind::kBarrier && call.detail.size() > 2 ? stable_hash(call.detail) : 0;
+// The name is quoted.
+bool is_named_barrier(const CollectiveCall& call) {
+  return call.kind == OpKind::kBarrier && call.detail.size() > 2;
 }
 
 // The most elements that a member may have to give, by what the signature says, so that all members
@@ -80,10 +81,12 @@ constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
 }  // namespace
 
-HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, CollectiveCall call)
+HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq,
+               const Signature& signature, CollectiveCall&& call)
     : group_(std::move(group)),
       member_(member),
       seq_(seq),
+      signature_(signature),
       call_(std::move(call)),
       key_(call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this),
       inlined_(is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this)) {}
@@ -94,6 +97,15 @@ void HostOp::complete(const Status& status) {
     call_.out_buffer->mutable_ready().set(status);
   }
   completion_.set(status);
+}
+
+std::string HostOp::label() const {
+  if (!call_.label.empty()) return call_.label;
+  return default_label(call_.kind, call_.dtype, call_.reduction, call_.count, group_->device_ids_);
+}
+
+Status HostOp::labelled(const Status& status) const {
+  return status.ok() ? status : with_context(status, label());
 }
 
 bool HostOp::done() const {
@@ -147,14 +159,19 @@ HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
   next_seq_.assign(members_.size(), 1);
 }
 
-std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall call) {
+std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
+  const Signature signature = signature_of(call);
   std::lock_guard<std::mutex> lock(mutex_);
   uint32_t seq = 0;
   if (rendezvous_.has_value()) {
-    seq = rendezvous_->align(next_seq_[member], signature_of(call));
+    seq = rendezvous_->align(next_seq_[member], signature);
     next_seq_[member] = seq + 1;
   }
-  auto op = std::make_shared<HostOp>(shared_from_this(), member, seq, std::move(call));
+  auto op = std::make_shared<HostOp>(shared_from_this(), member, seq, signature, std::move(call));
+  // Others may find something wrong while they move bytes.
+  const bool is_told = op->call_.kind == OpKind::kAllToAll || op->call_.kind == OpKind::kExchange ||
+                       op->call_.kind == OpKind::kReduceBoxes;
+  if (is_told || mover_ != nullptr) op->call_.label = op->label();
   pending_.push_back(op);
   return op;
 }
@@ -166,20 +183,20 @@ void HostGroup::retire(HostOp& op) {
   if (it != pending_.end()) pending_.erase(it);
 }
 
-Work HostGroup::start(int position, CollectiveCall call) {
+Work HostGroup::start(int position, CollectiveCall&& call) {
   Stream& stream = *backend_.streams_[members_[position].ordinal];
   std::lock_guard<std::mutex> order(order_mutex_);
   std::shared_ptr<HostOp> op = make_op(position, std::move(call));
-  // A barrier reports to its caller alone; other errors also wait for sync_devices().
-  const bool reported = op->call_.kind == OpKind::kBarrier;
-  const auto task = [op, reported]() -> Status {
-    const Status status = op->group_->run(*op);
-    return reported ? absl::OkStatus() : status;
+  const auto task = [op]() -> Status {
+    Status status = op->group_->run(*op);
+    // A barrier reports to its caller alone; other errors also wait for sync_devices().
+    return op->call_.kind == OpKind::kBarrier ? absl::OkStatus() : status;
   };
   using Wake = Stream::Wake;
-  stream.enqueue(op->call_.label, task, op->key(),
-                 op->call_.caller_waits ? Wake::kByCaller : Wake::kNow);
-  return Work(op);
+  const Wake wake = op->call_.caller_waits ? Wake::kByCaller : Wake::kNow;
+  // Without a label: the operation says by itself what it is.
+  stream.enqueue(std::string(), task, op->key(), wake);
+  return Work(std::move(op));
 }
 
 void HostGroup::run_here(const HostOp& op) {
@@ -189,6 +206,8 @@ void HostGroup::run_here(const HostOp& op) {
 Status HostGroup::run(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
   Status status;
+  // Where nothing is to be waited for before the arrival, that says so soon enough.
+  if (mover_ != nullptr || !rendezvous_.has_value()) publish(op, DeviceActivity::kRunning);
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
     // The receiver of a message has waited for its device.
@@ -228,7 +247,7 @@ void HostGroup::complete_on_device(HostOp& op, const Status& error) {
       ready != nullptr ? Stream::OnFailure::kAtOnce : Stream::OnFailure::kWhenDone;
   backend_.streams_[members_[op.member_].ordinal]->when_done(
       [self = op.shared_from_this(), ready, error](const Status& done) {
-        const Status status = error.ok() ? with_context(done, self->call_.label) : error;
+        const Status status = error.ok() ? self->labelled(done) : error;
         if (ready != nullptr) ready->set(status);
         self->completion_.set(status);
       },
@@ -241,7 +260,7 @@ Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
   do {
     status = mover_->wait_done(op.member_, std::min(deadline, absl::Now() + kLossCheckInterval));
   } while (absl::IsDeadlineExceeded(status) && absl::Now() < deadline && !closing_);
-  return with_context(status, op.call_.label);
+  return op.labelled(status);
 }
 
 Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members) {
@@ -259,7 +278,7 @@ Rendezvous::From HostGroup::give_up_from(const HostOp& op) const {
 
 Status HostGroup::run_alone(HostOp& op) {
   const CollectiveCall& call = op.call_;
-  if (!call.error.ok()) return with_context(call.error, call.label);
+  TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
   TESSERA_RETURN_IF_ERROR(find_memory(op));
   TESSERA_RETURN_IF_ERROR(wait_for_device(op, call.deadline.value_or(absl::InfiniteFuture())));
   const std::vector<int64_t> counts = both_counts(call);
@@ -277,7 +296,8 @@ Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Tim
           .member = op.member_,
           .label = op.call_.label,
           .detail_field = op.call_.detail_field,
-          .name_hash = barrier_name_hash(op.call_),
+          .signature = op.signature_,
+          .name_hash = is_named_barrier(op.call_) ? op.signature_.detail_hash : 0,
           .holds_device = op.call_.kind != OpKind::kSendRecv,
           .start = start,
           .deadline = deadline};
@@ -297,7 +317,7 @@ StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, i
   const auto located = link.locate(static_cast<const std::byte*>(memory), num_bytes);
   if (located.has_value()) return *located;
   StatusOr<ArenaPool::Block> block = backend_.pool_->allocate(num_bytes);
-  if (!block.ok()) return with_context(block.status(), op.call_.label);
+  if (!block.ok()) return op.labelled(block.status());
   *copy = *std::move(block);
   return SharedAddress{copy->address().arena, link.client_id(), copy->address().offset};
 }
@@ -357,9 +377,27 @@ Status HostGroup::fill_entry(HostOp& op) {
 
 void HostGroup::fill_signature(HostOp& op) {
   MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
-  entry.signature = signature_of(op.call_);
-  copy_text(entry.detail, kDetailBytes, op.call_.detail);
-  copy_text(entry.label, kLabelBytes, op.call_.label);
+  entry.signature = op.signature_;
+  if (!op.call_.detail.empty()) copy_text(entry.detail, kDetailBytes, op.call_.detail);
+  entry.has_label = op.call_.label.empty() ? 0 : 1;
+  if (!op.call_.label.empty()) copy_text(entry.label, kLabelBytes, op.call_.label);
+}
+
+void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
+  if (op.call_.kind == OpKind::kSendRecv) return;
+  Activity activity;
+  activity.kind = kind;
+  activity.op = op.call_.kind;
+  activity.dtype = op.call_.dtype;
+  activity.reduction = op.call_.reduction;
+  activity.count = op.call_.count;
+  if (rendezvous_.has_value()) {
+    activity.seq = op.seq_;
+    activity.leader_client = rendezvous_->leader_client();
+    activity.block_offset = rendezvous_->block_offset();
+  }
+  if (is_named_barrier(op.call_)) activity.name_hash = op.signature_.detail_hash;
+  backend_.link_.publish(members_[op.member_].ordinal, activity, op.call_.label);
 }
 
 StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
@@ -399,7 +437,7 @@ Status HostGroup::lend_replica(HostOp& op) {
   }
   StatusOr<ReplicaLoans::Replica> replica =
       backend_.loans_->lend(op.call_.out_buffer->size_bytes(), std::move(holders));
-  if (!replica.ok()) return with_context(replica.status(), op.call_.label);
+  if (!replica.ok()) return op.labelled(replica.status());
   op.call_.out = replica->contents;
   op.replica_ = *std::move(replica);
   return absl::OkStatus();
@@ -416,15 +454,15 @@ void HostGroup::hold_replica(HostOp& op, std::byte* contents) {
 
 Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
-  if (!call.error.ok()) return with_context(call.error, call.label);
+  TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
   TESSERA_RETURN_IF_ERROR(interruption(op));
-  if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(with_context(mover_->check(call), call.label));
+  if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(op.labelled(mover_->check(call)));
   return find_memory(op);
 }
 
 Status HostGroup::interruption(const HostOp& op) const {
   if (closing_) {
-    return absl::CancelledError(absl::StrCat(op.call_.label, ": the client is shutting down"));
+    return absl::CancelledError(absl::StrCat(op.label(), ": the client is shutting down"));
   }
   return lost_member(op);
 }
@@ -433,7 +471,7 @@ Status HostGroup::lost_member(const HostOp& op) const {
   if (!backend_.link_.any_lost()) return absl::OkStatus();
   for (const GroupMember& member : members_) {
     const Status status = backend_.link_.client_status(member.client_id);
-    if (!status.ok()) return with_context(status, op.call_.label);
+    if (!status.ok()) return op.labelled(status);
   }
   return absl::OkStatus();
 }
@@ -456,13 +494,15 @@ Status HostGroup::find_memory(HostOp& op) {
   if (!call.replicas.empty()) {
     if (call.replicas[0] == op.member_) TESSERA_RETURN_IF_ERROR(lend_replica(op));
   } else if (call.out_buffer != nullptr) {
-    TESSERA_RETURN_IF_ERROR(with_context(call.out_buffer->take_memory(), call.label));
+    TESSERA_RETURN_IF_ERROR(op.labelled(call.out_buffer->take_memory()));
     call.out = call.out_buffer->mutable_data();
   }
   return absl::OkStatus();
 }
 
 Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
+  if (rendezvous_->was_freed(op.seq_)) return absl::OkStatus();
+  publish(op, DeviceActivity::kRunning);
   while (true) {
     const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.seq_, deadline)) return absl::OkStatus();
@@ -477,6 +517,7 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
 
 Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind,
                        const Status& error) {
+  publish(op, DeviceActivity::kRunning);
   // A record that a lost member has not left is never free again, and the others hear of the loss
   // as this one did: nobody is waited for.
   if (lost_member(op).ok() && !reserve(op, meeting).ok()) return error;
@@ -499,10 +540,7 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   TESSERA_RETURN_IF_ERROR(reserve(op, meeting));
   const Status filled = fill_entry(op);
   if (!filled.ok()) return fail(op, meeting, VerdictKind::kError, filled);
-  if (meeting.holds_device) {
-    backend_.link_.publish_waiting(members_[op.member_].ordinal, rendezvous_->leader_client(),
-                                   rendezvous_->block_offset(), op.seq_, meeting.name_hash);
-  }
+  publish(op, DeviceActivity::kWaiting);
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
   TESSERA_RETURN_IF_ERROR(lost_meanwhile(op));
   TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
@@ -596,7 +634,7 @@ void HostGroup::reduce_inlined(const HostOp& op) {
 Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
   // Behind other operations: the members hear of it when this one's turn has come.
   if (!rendezvous_.has_value() || !rendezvous_->is_next(op.seq_)) {
-    return absl::DeadlineExceededError(absl::StrCat(op.call_.label, ": not done in ",
+    return absl::DeadlineExceededError(absl::StrCat(op.label(), ": not done in ",
                                                     format_duration(deadline - op.created_),
                                                     "; the device is busy with earlier work"));
   }
@@ -604,7 +642,8 @@ Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
 }
 
 Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {
-  auto op = std::make_shared<HostOp>(shared_from_this(), position, 0, std::move(call));
+  const Signature signature = signature_of(call);
+  auto op = std::make_shared<HostOp>(shared_from_this(), position, 0, signature, std::move(call));
   op->complete(error);
   return Work(op);
 }
@@ -625,9 +664,7 @@ void HostGroup::fail_pending(const Status& reason) {
     for (const std::shared_ptr<HostOp>& op : *ops) {
       // What is queued behind others fails when its turn comes.
       if (!rendezvous_->is_next(op->seq_)) continue;
-      rendezvous_
-          ->settle(op->seq_, VerdictKind::kError, give_up_from(*op),
-                   with_context(reason, op->call_.label))
+      rendezvous_->settle(op->seq_, VerdictKind::kError, give_up_from(*op), op->labelled(reason))
           .IgnoreError();
     }
   }

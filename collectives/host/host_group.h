@@ -34,7 +34,8 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
  public:
   enum class Stage { kQueued, kStarted, kGivenUp };
 
-  HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, CollectiveCall call);
+  HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, const Signature& signature,
+         CollectiveCall&& call);
 
   bool done() const override;
   Status wait_until(absl::Time deadline) override;
@@ -45,10 +46,14 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   friend class HostGroup;
 
   void complete(const Status& status);
+  std::string label() const;
+  // An error with the label before it.
+  Status labelled(const Status& status) const;
 
   const std::shared_ptr<HostGroup> group_;
   const int member_;
   const uint32_t seq_;
+  const Signature signature_;
   CollectiveCall call_;
   const void* const key_;
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
@@ -77,7 +82,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
             std::optional<Rendezvous> rendezvous, std::unique_ptr<DeviceMover> mover);
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
-  Work start(int position, CollectiveCall call) override;
+  Work start(int position, CollectiveCall&& call) override;
   Work start_send(int position, int peer, CollectiveCall call) override;
   Work start_recv(int position, int peer, CollectiveCall call) override;
 
@@ -94,7 +99,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   friend class HostBackend;
 
   // Gives the call its number and enters it in pending_. Requires order_mutex_.
-  std::shared_ptr<HostOp> make_op(int member, CollectiveCall call);
+  std::shared_ptr<HostOp> make_op(int member, CollectiveCall&& call);
   Status run(HostOp& op);
   // Whether a device moves the bytes of the operation, and is done with it later than the task.
   bool is_on_device(const HostOp& op) const;
@@ -139,6 +144,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void reap_sent();
   Status fill_entry(HostOp& op);
   void fill_signature(HostOp& op);
+  // Says what the member's device is doing: nothing of a message, which keeps it from nothing.
+  void publish(const HostOp& op, DeviceActivity::Kind kind);
   // The same with the inputs of all members in their entries.
   Status meet_inlined(HostOp& op, const Rendezvous::Op& meeting);
   void reduce_inlined(const HostOp& op);

@@ -57,7 +57,8 @@ void HostGroup::reap_sent() {
 Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
   if (!group.ok()) return failed(position, std::move(call), group.status());
-  return (*group)->enqueue_send(validated(std::move(call), (*group)->device_ids(), 0));
+  validate(call, 2, 0);
+  return (*group)->enqueue_send(std::move(call));
 }
 
 Work HostGroup::enqueue_send(CollectiveCall call) {
@@ -66,7 +67,7 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
   std::lock_guard<std::mutex> order(order_mutex_);
   std::shared_ptr<HostOp> op = make_op(0, std::move(call));
   op->is_send_ = true;
-  stream.enqueue(op->call_.label, [op]() -> Status {
+  stream.enqueue(op->label(), [op]() -> Status {
     HostGroup& group = *op->group_;
     // The bytes of a GPU's message to another client go through the host: after what the GPU was
     // given so far, for which its stream does not wait.
@@ -75,7 +76,7 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
     if (!is_fetched && group.rendezvous_->is_next(op->seq_)) return group.publish_message(*op);
     // Every record holds a message that nobody has read yet. The device does not wait for that.
     group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
-        .enqueue(op->call_.label, [op] { return op->group_->publish_message(*op); });
+        .enqueue(op->label(), [op] { return op->group_->publish_message(*op); });
     return absl::OkStatus();
   });
   return Work(op);
@@ -84,14 +85,15 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
 Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
   if (!group.ok()) return failed(position, std::move(call), group.status());
-  return (*group)->enqueue_recv(validated(std::move(call), (*group)->device_ids(), 1));
+  validate(call, 2, 1);
+  return (*group)->enqueue_recv(std::move(call));
 }
 
 Work HostGroup::enqueue_recv(CollectiveCall call) {
   Stream& stream = backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
   std::lock_guard<std::mutex> order(order_mutex_);
   std::shared_ptr<HostOp> op = make_op(1, std::move(call));
-  stream.enqueue(op->call_.label, [op]() -> Status { return op->group_->run(*op); });
+  stream.enqueue(op->label(), [op]() -> Status { return op->group_->run(*op); });
   return Work(op);
 }
 

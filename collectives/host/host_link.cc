@@ -32,35 +32,41 @@ struct HostLink::Message {
   uint64_t size_bytes;
 };
 
-// Writes what the stream of one device runs into its slot of the control region.
+// Writes what the stream of one device runs into its slot of the control region. A task without a
+// label is a collective's, which says by itself what it is.
 class HostLink::Observer : public StreamObserver {
  public:
   explicit Observer(DeviceActivity& slot) : slot_(slot) {}
 
   void task_started(absl::string_view label) override {
+    if (label.empty()) return;
     current_ = {};
     current_.kind = DeviceActivity::kRunning;
+    current_.has_label = true;
     current_.since_ns = monotonic_ns();
-    current_.label = std::string(label);
-    write_activity(slot_, current_);
+    write_activity(slot_, current_, label);
   }
   void task_finished() override {
     current_.kind = DeviceActivity::kFinished;
     current_.since_ns = monotonic_ns();
     write_activity(slot_, current_);
   }
-  void waiting(int leader_client, uint64_t block_offset, uint32_t seq, uint64_t name_hash) {
-    current_.kind = DeviceActivity::kWaiting;
-    current_.leader_client = leader_client;
-    current_.block_offset = block_offset;
-    current_.seq = seq;
-    current_.name_hash = name_hash;
-    write_activity(slot_, current_);
+  void publish(const Activity& activity, absl::string_view label) {
+    const bool is_new =
+        current_.kind == DeviceActivity::kNothing || current_.kind == DeviceActivity::kFinished;
+    current_ = activity;
+    current_.has_label = !label.empty();
+    current_.since_ns = monotonic_ns();
+    if (is_new && current_.has_label) {
+      write_activity(slot_, current_, label);
+    } else {
+      write_activity(slot_, current_);
+    }
   }
 
  private:
   DeviceActivity& slot_;
-  ActivitySnapshot current_;
+  Activity current_;
 };
 
 namespace {
@@ -96,8 +102,9 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
     num_devices += coordinator.members()[i].num_local_devices;
     peers_[i].arenas = std::vector<std::atomic<std::byte*>>(ArenaPool::kMaxArenas);
   }
-  // Spinning only pays where every waiter has a core of its own (docs/performance.md).
-  wait_policy_ = num_devices <= usable_cores() ? WaitPolicy{2000, 200} : WaitPolicy{20, 200};
+  // Half a microsecond where every waiter may have a core of its own. It may not, beside other
+  // programs: whoever spins for longer keeps the one it waits for from coming.
+  num_spins_ = num_devices <= usable_cores() ? 20 : 0;
 }
 
 StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
@@ -481,9 +488,8 @@ void HostLink::leave() {
 
 StreamObserver* HostLink::observer(int ordinal) { return observers_[ordinal].get(); }
 
-void HostLink::publish_waiting(int ordinal, int leader_client, uint64_t block_offset, uint32_t seq,
-                               uint64_t name_hash) {
-  observers_[ordinal]->waiting(leader_client, block_offset, seq, name_hash);
+void HostLink::publish(int ordinal, const Activity& activity, absl::string_view label) {
+  observers_[ordinal]->publish(activity, label);
 }
 
 }  // namespace tessera::host

@@ -34,6 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
 #include "device/cpu/arena.h"
@@ -87,17 +88,13 @@ class HostLink {
   // Says goodbye, so that the hang-up that follows is no loss.
   void leave();
 
-  // Publishes what a device of this client is doing.
+  // Publishes what a device of this client is doing. A collective does so itself, with its label
+  // if it has one of its own; its task has none.
   StreamObserver* observer(int ordinal);
-  void publish_waiting(int ordinal, int leader_client, uint64_t block_offset, uint32_t seq,
-                       uint64_t name_hash);
+  void publish(int ordinal, const Activity& activity, absl::string_view label);
 
-  // How to wait, from the cores and the devices of the host.
-  struct WaitPolicy {
-    int spins;
-    int yields;
-  };
-  WaitPolicy wait_policy() const { return wait_policy_; }
+  // How often who waits for other members looks before it gives its core away.
+  int num_spins() const { return num_spins_; }
 
  private:
   class Observer;
@@ -137,7 +134,7 @@ class HostLink {
   Coordinator& coordinator_;
   const int client_id_;
   const std::shared_ptr<ArenaPool> pool_;
-  WaitPolicy wait_policy_;
+  int num_spins_ = 0;
   std::unique_ptr<SharedMapping> own_control_;
   std::vector<std::unique_ptr<Observer>> observers_;
 

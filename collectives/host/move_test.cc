@@ -80,5 +80,20 @@ TEST(MoveTest, BytesWrittenIsWhatAllMembersWriteTogether) {
   }
 }
 
+TEST(BoxPullsTest, ACopySharesMemoryUntilOneIsAddedTo) {
+  BoxPulls first;
+  EXPECT_EQ(first.size(), 0u);
+  EXPECT_EQ(first.begin(), first.end());
+  first.push_back({0, {{0}, {2}}, {{1}, {1}}});
+  BoxPulls second = first;
+  EXPECT_EQ(second.data(), first.data());
+  second.push_back({1, {{0}, {2}}, {{0}, {1}}});
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(second.size(), 2u);
+  EXPECT_EQ(first[0].source, 0);
+  EXPECT_EQ(second[0].box, first[0].box);
+  EXPECT_EQ(second[1].source, 1);
+}
+
 }  // namespace
 }  // namespace tessera::host

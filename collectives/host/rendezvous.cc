@@ -24,6 +24,10 @@
 namespace tessera::host {
 namespace {
 
+// So often a member that waits gives its core away before it sleeps. Who has the core to itself
+// gets it back at once, and to be woken from sleep takes longest (docs/performance.md).
+constexpr int kYields = 200;
+
 // The low half of the state word. x86-64 and arm64 are little-endian.
 uint32_t* futex_word(OpRecord& record) { return reinterpret_cast<uint32_t*>(&record.state); }
 
@@ -35,6 +39,14 @@ void pause_cpu() {
 
 int32_t* device_ids(GroupBlock* block) {
   return reinterpret_cast<int32_t*>(reinterpret_cast<std::byte*>(block) + sizeof(GroupBlock));
+}
+
+absl::Span<const int32_t> ids_of(GroupBlock* block) {
+  return {device_ids(block), block->num_members};
+}
+
+const char* detail_of(const MemberEntry& entry) {
+  return entry.signature.detail_hash == stable_hash("") ? "" : entry.detail;
 }
 
 uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -81,8 +93,15 @@ uint32_t settled_state(const HostLink& link, GroupSlot& slot) {
 }  // namespace
 
 uint64_t stable_hash(absl::string_view bytes, uint64_t seed) {
-  uint64_t hash = 0xcbf29ce484222325 ^ seed;  // FNV-1a
-  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  // As FNV-1a, with words instead of bytes. Low bits of a product know nothing of high ones, so
+  // those come down.
+  uint64_t hash = 0xcbf29ce484222325 ^ seed ^ bytes.size();
+  for (size_t at = 0; at < bytes.size(); at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min<size_t>(8, bytes.size() - at));
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  }
   return hash;
 }
 
@@ -92,6 +111,7 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
     return absl::UnimplementedError(absl::StrCat(
         "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
   }
+  TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
   uint64_t key = salt + 1;
   for (const GroupMember& member : members) {
     key = stable_hash(absl::StrCat(member.device_id, ","), key);
@@ -119,7 +139,7 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
     auto* block = reinterpret_cast<GroupBlock*>(region + slot.block_offset);
     if (!same_devices(block, result.members_)) continue;
     result.block_offset_ = slot.block_offset;
-    result.block_ = block;
+    result.use(block);
     return result;
   }
   return absl::ResourceExhaustedError(
@@ -127,18 +147,11 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
                    result.leader_client_, " (", kControlBytes >> 20, " MiB); use fewer groups"));
 }
 
-OpRecord& Rendezvous::record(uint32_t seq) const {
-  return *reinterpret_cast<OpRecord*>(reinterpret_cast<std::byte*>(block_) +
-                                      block_->records_offset +
-                                      seq % block_->num_records * block_->record_stride);
-}
-
-MemberEntry& Rendezvous::entry(uint32_t seq, int member) const {
-  return reinterpret_cast<MemberEntry*>(&record(seq) + 1)[member];
-}
-
-State Rendezvous::load(uint32_t seq) const {
-  return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
+void Rendezvous::use(GroupBlock* block) {
+  block_ = block;
+  records_ = reinterpret_cast<std::byte*>(block) + block->records_offset;
+  record_stride_ = block->record_stride;
+  last_record_ = block->num_records - 1;
 }
 
 bool Rendezvous::is_free(const State& state, uint32_t seq) const {
@@ -150,19 +163,23 @@ bool Rendezvous::is_free(const State& state, uint32_t seq) const {
          record(seq).verdict_kind.load(std::memory_order_relaxed) == VerdictKind::kTimedOut;
 }
 
+bool Rendezvous::was_freed(uint32_t seq) const {
+  const State now = load(seq);
+  return static_cast<int32_t>(now.seq - seq) >= 0 || is_free(now, seq);
+}
+
 bool Rendezvous::wait_free(uint32_t seq, absl::Time deadline) {
-  while (true) {
-    const State now = load(seq);
-    if (static_cast<int32_t>(now.seq - seq) >= 0 || is_free(now, seq)) return true;
+  while (!was_freed(seq)) {
     const auto waiting = [&](const State& state) { return !is_free(state, seq); };
-    if (!wait_while(now.seq, deadline, nullptr, waiting)) return false;
+    if (!wait_while(load(seq).seq, deadline, nullptr, waiting)) return false;
   }
+  return true;
 }
 
 bool Rendezvous::is_next(uint32_t seq) const {
   const State state = load(seq);
   if (state.seq == seq) return true;
-  const uint32_t previous = seq > block_->num_records ? seq - block_->num_records : 0;
+  const uint32_t previous = seq > num_records() ? seq - num_records() : 0;
   return state.seq == previous && is_free(state, seq);
 }
 
@@ -178,12 +195,11 @@ bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, 
     const State state = State::unpack(word);
     return state.seq == seq && waiting(state);
   };
-  const HostLink::WaitPolicy policy = link_->wait_policy();
-  for (int i = 0; i < policy.spins; ++i) {
+  for (int i = 0; i < link_->num_spins(); ++i) {
     if (!still(op_record.state.load(std::memory_order_acquire))) return true;
     pause_cpu();
   }
-  for (int i = 0; i < policy.yields; ++i) {
+  for (int i = 0; i < kYields; ++i) {
     if (!still(op_record.state.load(std::memory_order_acquire))) return true;
     sched_yield();
   }
@@ -372,14 +388,13 @@ Status Rendezvous::describe_missing(const Op& op) const {
   }
   const std::string waited = format_duration(
       op.deadline == absl::InfiniteFuture() ? absl::Now() - op.start : op.deadline - op.start);
-  std::string text = absl::StrCat(op.label, ": ", clients.size() - missing.size(), " of ",
+  std::string text = absl::StrCat(label_of(op), ": ", clients.size() - missing.size(), " of ",
                                   clients.size(), " clients arrived in ", waited);
   if (missing.empty()) absl::StrAppend(&text, "; some had not finished");
   const char* separator = "; missing ";
   for (const auto& [client, ordinals] : missing) {
-    const DeviceActivity& slot = activity_slot(link_->control(client), ordinals[0]);
     absl::StrAppend(&text, separator, link_->member(client).to_string(), ", ",
-                    read_activity(slot).to_string());
+                    last_seen(client, ordinals[0]).to_string());
     separator = "; ";
   }
   return absl::DeadlineExceededError(text);
@@ -396,7 +411,7 @@ Status Rendezvous::find_mismatch(const Op& op) const {
     if (b.seq.load(std::memory_order_acquire) != op.seq || a.signature == b.signature) continue;
     const auto differ = [&](absl::string_view field, const auto& x, const auto& y) {
       return absl::InvalidArgumentError(absl::StrCat(
-          a.label, ": ", field,
+          label_of(a), ": ", field,
           " differs between clients: ", link_->member(members_[first].client_id).to_string(),
           " device ", members_[first].device_id, " has ", x, ", ",
           link_->member(members_[m].client_id).to_string(), " device ", members_[m].device_id,
@@ -404,13 +419,15 @@ Status Rendezvous::find_mismatch(const Op& op) const {
     };
     const Signature& x = a.signature;
     const Signature& y = b.signature;
-    if (x.kind != y.kind) return differ("operation", a.label, b.label);
+    if (x.kind != y.kind) return differ("operation", label_of(a), label_of(b));
     if (x.dtype != y.dtype) return differ("dtype", dtype_name(x.dtype), dtype_name(y.dtype));
     if (x.reduction != y.reduction) {
       return differ("reduction", reduce_op_name(x.reduction), reduce_op_name(y.reduction));
     }
     if (x.root != y.root) return differ("root", x.root, y.root);
-    if (x.detail_hash != y.detail_hash) return differ(op.detail_field, a.detail, b.detail);
+    if (x.detail_hash != y.detail_hash) {
+      return differ(op.detail_field, detail_of(a), detail_of(b));
+    }
     return differ("count", x.count, y.count);
   }
   return absl::OkStatus();
@@ -427,6 +444,8 @@ Status Rendezvous::check_signatures(const Op& op) {
 }
 
 void Rendezvous::check_conflicts(const Op& op) {
+  // Between what this device has written down and what it reads of others.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   const Status mismatch = find_mismatch(op);
   if (!mismatch.ok()) {
     settle(op.seq, VerdictKind::kError, From::kOpen, mismatch).IgnoreError();
@@ -446,7 +465,7 @@ void Rendezvous::check_conflicts(const Op& op) {
 }
 
 bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member) {
-  const ActivitySnapshot other = read_activity(activity_slot(link_->control(client), ordinal));
+  const ActivitySnapshot other = last_seen(client, ordinal);
   // A device that is about to wait writes that down first, and then looks for conflicts itself: of
   // two that wait for each other, the later one finds the other's words complete.
   if (!other.consistent || other.kind != DeviceActivity::kWaiting) return false;
@@ -455,10 +474,9 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
   if (other_block == block_) return false;
   // Two waits are a deadlock where each needs the other's device: streams are in order. Two
   // barriers of one name on meshes that overlap are a mistake, whoever waits for whom.
+  const absl::Span<const int32_t> their_ids = ids_of(other_block);
   const auto waits_for = [&](int device_id) {
-    const int32_t* ids = device_ids(other_block);
-    return std::find(ids, ids + other_block->num_members, device_id) !=
-           ids + other_block->num_members;
+    return std::find(their_ids.begin(), their_ids.end(), device_id) != their_ids.end();
   };
   const bool mutual = is_missing_member && waits_for(members_[op.member].device_id);
   const bool same_name =
@@ -468,7 +486,6 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
   if (!mutual && !same_name) return false;
   // Who knows of a death passes over what it cannot do any more, while another still waits there:
   // the loss ends that wait, and nobody has made a mistake.
-  const absl::Span<const int32_t> their_ids(device_ids(other_block), other_block->num_members);
   const auto is_dead = [this](int device_id) { return link_->is_dead(client_of(device_id)); };
   if (std::any_of(members_.begin(), members_.end(),
                   [&](const GroupMember& member) { return link_->is_dead(member.client_id); }) ||
@@ -476,7 +493,7 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
     return false;
   }
   Rendezvous theirs(*link_, {});
-  theirs.block_ = other_block;
+  theirs.use(other_block);
   theirs.members_.resize(other_block->num_members);
   const State state = theirs.load(other.seq);
   if (state.seq != other.seq || state.phase != Phase::kOpen) return false;
@@ -489,7 +506,7 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
     return absl::StrCat(link_->member(waiting_client).to_string(), " waits in ",
                         label.substr(0, kLabelBytes - 1));
   };
-  std::string first = describe(self.client_id, op.label);
+  std::string first = describe(self.client_id, label_of(op));
   std::string second = describe(client, other.label);
   if (std::pair(client, ordinal) < std::pair(self.client_id, self.ordinal))
     std::swap(first, second);
@@ -503,6 +520,36 @@ bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_m
   return true;
 }
 
+std::string Rendezvous::label_of(const Signature& signature,
+                                 absl::Span<const int32_t> device_ids) const {
+  return default_label(signature.kind, signature.dtype, signature.reduction, signature.count,
+                       device_ids);
+}
+
+std::string Rendezvous::label_of(const Op& op) const {
+  return op.label.empty() ? label_of(op.signature, ids_of(block_)) : std::string(op.label);
+}
+
+std::string Rendezvous::label_of(const MemberEntry& entry) const {
+  return entry.has_label != 0 ? entry.label : label_of(entry.signature, ids_of(block_));
+}
+
+ActivitySnapshot Rendezvous::last_seen(int client, int ordinal) const {
+  ActivitySnapshot seen = read_activity(activity_slot(link_->control(client), ordinal));
+  if (seen.has_label) return seen;
+  int32_t own_id = ordinal;
+  for (int i = 0; i < client; ++i) own_id += link_->member(i).num_local_devices;
+  absl::Span<const int32_t> ids(&own_id, 1);
+  // An offset that need not be that of a group is not followed.
+  if (!seen.consistent) ids = {};
+  if (seen.consistent && seen.block_offset != 0) {
+    ids = ids_of(reinterpret_cast<GroupBlock*>(
+        link_->control(static_cast<int>(seen.leader_client)) + seen.block_offset));
+  }
+  seen.label = default_label(seen.op, seen.dtype, seen.reduction, seen.count, ids);
+  return seen;
+}
+
 int Rendezvous::client_of(int device_id) const {
   int client = 0;
   for (int first = 0; client + 1 < link_->num_clients(); ++client) {
@@ -514,7 +561,7 @@ int Rendezvous::client_of(int device_id) const {
 
 uint32_t Rendezvous::newest() const {
   uint32_t newest = 0;
-  for (uint32_t i = 0; i < block_->num_records; ++i) newest = std::max(newest, load(i).seq);
+  for (uint32_t i = 0; i <= last_record_; ++i) newest = std::max(newest, load(i).seq);
   return newest;
 }
 

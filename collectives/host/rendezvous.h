@@ -45,8 +45,9 @@ uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
 
 class Rendezvous {
  public:
-  // Finds or makes the group's block. `salt` tells groups of the same devices apart that serve
-  // different ends. ResourceExhausted where the region of the first member's client is full.
+  // Finds or makes the group's block of that many records, a power of two. `salt` tells groups of
+  // the same devices apart that serve different ends. ResourceExhausted where the region of the
+  // first member's client is full.
   static StatusOr<Rendezvous> open(HostLink& link, std::vector<GroupMember> members,
                                    uint32_t num_records, uint64_t salt);
 
@@ -55,23 +56,27 @@ class Rendezvous {
   // Whose control region the block lies in, and where.
   int leader_client() const { return leader_client_; }
   uint64_t block_offset() const { return block_offset_; }
-  uint32_t num_records() const { return block_->num_records; }
-  MemberEntry& entry(uint32_t seq, int member) const;
+  uint32_t num_records() const { return last_record_ + 1; }
+  MemberEntry& entry(uint32_t seq, int member) const {
+    return reinterpret_cast<MemberEntry*>(&record(seq) + 1)[member];
+  }
 
   // What an operation is, to whom it matters here.
   struct Op {
     uint32_t seq = 0;
     int member = 0;
-    absl::string_view label;
+    absl::string_view label;  // empty: the default_label() of the signature
     absl::string_view detail_field;
+    Signature signature = {};
     uint64_t name_hash = 0;    // of a named barrier
     bool holds_device = true;  // false: a message, which keeps no other operation from running
     absl::Time start;
     absl::Time deadline = absl::InfiniteFuture();
   };
 
-  // Waits until the record of `seq` is free for it; false at the deadline. To be called before
-  // the entry is written.
+  // Whether the record of `seq` is free for it, or was; and waits until it is, false at the
+  // deadline. To be called before the entry is written.
+  bool was_freed(uint32_t seq) const;
   bool wait_free(uint32_t seq, absl::Time deadline);
   // Whether the record of `seq` describes it or will describe it next: not so of an operation that
   // is queued behind others.
@@ -117,8 +122,14 @@ class Rendezvous {
   Rendezvous(HostLink& link, std::vector<GroupMember> members)
       : link_(&link), members_(std::move(members)) {}
 
-  OpRecord& record(uint32_t seq) const;
-  State load(uint32_t seq) const;
+  // Makes the block that of this rendezvous.
+  void use(GroupBlock* block);
+  OpRecord& record(uint32_t seq) const {
+    return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
+  }
+  State load(uint32_t seq) const {
+    return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
+  }
   // Whether the record in `state` may go on to `seq`.
   bool is_free(const State& state, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
@@ -131,6 +142,12 @@ class Rendezvous {
   // Settles this operation and another group's where both wait for each other.
   void check_conflicts(const Op& op);
   bool conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member);
+  // What an operation is, to people.
+  std::string label_of(const Signature& signature, absl::Span<const int32_t> device_ids) const;
+  std::string label_of(const Op& op) const;
+  std::string label_of(const MemberEntry& entry) const;
+  // What a device is doing, with the label that it did not write.
+  ActivitySnapshot last_seen(int client, int ordinal) const;
   // Devices are numbered by client.
   int client_of(int device_id) const;
 
@@ -139,6 +156,10 @@ class Rendezvous {
   int leader_client_ = 0;
   uint64_t block_offset_ = 0;
   GroupBlock* block_ = nullptr;
+  // What the block says, for it does not change.
+  std::byte* records_ = nullptr;
+  uint64_t record_stride_ = 0;
+  uint32_t last_record_ = 0;
 };
 
 }  // namespace tessera::host

@@ -23,6 +23,7 @@
 namespace tessera::host {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using ::testing::Not;
@@ -153,7 +154,12 @@ class ConflictTest : public GroupTableTest {
     TESSERA_ASSIGN_OR_RETURN(
         Rendezvous all,
         Rendezvous::open(*links_[0], {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}}, kRecords, 0));
-    links_[1]->publish_waiting(0, pair.leader_client(), pair.block_offset(), 1, 0);
+    Activity waiting;
+    waiting.kind = DeviceActivity::kWaiting;
+    waiting.seq = 1;
+    waiting.leader_client = pair.leader_client();
+    waiting.block_offset = pair.block_offset();
+    links_[1]->publish(0, waiting, "");
     pair.entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.entry(1, 0).signature = kSum;
@@ -359,6 +365,42 @@ TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
   slot.version = 2;
   EXPECT_TRUE(read_activity(slot).consistent);
+}
+
+// What a device does without a label of its own, as the message of a member that waits for it.
+TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
+  open(2);
+  uint32_t seq = 0;
+  const auto expect_text = [&](const std::string& text) {
+    Rendezvous::Op waits = op_that_waits(++seq, 0, absl::Milliseconds(1));
+    waits.label = "";
+    waits.signature = kSum;
+    EXPECT_THAT(arrive(seq, 0), IsOk());
+    EXPECT_THAT(
+        group_->wait_arrived(waits),
+        StatusIs(absl::StatusCode::kDeadlineExceeded,
+                 AllOf(HasSubstr("all_reduce sum f32 of 8 elements on devices 0, 1: 0 of 1"),
+                       HasSubstr(text))));
+  };
+  expect_text("which has not run any operation yet");
+  Activity activity;
+  activity.kind = DeviceActivity::kWaiting;
+  activity.op = OpKind::kBroadcast;
+  activity.dtype = DType::kFloat64;
+  activity.count = int64_t{1} << 40;
+  activity.block_offset = group_->block_offset();
+  link_->publish(1, activity, "");
+  expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
+  link_->observer(1)->task_finished();
+  expect_text("last seen at broadcast f64 of 1099511627776 elements on devices 0, 1, ");
+  // Alone it waits for nobody.
+  activity.kind = DeviceActivity::kRunning;
+  activity.block_offset = 0;
+  link_->publish(1, activity, "");
+  expect_text("still in broadcast f64 of 1099511627776 elements on devices 1 for ");
+  link_->observer(1)->task_finished();
+  link_->publish(1, activity, "relayout #3");
+  expect_text("still in relayout #3 for ");
 }
 
 TEST_F(RendezvousTest, GroupsOfTheSameDevicesShareABlockUnlessTheSaltDiffers) {

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -103,16 +104,19 @@ void CpuStream::run() {
   // before it sleeps.
   constexpr int kYields = 50;
   std::unique_lock<std::mutex> lock(mutex_);
+  int yields = 0;
   while (true) {
     if (!queue_.empty() && !running_) {
       caller_streak_ = 0;
       run_front(lock);
+      yields = kYields;
       continue;
     }
     if (stopping_ && queue_.empty() && !running_) return;
     const uint64_t seen = num_woken_for_.load(std::memory_order_relaxed);
     lock.unlock();
-    for (int i = 0; i < kYields; ++i) {
+    // Not where callers run the tasks: they need the core.
+    for (; yields > 0; --yields) {
       if (num_woken_for_.load(std::memory_order_relaxed) != seen) break;
       sched_yield();
     }
@@ -124,13 +128,17 @@ void CpuStream::run() {
 }
 
 void CpuStream::rest(std::unique_lock<std::mutex>& lock, uint64_t seen) {
-  constexpr auto kPatience = std::chrono::microseconds(200);
+  constexpr std::chrono::microseconds kShortest(200);
+  constexpr std::chrono::microseconds kLongest(5000);
   constexpr int kQuietRounds = 5;
   const auto woken = [&] { return num_woken_for_.load(std::memory_order_relaxed) != seen; };
   if (caller_streak_ < kStreak) return work_added_.wait(lock, woken);
   uint64_t last = num_enqueued_;
-  for (int quiet = 0; quiet < kQuietRounds;) {
-    if (work_added_.wait_until(lock, std::chrono::system_clock::now() + kPatience, woken)) return;
+  // To look takes time from the callers. Twice as late after each look in vain: a task that is left
+  // waits at most as long as the streak before it took.
+  auto patience = kShortest;
+  for (int quiet = 0; quiet < kQuietRounds; patience = std::min(2 * patience, kLongest)) {
+    if (work_added_.wait_until(lock, std::chrono::system_clock::now() + patience, woken)) return;
     const bool same = num_enqueued_ == last;
     if (same && !queue_.empty() && !running_) return;  // nobody came for it
     quiet = same ? quiet + 1 : 0;

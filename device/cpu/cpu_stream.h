@@ -7,9 +7,9 @@
 //
 // A program that waits for each operation runs it on its own thread (run_here()). To wake the
 // worker for an operation that the caller takes would cost more than the operation: once callers
-// have taken several in a row, the worker is not woken for the next, but looks by itself, every
-// fraction of a millisecond, whether one has been left for it. It goes back to sleep when nothing
-// comes.
+// have taken several in a row, the worker is not woken for the next, but looks by itself, after 0.2
+// ms and then ever later, up to 5 ms, whether one has been left for it. It goes back to sleep when
+// nothing comes.
 #ifndef TESSERA_DEVICE_CPU_CPU_STREAM_H_
 #define TESSERA_DEVICE_CPU_CPU_STREAM_H_
 
