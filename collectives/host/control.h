@@ -142,7 +142,7 @@ struct GroupSlot {
 struct alignas(64) DeviceActivity {
   enum Kind : uint64_t { kNothing, kRunning, kWaiting, kFinished };
   std::atomic<uint64_t> version;   // odd while it is being written
-  std::atomic<uint64_t> kind;      // and what else ActivitySnapshot::pack() puts there
+  std::atomic<uint64_t> kind;      // with flags and sequence number: pack() in activity.cc
   std::atomic<uint64_t> since_ns;  // CLOCK_MONOTONIC, one for the host
   // Of a collective: whose region the group lies in, where (0: the device is alone in it), the hash
   // of the barrier's name (0: none) and the count.

@@ -9,8 +9,8 @@
 
 // Highway compiles this file once more for each of its targets. These two would be code for CPUs
 // that are rare (SSSE3 without SSE4) or that gain nothing here (AVX-512 beyond its first form).
-#ifdef TESSERA_FEW_INSTRUCTION_SETS  // SSE2 and AVX2
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_AVX3)
+#ifdef TESSERA_WITHOUT_AVX512
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3)
 #else
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #endif
