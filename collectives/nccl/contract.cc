@@ -68,10 +68,12 @@ class Rank {
   Status settle() {
     return wait_until([this] { return job.nccl.poll(comm); }, "a call stays in progress");
   }
+  // A communicator is done with its work a little before the stream is, which still holds memory.
   Status leave() {
     TESSERA_RETURN_IF_ERROR(job.nccl.comm_finalize(comm));
     TESSERA_RETURN_IF_ERROR(settle());
-    return job.nccl.comm_destroy(comm);
+    TESSERA_RETURN_IF_ERROR(job.nccl.comm_destroy(comm));
+    return drain();
   }
   // Every byte of `in` is a function of where it is and of the rank.
   static std::byte value(int rank, uint64_t i) {
