@@ -76,6 +76,10 @@ bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part) {
   return std::find(parts.begin(), parts.end(), part) != parts.end();
 }
 
+bool is_prefix(const Parts& prefix, const Parts& parts) {
+  return prefix.size() <= parts.size() && std::equal(prefix.begin(), prefix.end(), parts.begin());
+}
+
 Parts all_dim_parts(const Layout& layout) {
   Parts all;
   for (const std::vector<SubAxis>& parts : layout.dim_axes()) {

@@ -46,6 +46,8 @@ int64_t offset_of(const Digits& digits, int64_t value);
 bool overlaps(const SubAxis& a, const SubAxis& b);
 bool overlaps_any(const SubAxis& part, absl::Span<const SubAxis> parts);
 bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part);
+// Whether `parts` begins with `prefix`.
+bool is_prefix(const Parts& prefix, const Parts& parts);
 // The parts of all dims, one after the other.
 Parts all_dim_parts(const Layout& layout);
 

@@ -11,13 +11,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "base/check.h"
 #include "relayout/components.h"
+#include "relayout/digits.h"
 
 namespace tessera::internal {
 namespace {
-
-bool is_prefix(const Parts& prefix, const Parts& parts) {
-  return prefix.size() <= parts.size() && std::equal(prefix.begin(), prefix.end(), parts.begin());
-}
 
 // Union-find with path halving.
 class Sets {

@@ -61,10 +61,6 @@ std::vector<Parts> dims_of(const Layout& layout) {
   return {layout.dim_axes().begin(), layout.dim_axes().end()};
 }
 
-bool is_prefix(const Parts& prefix, const Parts& parts) {
-  return prefix.size() <= parts.size() && std::equal(prefix.begin(), prefix.end(), parts.begin());
-}
-
 // Where the tensor must be before the expansion: under `to` without the axes added. A dim that is
 // only split further along axes added may stay so: its parts, with the identity elsewhere, are
 // terms. Not for avg, where the parts would have to be scaled.

@@ -84,8 +84,45 @@ def _with_headers(rule, headers, attributes, copts = []):
         attributes["deps"] = attributes.pop("deps", []) + ["//third_party:" + headers]
     rule(**attributes)
 
-def cc_library(precompiled = True, of_tests = False, **attributes):
-    """A library; `of_tests` where it is the text of tests, which has their options."""
+def _as_one_file(attributes):
+    """Under sanitizers the files of a library are compiled as one.
+
+    What they instantiate and inline is much the same, and instrumenting it is what takes long. The
+    plain build compiles them apart, and finds what one of them has from another by chance.
+    """
+    srcs = attributes.get("srcs", [])
+    files = [src for src in srcs if src.endswith(".cc")]
+    if len(files) < 2:
+        return
+    one = attributes["name"] + "_as_one_file"
+    lines = ["'#include \"%s/%s\"'" % (native.package_name(), file) for file in files]
+    native.genrule(
+        name = one,
+        testonly = attributes.get("testonly", False),
+        outs = [one + ".cc"],
+        cmd = "printf '%%s\\n' %s > $@" % " ".join(lines),
+        visibility = ["//visibility:private"],
+    )
+    attributes["srcs"] = [src for src in srcs if src not in files] + select({
+        "//third_party:sanitizer": [one + ".cc"],
+        "//conditions:default": files,
+    })
+    attributes["textual_hdrs"] = attributes.pop("textual_hdrs", []) + select({
+        "//third_party:sanitizer": files,
+        "//conditions:default": [],
+    })
+
+def cc_library(precompiled = True, of_tests = False, one_file = True, **attributes):
+    """A library.
+
+    Args:
+      precompiled: whether it includes the precompiled headers.
+      of_tests: it is the text of tests, which has their options.
+      one_file: its files may be compiled as one.
+      **attributes: of the native rule.
+    """
+    if one_file and precompiled:
+        _as_one_file(attributes)
     if of_tests:
         _with_headers(native.cc_library, "test_headers", attributes, ["-O0"])
     elif precompiled:
