@@ -3,6 +3,7 @@
 // Which reduction is defined for which dtype.
 #include "base/reduce_op.h"
 
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 

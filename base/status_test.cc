@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 

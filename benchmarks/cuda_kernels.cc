@@ -10,6 +10,7 @@
 // Bytes moved are those read and those written. Times are medians of single launches, each from an
 // idle GPU to an idle GPU by the host's clock, so that they hold a few microseconds of launch.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"

@@ -24,6 +24,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "benchmarks/peers/worker.h"
 #include "tessera.h"
 

@@ -7,6 +7,7 @@
 // Exit status 1 where a baseline is better anywhere.
 #include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -2,9 +2,12 @@
 //
 // Rink's normal form, after arXiv 2112.01075, sections 4 to 6; see baselines.h.
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <queue>
 #include <utility>
+#include <vector>
 
 #include "benchmarks/atoms.h"
 #include "benchmarks/baselines.h"

@@ -3,8 +3,10 @@
 // Shardy's order of collectives, on prime digits, after its tests and the prose of
 // shardy/dialect/sdy/transforms/export/reshard_to_collectives.cc; see baselines.h.
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "benchmarks/atoms.h"
 #include "benchmarks/baselines.h"

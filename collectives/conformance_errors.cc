@@ -2,10 +2,16 @@
 //
 // Errors: every message of call.cc and of a group whose members disagree or stay away. All members
 // get one status, memory is not touched, and the group works afterwards.
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/conformance.h"
 #include "collectives/conformance_values.h"
 

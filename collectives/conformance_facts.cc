@@ -2,11 +2,15 @@
 //
 // The rows of facts/collectives.md, by their names.
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "collectives/conformance.h"
 #include "collectives/conformance_values.h"
 

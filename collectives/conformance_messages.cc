@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sends and receives: orders, many outstanding, beside other operations.
+#include <cstdint>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "collectives/conformance.h"
 #include "collectives/conformance_values.h"
 

@@ -3,13 +3,18 @@
 // Random programs: what conformance.h says of RandomProgram. Values are bytes of a dtype that is
 // known at run time; all members draw the same operation from its number alone.
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/conformance.h"
 #include "collectives/conformance_values.h"
 

@@ -3,8 +3,12 @@
 // Sweeps: every dtype, reduction, root and size against the scalar oracle, for groups of 1 to 8;
 // and boxes.
 #include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "collectives/conformance.h"
 #include "collectives/conformance_values.h"
 

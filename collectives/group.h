@@ -22,6 +22,7 @@
 #ifndef TESSERA_COLLECTIVES_GROUP_H_
 #define TESSERA_COLLECTIVES_GROUP_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>

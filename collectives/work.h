@@ -14,6 +14,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 

@@ -2,6 +2,7 @@
 #include "dtensor/client.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <utility>
 

@@ -2,12 +2,14 @@
 #include "dtensor/program.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/math.h"
 #include "base/shape.h"
 #include "dtensor/runtime.h"

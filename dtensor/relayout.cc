@@ -2,10 +2,15 @@
 //
 // Executes relayouts: the rows of a RelayoutProgram, one step after another, on the streams.
 #include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "collectives/host/kernels.h"
 #include "collectives/host/move.h"
 #include "device/cuda/cuda_device.h"

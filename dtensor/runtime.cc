@@ -12,6 +12,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "base/format.h"
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/nccl/nccl_mover.h"

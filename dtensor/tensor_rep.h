@@ -4,8 +4,10 @@
 #ifndef TESSERA_DTENSOR_TENSOR_REP_H_
 #define TESSERA_DTENSOR_TENSOR_REP_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"

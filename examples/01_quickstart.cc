@@ -5,8 +5,10 @@
 //   bazel run //examples:01_quickstart
 #include <cstdio>
 #include <numeric>
+#include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "examples/picture.h"
 #include "tessera.h"
 

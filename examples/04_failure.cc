@@ -5,10 +5,12 @@
 //
 //   bazel build //job:tessera_run //examples:04_failure
 //   bazel-bin/job/tessera_run --clients 4 bazel-bin/examples/04_failure
+#include <cstdint>
 #include <cstdio>
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tessera.h"
 
 namespace {

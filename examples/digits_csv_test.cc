@@ -9,6 +9,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::examples {

@@ -4,6 +4,7 @@
 // cuBLASLt; what cuBLASLt's library has; and training, on the doubles of CUDA and NCCL, beside the
 // CPU's. The kernels are tested with the network (digits_network_test).
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -12,8 +13,10 @@
 #include <ostream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "collectives/nccl/double/nccl_double.h"  // NOTIDY(layers): several clients' doubles
 #include "device/cuda/double/cuda_double.h"       // NOTIDY(layers): GPUs of tests
 #include "device/cuda/open_api.h"                 // NOTIDY(layers): whether there is a GPU
@@ -23,6 +26,7 @@
 #include "examples/gpu_math.h"
 #include "examples/gpu_math_double.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/deadline.h"

@@ -3,6 +3,7 @@
 // The local functions of 03_digits on CPUs: a shard is an Eigen matrix.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "Eigen/Core"
 #include "examples/digits_math.h"

@@ -3,6 +3,8 @@
 // The local functions of 03_digits on GPUs. Each takes the pointers of its shards, which are to
 // memory of the GPU, gives the device's stream a product or a kernel or both, and returns: nothing
 // has been computed then, and nobody waits. What the same stream is given later comes after it.
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "examples/digits_math.h"

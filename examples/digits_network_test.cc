@@ -17,7 +17,9 @@
 #include "examples/digits_math.h"
 #include "examples/gpu_math.h"
 #include "examples/gpu_math_double.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::examples {

@@ -2,6 +2,8 @@
 #include "examples/gpu_math_double.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // open_gpu_math() of a build that found no CUDA toolkit, or one without cuBLASLt.
+#include <memory>
+#include <string>
+
 #include "examples/gpu_math.h"
 
 namespace tessera::examples {

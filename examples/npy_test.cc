@@ -3,12 +3,15 @@
 // The bytes of .npy files, and files that cannot be written.
 #include "examples/npy.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
 
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::examples {

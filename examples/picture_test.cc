@@ -3,6 +3,8 @@
 // Pictures of layouts, as text.
 #include "examples/picture.h"
 
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::examples {

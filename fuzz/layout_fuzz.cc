@@ -2,6 +2,7 @@
 //
 // Any text read as a layout on a fixed mesh is either refused with a message or a layout in normal
 // form: it reads back from both texts that it writes, and its boxes lie in the shape.
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"

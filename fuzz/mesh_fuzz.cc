@@ -2,6 +2,7 @@
 //
 // Any text read as a mesh is either refused with a message or a mesh that reads back from what it
 // writes, with coordinates and positions that are each other's inverse.
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -5,8 +5,10 @@
 // memory cap. The plan is run by the oracle's simulated devices, which check each of its promises,
 // and compared with the dense value.
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

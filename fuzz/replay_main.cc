@@ -2,6 +2,7 @@
 //
 // Runs a fuzz target over the files of its corpus, without libFuzzer: any compiler can. Arguments
 // are folders and files; those that begin with "-" are libFuzzer's and mean nothing here.
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

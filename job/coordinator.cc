@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/format.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"

@@ -4,7 +4,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_state.h"
 

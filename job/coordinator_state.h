@@ -14,6 +14,7 @@
 #ifndef TESSERA_JOB_COORDINATOR_STATE_H_
 #define TESSERA_JOB_COORDINATOR_STATE_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <set>

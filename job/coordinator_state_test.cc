@@ -4,6 +4,7 @@
 // callback runs exactly once. Tests named after one of XLA's coordination service say the same.
 #include "job/coordinator_state.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"

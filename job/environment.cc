@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/environment.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <vector>

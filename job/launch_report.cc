@@ -3,6 +3,8 @@
 // The texts of the launch report.
 #include "job/launch_report.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "job/child_process.h"
 #include "job/file_descriptor.h"
 #include "job/host.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a client is named in messages.
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "job/coordinator.h"
 

@@ -9,6 +9,8 @@
 
 #include "absl/hash/hash.h"
 #include "base/reduce_op.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layout/layout_text.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/text.h"
 
 namespace tessera::internal {

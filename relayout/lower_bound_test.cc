@@ -5,6 +5,7 @@
 // been told, and every sequence of messages is tried.
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <iostream>
 #include <map>
 #include <tuple>

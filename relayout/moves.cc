@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "base/check.h"
 #include "relayout/components.h"
 #include "relayout/digits.h"

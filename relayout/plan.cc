@@ -4,6 +4,7 @@
 #include "relayout/plan.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

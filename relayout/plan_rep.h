@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "layout/layout.h"

@@ -5,12 +5,17 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/check.h"
 #include "relayout/cell_map.h"
 #include "relayout/components.h"

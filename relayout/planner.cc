@@ -13,10 +13,14 @@
 //
 // All ways are built, and the fastest that keeps the cap is taken.
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/check.h"
 #include "base/math.h"
 #include "base/reduce_op.h"

@@ -2,6 +2,8 @@
 //
 // A sample of what tools/soak runs for hours: relayouts of small meshes in full, every so many of
 // all there are, and random ones of large meshes that are only planned.
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <string>

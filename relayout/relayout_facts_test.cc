@@ -4,10 +4,12 @@
 // of testdata/relayout_cases.tsv (ids, meshes, shapes and layouts; most elements that a device
 // receives). Sources that are the planner's choice, replicas, are not in the rows.
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"

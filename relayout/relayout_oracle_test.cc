@@ -3,6 +3,7 @@
 // Every plan runs on simulated devices and means the same value after as before: all pairs of
 // layouts on small meshes, random ones on larger and on pairs of meshes.
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <numeric>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Relayouts by their steps, and those with partials by their values: the tables of facts.
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>

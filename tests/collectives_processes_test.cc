@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/conformance.h"
 #include "dtensor/client.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/matchers.h"

@@ -2,13 +2,17 @@
 //
 // Clients whose devices are GPUs, on the doubles of CUDA and NCCL: what differs from CPUs. What
 // does not is in the suites that also run on them (job_forms.h).
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/nccl/double/nccl_double.h"
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/cuda_device.h"
@@ -20,6 +24,7 @@
 #include "dtensor/local_map.h"
 #include "dtensor/runtime.h"
 #include "dtensor/tensor_rep.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/port.h"
 #include "tests/support/clients.h"

@@ -4,12 +4,16 @@
 // A row's name is the test's.
 #include "dtensor/dtensor.h"
 
+#include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "dtensor/client.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"

@@ -4,10 +4,13 @@
 // facts/dtensor.md), and bad input to the layer of DTensor and Client. A row's name is the test's.
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"

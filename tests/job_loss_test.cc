@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"

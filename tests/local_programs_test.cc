@@ -2,8 +2,10 @@
 //
 // Local programs and reductions (facts/dtensor.md), and the values of partial layouts
 // (facts/relayout.md). A row's name is the test's.
+#include <cstdint>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "Eigen/Core"
@@ -11,6 +13,7 @@
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"

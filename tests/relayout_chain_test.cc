@@ -4,6 +4,7 @@
 // integers stay exact, and floats have the same bits in every run, however the devices are
 // distributed over clients.
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "relayout/small_relayouts.h"
 #include "tests/support/clients.h"

@@ -3,6 +3,7 @@
 // The rows of facts/dtensor.md, Relayout, that give values: what each device holds after the move,
 // and how much the busiest one receives. The first and the last element of a shard are the table's
 // own; every element is compared with the dense value besides.
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"

@@ -4,6 +4,7 @@
 // the step before made. One client a device, so that the memory of a client is that of a device.
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <iostream>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/runtime.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "relayout/small_relayouts.h"
 #include "tests/support/clients.h"

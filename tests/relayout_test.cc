@@ -4,9 +4,13 @@
 // layouts on small meshes, and the rows of the facts about values. Each runs as one client of 8
 // devices, as 4 clients of 2 that are threads, and as 4 that are processes.
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "Eigen/Core"
@@ -14,8 +18,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "relayout/small_relayouts.h"
 #include "tests/support/clients.h"

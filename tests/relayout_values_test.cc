@@ -3,6 +3,7 @@
 // The rows of facts/relayout.md, Values, on real devices. Those about partial sums that name a
 // reduction are in tests/relayout_test.cc, PartialSums.
 #include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/runtime.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "relayout/small_relayouts.h"
 #include "tests/support/clients.h"

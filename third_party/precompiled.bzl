@@ -1,9 +1,12 @@
-"""The rules for C++ of this workspace: the native ones, with headers of the system precompiled.
+"""The rules for C++ of Tessera: the native ones, with headers of the system precompiled.
 
 GoogleTest, Abseil and the standard library are some 100,000 lines for each of 200 translation
-units, two seconds of the four to eight that one takes. Here they are compiled once a configuration.
-A file still includes what it uses: as the repository of another workspace, examples/external among
-them, Tessera is built without this.
+units, two seconds of the four to eight that one takes. Here they are compiled once a configuration,
+with `--define=tessera_precompiled_headers=1`: the .bazelrc of this workspace has it. Another
+workspace that uses Tessera may have it too; without it, nothing is precompiled, for clang stops
+where the options of a target are not those of the headers.
+
+A file still includes what it uses, which tools/tidy checks.
 """
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
@@ -75,13 +78,20 @@ precompiled_headers = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
+def _if_precompiled(values):
+    return select({"//third_party:precompiled": values, "//conditions:default": []})
+
 def _with_headers(rule, headers, attributes, copts = []):
-    """Calls the rule, with precompiled headers where it compiles something of this workspace."""
-    here = native.repository_name() == "@"
-    if here and attributes.get("srcs"):
-        include = ["-include", "$(BINDIR)/third_party/%s.h" % headers]
-        attributes["copts"] = include + copts + attributes.pop("copts", [])
-        attributes["deps"] = attributes.pop("deps", []) + ["//third_party:" + headers]
+    """Calls the rule, with precompiled headers and `copts` where it compiles something."""
+    if attributes.get("srcs"):
+        repository = native.repository_name()  # "@" in the workspace of its own
+        root = "$(BINDIR)" if repository == "@" else "$(BINDIR)/external/" + repository[1:]
+        attributes["copts"] = _if_precompiled(
+            ["-include", "%s/third_party/%s.h" % (root, headers)],
+        ) + copts + attributes.pop("copts", [])
+        attributes["deps"] = attributes.pop("deps", []) + _if_precompiled(
+            ["//third_party:" + headers],
+        )
     rule(**attributes)
 
 def _as_one_file(attributes):

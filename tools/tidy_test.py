@@ -9,6 +9,49 @@ SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 HEAD = SPDX + "//\n// Layout: how a tensor is split.\n"
 
 
+# What must be known to need each precompiled header, and what looks alike and does not.
+NAMES = [
+    ("algorithm", ["std::max(a, b)", "std::sort(b, e)"], ["std::remove(path)", "my::max(a)"]),
+    ("atomic", ["std::atomic<int> a", "std::memory_order_acquire"], ["std::atomics", "atomic"]),
+    ("condition_variable", ["std::condition_variable c"], ["condition_variable c"]),
+    ("cstdint", ["int64_t i", "UINT32_MAX", "std::uint8_t b"], ["size_t s", "my_int64_t"]),
+    ("functional", ["std::function<void()> f", "std::hash<int>"], ["std::functional", "hash<int>"]),
+    ("map", ["std::map<int, int> m", "std::multimap<int, int>"], ["std::mapped", "map(f)"]),
+    ("memory", ["std::shared_ptr<int> p", "std::make_unique<int>()"], ["std::aligned_alloc(8, 8)"]),
+    ("mutex", ["std::mutex m", "std::lock_guard lock(m)"], ["std::shared_mutex m", "mutex"]),
+    ("numeric", ["std::iota(b, e, 0)"], ["std::numeric_limits<int>", "iota(b)"]),
+    ("optional", ["std::optional<int> o", "std::nullopt"], ["absl::optional<int>", "nullopt"]),
+    ("set", ["std::set<int> s"], ["std::setw(3)", "std::unordered_set<int> s"]),
+    ("string", ["std::string s", "std::stoi(s)"], ["std::string_view s", "string"]),
+    ("thread", ["std::thread t", "std::this_thread::get_id()"], ["thread t", "std::threads"]),
+    ("utility", ["std::move(a)", "std::pair p(1, 2)"], ["std::move_iterator i", "std::tuple t(1)"]),
+    ("vector", ["std::vector<int> v"], ["absl::InlinedVector<int, 2> v", "vector"]),
+    ("absl/status/statusor.h", ["absl::StatusOr<int> s"], ["StatusOr<int> s", "absl::Status s"]),
+    ("absl/strings/numbers.h", ["absl::SimpleAtoi(s, &i)"], ["SimpleAtoi", "absl::SimpleThing"]),
+    ("absl/strings/str_cat.h", ["absl::StrCat(1)", "absl::kZeroPad16"], ["absl::StrCats"]),
+    ("absl/strings/str_join.h", ['absl::StrJoin(v, ",")'], ["StrJoin", "absl::StrSplit(s, c)"]),
+    ("absl/time/clock.h", ["absl::Now()"], ["Now()", "absl::Nowhere"]),
+    ("absl/time/time.h", ["absl::Seconds(1)", "absl::ToInt64Seconds(d)"], ["absl::ToString"]),
+    ("absl/types/span.h", ["absl::Span<int> s", "absl::MakeSpan(v)"], ["absl::Spans", "Span s"]),
+    (
+        "gmock/gmock-matchers.h",
+        ["EXPECT_THAT(a, b)", "using ::testing::HasSubstr;"],
+        ["TESSERA_EXPECT_THAT", "tessera::testing::IsOk()"],
+    ),
+    ("gmock/gmock-more-matchers.h", ["testing::IsEmpty()"], ["IsEmpty()", "testing::IsOk()"]),
+    (
+        "gtest/gtest.h",
+        ["TEST(A, B) {", "EXPECT_EQ(a, b)", "class A : public ::testing::Test"],
+        ["EXPECT_CALL(a, b)", "TESSERA_ASSERT_OK_AND_ASSIGN(a, b)", "testing::TestDeadline d"],
+    ),
+]
+
+
+def precompiled_build(headers):
+    """third_party/BUILD with these headers, the first of them on line 2."""
+    return "_LIBRARY_HEADERS = [\n" + "".join(f'    "{header}",\n' for header in headers) + "]\n"
+
+
 def findings(rule, files):
     """What one rule finds, as "path:line: message"."""
     return [f"{f.path}:{f.line}: {f.message}" for f in rule(tidy.Tree(files))]
@@ -107,6 +150,75 @@ class RuleTest(unittest.TestCase):
             tidy.rule_pure, {"job/a.cc": "#include <thread>\n", "mesh/a.cc": "#include <map>\n"}
         )
         self.check(tidy.rule_pure, {"mesh/a.cc": "#include <thread>\n"}, ("mesh/a.cc:1", "is pure"))
+
+    def test_include(self):
+        rule = tidy.rule_include
+        build = precompiled_build(tidy.PRECOMPILED)
+
+        def check(files, *wanted):
+            self.check(rule, {tidy.PRECOMPILED_BUILD: build, **files}, *wanted)
+
+        uses = "\nvoid f(std::vector<int>);\nstd::vector<int> g();\n"
+        has = "#include <vector>\n"
+        check(
+            {"a/b.h": uses},
+            ("a/b.h:2", "std::vector is used here; include <vector>"),
+        )
+        check(
+            {"a/b.cc": "absl::StrCat(1);"},
+            ("a/b.cc:1", 'absl::StrCat is used here; include "absl/strings/str_cat.h"'),
+        )
+        check({"examples/external/a.cc": uses}, ("examples/external/a.cc:2", "include <vector>"))
+        check({"a/b.h": has + uses, "a/c.py": uses})
+        check({"a/b.cc": '// std::vector\n/* std::vector\n */ auto s = "std::vector";\n'})
+        check({"a/b.cc": "// NOTIDY(include): the line is an example\nstd::vector<int> f();\n"})
+        check({"a/b.cc": "// #include <vector>" + uses}, ("a/b.cc:2", "include <vector>"))
+
+        # The header of its own may include it, where the file includes that.
+        own = '#include "a/b.h"\n'
+        check({"a/b.h": has, "a/b.cc": own + uses, "a/b_test.cc": own + uses})
+        check({"a/b.h": has, "a/b.cc": uses}, ("a/b.cc:2", "include <vector>"))
+        check({"a/b.h": has, "a/c.cc": own + uses}, ("a/c.cc:3", "include <vector>"))
+        nested = {"a/b.h": '#include "a/c.h"\n', "a/c.h": has, "a/b.cc": own + uses}
+        check(nested, ("a/b.cc:3", "include <vector>"))
+
+    def test_include_knows_what_is_precompiled(self):
+        rule = tidy.rule_include
+        build = tidy.PRECOMPILED_BUILD
+        known = list(tidy.PRECOMPILED)
+        self.check(rule, {build: precompiled_build(known)})
+        self.check(
+            rule,
+            {build: precompiled_build([*known, "bit"])},
+            (f"{build}:{len(known) + 2}", '"bit" needs a row of PRECOMPILED in tools/tidy.py'),
+        )
+        self.check(
+            rule,
+            {build: precompiled_build(known[1:])},
+            (build + ":1", f'"{known[0]}" is not precompiled; drop its row'),
+        )
+        of_tests = '    headers = _LIBRARY_HEADERS + [\n        "bit",\n    ],\n'
+        self.check(
+            rule,
+            {build: precompiled_build(known) + of_tests},
+            (f"{build}:{len(known) + 4}", '"bit" needs a row'),
+        )
+
+    def test_include_knows_names_of_each_header(self):
+        self.assertEqual([header for header, _, _ in NAMES], list(tidy.PRECOMPILED))
+        build = precompiled_build(tidy.PRECOMPILED)
+        for header, used, not_used in NAMES:
+            written = f'"{header}"' if "/" in header else f"<{header}>"
+            for text in used:
+                with self.subTest(header=header, text=text):
+                    file = {tidy.PRECOMPILED_BUILD: build, "a.cc": text}
+                    self.check(tidy.rule_include, file, ("a.cc:1", "include " + written))
+                    file["a.cc"] = f"#include {written}\n{text}"
+                    self.check(tidy.rule_include, file)
+            for text in not_used:
+                with self.subTest(header=header, text=text):
+                    file = {tidy.PRECOMPILED_BUILD: build, "a.cc": text}
+                    self.check(tidy.rule_include, file)
 
     def test_todo(self):
         self.check(tidy.rule_todo, {"a.cc": "// TODO(#12): more dtypes\nint TODO;\n"})

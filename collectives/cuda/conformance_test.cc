@@ -12,10 +12,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "collectives/cuda/cuda_job.h"
 #include "collectives/nccl/double/nccl_double.h"
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/open_api.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"

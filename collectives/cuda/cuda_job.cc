@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/cuda/cuda_job.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <numeric>
 #include <string>

@@ -2,11 +2,13 @@
 #include "collectives/cuda/staged_group.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/dtype.h"
 
 namespace tessera::cuda {

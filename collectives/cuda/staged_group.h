@@ -8,8 +8,10 @@
 #ifndef TESSERA_COLLECTIVES_CUDA_STAGED_GROUP_H_
 #define TESSERA_COLLECTIVES_CUDA_STAGED_GROUP_H_
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"

@@ -4,14 +4,18 @@
 // threads. The settings with clients as processes are in tests/.
 #include "collectives/conformance.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "collectives/host/host_job.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"

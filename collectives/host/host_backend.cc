@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/host_backend.h"
 
+#include <cstdint>
 #include <optional>
 #include <set>
 

@@ -20,6 +20,7 @@
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>

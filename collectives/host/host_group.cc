@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/dtype.h"
 #include "base/format.h"
 #include "collectives/host/kernels.h"

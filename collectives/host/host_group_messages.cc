@@ -2,10 +2,13 @@
 //
 // The messages of HostGroup: sends and receives between two of its members.
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "collectives/host/host_group.h"
 
 namespace tessera::host {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/host_job.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <numeric>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace tessera::host {
 

@@ -2,6 +2,7 @@
 #include "collectives/host/kernels_plain.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
 

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "collectives/call.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 

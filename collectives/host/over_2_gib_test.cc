@@ -6,6 +6,7 @@
 
 #include "collectives/conformance.h"
 #include "collectives/host/host_job.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 

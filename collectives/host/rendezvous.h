@@ -20,8 +20,10 @@
 #ifndef TESSERA_COLLECTIVES_HOST_RENDEZVOUS_H_
 #define TESSERA_COLLECTIVES_HOST_RENDEZVOUS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"

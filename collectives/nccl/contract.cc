@@ -2,10 +2,12 @@
 #include "collectives/nccl/contract.h"
 
 #include <barrier>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"

@@ -4,14 +4,17 @@
 // the names that are loaded. Where there are GPUs, NCCL keeps the contract too.
 #include "collectives/nccl/contract.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <thread>
 
+#include "absl/time/time.h"
 #include "collectives/nccl/double/nccl_double.h"
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/open_api.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

@@ -2,18 +2,23 @@
 //
 // What fails while GPUs of several clients are at work, on the doubles of CUDA and NCCL: who hears
 // what, how soon, and that the group works afterwards.
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/cuda/cuda_job.h"
 #include "collectives/nccl/double/nccl_double.h"
 #include "device/cuda/double/cuda_double.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

@@ -4,7 +4,10 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

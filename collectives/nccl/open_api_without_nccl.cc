@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // open_api() of a build that found no NCCL.
+#include <memory>
+#include <string>
+
 #include "collectives/nccl/open_api.h"
 
 namespace tessera::nccl {

@@ -2,8 +2,13 @@
 //
 // What opening the CUDA runtime says; and the toolkit's functions under the contract of Api, where
 // there is a GPU.
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
 #include "device/cuda/contract.h"
 #include "device/cuda/open_api.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"

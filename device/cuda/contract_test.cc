@@ -5,7 +5,9 @@
 
 #include <memory>
 
+#include "absl/time/time.h"
 #include "device/cuda/double/cuda_double.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

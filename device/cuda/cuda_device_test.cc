@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "device/completion.h"
 #include "device/cuda/double/cuda_double.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // open_api() of a build that found no CUDA toolkit.
+#include <memory>
+
 #include "device/cuda/open_api.h"
 
 namespace tessera::cuda {

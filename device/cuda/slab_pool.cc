@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/format.h"

@@ -6,6 +6,8 @@
 // that a program with this part starts on a machine that has neither.
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "dtensor/spawn.h"
 #include "job/host.h"
 #include "job/port.h"

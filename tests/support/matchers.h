@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 

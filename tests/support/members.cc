@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <numeric>
 #include <thread>
+#include <utility>
 
+#include "absl/types/span.h"
 #include "dtensor/runtime.h"
 
 namespace tessera::testing {

@@ -2,6 +2,7 @@
 #include "collectives/nccl/double/nccl_double.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <set>

@@ -8,6 +8,8 @@
 #include <ostream>
 #include <thread>
 
+#include "absl/time/time.h"
+#include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
