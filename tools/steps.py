@@ -77,7 +77,7 @@ STEPS = [
     Step(
         "external",
         "a program in another workspace that uses Tessera",
-        "bazel run --copt=-O0 //:print_mesh",
+        "bazel run //:print_mesh",
         folder="examples/external",
         needs=("BUILD", 'name = "tessera"'),
     ),
