@@ -13,10 +13,8 @@
 namespace tessera::host {
 namespace {
 
-void copy_text(char* to, size_t size, const std::string& text) {
-  const size_t length = std::min(text.size(), size - 1);
-  std::memcpy(to, text.data(), length);
-  to[length] = '\0';
+void copy_text(char* to, size_t size, absl::string_view text) {
+  to[text.copy(to, size - 1)] = '\0';
 }
 
 Signature signature_of(const CollectiveCall& call) {
@@ -25,7 +23,7 @@ Signature signature_of(const CollectiveCall& call) {
 
 // The name is quoted.
 bool is_named_barrier(const CollectiveCall& call) {
-  return call.kind == OpKind::kBarrier && call.detail.size() > 2;
+  return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
 }
 
 // The most elements that a member may have to give, by what the signature says, so that all members
@@ -100,7 +98,7 @@ void HostOp::complete(const Status& status) {
 }
 
 std::string HostOp::label() const {
-  if (!call_.label.empty()) return call_.label;
+  if (!call_.label.empty()) return call_.label.to_string();
   return default_label(call_.kind, call_.dtype, call_.reduction, call_.count, group_->device_ids_);
 }
 
@@ -168,10 +166,8 @@ std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
     next_seq_[member] = seq + 1;
   }
   auto op = std::make_shared<HostOp>(shared_from_this(), member, seq, signature, std::move(call));
-  // Others may find something wrong while they move bytes.
-  const bool is_told = op->call_.kind == OpKind::kAllToAll || op->call_.kind == OpKind::kExchange ||
-                       op->call_.kind == OpKind::kReduceBoxes;
-  if (is_told || mover_ != nullptr) op->call_.label = op->label();
+  // Who moves the bytes may find something wrong with them.
+  if (mover_ != nullptr) op->call_.label = op->label();
   pending_.push_back(op);
   return op;
 }
@@ -264,7 +260,7 @@ Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
 }
 
 Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members) {
-  if (!is_on_device(op)) return move_bytes(op.call_, op.member_, members);
+  if (!is_on_device(op)) return op.labelled(move_bytes(op.call_, op.member_, members));
   return mover_->move(op.call_, op.seq_, op.member_, members);
 }
 
@@ -294,7 +290,7 @@ Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Tim
   }
   return {.seq = op.seq_,
           .member = op.member_,
-          .label = op.call_.label,
+          .label = &op.call_.label,
           .detail_field = op.call_.detail_field,
           .signature = op.signature_,
           .name_hash = is_named_barrier(op.call_) ? op.signature_.detail_hash : 0,
@@ -380,7 +376,7 @@ void HostGroup::fill_signature(HostOp& op) {
   entry.signature = op.signature_;
   if (!op.call_.detail.empty()) copy_text(entry.detail, kDetailBytes, op.call_.detail);
   entry.has_label = op.call_.label.empty() ? 0 : 1;
-  if (!op.call_.label.empty()) copy_text(entry.label, kLabelBytes, op.call_.label);
+  if (!op.call_.label.empty()) op.call_.label.copy_to(absl::MakeSpan(entry.label));
 }
 
 void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
@@ -400,8 +396,8 @@ void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
   backend_.link_.publish(members_[op.member_].ordinal, activity, op.call_.label);
 }
 
-StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
-  std::vector<MemberMemory> memory(members_.size());
+StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
+  MemberMemories memory(members_.size());
   for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
     const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
     const auto resolve = [&](SharedAddress address) -> StatusOr<std::byte*> {
@@ -558,7 +554,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
   if (status.ok()) {
-    const StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
+    const StatusOr<MemberMemories> memory = member_memory(op);
     if (!memory.ok()) {
       status = rendezvous_->settle(op.seq_, VerdictKind::kError, From::kRunning, memory.status());
     } else {
@@ -613,7 +609,7 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
       members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
     }
     members[op.member_].out = call.out;
-    moved = move_bytes(call, op.member_, members);
+    moved = op.labelled(move_bytes(call, op.member_, members));
   }
   TESSERA_RETURN_IF_ERROR(rendezvous_->finish(op.seq_, 1));
   return moved;
