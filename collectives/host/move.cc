@@ -100,6 +100,12 @@ Status reduce_own_box(const CollectiveCall& call, int position, Members members)
 
 }  // namespace
 
+std::vector<int64_t> both_counts(const CollectiveCall& call) {
+  std::vector<int64_t> counts = call.counts;
+  counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
+  return counts;
+}
+
 Chunk own_chunk(const CollectiveCall& call, int position, size_t num_members) {
   if (call.kind == OpKind::kReduceScatter) {
     return {sum_before(call.counts, position), call.counts[position]};

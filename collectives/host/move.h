@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -23,6 +24,9 @@ struct MemberMemory {
   const int64_t* counts = nullptr;
   const std::byte* board = nullptr;  // of a DeviceMover: what the member wrote when it arrived
 };
+
+// MemberMemory::counts of an all_to_all.
+std::vector<int64_t> both_counts(const CollectiveCall& call);
 
 // Does the part of the member at `position`. Parts of different members may run at the same time:
 // no two write the same byte, and none reads what another one writes. InvalidArgument, before a
