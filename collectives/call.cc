@@ -82,7 +82,7 @@ Sizes expected_sizes(const CollectiveCall& call, int position) {
       return {};
     case OpKind::kExchange:
     case OpKind::kReduceBoxes:
-      return {call.in_box.num_elements(), call.out_box.num_elements()};
+      return {call.in_box->num_elements(), call.out_box->num_elements()};
   }
   return {};
 }
@@ -137,7 +137,8 @@ Status check_box(const Box& box) {
 
 Status check_boxes(const CollectiveCall& call, int num_members) {
   TESSERA_RETURN_IF_ERROR(check_box(call.in_box));
-  TESSERA_RETURN_IF_ERROR(check_box(call.out_box));
+  const Box& out_box = call.out_box;
+  TESSERA_RETURN_IF_ERROR(check_box(out_box));
   if (call.kind == OpKind::kReduceBoxes && call.pulls.size() != static_cast<size_t>(num_members)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "boxes of ", call.pulls.size(), " members given, and the group has ", num_members));
@@ -149,13 +150,13 @@ Status check_boxes(const CollectiveCall& call, int num_members) {
     }
     TESSERA_RETURN_IF_ERROR(check_box(pull.source_box));
     TESSERA_RETURN_IF_ERROR(check_box(pull.box));
-    const Box& box = call.kind == OpKind::kReduceBoxes ? call.out_box : pull.box;
+    const Box& box = call.kind == OpKind::kReduceBoxes ? out_box : pull.box;
     if (box.sizes.size() != pull.source_box.sizes.size() ||
-        box.sizes.size() != call.out_box.sizes.size() || !contains(pull.source_box, box) ||
-        !contains(call.out_box, box)) {
+        box.sizes.size() != out_box.sizes.size() || !contains(pull.source_box, box) ||
+        !contains(out_box, box)) {
       return absl::InvalidArgumentError(
           absl::StrCat("box ", box.to_string(), " is not inside both its source ",
-                       pull.source_box.to_string(), " and its target ", call.out_box.to_string()));
+                       pull.source_box.to_string(), " and its target ", out_box.to_string()));
     }
   }
   return absl::OkStatus();

@@ -22,6 +22,8 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/label.h"
+#include "collectives/shared.h"
 #include "device/buffer.h"
 
 namespace tessera {
@@ -99,8 +101,8 @@ struct CollectiveCall {
 
   // kExchange: what `in` and `out` hold, and what to copy. kReduceBoxes: `out_box` is the box that
   // this member wants, and pulls[k].source_box what member k holds.
-  Box in_box;
-  Box out_box;
+  Shared<Box> in_box;
+  Shared<Box> out_box;
   BoxPulls pulls;
   // kExchange and kAllReduce with Buffers: the members, ascending and this one among them, that
   // want the same output and share one memory for it, which the first of them makes. Their pulls
@@ -110,11 +112,11 @@ struct CollectiveCall {
 
   // What must be equal on all members beside the fields above, for people: the barrier's name, the
   // layouts of a relayout. `detail_field` says what it is: "name", "layouts", "counts".
-  std::string detail;
+  SharedText detail;
   std::string detail_field;
   // The op in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is
   // made when somebody needs it.
-  std::string label;
+  Label label;
   // The caller waits for the op at once, and may run it on its own thread.
   bool caller_waits = false;
   // Wrong arguments found before the call: the op fails with it on all members.

@@ -84,8 +84,12 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
  private:
-  Buffer() = default;
+  struct PrivateTag {};
 
+ public:
+  explicit Buffer(PrivateTag) {}
+
+ private:
   struct Progress {
     Completion issued;
     Completion ready;

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/completion.h"
 
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
+#include <climits>
 #include <utility>
+
+#include "absl/time/clock.h"
 
 namespace tessera {
 
@@ -12,36 +19,53 @@ namespace {
 // A thread that sleeps takes longer to come back than most operations take.
 constexpr int kYields = 20;
 
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "the kernel looks at the word");
+
 }  // namespace
 
 void Completion::set(Status status) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (done_.load(std::memory_order_relaxed)) return;
+  if ((state_.fetch_or(kClaimed, std::memory_order_acq_rel) & kClaimed) != 0) {
+    wait().IgnoreError();
+    return;
+  }
   status_ = std::move(status);
-  done_.store(true, std::memory_order_release);
-  changed_.notify_all();
+  const uint32_t before = state_.fetch_or(kDone, std::memory_order_acq_rel);
+  // From here on the object may be gone. The kernel looks for those who sleep by the address alone.
+  if ((before & kSleepers) != 0) {
+    syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
 }
 
 Status Completion::status() const { return done() ? status_ : absl::OkStatus(); }
 
 Status Completion::wait() const {
   for (int i = 0; i < kYields && !done(); ++i) sched_yield();
-  if (!done()) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return done_.load(std::memory_order_relaxed); });
-  }
+  park_until(absl::InfiniteFuture());
   return status_;
 }
 
 bool Completion::wait_until(absl::Time deadline) const {
-  if (done()) return true;
-  if (deadline == absl::InfiniteFuture()) {
-    wait().IgnoreError();
-    return true;
+  if (deadline != absl::InfiniteFuture()) return park_until(deadline);
+  wait().IgnoreError();
+  return true;
+}
+
+bool Completion::park_until(absl::Time deadline) const {
+  while (!done()) {
+    timespec left;
+    timespec* timeout = nullptr;
+    if (deadline != absl::InfiniteFuture()) {
+      const absl::Duration remaining = deadline - absl::Now();
+      if (remaining <= absl::ZeroDuration()) return false;
+      left = absl::ToTimespec(remaining);
+      timeout = &left;
+    }
+    // The kernel lets nobody sleep whose word has changed: done meanwhile, it is done above.
+    const uint32_t state = state_.fetch_or(kSleepers, std::memory_order_acq_rel) | kSleepers;
+    if ((state & kDone) != 0) break;
+    syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, state, timeout, nullptr, 0);
   }
-  std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_until(lock, absl::ToChronoTime(deadline),
-                             [this] { return done_.load(std::memory_order_relaxed); });
+  return true;
 }
 
 }  // namespace tessera

@@ -3,6 +3,8 @@
 // Completion: one status, set once, seen by every waiter.
 #include "device/completion.h"
 
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -54,6 +56,39 @@ TEST(CompletionTest, AllWaitersAreWoken) {
   }
   completion.set(absl::AbortedError("now"));
   for (std::thread& thread : threads) thread.join();
+}
+
+// Invariant 2, which sanitizers see broken.
+TEST(CompletionTest, AWaiterMayDestroyIt) {
+  const testing::TestDeadline deadline(absl::Seconds(30), "completion_test");
+  for (int i = 0; i < 300; ++i) {
+    auto completion = std::make_unique<Completion>();
+    std::thread setter([set = completion.get()] { set->set(absl::AbortedError("now")); });
+    if (i % 2 == 0) {
+      EXPECT_THAT(completion->wait(), StatusIs(absl::StatusCode::kAborted));
+    } else {
+      EXPECT_TRUE(completion->wait_until(absl::Now() + absl::Seconds(20)));
+    }
+    completion.reset();
+    setter.join();
+  }
+}
+
+TEST(CompletionTest, WhoeverSetsItFindsItDone) {
+  for (int i = 0; i < 100; ++i) {
+    Completion completion;
+    std::vector<Status> found(4);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < found.size(); ++t) {
+      threads.emplace_back([&, t] {
+        completion.set(absl::AbortedError(std::string(100, static_cast<char>('a' + t))));
+        found[t] = completion.status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const Status& status : found) EXPECT_EQ(status, completion.status());
+    EXPECT_THAT(completion.status(), StatusIs(absl::StatusCode::kAborted));
+  }
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Status TensorRep::await(size_t local_device) const {
   return buffer.ready().wait();
 }
 
-StatusOr<TensorRep> new_tensor(DType dtype, const Shape& shape, LayoutArg layout) {
+StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout) {
   TESSERA_RETURN_IF_ERROR(layout.status());
   auto runtime = std::dynamic_pointer_cast<Runtime>(layout->mesh().runtime());
   if (runtime == nullptr) {
@@ -46,14 +46,14 @@ StatusOr<TensorRep> new_tensor(DType dtype, const Shape& shape, LayoutArg layout
                      "...) to hold tensors"));
   }
   TESSERA_RETURN_IF_ERROR(runtime->check_open());
-  TESSERA_RETURN_IF_ERROR(layout->validate_shape(shape));
+  TESSERA_RETURN_IF_ERROR(layout->validate_shape(*shape));
   if (layout->is_partial()) {
     TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(layout->partial_op(), dtype),
                                          absl::StrCat("layout ", layout->to_string())));
   }
   TensorRep rep;
   rep.dtype = dtype;
-  rep.shape = shape;
+  rep.shape = std::move(shape);
   rep.layout = *layout;
   rep.devices = runtime->local_devices_of(layout->mesh());
   rep.runtime = std::move(runtime);
@@ -285,10 +285,10 @@ Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) 
     const std::string device =
         absl::StrCat("from_shards: the shard of device ", rep.devices[i].device_id, " under ",
                      rep.layout->to_string());
-    if (local[i].shape->size() != rep.shape.size()) {
+    if (local[i].shape->size() != rep.shape->size()) {
       return absl::InvalidArgumentError(absl::StrCat(device, " has rank ", local[i].shape->size(),
                                                      ", and the tensor has rank ",
-                                                     rep.shape.size()));
+                                                     rep.shape->size()));
     }
     if (*local[i].shape != box.sizes) {
       return absl::InvalidArgumentError(absl::StrCat(device, " has shape ",
@@ -426,7 +426,7 @@ StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
   TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
                            Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
   const DTensor whole = relayout(*this, Layout::replicated(clients.with_runtime(rep_->runtime),
-                                                           static_cast<int>(rep_->shape.size())));
+                                                           static_cast<int>(rep_->shape->size())));
   return whole.raw_shard(0, dtype);
 }
 

@@ -65,7 +65,7 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
       const TensorRep& in = input.rep();
       const int64_t position = *in.layout->mesh().position_of_device(device.device_id);
       context->inputs_.push_back(
-          {in.layout->box(in.shape, position), nullptr, in.buffer_of(device.ordinal)});
+          {in.layout->box(*in.shape, position), nullptr, in.buffer_of(device.ordinal)});
       context->input_dtypes_.push_back(in.dtype);
     }
     cuda::CudaDevice* const gpu = out->runtime->gpu(device.ordinal);

@@ -141,7 +141,6 @@ std::optional<Box> slice_of(Box box, int64_t part, int64_t parts) {
 void share_output(const PlanStep& step, absl::Span<const int> group, int device_id,
                   DeviceStep& row) {
   CollectiveCall& call = row.call;
-  absl::StrAppend(&call.detail, " / shared replicas");
   call.replicas = replicas_in(step, group, device_id);
   if (call.replicas.empty() || call.kind != OpKind::kExchange) return;
   const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);
@@ -213,11 +212,11 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const 
     row.position = position_of(group, device.id);
     row.member_ordinals = ordinals_of(runtime, group);
     TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, plan.dtype(), group, device.id, row));
-    row.call.detail = absl::StrCat(plan.to_string(), " / ", step.to_string());
+    const bool shares = sharing != nullptr && step.kind() != StepKind::kReduceScatter;
+    row.call.detail =
+        absl::StrCat(plan.to_string(), " / ", step.to_string(), shares ? " / shared replicas" : "");
     row.call.detail_field = "layouts";
-    if (sharing != nullptr && step.kind() != StepKind::kReduceScatter) {
-      share_output(step, group, device.id, row);
-    }
+    if (shares) share_output(step, group, device.id, row);
     return row;
   }
   // A reduction of one term, or a move without peers, is a copy.

@@ -17,6 +17,7 @@
 #include "collectives/call.h"
 #include "collectives/group.h"
 #include "collectives/host/kernels.h"
+#include "collectives/shared.h"
 #include "dtensor/dtensor.h"
 #include "relayout/plan.h"
 
@@ -45,7 +46,7 @@ struct DeviceStep {
 
 struct RelayoutProgram {
   RelayoutPlan plan;
-  std::string text;                            // plan.to_string()
+  SharedText text;                             // plan.to_string()
   std::vector<std::vector<DeviceStep>> steps;  // by step of the plan, by local device
   // The thread that calls may run all of it: no other client takes part, and it copies fewer bytes
   // than pass by until another thread has heard of them.

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "collectives/host/kernels.h"
 #include "collectives/host/move.h"
+#include "collectives/label.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/kernel_plan.h"
 #include "dtensor/dtensor.h"
@@ -33,7 +34,7 @@ struct Launch {
   // Its rows are used by tasks that may outlive the cache it comes from.
   std::shared_ptr<const RelayoutProgram> program;
   DType dtype;
-  std::string label;
+  Label label;
 };
 
 // What a device takes from its own buffer.
@@ -74,7 +75,8 @@ void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<
     Status status = in == nullptr ? absl::OkStatus() : in->wait_issued();
     if (status.ok()) {
       status = out->take_memory();
-      if (!status.ok()) status = with_context(status, absl::StrCat("relayout ", program->text));
+      if (!status.ok())
+        status = with_context(status, absl::StrCat("relayout ", program->text.view()));
     }
     if (gpu != nullptr) {
       if (status.ok()) status = copy_on_gpu(*gpu, row, dtype, in.get(), *out);
@@ -85,7 +87,7 @@ void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<
     out->mutable_ready().set(status);
     return status;
   };
-  stream.enqueue(launch.label, std::move(task));
+  stream.enqueue(launch.label.to_string(), std::move(task));
 }
 
 void enqueue_collective(const Launch& launch, const DeviceStep& row,
@@ -179,9 +181,9 @@ size_t run_here(Runtime& runtime, const RelayoutProgram& program, DType dtype, B
   return step;
 }
 
-// `tensor` is let go of before the first step may end: where it was the last reference, the source
-// is gone when the first step is done with it.
-StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replicas) {
+// `tensor` is let go of before the first step may end, but where there is an error: where it was
+// the last reference, the source is gone when the first step is done with it.
+StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas replicas) {
   const TensorRep& from = tensor.rep();
   TESSERA_RETURN_IF_ERROR(from.error);
   TESSERA_ASSIGN_OR_RETURN(TensorRep result, internal::new_tensor(from.dtype, from.shape, to));
@@ -211,7 +213,7 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replic
     const uint64_t number = runtime.next_op_number();
     const size_t done = run_here(runtime, *program, dtype, buffers);
     if (done < program->steps.size()) {
-      std::string label = absl::StrCat("relayout #", number, " ", program->text);
+      Label label(std::string("relayout"), number, program->text);
       const Launch launch = {runtime, std::move(program), dtype, std::move(label)};
       for (size_t step = done; step < launch.program->steps.size(); ++step) {
         for (const DeviceStep& row : launch.program->steps[step]) {
@@ -230,10 +232,10 @@ StatusOr<TensorRep> start_relayout(DTensor tensor, LayoutArg to, Replicas replic
 }  // namespace
 
 DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas) {
-  const DType dtype = tensor.dtype();
-  const Shape shape = tensor.shape();
-  StatusOr<TensorRep> result = start_relayout(std::move(tensor), layout, replicas);
-  if (!result.ok()) return internal::failed_tensor(dtype, shape, layout, result.status());
+  StatusOr<TensorRep> result = start_relayout(tensor, layout, replicas);
+  if (!result.ok()) {
+    return internal::failed_tensor(tensor.dtype(), tensor.shape(), layout, result.status());
+  }
   return std::move(*result).into_tensor();
 }
 

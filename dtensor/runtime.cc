@@ -230,8 +230,8 @@ Status Runtime::check_open() const {
       absl::StrCat("client ", client_id(), " has shut down; connect a new client first"));
 }
 
-std::vector<LocalDevice> Runtime::local_devices_of(const Mesh& mesh) const {
-  std::vector<LocalDevice> result;
+LocalDevices Runtime::local_devices_of(const Mesh& mesh) const {
+  LocalDevices result;
   for (const Device& device : local_devices_) {
     if (const std::optional<int64_t> position = mesh.position_of_device(device.id)) {
       result.push_back({device.ordinal, device.id, *position});
@@ -265,8 +265,9 @@ StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(cons
   std::lock_guard<std::mutex> lock(barrier_mutex_);
   if (barrier_plan_ != nullptr && barrier_plan_->mesh == mesh) return barrier_plan_;
   // It lives as long as the runtime: it must not hold a mesh that holds the runtime.
-  auto plan = std::make_shared<BarrierPlan>(
-      BarrierPlan{mesh.with_runtime(nullptr), mesh.to_string(), local_devices_of(mesh), nullptr});
+  auto plan = std::make_shared<BarrierPlan>(BarrierPlan{mesh.with_runtime(nullptr),
+                                                        absl::StrCat("on ", mesh.to_string()),
+                                                        local_devices_of(mesh), nullptr});
   if (!plan->local.empty()) {
     TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
   }
@@ -312,7 +313,7 @@ StatusOr<int64_t> Runtime::meet(const BarrierPlan& plan, absl::string_view name,
     call.out_buffer = sum;
     call.detail = absl::StrCat("\"", name, "\"");
     call.detail_field = "name";
-    call.label = absl::StrCat("barrier \"", name, "\" on ", plan.text);
+    call.label = Label(std::string("barrier"), 0, call.detail, plan.where);
     if (timeout.has_value()) {
       call.timeout = *timeout;
       call.deadline = deadline;
@@ -345,7 +346,7 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
     TESSERA_ASSIGN_OR_RETURN(sum, meet(plan, name, timeout));
   }
   if (sum != mesh.size()) {
-    return absl::InternalError(absl::StrCat("barrier \"", name, "\" on ", plan.text,
+    return absl::InternalError(absl::StrCat("barrier \"", name, "\" ", plan.where.view(),
                                             ": the devices add up to ", sum, ", not to ",
                                             mesh.size(), "; this is a bug of Tessera"));
   }
@@ -364,15 +365,17 @@ Status Runtime::sync_devices() {
   return first;
 }
 
-StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(ProgramKey key) {
+StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
+    const ProgramArgs& args) {
   {
     std::lock_guard<std::mutex> lock(programs_mutex_);
-    const auto it = programs_.find(key);
+    const auto it = programs_.find(args);
     if (it != programs_.end()) return it->second;
   }
   // The cache lives as long as the runtime: it must not hold meshes that hold the runtime.
-  key.from = key.from.with_mesh(key.from.mesh().with_runtime(nullptr));
-  key.to = key.to.with_mesh(key.to.mesh().with_runtime(nullptr));
+  ProgramKey key = {args.from.with_mesh(args.from.mesh().with_runtime(nullptr)),
+                    args.to.with_mesh(args.to.mesh().with_runtime(nullptr)), args.shape, args.dtype,
+                    args.replicas};
   TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan, plan_relayout(key.from, key.to, key.shape, key.dtype,
                                                             {.topology = topology_}));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,

@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -52,6 +54,9 @@ struct LocalDevice {
   int device_id;
   int64_t position;  // in the mesh
 };
+// Devices of a client whose lists need no memory from the heap.
+inline constexpr size_t kInlineLocalDevices = 8;
+using LocalDevices = absl::InlinedVector<LocalDevice, kInlineLocalDevices>;
 
 class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime> {
  public:
@@ -74,7 +79,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
   // This client's devices in the mesh, by ordinal.
-  std::vector<LocalDevice> local_devices_of(const Mesh& mesh) const;
+  LocalDevices local_devices_of(const Mesh& mesh) const;
   Stream& stream(int ordinal) { return *streams_[ordinal]; }
   // The GPU behind a local device; null where it is a CPU.
   cuda::CudaDevice* gpu(int ordinal) { return gpus_.empty() ? nullptr : gpus_[ordinal].get(); }
@@ -86,23 +91,16 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes);
   std::shared_ptr<Buffer> deferred_buffer(int ordinal, int64_t size_bytes);
 
-  struct ProgramKey {
-    Layout from;
-    Layout to;
-    Shape shape;
+  // What tells programs apart, owned by the caller.
+  struct ProgramArgs {
+    const Layout& from;
+    const Layout& to;
+    const Shape& shape;
     DType dtype;
     Replicas replicas;
-    friend bool operator==(const ProgramKey& a, const ProgramKey& b) {
-      return a.dtype == b.dtype && a.replicas == b.replicas && a.shape == b.shape &&
-             a.from == b.from && a.to == b.to;
-    }
-    template <typename H>
-    friend H AbslHashValue(H h, const ProgramKey& key) {
-      return H::combine(std::move(h), key.from, key.to, key.shape, key.dtype, key.replicas);
-    }
   };
   // What this client does in a relayout; made once for equal arguments.
-  StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(ProgramKey key);
+  StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const ProgramArgs& args);
   // Numbers the operations of this client, equal on all clients of an SPMD program.
   uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
@@ -115,8 +113,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // What barriers on one mesh have in common.
   struct BarrierPlan {
     Mesh mesh;
-    std::string text;
-    std::vector<LocalDevice> local;
+    SharedText where;  // "on {x=2}"
+    LocalDevices local;
     std::shared_ptr<GroupBackend> group;  // null where no device is local
   };
   StatusOr<std::shared_ptr<const BarrierPlan>> barrier_plan(const Mesh& mesh);
@@ -155,8 +153,34 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::mutex barrier_mutex_;                         // guards barrier_plan_
   std::shared_ptr<const BarrierPlan> barrier_plan_;  // of the latest barrier
 
+  struct ProgramKey {
+    Layout from;
+    Layout to;
+    Shape shape;
+    DType dtype;
+    Replicas replicas;
+    ProgramArgs args() const { return {from, to, shape, dtype, replicas}; }
+  };
+  // Finds a program without a copy of its key.
+  struct ProgramHash {
+    using is_transparent = void;
+    size_t operator()(const ProgramArgs& args) const {
+      return absl::HashOf(args.from, args.to, args.shape, args.dtype, args.replicas);
+    }
+    size_t operator()(const ProgramKey& key) const { return (*this)(key.args()); }
+  };
+  struct SameProgram {
+    using is_transparent = void;
+    bool operator()(const ProgramKey& key, const ProgramArgs& b) const {
+      const ProgramArgs a = key.args();
+      return a.dtype == b.dtype && a.replicas == b.replicas && a.shape == b.shape &&
+             a.from == b.from && a.to == b.to;
+    }
+    bool operator()(const ProgramKey& a, const ProgramKey& b) const { return (*this)(a, b.args()); }
+  };
   std::mutex programs_mutex_;  // guards programs_
-  absl::flat_hash_map<ProgramKey, std::shared_ptr<const RelayoutProgram>> programs_;
+  absl::flat_hash_map<ProgramKey, std::shared_ptr<const RelayoutProgram>, ProgramHash, SameProgram>
+      programs_;
 };
 
 }  // namespace tessera

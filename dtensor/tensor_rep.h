@@ -8,11 +8,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/shared.h"
 #include "device/buffer.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/runtime.h"
@@ -25,25 +26,25 @@ namespace tessera::internal {
 // own, which the collectives carry to the other clients.
 struct TensorRep {
   DType dtype = DType::kFloat32;
-  Shape shape;
+  Shared<Shape> shape;
   std::optional<Layout> layout;
   Status error;
   std::shared_ptr<Runtime> runtime;
-  std::vector<LocalDevice> devices;
-  std::vector<std::shared_ptr<const Buffer>> buffers;
+  LocalDevices devices;
+  absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineLocalDevices> buffers;
 
   // The buffer of a local device; null where it holds no shard.
   std::shared_ptr<const Buffer> buffer_of(int ordinal) const;
   // Waits until a local shard is there.
   Status await(size_t local_device) const;
-  Box box_of(const LocalDevice& device) const { return layout->box(shape, device.position); }
+  Box box_of(const LocalDevice& device) const { return layout->box(*shape, device.position); }
   DTensor into_tensor() && { return DTensor(std::make_shared<const TensorRep>(std::move(*this))); }
 };
 
 // A tensor without buffers yet, of the client behind the layout's mesh. Errors that all clients
 // see alike: that of the layout, an abstract mesh, a shape that does not fit, a reduction that the
 // dtype does not have.
-StatusOr<TensorRep> new_tensor(DType dtype, const Shape& shape, LayoutArg layout);
+StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout);
 
 // A tensor that carries nothing but an error.
 DTensor failed_tensor(DType dtype, const Shape& shape, LayoutArg layout, Status error);

@@ -145,7 +145,7 @@ Status CudaMover::reduce_chunk(const CollectiveCall& call, int member, Members m
 }
 
 Status CudaMover::reduce_box(const CollectiveCall& call, int member, Members members) {
-  if (call.out_box.is_empty()) return absl::OkStatus();
+  if (call.out_box->is_empty()) return absl::OkStatus();
   CudaDevice& device = *devices_[member];
   std::byte* out = members[member].out;
   const Box& first_box = call.pulls[0].source_box;
@@ -160,7 +160,7 @@ Status CudaMover::reduce_box(const CollectiveCall& call, int member, Members mem
   // Terms that lie differently are packed first. Their memory goes back as soon as the work is
   // given to the stream, which orders whoever has it next.
   const int64_t size = dtype_size(call.dtype);
-  const int64_t count = call.out_box.num_elements();
+  const int64_t count = call.out_box->num_elements();
   TESSERA_ASSIGN_OR_RETURN(
       const std::shared_ptr<Buffer> packed,
       Buffer::allocate(device.memory(), count * size * static_cast<int64_t>(members.size())));

@@ -14,19 +14,8 @@
 namespace tessera::host {
 namespace {
 
-void copy_text(char* to, size_t size, const std::string& text) {
-  const size_t length = std::min(text.size(), size - 1);
-  std::memcpy(to, text.data(), length);
-  to[length] = '\0';
-}
-
 Signature signature_of(const CollectiveCall& call) {
   return {call.kind, call.dtype, call.reduction, call.root, call.count, stable_hash(call.detail)};
-}
-
-// The name is quoted.
-bool is_named_barrier(const CollectiveCall& call) {
-  return call.kind == OpKind::kBarrier && call.detail.size() > 2;
 }
 
 // The most elements that a member may have to give, by what the signature says, so that all members
@@ -70,13 +59,6 @@ bool is_inlined(const CollectiveCall& call, size_t num_members) {
   return elements.has_value() && *elements * dtype_size(call.dtype) <= kInlineBytes;
 }
 
-// Of an all_to_all: what the member sends to each, then what it receives.
-std::vector<int64_t> both_counts(const CollectiveCall& call) {
-  std::vector<int64_t> counts = call.counts;
-  counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
-  return counts;
-}
-
 // How often a wait for the other members looks whether they are still there.
 constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
@@ -101,7 +83,7 @@ void HostOp::complete(const Status& status) {
 }
 
 std::string HostOp::label() const {
-  if (!call_.label.empty()) return call_.label;
+  if (!call_.label.empty()) return call_.label.to_string();
   return default_label(call_.kind, call_.dtype, call_.reduction, call_.count, group_->device_ids_);
 }
 
@@ -169,10 +151,8 @@ std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
     next_seq_[member] = seq + 1;
   }
   auto op = std::make_shared<HostOp>(shared_from_this(), member, seq, signature, std::move(call));
-  // Others may find something wrong while they move bytes.
-  const bool is_told = op->call_.kind == OpKind::kAllToAll || op->call_.kind == OpKind::kExchange ||
-                       op->call_.kind == OpKind::kReduceBoxes;
-  if (is_told || mover_ != nullptr) op->call_.label = op->label();
+  // Who moves the bytes may find something wrong with them.
+  if (mover_ != nullptr) op->call_.label = op->label();
   pending_.push_back(op);
   return op;
 }
@@ -265,7 +245,7 @@ Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
 }
 
 Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members) {
-  if (!is_on_device(op)) return move_bytes(op.call_, op.member_, members);
+  if (!is_on_device(op)) return op.labelled(move_bytes(op.call_, op.member_, members));
   return mover_->move(op.call_, op.seq_, op.member_, members);
 }
 
@@ -285,149 +265,6 @@ Status HostGroup::run_alone(HostOp& op) {
   const std::vector<int64_t> counts = both_counts(call);
   const MemberMemory own = {call.in, call.in_count, call.out, counts.data()};
   return move(op, absl::MakeConstSpan(&own, 1));
-}
-
-Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
-  // A deadline over the whole of a call counts from the call, whoever finds it passed.
-  if (op.call_.deadline.has_value() && op.call_.timeout.has_value()) {
-    deadline = *op.call_.deadline;
-    start = deadline - *op.call_.timeout;
-  }
-  return {.seq = op.seq_,
-          .member = op.member_,
-          .label = op.call_.label,
-          .detail_field = op.call_.detail_field,
-          .signature = op.signature_,
-          .name_hash = is_named_barrier(op.call_) ? op.signature_.detail_hash : 0,
-          .holds_device = op.call_.kind != OpKind::kSendRecv,
-          .start = start,
-          .deadline = deadline};
-}
-
-bool HostGroup::shares_addresses(const HostOp& op) const {
-  return !is_on_device(op) || !spans_clients_;
-}
-
-StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, int64_t num_bytes,
-                                         ArenaPool::Block* copy) const {
-  if (memory == nullptr || num_bytes == 0) return SharedAddress{};
-  if (!spans_clients_) {
-    return SharedAddress{SharedAddress::kPointer, 0, reinterpret_cast<uint64_t>(memory)};
-  }
-  const HostLink& link = backend_.link_;
-  const auto located = link.locate(static_cast<const std::byte*>(memory), num_bytes);
-  if (located.has_value()) return *located;
-  StatusOr<ArenaPool::Block> block = backend_.pool_->allocate(num_bytes);
-  if (!block.ok()) return op.labelled(block.status());
-  *copy = *std::move(block);
-  return SharedAddress{copy->address().arena, link.client_id(), copy->address().offset};
-}
-
-// Writes the member's entry: where its memory lies, and what it believes the operation to be.
-Status HostGroup::fill_entry(HostOp& op) {
-  const CollectiveCall& call = op.call_;
-  const int64_t size = dtype_size(call.dtype);
-  const int64_t in_bytes = call.in_count * size;
-  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
-  if (is_on_device(op)) {
-    TESSERA_RETURN_IF_ERROR(
-        mover_->arrive(call, op.seq_, op.member_, absl::MakeSpan(entry.inlined)));
-  }
-  if (op.inlined_) {
-    // An input that nobody reads may have any size.
-    const bool is_read = (call.kind != OpKind::kBroadcast && call.kind != OpKind::kScatter) ||
-                         op.member_ == call.root;
-    if (is_read && in_bytes > 0) std::memcpy(entry.inlined, call.in, in_bytes);
-    entry.in_count = call.in_count;
-    fill_signature(op);
-    return absl::OkStatus();
-  }
-  SharedAddress in;
-  if (shares_addresses(op) || call.kind == OpKind::kSendRecv) {
-    TESSERA_ASSIGN_OR_RETURN(in, share(op, call.in, in_bytes, &op.in_copy_));
-  }
-  if (op.in_copy_.data() != nullptr && shares_addresses(op)) {
-    std::memcpy(op.in_copy_.data(), call.in, in_bytes);
-  } else if (op.in_copy_.data() != nullptr) {
-    TESSERA_RETURN_IF_ERROR(mover_->fetch(op.seq_, op.in_copy_.data(), call.in, in_bytes));
-  }
-  SharedAddress out;
-  if (shares_addresses(op) && peers_write_out(call, op.member_)) {
-    TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, call.out_count * size, &op.out_copy_));
-  }
-  SharedAddress counts;
-  if (call.kind == OpKind::kAllToAll) {
-    op.peer_counts_ = both_counts(call);
-  } else if (is_on_device(op)) {
-    op.peer_counts_ = mover_->words(call);
-  }
-  if (!op.peer_counts_.empty()) {
-    const int64_t bytes = static_cast<int64_t>(op.peer_counts_.size() * sizeof(int64_t));
-    TESSERA_ASSIGN_OR_RETURN(counts, share(op, op.peer_counts_.data(), bytes, &op.counts_copy_));
-    if (op.counts_copy_.data() != nullptr) {
-      std::memcpy(op.counts_copy_.data(), op.peer_counts_.data(), bytes);
-    }
-  }
-  entry.in_count = call.in_count;
-  entry.in = in;
-  entry.out = out;
-  entry.counts = counts;
-  fill_signature(op);
-  return absl::OkStatus();
-}
-
-void HostGroup::fill_signature(HostOp& op) {
-  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
-  entry.signature = op.signature_;
-  if (!op.call_.detail.empty()) copy_text(entry.detail, kDetailBytes, op.call_.detail);
-  entry.has_label = op.call_.label.empty() ? 0 : 1;
-  if (!op.call_.label.empty()) copy_text(entry.label, kLabelBytes, op.call_.label);
-}
-
-void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
-  if (op.call_.kind == OpKind::kSendRecv) return;
-  Activity activity;
-  activity.kind = kind;
-  activity.op = op.call_.kind;
-  activity.dtype = op.call_.dtype;
-  activity.reduction = op.call_.reduction;
-  activity.count = op.call_.count;
-  if (rendezvous_.has_value()) {
-    activity.seq = op.seq_;
-    activity.leader_client = rendezvous_->leader_client();
-    activity.block_offset = rendezvous_->block_offset();
-  }
-  if (is_named_barrier(op.call_)) activity.name_hash = op.signature_.detail_hash;
-  backend_.link_.publish(members_[op.member_].ordinal, activity, op.call_.label);
-}
-
-StatusOr<std::vector<MemberMemory>> HostGroup::member_memory(const HostOp& op) {
-  std::vector<MemberMemory> memory(members_.size());
-  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
-    const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
-    const auto resolve = [&](SharedAddress address) -> StatusOr<std::byte*> {
-      std::byte* pointer = backend_.link_.resolve(address);
-      if (pointer == nullptr && address.arena != SharedAddress::kNull) {
-        return backend_.link_.client_status(address.client);
-      }
-      return pointer;
-    };
-    memory[m].in_count = entry.in_count;
-    TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in));
-    TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out));
-    TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
-    memory[m].counts = reinterpret_cast<const int64_t*>(counts);
-    memory[m].board = entry.inlined;
-  }
-  if (!shares_addresses(op) && op.call_.kind != OpKind::kSendRecv)
-    memory[op.member_].in = op.call_.in;
-  const std::vector<int>& replicas = op.call_.replicas;
-  if (!replicas.empty()) {
-    memory[op.member_].out = memory[replicas[0]].out;
-  } else if (!shares_addresses(op) || !peers_write_out(op.call_, op.member_)) {
-    memory[op.member_].out = op.call_.out;
-  }
-  return memory;
 }
 
 // The lender of a set of replicas makes the memory of all.
@@ -559,7 +396,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
   if (status.ok()) {
-    const StatusOr<std::vector<MemberMemory>> memory = member_memory(op);
+    const StatusOr<MemberMemories> memory = member_memory(op);
     if (!memory.ok()) {
       status = rendezvous_->settle(op.seq_, VerdictKind::kError, From::kRunning, memory.status());
     } else {
@@ -614,7 +451,7 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
       members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
     }
     members[op.member_].out = call.out;
-    moved = move_bytes(call, op.member_, members);
+    moved = op.labelled(move_bytes(call, op.member_, members));
   }
   TESSERA_RETURN_IF_ERROR(rendezvous_->finish(op.seq_, 1));
   return moved;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -156,7 +157,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   bool shares_addresses(const HostOp& op) const;
   StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
                                 ArenaPool::Block* copy) const;
-  StatusOr<std::vector<MemberMemory>> member_memory(const HostOp& op);
+  using MemberMemories = absl::InlinedVector<MemberMemory, kInlineMembers>;
+  StatusOr<MemberMemories> member_memory(const HostOp& op);
   Rendezvous::Op describe(const HostOp& op, absl::Time start, absl::Time deadline) const;
   // The verdict of an operation whose waiter's deadline has come.
   Status give_up(HostOp& op, absl::Time deadline);

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/format.h"
 #include "collectives/host/activity.h"
 #include "device/cpu/machine.h"
@@ -52,14 +53,15 @@ class HostLink::Observer : public StreamObserver {
     current_.since_ns = monotonic_ns();
     write_activity(slot_, current_);
   }
-  void publish(const Activity& activity, absl::string_view label) {
+  void publish(const Activity& activity, const Label& label) {
     const bool is_new =
         current_.kind == DeviceActivity::kNothing || current_.kind == DeviceActivity::kFinished;
     current_ = activity;
     current_.has_label = !label.empty();
     current_.since_ns = monotonic_ns();
     if (is_new && current_.has_label) {
-      write_activity(slot_, current_, label);
+      char text[kLabelBytes];
+      write_activity(slot_, current_, {text, label.copy_to(absl::MakeSpan(text))});
     } else {
       write_activity(slot_, current_);
     }
@@ -489,7 +491,7 @@ void HostLink::leave() {
 
 StreamObserver* HostLink::observer(int ordinal) { return observers_[ordinal].get(); }
 
-void HostLink::publish(int ordinal, const Activity& activity, absl::string_view label) {
+void HostLink::publish(int ordinal, const Activity& activity, const Label& label) {
   observers_[ordinal]->publish(activity, label);
 }
 

@@ -38,6 +38,7 @@
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
+#include "collectives/label.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator.h"
@@ -92,7 +93,7 @@ class HostLink {
   // Publishes what a device of this client is doing. A collective does so itself, with its label
   // if it has one of its own; its task has none.
   StreamObserver* observer(int ordinal);
-  void publish(int ordinal, const Activity& activity, absl::string_view label);
+  void publish(int ordinal, const Activity& activity, const Label& label);
 
   // How often who waits for other members looks before it gives its core away.
   int num_spins() const { return num_spins_; }

@@ -43,7 +43,7 @@ void copy_pieces(const CollectiveCall& call, int position, Members members) {
   }
 }
 
-Status check_counts(const CollectiveCall& call, Members members) {
+Status check_counts(Members members) {
   const int n = static_cast<int>(members.size());
   // Everybody checks all pairs: a member that moved its bytes while another one had found an error
   // would read memory that is no longer lent to it.
@@ -53,26 +53,25 @@ Status check_counts(const CollectiveCall& call, Members members) {
       const int64_t expected = members[target].counts[n + source];
       if (sent == expected) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat(call.label, ": member ", source, " sends ", sent, " elements to member ",
-                       target, ", which expects ", expected, "; make the counts of both equal"));
+          absl::StrCat("member ", source, " sends ", sent, " elements to member ", target,
+                       ", which expects ", expected, "; make the counts of both equal"));
     }
   }
   return absl::OkStatus();
 }
 
 // What the caller says of a source must fit what the source itself published.
-Status check_source(const CollectiveCall& call, const BoxPull& pull, Members members) {
+Status check_source(const BoxPull& pull, Members members) {
   const int64_t held = members[pull.source].in_count;
   if (pull.source_box.num_elements() == held) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(call.label, ": member ", pull.source, " holds ", held,
-                   " elements, and the pull says it holds ", pull.source_box.to_string(),
-                   "; give the box that the member passed as its own"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "member ", pull.source, " holds ", held, " elements, and the pull says it holds ",
+      pull.source_box.to_string(), "; give the box that the member passed as its own"));
 }
 
 Status check_sources(const CollectiveCall& call, Members members) {
   for (const BoxPull& pull : call.pulls) {
-    TESSERA_RETURN_IF_ERROR(check_source(call, pull, members));
+    TESSERA_RETURN_IF_ERROR(check_source(pull, members));
   }
   return absl::OkStatus();
 }
@@ -90,7 +89,7 @@ Status pull_boxes(const CollectiveCall& call, int position, Members members) {
 
 Status reduce_own_box(const CollectiveCall& call, int position, Members members) {
   TESSERA_RETURN_IF_ERROR(check_sources(call, members));
-  if (call.out_box.is_empty()) return absl::OkStatus();
+  if (call.out_box->is_empty()) return absl::OkStatus();
   absl::InlinedVector<ConstBoxView, kInlineMembers> terms;
   for (size_t k = 0; k < members.size(); ++k) {
     terms.push_back({members[k].in, call.pulls[k].source_box});
@@ -101,6 +100,12 @@ Status reduce_own_box(const CollectiveCall& call, int position, Members members)
 }
 
 }  // namespace
+
+std::vector<int64_t> both_counts(const CollectiveCall& call) {
+  std::vector<int64_t> counts = call.counts;
+  counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
+  return counts;
+}
 
 Chunk own_chunk(const CollectiveCall& call, int position, size_t num_members) {
   if (call.kind == OpKind::kReduceScatter) {
@@ -170,7 +175,7 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       reduce_own_chunk(call, position, members);
       break;
     case OpKind::kAllToAll:
-      TESSERA_RETURN_IF_ERROR(check_counts(call, members));
+      TESSERA_RETURN_IF_ERROR(check_counts(members));
       [[fallthrough]];
     case OpKind::kBroadcast:
     case OpKind::kAllGather:
@@ -188,8 +193,9 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
 }
 
 Status check_part(const CollectiveCall& call, Members members) {
-  if (call.kind == OpKind::kAllToAll) return check_counts(call, members);
-  return check_sources(call, members);
+  const Status status =
+      call.kind == OpKind::kAllToAll ? check_counts(members) : check_sources(call, members);
+  return status.ok() ? status : with_context(status, call.label.to_string());
 }
 
 int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members) {
@@ -225,7 +231,7 @@ int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory>
       for (const BoxPull& pull : call.pulls) elements += n * pull.box.num_elements();
       break;
     case OpKind::kReduceBoxes:
-      elements = n * call.out_box.num_elements();
+      elements = n * call.out_box->num_elements();
       break;
   }
   return elements * dtype_size(call.dtype);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -24,10 +25,13 @@ struct MemberMemory {
   const std::byte* board = nullptr;  // of a DeviceMover: what the member wrote when it arrived
 };
 
+// MemberMemory::counts of an all_to_all.
+std::vector<int64_t> both_counts(const CollectiveCall& call);
+
 // Does the part of the member at `position`. Parts of different members may run at the same time:
 // no two write the same byte, and none reads what another one writes. InvalidArgument, before a
 // byte moves and in the same words for every member, where counts of an all_to_all do not match;
-// for this member alone, where a pull does not fit what its source holds.
+// for this member alone, where a pull does not fit what its source holds. Without the label.
 Status move_bytes(const CollectiveCall& call, int position, absl::Span<const MemberMemory> members);
 
 // What a part is, for who moves the bytes by other means. Counts are elements.
@@ -60,7 +64,7 @@ using PieceCopies = absl::InlinedVector<PieceCopy, kInlineMembers>;
 PieceCopies own_copies(const CollectiveCall& call, int position,
                        absl::Span<const MemberMemory> members);
 
-// The errors of move_bytes(), for who moves the bytes by other means.
+// The errors of move_bytes() with the label before them, for who moves the bytes by other means.
 Status check_part(const CollectiveCall& call, absl::Span<const MemberMemory> members);
 
 // Bytes that all members together write, which decides how they store them. The same for every

@@ -36,8 +36,8 @@ CollectiveCall call_of(OpKind kind, int position) {
     const Box held = kind == OpKind::kReduceBoxes ? Box{{0}, {kCount}} : Box{{row, 0}, {1, kCount}};
     call.pulls.push_back({static_cast<int>(row), held, {{row, 2 * position}, {1, 2}}});
   }
-  call.out_box = {{0, 2 * position}, {kNumMembers, 2}};
-  if (kind == OpKind::kReduceBoxes) call.out_box = {{position}, {3}};
+  call.out_box = Box{{0, 2 * position}, {kNumMembers, 2}};
+  if (kind == OpKind::kReduceBoxes) call.out_box = Box{{position}, {3}};
   return call;
 }
 

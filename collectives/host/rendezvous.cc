@@ -529,7 +529,8 @@ std::string Rendezvous::label_of(const Signature& signature,
 }
 
 std::string Rendezvous::label_of(const Op& op) const {
-  return op.label.empty() ? label_of(op.signature, ids_of(block_)) : std::string(op.label);
+  const bool has_label = op.label != nullptr && !op.label->empty();
+  return has_label ? op.label->to_string() : label_of(op.signature, ids_of(block_));
 }
 
 std::string Rendezvous::label_of(const MemberEntry& entry) const {

@@ -32,6 +32,7 @@
 #include "base/status.h"
 #include "collectives/host/control.h"
 #include "collectives/host/host_link.h"
+#include "collectives/label.h"
 
 namespace tessera::host {
 
@@ -67,7 +68,7 @@ class Rendezvous {
   struct Op {
     uint32_t seq = 0;
     int member = 0;
-    absl::string_view label;  // empty: the default_label() of the signature
+    const Label* label = nullptr;  // null or empty: the default_label() of the signature
     absl::string_view detail_field;
     Signature signature = {};
     uint64_t name_hash = 0;    // of a named barrier

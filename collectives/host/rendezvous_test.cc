@@ -33,6 +33,7 @@ using testing::StatusIs;
 using From = Rendezvous::From;
 
 constexpr uint32_t kRecords = 4;
+const Label kLabel = "all_reduce";
 constexpr Signature kSum = {OpKind::kAllReduce, DType::kFloat32, ReduceOp::kSum, 0, 8, 0};
 
 // One client of n devices, and the rendezvous of all of them.
@@ -53,7 +54,7 @@ class RendezvousTest : public ::testing::Test {
   static Rendezvous::Op op(uint32_t seq, int member, absl::Time deadline = absl::InfiniteFuture()) {
     return {.seq = seq,
             .member = member,
-            .label = "all_reduce",
+            .label = &kLabel,
             .detail_field = "counts",
             .name_hash = 0,
             .holds_device = true,
@@ -172,7 +173,7 @@ class ConflictTest : public GroupTableTest {
     const absl::Time now = absl::Now();
     return {.seq = 1,
             .member = member,
-            .label = "all_reduce",
+            .label = &kLabel,
             .detail_field = "counts",
             .name_hash = 0,
             .holds_device = true,
@@ -375,7 +376,7 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   uint32_t seq = 0;
   const auto expect_text = [&](const std::string& text) {
     Rendezvous::Op waits = op_that_waits(++seq, 0, absl::Milliseconds(1));
-    waits.label = "";
+    waits.label = nullptr;
     waits.signature = kSum;
     EXPECT_THAT(arrive(seq, 0), IsOk());
     EXPECT_THAT(

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -25,8 +26,9 @@ constexpr uint64_t kGenerationSalt = 2;
 
 // Verdicts are of communicators; each operation that they end says which it is.
 Status labelled(const Status& verdict, const CollectiveCall& call) {
-  if (absl::StartsWith(verdict.message(), call.label)) return verdict;
-  return with_context(verdict, call.label);
+  const std::string label = call.label.to_string();
+  if (absl::StartsWith(verdict.message(), label)) return verdict;
+  return with_context(verdict, label);
 }
 
 absl::Time deadline_of(const CollectiveCall& call, absl::Duration timeout) {
@@ -170,7 +172,7 @@ Status NcclMover::meet(const CollectiveCall& call, int member, uint32_t generati
                        absl::Time deadline) {
   const host::Rendezvous::Op op = {.seq = generation,
                                    .member = member,
-                                   .label = call.label,
+                                   .label = &call.label,
                                    .detail_field = "generation",
                                    .holds_device = false,
                                    .start = absl::Now(),
@@ -185,9 +187,7 @@ Status NcclMover::meet(const CollectiveCall& call, int member, uint32_t generati
   }
   host::MemberEntry& entry = generations_.entry(generation, member);
   entry.signature = {};
-  const size_t length = std::min<size_t>(call.label.size(), host::kLabelBytes - 1);
-  std::memcpy(entry.label, call.label.data(), length);
-  entry.label[length] = '\0';
+  call.label.copy_to(absl::MakeSpan(entry.label));
   if (member == 0) {
     const StatusOr<UniqueId> id = (*watch_)->api().get_unique_id();
     if (!id.ok()) return fail(id.status());
@@ -211,7 +211,7 @@ Status NcclMover::run(const CollectiveCall& call, int member, const Schedule& sc
   }
   Watch::Flight flight;
   flight.communicator = communicator;
-  flight.label = call.label;
+  flight.label = call.label.to_string();
   flight.timeout = call.timeout.value_or(timeout_);
   flight.deadline = call.deadline.value_or(absl::InfiniteFuture());
   TESSERA_ASSIGN_OR_RETURN(const uint64_t id, watch.begin(std::move(flight)));

@@ -319,7 +319,7 @@ std::vector<int64_t> words(const CollectiveCall& call) {
   for (size_t k = 0; k < call.pulls.size(); ++k) {
     const BoxPull& pull = call.pulls[k];
     const bool is_reduced = call.kind == OpKind::kReduceBoxes;
-    const Box& box = is_reduced ? call.out_box : pull.box;
+    const Box& box = is_reduced ? *call.out_box : pull.box;
     words.push_back(is_reduced ? static_cast<int64_t>(k) : pull.source);
     words.push_back(static_cast<int64_t>(box.sizes.size()));
     append_box(pull.source_box, &words);

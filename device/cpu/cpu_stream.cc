@@ -35,7 +35,9 @@ void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!stopping_) {
-      queue_.push_back({std::move(label), std::move(task), key});
+      if (spare_.empty()) spare_.emplace_back();
+      spare_.front() = {std::move(label), std::move(task), key};
+      queue_.splice(queue_.end(), spare_, spare_.begin());
       ++num_enqueued_;
       // Who runs a task looks at the queue again before it leaves it.
       const bool caller_comes =
@@ -84,8 +86,9 @@ Status CpuStream::sync() {
 }
 
 void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
-  Entry entry = std::move(queue_.front());
-  queue_.pop_front();
+  std::list<Entry> taken;
+  taken.splice(taken.begin(), queue_, queue_.begin());
+  Entry& entry = taken.front();
   running_ = true;
   lock.unlock();
   if (observer_ != nullptr) observer_->task_started(entry.label);
@@ -93,6 +96,7 @@ void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
   entry.task = nullptr;  // what the task holds is released before it counts as done
   if (observer_ != nullptr) observer_->task_finished();
   lock.lock();
+  spare_.splice(spare_.begin(), taken);
   running_ = false;
   ++num_done_;
   if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);

@@ -16,7 +16,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -62,7 +62,8 @@ class CpuStream : public Stream {
   std::mutex mutex_;  // guards everything below
   std::condition_variable work_added_;
   std::condition_variable work_done_;
-  std::deque<Entry> queue_;
+  std::list<Entry> queue_;
+  std::list<Entry> spare_;  // empty ones, which the next tasks fill
   uint64_t num_enqueued_ = 0;
   uint64_t num_done_ = 0;
   Status first_error_;

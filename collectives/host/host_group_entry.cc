@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a member of a HostGroup tells the others of its operation, and what it reads of them: where
+// the memory lies, what the operation is, what its device is doing.
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "collectives/host/host_group.h"
+
+namespace tessera::host {
+namespace {
+
+void copy_text(char* to, size_t size, absl::string_view text) {
+  to[text.copy(to, size - 1)] = '\0';
+}
+
+// The name is quoted.
+bool is_named_barrier(const CollectiveCall& call) {
+  return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
+}
+
+}  // namespace
+
+Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
+  // A deadline over the whole of a call counts from the call, whoever finds it passed.
+  if (op.call_.deadline.has_value() && op.call_.timeout.has_value()) {
+    deadline = *op.call_.deadline;
+    start = deadline - *op.call_.timeout;
+  }
+  return {.seq = op.seq_,
+          .member = op.member_,
+          .label = &op.call_.label,
+          .detail_field = op.call_.detail_field,
+          .signature = op.signature_,
+          .name_hash = is_named_barrier(op.call_) ? op.signature_.detail_hash : 0,
+          .holds_device = op.call_.kind != OpKind::kSendRecv,
+          .start = start,
+          .deadline = deadline};
+}
+
+bool HostGroup::shares_addresses(const HostOp& op) const {
+  return !is_on_device(op) || !spans_clients_;
+}
+
+StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, int64_t num_bytes,
+                                         ArenaPool::Block* copy) const {
+  if (memory == nullptr || num_bytes == 0) return SharedAddress{};
+  if (!spans_clients_) {
+    return SharedAddress{SharedAddress::kPointer, 0, reinterpret_cast<uint64_t>(memory)};
+  }
+  const HostLink& link = backend_.link_;
+  const auto located = link.locate(static_cast<const std::byte*>(memory), num_bytes);
+  if (located.has_value()) return *located;
+  StatusOr<ArenaPool::Block> block = backend_.pool_->allocate(num_bytes);
+  if (!block.ok()) return op.labelled(block.status());
+  *copy = *std::move(block);
+  return SharedAddress{copy->address().arena, link.client_id(), copy->address().offset};
+}
+
+// Writes the member's entry: where its memory lies, and what it believes the operation to be.
+Status HostGroup::fill_entry(HostOp& op) {
+  const CollectiveCall& call = op.call_;
+  const int64_t size = dtype_size(call.dtype);
+  const int64_t in_bytes = call.in_count * size;
+  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  if (is_on_device(op)) {
+    TESSERA_RETURN_IF_ERROR(
+        mover_->arrive(call, op.seq_, op.member_, absl::MakeSpan(entry.inlined)));
+  }
+  if (op.inlined_) {
+    // An input that nobody reads may have any size.
+    const bool is_read = (call.kind != OpKind::kBroadcast && call.kind != OpKind::kScatter) ||
+                         op.member_ == call.root;
+    if (is_read && in_bytes > 0) std::memcpy(entry.inlined, call.in, in_bytes);
+    entry.in_count = call.in_count;
+    fill_signature(op);
+    return absl::OkStatus();
+  }
+  SharedAddress in;
+  if (shares_addresses(op) || call.kind == OpKind::kSendRecv) {
+    TESSERA_ASSIGN_OR_RETURN(in, share(op, call.in, in_bytes, &op.in_copy_));
+  }
+  if (op.in_copy_.data() != nullptr && shares_addresses(op)) {
+    std::memcpy(op.in_copy_.data(), call.in, in_bytes);
+  } else if (op.in_copy_.data() != nullptr) {
+    TESSERA_RETURN_IF_ERROR(mover_->fetch(op.seq_, op.in_copy_.data(), call.in, in_bytes));
+  }
+  SharedAddress out;
+  if (shares_addresses(op) && peers_write_out(call, op.member_)) {
+    TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, call.out_count * size, &op.out_copy_));
+  }
+  SharedAddress counts;
+  if (call.kind == OpKind::kAllToAll) {
+    op.peer_counts_ = both_counts(call);
+  } else if (is_on_device(op)) {
+    op.peer_counts_ = mover_->words(call);
+  }
+  if (!op.peer_counts_.empty()) {
+    const int64_t bytes = static_cast<int64_t>(op.peer_counts_.size() * sizeof(int64_t));
+    TESSERA_ASSIGN_OR_RETURN(counts, share(op, op.peer_counts_.data(), bytes, &op.counts_copy_));
+    if (op.counts_copy_.data() != nullptr) {
+      std::memcpy(op.counts_copy_.data(), op.peer_counts_.data(), bytes);
+    }
+  }
+  entry.in_count = call.in_count;
+  entry.in = in;
+  entry.out = out;
+  entry.counts = counts;
+  fill_signature(op);
+  return absl::OkStatus();
+}
+
+void HostGroup::fill_signature(HostOp& op) {
+  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  entry.signature = op.signature_;
+  if (!op.call_.detail.empty()) copy_text(entry.detail, kDetailBytes, op.call_.detail);
+  entry.has_label = op.call_.label.empty() ? 0 : 1;
+  if (!op.call_.label.empty()) op.call_.label.copy_to(absl::MakeSpan(entry.label));
+}
+
+void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
+  if (op.call_.kind == OpKind::kSendRecv) return;
+  Activity activity;
+  activity.kind = kind;
+  activity.op = op.call_.kind;
+  activity.dtype = op.call_.dtype;
+  activity.reduction = op.call_.reduction;
+  activity.count = op.call_.count;
+  if (rendezvous_.has_value()) {
+    activity.seq = op.seq_;
+    activity.leader_client = rendezvous_->leader_client();
+    activity.block_offset = rendezvous_->block_offset();
+  }
+  if (is_named_barrier(op.call_)) activity.name_hash = op.signature_.detail_hash;
+  backend_.link_.publish(members_[op.member_].ordinal, activity, op.call_.label);
+}
+
+StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
+  MemberMemories memory(members_.size());
+  for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
+    const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
+    const auto resolve = [&](SharedAddress address) -> StatusOr<std::byte*> {
+      std::byte* pointer = backend_.link_.resolve(address);
+      if (pointer == nullptr && address.arena != SharedAddress::kNull) {
+        return backend_.link_.client_status(address.client);
+      }
+      return pointer;
+    };
+    memory[m].in_count = entry.in_count;
+    TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in));
+    TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out));
+    TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
+    memory[m].counts = reinterpret_cast<const int64_t*>(counts);
+    memory[m].board = entry.inlined;
+  }
+  if (!shares_addresses(op) && op.call_.kind != OpKind::kSendRecv)
+    memory[op.member_].in = op.call_.in;
+  const std::vector<int>& replicas = op.call_.replicas;
+  if (!replicas.empty()) {
+    memory[op.member_].out = memory[replicas[0]].out;
+  } else if (!shares_addresses(op) || !peers_write_out(op.call_, op.member_)) {
+    memory[op.member_].out = op.call_.out;
+  }
+  return memory;
+}
+
+}  // namespace tessera::host

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared, SharedText: immutable values that copies share.
+//
+// A relayout that runs again and again starts copies of one call: what is the same in all of them
+// is not copied from the heap to the heap each time. Thread-safe, as a shared_ptr is.
+#ifndef TESSERA_COLLECTIVES_SHARED_H_
+#define TESSERA_COLLECTIVES_SHARED_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+
+namespace tessera {
+
+// Never null: a default T where none was given.
+template <class T>
+class Shared {
+ public:
+  Shared() = default;
+  Shared(T value)  // the same value, as it can be shared
+      : value_(std::make_shared<const T>(std::move(value))) {}
+
+  const T& operator*() const { return value_ == nullptr ? none() : *value_; }
+  const T* operator->() const { return &**this; }
+  operator const T&() const { return **this; }
+
+ private:
+  static const T& none() {
+    static const T* const kNone = new T();
+    return *kNone;
+  }
+
+  std::shared_ptr<const T> value_;  // null: none()
+};
+
+// A text: a short one lies in the object, copies share a longer one.
+class SharedText {
+ public:
+  SharedText() = default;
+  SharedText(std::string text) {
+    if (text.size() <= kShort) {
+      short_ = std::move(text);
+    } else {
+      long_ = std::make_shared<const std::string>(std::move(text));
+    }
+  }
+
+  absl::string_view view() const {
+    return long_ != nullptr ? absl::string_view(*long_) : absl::string_view(short_);
+  }
+  operator absl::string_view() const { return view(); }
+  bool empty() const { return view().empty(); }
+
+ private:
+  static constexpr size_t kShort = 15;  // what a std::string holds without the heap
+
+  std::string short_;
+  std::shared_ptr<const std::string> long_;  // null: short_ is the text
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_SHARED_H_

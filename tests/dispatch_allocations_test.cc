@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a small operation allocates from call to result: never more than the table below says.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <new>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "collectives/group.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+#include "tests/support/clients.h"
+#include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
+
+namespace {
+
+std::atomic<int64_t> num_allocations{0};
+
+}  // namespace
+
+// Every allocation of the program comes here.
+void* operator new(std::size_t size) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size == 0 ? 1 : size); memory != nullptr) return memory;
+  std::abort();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace tessera::testing {
+namespace {
+
+// Of one client, with all its threads. The fewest of several rounds: now and then the threads that
+// keep the client in the job allocate too.
+StatusOr<double> allocations_of(const std::function<Status()>& call) {
+  constexpr int kRounds = 10;
+  constexpr int kCalls = 50;
+  int64_t fewest = std::numeric_limits<int64_t>::max();
+  for (int round = 0; round <= kRounds; ++round) {
+    const int64_t before = num_allocations.load();
+    for (int i = 0; i < kCalls; ++i) TESSERA_RETURN_IF_ERROR(call());
+    // The first round makes what is cached.
+    if (round > 0) fewest = std::min(fewest, num_allocations.load() - before);
+  }
+  return static_cast<double>(fewest) / kCalls;
+}
+
+struct Operation {
+  const char* name;
+  // One for the operation itself, and one for each thing that outlives it: a tensor, a buffer.
+  double most;
+  std::function<Status()> call;
+};
+
+Status check(absl::Span<const Operation> operations) {
+  for (const Operation& operation : operations) {
+    TESSERA_ASSIGN_OR_RETURN(const double taken, allocations_of(operation.call));
+    TESSERA_REQUIRE(taken <= operation.most, operation.name, " takes ", taken, " allocations");
+  }
+  return absl::OkStatus();
+}
+
+struct Layouts {
+  Layout rows;
+  Layout columns;
+  Layout replicated;
+  Layout terms;
+
+  static StatusOr<Layouts> of(const Client& client) {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x, -]"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, x]"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout replicated, Layout::parse(mesh, "[-, -]"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout terms, Layout::parse(mesh, "[-, -] sum{x}"));
+    return Layouts{rows, columns, replicated, terms};
+  }
+};
+
+Status check_between_clients(Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const Layouts to, Layouts::of(client));
+  TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
+  const std::vector<float> in(256, 1);
+  std::vector<float> out(512);
+  const auto part_of_in = [&](int count) { return absl::MakeConstSpan(in).first(count); };
+  const auto part_of_out = [&](int count) { return absl::MakeSpan(out).first(count); };
+  const auto all_reduce = [&](int count) {
+    return group.all_reduce<float>(part_of_in(count), part_of_out(count), ReduceOp::kSum).await();
+  };
+  const auto all_gather = [&] {
+    return group.all_gather<float>(part_of_in(128), part_of_out(256)).await();
+  };
+  // Up to 1 KiB a member lies in the shared record, more does not.
+  const DTensor small = full<float>({16, 16}, 1, to.rows);
+  const DTensor large = full<float>({64, 64}, 1, to.rows);
+  const DTensor terms = full<float>({16, 16}, 1, to.terms);
+  const Operation operations[] = {
+      {"barrier", 1, [&] { return group.barrier().await(); }},
+      {"mesh.barrier", 2, [&] { return to.rows.mesh().barrier("step"); }},
+      {"all_reduce of 8 B", 1, [&] { return all_reduce(2); }},
+      {"all_reduce of 1 KiB", 1, [&] { return all_reduce(256); }},
+      {"all_gather", 2, all_gather},  // and the counts
+      {"relayout of 1 KiB", 3, [&] { return relayout(small, to.columns).await(); }},
+      {"relayout of 16 KiB", 3, [&] { return relayout(large, to.columns).await(); }},
+      {"gather", 3, [&] { return relayout(large, to.replicated).await(); }},
+      {"sum", 3, [&] { return relayout(terms, to.replicated).await(); }},
+      {"identity", 1, [&] { return relayout(small, to.rows).await(); }},
+  };
+  return check(operations);
+}
+
+Status check_within_client(Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const Layouts to, Layouts::of(client));
+  const DTensor rows = full<float>({16, 16}, 1, to.rows);
+  const DTensor terms = full<float>({16, 16}, 1, to.terms);
+  // Of more than 32 KiB, which the threads of the devices move.
+  const DTensor large = full<float>({256, 256}, 1, to.rows);
+  TESSERA_RETURN_IF_ERROR(rows.await());
+  TESSERA_RETURN_IF_ERROR(terms.await());
+  const Operation operations[] = {
+      {"mesh.barrier", 0, [&] { return to.rows.mesh().barrier("step"); }},
+      {"relayout", 3, [&] { return relayout(rows, to.columns).await(); }},
+      {"gather", 3, [&] { return relayout(rows, to.replicated).await(); }},
+      {"sum", 3, [&] { return relayout(terms, to.replicated).await(); }},
+      {"identity", 1, [&] { return relayout(rows, to.rows).await(); }},
+      {"large relayout", 5, [&] { return relayout(large, to.columns).await(); }},
+  };
+  return check(operations);
+}
+
+TEST(DispatchAllocationsTest, BetweenClients) {
+  const JobSpec job = {.setting = Setting::kProcesses, .num_clients = 2};
+  EXPECT_THAT(run_clients(job, check_between_clients), IsOk());
+}
+
+TEST(DispatchAllocationsTest, BetweenDevicesOfAClient) {
+  EXPECT_THAT(run_clients({.devices_per_client = 2}, check_within_client), IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
