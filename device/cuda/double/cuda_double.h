@@ -45,7 +45,8 @@ namespace tessera::cuda {
 struct CudaDoubleOptions {
   int num_gpus = 1;
   uint64_t gpu_bytes = uint64_t{1} << 30;
-  // Streams give their core away up to so often before each thing they do, by chance.
+  // Before one in eight of the things that it does a stream gives its core away up to so often, by
+  // chance.
   int most_yields = 0;
 };
 
