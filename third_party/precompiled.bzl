@@ -95,9 +95,10 @@ def _with_headers(rule, headers, attributes, copts = []):
     rule(**attributes)
 
 def _as_one_file(attributes):
-    """Under sanitizers the files of a library are compiled as one.
+    """With `--define=tessera_one_file=1` the files of a library are compiled as one.
 
-    What they instantiate and inline is much the same, and instrumenting it is what takes long. The
+    What they instantiate and inline is much the same, and instrumenting it is what takes long: the
+    configs of the sanitizers have it. The
     plain build compiles them apart, and finds what one of them has from another by chance.
     """
     srcs = attributes.get("srcs", [])
@@ -114,11 +115,11 @@ def _as_one_file(attributes):
         visibility = ["//visibility:private"],
     )
     attributes["srcs"] = [src for src in srcs if src not in files] + select({
-        "//third_party:sanitizer": [one + ".cc"],
+        "//third_party:one_file": [one + ".cc"],
         "//conditions:default": files,
     })
     attributes["textual_hdrs"] = attributes.pop("textual_hdrs", []) + select({
-        "//third_party:sanitizer": files,
+        "//third_party:one_file": files,
         "//conditions:default": [],
     })
 

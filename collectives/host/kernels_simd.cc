@@ -9,7 +9,9 @@
 
 // Highway compiles this file once more for each of its targets. These two would be code for CPUs
 // that are rare (SSSE3 without SSE4) or that gain nothing here (AVX-512 beyond its first form).
-#ifdef TESSERA_WITHOUT_AVX512
+#if defined(__SANITIZE_THREAD__)  // which has nothing to find in instructions
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3_DL | HWY_AVX3)
+#elif defined(TESSERA_WITHOUT_AVX512)
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3)
 #else
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
