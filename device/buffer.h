@@ -84,7 +84,9 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
  private:
-  struct PrivateTag {};
+  struct PrivateTag {
+    explicit PrivateTag() = default;
+  };
 
  public:
   explicit Buffer(PrivateTag) {}

@@ -20,6 +20,7 @@ namespace {
 constexpr int kYields = 20;
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "the kernel looks at the word");
+static_assert(sizeof(Completion) == 16);
 
 }  // namespace
 

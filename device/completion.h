@@ -4,10 +4,10 @@
 //
 // Invariants:
 //   1. done() goes from false to true once, and status() never changes after that;
-//   2. set() does not touch the object any more once a waiter can see that it is done, so that the
-//      waiter may destroy it.
+//   2. the set() that counts does not touch the object any more once a waiter can see that it is
+//      done, so that the waiter may destroy it. Who may set it a second time keeps it alive.
 //
-// Thread-safe, without a lock. Sixteen bytes: every operation and every buffer has one.
+// Thread-safe, without a lock. Sixteen bytes: operations have two, buffers one or more.
 #ifndef TESSERA_DEVICE_COMPLETION_H_
 #define TESSERA_DEVICE_COMPLETION_H_
 

@@ -98,8 +98,8 @@ def _as_one_file(attributes):
     """With `--define=tessera_one_file=1` the files of a library are compiled as one.
 
     What they instantiate and inline is much the same, and instrumenting it is what takes long: the
-    configs of the sanitizers have it. The
-    plain build compiles them apart, and finds what one of them has from another by chance.
+    configs of the sanitizers have it. The plain build compiles them apart, and finds what one of
+    them has from another by chance.
     """
     srcs = attributes.get("srcs", [])
     files = [src for src in srcs if src.endswith(".cc")]

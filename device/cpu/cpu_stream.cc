@@ -94,9 +94,10 @@ void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
   if (observer_ != nullptr) observer_->task_started(entry.label);
   Status status = entry.task();
   entry.task = nullptr;  // what the task holds is released before it counts as done
+  entry.label = {};
   if (observer_ != nullptr) observer_->task_finished();
   lock.lock();
-  spare_.splice(spare_.begin(), taken);
+  if (spare_.size() < kMostSpare) spare_.splice(spare_.begin(), taken);
   running_ = false;
   ++num_done_;
   if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -63,7 +64,9 @@ class CpuStream : public Stream {
   std::condition_variable work_added_;
   std::condition_variable work_done_;
   std::list<Entry> queue_;
-  std::list<Entry> spare_;  // empty ones, which the next tasks fill
+  // Without task and label: the next tasks fill them. As many as streams mostly hold at a time.
+  static constexpr size_t kMostSpare = 64;
+  std::list<Entry> spare_;
   uint64_t num_enqueued_ = 0;
   uint64_t num_done_ = 0;
   Status first_error_;
