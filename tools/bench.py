@@ -29,17 +29,17 @@ import tempfile
 import time
 
 import bench_report
-from bench_cells import COLUMNS, KIB, MEMORY, MIB, OPEN_MPI, Cell, Entry
-from bench_cells import format_size, make_phases, memory_cell
+from bench_cells import COLUMNS, GIB, KIB, KILL_SETS, MEMORY, MIB, OPEN_MPI, Cell, Entry
+from bench_cells import format_size, kill_cells, make_phases, memory_cell
 
 REPLY_TIMEOUT_S = 180
 # Peers give their buffers back after a measurement that leaves less of the memory than this, and
 # none is asked for what would take more than this of what is free: others may be at work here.
 FREE_SHARE = 0.6
-GIB = 1 << 30
 QUICK_S = 55
 MAX_CALLS = 2000
 SLOW_REPETITIONS = 2  # of a call that takes longer than a measurement should
+SECONDS_TO_KILL = 0.1  # after which collectives follow each other without a pause
 TUNED_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": "8589934592",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -105,18 +105,43 @@ class Workers:
         by_rank = [reply["seconds"] for reply in self.replies(REPLY_TIMEOUT_S)]
         return [max(times) for times in zip(*by_rank)]
 
+    def run_and_kill(self, command, seconds, victim):
+        """The seconds from the kill to the error of the last survivor. The command goes on until it
+        fails, and is killed after so many seconds."""
+        for fd in self.ins:
+            os.write(fd, (command + "\n").encode())
+        time.sleep(seconds)
+        survivors = [rank for rank in range(self.size) if rank != victim]
+        lines = [None] * self.size
+        killed = time.monotonic()  # the clock of the workers too
+        self.processes[victim].kill()
+        while any(lines[rank] is None for rank in survivors):
+            self.read_lines(lines, survivors)
+            if time.monotonic() > killed + REPLY_TIMEOUT_S:
+                raise ContestantFailed(f"client {victim} was killed, and a survivor did not hear")
+        for rank in survivors:
+            error = lines[rank]["error"]
+            if lines[rank]["at"] < killed or f"client {victim} " not in error:
+                text = f"rank {rank} did not fail by the death of client {victim}: {error}"
+                raise ContestantFailed(text)
+        return max(lines[rank]["at"] for rank in survivors) - killed
+
+    def read_lines(self, lines, ranks):
+        """Waits a second at most for the next lines of those of the ranks that have none."""
+        waiting = [rank for rank in ranks if lines[rank] is None]
+        ready, _, _ = select.select([self.outs[rank] for rank in waiting], [], [], 1)
+        for rank in waiting:
+            if self.outs[rank] in ready:
+                self.buffers[rank] += os.read(self.outs[rank], 1 << 16)
+            line, newline, rest = self.buffers[rank].partition(b"\n")
+            if newline:
+                lines[rank], self.buffers[rank] = json.loads(line), rest
+
     def replies(self, timeout_s):
         deadline = time.monotonic() + timeout_s
         lines = [None] * self.size
         while None in lines:
-            waiting = [rank for rank in range(self.size) if lines[rank] is None]
-            ready, _, _ = select.select([self.outs[rank] for rank in waiting], [], [], 1)
-            for rank in waiting:
-                if self.outs[rank] in ready:
-                    self.buffers[rank] += os.read(self.outs[rank], 1 << 16)
-                line, newline, rest = self.buffers[rank].partition(b"\n")
-                if newline:
-                    lines[rank], self.buffers[rank] = json.loads(line), rest
+            self.read_lines(lines, range(self.size))
             # One rank's error leaves the others waiting for it.
             errors = [f"rank {r}: {x['error']}" for r, x in enumerate(lines) if x and x["error"]]
             if errors and None not in lines:
@@ -345,6 +370,28 @@ class Run:
             self.workers.pop("tessera").stop()
         return Cell("dispatch", "start_to_first_collective", 0, 8, [entry])
 
+    def measure_kill(self, cell):
+        """Kills each client of a job of its own, one after another, in the midst of collectives."""
+        entry = cell.entries[0]
+        if cell.set_bytes > FREE_SHARE * available_bytes():
+            entry.note = f"{cell.name} needs about {cell.set_bytes / GIB:.1f} GiB of free memory"
+            return
+        for i in range(cell.clients * (self.pace.rounds if cell.size_bytes < GIB else 1)):
+            self.start("tessera", cell.clients, cell.region_bytes)
+            workers = self.workers.get("tessera")
+            if workers is None:
+                entry.note, entry.failed = self.out.pop("tessera"), True
+                return
+            try:
+                # Once through all of the memory, so that everybody has touched it.
+                workers.run(f"{entry.command} calls={KILL_SETS}")
+                forever = f"{entry.command} calls={1 << 40}"
+                seconds = workers.run_and_kill(forever, SECONDS_TO_KILL, i % cell.clients)
+                entry.rounds.append(seconds)
+            except ContestantFailed as error:
+                entry.note, entry.failed = str(error), True
+            self.workers.pop("tessera").stop()
+
 
 def memory_of(field):
     text = pathlib.Path("/proc/meminfo").read_text()
@@ -420,6 +467,9 @@ def main(arguments):
         try:
             if re.search(options.only, "start_to_first_collective P=8"):
                 cells.append(run.measure_start())
+            for cell in kill_cells(options.quick, options.only):
+                run.measure_kill(cell)
+                cells.append(cell)
             for i, phase in enumerate(phases):
                 left_s = QUICK_S - (time.monotonic() - started)
                 share = phase.clients / sum(later.clients for later in phases[i:])

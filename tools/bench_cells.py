@@ -9,9 +9,11 @@ import math
 import re
 import statistics
 
-KIB, MIB = 1 << 10, 1 << 20
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = [8, KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB, 256 * MIB]
 QUICK_SIZES = [KIB, 4 * MIB, 64 * MIB]
+KILL_SIZES = [2 * MIB, GIB]  # of what each client holds when one of them is killed
+KILL_SETS = 64
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"]
 # Column -> what people read. Ours first; the best of OPEN_MPI counts where a goal says Open MPI.
 COLUMNS = {
@@ -34,7 +36,7 @@ MEMORY = {  # column: (processes, stores, what people read)
 
 
 def format_size(size):
-    for unit, name in [(MIB, "MiB"), (KIB, "KiB")]:
+    for unit, name in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")]:
         if size >= unit:
             return f"{size / unit:g} {name}"
     return f"{size} B"
@@ -156,7 +158,7 @@ class Entry:
 
 @dataclasses.dataclass
 class Cell:
-    kind: str  # "collective", "relayout", "dispatch", "memory"
+    kind: str  # "collective", "relayout", "dispatch", "memory", "kill"
     operation: str
     size_bytes: int
     clients: int  # processes, or devices where they are in one process
@@ -284,6 +286,18 @@ def memory_cell(size, clients, devices):
     cell = Cell("memory", "copy", size, clients, entries, devices=devices)
     cell.set_bytes, cell.region_bytes = 4 * size, size
     return cell
+
+
+def kill_cells(quick, only):
+    """One of 4 clients is killed: all_reduces of vectors that lie all over the memory they hold."""
+    cells = []
+    for size in KILL_SIZES[:1] if quick else KILL_SIZES:
+        bytes_each = size // 2 // KILL_SETS
+        command = f"all_reduce bytes={bytes_each} sets={KILL_SETS}"
+        cell = Cell("kill", "killed_client", size, 4, [Entry("tessera", "tessera", command)])
+        cell.set_bytes, cell.region_bytes = size * cell.clients, size // 2
+        cells.append(cell)
+    return [cell for cell in cells if re.search(only, cell.name)]
 
 
 @dataclasses.dataclass

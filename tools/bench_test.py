@@ -3,13 +3,14 @@
 
 import pathlib
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
 import bench
 import bench_cells
 import bench_report
-from bench_cells import KIB, MIB, Cell, Entry
+from bench_cells import GIB, KIB, MIB, Cell, Entry
 
 
 def cell(operation, size, clients, kind="collective", **seconds):
@@ -64,6 +65,17 @@ class GoalTest(unittest.TestCase):
             cell("start_to_first_collective", 0, 8, tessera=0.25),
         )
 
+    def test_the_worst_of_the_kills(self):
+        one = cell("killed_client", 2 * MIB, 4, "kill", tessera=2e-3)
+        one.entries[0].rounds += [8e-3, 1e-3]
+        text = "killed client with 2 MiB, until every survivor has its error: at most 5 ms; "
+        found = "8 ms (the worst of 3 rounds, their median 2.00 ms), 1.60 times off"
+        self.check(f"not reached  {text}{found}", one)
+
+    def test_why_a_goal_is_not_measured(self):
+        text = "rows_to_columns f64, times as fast as COSTA: at least 4"
+        self.check(f"not measured {text} (COSTA is not in Debian)")
+
     def test_a_contestant_that_failed_is_not_measured(self):
         one = cell("barrier", 0, 2)
         one.entries.append(Entry("tessera", "tessera", "barrier", note="it ended"))
@@ -90,6 +102,18 @@ class TableTest(unittest.TestCase):
         )
         copies = "copy beside 4 clients\nsize        mc1  mc1_nt      mc2  mc2_nt\n64 MiB"
         self.assertIn(copies, text)
+
+    def test_kills(self):
+        cells = [cell("killed_client", s, 4, "kill", tessera=s * 1e-9) for s in (2 * MIB, GIB)]
+        cells[0].entries[0].rounds += [4e-3, 5e-3]
+        cells[1].entries[0].rounds.clear()
+        self.assertEqual(
+            bench_report.format_results(cells, bench_report.Results(cells)),
+            "killed_client, 4 clients\n"
+            "each holds   median    worst\n"
+            "2 MiB       4.00 ms  5.00 ms\n"
+            "1 GiB             -        -",
+        )
 
     def test_the_share_of_the_rate_of_two_copies(self):
         relayout = cell("gather", MIB, 4, "relayout", tessera=4e-3)
@@ -190,6 +214,26 @@ class RunTest(unittest.TestCase):
             self.assertEqual(workers.run("all_reduce bytes=8"), [3.0, 4.0])
             workers.stop()
 
+    def test_the_last_survivor_counts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # Rank 1 hears a thousand seconds later than rank 0, in times to come.
+            workers = self.hearers(folder, [1e9, 1e9 + 1000, None], "client 2 (a) is lost")
+            seconds = workers.run_and_kill("all_reduce", 0.01, victim=2)
+            self.assertAlmostEqual(seconds, 1e9 + 1000 - time.monotonic(), delta=60)
+            workers.stop()
+
+    def test_an_error_that_is_not_of_the_kill_is_told(self):
+        for name, at, error in [
+            ("before it", 0, "client 1 (a) is lost"),
+            ("of another", 1e9, "client 2 (a) is lost"),
+        ]:
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                workers = self.hearers(folder, [at, None], error)
+                text = "rank 0 did not fail by the death of client 1: client"
+                with self.assertRaisesRegex(bench.ContestantFailed, text):
+                    workers.run_and_kill("all_reduce", 0.01, victim=1)
+                workers.stop()
+
     def test_an_error_of_every_rank_is_told(self):
         with tempfile.TemporaryDirectory() as folder:
             workers = bench.Workers("a", folder, 1)
@@ -209,15 +253,30 @@ class RunTest(unittest.TestCase):
                 workers.start([["sh", "-c", "echo no such library"]], lambda r: {})
             workers.stop()
 
+    def hearers(self, folder, times, error):
+        """Workers that are ready, and then have the error at those times, or never."""
+        workers = bench.Workers("a", folder, len(times))
+        commands = []
+        for rank, at in enumerate(times):
+            reply = None if at is None else f'{{"at": {at}, "error": "{error}"}}'
+            commands.append(["sh", "-c", self.worker(folder, rank, reply)])
+        workers.start(commands, lambda r: {})
+        return workers
+
     def answers(self, folder, rank):
         """A worker that is ready, and takes 1 and 4 s as rank 0, 3 and 2 s as rank 1."""
-        path = pathlib.Path(folder) / f"a.{rank}"
         times = ["1, 4", "3, 2"][rank]
+        return self.worker(folder, rank, f'{{"error": "", "seconds": [{times}]}}')
+
+    def worker(self, folder, rank, reply):
+        """A script that is ready, and then answers every command so, or none."""
+        path = pathlib.Path(folder) / f"a.{rank}"
         return (
             f"exec 3<{path}.in 4>{path}.out; "
             """echo '{"error": "", "ready": 0}' >&4; """
             "while read -r line <&3; do case $line in quit) exit ;; esac; "
-            f"""echo '{{"error": "", "seconds": [{times}]}}' >&4; done"""
+            + (f"echo '{reply}' >&4; " if reply else "")
+            + "done"
         )
 
 

@@ -190,7 +190,7 @@ class RuleTest(unittest.TestCase):
         self.check(
             rule,
             {build: precompiled_build([*known, "bit"])},
-            (f"{build}:{len(known) + 2}", '"bit" needs a row of PRECOMPILED in tools/tidy.py'),
+            (f"{build}:{len(known) + 2}", '"bit" needs a row of PRECOMPILED in tools/tidy_headers.py'),
         )
         self.check(
             rule,
