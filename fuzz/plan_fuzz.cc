@@ -99,6 +99,7 @@ PlanOptions read_options(ByteReader& bytes) {
   PlanOptions options;
   options.topology = *Topology::uniform(per_process, per_host, costs);
   if (bytes.coin()) options.memory_cap_bytes = int64_t{8} << bytes.below(10);
+  if (bytes.coin()) options.reduction_order = ReductionOrder::kFlat;
   return options;
 }
 

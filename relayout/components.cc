@@ -34,15 +34,7 @@ int64_t smallest_prime_factor(int64_t number) {
   return number;
 }
 
-// A part of an axis and the part of a dim that it splits: the same number, so a border in one is a
-// border in the other.
-struct Image {
-  int axis;
-  int64_t axis_first;
-  int dim;
-  int64_t dim_first;
-  int64_t size;
-};
+}  // namespace
 
 // The common borders of two layouts, grown until each border of an axis is one of the dims that
 // its parts split, and back.
@@ -63,6 +55,11 @@ class Refinement {
         }
       }
     }
+  }
+
+  void add_axis_part(const SubAxis& part) {
+    axes_[part.axis].insert(part.pre);
+    axes_[part.axis].insert(part.pre * part.size);
   }
 
   // Borders where processes and hosts begin.
@@ -114,10 +111,15 @@ class Refinement {
   const Borders& dim(int dim) const { return dims_[dim]; }
 
  private:
-  void add_axis_part(const SubAxis& part) {
-    axes_[part.axis].insert(part.pre);
-    axes_[part.axis].insert(part.pre * part.size);
-  }
+  // A part of an axis and the part of a dim that it splits: the same number, so a border in one is
+  // a border in the other.
+  struct Image {
+    int axis;
+    int64_t axis_first;
+    int dim;
+    int64_t dim_first;
+    int64_t size;
+  };
 
   static bool copy_borders(const Borders& source, int64_t source_first, Borders& target,
                            int64_t target_first, int64_t size, bool& changed) {
@@ -134,6 +136,8 @@ class Refinement {
   std::vector<Borders> dims_;
   std::vector<Image> images_;
 };
+
+namespace {
 
 std::optional<Refinement> refine(const Layout& from, const Layout& to, const Topology& topology) {
   // Blocks of devices may cut axes where the layouts cannot: then the layouts alone decide.
@@ -176,30 +180,8 @@ std::optional<DigitView> DigitView::create(const Layout& from, const Layout& to,
   if (!(from.mesh() == to.mesh()) || !same_partials(from, to)) return std::nullopt;
   const std::optional<Refinement> refinement = refine(from, to, topology);
   if (!refinement.has_value()) return std::nullopt;
-  DigitView view(from);
-  for (int axis = 0; axis < from.mesh().rank(); ++axis) {
-    const Borders& borders = refinement->axis(axis);
-    for (auto border = borders.begin(); std::next(border) != borders.end(); ++border) {
-      view.digits_.push_back({axis, *border, *std::next(border) / *border});
-    }
-  }
-  for (int dim = 0; dim < from.rank(); ++dim) {
-    const Borders& borders = refinement->dim(dim);
-    if (shape[dim] == 0 || shape[dim] % *borders.rbegin() != 0) return std::nullopt;
-    const std::map<int64_t, int> before = digits_at(from, dim, view.digits_);
-    const std::map<int64_t, int> after = digits_at(to, dim, view.digits_);
-    const auto digit = [](const std::map<int64_t, int>& at, int64_t border) {
-      const auto found = at.find(border);
-      return found == at.end() ? kNone : found->second;
-    };
-    for (auto border = borders.begin(); std::next(border) != borders.end(); ++border) {
-      view.view_dim_of_place_.push_back(static_cast<int>(view.view_shape_.size()));
-      view.view_shape_.push_back(*std::next(border) / *border);
-      view.places_.push_back(
-          {dim, view.view_shape_.back(), digit(before, *border), digit(after, *border)});
-    }
-    view.view_shape_.push_back(shape[dim] / *borders.rbegin());
-  }
+  DigitView view(from, to);
+  if (!view.find_places(*refinement, shape)) return std::nullopt;
   const std::optional<LinkClass> flat = topology.only_link();
   std::vector<LinkClass> links;
   for (const Digit& digit : digits_of(from.mesh(), view.digits_)) {
@@ -207,6 +189,45 @@ std::optional<DigitView> DigitView::create(const Layout& from, const Layout& to,
   }
   view.find_components(links);
   return view;
+}
+
+std::optional<DigitView> DigitView::of_reduction(const Layout& from, const Layout& goal,
+                                                 const Shape& shape, const Parts& parts) {
+  if (!(from.mesh() == goal.mesh())) return std::nullopt;
+  Refinement refinement(from, goal);
+  for (const SubAxis& part : parts) refinement.add_axis_part(part);
+  if (!refinement.close()) return std::nullopt;
+  DigitView view(from, goal);
+  if (!view.find_places(refinement, shape)) return std::nullopt;
+  view.component_of_place_.assign(view.places_.size(), kNone);
+  return view;
+}
+
+bool DigitView::find_places(const Refinement& refinement, const Shape& shape) {
+  for (int axis = 0; axis < from_.mesh().rank(); ++axis) {
+    const Borders& borders = refinement.axis(axis);
+    for (auto border = borders.begin(); std::next(border) != borders.end(); ++border) {
+      digits_.push_back({axis, *border, *std::next(border) / *border});
+    }
+  }
+  for (int dim = 0; dim < from_.rank(); ++dim) {
+    const Borders& borders = refinement.dim(dim);
+    if (shape[dim] == 0 || shape[dim] % *borders.rbegin() != 0) return false;
+    const std::map<int64_t, int> before = digits_at(from_, dim, digits_);
+    const std::map<int64_t, int> after = digits_at(to_, dim, digits_);
+    const auto digit = [](const std::map<int64_t, int>& at, int64_t border) {
+      const auto found = at.find(border);
+      return found == at.end() ? kNone : found->second;
+    };
+    for (auto border = borders.begin(); std::next(border) != borders.end(); ++border) {
+      view_dim_of_place_.push_back(static_cast<int>(view_shape_.size()));
+      view_shape_.push_back(*std::next(border) / *border);
+      places_.push_back({dim, view_shape_.back(), digit(before, *border), digit(after, *border)});
+    }
+    rest_dims_.push_back(static_cast<int>(view_shape_.size()));
+    view_shape_.push_back(shape[dim] / *borders.rbegin());
+  }
+  return true;
 }
 
 void DigitView::find_components(const std::vector<LinkClass>& links) {
@@ -277,6 +298,16 @@ Layout DigitView::layout(uint64_t done) const {
   return make_layout(from_.mesh(), dims, partial, from_.partial_op());
 }
 
+Layout DigitView::target() const {
+  std::vector<Parts> dims(view_shape_.size());
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const int digit = places_[i].new_digit;
+    if (digit != kNone) dims[view_dim_of_place_[i]].push_back(digits_[digit]);
+  }
+  const Parts partial(to_.partial_axes().begin(), to_.partial_axes().end());
+  return make_layout(to_.mesh(), dims, partial, to_.partial_op());
+}
+
 Digits cut_at_blocks(const Digits& digits, const Topology& topology) {
   Digits result = digits;
   const auto [process, host] = topology.block_sizes();
@@ -293,8 +324,12 @@ Digits cut_at_blocks(const Digits& digits, const Topology& topology) {
   return result;
 }
 
+bool has_blocks(const Mesh& mesh, const Topology& topology) {
+  return mesh.ids_are_positions() && !topology.num_devices().has_value();
+}
+
 LinkClass link_of_digit(const Mesh& mesh, const Digit& digit, const Topology& topology) {
-  if (mesh.ids_are_positions() && !topology.num_devices().has_value()) {
+  if (has_blocks(mesh, topology)) {
     // The digit stays within blocks that its whole range divides.
     const auto [process, host] = topology.block_sizes();
     const int64_t range = digit.size * digit.weight;
@@ -309,6 +344,7 @@ LinkClass link_of_digit(const Mesh& mesh, const Digit& digit, const Topology& to
     if (value == 0) continue;
     const LinkClass link = topology.link(ids[position], ids[position - value * digit.weight]);
     farthest = std::max(farthest, link);
+    if (farthest == LinkClass::kNetwork) break;
   }
   return farthest;
 }

@@ -55,6 +55,8 @@ struct Component {
   std::string name;  // "x:(2)2: 0 -> 1", for messages and tests.
 };
 
+class Refinement;  // In components.cc.
+
 class DigitView {
  public:
   // Nothing where the meshes or partial axes differ, borders do not align, or sizes do not divide:
@@ -63,12 +65,21 @@ class DigitView {
   static std::optional<DigitView> create(const Layout& from, const Layout& to, const Shape& shape,
                                          const Topology& topology);
 
+  // The same for a reduction, whose partial axes differ: digits are cut where the layouts and
+  // `parts` begin and end, not to primes, and there are no components.
+  static std::optional<DigitView> of_reduction(const Layout& from, const Layout& goal,
+                                               const Shape& shape, const Parts& parts);
+
   const std::vector<Component>& components() const { return components_; }
   // The shape with a dim for each place. As many elements, in the same order.
   const Shape& shape() const { return view_shape_; }
   // Where the tensor is once the components in the mask have moved, under shape(). A component is
   // moved by the bits of its index in components().
   Layout layout(uint64_t done) const;
+  // Where it is in the end, with the partial axes that it has then.
+  Layout target() const;
+  // The dim of shape() that holds what no place cuts, for each dim of the tensor.
+  const std::vector<int>& rest_dims() const { return rest_dims_; }
 
  private:
   struct Place {
@@ -79,20 +90,26 @@ class DigitView {
   };
   static constexpr int kNone = -1;
 
-  explicit DigitView(const Layout& from) : from_(from) {}
+  DigitView(const Layout& from, const Layout& to) : from_(from), to_(to) {}
+  // False where sizes do not divide.
+  bool find_places(const Refinement& refinement, const Shape& shape);
   void find_components(const std::vector<LinkClass>& links);
   void add_place(Component& component, const Place& place,
                  const std::vector<LinkClass>& links) const;
 
   Layout from_;
+  Layout to_;
   Parts digits_;  // Of all axes, in mesh order.
   std::vector<Place> places_;
   std::vector<int> component_of_place_;  // kNone: the place keeps its digit.
   std::vector<Component> components_;
   Shape view_shape_;
   std::vector<int> view_dim_of_place_;
+  std::vector<int> rest_dims_;
 };
 
+// Whether processes and hosts are blocks of the mesh's positions.
+bool has_blocks(const Mesh& mesh, const Topology& topology);
 // The same number in finer digits: cut where blocks of a topology's processes and hosts begin.
 Digits cut_at_blocks(const Digits& digits, const Topology& topology);
 // The farthest link between positions that differ only in this digit.

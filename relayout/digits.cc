@@ -88,19 +88,26 @@ Parts all_dim_parts(const Layout& layout) {
   return all;
 }
 
-Cuts::Cuts(const Layout& a, const Layout& b) {
+std::vector<Parts> dims_of(const Layout& layout) {
+  return {layout.dim_axes().begin(), layout.dim_axes().end()};
+}
+
+Cuts::Cuts(const Layout& a, const Layout& b, absl::Span<const SubAxis> parts) {
   const Mesh& mesh = a.mesh();
   for (const MeshAxis& axis : mesh.axes()) {
     sizes_.push_back(axis.size);
     borders_.push_back({1, axis.size});
   }
+  Parts all(parts.begin(), parts.end());
   for (const Layout* layout : {&a, &b}) {
-    Parts parts = all_dim_parts(*layout);
-    parts.insert(parts.end(), layout->partial_axes().begin(), layout->partial_axes().end());
-    for (const SubAxis& part : parts) {
-      borders_[part.axis].push_back(part.pre);
-      borders_[part.axis].push_back(part.pre * part.size);
+    for (const std::vector<SubAxis>& dim : layout->dim_axes()) {
+      all.insert(all.end(), dim.begin(), dim.end());
     }
+    all.insert(all.end(), layout->partial_axes().begin(), layout->partial_axes().end());
+  }
+  for (const SubAxis& part : all) {
+    borders_[part.axis].push_back(part.pre);
+    borders_[part.axis].push_back(part.pre * part.size);
   }
   for (std::vector<int64_t>& borders : borders_) {
     std::sort(borders.begin(), borders.end());

@@ -50,12 +50,14 @@ bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part);
 bool is_prefix(const Parts& prefix, const Parts& parts);
 // The parts of all dims, one after the other.
 Parts all_dim_parts(const Layout& layout);
+// The parts of each dim.
+std::vector<Parts> dims_of(const Layout& layout);
 
 // Two layouts on one mesh, in common atoms.
 class Cuts {
  public:
-  // Requires equal meshes.
-  Cuts(const Layout& a, const Layout& b);
+  // Requires equal meshes. Also cuts where `parts` begin and end.
+  Cuts(const Layout& a, const Layout& b, absl::Span<const SubAxis> parts = {});
 
   bool aligned(int axis) const { return aligned_[axis]; }
   bool all_aligned() const;

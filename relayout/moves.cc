@@ -52,7 +52,7 @@ Moves::Moves(const Layout& from, const Layout& to, const Shape& shape, const Top
 // are.
 void Moves::classify_links() {
   const Mesh& mesh = from_.layout().mesh();
-  if (!mesh.ids_are_positions() || topology_.num_devices().has_value()) return;
+  if (!has_blocks(mesh, topology_)) return;
   old_replicas_ = cut_at_blocks(old_replicas_, topology_);
   for (const Digit& digit : old_replicas_) {
     replica_links_.push_back(link_of_digit(mesh, digit, topology_));
@@ -93,18 +93,31 @@ void Moves::classify_digits() {
   }
 }
 
-std::vector<Pull> Moves::pulls(int device_id) const {
+void Moves::for_each_pull(int device_id,
+                          absl::FunctionRef<void(const Cell&, int, const Box&)> fn) const {
   const std::optional<int64_t> position = to_.position_of(device_id);
-  if (!position.has_value()) return {};
+  if (!position.has_value()) return;
+  const std::optional<int64_t> old = from_.position_of(device_id);
   const Cell new_cell = to_.cell(*position);
-  std::vector<Pull> result;
   from_.for_each_cell(to_.cell_box(new_cell), [&](const Cell& old_cell, const Box& common) {
-    const int source = holds_old(device_id, old_cell)
-                           ? device_id
-                           : from_.device(holder({old_cell, new_cell, *position}));
+    const bool is_local = old.has_value() && from_.holds(*old, old_cell);
+    const int source = is_local ? device_id : from_.device(holder({old_cell, new_cell, *position}));
+    fn(old_cell, source, common);
+  });
+}
+
+std::vector<Pull> Moves::pulls(int device_id) const {
+  std::vector<Pull> result;
+  for_each_pull(device_id, [&](const Cell& old_cell, int source, const Box& common) {
     result.push_back({source, from_.cell_box(old_cell), common});
   });
   return result;
+}
+
+void Moves::for_each_source(int device_id, absl::FunctionRef<void(int, int64_t)> fn) const {
+  for_each_pull(device_id, [&](const Cell&, int source, const Box& common) {
+    fn(source, common.num_elements());
+  });
 }
 
 int64_t Moves::received_elements(int device_id) const {
@@ -171,7 +184,7 @@ std::vector<std::vector<int>> Moves::components() const {
   Sets sets(devices.size());
   for (int id : new_ids) {
     const size_t node = nodes[id];
-    for (const Pull& pull : pulls(id)) sets.join(nodes[pull.source_device], node);
+    for_each_source(id, [&](int source, int64_t) { sets.join(nodes[source], node); });
   }
   absl::flat_hash_map<size_t, std::vector<int>> by_root;
   for (size_t node = 0; node < devices.size(); ++node) {

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/shape.h"
 #include "layout/layout.h"
 #include "relayout/cell_map.h"
@@ -35,6 +36,9 @@ class Moves {
 
   // See PlanStep.
   std::vector<Pull> pulls(int device_id) const;
+  // The same without the boxes: calls `fn` with the source and the number of elements of each.
+  void for_each_source(int device_id,
+                       absl::FunctionRef<void(int source, int64_t elements)> fn) const;
   int64_t received_elements(int device_id) const;
   int64_t sent_elements(int device_id) const;
   // Whether any device lacks an element of its new box.
@@ -58,6 +62,9 @@ class Moves {
     int64_t count;
   };
 
+  // Calls fn(old cell, source, what it has of the new box) for each pull of the device.
+  void for_each_pull(int device_id,
+                     absl::FunctionRef<void(const Cell&, int source, const Box&)> fn) const;
   void classify_digits();
   int64_t received_at(int64_t new_position) const;
   bool holds_old(int device_id, const Cell& cell) const;

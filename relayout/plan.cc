@@ -115,9 +115,10 @@ int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
 }
 
 double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology,
-                         int64_t most_devices) {
+                         int64_t most_devices, double enough) {
   double seconds = 0;
   for (const PlanStep& step : steps) {
+    if (seconds >= enough) break;
     seconds += seconds_of(traffic_of(step, most_devices), topology.costs());
   }
   return seconds;

@@ -22,7 +22,8 @@
 //      to(): the same layout, or one under which every device holds the same elements in the same
 //      order, perhaps under another shape() of as many elements (see PlanStep).
 //   4. Reductions come before moves where they shrink them, and terms are added in ascending
-//      position of their devices, which is ascending partial index.
+//      position of their devices, which is ascending partial index; with ReductionOrder::kByHost
+//      perhaps the sums of hosts, each of its own terms, in the order of the first of them.
 //
 // Plans are immutable values: cheap to copy, safe to read from any thread, with == and a hash that
 // is the same in every process.
@@ -48,12 +49,24 @@
 
 namespace tessera {
 
+// In which order the terms of a reduction are added, where devices of several hosts hold them.
+enum class ReductionOrder : uint8_t {
+  // Each host's terms ascending and then the hosts' sums ascending, where that is faster; else as
+  // kFlat. Averages, and sums and products of f16 and bf16, are as kFlat: these are divided, or
+  // rounded, once. The same bits wherever the hosts of the devices are the same, however these are
+  // dealt to processes.
+  kByHost,
+  // All terms ascending, in one step, at the price of more traffic between hosts.
+  kFlat,
+};
+
 // How to plan. Equal on all clients that run the plan.
 struct PlanOptions {
   // The links between the devices: they decide how many batches a plan has, and which holders send.
   Topology topology = {};
   // What peak_bytes() may not exceed. Nothing: no cap.
   std::optional<int64_t> memory_cap_bytes = {};
+  ReductionOrder reduction_order = ReductionOrder::kByHost;
 };
 
 // A way to plan a relayout that was looked at.
@@ -179,6 +192,9 @@ class RelayoutPlan {
   // What the steps take by the costs of the topology that the plan was made for: a step takes the
   // latency of the farthest link that it uses, and seconds for each byte that the worst placed
   // device receives (see Topology). Local copies and the arithmetic of reductions count nothing.
+  // Where terms could be added by host and the order shows in the bits (see ReductionOrder), links
+  // within a process count as those of its host, and senders are chosen so. Of a reduction among
+  // more than 256 devices that are listed one by one all links count as between hosts.
   absl::Duration predicted_time() const;
   absl::Duration step_predicted_time(size_t step) const;
   // What was compared, the one chosen among them, in an order that is the same on every client.

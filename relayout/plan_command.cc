@@ -51,6 +51,13 @@ StatusOr<DType> read_dtype(const std::string& text) {
                                                  quoted_list(names), did_you_mean(text, names)));
 }
 
+StatusOr<ReductionOrder> read_order(const std::string& text) {
+  if (text == "by_host") return ReductionOrder::kByHost;
+  if (text == "flat") return ReductionOrder::kFlat;
+  return absl::InvalidArgumentError(absl::StrCat("order ", tessera::quoted(text), " is neither ",
+                                                 quoted_list({"by_host", "flat"})));
+}
+
 // The error of a flag begins with its name.
 template <class T>
 StatusOr<T> of_flag(const char* flag, StatusOr<T> result) {
@@ -74,6 +81,8 @@ StatusOr<RelayoutPlan> plan_of(const PlanCommand& command) {
     return absl::InvalidArgumentError(absl::StrCat("--memory_cap: ", *command.memory_cap_bytes,
                                                    " bytes hold nothing; give at least 1"));
   }
+  TESSERA_ASSIGN_OR_RETURN(options.reduction_order,
+                           of_flag("--reduction_order", read_order(command.reduction_order)));
   if (command.topology_json.has_value()) {
     TESSERA_ASSIGN_OR_RETURN(options.topology,
                              parse_topology(*command.topology_json, command.topology_file));

@@ -24,6 +24,7 @@ struct PlanCommand {
   std::string topology_file;
   std::optional<std::string> topology_json;
   std::optional<int64_t> memory_cap_bytes;
+  std::string reduction_order = "by_host";  // or "flat"
 };
 
 struct PlanReport {

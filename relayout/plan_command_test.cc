@@ -64,6 +64,14 @@ std::vector<ReportCase> report_cases() {
   scalar.from = "[] sum{gpu}";
   scalar.to = "[]";
   cases.push_back({"rank_0", scalar, {"all_reduce{gpu}"}});
+  PlanCommand sum = gather("268435456");
+  sum.from = "[-] sum{node,gpu}";
+  cases.push_back({"hosts_first",
+                   sum,
+                   {"reduce_scatter{gpu}", "all_reduce{node}",
+                    "it takes 10.8 ms = 2.7 ms + 5.4 ms + 2.7 ms", "24.2 ms"}});
+  sum.reduction_order = "flat";
+  cases.push_back({"flat_order", sum, {"1. all_reduce{node,gpu}", "it takes 24.2 ms"}});
   PlanCommand other_mesh = gather("24");
   other_mesh.mesh_to = "{x=3}";
   other_mesh.to = "[x]";
@@ -108,6 +116,8 @@ const RefusedCase kRefused[] = {
     {"shape_negative", &PlanCommand::shape, "-4", "--shape: "},
     {"shape_too_large", &PlanCommand::shape, "9223372036854775807,2", "--shape: "},
     {"shape_of_other_rank", &PlanCommand::shape, "4,4", "has 1 dim, shape [4, 4] has 2"},
+    {"order", &PlanCommand::reduction_order, "any",
+     "--reduction_order: order \"any\" is neither \"by_host\", \"flat\""},
     {"dtype", &PlanCommand::dtype, "f23",
      "--dtype: dtype \"f23\" is none of \"bool\", \"i8\", \"u8\", \"i32\", \"i64\", \"f16\", "
      "\"bf16\", \"f32\", \"f64\"; did you mean \"f32\""},

@@ -373,6 +373,11 @@ PlanOptions far_apart() {
   return {.topology = *Topology::uniform(1, 1, {cost, cost, cost})};
 }
 
+PlanOptions hosts_of(int64_t devices) {
+  const LinkCost near = {0, 1e-11};
+  return {.topology = *Topology::uniform(1, devices, {near, near, {0, 1e-9}})};
+}
+
 CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape,
                            const PlanOptions& options) {
   CheckResult result;

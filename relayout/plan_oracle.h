@@ -47,12 +47,14 @@ struct CheckResult {
 };
 // Plans, runs, and compares with the dense value; compares the lower bound with one that is counted
 // element by element, and without partials the received bytes of each device with the elements that
-// it lacks. Requires a flat topology.
+// it lacks. Requires a flat topology where neither layout is partial.
 CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape,
                            const PlanOptions& options = {});
 
 // Each device on a host of its own, and bytes are all that counts: here plans receive the fewest.
 PlanOptions far_apart();
+// Hosts of so many devices, each a process, and what comes from another host takes longest by far.
+PlanOptions hosts_of(int64_t devices);
 
 }  // namespace tessera::testing
 

@@ -5,6 +5,7 @@
 #define TESSERA_RELAYOUT_PLAN_REP_H_
 
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -58,9 +59,10 @@ int64_t most_received(absl::Span<const PlanStep> steps, int64_t most_devices = k
 // See RelayoutPlan::peak_bytes(), for these steps from `from` to `to`.
 int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
              absl::Span<const PlanStep> steps);
-// See RelayoutPlan::predicted_time().
+// See RelayoutPlan::predicted_time(). What is at least `enough` may be less than that of all steps.
 double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology,
-                         int64_t most_devices = kEveryDevice);
+                         int64_t most_devices = kEveryDevice,
+                         double enough = std::numeric_limits<double>::infinity());
 // "reduce_scatter{x}, all_gather{y}".
 std::string step_names(absl::Span<const PlanStep> steps);
 

@@ -22,6 +22,12 @@
 #include "relayout/moves.h"
 
 namespace tessera {
+namespace {
+
+// Of a group of at most so many, or a mesh, each device's partners are counted.
+constexpr int64_t kMostCounted = 256;
+
+}  // namespace
 
 using internal::CellMap;
 using internal::Cuts;
@@ -63,7 +69,9 @@ struct PlanStep::Rep {
   const std::vector<int>* component(int device_id) const;
   // See internal::traffic_of().
   internal::Traffic traffic(int64_t most_devices) const;
-  internal::Traffic reduction_traffic() const;
+  internal::Traffic reduction_traffic(int64_t most_devices) const;
+  std::optional<std::vector<int64_t>> within_by_digits() const;
+  internal::Traffic counted_traffic(__int128 from_each, int64_t most_devices) const;
   internal::Traffic pulled_traffic(int64_t most_devices) const;
   int64_t from_bytes(int64_t position) const {
     return from.layout().box(from.shape(), position).num_elements() * dtype_size(dtype);
@@ -140,7 +148,7 @@ const std::vector<int>* PlanStep::Rep::component(int device_id) const {
 
 internal::Traffic PlanStep::Rep::traffic(int64_t most_devices) const {
   if (kind == StepKind::kExpand || kind == StepKind::kSlice) return {};
-  if (is_reduction()) return reduction_traffic();
+  if (is_reduction()) return reduction_traffic(most_devices);
   const Shape& shape = to.shape();
   const std::optional<LinkClass> flat = topology.only_link();
   internal::Traffic result;
@@ -164,22 +172,19 @@ internal::Traffic PlanStep::Rep::traffic(int64_t most_devices) const {
   return result;
 }
 
-// Each device meets all of its group, which has the product of the digits of near links near by.
-internal::Traffic PlanStep::Rep::reduction_traffic() const {
-  const Mesh& mesh = from.layout().mesh();
-  const std::optional<LinkClass> flat = topology.only_link();
-  int64_t within[kNumLinkClasses] = {1, 1, 1};
-  for (const internal::Digit& digit : internal::cut_at_blocks(group_digits, topology)) {
-    const LinkClass link = flat.has_value() ? *flat : link_of_digit(mesh, digit, topology);
-    for (int reach = static_cast<int>(link); reach < kNumLinkClasses; ++reach) {
-      within[reach] *= digit.size;
-    }
-  }
+// Each device meets all of its group: how many of it are within its process, its host and all. Of a
+// group that is too large to be counted all count as of other hosts.
+internal::Traffic PlanStep::Rep::reduction_traffic(int64_t most_devices) const {
   // All-reduce: the other terms of a chunk, and then the other chunks.
   const bool chunks = kind == StepKind::kAllReduce;
   const int64_t elements = new_elements(0);
   const __int128 from_each = static_cast<__int128>(dtype_size(dtype)) *
                              (chunks ? 2 * chunk_elements(elements, group_size, 0) : elements);
+  const std::optional<std::vector<int64_t>> by_digits = within_by_digits();
+  if (!by_digits.has_value() && group_size <= kMostCounted) {
+    return counted_traffic(from_each, most_devices);
+  }
+  const std::vector<int64_t> within = by_digits.value_or(std::vector<int64_t>{1, 1, group_size});
   internal::Traffic result;
   int64_t nearer = 1;
   for (int link = 0; link < kNumLinkClasses; ++link) {
@@ -187,6 +192,52 @@ internal::Traffic PlanStep::Rep::reduction_traffic() const {
     nearer = within[link];
   }
   return result;
+}
+
+// The product of the digits of links as near; nothing where processes or hosts do not cut the group
+// at digits.
+std::optional<std::vector<int64_t>> PlanStep::Rep::within_by_digits() const {
+  const Mesh& mesh = from.layout().mesh();
+  const std::optional<LinkClass> flat = topology.only_link();
+  const auto [process, host] = topology.block_sizes();
+  if (!flat.has_value() && !internal::has_blocks(mesh, topology)) return std::nullopt;
+  std::vector<int64_t> within(kNumLinkClasses, 1);
+  for (const internal::Digit& digit : internal::cut_at_blocks(group_digits, topology)) {
+    const auto cuts = [&](int64_t block) {
+      const bool stays = block >= mesh.size() || block % (digit.size * digit.weight) == 0;
+      return stays || digit.weight % block == 0;
+    };
+    if (!flat.has_value() && (!cuts(process) || !cuts(host))) return std::nullopt;
+    const LinkClass link = flat.has_value() ? *flat : link_of_digit(mesh, digit, topology);
+    for (int reach = static_cast<int>(link); reach < kNumLinkClasses; ++reach) {
+      within[reach] *= digit.size;
+    }
+  }
+  return within;
+}
+
+// The worst device's bytes, by counting its partners, each of which sends `from_each`.
+internal::Traffic PlanStep::Rep::counted_traffic(__int128 from_each, int64_t most_devices) const {
+  constexpr int64_t kCompared = 16;
+  const bool all =
+      most_devices == internal::kEveryDevice && from.layout().mesh().size() <= kMostCounted;
+  internal::Traffic worst;
+  double worst_seconds = -1;
+  for (const int64_t position : from.spread_positions(all ? internal::kEveryDevice : kCompared)) {
+    int64_t partners[kNumLinkClasses] = {};
+    for (const int64_t member : members(position)) {
+      if (member == position) continue;
+      ++partners[static_cast<int>(topology.link(from.device(position), from.device(member)))];
+    }
+    internal::Traffic traffic;
+    for (int link = 0; link < kNumLinkClasses; ++link) {
+      traffic.bytes[link] = internal::saturated(from_each * partners[link]);
+    }
+    const double seconds = internal::seconds_of(traffic, topology.costs());
+    if (seconds > worst_seconds) worst = traffic;
+    worst_seconds = std::max(worst_seconds, seconds);
+  }
+  return worst;
 }
 
 // The worst device's bytes, row by row. Rows are dear, and of a large mesh a few tell two plans
@@ -202,11 +253,10 @@ internal::Traffic PlanStep::Rep::pulled_traffic(int64_t most_devices) const {
   for (int64_t position : to.spread_positions(rows)) {
     const int id = to.device(position);
     internal::Traffic traffic;
-    for (const Pull& pull : moves->pulls(id)) {
-      if (pull.source_device == id) continue;
-      traffic.bytes[static_cast<int>(topology.link(id, pull.source_device))] +=
-          pull.box.num_elements() * dtype_size(dtype);
-    }
+    moves->for_each_source(id, [&](int source, int64_t elements) {
+      if (source == id) return;
+      traffic.bytes[static_cast<int>(topology.link(id, source))] += elements * dtype_size(dtype);
+    });
     const double seconds = internal::seconds_of(traffic, topology.costs());
     if (seconds > worst_seconds) worst = traffic;
     worst_seconds = std::max(worst_seconds, seconds);

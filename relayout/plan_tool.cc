@@ -27,6 +27,8 @@ ABSL_FLAG(std::string, topology, "",
           "None: one host, each device a process, default costs.");
 ABSL_FLAG(absl::optional<int64_t>, memory_cap, absl::nullopt,
           "The most bytes that a device may hold at once. None: no cap.");
+ABSL_FLAG(std::string, reduction_order, "by_host",
+          "by_host: each host's terms may be added first; flat: all terms in one step.");
 ABSL_FLAG(std::string, svg, "", "Also draw the data flow into this file.");
 
 namespace tessera {
@@ -79,7 +81,8 @@ Status run(int argc, char** argv) {
                          .dtype = absl::GetFlag(FLAGS_dtype),
                          .topology_file = absl::GetFlag(FLAGS_topology),
                          .topology_json = std::nullopt,
-                         .memory_cap_bytes = std::nullopt};
+                         .memory_cap_bytes = std::nullopt,
+                         .reduction_order = absl::GetFlag(FLAGS_reduction_order)};
   for (const auto& [flag, value] :
        {std::pair("--mesh", &command.mesh), {"--from", &command.from}, {"--to", &command.to}}) {
     if (value->empty()) {

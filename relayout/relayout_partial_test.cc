@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Relayouts by their steps, and those with partials by their values: the tables of facts.
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,8 +11,10 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "relayout/plan_oracle.h"
+#include "relayout/small_relayouts.h"
 #include "relayout/topology.h"
 #include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera {
 namespace {
@@ -202,6 +205,78 @@ TEST(CopiesOfTermsTest, OfANodeShareItsNetwork) {
   // By an all-reduce of each copy all of it crosses.
   const double network_s = kBytes / 8 * 2 * 1e-9;
   EXPECT_NEAR(absl::ToDoubleSeconds(plan.predicted_time()), network_s, network_s / 100);
+}
+
+// clang-format off
+const CopiesCase kPlaced[] = {
+    // The reduction leaves x behind the place that z goes to, where [(x,..), z] has x before it.
+    {"behind_what_moves", "{x=2, z=2}", {8, 8}, "[-, z] sum{x}", "[(z,x), -]", "reduce_scatter{x}, all_to_all{z}", 24, 24},
+    {"between_two_that_move", "{x=2, y=2, z=2}", {8, 8}, "[y, z] sum{x}", "[(z,x,y), -]", "reduce_scatter{x}, exchange{y,z}", 16, 14},
+};
+// clang-format on
+
+// Dims are seen as cut into a place for each part, so that a part finds its own although those
+// before it come later.
+TEST(PlacesTest, PartsOfAReductionGoWhereTheGoalWantsThem) {
+  for (const CopiesCase& row : kPlaced) {
+    SCOPED_TRACE(row.name);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, row.from));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, row.to));
+    for (const PlanOptions& options : {PlanOptions(), testing::far_apart()}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
+                                   plan_relayout(from, to, row.shape, DType::kFloat32, options));
+      EXPECT_EQ(steps_of(plan), row.steps);
+      EXPECT_EQ(plan.max_received_bytes(), 4 * row.most_received);
+      EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.bound);
+      EXPECT_EQ(check_relayout(from, to, row.shape, options).problem, "");
+    }
+  }
+}
+
+struct BoundsCase {
+  int rank;
+  int64_t devices, reductions, at_the_bound;
+  double mean, worst;
+};
+
+// docs/relayout.md, "The lower bound": all reductions between layouts, by bytes alone.
+TEST(ReductionsAgainstTheBoundTest, AreAsDocumented) {
+  if (testing::kSanitized) GTEST_SKIP() << "counts all of them, which the plain build does";
+  const BoundsCase rows[] = {{2, 8, 10540, 6772, 1.0898, 1.5}, {1, 12, 7626, 3676, 1.1223, 2}};
+  for (const BoundsCase& row : rows) {
+    BoundsCase found = {row.rank, row.devices, 0, 0, 0, 0};
+    double sum = 0;
+    for (const Mesh& mesh : testing::small_meshes(3, row.devices)) {
+      const bool counts = mesh.size() == row.devices &&
+                          std::all_of(mesh.axes().begin(), mesh.axes().end(),
+                                      [](const MeshAxis& axis) { return axis.size > 1; });
+      if (!counts) continue;
+      const Shape shape(row.rank, row.devices * row.devices);
+      const std::vector<Layout> layouts = testing::every_layout(mesh, row.rank, {ReduceOp::kSum});
+      for (const Layout& from : layouts) {
+        for (const Layout& to : layouts) {
+          if (!from.is_partial()) break;
+          TESSERA_ASSERT_OK_AND_ASSIGN(
+              const RelayoutPlan plan,
+              plan_relayout(from, to, shape, DType::kInt8, testing::far_apart()));
+          const int64_t bound = plan.lower_bound_bytes();
+          if (bound == 0 || plan.steps().back().kind() == StepKind::kExpand) continue;
+          const double ratio =
+              static_cast<double>(plan.max_received_bytes()) / static_cast<double>(bound);
+          ++found.reductions;
+          found.at_the_bound += plan.max_received_bytes() == bound ? 1 : 0;
+          sum += ratio;
+          found.worst = std::max(found.worst, ratio);
+        }
+      }
+    }
+    found.mean = sum / static_cast<double>(found.reductions);
+    EXPECT_EQ(found.reductions, row.reductions);
+    EXPECT_EQ(found.at_the_bound, row.at_the_bound);
+    EXPECT_NEAR(found.mean, row.mean, 1e-4);
+    EXPECT_NEAR(found.worst, row.worst, 1e-9);
+  }
 }
 
 struct ValuesCase {

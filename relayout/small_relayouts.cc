@@ -109,18 +109,18 @@ int64_t high_water_bytes(const RelayoutPlan& plan) {
   for (const Layout* layout : {&plan.from(), &plan.to()}) {
     devices.insert(layout->mesh().device_ids().begin(), layout->mesh().device_ids().end());
   }
-  const auto bytes = [&](const Layout& layout, int device) -> int64_t {
+  const auto bytes = [&](const Layout& layout, const Shape& shape, int device) -> int64_t {
     const std::optional<int64_t> position = layout.mesh().position_of_device(device);
     if (!position.has_value()) return 0;
-    return layout.box(plan.shape(), *position).num_elements() * dtype_size(plan.dtype());
+    return layout.box(shape, *position).num_elements() * dtype_size(plan.dtype());
   };
   int64_t mark = 0;
   for (const int device : devices) {
-    int64_t live = bytes(plan.from(), device);
+    int64_t live = bytes(plan.from(), plan.shape(), device);
     mark = std::max(mark, live);
     int64_t intermediate = 0;
     for (const PlanStep& step : plan.steps()) {
-      const int64_t made = bytes(step.to(), device);
+      const int64_t made = bytes(step.to(), step.shape(), device);
       live += made;
       mark = std::max(mark, live);
       live -= intermediate;
@@ -206,6 +206,9 @@ std::string check_in_full(const RelayoutCase& relayout) {
   std::string problem = check_relayout(from, to, shape).problem;
   if (problem.empty() && from.is_partial()) {
     problem = check_relayout(from, to, shape, far_apart()).problem;
+  }
+  if (problem.empty() && from.is_partial()) {
+    problem = check_relayout(from, to, shape, hosts_of(2)).problem;
   }
   if (!problem.empty()) return problem;
   const StatusOr<RelayoutPlan> there = plan_relayout(from, to, shape, DType::kFloat64);

@@ -72,7 +72,7 @@ class SmallRelayouts {
 // promise, or "":
 //   - everything that check_relayout() checks: the dense value, pulls, groups, the lower bound, and
 //     without partials the bytes of each device, which are those that it lacks; reductions also
-//     with devices far apart;
+//     with devices far apart, and with hosts of two devices;
 //   - plan.peak_bytes() is the high-water mark of an allocator that keeps the source, and between
 //     two steps what the devices hold;
 //   - the way back ends in what was there before: in every element without partials, else in the

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -185,6 +186,21 @@ LinkClass Topology::link(int device_a, int device_b) const {
   const auto share = [&](int64_t size) { return device_a / size == device_b / size; };
   if (share(rep_->devices_per_process)) return LinkClass::kProcess;
   return share(rep_->devices_per_host) ? LinkClass::kHost : LinkClass::kNetwork;
+}
+
+int64_t Topology::host(int device_id) const {
+  if (!rep_->listed) return device_id / rep_->devices_per_host;
+  const bool is_listed = device_id < static_cast<int>(rep_->host_of.size());
+  // The numbers given are ints: the others are above all of them.
+  return is_listed ? rep_->host_of[device_id] : (int64_t{1} << 32) + device_id;
+}
+
+Topology Topology::without_processes() const {
+  auto rep = std::make_shared<Rep>(*rep_);
+  rep->devices_per_process = 1;
+  std::iota(rep->process_of.begin(), rep->process_of.end(), 0);
+  rep->only = rep->only_link();
+  return Topology(std::move(rep));
 }
 
 LinkCost Topology::cost(LinkClass link) const {

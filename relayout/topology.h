@@ -87,6 +87,10 @@ class Topology {
   // The link between two device ids, which are not negative; kProcess for one device. A device that
   // is not listed in of_devices() is alone on a host of its own.
   LinkClass link(int device_a, int device_b) const;
+  // A number that devices of one host have in common, and of no two hosts.
+  int64_t host(int device_id) const;
+  // The same hosts, with a process for each device.
+  Topology without_processes() const;
   LinkCost cost(LinkClass link) const;
   const LinkCosts& costs() const;
   // The number of devices listed; nothing for uniform(), which knows them all.

@@ -58,6 +58,26 @@ TEST(TopologyTest, FlatWhereThereIsOneClass) {
   EXPECT_EQ(Topology::of_devices({4, 5, 5}, {0, 0, 0})->only_link(), std::nullopt);
 }
 
+TEST(TopologyTest, DevicesOfOneHostHaveANumberInCommon) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Topology listed, Topology::of_devices({7, 9, 3}, {1, 1, 0}));
+  for (const Topology& topology : {Topology(), *Topology::uniform(2, 4), listed}) {
+    for (int a = 0; a < 6; ++a) {
+      for (int b = 0; b < 6; ++b) {
+        EXPECT_EQ(topology.host(a) == topology.host(b), topology.link(a, b) != LinkClass::kNetwork)
+            << topology << ": " << a << ", " << b;
+      }
+    }
+  }
+}
+
+TEST(TopologyTest, WithoutProcessesEachDeviceIsOne) {
+  const LinkCosts costs{{1, 1}, {2, 2}, {3, 3}};
+  EXPECT_EQ(Topology::uniform(2, 4, costs)->without_processes(), *Topology::uniform(1, 4, costs));
+  EXPECT_EQ(Topology().without_processes(), Topology());
+  EXPECT_EQ(Topology::of_devices({7, 7, 3}, {1, 1, 0})->without_processes(),
+            *Topology::of_devices({0, 1, 2}, {1, 1, 0}));
+}
+
 TEST(TopologyTest, RefusesWithTheReason) {
   const double infinite = std::numeric_limits<double>::infinity();
   LinkCosts negative;

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "relayout/ways.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/check.h"
+#include "base/math.h"
+#include "relayout/plan_rep.h"
+#include "relayout/schedule.h"
+
+namespace tessera::internal {
+namespace {
+
+Parts all_of(const std::vector<Parts>& dims) {
+  Parts all;
+  for (const Parts& parts : dims) all.insert(all.end(), parts.begin(), parts.end());
+  return all;
+}
+
+template <class T>
+void append(std::vector<T>& list, std::vector<T> more) {
+  for (T& item : more) list.push_back(std::move(item));
+}
+
+}  // namespace
+
+Ways::Ways(const Layout& from, const Layout& goal, const Partials& partials, const Tensor& tensor,
+           const WayOptions& options)
+    : source_(from),
+      from_(from),
+      goal_(goal),
+      partials_(partials),
+      tensor_(tensor),
+      options_(options),
+      rest_dims_(from.rank()) {
+  std::iota(rest_dims_.begin(), rest_dims_.end(), 0);
+}
+
+Ways::Ways(const Ways& before, const Layout& from, const Partials& partials)
+    : source_(before.source_),
+      from_(from),
+      goal_(before.goal_),
+      partials_(partials),
+      tensor_(before.tensor_),
+      options_(before.options_),
+      rest_dims_(before.rest_dims_),
+      tries_every_dim_(false) {}
+
+Choice Ways::choose() const {
+  if (partials_.reduced.empty()) {
+    Choice choice;
+    choice.steps = moves(from_, &choice.schedules);
+    if (options_.memory_cap_bytes.has_value()) {
+      choice.least_peak = peak(from_, goal_, tensor_, choice.steps);
+    }
+    return choice;
+  }
+  // Under a view of the shape more parts of the reduction may find the places that the goal wants
+  // them in.
+  Parts borders;
+  if (options_.hosts.has_value()) borders = options_.hosts->near;
+  const auto view = DigitView::of_reduction(from_, goal_, tensor_.shape, borders);
+  if (!view.has_value()) {
+    std::vector<Steps> ways = all();
+    append(ways, by_host());
+    return best_of(std::move(ways));
+  }
+  const Layout from = view->layout(0);
+  const Layout goal = view->target();
+  const Tensor viewed{view->shape(), tensor_.dtype, tensor_.topology};
+  Ways in_view(from, goal, partials_, viewed, options_);
+  in_view.rest_dims_ = view->rest_dims();
+  std::vector<Steps> ways = in_view.num_placed() > num_placed() ? in_view.all() : all();
+  const bool hosts_place = in_view.num_placed_by_host() > num_placed_by_host();
+  append(ways, hosts_place ? in_view.by_host() : by_host());
+  return best_of(std::move(ways));
+}
+
+// The ways to reduce and then move. Never empty.
+std::vector<Steps> Ways::all() const {
+  std::vector<Steps> ways;
+  if (!goal_splits_reduced()) ways.push_back(by_all_reduce());
+  const bool only_reduces = !ways.empty() && ways[0].back().kind() == StepKind::kAllReduce;
+  Parts left = not_placed();
+  if (!only_reduces) add_scatters(left, ways);
+  // Copies of a term would all do the same reduction: each does a part of it.
+  const Parts copies = copies_of_terms();
+  left.insert(left.end(), copies.begin(), copies.end());
+  if (!copies.empty() && links_are_dear()) add_scatters(left, ways);
+  TESSERA_CHECK(!ways.empty(), "a scalar is reduced everywhere, anything else can be scattered");
+  return ways;
+}
+
+// Each host's terms first, by a reduce-scatter among its devices, so that only its sums cross the
+// network, and of them a part for each device.
+std::vector<Steps> Ways::by_host() const {
+  std::vector<Steps> ways;
+  if (!may_add_by_host()) return ways;
+  const Parts& near = options_.hosts->near;
+  const Partials of_terms = partials_of_terms();
+  const Partials of_sums{partials_.kept, options_.hosts->far, {}};
+  const Ways first(*this, from_, of_terms);
+  const auto go_on = [&](const Layout& sums, const Steps& before) {
+    for (Steps& rest : Ways(*this, sums, of_sums).all()) {
+      ways.push_back(before);
+      append(ways.back(), std::move(rest));
+    }
+  };
+  Parts left = first.not_placed();
+  const auto add_ways = [&] {
+    const Layout sums = first.with_kept(first.refined_dims_and(left));
+    Steps steps = {make_reduction(StepKind::kReduceScatter, from_, sums, near, tensor_)};
+    go_on(sums, steps);
+    const Layout cleared = first.cleared(sums);
+    const bool places_more =
+        Ways(*this, cleared, of_sums).num_placed() > Ways(*this, sums, of_sums).num_placed();
+    if (!places_more) return;
+    steps.push_back(make_move(sums, cleared, tensor_));
+    go_on(cleared, steps);
+  };
+  add_ways();
+  // Copies of a term on one host would all send its sum.
+  const Parts copies = parts_by_host(from_.mesh(), first.copies_of_terms(), tensor_.topology).near;
+  left.insert(left.end(), copies.begin(), copies.end());
+  if (!copies.empty()) add_ways();
+  return ways;
+}
+
+// The sums of hosts, moved inside the hosts so that they are not split where the goal wants parts
+// of the reduction between hosts: [a] sum{node} becomes [-, a] sum{node} for [node, -].
+Layout Ways::cleared(const Layout& sums) const {
+  if (!(sums.mesh() == goal_.mesh())) return sums;
+  const Cuts cuts(sums, goal_, partials_.reduced);
+  if (!cuts.all_aligned()) return sums;
+  const auto is_near = [&](const SubAxis& part) {
+    return parts_by_host(sums.mesh(), {part}, tensor_.topology).far.empty();
+  };
+  // A dim that is split between hosts stays as it is.
+  std::vector<Parts> dims(sums.rank());
+  std::vector<bool> stays(sums.rank(), false);
+  Parts movable;
+  for (int dim = 0; dim < sums.rank(); ++dim) {
+    const Parts before = cuts.cut(sums.dim_axes()[dim]);
+    stays[dim] = !std::all_of(before.begin(), before.end(), is_near);
+    Parts& after = stays[dim] ? dims[dim] : movable;
+    after.insert(after.end(), before.begin(), before.end());
+  }
+  for (int dim = 0; dim < sums.rank(); ++dim) {
+    for (const SubAxis& part : cuts.cut(goal_.dim_axes()[dim])) {
+      if (stays[dim] || !contains_part(movable, part)) break;
+      dims[dim].push_back(part);
+    }
+  }
+  Parts& longest = dims[longest_dim()];
+  const Parts placed = all_of(dims);
+  for (const SubAxis& part : movable) {
+    if (!contains_part(placed, part)) longest.push_back(part);
+  }
+  return with_kept(dims);
+}
+
+// The parts of a host are comparable with what the layouts do to the axes, and there is a dim.
+bool Ways::may_add_by_host() const {
+  return options_.hosts.has_value() && from_.rank() > 0 && cuts().all_aligned();
+}
+
+// While hosts add their terms the parts that tell hosts apart stay partial.
+Partials Ways::partials_of_terms() const {
+  Partials partials{partials_.kept, options_.hosts->near, {}};
+  const Parts& far = options_.hosts->far;
+  partials.kept.insert(partials.kept.end(), far.begin(), far.end());
+  return partials;
+}
+
+// How many parts the reduction can leave where the goal wants them.
+int64_t Ways::num_placed() const {
+  return num_values(digits_of(from_.mesh(), all_of(refined_dims())));
+}
+
+// The same for both reductions of by_host().
+int64_t Ways::num_placed_by_host() const {
+  if (!may_add_by_host()) return 0;
+  const Partials of_terms = partials_of_terms();
+  const Partials of_sums{partials_.kept, options_.hosts->far, {}};
+  const Ways first(*this, from_, of_terms);
+  const Layout sums = first.with_kept(first.refined_dims_and(first.not_placed()));
+  const Layout cleared = first.cleared(sums);
+  return first.num_placed() * std::max(Ways(*this, sums, of_sums).num_placed(),
+                                       Ways(*this, cleared, of_sums).num_placed());
+}
+
+// Whether bytes over links cost more than bytes of the own memory. They do not where devices map
+// each other's memory: there a second pass over the tensor costs what the first one saves.
+bool Ways::links_are_dear() const {
+  const std::optional<LinkClass> link = tensor_.topology.only_link();
+  return !link.has_value() || *link == LinkClass::kNetwork;
+}
+
+// By a reduce-scatter with what is left behind each of the dims for which it makes a difference.
+void Ways::add_scatters(const Parts& left, std::vector<Steps>& ways) const {
+  if (left.empty()) {
+    ways.push_back(by_scatter(left, 0));
+    return;
+  }
+  // Where the gather that follows gives everything back, all dims cost the same.
+  const bool refines = equivalent(with_kept(refined_dims()), goal_, tensor_.shape);
+  const int longest = longest_dim();
+  for (const int dim : rest_dims_) {
+    const bool tries = tries_every_dim_ && !refines;
+    if (tries || dim == longest) ways.push_back(by_scatter(left, dim));
+  }
+}
+
+// To the goal, unless everything is there: in one batch or, where links differ, in those that the
+// scheduler finds cheapest. `alternatives`, where given, gets the schedules compared.
+Steps Ways::moves(const Layout& current, std::vector<Alternative>* alternatives) const {
+  if (current == goal_ || equivalent(current, goal_, tensor_.shape)) return {};
+  if (!tensor_.topology.only_link().has_value()) {
+    const std::optional<DigitView> view =
+        DigitView::create(current, goal_, tensor_.shape, tensor_.topology);
+    if (view.has_value() && view->components().size() > 1) {
+      return scheduled(*view, current, alternatives);
+    }
+  }
+  return {make_move(current, goal_, tensor_)};
+}
+
+Steps Ways::scheduled(const DigitView& view, const Layout& current,
+                      std::vector<Alternative>* alternatives) const {
+  const bool is_source = current == source_;
+  const Scheduler::Sizes sizes{first_bytes(current), is_source ? 0 : first_bytes(source_)};
+  const Scheduler scheduler(view.components(), sizes, tensor_.topology.costs());
+  const Schedule direct = scheduler.direct();
+  // Where not even the direct batch keeps the cap nothing does.
+  const Schedule cheapest = scheduler.cheapest(options_.memory_cap_bytes).value_or(direct);
+  if (alternatives != nullptr) {
+    const std::pair<const char*, Schedule> named[] = {
+        {"direct", direct},
+        {"far_links_first", scheduler.far_links_first()},
+        {"near_links_first", scheduler.near_links_first()},
+        {"cheapest", cheapest}};
+    bool chosen = false;
+    for (const auto& [name, schedule] : named) {
+      const bool same = !chosen && schedule.batches == cheapest.batches;
+      chosen |= same;
+      if (same || schedule.batches != cheapest.batches) {
+        alternatives->push_back({name, absl::Seconds(schedule.seconds), schedule.received_bytes,
+                                 schedule.peak_bytes, same});
+      }
+    }
+  }
+  if (cheapest.batches.size() == 1) return {make_move(current, goal_, tensor_)};
+  const Tensor viewed{view.shape(), tensor_.dtype, tensor_.topology};
+  Steps steps;
+  Batch done = 0;
+  for (const Batch batch : cheapest.batches) {
+    steps.push_back(make_move(view.layout(done), view.layout(done | batch), viewed));
+    done |= batch;
+  }
+  return steps;
+}
+
+// Borders of what is reduced, too: those of hosts may be in the midst of an axis.
+Cuts Ways::cuts() const {
+  const bool one_mesh = from_.mesh() == goal_.mesh();
+  return Cuts(from_, one_mesh ? goal_ : from_, partials_.reduced);
+}
+
+// No device holds more than the first: shard 0 of every dim is the largest.
+int64_t Ways::first_bytes(const Layout& layout) const {
+  return layout.box(tensor_.shape, 0).num_elements() * dtype_size(tensor_.dtype);
+}
+
+// Slices to what the goal needs of each term, adds them everywhere, moves the sum.
+Steps Ways::by_all_reduce() const {
+  const Layout finer = with_terms(refined_dims());
+  const bool cuts_nothing = equivalent(finer, from_, tensor_.shape);
+  const Layout& sliced = cuts_nothing ? from_ : finer;
+  const Layout reduced = arrived(with_kept(refined_dims()));
+  Steps steps;
+  if (!cuts_nothing) steps.push_back(make_move(from_, sliced, tensor_));
+  steps.push_back(
+      make_reduction(StepKind::kAllReduce, sliced, reduced, partials_.reduced, tensor_));
+  append(steps, moves(reduced));
+  return steps;
+}
+
+// Each device of a group reduces a part of its own, where possible the one that the goal wants
+// there; what the goal does not place, `left`, goes behind dim `dim`.
+Steps Ways::by_scatter(const Parts& left, int dim) const {
+  std::vector<Parts> dims = refined_dims();
+  if (!left.empty()) dims[dim].insert(dims[dim].end(), left.begin(), left.end());
+  const Layout reduced = arrived(with_kept(dims));
+  Steps steps = {
+      make_reduction(StepKind::kReduceScatter, from_, reduced, partials_.reduced, tensor_)};
+  append(steps, moves(reduced));
+  return steps;
+}
+
+Choice Ways::best_of(std::vector<Steps> ways) const {
+  Choice choice;
+  if (ways.size() == 1 && !options_.memory_cap_bytes.has_value()) {
+    choice.steps = std::move(ways[0]);
+    return choice;
+  }
+  double least_cost = 0;
+  bool best_fits = false;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const int64_t way_peak =
+        options_.memory_cap_bytes.has_value() ? peak(from_, goal_, tensor_, ways[i]) : 0;
+    const bool fits =
+        !options_.memory_cap_bytes.has_value() || way_peak <= *options_.memory_cap_bytes;
+    choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
+    if (i > 0 && !fits) continue;
+    // One that is slower already need not be looked at to its end.
+    const double enough = best_fits ? least_cost : std::numeric_limits<double>::infinity();
+    const double cost = seconds_of_way(ways[i], enough);
+    const bool better = i == 0 || !best_fits || cost < least_cost;
+    if (!better) continue;
+    choice.chosen_way = i;
+    least_cost = cost;
+    best_fits = fits;
+  }
+  choice.steps = ways[choice.chosen_way];
+  choice.ways = std::move(ways);
+  return choice;
+}
+
+// Where all links are alike, by the device that receives most over all steps; another device may
+// be that in each of them.
+double Ways::seconds_of_way(const Steps& steps, double enough) const {
+  const std::optional<LinkClass> link = tensor_.topology.only_link();
+  if (!link.has_value()) {
+    return predicted_seconds(steps, tensor_.topology, kComparedDevices, enough);
+  }
+  const LinkCost cost = tensor_.topology.cost(*link);
+  const auto remote = std::count_if(steps.begin(), steps.end(), [](const PlanStep& step) {
+    return step.kind() != StepKind::kSlice;
+  });
+  return static_cast<double>(remote) * cost.latency_s +
+         static_cast<double>(most_received(steps, kComparedDevices)) * cost.seconds_per_byte;
+}
+
+bool Ways::goal_splits_reduced() const {
+  if (!(from_.mesh() == goal_.mesh())) return false;
+  const Parts parts = all_dim_parts(goal_);
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const SubAxis& part) { return overlaps_any(part, partials_.reduced); });
+}
+
+// The atoms of the reduced axes that refined_dims() does not use.
+Parts Ways::not_placed() const {
+  const Parts placed = all_of(refined_dims());
+  Parts result;
+  for (const SubAxis& atom : cuts().cut(partials_.reduced)) {
+    if (!overlaps_any(atom, placed)) result.push_back(atom);
+  }
+  return result;
+}
+
+// What tells copies of one term apart, as far as refined_dims() does not use it.
+Parts Ways::copies_of_terms() const {
+  Parts used(from_.partial_axes().begin(), from_.partial_axes().end());
+  for (const SubAxis& part : all_of(refined_dims())) {
+    if (!overlaps_any(part, from_.partial_axes())) used.push_back(part);
+  }
+  return complement(from_.mesh(), used);
+}
+
+// The dim that is longest on a device under refined_dims().
+int Ways::longest_dim() const {
+  if (rest_dims_.empty()) return 0;
+  const Layout layout = with_kept(refined_dims());
+  const auto extent = [&](int dim) {
+    return ceil_mul_div(1, tensor_.shape[dim], layout.num_shards(dim));
+  };
+  int longest = rest_dims_[0];
+  for (const int dim : rest_dims_) {
+    if (extent(dim) > extent(longest)) longest = dim;
+  }
+  return longest;
+}
+
+// The dims of `from`, each split further as the goal has it, as far as the axes for that are
+// free: replicated, or being reduced.
+std::vector<Parts> Ways::refined_dims() const {
+  std::vector<Parts> dims = dims_of(from_);
+  if (!(from_.mesh() == goal_.mesh())) return dims;
+  const Cuts cuts = this->cuts();
+  const Parts reduced = cuts.cut(partials_.reduced);
+  Parts busy = all_dim_parts(from_);
+  busy.insert(busy.end(), from_.partial_axes().begin(), from_.partial_axes().end());
+  for (size_t dim = 0; dim < dims.size(); ++dim) {
+    const Parts before = cuts.cut(from_.dim_axes()[dim]);
+    const Parts after = cuts.cut(goal_.dim_axes()[dim]);
+    if (!is_prefix(before, after)) continue;
+    for (size_t i = before.size(); i < after.size(); ++i) {
+      if (!contains_part(reduced, after[i]) && overlaps_any(after[i], busy)) break;
+      dims[dim].push_back(after[i]);
+    }
+  }
+  return dims;
+}
+
+// With `left` behind the longest.
+std::vector<Parts> Ways::refined_dims_and(const Parts& left) const {
+  std::vector<Parts> dims = refined_dims();
+  if (left.empty()) return dims;
+  Parts& longest = dims[longest_dim()];
+  longest.insert(longest.end(), left.begin(), left.end());
+  return dims;
+}
+
+Layout Ways::with_terms(const std::vector<Parts>& dims) const {
+  const Parts partial(from_.partial_axes().begin(), from_.partial_axes().end());
+  return make_layout(from_.mesh(), dims, partial, from_.partial_op());
+}
+Layout Ways::with_kept(const std::vector<Parts>& dims) const {
+  return make_layout(from_.mesh(), dims, partials_.kept, from_.partial_op());
+}
+// The goal itself where nothing is missing, so that steps join and no empty move is left.
+Layout Ways::arrived(const Layout& layout) const {
+  const bool there = layout.mesh() == goal_.mesh() && equivalent(layout, goal_, tensor_.shape);
+  return there ? goal_ : layout;
+}
+
+}  // namespace tessera::internal
