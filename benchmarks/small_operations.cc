@@ -12,12 +12,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -29,21 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "tessera.h"
-
-namespace {
-
-std::atomic<int64_t> num_allocations{0};
-
-}  // namespace
-
-// Every allocation of the program comes here.
-void* operator new(std::size_t size) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size == 0 ? 1 : size); memory != nullptr) return memory;
-  std::abort();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/allocations.h"
 
 namespace tessera {
 namespace {
@@ -59,7 +43,7 @@ Usage usage_now() {
   getrusage(RUSAGE_SELF, &usage);
   const double kernel = seconds_of(usage.ru_stime);
   return {seconds_of(usage.ru_utime) + kernel, kernel, static_cast<double>(usage.ru_nvcsw),
-          static_cast<double>(usage.ru_nivcsw), static_cast<double>(num_allocations.load())};
+          static_cast<double>(usage.ru_nivcsw), static_cast<double>(testing::num_allocations())};
 }
 
 struct Operation {
@@ -115,8 +99,8 @@ Status run_client(const Client& client, int num_calls, absl::string_view only) {
   std::iota(ids.begin(), ids.end(), 0);
   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(ids));
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"all", client.num_clients()}}));
-  std::vector<float> in(512, 1);
-  std::vector<float> out(512);
+  std::vector<float> in(4096, 1);
+  std::vector<float> out(in.size() * static_cast<size_t>(client.num_clients()));
   const auto all_reduce = [&](size_t bytes) {
     return group
         .all_reduce<float>(absl::MakeConstSpan(in).first(bytes / 4),
@@ -124,6 +108,7 @@ Status run_client(const Client& client, int num_calls, absl::string_view only) {
         .await();
   };
   const DTensor rows = full<float>({16, 16}, 1, Layout::parse(mesh, "[all, -]"));
+  const DTensor more_rows = full<float>({64, 64}, 1, Layout::parse(mesh, "[all, -]"));
   TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, all]"));
   const Operation operations[] = {
       {"barrier", [&] { return group.barrier().await(); }},
@@ -131,8 +116,31 @@ Status run_client(const Client& client, int num_calls, absl::string_view only) {
       {"all_reduce 8 B", [&] { return all_reduce(8); }},
       {"all_reduce 1 KiB", [&] { return all_reduce(1024); }},
       {"all_reduce 2 KiB", [&] { return all_reduce(2048); }},
+      {"all_reduce 16 KiB", [&] { return all_reduce(16384); }},
+      {"all_gather 16 KiB",
+       [&] {
+         return group
+             .all_gather<float>(absl::MakeConstSpan(in).first(4096),
+                                absl::MakeSpan(out).first(4096 * group.size()))
+             .await();
+       }},
+      {"all_to_all 16 KiB",
+       [&] {
+         return group
+             .all_to_all<float>(absl::MakeConstSpan(in).first(4096),
+                                absl::MakeSpan(out).first(4096))
+             .await();
+       }},
+      {"broadcast 16 KiB",
+       [&] {
+         return group
+             .broadcast<float>(absl::MakeConstSpan(in).first(4096), absl::MakeSpan(out).first(4096),
+                               /*root=*/0)
+             .await();
+       }},
       {"mesh.barrier", [&] { return mesh.barrier("step"); }},
-      {"relayout", [&] { return relayout(rows, columns).await(); }},
+      {"relayout 1 KiB", [&] { return relayout(rows, columns).await(); }},
+      {"relayout 16 KiB", [&] { return relayout(more_rows, columns).await(); }},
   };
   for (const Operation& operation : operations) {
     if (!only.empty() && operation.name != only) continue;

@@ -202,6 +202,11 @@ absl::string_view op_kind_name(OpKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
+bool is_input_used(const CollectiveCall& call, int position) {
+  const bool is_of_root = call.kind == OpKind::kBroadcast || call.kind == OpKind::kScatter;
+  return call.in_count > 0 && (!is_of_root || position == call.root);
+}
+
 std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
                           absl::Span<const int> device_ids) {
   std::string label(op_kind_name(kind));

@@ -111,9 +111,9 @@ struct CollectiveCall {
   std::vector<int> replicas;
 
   // What must be equal on all members beside the fields above, for people: the barrier's name, the
-  // layouts of a relayout. `detail_field` says what it is: "name", "layouts", "counts".
+  // layouts of a relayout. `detail_field`, a literal, says what it is: "name", "layouts", "counts".
   SharedText detail;
-  std::string detail_field;
+  absl::string_view detail_field;
   // The op in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is
   // made when somebody needs it.
   Label label;
@@ -127,6 +127,10 @@ struct CollectiveCall {
   // people how long that was.
   std::optional<absl::Time> deadline;
 };
+
+// False where no member looks at the memory behind the input of the member at `position`: beside
+// the root of a broadcast or scatter, and where it has no elements.
+bool is_input_used(const CollectiveCall& call, int position);
 
 // "all_reduce sum f32 of 8 elements on devices 0, 1".
 std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,

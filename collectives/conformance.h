@@ -57,7 +57,12 @@ std::vector<Case> sweep_cases();
 std::vector<Case> message_cases();
 // Every error message, and that the group works after it.
 std::vector<Case> error_cases();
-// All of the above.
+// For a backend whose order of addition is its own (nccl::Sums): every dtype and reduction, within
+// what its table of numerics allows. The other cases demand the bits of ascending order, of what
+// is_of_ascending_order() says they do.
+std::vector<Case> numerics_cases();
+bool is_of_ascending_order(const Case& c);
+// All of the above, but for the numerics.
 std::vector<Case> all_cases();
 
 // all_reduce of u8 beyond 2^31 elements; about 8 GiB for two members.

@@ -502,7 +502,7 @@ class Run {
     while (status.ok() && !under_way_.empty()) status = finish_oldest();
     // Memory may go only when the backend is through with it.
     for (const auto& s : under_way_) s->work->wait(absl::Seconds(5)).IgnoreError();
-    return status;
+    return wrong_.ok() ? status : wrong_;
   }
 
  private:
@@ -532,13 +532,18 @@ class Run {
     const Started& s = *under_way_.front();
     // Who waits without a deadline may run the operation on its own thread.
     Status status = s.number % 2 == 0 ? s.work->await() : s.work->wait(absl::Minutes(5));
-    status = status.ok() ? s.check() : failed(status);
+    // With a wrong result the program goes on: the others would wait for this member, and report
+    // that first.
+    const bool ended = status.ok();
+    status = ended ? s.check() : failed(status);
     if (!status.ok()) {
       status = with_context(status, absl::StrCat("operation ", s.number, " with seed ",
                                                  program_.seed, ", ", s.to_string()));
     }
     under_way_.pop_front();
-    return status;
+    if (!ended) return status;
+    wrong_.Update(status);
+    return absl::OkStatus();
   }
 
   Status failed(const Status& error) const {
@@ -548,6 +553,7 @@ class Run {
   const Member& m_;
   const RandomProgram& program_;
   std::deque<std::unique_ptr<Started>> under_way_;
+  Status wrong_;  // the first result that is
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "Eigen/Core"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -61,7 +62,9 @@ std::string show(T value) {
   if constexpr (std::is_integral_v<T>) {
     return absl::StrCat(static_cast<int64_t>(value));
   } else {
-    return absl::StrCat(static_cast<double>(value));
+    // Digits that tell it from its neighbours.
+    constexpr int kDigits = std::numeric_limits<T>::max_digits10;
+    return absl::StrFormat("%.*g", kDigits, static_cast<double>(value));
   }
 }
 

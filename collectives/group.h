@@ -11,14 +11,24 @@
 //      InvalidArgument naming the field and two clients, before a byte moves;
 //   2. terms are added in ascending position, for every element and on every run: results are
 //      bitwise equal on all members. f16 and bf16 accumulate in f32 and round once; integers wrap;
-//      max and min ignore NaN; avg is the sum divided once;
+//      max and min ignore NaN; avg is the sum divided once. (A program can leave the order to NCCL:
+//      ClientOptions::backend);
 //   3. all members get the same Status of one operation. After a failure the group can be used
-//      again, unless a member is lost.
+//      again, unless a member is lost. (Where the others only read a tensor of the member's, or
+//      nothing, the operation ends for it with its own part: a loss or a deadline after that is
+//      told to the others alone.)
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and be written by nobody else, until the Work is done. In and out may be exactly in place where
 // a function says so; any other overlap is InvalidArgument. Zero elements are legal, with null
 // pointers too. Functions may be called from any thread; their order is the order of the calls.
+//
+// When the Work is done memory is the caller's again, with one exception. Where out is the memory
+// of a tensor (what from_function() and local_map() let a caller write), members of other clients
+// of the host write to it by themselves, in an all_reduce and at the root of a reduce. If that
+// fails with Unavailable or DeadlineExceeded after all had arrived, a member that was held up may
+// write to out later, as long as its process lives. The caller is to let go of that tensor, and to
+// go on with another one: the memory will be no other tensor's.
 #ifndef TESSERA_COLLECTIVES_GROUP_H_
 #define TESSERA_COLLECTIVES_GROUP_H_
 

@@ -7,7 +7,7 @@
 #ifndef TESSERA_COLLECTIVES_SHARED_H_
 #define TESSERA_COLLECTIVES_SHARED_H_
 
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,29 +37,29 @@ class Shared {
   std::shared_ptr<const T> value_;  // null: none()
 };
 
-// A text: a short one lies in the object, copies share a longer one.
+// A text: a short one lies in the object, copies share a longer one. Every operation has several,
+// most of them empty: to move one is to copy four words.
 class SharedText {
  public:
   SharedText() = default;
   SharedText(std::string text) {
-    if (text.size() <= kShort) {
-      short_ = std::move(text);
+    if (text.size() <= sizeof(short_)) {
+      short_size_ = static_cast<uint8_t>(text.copy(short_, sizeof(short_)));
     } else {
       long_ = std::make_shared<const std::string>(std::move(text));
     }
   }
 
   absl::string_view view() const {
-    return long_ != nullptr ? absl::string_view(*long_) : absl::string_view(short_);
+    return long_ != nullptr ? absl::string_view(*long_) : absl::string_view(short_, short_size_);
   }
   operator absl::string_view() const { return view(); }
   bool empty() const { return view().empty(); }
 
  private:
-  static constexpr size_t kShort = 15;  // what a std::string holds without the heap
-
-  std::string short_;
   std::shared_ptr<const std::string> long_;  // null: short_ is the text
+  uint8_t short_size_ = 0;
+  char short_[15] = {};  // all of it is copied
 };
 
 }  // namespace tessera

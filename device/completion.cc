@@ -46,6 +46,7 @@ Status Completion::wait() const {
 }
 
 bool Completion::wait_until(absl::Time deadline) const {
+  if (done()) return true;
   if (deadline != absl::InfiniteFuture()) return park_until(deadline);
   wait().IgnoreError();
   return true;

@@ -31,6 +31,7 @@
 #include "collectives/group.h"
 #include "device/device.h"
 #include "mesh/mesh.h"
+#include "relayout/plan.h"
 #include "relayout/topology.h"
 
 namespace tessera {
@@ -47,6 +48,8 @@ class Api;
 struct FaultPoints {
   // What a device adds to the sum of a barrier, instead of 1.
   std::function<int(int device_id)> barrier_term;
+  // The hosts and links that relayouts are planned for, whatever they are.
+  std::optional<Topology> topology;
 };
 
 struct ClientOptions {
@@ -57,14 +60,24 @@ struct ClientOptions {
   // of the host share them.
   int num_local_devices = 0;
   DeviceType device_type = DeviceType::kCpu;
-  std::string backend = "auto";  // "auto" or "host"; "ucx" and "nccl" are Unimplemented
-  std::string token = {};        // job token; empty: $TESSERA_TOKEN
+  // "auto"; "host" is the same today. "nccl", of kCuda: between clients NCCL adds too, as fast as
+  // it can, and not with the bits of "auto" (docs/gpu.md, "Numerics"). "ucx" is Unimplemented.
+  // Equal on all clients: where it is not, operations between them are InvalidArgument.
+  std::string backend = "auto";
+  std::string token = {};  // job token; empty: $TESSERA_TOKEN
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
   absl::Duration heartbeat_interval = absl::Seconds(1);          // lost after three missed ones
+  // Clients with GPUs, each a process of its own, may share them; equal on all clients. For tests
+  // and for trying things out: NCCL then goes through sockets of the host, at a small part of its
+  // speed. Sets variables of NCCL in the environment of this process (docs/gpu.md). Unset:
+  // $TESSERA_SHARE_GPUS, 1 or 0; else no.
+  std::optional<bool> share_gpus = {};
   // What the links between devices cost, by which relayouts are planned; equal on all clients.
   // Unset: all links of a host cost the same, as they do in memory that is mapped by all.
   std::optional<LinkCosts> link_costs = {};
+  // In which order relayouts add the terms of devices of several hosts; equal on all clients.
+  ReductionOrder reduction_order = ReductionOrder::kByHost;
   std::shared_ptr<const FaultPoints> faults = {};
   // Of tests: what kCuda works with instead of the CUDA runtime of this machine.
   std::shared_ptr<cuda::Api> cuda = {};
@@ -86,7 +99,8 @@ class Client {
   absl::Span<const Device> devices() const;
   absl::Span<const Device> local_devices() const;
   // What relayouts of this job are planned with: plan_relayout(from, to, shape, dtype,
-  // {.topology = client.topology()}) is the plan that relayout() runs.
+  // {.topology = client.topology()}) is the plan that relayout() runs, with the reduction_order of
+  // the options where they have one.
   const Topology& topology() const;
 
   // The group of these devices, as `local_device` (an ordinal) sees it; without one, as the only
@@ -99,7 +113,8 @@ class Client {
                         int local_device) const;
 
   // Blocks until every pending op of this client's devices has finished; returns the first error
-  // since the last call. Local: it does not wait for work that only other clients have.
+  // since the last call. Local: it does not wait for work that only other clients have, but until
+  // they have read what they need of this client's tensors. What nobody holds is free then.
   // TF: tf.test.experimental.sync_devices.
   Status sync_devices();
 

@@ -103,7 +103,7 @@ void enqueue_collective(const Launch& launch, const DeviceStep& row,
 // output gets its memory when the stream comes to the step: by then the steps before the last one
 // have let go of theirs, so that the device never holds more than RelayoutPlan::peak_bytes().
 std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& row,
-                                      const std::shared_ptr<const Buffer>& in) {
+                                      std::shared_ptr<const Buffer> in) {
   if (row.keeps_buffer) return in;
   if (row.group == nullptr && !row.new_box.has_value()) return nullptr;
   std::shared_ptr<Buffer> out;
@@ -112,9 +112,9 @@ std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& ro
                                          row.new_box->num_elements() * dtype_size(launch.dtype));
   }
   if (row.group != nullptr) {
-    enqueue_collective(launch, row, in, out);
+    enqueue_collective(launch, row, std::move(in), out);
   } else {
-    enqueue_local(launch, row, in, out);
+    enqueue_local(launch, row, std::move(in), out);
   }
   return out;
 }
@@ -218,7 +218,7 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
       for (size_t step = done; step < launch.program->steps.size(); ++step) {
         for (const DeviceStep& row : launch.program->steps[step]) {
           std::shared_ptr<const Buffer>& held = buffers[row.ordinal];
-          held = run_row(launch, row, held);
+          held = run_row(launch, row, std::move(held));
         }
       }
     }

@@ -16,8 +16,10 @@
 #include "absl/types/span.h"
 #include "base/format.h"
 #include "collectives/cuda/cuda_mover.h"
+#include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/nccl_mover.h"
 #include "collectives/nccl/open_api.h"
+#include "collectives/nccl/slab_source.h"
 #include "device/completion.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/open_api.h"
@@ -34,14 +36,17 @@ namespace {
 constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
 
 Status check_supported(const ClientOptions& options) {
-  if (options.backend == "ucx" || options.backend == "nccl") {
-    return absl::UnimplementedError(absl::StrCat("backend \"", options.backend,
-                                                 "\" is not there yet; use \"auto\" or \"host\""));
+  if (options.backend == "ucx") {
+    return absl::UnimplementedError("backend \"ucx\" is not there yet; use \"auto\" or \"host\"");
   }
-  if (options.backend != "auto" && options.backend != "host") {
+  if (options.backend != "auto" && options.backend != "host" && options.backend != "nccl") {
     return absl::InvalidArgumentError(
         absl::StrCat("backend \"", options.backend,
                      "\" is unknown; use \"auto\", \"host\", \"ucx\" or \"nccl\""));
+  }
+  if (options.backend == "nccl" && options.device_type != DeviceType::kCuda) {
+    return absl::InvalidArgumentError(
+        "backend \"nccl\" is of GPUs; use DeviceType::kCuda with it, or \"auto\" or \"host\"");
   }
   if (options.num_local_devices < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -60,6 +65,19 @@ Status check_types(absl::Span<const MemberInfo> members) {
         absl::StrCat("device_type differs between clients: client ", members[0].client_id, " has ",
                      members[0].device_type, ", client ", member.client_id, " has ",
                      member.device_type, "; give all clients of a job the same"));
+  }
+  return absl::OkStatus();
+}
+
+// NCCL tells the ranks of one GPU apart by their processes.
+Status check_processes(absl::Span<const MemberInfo> members) {
+  for (const MemberInfo& a : members) {
+    for (const MemberInfo& b : members.subspan(static_cast<size_t>(a.client_id) + 1)) {
+      if (a.boot_id != b.boot_id || a.host != b.host || a.pid != b.pid) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "share_gpus: clients ", a.client_id, " and ", b.client_id, " are in one process (pid ",
+          a.pid, "); clients that share GPUs need a process each"));
+    }
   }
   return absl::OkStatus();
 }
@@ -99,7 +117,12 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
                                                  .num_clients = options.num_clients,
                                                  .num_local_devices = options.num_local_devices,
                                                  .default_local_devices = default_local_devices,
-                                                 .token = options.token}));
+                                                 .token = options.token,
+                                                 .share_gpus = options.share_gpus}));
+  // Before NCCL is loaded; another one than this machine's has its own ways.
+  runtime->shares_gpus_ =
+      job.share_gpus && job.num_clients > 1 && runtime->cuda_ != nullptr && options.nccl == nullptr;
+  if (runtime->shares_gpus_) nccl::share_gpus_among_processes();
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
   coordinator.token = job.token;
@@ -117,7 +140,9 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
 }
 
 Status Runtime::start_devices(absl::Time deadline) {
-  if (Status status = check_types(coordinator_->members()); !status.ok()) {
+  Status status = check_types(coordinator_->members());
+  if (shares_gpus_) status.Update(check_processes(coordinator_->members()));
+  if (!status.ok()) {
     // All clients find it: nobody is lost to another one before that.
     coordinator_->leave(deadline).IgnoreError();
     return status;
@@ -136,6 +161,9 @@ Status Runtime::start_devices(absl::Time deadline) {
   }
   if (options_.link_costs.has_value()) {
     TESSERA_ASSIGN_OR_RETURN(topology_, topology_of(devices_, *options_.link_costs));
+  }
+  if (options_.faults != nullptr && options_.faults->topology.has_value()) {
+    topology_ = *options_.faults->topology;
   }
   pool_ = ArenaPool::create();
   TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
@@ -168,26 +196,30 @@ Status Runtime::start_streams() {
   std::vector<int> used;
   for (int i = 0; i < num_used; ++i) used.push_back((first + i) % num_gpus);
   TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*cuda_, used));
+  const std::shared_ptr<nccl::Api> nccl = open_nccl();
   for (const Device& device : local_devices_) {
-    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<cuda::CudaDevice> gpu,
-                             cuda::CudaDevice::create(cuda_, used[device.ordinal % num_used],
-                                                      link_->observer(device.ordinal)));
+    TESSERA_ASSIGN_OR_RETURN(
+        std::unique_ptr<cuda::CudaDevice> gpu,
+        cuda::CudaDevice::create(cuda_, used[device.ordinal % num_used],
+                                 link_->observer(device.ordinal),
+                                 nccl == nullptr ? cuda::SlabSource() : nccl::slab_source(nccl)));
     streams_.push_back(&gpu->stream());
     gpus_.push_back(std::move(gpu));
   }
-  if (local_devices_.size() == devices_.size()) return absl::OkStatus();
-  // Without NCCL clients still meet at barriers, and use their own GPUs.
-  std::shared_ptr<nccl::Api> nccl = options_.nccl;
-  if (nccl == nullptr) {
-    StatusOr<std::shared_ptr<nccl::Api>> opened = nccl::open_api();
-    nccl_status_ = opened.status();
-    if (!opened.ok()) return absl::OkStatus();
-    nccl = *std::move(opened);
-  }
+  if (nccl == nullptr) return absl::OkStatus();
   std::vector<cuda::CudaDevice*> gpus;
   for (const auto& gpu : gpus_) gpus.push_back(gpu.get());
-  nccl_watch_ = std::make_unique<nccl::Watch>(std::move(nccl), gpus);
+  nccl_watch_ = std::make_unique<nccl::Watch>(nccl, gpus);
   return absl::OkStatus();
+}
+
+std::shared_ptr<nccl::Api> Runtime::open_nccl() {
+  if (local_devices_.size() == devices_.size()) return nullptr;
+  if (options_.nccl != nullptr) return options_.nccl;
+  // Without NCCL clients still meet at barriers, and use their own GPUs.
+  StatusOr<std::shared_ptr<nccl::Api>> opened = nccl::open_api();
+  nccl_status_ = opened.status();
+  return opened.ok() ? *std::move(opened) : nullptr;
 }
 
 host::MakeDeviceMover Runtime::make_mover() {
@@ -205,7 +237,8 @@ host::MakeDeviceMover Runtime::make_mover() {
     if (!spans_clients) return cuda::CudaMover::create(std::move(gpus));
     const StatusOr<nccl::Watch*> watch =
         nccl_status_.ok() ? StatusOr<nccl::Watch*>(nccl_watch_.get()) : nccl_status_;
-    return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus),
+    const nccl::Sums sums = options_.backend == "nccl" ? nccl::Sums::kNccl : nccl::Sums::kOrdered;
+    return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus), sums,
                                    options_.collective_timeout);
   };
 }
@@ -362,6 +395,7 @@ Status Runtime::sync_devices() {
   TESSERA_RETURN_IF_ERROR(check_open());
   Status first;
   for (Stream* const stream : streams_) first.Update(stream->sync());
+  backend_->wait_until_read();
   return first;
 }
 
@@ -376,8 +410,10 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
   ProgramKey key = {args.from.with_mesh(args.from.mesh().with_runtime(nullptr)),
                     args.to.with_mesh(args.to.mesh().with_runtime(nullptr)), args.shape, args.dtype,
                     args.replicas};
-  TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan, plan_relayout(key.from, key.to, key.shape, key.dtype,
-                                                            {.topology = topology_}));
+  const PlanOptions plan_options = {.topology = topology_,
+                                    .reduction_order = options_.reduction_order};
+  TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan,
+                           plan_relayout(key.from, key.to, key.shape, key.dtype, plan_options));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
                            RelayoutProgram::create(*this, std::move(plan), key.replicas));
   std::lock_guard<std::mutex> lock(programs_mutex_);

@@ -108,6 +108,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   explicit Runtime(const ClientOptions& options) : options_(options) {}
   Status start_devices(absl::Time deadline);
   Status start_streams();
+  // Of a job of several clients; null where there is none, and nccl_status_ says why.
+  std::shared_ptr<nccl::Api> open_nccl();
   // What moves the bytes among GPUs; null where devices are CPUs.
   host::MakeDeviceMover make_mover();
   // What barriers on one mesh have in common.
@@ -139,6 +141,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<host::HostLink> link_;
   std::vector<std::unique_ptr<CpuStream>> cpu_streams_;
   std::shared_ptr<cuda::Api> cuda_;  // null where devices are CPUs
+  bool shares_gpus_ = false;         // with other clients, by ClientOptions::share_gpus
   std::vector<std::unique_ptr<cuda::CudaDevice>> gpus_;
   std::vector<Stream*> streams_;  // by ordinal
   // Of GPUs in a job of several clients; why there is none.

@@ -182,6 +182,13 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
   job.token = overrides.token;
   const char* token = lookup("TESSERA_TOKEN");
   if (job.token.empty() && token != nullptr) job.token = token;
+  const char* share = lookup("TESSERA_SHARE_GPUS");
+  if (overrides.share_gpus.has_value()) {
+    job.share_gpus = *overrides.share_gpus;
+  } else if (share != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(const int value, read_number("TESSERA_SHARE_GPUS", share, 0, 1));
+    job.share_gpus = value == 1;
+  }
   return job;
 }
 

@@ -9,7 +9,8 @@
 //   Slurm         SLURM_PROCID, SLURM_NTASKS, with TESSERA_COORDINATOR
 //   TF DTensor    DTENSOR_CLIENT_ID, DTENSOR_NUM_CLIENTS, DTENSOR_JOBS ("host:port,...": the
 //                 first is the coordinator)
-// None: a job of one client. TESSERA_LOCAL_DEVICES and TESSERA_TOKEN count in every form.
+// None: a job of one client. TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in
+// every form.
 #ifndef TESSERA_JOB_ENVIRONMENT_H_
 #define TESSERA_JOB_ENVIRONMENT_H_
 
@@ -30,6 +31,7 @@ struct JobOverrides {
   // Where neither the program nor the environment says how many.
   int default_local_devices = 1;
   std::string token = {};
+  std::optional<bool> share_gpus = {};
 };
 
 struct JobEnvironment {
@@ -38,6 +40,7 @@ struct JobEnvironment {
   int num_clients = 1;
   int num_local_devices = 1;
   std::string token;
+  bool share_gpus = false;
 };
 
 // The value of a variable, or null.

@@ -38,6 +38,7 @@ struct GoodCase {
   int num_local_devices = 1;
   const char* token = "";
   JobOverrides overrides = {};
+  bool share_gpus = false;
 };
 
 const GoodCase kGood[] = {
@@ -166,6 +167,16 @@ const GoodCase kGood[] = {
      1,
      "",
      {.coordinator = "o:9", .client_id = 1, .num_clients = 2}},
+    {"gpus_are_shared", {{"TESSERA_SHARE_GPUS", "1"}}, "", 0, 1, 1, "", {}, true},
+    {"gpus_are_not_shared", {{"TESSERA_SHARE_GPUS", "0"}}, "", 0, 1},
+    {"override_of_shared_gpus",
+     {{"TESSERA_SHARE_GPUS", "1"}},
+     "",
+     0,
+     1,
+     1,
+     "",
+     {.share_gpus = false}},
 };
 
 class GoodEnvironmentTest : public ::testing::TestWithParam<GoodCase> {};
@@ -178,6 +189,7 @@ TEST_P(GoodEnvironmentTest, IsRead) {
   EXPECT_EQ(job.num_clients, good.num_clients);
   EXPECT_EQ(job.num_local_devices, good.num_local_devices);
   EXPECT_EQ(job.token, good.token);
+  EXPECT_EQ(job.share_gpus, good.share_gpus);
 }
 
 template <class Case>
@@ -277,6 +289,9 @@ const BadCase kBad[] = {
     {"no_local_devices",
      {{"TESSERA_LOCAL_DEVICES", "0"}},
      "TESSERA_LOCAL_DEVICES is \"0\"; it must be a whole number from 1 to 65536"},
+    {"share_gpus_is_no_number",
+     {{"TESSERA_SHARE_GPUS", "yes"}},
+     "TESSERA_SHARE_GPUS is \"yes\"; it must be a whole number from 0 to 1"},
     {"override_id_out_of_range",
      {},
      "client_id is 2; a job of 2 clients has ids 0 to 1",

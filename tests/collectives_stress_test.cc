@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -33,6 +34,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -52,6 +54,7 @@
 #include "tests/support/matchers.h"
 #include "tests/support/members.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/scalars.h"
 #include "tests/support/shared.h"
 #include "tests/support/tensors.h"
 
@@ -63,7 +66,7 @@ using conformance::RandomProgram;
 
 struct Arguments {
   uint64_t seed = 20240607;
-  int64_t random_ops = 200;
+  int64_t random_ops = kSanitized ? 200 : 2000;
   int64_t growth_ops = kSanitized ? 200 : 4000;
   int64_t calls = 40;
   int64_t kills = 8;
@@ -105,17 +108,22 @@ TEST_P(FormTest, RandomProgramsAreExact) {
 
 // ---- Growth.
 
-Status expect_no_growth(const Holdings& before, const Holdings& after, int64_t num_ops) {
+Status expect_no_growth(const Holdings& before, const Holdings& after, int64_t num_ops,
+                        int num_clients) {
   TESSERA_REQUIRE(after.descriptors <= before.descriptors, after.descriptors, " descriptors after ",
                   before.descriptors);
   if (kSanitized) return absl::OkStatus();
   TESSERA_REQUIRE(after.mappings <= before.mappings + 2, after.mappings, " mappings after ",
                   before.mappings);
-  // The heap is never quite the same twice; the record of one operation alone is a KiB.
-  TESSERA_REQUIRE(after.private_kib <= before.private_kib + 512 + num_ops / 100, after.private_kib,
+  // Some queues and tables are longer than ever; the record of one operation alone is a KiB. A job
+  // of several clients has gRPC, and was seen to take 18 KiB at once.
+  const int64_t noise_bytes = (num_clients == 1 ? 8'000 : 64'000) + num_ops / 10;
+  TESSERA_REQUIRE(after.heap_bytes <= before.heap_bytes + noise_bytes, after.heap_bytes,
+                  " bytes of the heap after ", before.heap_bytes);
+  TESSERA_REQUIRE(after.private_kib <= before.private_kib + 512, after.private_kib,
                   " KiB private after ", before.private_kib);
-  // Pages of the arenas and of the groups' records that no operation had needed before: ever fewer.
-  TESSERA_REQUIRE(after.shared_kib <= before.shared_kib + 2048, after.shared_kib,
+  // Pages of the arenas and of the groups' records: more operations than ever are under way.
+  TESSERA_REQUIRE(after.shared_kib <= before.shared_kib + 1024, after.shared_kib,
                   " KiB shared after ", before.shared_kib);
   return absl::OkStatus();
 }
@@ -145,7 +153,6 @@ TEST_P(GrowthTest, NothingGrows) {
       TESSERA_RETURN_IF_ERROR(run_members(client, all_devices(client), [&](const Member& m) {
         return run_random_program(m, program);
       }));
-      program.first_op += num_ops;
       // The others still use this client's memory, and it theirs.
       TESSERA_RETURN_IF_ERROR(mesh.barrier("part", absl::Seconds(60)));
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
@@ -153,17 +160,20 @@ TEST_P(GrowthTest, NothingGrows) {
       TESSERA_REQUIRE(live_bytes == 0, live_bytes, " bytes of the arenas are still in use");
       return absl::OkStatus();
     };
-    // What is made once is made: groups, arenas, threads for messages.
-    TESSERA_RETURN_IF_ERROR(
-        run_ops(std::max<int64_t>(kSanitized ? 1000 : 4000, arguments.growth_ops / 10)));
+    // What is made once is made: groups, arenas, threads for messages. Then the same operations
+    // again, which need nothing more.
+    const int64_t part = std::max<int64_t>(kSanitized ? 1000 : 4000, arguments.growth_ops / 10);
+    TESSERA_RETURN_IF_ERROR(run_ops(part));
     const Holdings before = current_holdings();
-    TESSERA_RETURN_IF_ERROR(run_ops(arguments.growth_ops));
+    for (int64_t done = 0; done < arguments.growth_ops; done += part) {
+      TESSERA_RETURN_IF_ERROR(run_ops(std::min(part, arguments.growth_ops - done)));
+    }
     const Holdings after = current_holdings();
     if (client.client_id() == 0) {
       std::cout << "before " << arguments.growth_ops << " operations: " << before
                 << "\nafter: " << after << std::endl;
     }
-    return expect_no_growth(before, after, arguments.growth_ops);
+    return expect_no_growth(before, after, arguments.growth_ops, client.num_clients());
   };
   EXPECT_THAT(run_form(GetParam(), arguments.growth_ops, body), IsOk());
 }
@@ -314,15 +324,36 @@ class Digest {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// The results of every kind of reduction of `size` elements.
+// The sums, or what `op` makes, of the terms of all members: one scalar after another, ascending.
 template <class T>
-Status add_reductions(const Member& m, ReduceOp op, int64_t size, Digest& digest) {
+Status expect_reduced(absl::Span<const T> got, int num_members, ReduceOp op) {
+  std::vector<T> terms(num_members);
+  for (size_t i = 0; i < got.size(); ++i) {
+    for (int k = 0; k < num_members; ++k) terms[k] = term<T>(k, static_cast<int64_t>(i));
+    const T want = reduce_scalars(op, terms);
+    TESSERA_REQUIRE(same(got[i], want), "element ", i, " of ", got.size(), " is ",
+                    absl::StrFormat("%.17g, not %.17g", static_cast<double>(got[i]),
+                                    static_cast<double>(want)));
+  }
+  return absl::OkStatus();
+}
+
+// The results of every kind of reduction of `size` elements. Where `wrong` is given it becomes the
+// first that is not what scalars make; the member goes on, for the others would wait for it.
+template <class T>
+Status add_reductions(const Member& m, ReduceOp op, int64_t size, Digest& digest, Status* wrong) {
   const int n = m.group.size();
   const auto in = terms_of<T>(m.position, size);
   const auto out = std::make_unique<T[]>(size);
   const absl::Span<const T> whole_in(in.get(), size);
   const absl::Span<T> whole_out(out.get(), size);
   TESSERA_RETURN_IF_ERROR(m.group.all_reduce<T>(whole_in, whole_out, op).await());
+  // Of large ones on one member alone: it takes long.
+  if (wrong != nullptr && wrong->ok() && (size < 10'000 || m.position == 0)) {
+    *wrong = with_context(expect_reduced<T>(whole_out, n, op),
+                          absl::StrCat("member ", m.position, ", ", reduce_op_name(op), " ",
+                                       dtype_name(dtype_of<T>())));
+  }
   digest.add(out.get(), size * sizeof(T));
   TESSERA_RETURN_IF_ERROR(m.group.reduce<T>(whole_in, whole_out, op, n - 1).await());
   digest.add(out.get(), size * sizeof(T));
@@ -334,14 +365,16 @@ Status add_reductions(const Member& m, ReduceOp op, int64_t size, Digest& digest
   return absl::OkStatus();
 }
 
+// Of the results of each reduction on each device.
+using Digests = uint64_t[kNumDTypes][kNumReduceOps][kBitsDevices];
 struct Bits {
-  uint64_t of_collectives[kBitsDevices];  // by device
-  uint64_t of_relayouts[kBitsDevices];
+  Digests of_collectives;
+  Digests of_relayouts;
 };
 
 // The shards of a partial tensor after relayouts, whole and split.
 template <class T>
-Status add_relayouts(const Client& client, const Mesh& mesh, ReduceOp op, Bits& bits) {
+Status add_relayouts(const Client& client, const Mesh& mesh, ReduceOp op, uint64_t* of_devices) {
   const Shape shape = {7, 29};
   std::vector<HostTensor<T>> shards;
   for (const Device& device : client.local_devices()) {
@@ -355,7 +388,7 @@ Status add_relayouts(const Client& client, const Mesh& mesh, ReduceOp op, Bits& 
     const DTensor value = relayout(terms, Layout::parse(mesh, to));
     for (int s = 0; s < value.num_local_shards(); ++s) {
       TESSERA_ASSIGN_OR_RETURN(const ShardView<T> shard, value.shard<T>(s));
-      uint64_t& of_device = bits.of_relayouts[client.local_devices()[s].id];
+      uint64_t& of_device = of_devices[client.local_devices()[s].id];
       Digest digest;
       digest.add(&of_device, sizeof of_device);
       digest.add(shard.data.data(), shard.data.size() * sizeof(T));
@@ -378,22 +411,26 @@ Status for_each_reduction(Fn fn) {
   return absl::OkStatus();
 }
 
-Status member_bits(const Member& m, uint64_t* result) {
-  Digest digest;
-  TESSERA_RETURN_IF_ERROR(for_each_reduction([&](DType dtype, ReduceOp op) {
+Status member_bits(const Member& m, bool compare_with_scalars, Digests& digests) {
+  // With streaming stores.
+  const int64_t streamed =
+      host::last_level_cache_bytes() / (2 * kBitsDevices * sizeof(float)) + 1000;
+  Status wrong;
+  const Status ended = for_each_reduction([&](DType dtype, ReduceOp op) {
     return visit_dtype(dtype, [&]<class T>() -> Status {
+      Digest digest;
       // In the entries, in chunks of few lines, and in chunks of blocks.
-      for (const int64_t size : {5, 1000, 9001}) {
-        TESSERA_RETURN_IF_ERROR(add_reductions<T>(m, op, size, digest));
+      std::vector<int64_t> sizes = {5, 1000, 9001};
+      if (dtype == DType::kFloat32 && op == ReduceOp::kSum) sizes.push_back(streamed);
+      for (const int64_t size : sizes) {
+        Status* const looked_at = compare_with_scalars ? &wrong : nullptr;
+        TESSERA_RETURN_IF_ERROR(add_reductions<T>(m, op, size, digest, looked_at));
       }
+      digests[static_cast<int>(dtype)][static_cast<int>(op)][m.position] = digest.value();
       return absl::OkStatus();
     });
-  }));
-  // With streaming stores.
-  const int64_t size = host::last_level_cache_bytes() / (2 * kBitsDevices * sizeof(float)) + 1000;
-  TESSERA_RETURN_IF_ERROR(add_reductions<float>(m, ReduceOp::kSum, size, digest));
-  *result = digest.value();
-  return absl::OkStatus();
+  });
+  return wrong.ok() ? ended : wrong;
 }
 
 // How many elements of the sum over all devices change when it is taken the other way round.
@@ -420,6 +457,26 @@ TEST(BitsTest, TheSumsOfTheTermsDependOnTheirOrder) {
   EXPECT_GT(num_sums_that_depend_on_order<Eigen::bfloat16>(1000), 300);
 }
 
+// "sum f32 of devices 3 7", a line for each reduction whose results differ.
+std::string differences(const Digests& got, const Digests& wanted) {
+  std::string text;
+  for_each_reduction([&](DType dtype, ReduceOp op) {
+    const auto& row = got[static_cast<int>(dtype)][static_cast<int>(op)];
+    const auto& wanted_row = wanted[static_cast<int>(dtype)][static_cast<int>(op)];
+    std::string devices;
+    for (int device = 0; device < kBitsDevices; ++device) {
+      const bool is_right = row[device] == wanted_row[device] && row[device] != 0;
+      if (!is_right) absl::StrAppend(&devices, " ", device);
+    }
+    if (!devices.empty()) {
+      absl::StrAppend(&text, reduce_op_name(op), " ", dtype_name(dtype), " of devices", devices,
+                      "\n");
+    }
+    return absl::OkStatus();
+  }).IgnoreError();
+  return text;
+}
+
 TEST(BitsTest, EveryReductionHasTheSameBitsForEverySplitOverClients) {
   Bits first = {};
   for (const JobForm& form : kForms) {
@@ -427,22 +484,21 @@ TEST(BitsTest, EveryReductionHasTheSameBitsForEverySplitOverClients) {
     Shared<Bits> bits;
     const auto body = [&](Client& client) -> Status {
       TESSERA_RETURN_IF_ERROR(run_members(client, all_devices(client), [&](const Member& m) {
-        return member_bits(m, &bits->of_collectives[m.position]);
+        return member_bits(m, client.num_clients() == 1 && !kSanitized, bits->of_collectives);
       }));
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
       return for_each_reduction([&](DType dtype, ReduceOp op) {
+        uint64_t* const row = bits->of_relayouts[static_cast<int>(dtype)][static_cast<int>(op)];
         return visit_dtype(dtype,
-                           [&]<class T>() { return add_relayouts<T>(client, mesh, op, *bits); });
+                           [&]<class T>() { return add_relayouts<T>(client, mesh, op, row); });
       });
     };
     ASSERT_THAT(run_form(form, 0, body), IsOk());
     if (form.num_clients == 1) first = *bits;
-    for (int device = 0; device < kBitsDevices; ++device) {
-      EXPECT_NE(bits->of_collectives[device], 0u);
-      EXPECT_EQ(bits->of_collectives[device], first.of_collectives[device]) << device;
-      EXPECT_NE(bits->of_relayouts[device], 0u);
-      EXPECT_EQ(bits->of_relayouts[device], first.of_relayouts[device]) << device;
-    }
+    EXPECT_EQ(differences(bits->of_collectives, first.of_collectives), "")
+        << "collectives, in other bits than with one client";
+    EXPECT_EQ(differences(bits->of_relayouts, first.of_relayouts), "")
+        << "relayouts, in other bits than with one client";
   }
 }
 
@@ -717,4 +773,13 @@ int main_of_test(int argc, char** argv) {
 }  // namespace
 }  // namespace tessera::testing
 
-int main(int argc, char** argv) { return tessera::testing::main_of_test(argc, argv); }
+int main(int argc, char** argv) {
+  // What malloc keeps for each thread, so much today and so much tomorrow, looks like growth. It
+  // reads this when a program starts.
+  constexpr char kTunables[] = "GLIBC_TUNABLES";
+  if (std::getenv(kTunables) == nullptr) {
+    setenv(kTunables, "glibc.malloc.tcache_count=0", 1);
+    execv("/proc/self/exe", argv);
+  }
+  return tessera::testing::main_of_test(argc, argv);
+}

@@ -2,7 +2,10 @@
 //
 // Clients whose devices are GPUs, on the doubles of CUDA and NCCL: what differs from CPUs. What
 // does not is in the suites that also run on them (job_forms.h).
+#include <array>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -30,12 +33,14 @@
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
+#include "tests/support/shared.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::testing {
 namespace {
 
 using cuda::CudaDouble;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ClientOptions on(const std::shared_ptr<CudaDouble>& api) {
@@ -363,6 +368,41 @@ TEST(CudaClientTest, AFailureInFlightIsEveryonesError) {
                         return expect_iota<float>(relayout(x, whole));
                       }),
               IsOk());
+}
+
+// Each process of the job is another host to NCCL; without the option nothing is set.
+TEST(CudaClientTest, ProcessesThatShareAGpuAreHostsOfTheirOwn) {
+  for (const bool shares : {false, true}) {
+    Shared<std::array<std::array<char, 64>, 2>> ids;
+    JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2};
+    spec.options = on(CudaDouble::create());
+    spec.options.share_gpus = shares;
+    for (const Status& status : run_processes(spec, [&](Client& client) -> Status {
+           const char* const id = std::getenv("NCCL_HOSTID");
+           if (id != nullptr) {
+             std::snprintf((*ids)[client.client_id()].data(), 64, "%s", id);
+           }
+           TESSERA_REQUIRE((std::getenv("NCCL_SOCKET_IFNAME") != nullptr) == (id != nullptr));
+           return client.shutdown();
+         })) {
+      EXPECT_THAT(status, IsOk());
+    }
+    const std::string first = (*ids)[0].data();
+    const std::string second = (*ids)[1].data();
+    EXPECT_EQ(first != second, shares) << first << " and " << second;
+    EXPECT_EQ(!first.empty(), shares);
+  }
+}
+
+TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
+  const auto api = CudaDouble::create({.num_gpus = 2});
+  ClientOptions options = on(api);
+  options.share_gpus = true;
+  EXPECT_THAT(
+      run_clients({.num_clients = 2, .options = options}, [](Client&) { return absl::OkStatus(); }),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("share_gpus: clients 0 and 1 are in one process (pid "),
+                     HasSubstr("clients that share GPUs need a process each"))));
 }
 
 TEST(CudaClientTest, WithoutNcclClientsMeetAtBarriersOnly) {

@@ -2,12 +2,9 @@
 //
 // What a small operation allocates from call to result: never more than the table below says.
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <limits>
-#include <new>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -20,24 +17,10 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "tests/support/allocations.h"
 #include "tests/support/clients.h"
 #include "tests/support/matchers.h"
 #include "tests/support/tensors.h"
-
-namespace {
-
-std::atomic<int64_t> num_allocations{0};
-
-}  // namespace
-
-// Every allocation of the program comes here.
-void* operator new(std::size_t size) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size == 0 ? 1 : size); memory != nullptr) return memory;
-  std::abort();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tessera::testing {
 namespace {
@@ -49,10 +32,10 @@ StatusOr<double> allocations_of(const std::function<Status()>& call) {
   constexpr int kCalls = 50;
   int64_t fewest = std::numeric_limits<int64_t>::max();
   for (int round = 0; round <= kRounds; ++round) {
-    const int64_t before = num_allocations.load();
+    const int64_t before = num_allocations();
     for (int i = 0; i < kCalls; ++i) TESSERA_RETURN_IF_ERROR(call());
     // The first round makes what is cached.
-    if (round > 0) fewest = std::min(fewest, num_allocations.load() - before);
+    if (round > 0) fewest = std::min(fewest, num_allocations() - before);
   }
   return static_cast<double>(fewest) / kCalls;
 }

@@ -316,6 +316,7 @@ TEST_P(ShardsTest, FromShardsColumns) {
 }
 
 TEST_P(ShardsTest, FromShardsUnevenRefused) {
+  if (GetParam().devices_per_client == 1) GTEST_SKIP() << "needs two devices a client";
   EXPECT_THAT(
       run([](Client& client) -> Status {
         TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
@@ -368,6 +369,7 @@ TEST_P(ShardsTest, FromShardsRank) {
 }
 
 TEST_P(ShardsTest, FromShardsReplicasDiffer) {
+  if (GetParam().devices_per_client == 1) GTEST_SKIP() << "needs two devices a client";
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
                 const DTensor x =
@@ -449,6 +451,40 @@ TEST_P(ShardsTest, FromHostUneven) {
                 return expect_iota<int32_t>(x);
               }),
               IsOk());
+}
+
+// Clients of one device each that share a GPU.
+class ShardsOnSharedGpuTest : public JobFormTest {};
+INSTANTIATE_TEST_SUITE_P(Cuda, ShardsOnSharedGpuTest, ::testing::ValuesIn(sharing_forms()),
+                         job_form_name);
+
+// Every way to make a tensor, uneven, under every layout, and its value on every client.
+TEST_P(ShardsOnSharedGpuTest, EveryWayThereAndBack) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        const auto n = static_cast<int64_t>(client.devices().size());
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", n / 2}}));
+        const Shape shape = {7, 5};
+        std::vector<int32_t> data(35);
+        std::iota(data.begin(), data.end(), 0);
+        for (const Layout& layout : all_layouts(mesh, 2, false)) {
+          const DTensor made[] = {
+              iota<int32_t>(shape, layout), from_host<int32_t>(data, shape, layout),
+              from_function<int32_t>(shape, layout, [&](const Box& box, absl::Span<int32_t> out) {
+                for_each_element(box, [&](const std::vector<int64_t>& index, int64_t place) {
+                  out[place] = static_cast<int32_t>(flat_index(shape, index));
+                });
+              })};
+          for (const DTensor& x : made) {
+            TESSERA_RETURN_IF_ERROR(
+                with_context(expect_iota<int32_t>(x), layout.to_string_with_mesh()));
+          }
+          TESSERA_RETURN_IF_ERROR(
+              with_context(expect_host<int32_t>(made[1], data), layout.to_string()));
+        }
+        return mesh.barrier("end", absl::Seconds(60));
+      }),
+      IsOk());
 }
 
 TEST_P(ShardsTest, NoHiddenGather) {

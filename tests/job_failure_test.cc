@@ -424,7 +424,7 @@ TEST(ConnectTest, WhatIsNotThereYet) {
               StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("\"ucx\""), HasSubstr("host"))));
   EXPECT_THAT(
       connect({.backend = "nccl"}),
-      StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("\"nccl\""), HasSubstr("host"))));
+      StatusIs(StatusCode::kInvalidArgument, AllOf(HasSubstr("\"nccl\""), HasSubstr("kCuda"))));
   EXPECT_THAT(connect({.backend = "gloo"}),
               StatusIs(StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"gloo\" is unknown"), HasSubstr("\"auto\""))));

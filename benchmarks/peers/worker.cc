@@ -122,11 +122,12 @@ int serve(Contestant& contestant, const std::string& prefix) {
     } else {
       error = measure(contestant, command, &seconds);
     }
+    const double ended = now_seconds();
     std::fputs("{\"seconds\": [", out);
     for (size_t i = 0; i < seconds.size(); ++i) {
       std::fprintf(out, "%s%.9g", i == 0 ? "" : ", ", seconds[i]);
     }
-    std::fprintf(out, "], \"error\": %s}\n", quoted(error).c_str());
+    std::fprintf(out, "], \"at\": %.9f, \"error\": %s}\n", ended, quoted(error).c_str());
     std::fflush(out);
   }
   std::free(line);

@@ -4,9 +4,11 @@
 // its results and answers with times. Ours and the peers differ in the operation alone.
 //
 //   driver  --  "all_reduce bytes=1024 calls=100 ..."  -->  PREFIX.RANK.in    of every rank
-//   driver  <--  {"seconds": [...], "error": ""}       --   PREFIX.RANK.out
+//   driver  <--  {"seconds": [...], "at": 12.3,        --   PREFIX.RANK.out
+//                 "error": ""}
 //
-// A worker that waits for a command blocks in read() and takes no time from those at work.
+// "at" is when the command ended, by CLOCK_MONOTONIC, which all processes share. A worker that
+// waits for a command blocks in read() and takes no time from those at work.
 //
 // One measurement: poison the results of set 0, call once, check; then `repetitions` times: meet in
 // a barrier, and time `calls` calls, each on the next of `sets` sets of buffers; then check again.

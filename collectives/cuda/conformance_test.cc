@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -18,6 +19,7 @@
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/open_api.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
@@ -29,13 +31,16 @@ namespace {
 using conformance::Case;
 using conformance::MemberBody;
 using nccl::NcclDouble;
+using ::testing::HasSubstr;
 using testing::IsOk;
+using testing::StatusIs;
 
 struct Setting {
   const char* name;
   int num_gpus;
   // More than one: each device has a GPU of its own.
   int num_clients = 1;
+  nccl::Sums sums = nccl::Sums::kOrdered;
 };
 
 // As even as may be, the larger ones last: 3 members over 2 clients are 1 and 2.
@@ -55,11 +60,13 @@ Status run_on_double(const Setting& setting, int num_members, const MemberBody& 
   {
     TESSERA_ASSIGN_OR_RETURN(
         const std::unique_ptr<CudaJob> job,
-        CudaJob::create(api, nccl, num_gpus, devices_by_client(num_members, setting.num_clients)));
+        CudaJob::create(api, nccl, num_gpus, devices_by_client(num_members, setting.num_clients),
+                        {.sums = setting.sums}));
     TESSERA_RETURN_IF_ERROR(job->run(body));
   }
   if (!api->misuses().empty()) return absl::InternalError(api->misuses()[0]);
   if (!nccl->misuses().empty()) return absl::InternalError(nccl->misuses()[0]);
+  if (nccl->num_allocations() > 0) return absl::InternalError("memory of NCCL was left behind");
   if (nccl->num_communicators() > 0) return absl::InternalError("a communicator was left behind");
   if (api->allocated_bytes() > 0) return absl::InternalError("memory of the GPU was left behind");
   return absl::OkStatus();
@@ -121,6 +128,60 @@ INSTANTIATE_TEST_SUITE_P(ThreeClients, ConformanceTest,
                          ::testing::Combine(::testing::Values(Setting{"three_clients", 0, 3}),
                                             ::testing::ValuesIn(cases_on_the_double())),
                          name_of);
+
+// NCCL adds: the table of numerics, and the facts that demand no order of addition. What only moves
+// bytes is the same as without.
+constexpr Setting kNcclSums = {"nccl_sums", 0, 3, nccl::Sums::kNccl};
+
+std::vector<Case> cases_of_nccl_sums() {
+  std::vector<Case> some = conformance::numerics_cases();
+  // Bounds grow with the members: of the largest group two types are enough.
+  std::erase_if(some, [](const Case& c) {
+    const bool is_float = absl::StrContains(c.name, "_f16_") || absl::StrContains(c.name, "_f32_");
+    return (c.num_members == 8 && !is_float) || (testing::kSanitized && c.num_members != 3);
+  });
+  for (const Case& c : conformance::fact_cases()) {
+    if (!conformance::is_of_ascending_order(c)) some.push_back(c);
+  }
+  return some;
+}
+INSTANTIATE_TEST_SUITE_P(NcclSums, ConformanceTest,
+                         ::testing::Combine(::testing::Values(kNcclSums),
+                                            ::testing::ValuesIn(cases_of_nccl_sums())),
+                         name_of);
+
+// The double adds in another order than we do: what demands ours is found.
+TEST(NcclSumsTest, HaveNotTheBitsOfAscendingOrder) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "sums of NCCL");
+  const std::vector<Case> facts = conformance::fact_cases();
+  const auto sum =
+      absl::c_find_if(facts, [](const Case& c) { return c.name == "sum_f64_ascending"; });
+  ASSERT_NE(sum, facts.end());
+  EXPECT_THAT(run_on_double(kNcclSums, sum->num_members, sum->body),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("expected 0.6")));
+}
+
+// Clients that do not agree who adds hear of it, all in the same words, and before a byte moves.
+TEST(NcclSumsTest, AreTheSameForAllClients) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "clients that disagree");
+  const auto api = CudaDouble::create({.num_gpus = 3});
+  const auto nccl = NcclDouble::create(api);
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<CudaJob> job,
+      CudaJob::create(api, nccl, 3, {1, 1, 1}, {.sums_of_client = {{2, nccl::Sums::kNccl}}}));
+  EXPECT_THAT(job->run([](const conformance::Member& m) -> Status {
+    const float in = 1;
+    float out = 7;
+    const Status status = m.group.all_reduce<float>({&in, 1}, {&out, 1}, ReduceOp::kSum).await();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("backend differs between clients: client 0 has "
+                                           "\"auto\", client 2 has \"nccl\"; give all")));
+    EXPECT_EQ(out, 7);
+    return m.group.barrier().await();
+  }),
+              IsOk());
+  EXPECT_EQ(nccl->num_calls("comm_init_rank"), 0);
+}
 
 // All devices share GPU 0. Without one there are no cases.
 class ConformanceOnGpuTest : public ::testing::TestWithParam<Case> {};

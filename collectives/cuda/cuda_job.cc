@@ -13,6 +13,7 @@
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/cuda/staged_group.h"
 #include "collectives/nccl/nccl_mover.h"
+#include "collectives/nccl/slab_source.h"
 #include "device/device.h"
 #include "device/stream.h"
 
@@ -74,8 +75,10 @@ Status CudaJob::connect(int client_id, const std::shared_ptr<Api>& api,
   for (const Device& device : ids_) {
     if (device.client_id != client_id) continue;
     const int gpu = device.id % num_gpus;
-    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> on_gpu,
-                             CudaDevice::create(api, gpu, client.link->observer(device.ordinal)));
+    TESSERA_ASSIGN_OR_RETURN(
+        std::unique_ptr<CudaDevice> on_gpu,
+        CudaDevice::create(api, gpu, client.link->observer(device.ordinal),
+                           nccl == nullptr ? SlabSource() : nccl::slab_source(nccl)));
     TESSERA_ASSIGN_OR_RETURN(stages_[device.id], Stage::create(api, gpu));
     streams.push_back(&on_gpu->stream());
     devices.push_back(on_gpu.get());
@@ -105,8 +108,11 @@ host::MakeDeviceMover CudaJob::make_mover(int client_id) {
       spans_clients |= !is_own;
     }
     if (!spans_clients) return CudaMover::create(std::move(devices));
-    return nccl::NcclMover::create(client.watch.get(), *client.link, std::move(members),
-                                   std::move(devices), options_.collective_timeout);
+    const auto sums = options_.sums_of_client.find(client_id);
+    return nccl::NcclMover::create(
+        client.watch.get(), *client.link, std::move(members), std::move(devices),
+        sums == options_.sums_of_client.end() ? options_.sums : sums->second,
+        options_.collective_timeout);
   };
 }
 

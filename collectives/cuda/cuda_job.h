@@ -9,6 +9,7 @@
 #ifndef TESSERA_COLLECTIVES_CUDA_CUDA_JOB_H_
 #define TESSERA_COLLECTIVES_CUDA_CUDA_JOB_H_
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
 #include "collectives/nccl/api.h"
+#include "collectives/nccl/schedule.h"
 #include "collectives/nccl/watch.h"
 #include "device/cpu/arena.h"
 #include "device/cuda/api.h"
@@ -45,6 +47,10 @@ class CudaJob {
   struct Options {
     absl::Duration collective_timeout = absl::Seconds(6);
     nccl::WatchOptions watch = {};
+    // Of groups of several clients.
+    nccl::Sums sums = nccl::Sums::kOrdered;
+    // Of one client alone, instead.
+    std::map<int, nccl::Sums> sums_of_client = {};
   };
 
   // `nccl` may be null for one client.

@@ -51,9 +51,23 @@ void unpack(uint64_t word, Activity& activity) {
   activity.seq = static_cast<uint32_t>(word >> 32);
 }
 
-void write_fields(DeviceActivity& slot, const Activity& activity) {
+// Lets readers see that the slot is being written meanwhile.
+template <class Fn>
+void write_between_versions(DeviceActivity& slot, Fn fields) {
+  const uint64_t version = slot.version.load(std::memory_order_relaxed);
+  slot.version.store(version + 1, std::memory_order_relaxed);
+  fields();
+  slot.version.store(version + 2, std::memory_order_release);
+}
+
+// What changes while a device runs one thing.
+void write_changing(DeviceActivity& slot, const Activity& activity) {
   slot.kind.store(pack(activity), std::memory_order_release);
   slot.since_ns.store(activity.since_ns, std::memory_order_release);
+}
+
+void write_fields(DeviceActivity& slot, const Activity& activity) {
+  write_changing(slot, activity);
   slot.leader_client.store(activity.leader_client, std::memory_order_release);
   slot.block_offset.store(activity.block_offset, std::memory_order_release);
   slot.name_hash.store(activity.name_hash, std::memory_order_release);
@@ -63,23 +77,23 @@ void write_fields(DeviceActivity& slot, const Activity& activity) {
 }  // namespace
 
 void write_activity(DeviceActivity& slot, const Activity& activity) {
-  const uint64_t version = slot.version.load(std::memory_order_relaxed);
-  slot.version.store(version + 1, std::memory_order_relaxed);
-  write_fields(slot, activity);
-  slot.version.store(version + 2, std::memory_order_release);
+  write_between_versions(slot, [&] { write_fields(slot, activity); });
+}
+
+void write_kind(DeviceActivity& slot, const Activity& activity) {
+  write_between_versions(slot, [&] { write_changing(slot, activity); });
 }
 
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label) {
-  const uint64_t version = slot.version.load(std::memory_order_relaxed);
-  slot.version.store(version + 1, std::memory_order_relaxed);
-  write_fields(slot, activity);
-  label = label.substr(0, kLabelBytes - 1);
-  for (size_t at = 0; at <= label.size(); at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, label.data() + at, std::min<size_t>(8, label.size() - at));
-    slot.label[at / 8].store(word, std::memory_order_release);
-  }
-  slot.version.store(version + 2, std::memory_order_release);
+  write_between_versions(slot, [&] {
+    write_fields(slot, activity);
+    label = label.substr(0, kLabelBytes - 1);
+    for (size_t at = 0; at <= label.size(); at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, label.data() + at, std::min<size_t>(8, label.size() - at));
+      slot.label[at / 8].store(word, std::memory_order_release);
+    }
+  });
 }
 
 ActivitySnapshot read_activity(const DeviceActivity& slot) {

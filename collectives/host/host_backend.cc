@@ -6,6 +6,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "collectives/host/host_group.h"
 
 namespace tessera::host {
@@ -36,7 +38,10 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
       collective_timeout_(collective_timeout),
       make_mover_(std::move(make_mover)) {
   link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
-  pool_->set_reclaim([loans = loans_.get()] { loans->reclaim(); });
+  pool_->set_reclaim([this] {
+    loans_->reclaim();
+    wait_until_read();
+  });
 }
 
 HostBackend::~HostBackend() { stop(); }
@@ -59,6 +64,16 @@ void HostBackend::stop() {
   for (Groups& groups : groups_) {
     for (auto& [ids, group] : groups) group->forget_ops();
   }
+}
+
+void HostBackend::wait_until_read() {
+  std::vector<std::shared_ptr<HostGroup>> groups;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [ids, group] : groups_[kGroupSalt]) groups.push_back(group);
+  }
+  const absl::Time deadline = absl::Now() + collective_timeout_;
+  for (const auto& group : groups) group->wait_until_read(deadline);
 }
 
 StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {

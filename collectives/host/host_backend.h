@@ -54,6 +54,10 @@ class HostBackend {
               MakeDeviceMover make_mover = nullptr);
   ~HostBackend();
 
+  // Blocks until the other clients have read what operations that are done have lent to them,
+  // or are lost; no longer than a collective may take.
+  void wait_until_read();
+
   // Ends the threads of the backend; its groups stay valid. The streams must be stopped already.
   void stop();
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -144,7 +145,9 @@ HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
 
 std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
   const Signature signature = signature_of(call);
+  absl::InlinedVector<Lent, 2> read;
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!lent_.empty()) read = take_read();
   uint32_t seq = 0;
   if (rendezvous_.has_value()) {
     seq = rendezvous_->align(next_seq_[member], signature);
@@ -162,6 +165,52 @@ void HostGroup::retire(HostOp& op) {
   const auto it = std::find_if(pending_.begin(), pending_.end(),
                                [&](const auto& pending) { return pending.get() == &op; });
   if (it != pending_.end()) pending_.erase(it);
+  if (!op.lends_ || !others_read_input(op)) return;
+  lent_.push_back({op.seq_, std::move(op.call_.in_buffer), std::move(op.in_copy_)});
+}
+
+bool HostGroup::others_read_input(const HostOp& op) const {
+  const bool is_root = op.member_ == op.call_.root;
+  return is_input_used(op.call_, op.member_) && !(op.call_.kind == OpKind::kGather && is_root);
+}
+
+bool HostGroup::lends_input(const HostOp& op) const {
+  const CollectiveCall& call = op.call_;
+  const bool is_written = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
+                          call.kind == OpKind::kSendRecv || !call.replicas.empty();
+  // Of an all_to_all the others also read the counts.
+  if (is_written || call.kind == OpKind::kAllToAll || is_on_device(op)) return false;
+  if (!others_read_input(op)) return true;
+  return call.in_buffer != nullptr && call.in_buffer.use_count() > 1;
+}
+
+bool HostGroup::is_read(uint32_t seq) const {
+  return rendezvous_->is_finished(seq) || !lost_member().ok();
+}
+
+absl::InlinedVector<HostGroup::Lent, 2> HostGroup::take_read() {
+  absl::InlinedVector<Lent, 2> read;
+  const auto kept = std::find_if(lent_.begin(), lent_.end(),
+                                 [this](const Lent& lent) { return !is_read(lent.seq); });
+  std::move(lent_.begin(), kept, std::back_inserter(read));
+  lent_.erase(lent_.begin(), kept);
+  // One that has failed meanwhile is no concern of this client, but that it has to say so.
+  for (const Lent& lent : read) rendezvous_->acknowledge(lent.seq);
+  return read;
+}
+
+void HostGroup::wait_until_read(absl::Time deadline) {
+  while (true) {
+    absl::InlinedVector<Lent, 2> read;
+    uint32_t oldest = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      read = take_read();
+      if (lent_.empty() || absl::Now() >= deadline) return;
+      oldest = lent_.front().seq;
+    }
+    rendezvous_->wait_left(oldest, std::min(deadline, absl::Now() + kLossCheckInterval));
+  }
 }
 
 Work HostGroup::start(int position, CollectiveCall&& call) {
@@ -302,14 +351,13 @@ Status HostGroup::interruption(const HostOp& op) const {
   if (closing_) {
     return absl::CancelledError(absl::StrCat(op.label(), ": the client is shutting down"));
   }
-  return lost_member(op);
+  return op.labelled(lost_member());
 }
 
-Status HostGroup::lost_member(const HostOp& op) const {
+Status HostGroup::lost_member() const {
   if (!backend_.link_.any_lost()) return absl::OkStatus();
   for (const GroupMember& member : members_) {
-    const Status status = backend_.link_.client_status(member.client_id);
-    if (!status.ok()) return op.labelled(status);
+    TESSERA_RETURN_IF_ERROR(backend_.link_.client_status(member.client_id));
   }
   return absl::OkStatus();
 }
@@ -317,7 +365,7 @@ Status HostGroup::lost_member(const HostOp& op) const {
 // A loss after local_error() is told to the operations whose turn it is: not to one that got its
 // record only then.
 Status HostGroup::lost_meanwhile(const HostOp& op) {
-  const Status lost = lost_member(op);
+  const Status lost = op.labelled(lost_member());
   if (lost.ok()) return lost;
   return rendezvous_->settle(op.seq_, VerdictKind::kError, give_up_from(op), lost);
 }
@@ -358,7 +406,7 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
   publish(op, DeviceActivity::kRunning);
   // A record that a lost member has not left is never free again, and the others hear of the loss
   // as this one did: nobody is waited for.
-  if (lost_member(op).ok() && !reserve(op, meeting).ok()) return error;
+  if (lost_member().ok() && !reserve(op, meeting).ok()) return error;
   const Status verdict = rendezvous_->settle(op.seq_, kind, Rendezvous::From::kOpen, error);
   return verdict.ok() ? error : verdict;
 }
@@ -413,15 +461,15 @@ Status HostGroup::meet_and_move(HostOp& op) {
   }
   const int share_of_work = call.kind == OpKind::kSendRecv ? 2 : 1;
   if (status.ok()) status = rendezvous_->finish(op.seq_, share_of_work);
+  op.lends_ = status.ok() && lends_input(op);
   // Members of one process that have arrived are at work on this memory: there is no giving up.
   if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
-  if (status.ok()) status = rendezvous_->wait_finished(meeting, give_up_from(op));
+  if (status.ok() && !op.lends_) {
+    status = rendezvous_->wait_finished(meeting, give_up_from(op));
+  }
   if (!status.ok()) {
     if (op.moved_ && is_on_device(op)) mover_->fail(op.seq_, op.member_, status);
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (spans_clients_ && rendezvous_->failed_on_the_move(op.seq_)) {
-      quarantine_.push_back(op.shared_from_this());
-    }
+    if (spans_clients_ && rendezvous_->failed_on_the_move(op.seq_)) quarantine(op);
     return status;
   }
   if (is_on_device(op)) own_error.Update(mover_->leave(op.seq_, op.member_));
@@ -433,6 +481,18 @@ Status HostGroup::meet_and_move(HostOp& op) {
     std::memcpy(call.out, op.out_copy_.data(), call.out_count * dtype_size(call.dtype));
   }
   return absl::OkStatus();
+}
+
+// A peer that was held up goes on writing when this member has given up. Memory of the caller's is
+// not the group's to keep: it will be nobody else's.
+void HostGroup::quarantine(HostOp& op) {
+  const CollectiveCall& call = op.call_;
+  const bool is_callers = call.out_buffer == nullptr && op.out_copy_.data() == nullptr;
+  if (is_callers && shares_addresses(op) && peers_write_out(call, op.member_)) {
+    backend_.pool_->withhold(call.out, call.out_count * dtype_size(call.dtype));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  quarantine_.push_back(op.shared_from_this());
 }
 
 Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
@@ -515,7 +575,9 @@ void HostGroup::close() {
 
 void HostGroup::forget_ops() {
   std::vector<std::shared_ptr<HostOp>> gone[3];
+  std::vector<Lent> lent;
   std::lock_guard<std::mutex> lock(mutex_);
+  lent_.swap(lent);
   pending_.swap(gone[0]);
   sent_.swap(gone[1]);
   quarantine_.swap(gone[2]);

@@ -75,6 +75,7 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   ArenaPool::Block counts_copy_;
   ReplicaLoans::Replica replica_;  // until the output has it
   bool moved_ = false;             // its part was begun
+  bool lends_ = false;             // it is done, and others may still read its input
 };
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
@@ -90,6 +91,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   // Lets go of every operation: they hold the group, and the group holds them.
   void forget_ops();
+  // Blocks until the others have read what this client has lent them, are lost, or the deadline
+  // comes; what they have read is free then.
+  void wait_until_read(absl::Time deadline);
   // Settles what is pending if `client` is a member's.
   void on_lost(int client, const Status& reason);
   void fail_pending(const Status& reason);
@@ -128,7 +132,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Why no operation of the group can go on: the client shuts down, or has lost a member.
   Status interruption(const HostOp& op) const;
   // Whose client is lost, as far as this one knows.
-  Status lost_member(const HostOp& op) const;
+  Status lost_member() const;
   // Settles the operation that has just arrived, if a member was lost before it could be told.
   Status lost_meanwhile(const HostOp& op);
   // Where the memory of the call's Buffers is; waits for the input.
@@ -160,9 +164,28 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   using MemberMemories = absl::InlinedVector<MemberMemory, kInlineMembers>;
   StatusOr<MemberMemories> member_memory(const HostOp& op);
   Rendezvous::Op describe(const HostOp& op, absl::Time start, absl::Time deadline) const;
+  // Keeps the memory of an operation that failed while peers might be writing to it.
+  void quarantine(HostOp& op);
   // The verdict of an operation whose waiter's deadline has come.
   Status give_up(HostOp& op, absl::Time deadline);
+  // The operation is done here: what others still read of it is lent to them.
   void retire(HostOp& op);
+  // Whether others read the member's input.
+  bool others_read_input(const HostOp& op) const;
+  // Whether the member is done when its own part is: the others do no more than read its input, and
+  // that is a tensor's, which nobody changes and somebody keeps beside the operation; or they do
+  // not even read it. Who gives the tensor away waits until its memory is free.
+  bool lends_input(const HostOp& op) const;
+  // An input that others may still read, or the copy of it that they read.
+  struct Lent {
+    uint32_t seq = 0;
+    std::shared_ptr<const Buffer> input;
+    ArenaPool::Block copy;
+  };
+  // Whether nobody reads the input of that operation any more.
+  bool is_read(uint32_t seq) const;
+  // Takes what has been read out of lent_, to be freed without the lock. Requires mutex_.
+  absl::InlinedVector<Lent, 2> take_read();
   StatusOr<std::shared_ptr<HostGroup>> message_group(int position, int peer, bool sends);
   Work failed(int position, CollectiveCall call, const Status& error);
 
@@ -182,6 +205,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   std::vector<std::shared_ptr<HostOp>> pending_;
   std::vector<std::shared_ptr<HostOp>> sent_;        // messages that may not have been read yet
   std::vector<std::shared_ptr<HostOp>> quarantine_;  // failed while peers may still write
+  std::vector<Lent> lent_;                           // the longest done first
 };
 
 }  // namespace tessera::host

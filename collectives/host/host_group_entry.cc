@@ -75,9 +75,7 @@ Status HostGroup::fill_entry(HostOp& op) {
   }
   if (op.inlined_) {
     // An input that nobody reads may have any size.
-    const bool is_read = (call.kind != OpKind::kBroadcast && call.kind != OpKind::kScatter) ||
-                         op.member_ == call.root;
-    if (is_read && in_bytes > 0) std::memcpy(entry.inlined, call.in, in_bytes);
+    if (is_input_used(call, op.member_)) std::memcpy(entry.inlined, call.in, in_bytes);
     entry.in_count = call.in_count;
     fill_signature(op);
     return absl::OkStatus();

@@ -51,7 +51,7 @@ class HostLink::Observer : public StreamObserver {
   void task_finished() override {
     current_.kind = DeviceActivity::kFinished;
     current_.since_ns = monotonic_ns();
-    write_activity(slot_, current_);
+    write_kind(slot_, current_);
   }
   void publish(const Activity& activity, const Label& label) {
     const bool is_new =

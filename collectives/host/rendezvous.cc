@@ -293,18 +293,20 @@ Status Rendezvous::finish(uint32_t seq, int num_members) {
 }
 
 Status Rendezvous::wait_finished(const Op& op, From from) {
-  const auto waiting = [this](const State& state) {
-    return state.phase <= Phase::kRunning && state.finished < members_.size();
-  };
-  if (!wait_while(op.seq, op.deadline, nullptr, waiting)) {
+  if (!wait_left(op.seq, op.deadline)) {
     settle_timed_out(op, from).IgnoreError();
     // All arrived in the last moment, and are at work on memory that is not ours to take away.
-    if (from == From::kOpen) wait_while(op.seq, absl::InfiniteFuture(), nullptr, waiting);
+    if (from == From::kOpen) wait_left(op.seq, absl::InfiniteFuture());
   }
   const State state = load(op.seq);
   // A record that describes a later operation has been left by all members of this one.
   if (state.seq != op.seq || state.phase == Phase::kRunning) return absl::OkStatus();
   return verdict(op.seq);
+}
+
+bool Rendezvous::wait_left(uint32_t seq, absl::Time deadline) {
+  return wait_while(seq, deadline, nullptr,
+                    [this](const State& state) { return is_under_way(state); });
 }
 
 bool Rendezvous::all_arrived(uint32_t seq) const {
@@ -314,7 +316,7 @@ bool Rendezvous::all_arrived(uint32_t seq) const {
 
 bool Rendezvous::is_finished(uint32_t seq) const {
   const State state = load(seq);
-  return state.seq != seq || state.phase >= Phase::kSettling || state.finished == members_.size();
+  return state.seq != seq || !is_under_way(state);
 }
 
 Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error) {

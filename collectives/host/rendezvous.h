@@ -100,6 +100,9 @@ class Rendezvous {
   // Waits until all have finished. At the deadline it gives up, if `from` allows it by then.
   Status wait_finished(const Op& op, From from);
 
+  // The same without a say in how the operation ends: false where the deadline came first.
+  bool wait_left(uint32_t seq, absl::Time deadline);
+
   bool all_arrived(uint32_t seq) const;
   bool is_finished(uint32_t seq) const;
   // Makes `error` the verdict, unless there is one, or the operation is beyond `from`; returns the
@@ -132,6 +135,10 @@ class Rendezvous {
   }
   State load(uint32_t seq) const {
     return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
+  }
+  // Whether the operation that `state` describes still waits for members to finish.
+  bool is_under_way(const State& state) const {
+    return state.phase <= Phase::kRunning && state.finished < members_.size();
   }
   // Whether the record in `state` may go on to `seq`.
   bool is_free(const State& state, uint32_t seq) const;

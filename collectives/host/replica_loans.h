@@ -9,8 +9,7 @@
 //   1. a holder sets its bit before it counts itself out of the operation that fills the block, and
 //      clears it when it lets go; the bit of a holder whose client is lost counts as clear;
 //   2. the lender lets go after that operation has ended, so that no bit comes later; the block
-//   goes
-//      back to its pool when all are clear;
+//      goes back to its pool when all are clear;
 //   3. a holder keeps its own mapping of the contents, which outlives the lender's process.
 //
 // Thread-safe.

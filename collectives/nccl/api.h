@@ -13,7 +13,8 @@
 // (double/nccl_double.h), which runs on any machine. contract.h holds both to one table.
 //
 // Communicators do not block: a call that has more to do than it did returns OK, and poll() says
-// when it is through. Data are bytes: nothing here knows an element, so no type is missing.
+// when it is through. What is moved are bytes, of no type; what NCCL adds has one of its own types,
+// which are all of ours but bool.
 //
 // Thread rule, NCCL's: calls for the communicators of one GPU come from one thread at a time, and
 // those that give work to a stream from the thread that made the communicator. As in CUDA, the GPU
@@ -29,6 +30,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "base/status.h"
 #include "device/cuda/api.h"
 
@@ -36,6 +39,8 @@ namespace tessera::nccl {
 
 // ncclComm_t and ncclUniqueId, without NCCL's header.
 using CommHandle = struct OpaqueComm*;
+// What ncclCommRegister gives.
+using RegisterHandle = struct OpaqueRegistration*;
 using UniqueId = std::array<std::byte, 128>;
 using cuda::StreamHandle;
 
@@ -53,6 +58,19 @@ class Api {
   // ncclCommGetAsyncError.
   virtual StatusOr<bool> poll(CommHandle comm) = 0;
 
+  // Memory of the current GPU that communicators can register, aligned to 256 bytes; NCCL rounds
+  // sizes up to 2 MiB. ResourceExhausted where there is no more. ncclMemAlloc, ncclMemFree.
+  virtual StatusOr<std::byte*> mem_alloc(uint64_t size_bytes) = 0;
+  virtual Status mem_free(std::byte* memory) = 0;
+  // Lets the communicator use these bytes of mem_alloc() directly, without buffers of its own,
+  // until they are deregistered or it is aborted; not freed before. Null where it will copy all the
+  // same. In one operation either all ranks have registered memory or none. Deregistered is what
+  // nothing in flight uses, before an orderly end. No communication. ncclCommRegister,
+  // ncclCommDeregister.
+  virtual StatusOr<RegisterHandle> comm_register(CommHandle comm, std::byte* memory,
+                                                 uint64_t size_bytes) = 0;
+  virtual Status comm_deregister(CommHandle comm, RegisterHandle handle) = 0;
+
   // Calls of this thread between the two are one operation. ncclGroupStart, ncclGroupEnd.
   virtual Status group_start() = 0;
   virtual Status group_end() = 0;
@@ -69,6 +87,21 @@ class Api {
   // `from` counts at the root alone, where it may be `to`. ncclBroadcast.
   virtual Status broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
                            CommHandle comm, StreamHandle stream) = 0;
+
+  // Reductions in an order that is NCCL's own, with a rounding to the type after each step; equal
+  // on all ranks that get the same element. Any dtype but bool. avg, of floats alone, adds terms
+  // that were multiplied by the rounded 1 / n. min and max ignore NaN, and may give either zero.
+  //
+  // `from` may be `to`. ncclAllReduce.
+  virtual Status all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                            ReduceOp op, CommHandle comm, StreamHandle stream) = 0;
+  // `to` counts at the root alone, where it may be `from`. ncclReduce.
+  virtual Status reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                        ReduceOp op, int root, CommHandle comm, StreamHandle stream) = 0;
+  // Rank r gets part r of equally many elements for each; `to` may be its place in `from`.
+  // ncclReduceScatter.
+  virtual Status reduce_scatter(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                                ReduceOp op, CommHandle comm, StreamHandle stream) = 0;
 
   // Ends what is under way, so that streams come to an end; what it had to do is undefined then.
   // poll() says when. Only the two last functions may follow. ncclCommRevoke.

@@ -59,6 +59,43 @@ Status Communicator::issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Ti
   return settle(deadline);
 }
 
+bool Communicator::register_memory() {
+  const std::shared_ptr<cuda::SlabPool>& pool = lane_.device->memory();
+  std::lock_guard<std::mutex> lock(lane_.calls);
+  if (state_ != State::kInUse || !lane_.lost.ok()) return false;
+  may_register_ &= pool->has_source();
+  if (!may_register_) return false;
+  for (const cuda::Slab& slab : pool->slabs(registrations_.size())) {
+    const StatusOr<RegisterHandle> registered =
+        api_.comm_register(handle_, slab.begin, static_cast<uint64_t>(slab.size_bytes));
+    may_register_ = registered.ok() && *registered != nullptr;
+    if (!may_register_) return false;
+    pool_ = pool;
+    registrations_.push_back(*registered);
+  }
+  return true;
+}
+
+Status Communicator::stop_registering(absl::Time deadline) {
+  {
+    std::lock_guard<std::mutex> lock(lane_.calls);
+    may_register_ = false;
+    if (registrations_.empty()) return absl::OkStatus();
+  }
+  TESSERA_RETURN_IF_ERROR(lane_.device->queue().wait_done(deadline));
+  std::lock_guard<std::mutex> lock(lane_.calls);
+  if (state_ == State::kInUse) deregister_all();
+  return absl::OkStatus();
+}
+
+// What NCCL says to it changes nothing: the memory is kept for as long as it may look there.
+void Communicator::deregister_all() {
+  for (const RegisterHandle registration : registrations_) {
+    api_.comm_deregister(handle_, registration).IgnoreError();
+  }
+  registrations_.clear();
+}
+
 Status Communicator::async_error() {
   std::lock_guard<std::mutex> lock(lane_.calls);
   return state_ == State::kInUse ? api_.poll(handle_).status() : absl::OkStatus();
@@ -77,6 +114,7 @@ Status Communicator::revoke() {
 Status Communicator::finalize() {
   std::lock_guard<std::mutex> lock(lane_.calls);
   if (state_ != State::kInUse) return absl::OkStatus();
+  deregister_all();
   state_ = State::kEnding;
   return api_.comm_finalize(handle_);
 }
@@ -92,10 +130,11 @@ bool Communicator::is_there() {
   return state_ == State::kInUse || state_ == State::kEnding;
 }
 
-CommHandle Communicator::release() {
+Communicator::Released Communicator::release() {
   std::lock_guard<std::mutex> lock(lane_.calls);
   state_ = State::kReleased;
-  return std::exchange(handle_, nullptr);
+  registrations_.clear();
+  return {std::exchange(handle_, nullptr), std::exchange(pool_, nullptr)};
 }
 
 }  // namespace tessera::nccl

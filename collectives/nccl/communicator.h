@@ -9,13 +9,24 @@
 // the communicator does: members arrive at it to make the communicator, and its verdict, which any
 // of them may make, is the end for all, in the same words.
 //
-// Thread-safe, but for init() and issue(), which are the issuing thread's.
+// Memory. Slabs of the device's pool that are of NCCL's allocator are registered with the
+// communicator, so that NCCL does not copy through buffers of its own. Invariants:
+//   1. a registered slab lives at least as long as the communicator, which keeps the pool for that,
+//      even where NCCL never ends it;
+//   2. an operation is given registered memory on all members or on none (NcclMover);
+//   3. what is registered is deregistered while the communicator is in use and the stream idle; the
+//      abort of one that failed does it by itself.
+//
+// Thread-safe, but for init(), issue(), register_memory() and stop_registering(), which are the
+// issuing thread's.
 #ifndef TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
 #define TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -61,24 +72,36 @@ class Communicator {
   Status init(const UniqueId& id, int rank, absl::Time deadline);
   // Gives the stream what `calls` does, as one group; returns when NCCL has taken it.
   Status issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Time deadline);
+  // Registers what the device's pool has and had not before. False where NCCL does not take it, now
+  // or before, or after stop_registering().
+  bool register_memory();
+  // Deregisters it, for good; waits until the stream is done with it.
+  Status stop_registering(absl::Time deadline);
   // The error that NCCL has found, if it has.
   Status async_error();
 
   // ---- For the end; none of the above gives the stream anything after the first of these.
 
   Status revoke();
+  // Requires an idle stream.
   Status finalize();
   // Whether nothing is in progress.
   StatusOr<bool> poll();
   bool is_there();
-  // Takes the handle, to be freed; null where there is none any more.
-  CommHandle release();
+  // Takes the handle, to be freed, and what must live as long; null where there is none any more.
+  struct Released {
+    CommHandle handle = nullptr;
+    std::shared_ptr<cuda::SlabPool> registered;
+  };
+  Released release();
 
  private:
   enum class State { kNone, kInUse, kEnding, kReleased };
 
   // Polls until NCCL is through with the last call.
   Status settle(absl::Time deadline);
+  // Requires the lane's lock.
+  void deregister_all();
 
   Api& api_;
   Lane& lane_;
@@ -88,6 +111,9 @@ class Communicator {
   // Guarded by the lane's lock.
   State state_ = State::kNone;
   CommHandle handle_ = nullptr;
+  bool may_register_ = true;
+  std::shared_ptr<cuda::SlabPool> pool_;       // once something is registered
+  std::vector<RegisterHandle> registrations_;  // of the first slabs of the pool
 };
 
 }  // namespace tessera::nccl

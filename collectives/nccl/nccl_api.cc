@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/nccl/open_api.h"
 
@@ -26,12 +27,19 @@ static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId), "what ranks share");
   X(ncclGetUniqueId)              \
   X(ncclCommInitRankConfig)       \
   X(ncclCommGetAsyncError)        \
+  X(ncclMemAlloc)                 \
+  X(ncclMemFree)                  \
+  X(ncclCommRegister)             \
+  X(ncclCommDeregister)           \
   X(ncclGroupStart)               \
   X(ncclGroupEnd)                 \
   X(ncclSend)                     \
   X(ncclRecv)                     \
   X(ncclAllGather)                \
   X(ncclBroadcast)                \
+  X(ncclAllReduce)                \
+  X(ncclReduce)                   \
+  X(ncclReduceScatter)            \
   X(ncclCommRevoke)               \
   X(ncclCommFinalize)             \
   X(ncclCommDestroy)              \
@@ -76,6 +84,45 @@ absl::StatusCode code_of(ncclResult_t result) {
   }
 }
 
+// Requires a dtype that NCCL has: not bool.
+ncclDataType_t native(DType dtype) {
+  switch (dtype) {
+    case DType::kInt8:
+      return ncclInt8;
+    case DType::kUint8:
+      return ncclUint8;
+    case DType::kInt32:
+      return ncclInt32;
+    case DType::kInt64:
+      return ncclInt64;
+    case DType::kFloat16:
+      return ncclFloat16;
+    case DType::kBFloat16:
+      return ncclBfloat16;
+    case DType::kFloat32:
+      return ncclFloat32;
+    case DType::kFloat64:
+      return ncclFloat64;
+    case DType::kBool:
+      break;
+  }
+  return ncclNumTypes;
+}
+ncclRedOp_t native(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return ncclSum;
+    case ReduceOp::kProd:
+      return ncclProd;
+    case ReduceOp::kMin:
+      return ncclMin;
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kAvg:
+      return ncclAvg;
+  }
+  return ncclNumOps;
+}
 ncclComm_t native(CommHandle comm) { return reinterpret_cast<ncclComm_t>(comm); }
 cudaStream_t native(StreamHandle stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
@@ -113,6 +160,27 @@ class NcclApi : public Api {
     return state != ncclInProgress;
   }
 
+  StatusOr<std::byte*> mem_alloc(uint64_t size_bytes) override {
+    void* memory = nullptr;
+    const Status status = status_of(nccl_.ncclMemAlloc(&memory, size_bytes), "ncclMemAlloc");
+    // NCCL says no more than that CUDA failed.
+    if (!status.ok()) return absl::ResourceExhaustedError(status.message());
+    return static_cast<std::byte*>(memory);
+  }
+  Status mem_free(std::byte* memory) override {
+    return status_of(nccl_.ncclMemFree(memory), "ncclMemFree");
+  }
+  StatusOr<RegisterHandle> comm_register(CommHandle comm, std::byte* memory,
+                                         uint64_t size_bytes) override {
+    void* handle = nullptr;
+    TESSERA_RETURN_IF_ERROR(status_of(
+        nccl_.ncclCommRegister(native(comm), memory, size_bytes, &handle), "ncclCommRegister"));
+    return reinterpret_cast<RegisterHandle>(handle);
+  }
+  Status comm_deregister(CommHandle comm, RegisterHandle handle) override {
+    return status_of(nccl_.ncclCommDeregister(native(comm), handle), "ncclCommDeregister");
+  }
+
   Status group_start() override { return status_of(nccl_.ncclGroupStart(), "ncclGroupStart"); }
   Status group_end() override { return status_of(nccl_.ncclGroupEnd(), "ncclGroupEnd"); }
 
@@ -138,6 +206,24 @@ class NcclApi : public Api {
         nccl_.ncclBroadcast(from, to, num_bytes, ncclUint8, root, native(comm), native(stream)),
         "ncclBroadcast");
   }
+  Status all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype, ReduceOp op,
+                    CommHandle comm, StreamHandle stream) override {
+    return status_of(nccl_.ncclAllReduce(from, to, count, native(dtype), native(op), native(comm),
+                                         native(stream)),
+                     "ncclAllReduce");
+  }
+  Status reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype, ReduceOp op,
+                int root, CommHandle comm, StreamHandle stream) override {
+    return status_of(nccl_.ncclReduce(from, to, count, native(dtype), native(op), root,
+                                      native(comm), native(stream)),
+                     "ncclReduce");
+  }
+  Status reduce_scatter(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                        ReduceOp op, CommHandle comm, StreamHandle stream) override {
+    return status_of(nccl_.ncclReduceScatter(from, to, count, native(dtype), native(op),
+                                             native(comm), native(stream)),
+                     "ncclReduceScatter");
+  }
 
   Status comm_revoke(CommHandle comm) override {
     return status_of(nccl_.ncclCommRevoke(native(comm), NCCL_REVOKE_DEFAULT), "ncclCommRevoke");
@@ -156,8 +242,13 @@ class NcclApi : public Api {
   // What is in progress is no error: poll() follows it.
   Status status_of(ncclResult_t result, absl::string_view function) const {
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
-    return Status(code_of(result), absl::StrCat(function, ": ", nccl_.ncclGetErrorString(result),
-                                                ": ", nccl_.ncclGetLastError(nullptr)));
+    const absl::string_view last = nccl_.ncclGetLastError(nullptr);
+    const char* const hint = absl::StrContains(last, "Duplicate GPU")
+                                 ? "; clients share a GPU: give each one of its own, or, for "
+                                   "tests, set ClientOptions::share_gpus (TESSERA_SHARE_GPUS=1)"
+                                 : "";
+    return Status(code_of(result),
+                  absl::StrCat(function, ": ", nccl_.ncclGetErrorString(result), ": ", last, hint));
   }
 
   const Functions nccl_;

@@ -31,6 +31,36 @@ Status labelled(const Status& verdict, const CollectiveCall& call) {
   return with_context(verdict, label);
 }
 
+// What NCCL is to do in a round.
+Status call_nccl(const Round& round, Api& api, CommHandle comm, StreamHandle stream) {
+  const auto num_bytes = static_cast<uint64_t>(round.num_bytes);
+  const auto count = static_cast<uint64_t>(round.count);
+  switch (round.kind) {
+    case Round::Kind::kAllGather:
+      return api.all_gather(round.from, round.to, num_bytes, comm, stream);
+    case Round::Kind::kBroadcast:
+      return api.broadcast(round.from, round.to, num_bytes, round.root, comm, stream);
+    case Round::Kind::kAllReduce:
+      return api.all_reduce(round.from, round.to, count, round.dtype, round.op, comm, stream);
+    case Round::Kind::kReduce:
+      return api.reduce(round.from, round.to, count, round.dtype, round.op, round.root, comm,
+                        stream);
+    case Round::Kind::kReduceScatter:
+      return api.reduce_scatter(round.from, round.to, count, round.dtype, round.op, comm, stream);
+    case Round::Kind::kMessages:
+      break;
+  }
+  for (const Send& send : round.sends) {
+    TESSERA_RETURN_IF_ERROR(
+        api.send(send.from, static_cast<uint64_t>(send.num_bytes), send.peer, comm, stream));
+  }
+  for (const Receive& receive : round.receives) {
+    TESSERA_RETURN_IF_ERROR(
+        api.recv(receive.to, static_cast<uint64_t>(receive.num_bytes), receive.peer, comm, stream));
+  }
+  return absl::OkStatus();
+}
+
 absl::Time deadline_of(const CollectiveCall& call, absl::Duration timeout) {
   return call.deadline.value_or(absl::Now() + call.timeout.value_or(timeout));
 }
@@ -40,19 +70,24 @@ absl::Time deadline_of(const CollectiveCall& call, absl::Duration timeout) {
 StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, host::HostLink& link,
                                                        std::vector<host::GroupMember> members,
                                                        std::vector<cuda::CudaDevice*> devices,
-                                                       absl::Duration timeout) {
+                                                       Sums sums, absl::Duration timeout) {
+  std::vector<int> clients;
+  for (const host::GroupMember& member : members) clients.push_back(member.client_id);
   TESSERA_ASSIGN_OR_RETURN(
       host::Rendezvous generations,
       host::Rendezvous::open(link, std::move(members), kGenerationRecords, kGenerationSalt));
-  return std::unique_ptr<NcclMover>(
-      new NcclMover(std::move(watch), std::move(generations), std::move(devices), timeout));
+  return std::unique_ptr<NcclMover>(new NcclMover(std::move(watch), std::move(generations),
+                                                  std::move(clients), std::move(devices), sums,
+                                                  timeout));
 }
 
-NcclMover::NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations,
-                     std::vector<cuda::CudaDevice*> devices, absl::Duration timeout)
+NcclMover::NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, std::vector<int> clients,
+                     std::vector<cuda::CudaDevice*> devices, Sums sums, absl::Duration timeout)
     : watch_(std::move(watch)),
       generations_(std::move(generations)),
+      clients_(std::move(clients)),
       devices_(std::move(devices)),
+      sums_(sums),
       timeout_(timeout),
       ranks_(devices_.size()) {
   refusal_ = find_refusal();
@@ -96,9 +131,46 @@ Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
   }
   const Rank& rank = ranks_[member];
   const bool is_usable = rank.communicator != nullptr && !rank.communicator->is_failed();
-  const uint32_t generation = is_usable ? rank.generation : rank.generation + 1;
-  std::memcpy(board.data(), &generation, sizeof(generation));
+  Board own = {};
+  own.generation = is_usable ? rank.generation : rank.generation + 1;
+  own.sums = sums_;
+  own.registered =
+      is_usable ? register_memory(call, member, *rank.communicator) : Board::Registered::kNotYet;
+  std::memcpy(board.data(), &own, sizeof(own));
   return absl::OkStatus();
+}
+
+NcclMover::Board::Registered NcclMover::register_memory(const CollectiveCall& call, int member,
+                                                        Communicator& communicator) const {
+  const cuda::SlabPool& pool = *devices_[member]->memory();
+  const int64_t size = dtype_size(call.dtype);
+  const bool is_of_pool =
+      (!is_input_used(call, member) || pool.contains(call.in, call.in_count * size)) &&
+      pool.contains(call.out, call.out_count * size);
+  if (is_of_pool && communicator.register_memory()) return Board::Registered::kYes;
+  // One that ends takes nothing; the next one may.
+  return communicator.is_failed() ? Board::Registered::kNotYet : Board::Registered::kNo;
+}
+
+StatusOr<NcclMover::Board> NcclMover::agree(const CollectiveCall& call, Members members) const {
+  Board all = {};
+  for (size_t member = 0; member < members.size(); ++member) {
+    Board board = {};
+    std::memcpy(&board, members[member].board, sizeof(board));
+    if (member == 0) all.sums = board.sums;
+    if (board.sums != all.sums) {
+      const auto has = [&](size_t k, Sums sums) {
+        return absl::StrCat("client ", clients_[k], " has ",
+                            sums == Sums::kNccl ? "\"nccl\"" : "\"auto\"");
+      };
+      return absl::InvalidArgumentError(absl::StrCat(
+          call.label.to_string(), ": backend differs between clients: ", has(0, all.sums), ", ",
+          has(member, board.sums), "; give all clients of a job the same"));
+    }
+    all.generation = std::max(all.generation, board.generation);
+    all.registered = std::max(all.registered, board.registered);
+  }
+  return all;
 }
 
 Status NcclMover::move(const CollectiveCall& call, uint32_t seq, int member, Members members) {
@@ -108,23 +180,31 @@ Status NcclMover::move(const CollectiveCall& call, uint32_t seq, int member, Mem
   if (!part.ok() && call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) {
     return part;
   }
-  uint32_t generation = 0;
-  for (const MemberMemory& other : members) {
-    uint32_t proposed = 0;
-    std::memcpy(&proposed, other.board, sizeof(proposed));
-    generation = std::max(generation, proposed);
-  }
+  TESSERA_ASSIGN_OR_RETURN(const Board board, agree(call, members));
   const absl::Time deadline = deadline_of(call, timeout_);
   const StatusOr<std::shared_ptr<Communicator>> found =
-      this->communicator(call, seq, member, generation, deadline);
+      this->communicator(call, seq, member, board.generation, deadline);
   if (!found.ok()) return labelled(found.status(), call);
   const std::shared_ptr<Communicator>& communicator = *found;
-  StatusOr<Schedule> schedule = make_schedule(call, member, members, devices_[member]->memory());
-  Status status = schedule.status();
-  if (status.ok()) status = run(call, member, *schedule, communicator, deadline);
+  const Status status = give(call, member, members, board, communicator, deadline);
   // The others wait for what does not come.
   if (!status.ok()) return labelled(communicator->fail(status), call);
   return part;
+}
+
+Status NcclMover::give(const CollectiveCall& call, int member, Members members, const Board& board,
+                       const std::shared_ptr<Communicator>& communicator, absl::Time deadline) {
+  using Registered = Board::Registered;
+  if (board.registered == Registered::kNo) {
+    TESSERA_RETURN_IF_ERROR(communicator->stop_registering(deadline));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Schedule schedule, make_schedule(call, member, members, board.sums,
+                                                                  devices_[member]->memory()));
+  // What is packed may lie in a new slab.
+  if (board.registered == Registered::kYes && !communicator->register_memory()) {
+    return absl::InternalError("NCCL did not register memory, as it did before");
+  }
+  return run(call, member, schedule, communicator, deadline);
 }
 
 StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const CollectiveCall& call,
@@ -228,25 +308,8 @@ Status NcclMover::run_round(const Round& round, cuda::CudaDevice& device,
                             Communicator& communicator, absl::Time deadline) {
   TESSERA_RETURN_IF_ERROR(device.copy(round.before));
   if (!round.is_silent()) {
-    Api& api = (*watch_)->api();
-    const StreamHandle stream = device.queue().handle();
-    const auto calls = [&](CommHandle comm) -> Status {
-      const auto num_bytes = static_cast<uint64_t>(round.num_bytes);
-      if (round.kind == Round::Kind::kAllGather) {
-        return api.all_gather(round.from, round.to, num_bytes, comm, stream);
-      }
-      if (round.kind == Round::Kind::kBroadcast) {
-        return api.broadcast(round.from, round.to, num_bytes, round.root, comm, stream);
-      }
-      for (const Send& send : round.sends) {
-        TESSERA_RETURN_IF_ERROR(
-            api.send(send.from, static_cast<uint64_t>(send.num_bytes), send.peer, comm, stream));
-      }
-      for (const Receive& receive : round.receives) {
-        TESSERA_RETURN_IF_ERROR(api.recv(receive.to, static_cast<uint64_t>(receive.num_bytes),
-                                         receive.peer, comm, stream));
-      }
-      return absl::OkStatus();
+    const auto calls = [&](CommHandle comm) {
+      return call_nccl(round, (*watch_)->api(), comm, device.queue().handle());
     };
     TESSERA_RETURN_IF_ERROR(communicator.issue(calls, deadline));
   }

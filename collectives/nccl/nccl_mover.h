@@ -14,6 +14,14 @@
 // highest (communicator.h). What is under way is the watch's (watch.h): it fails with one text on
 // all members, and the group can be used again unless a member is lost.
 //
+// Memory. NCCL leaves undefined what happens where some ranks have registered memory and others
+// have not. So each member says, when it arrives, whether all of its memory is: the operation's,
+// and what its pool has for packing. From the first that cannot say so on (memory that is not of
+// the device's pool, or which NCCL did not take) the communicator does without on all members.
+//
+// Who adds, our kernels or NCCL, is said when the mover is made, and equal on all members: each
+// arrives with it too.
+//
 // A message between two clients does not go by NCCL, whose sends hold up their stream until they
 // are received, but through memory that the clients of the host share.
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_
@@ -46,7 +54,7 @@ class NcclMover : public host::DeviceMover {
   static StatusOr<std::unique_ptr<NcclMover>> create(StatusOr<Watch*> watch, host::HostLink& link,
                                                      std::vector<host::GroupMember> members,
                                                      std::vector<cuda::CudaDevice*> devices,
-                                                     absl::Duration timeout);
+                                                     Sums sums, absl::Duration timeout);
 
   Status check(const CollectiveCall& call) const override;
   std::vector<int64_t> words(const CollectiveCall& call) const override;
@@ -67,14 +75,33 @@ class NcclMover : public host::DeviceMover {
     std::shared_ptr<Communicator> communicator;  // null: not there (yet)
     uint32_t begun = 0;                          // the last operation that asked for it
   };
-  NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations,
-            std::vector<cuda::CudaDevice*> devices, absl::Duration timeout);
+  // What a member tells the others when it arrives.
+  struct Board {
+    uint32_t generation;  // of the communicator that it would use
+    Sums sums;
+    // Whether its memory is registered with that communicator, which has to be equal on all
+    // members: not yet while there is none.
+    enum class Registered : uint8_t { kYes, kNotYet, kNo };
+    Registered registered;
+  };
+  NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, std::vector<int> clients,
+            std::vector<cuda::CudaDevice*> devices, Sums sums, absl::Duration timeout);
   Status find_refusal() const;
+  // Registers what is not yet.
+  Board::Registered register_memory(const CollectiveCall& call, int member,
+                                    Communicator& communicator) const;
+  // What all members' boards come to; the same error for all where they disagree.
+  StatusOr<Board> agree(const CollectiveCall& call,
+                        absl::Span<const host::MemberMemory> members) const;
   // The member's communicator of this generation, made by all members if it is not there.
   StatusOr<std::shared_ptr<Communicator>> communicator(const CollectiveCall& call, uint32_t seq,
                                                        int member, uint32_t generation,
                                                        absl::Time deadline);
   Status meet(const CollectiveCall& call, int member, uint32_t generation, absl::Time deadline);
+  // Gives the member's device its part.
+  Status give(const CollectiveCall& call, int member, absl::Span<const host::MemberMemory> members,
+              const Board& board, const std::shared_ptr<Communicator>& communicator,
+              absl::Time deadline);
   Status run(const CollectiveCall& call, int member, const Schedule& schedule,
              const std::shared_ptr<Communicator>& communicator, absl::Time deadline);
   Status run_round(const Round& round, cuda::CudaDevice& device, Communicator& communicator,
@@ -86,7 +113,9 @@ class NcclMover : public host::DeviceMover {
 
   const StatusOr<Watch*> watch_;
   host::Rendezvous generations_;
+  const std::vector<int> clients_;  // by member
   const std::vector<cuda::CudaDevice*> devices_;
+  const Sums sums_;
   const absl::Duration timeout_;
   Status refusal_;  // what no operation of the group can do
 

@@ -56,13 +56,86 @@ std::optional<int64_t> only_run(const Box& box, const Box& held) {
   return first;
 }
 
+// Where boxes 0 to num_boxes - 1, each of `count` elements, begin in a dense buffer of `held`, if
+// they lie there one after another, each of them as one run.
+template <class BoxOf>
+std::optional<int64_t> consecutive_runs(int num_boxes, int64_t count, const Box& held,
+                                        BoxOf box_of) {
+  const std::optional<int64_t> first = only_run(box_of(0), held);
+  if (!first.has_value()) return std::nullopt;
+  for (int k = 1; k < num_boxes; ++k) {
+    if (only_run(box_of(k), held) != *first + k * count) return std::nullopt;
+  }
+  return first;
+}
+
+// What each member wants, without what is empty and by source, as all members see it; nothing of
+// one whose wish does not fit.
+using Wishes = std::vector<std::optional<std::vector<BoxPull>>>;
+Wishes read_wishes(Members members) {
+  Wishes wishes;
+  for (const MemberMemory& member : members) {
+    std::vector<BoxPull> pulls = read_words(member.counts);
+    const bool fit = fits(pulls, members);
+    std::erase_if(pulls, [](const BoxPull& pull) { return pull.box.is_empty(); });
+    // Several of one source stay in their order, in which they are sent and received.
+    std::stable_sort(pulls.begin(), pulls.end(),
+                     [](const BoxPull& a, const BoxPull& b) { return a.source < b.source; });
+    wishes.push_back(fit ? std::make_optional(std::move(pulls)) : std::nullopt);
+  }
+  return wishes;
+}
+
+// Whether all members want the same boxes of equally many elements, one of each member.
+bool wants_all_gather(const Wishes& wishes) {
+  const auto is_one_of_each = [&](const std::optional<std::vector<BoxPull>>& wish) {
+    if (!wish.has_value() || wish->size() != wishes.size()) return false;
+    for (size_t k = 0; k < wish->size(); ++k) {
+      const BoxPull& pull = (*wish)[k];
+      if (pull.source != static_cast<int>(k) || pull.box != (*wishes[0])[k].box ||
+          pull.box.num_elements() != (*wish)[0].box.num_elements()) {
+        return false;
+      }
+    }
+    return true;
+  };
+  return std::all_of(wishes.begin(), wishes.end(), is_one_of_each);
+}
+
+// Whether all members want one box, the same, of the same member, which may do without.
+bool wants_broadcast(const Wishes& wishes) {
+  const BoxPull* first = nullptr;
+  for (const auto& wish : wishes) {
+    if (!wish.has_value() || wish->size() > 1) return false;
+    if (first == nullptr && !wish->empty()) first = &(*wish)[0];
+  }
+  if (first == nullptr) return false;
+  for (size_t k = 0; k < wishes.size(); ++k) {
+    const std::vector<BoxPull>& wish = *wishes[k];
+    const bool is_source = static_cast<int>(k) == first->source;
+    if (wish.empty() ? !is_source : wish[0].source != first->source || wish[0].box != first->box) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Of a reduction of boxes: whether all members want boxes of equally many elements.
+bool wants_reduce_scatter(const Wishes& wishes) {
+  return std::all_of(wishes.begin(), wishes.end(), [&](const auto& wish) {
+    return wish.has_value() && !wish->empty() &&
+           (*wish)[0].box.num_elements() == (*wishes[0])[0].box.num_elements();
+  });
+}
+
 class Planner {
  public:
-  Planner(const CollectiveCall& call, int member, Members members,
+  Planner(const CollectiveCall& call, int member, Members members, Sums sums,
           const std::shared_ptr<MemoryPool>& pool)
       : call_(call),
         member_(member),
         members_(members),
+        sums_(sums),
         pool_(pool),
         size_(dtype_size(call.dtype)),
         num_members_(static_cast<int>(members.size())),
@@ -100,6 +173,10 @@ class Planner {
     return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
   }
 
+  static bool are_equal(absl::Span<const int64_t> counts) {
+    return std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts[0]; });
+  }
+
   Status plan_rounds() {
     switch (call_.kind) {
       case OpKind::kAllGather:
@@ -131,9 +208,7 @@ class Planner {
 
   // Chunks of these counts, the member's own at `own`, to their places in every out.
   void gather_all(const std::byte* own, const std::vector<int64_t>& counts) {
-    const bool equal =
-        std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts[0]; });
-    if (equal) {
+    if (are_equal(counts)) {
       if (counts[0] == 0) return;
       round().kind = Round::Kind::kAllGather;
       round().from = own;
@@ -201,13 +276,11 @@ class Planner {
   }
 
   // What the others want of this member, one message a box, in the order of who wants them.
-  Status send_boxes() {
+  Status send_boxes(const Wishes& wishes) {
     for (int peer = 0; peer < num_members_; ++peer) {
-      if (peer == member_) continue;
-      const std::vector<BoxPull> pulls = read_words(members_[peer].counts);
-      if (!fits(pulls, members_)) continue;
-      for (const BoxPull& pull : pulls) {
-        if (pull.source != member_ || pull.box.is_empty()) continue;
+      if (peer == member_ || !wishes[peer].has_value()) continue;
+      for (const BoxPull& pull : *wishes[peer]) {
+        if (pull.source != member_) continue;
         TESSERA_ASSIGN_OR_RETURN(const std::byte* from, packed(pull.box, in_, pull.source_box));
         send(peer, from, pull.box.num_elements());
       }
@@ -216,10 +289,12 @@ class Planner {
   }
 
   Status exchange() {
-    TESSERA_RETURN_IF_ERROR(send_boxes());
-    if (!fits(call_.pulls, members_)) return absl::OkStatus();
-    for (const BoxPull& pull : call_.pulls) {
-      if (pull.box.is_empty()) continue;
+    const Wishes wishes = read_wishes(members_);
+    if (wants_all_gather(wishes)) return gather_boxes(*wishes[member_]);
+    if (wants_broadcast(wishes)) return broadcast_box(wishes);
+    TESSERA_RETURN_IF_ERROR(send_boxes(wishes));
+    if (!wishes[member_].has_value()) return absl::OkStatus();
+    for (const BoxPull& pull : *wishes[member_]) {
       if (pull.source == member_) {
         cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
         continue;
@@ -230,10 +305,71 @@ class Planner {
     return absl::OkStatus();
   }
 
+  // Box s of every wish comes from member s.
+  Status gather_boxes(const std::vector<BoxPull>& pulls) {
+    const int64_t count = pulls[0].box.num_elements();
+    const BoxPull& own = pulls[member_];
+    TESSERA_ASSIGN_OR_RETURN(const std::byte* from, packed(own.box, in_, own.source_box));
+    const std::optional<int64_t> first = consecutive_runs(
+        num_members_, count, call_.out_box, [&](int k) -> const Box& { return pulls[k].box; });
+    std::byte* to = first.has_value() ? out_ + *first * size_ : nullptr;
+    if (!first.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(to, memory(count * num_members_));
+      for (const BoxPull& pull : pulls) {
+        cuda::add_copy(pull.box, to + pull.source * count * size_, pull.box, out_, call_.out_box,
+                       size_, &round().after);
+      }
+    }
+    round().kind = Round::Kind::kAllGather;
+    round().from = from;
+    round().to = to;
+    round().num_bytes = count * size_;
+    return absl::OkStatus();
+  }
+
+  Status broadcast_box(const Wishes& wishes) {
+    // The source itself may want nothing.
+    const BoxPull& pull = wishes[0]->empty() ? (*wishes[1])[0] : (*wishes[0])[0];
+    round().kind = Round::Kind::kBroadcast;
+    round().num_bytes = pull.box.num_elements() * size_;
+    round().root = pull.source;
+    if (pull.source != member_) {
+      TESSERA_ASSIGN_OR_RETURN(round().to, unpacked(pull.box, out_, call_.out_box));
+      return absl::OkStatus();
+    }
+    if (!wishes[member_]->empty()) {
+      cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
+    }
+    TESSERA_ASSIGN_OR_RETURN(round().from, packed(pull.box, in_, pull.source_box));
+    round().to = const_cast<std::byte*>(round().from);  // in place, where nothing is written
+    return absl::OkStatus();
+  }
+
+  // Every member's box of equally many elements, packed one after another unless they lie so.
+  Status scatter_sums(const Wishes& wishes) {
+    const Box& held = call_.pulls[member_].source_box;
+    const int64_t count = call_.out_box->num_elements();
+    const std::optional<int64_t> first = consecutive_runs(
+        num_members_, count, held, [&](int k) -> const Box& { return (*wishes[k])[0].box; });
+    const std::byte* from = first.has_value() ? in_ + *first * size_ : nullptr;
+    if (!first.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(std::byte * packed, memory(count * num_members_));
+      for (int peer = 0; peer < num_members_; ++peer) {
+        const Box& box = (*wishes[peer])[0].box;
+        cuda::add_copy(box, in_, held, packed + peer * count * size_, box, size_, &round().before);
+      }
+      from = packed;
+    }
+    reduce_by_nccl(Round::Kind::kReduceScatter, from, out_, count);
+    return absl::OkStatus();
+  }
+
   Status reduce_boxes() {
-    TESSERA_RETURN_IF_ERROR(send_boxes());
+    const Wishes wishes = read_wishes(members_);
+    if (sums_ == Sums::kNccl && wants_reduce_scatter(wishes)) return scatter_sums(wishes);
+    TESSERA_RETURN_IF_ERROR(send_boxes(wishes));
     const Box& box = call_.out_box;
-    if (box.is_empty() || !fits(call_.pulls, members_)) return absl::OkStatus();
+    if (box.is_empty() || !wishes[member_].has_value()) return absl::OkStatus();
     std::vector<const std::byte*> terms;
     for (int peer = 0; peer < num_members_; ++peer) {
       if (peer == member_) {
@@ -256,8 +392,34 @@ class Planner {
         cuda::plan_reduce(call_.dtype, call_.reduction, terms, absl::MakeConstSpan(&out, 1), count);
   }
 
+  // False where NCCL has no such call.
+  bool reduce_by_nccl() {
+    if (call_.kind == OpKind::kAllReduce) {
+      reduce_by_nccl(Round::Kind::kAllReduce, in_, out_, call_.count);
+    } else if (call_.kind == OpKind::kReduce) {
+      std::byte* const to = member_ == call_.root ? out_ : nullptr;
+      reduce_by_nccl(Round::Kind::kReduce, in_, to, call_.count);
+    } else {
+      if (!are_equal(call_.counts)) return false;
+      reduce_by_nccl(Round::Kind::kReduceScatter, in_, out_, call_.counts[0]);
+    }
+    return true;
+  }
+  void reduce_by_nccl(Round::Kind kind, const std::byte* from, std::byte* to, int64_t count) {
+    if (count == 0) return;
+    round().kind = kind;
+    round().from = from;
+    round().to = to;
+    round().count = count;
+    round().root = call_.root;
+    // Of bytes that are 0 or 1, the least is their "and".
+    round().dtype = call_.dtype == DType::kBool ? DType::kUint8 : call_.dtype;
+    round().op = call_.reduction;
+  }
+
   // Chunks go to their owners, who add them; then to where the whole is wanted.
   Status reduce() {
+    if (sums_ == Sums::kNccl && reduce_by_nccl()) return absl::OkStatus();
     std::vector<int64_t> counts;
     std::vector<int64_t> firsts;
     for (int peer = 0; peer < num_members_; ++peer) {
@@ -303,6 +465,7 @@ class Planner {
   const CollectiveCall& call_;
   const int member_;
   const Members members_;
+  const Sums sums_;
   const std::shared_ptr<MemoryPool>& pool_;
   const int64_t size_;
   const int num_members_;
@@ -329,9 +492,9 @@ std::vector<int64_t> words(const CollectiveCall& call) {
 }
 
 StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
-                                 absl::Span<const MemberMemory> members,
+                                 absl::Span<const MemberMemory> members, Sums sums,
                                  const std::shared_ptr<MemoryPool>& pool) {
-  return Planner(call, member, members, pool).plan();
+  return Planner(call, member, members, sums, pool).plan();
 }
 
 }  // namespace tessera::nccl

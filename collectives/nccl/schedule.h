@@ -3,18 +3,35 @@
 // schedule: what one member of a group sends, receives and computes, where every byte has to be
 // named by both of its ends.
 //
-//   op              rounds (P members, S bytes of the count; a device sends and receives)
-//   all_gather      one all-gather; unequal counts: each to each             S, S
-//   broadcast       one broadcast
-//   gather, scatter, all_to_all: each pair that has bytes
-//   exchange        the pulls, packed where they are no single run           what the boxes hold
-//   reduce_scatter  chunks to their owners; the owner adds                   S, S
-//   all_reduce      the same, then chunks to all                             2 (P-1)/P S each
-//   reduce          the same, then chunks to the root
-//   reduce_boxes    boxes, packed, to who wants them; who adds
+//   op              rounds                                    member r sends       and receives
+//   all_gather      one all-gather; unequal: each to each     (P-1) c              S - c
+//   broadcast       one broadcast                                                  S, but the root
+//   gather          each to the root                          c                    root: S - c
+//   scatter         the root to each                          root: S - c          c
+//   all_to_all      each to each                              what its counts say, but for its own
+//   exchange        the pulls                                 what others pull     what it pulls
+//   reduce_scatter  parts to their owners, who add            S - c                (P-1) c
+//   all_reduce      the same of chunks, then these to all     S + (P-2) c          S + (P-2) c
+//   reduce          the same of chunks, then these to root    S; root: S - c       (P-1) c;
+//                                                                                  root: S + (P-2)
+//                                                                                  c
+//   reduce_boxes    boxes to who wants them, who add          boxes of others      (P-1) boxes
 //
-// Sums are made by our kernel, in ascending order of the members, as CPUs make them: the same bits.
-// NCCL only moves bytes.
+// P members, S bytes in all, c bytes of the member's own: its part, or its chunk, which is S / P up
+// to the lines of memory. So an all_reduce moves 2 (P-1) / P S a device, as rings do. What is no
+// single run is packed. schedule_test.cc counts all of it.
+//
+// Steps of a relayout are exchanges and reductions of boxes. Where the pulls of all members are an
+// all-gather or a broadcast, they become one call of NCCL.
+//
+// Who adds is Sums. Ordered: our kernel, in ascending order of the members, as CPUs do: the same
+// bits, and NCCL only moves bytes. NCCL's: all_reduce, reduce, and reduce_scatter and reduce_boxes
+// of equal counts are one call of NCCL each, in its own order (docs/gpu.md, "Numerics"); bool,
+// which NCCL lacks, is the min (and) or max (or) of u8. What NCCL has no call for is ordered in any
+// case.
+//
+// Gather, scatter and all_to_all are not NCCL's own, which it has since 2.28: there they are the
+// same sends and receives, for equal counts alone.
 //
 // A member knows its own pulls alone. It tells the others in words() what it wants of whom, and
 // each finds there what to send. Pure, but for the memory that is taken for packing.
@@ -27,6 +44,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "base/status.h"
 #include "collectives/call.h"
 #include "collectives/host/move.h"
@@ -47,20 +66,26 @@ struct Receive {
   int64_t num_bytes;
 };
 
+// Who adds; equal on all members.
+enum class Sums : uint8_t { kOrdered, kNccl };
+
 // A group of sends and receives, or a collective of all members, between work of the member's own
 // stream.
 struct Round {
-  enum class Kind { kMessages, kAllGather, kBroadcast };
+  enum class Kind { kMessages, kAllGather, kBroadcast, kAllReduce, kReduce, kReduceScatter };
 
   cuda::CopyPlan before;
   Kind kind = Kind::kMessages;
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  // Of a collective.
+  // Of a collective. A reduction has a count of elements, a type of NCCL's and an op.
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   int64_t num_bytes = 0;
   int root = 0;
+  int64_t count = 0;
+  DType dtype = DType::kUint8;
+  ReduceOp op = ReduceOp::kSum;
   std::vector<cuda::Reduce> reduces;
   cuda::CopyPlan after;
 
@@ -79,7 +104,7 @@ std::vector<int64_t> words(const CollectiveCall& call);
 // The member's part. `members` has the words of all. Requires host::check_part() but for an
 // exchange, in which a member whose pulls are wrong gets nothing, and still sends.
 StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
-                                 absl::Span<const host::MemberMemory> members,
+                                 absl::Span<const host::MemberMemory> members, Sums sums,
                                  const std::shared_ptr<MemoryPool>& pool);
 
 }  // namespace tessera::nccl

@@ -230,31 +230,34 @@ void Watch::end(std::vector<std::shared_ptr<Communicator>> communicators) {
 }
 
 void Watch::finalize(std::vector<std::shared_ptr<Communicator>> communicators) {
-  bool all = true;
-  for (const auto& communicator : communicators) all &= communicator->finalize().ok();
-  all &= settle(communicators, absl::Now() + options_.revoke_limit);
-  all &= drain(communicators, absl::Now() + options_.revoke_limit);
+  bool all = drain(communicators, absl::Now() + options_.revoke_limit);
+  if (all) {
+    for (const auto& communicator : communicators) all &= communicator->finalize().ok();
+    all &= settle(communicators, absl::Now() + options_.revoke_limit);
+  }
   free(communicators, all);
 }
 
 void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order) {
   struct Freed {
-    std::vector<CommHandle> handles;
+    std::vector<Communicator::Released> communicators;
     Completion done;
   };
   const auto freed = std::make_shared<Freed>();
   for (const auto& communicator : communicators) {
-    const CommHandle handle = communicator->release();
-    if (handle != nullptr) freed->handles.push_back(handle);
+    Communicator::Released released = communicator->release();
+    if (released.handle != nullptr) freed->communicators.push_back(std::move(released));
   }
-  if (freed->handles.empty()) return;
+  if (freed->communicators.empty()) return;
   // All in one group: one alone may wait for another one's memory to be let go.
   std::thread([api = api_, freed, in_order] {
     api->group_start().IgnoreError();
-    for (const CommHandle handle : freed->handles) {
-      (in_order ? api->comm_destroy(handle) : api->comm_abort(handle)).IgnoreError();
+    for (const Communicator::Released& released : freed->communicators) {
+      (in_order ? api->comm_destroy(released.handle) : api->comm_abort(released.handle))
+          .IgnoreError();
     }
     api->group_end().IgnoreError();
+    for (Communicator::Released& released : freed->communicators) released.registered = nullptr;
     freed->done.set(absl::OkStatus());
   }).detach();
   if (freed->done.wait_until(absl::Now() + options_.abort_limit)) return;

@@ -118,20 +118,6 @@ SharedMapping::~SharedMapping() {
   if (fd_ >= 0) close(fd_);
 }
 
-ArenaPool::Block::Block(Block&& other) noexcept { *this = std::move(other); }
-
-ArenaPool::Block& ArenaPool::Block::operator=(Block&& other) noexcept {
-  std::swap(pool_, other.pool_);
-  std::swap(data_, other.data_);
-  std::swap(address_, other.address_);
-  std::swap(size_class_, other.size_class_);
-  return *this;
-}
-
-ArenaPool::Block::~Block() {
-  if (pool_ != nullptr) pool_->release(address_, size_class_);
-}
-
 std::shared_ptr<ArenaPool> ArenaPool::create(uint64_t first_arena_bytes) {
   auto pool = std::make_shared<ArenaPool>(PrivateTag{}, first_arena_bytes);
   pool->self_ = pool;
@@ -230,9 +216,24 @@ void ArenaPool::restart_peak() {
   peak_live_bytes_.store(live_bytes(), std::memory_order_relaxed);
 }
 
+void ArenaPool::withhold(const void* pointer, uint64_t size_bytes) {
+  const std::optional<ArenaAddress> address = locate(pointer, size_bytes);
+  if (!address.has_value() || size_bytes == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  withheld_.push_back(*address);
+}
+
+bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
+  const auto is_inside = [&](ArenaAddress other) {
+    return other.arena == address.arena && other.offset >= address.offset &&
+           other.offset - address.offset < class_bytes(size_class);
+  };
+  return std::erase_if(withheld_, is_inside) > 0;
+}
+
 void ArenaPool::release(ArenaAddress address, int size_class) {
   std::lock_guard<std::mutex> lock(mutex_);
-  free_blocks_[size_class].push_back(address);
+  if (!end_withholding(address, size_class)) free_blocks_[size_class].push_back(address);
   live_bytes_.fetch_sub(class_bytes(size_class), std::memory_order_relaxed);
 }
 

@@ -28,6 +28,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -75,9 +76,17 @@ class ArenaPool {
   class Block {
    public:
     Block() = default;
-    Block(Block&& other) noexcept;
-    Block& operator=(Block&& other) noexcept;
-    ~Block();
+    Block(Block&& other) noexcept { *this = std::move(other); }
+    Block& operator=(Block&& other) noexcept {
+      std::swap(pool_, other.pool_);
+      std::swap(data_, other.data_);
+      std::swap(address_, other.address_);
+      std::swap(size_class_, other.size_class_);
+      return *this;
+    }
+    ~Block() {
+      if (pool_ != nullptr) pool_->release(address_, size_class_);
+    }
     std::byte* data() const { return data_; }
     ArenaAddress address() const { return address_; }
 
@@ -106,6 +115,11 @@ class ArenaPool {
   // what the pool holds.
   StatusOr<Block> allocate(uint64_t size_bytes);
 
+  // The live block that holds this memory will not be handed out again: somebody may go on writing
+  // to it when its owner has given it back. Does nothing with memory that is not this pool's, and
+  // with none at all.
+  void withhold(const void* pointer, uint64_t size_bytes);
+
   // The address of `pointer`, if [pointer, pointer + size_bytes) lies in an arena of this pool.
   std::optional<ArenaAddress> locate(const void* pointer, uint64_t size_bytes) const;
 
@@ -130,6 +144,8 @@ class ArenaPool {
   bool has_room(int size_class) const;
   Status add_arena(uint64_t at_least_bytes);
   void release(ArenaAddress address, int size_class);
+  // Whether the block was withheld, which it is no longer: it is gone for good. Requires mutex_.
+  bool end_withholding(ArenaAddress address, int size_class);
 
   std::weak_ptr<ArenaPool> self_;
   std::mutex reclaim_mutex_;  // held while reclaim_ runs; before mutex_ where both are
@@ -139,6 +155,7 @@ class ArenaPool {
   uint64_t next_arena_bytes_;
   uint64_t last_arena_used_ = 0;                        // bytes handed out of arenas_.back()
   std::vector<std::vector<ArenaAddress>> free_blocks_;  // by size class
+  std::vector<ArenaAddress> withheld_;                  // of live blocks, inside of them
   ArenaCallback callback_;
 
   // Readable without the lock: entry i is written before num_arenas_ passes i.

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -94,6 +95,31 @@ TEST(ArenaTest, RandomOperationsKeepTheInvariants) {
   for (const auto& [place, live] : model) check_contents(live);
   model.clear();
   EXPECT_EQ(pool->live_bytes(), 0u);
+}
+
+TEST(ArenaTest, WithheldBlocksAreNotHandedOutAgain) {
+  const auto pool = ArenaPool::create(1 << 14);
+  std::vector<ArenaPool::Block> blocks;
+  for (int i = 0; i < 3; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pool->allocate(640));
+    blocks.push_back(std::move(block));
+  }
+  std::byte* const withheld = blocks[1].data();
+  const std::set<std::byte*> others = {blocks[0].data(), blocks[2].data()};
+  pool->withhold(withheld, 640);
+  pool->withhold(withheld + 600, 40);  // again, and a part of it
+  pool->withhold(&others, sizeof others);
+  pool->withhold(blocks[0].data(), 0);
+  blocks.clear();
+  EXPECT_EQ(pool->live_bytes(), 0u);
+  std::set<std::byte*> again;
+  for (int i = 0; i < 3; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pool->allocate(640));
+    again.insert(block.data());
+    blocks.push_back(std::move(block));
+  }
+  EXPECT_THAT(again, ::testing::IsSupersetOf(others));
+  EXPECT_THAT(again, ::testing::Not(::testing::Contains(withheld)));
 }
 
 TEST(ArenaTest, ClassesWasteAtMostAQuarterOrOneLine) {

@@ -35,14 +35,16 @@ void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!stopping_) {
-      if (spare_.empty()) spare_.emplace_back();
-      spare_.front() = {std::move(label), std::move(task), key};
-      queue_.splice(queue_.end(), spare_, spare_.begin());
+      if (num_queued_ == ring_.size()) resize_ring(2 * ring_.size());
+      Entry& last = entry(num_queued_++);
+      if (!label.empty()) last.label = std::move(label);
+      last.task = std::move(task);
+      last.key = key;
       ++num_enqueued_;
       // Who runs a task looks at the queue again before it leaves it.
       const bool caller_comes =
           wake == Wake::kByCaller || (key != nullptr && caller_streak_ >= kStreak);
-      if (!caller_comes || queue_.size() > 1) wake_worker();
+      if (!caller_comes || num_queued_ > 1) wake_worker();
       return;
     }
   }
@@ -51,18 +53,18 @@ void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake
 
 bool CpuStream::run_here(const void* key) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool runs = !running_ && !queue_.empty() && queue_.front().key == key;
+  const bool runs = !running_ && num_queued_ > 0 && entry(0).key == key;
   if (runs) run_front(lock);
   // From now on the worker looks by itself.
   const bool streak_begins = runs && ++caller_streak_ == kStreak;
   // What is left is the worker's, and so is what this thread could not run.
-  if (streak_begins || !queue_.empty() || stopping_) wake_worker();
+  if (streak_begins || num_queued_ > 0 || stopping_) wake_worker();
   return runs;
 }
 
 bool CpuStream::try_take() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (running_ || !queue_.empty() || stopping_) return false;
+  if (running_ || num_queued_ > 0 || stopping_) return false;
   running_ = true;
   return true;
 }
@@ -70,7 +72,7 @@ bool CpuStream::try_take() {
 void CpuStream::release() {
   std::lock_guard<std::mutex> lock(mutex_);
   running_ = false;
-  if (!queue_.empty() || stopping_) wake_worker();
+  if (num_queued_ > 0 || stopping_) wake_worker();
 }
 
 void CpuStream::wake_worker() {
@@ -85,19 +87,27 @@ Status CpuStream::sync() {
   return std::exchange(first_error_, absl::OkStatus());
 }
 
+void CpuStream::resize_ring(size_t size) {
+  std::vector<Entry> ring(size);
+  for (size_t i = 0; i < num_queued_; ++i) ring[i] = std::move(entry(i));
+  ring_ = std::move(ring);
+  first_ = 0;
+}
+
 void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
-  std::list<Entry> taken;
-  taken.splice(taken.begin(), queue_, queue_.begin());
-  Entry& entry = taken.front();
+  Entry& front = entry(0);
+  std::string label;
+  if (!front.label.empty()) label.swap(front.label);
+  Task task = std::move(front.task);
+  ++first_;
+  if (--num_queued_ == 0 && ring_.size() > kSmallRing) resize_ring(kSmallRing);
   running_ = true;
   lock.unlock();
-  if (observer_ != nullptr) observer_->task_started(entry.label);
-  Status status = entry.task();
-  entry.task = nullptr;  // what the task holds is released before it counts as done
-  entry.label = {};
+  if (observer_ != nullptr) observer_->task_started(label);
+  Status status = task();
+  task = nullptr;  // what the task holds is released before it counts as done
   if (observer_ != nullptr) observer_->task_finished();
   lock.lock();
-  if (spare_.size() < kMostSpare) spare_.splice(spare_.begin(), taken);
   running_ = false;
   ++num_done_;
   if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);
@@ -111,13 +121,13 @@ void CpuStream::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   int yields = 0;
   while (true) {
-    if (!queue_.empty() && !running_) {
+    if (num_queued_ > 0 && !running_) {
       caller_streak_ = 0;
       run_front(lock);
       yields = kYields;
       continue;
     }
-    if (stopping_ && queue_.empty() && !running_) return;
+    if (stopping_ && num_queued_ == 0 && !running_) return;
     const uint64_t seen = num_woken_for_.load(std::memory_order_relaxed);
     lock.unlock();
     // Not where callers run the tasks: they need the core.
@@ -145,7 +155,7 @@ void CpuStream::rest(std::unique_lock<std::mutex>& lock, uint64_t seen) {
   for (int quiet = 0; quiet < kQuietRounds; patience = std::min(2 * patience, kLongest)) {
     if (work_added_.wait_until(lock, std::chrono::system_clock::now() + patience, woken)) return;
     const bool same = num_enqueued_ == last;
-    if (same && !queue_.empty() && !running_) return;  // nobody came for it
+    if (same && num_queued_ > 0 && !running_) return;  // nobody came for it
     quiet = same ? quiet + 1 : 0;
     last = num_enqueued_;
   }

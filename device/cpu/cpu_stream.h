@@ -17,11 +17,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "device/stream.h"
 
@@ -46,10 +46,14 @@ class CpuStream : public Stream {
   struct Entry {
     std::string label;
     Task task;
-    const void* key;
+    const void* key = nullptr;
   };
 
   void run();
+  // Entry number i of the queue, or the free one behind it. Requires the lock, and room.
+  Entry& entry(size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }
+  // Moves the queue to a ring of that many entries. Requires the lock.
+  void resize_ring(size_t size);
   // Runs the first task of the queue. Requires the lock, and running_ to be false.
   void run_front(std::unique_lock<std::mutex>& lock);
   // The worker's sleep, until it is woken later than `seen`, or a task was left for it.
@@ -63,10 +67,12 @@ class CpuStream : public Stream {
   std::mutex mutex_;  // guards everything below
   std::condition_variable work_added_;
   std::condition_variable work_done_;
-  std::list<Entry> queue_;
-  // Without task and label: the next tasks fill them. As many as streams mostly hold at a time.
-  static constexpr size_t kMostSpare = 64;
-  std::list<Entry> spare_;
+  // The queue: num_queued_ entries from first_ on, modulo the size of ring_, a power of two. It
+  // grows with the queue, and is small again when that has been emptied.
+  static constexpr size_t kSmallRing = 64;
+  std::vector<Entry> ring_ = std::vector<Entry>(kSmallRing);
+  size_t first_ = 0;
+  size_t num_queued_ = 0;
   uint64_t num_enqueued_ = 0;
   uint64_t num_done_ = 0;
   Status first_error_;

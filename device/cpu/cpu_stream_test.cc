@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -35,18 +36,31 @@ class Recorder : public StreamObserver {
   std::vector<std::string> events;
 };
 
+// The queue as long as it can be held up, begun anywhere in its ring, longer and shorter than that.
 TEST_F(CpuStreamTest, TasksRunInTheirOrder) {
   CpuStream stream(nullptr);
   std::vector<int> order;  // written by the worker alone, read after sync
-  for (int i = 0; i < 1000; ++i) {
-    stream.enqueue("task", [&order, i]() -> Status {
-      order.push_back(i);
+  int num_tasks = 0;
+  const auto enqueue = [&](int count) {
+    for (const int end = num_tasks + count; num_tasks < end; ++num_tasks) {
+      stream.enqueue(absl::StrCat("task ", num_tasks), [&order, i = num_tasks]() -> Status {
+        order.push_back(i);
+        return absl::OkStatus();
+      });
+    }
+  };
+  for (const int queued : {40, 1000, 63, 64, 65, 1, 300}) {
+    std::promise<void> may_run;
+    stream.enqueue("holds up", [may = may_run.get_future()]() -> Status {
+      may.wait();
       return absl::OkStatus();
     });
+    enqueue(queued);
+    may_run.set_value();
+    ASSERT_THAT(stream.sync(), IsOk());
+    ASSERT_EQ(order.size(), static_cast<size_t>(num_tasks));
   }
-  EXPECT_THAT(stream.sync(), IsOk());
-  ASSERT_EQ(order.size(), 1000u);
-  for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
+  for (int i = 0; i < num_tasks; ++i) EXPECT_EQ(order[i], i);
 }
 
 TEST_F(CpuStreamTest, EnqueueReturnsBeforeTheTaskEnds) {

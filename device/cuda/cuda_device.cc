@@ -16,14 +16,18 @@ Status enable_peers(Api& api, absl::Span<const int> gpus) {
 }
 
 StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<Api> api, int gpu,
-                                                         StreamObserver* observer) {
+                                                         StreamObserver* observer,
+                                                         SlabSource source) {
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream,
                            CudaStream::create(api, gpu, observer));
-  return std::unique_ptr<CudaDevice>(new CudaDevice(std::move(stream), std::move(api)));
+  return std::unique_ptr<CudaDevice>(
+      new CudaDevice(std::move(stream), std::move(api), std::move(source)));
 }
 
-CudaDevice::CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api)
-    : memory_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu)),
+CudaDevice::CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api,
+                       SlabSource source)
+    : memory_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu,
+                                         std::move(source))),
       pinned_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kPinned)),
       stream_(std::move(stream)) {}
 

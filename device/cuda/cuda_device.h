@@ -36,8 +36,10 @@ Status enable_peers(Api& api, absl::Span<const int> gpus);
 
 class CudaDevice {
  public:
+  // `source`: where memory of the GPU is from, if not from CUDA.
   static StatusOr<std::unique_ptr<CudaDevice>> create(std::shared_ptr<Api> api, int gpu,
-                                                      StreamObserver* observer);
+                                                      StreamObserver* observer,
+                                                      SlabSource source = {});
 
   int gpu() const { return queue().gpu(); }
   CudaStream& stream() const { return *stream_; }
@@ -70,7 +72,7 @@ class CudaDevice {
   std::shared_ptr<const Buffer> download(std::shared_ptr<const Buffer> from);
 
  private:
-  explicit CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api);
+  CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api, SlabSource source);
 
   std::shared_ptr<SlabPool> memory_;
   std::shared_ptr<SlabPool> pinned_;

@@ -24,19 +24,27 @@ int64_t class_bytes(int64_t size_bytes) {
 }  // namespace
 
 SlabPool::~SlabPool() {
-  for (std::byte* slab : slabs_) {
+  for (const Slab& slab : slabs_) {
     // Where the GPU is lost there is nothing left to free.
-    (kind_ == Kind::kGpu ? api_->free(slab) : api_->free_pinned(slab)).IgnoreError();
+    free_slab(slab.begin).IgnoreError();
   }
+}
+
+Status SlabPool::free_slab(std::byte* slab) {
+  if (source_.free != nullptr) return source_.free(slab);
+  return kind_ == Kind::kGpu ? api_->free(slab) : api_->free_pinned(slab);
 }
 
 StatusOr<std::byte*> SlabPool::allocate_slab(int64_t size_bytes) {
   TESSERA_RETURN_IF_ERROR(api_->set_device(gpu_));
   const auto bytes = static_cast<uint64_t>(size_bytes);
+  if (source_.allocate != nullptr) return source_.allocate(bytes);
   return kind_ == Kind::kGpu ? api_->allocate(bytes) : api_->allocate_pinned(bytes);
 }
 
 Status SlabPool::add_slab(int64_t at_least_bytes) {
+  const int64_t unit = source_.granularity;
+  at_least_bytes = (at_least_bytes + unit - 1) / unit * unit;
   int64_t size_bytes = std::max(at_least_bytes, next_slab_bytes_);
   StatusOr<std::byte*> slab = allocate_slab(size_bytes);
   if (absl::IsResourceExhausted(slab.status()) && size_bytes > at_least_bytes) {
@@ -51,7 +59,7 @@ Status SlabPool::add_slab(int64_t at_least_bytes) {
         format_bytes(live_bytes_), " are in use (", slab.status().message(), ")"));
   }
   TESSERA_RETURN_IF_ERROR(slab.status());
-  slabs_.push_back(*slab);
+  slabs_.push_back({*slab, size_bytes});
   reserved_bytes_ += size_bytes;
   free_begin_ = *slab;
   free_end_ = *slab + size_bytes;
@@ -83,6 +91,20 @@ void SlabPool::release(std::byte* memory, int64_t size_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   free_blocks_[rounded].push_back(memory);
   live_bytes_ -= rounded;
+}
+
+std::vector<Slab> SlabPool::slabs(size_t but_first) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (but_first >= slabs_.size()) return {};
+  return {slabs_.begin() + static_cast<std::ptrdiff_t>(but_first), slabs_.end()};
+}
+
+bool SlabPool::contains(const std::byte* begin, int64_t size_bytes) const {
+  if (size_bytes == 0) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(slabs_.begin(), slabs_.end(), [&](const Slab& slab) {
+    return slab.begin <= begin && begin + size_bytes <= slab.begin + slab.size_bytes;
+  });
 }
 
 int64_t SlabPool::reserved_bytes() const {

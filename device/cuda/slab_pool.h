@@ -10,7 +10,9 @@
 //
 // Invariants:
 //   1. a block is aligned to 256 bytes and overlaps no other live block;
-//   2. slabs stay until the pool goes, which its Buffers keep alive.
+//   2. slabs stay until the pool goes, which its Buffers keep alive, and so does whoever else uses
+//      its slabs;
+//   3. all slabs are of one source: CUDA, or another one that the pool was made with.
 //
 // Sizes are rounded up to classes, four to each doubling (at most 25 % more), and reused by class.
 // Thread-safe. A call that needs a slab makes the pool's GPU the calling thread's.
@@ -19,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,15 +34,36 @@
 
 namespace tessera::cuda {
 
+// An allocator of GPU memory instead of CUDA's, of a library that can then use the memory directly.
+// Its functions are thread-safe, and about the calling thread's GPU. They report as Api does.
+struct SlabSource {
+  std::function<StatusOr<std::byte*>(uint64_t size_bytes)> allocate = nullptr;  // null: CUDA's
+  std::function<Status(std::byte* slab)> free = nullptr;
+  // What it rounds sizes up to by itself.
+  int64_t granularity = 1;
+};
+
+struct Slab {
+  std::byte* begin;
+  int64_t size_bytes;
+};
+
 class SlabPool : public MemoryPool {
  public:
   enum class Kind { kGpu, kPinned };
-  SlabPool(std::shared_ptr<Api> api, int gpu, Kind kind)
-      : api_(std::move(api)), gpu_(gpu), kind_(kind) {}
+  SlabPool(std::shared_ptr<Api> api, int gpu, Kind kind, SlabSource source = {})
+      : api_(std::move(api)), gpu_(gpu), kind_(kind), source_(std::move(source)) {}
   ~SlabPool() override;
 
   StatusOr<std::byte*> allocate(int64_t size_bytes) override;
   void release(std::byte* memory, int64_t size_bytes) override;
+
+  // Whether slabs are not CUDA's.
+  bool has_source() const { return source_.allocate != nullptr; }
+  // The slabs, in the order in which they were made, but for the first so many.
+  std::vector<Slab> slabs(size_t but_first = 0) const;
+  // Whether all these bytes are of one slab; of none they are.
+  bool contains(const std::byte* begin, int64_t size_bytes) const;
 
   // Bytes of the slabs, and of the blocks that are live, by class.
   int64_t reserved_bytes() const;
@@ -51,13 +75,15 @@ class SlabPool : public MemoryPool {
   // Requires the lock.
   Status add_slab(int64_t at_least_bytes);
   StatusOr<std::byte*> allocate_slab(int64_t size_bytes);
+  Status free_slab(std::byte* slab);
 
   const std::shared_ptr<Api> api_;
   const int gpu_;
   const Kind kind_;
+  const SlabSource source_;
 
   mutable std::mutex mutex_;  // guards what follows
-  std::vector<std::byte*> slabs_;
+  std::vector<Slab> slabs_;
   std::byte* free_begin_ = nullptr;  // of the last slab
   std::byte* free_end_ = nullptr;
   int64_t next_slab_bytes_ = int64_t{2} << 20;

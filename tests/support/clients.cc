@@ -118,6 +118,18 @@ Status run_isolated(absl::Duration deadline, const std::function<Status()>& body
   return wait_for_child(start_child(body), absl::Now() + deadline);
 }
 
+std::vector<Status> run_forked(int num_children, absl::Duration deadline,
+                               const std::function<Status(int child)>& body) {
+  std::vector<Child> children;
+  for (int i = 0; i < num_children; ++i) {
+    children.push_back(start_child([&] { return body(i); }));
+  }
+  const absl::Time end = absl::Now() + deadline;
+  std::vector<Status> result;
+  for (const Child& child : children) result.push_back(wait_for_child(child, end));
+  return result;
+}
+
 std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body) {
   const StatusOr<ReservedPort> port = ReservedPort::create();
   if (!port.ok()) return {port.status()};
@@ -126,18 +138,11 @@ std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body) {
   options.num_clients = spec.num_clients;
   options.num_local_devices = spec.devices_per_client;
   options.token = random_token();
-  std::vector<Child> children;
-  for (int i = 0; i < spec.num_clients; ++i) {
-    options.client_id = i;
-    children.push_back(start_child([&]() -> Status {
-      TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
-      return body(client);
-    }));
-  }
-  const absl::Time end = absl::Now() + spec.deadline;
-  std::vector<Status> result;
-  for (const Child& child : children) result.push_back(wait_for_child(child, end));
-  return result;
+  return run_forked(spec.num_clients, spec.deadline, [&](int id) -> Status {
+    options.client_id = id;
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    return body(client);
+  });
 }
 
 Status run_clients(const JobSpec& spec, const ClientBody& body) {

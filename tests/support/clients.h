@@ -65,6 +65,9 @@ std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body);
 
 // Runs `body` in a forked child with a deadline, and returns its Status; a crash is Aborted.
 Status run_isolated(absl::Duration deadline, const std::function<Status()>& body);
+// The same in so many children at a time; `body` is told which one it is in.
+std::vector<Status> run_forked(int num_children, absl::Duration deadline,
+                               const std::function<Status(int child)>& body);
 
 }  // namespace tessera::testing
 

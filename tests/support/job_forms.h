@@ -3,7 +3,8 @@
 // JobFormTest: a test that runs as three forms of a job of 8 devices: one client of 8, 4 clients
 // of 2 that are threads, and 4 that are processes. A suite that does not read the memory of devices
 // by itself also runs on GPUs, which are the double of CUDA: as one client of 8 devices, and, with
-// the double of NCCL, as 4 clients of 2.
+// the double of NCCL, as 4 clients of 2; and with $TESSERA_TEST_GPU on a GPU of the machine, as one
+// client, and as 8 clients that are processes and share it.
 //
 //   class RowTest : public JobFormTest {};
 //   INSTANTIATE_TEST_SUITE_P(Forms, RowTest, ::testing::ValuesIn(kJobForms), job_form_name);
@@ -11,18 +12,19 @@
 #ifndef TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
 #define TESSERA_TESTS_SUPPORT_JOB_FORMS_H_
 
-#include <cstdlib>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/nccl/double/nccl_double.h"
 #include "device/cuda/double/cuda_double.h"
 #include "dtensor/client.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
+#include "tests/support/gpu.h"
 #include "tests/support/sanitizers.h"
 
 namespace tessera::testing {
@@ -34,6 +36,8 @@ struct JobForm {
   int devices_per_client;
   // Devices are GPUs: of the double, so many of them; or kRealGpus.
   int num_gpus = 0;
+  // Clients share a GPU (ClientOptions::share_gpus).
+  bool shares_gpus = false;
 };
 inline constexpr int kRealGpus = -1;
 
@@ -44,16 +48,37 @@ inline constexpr JobForm kJobForms[] = {
 };
 
 // Eight devices that share one GPU of the double, eight on three, and eight of four clients, each
-// on its own; with $TESSERA_TEST_GPU also on the GPUs of the machine. Nobody looks for them here: a
-// process that forks must not have used CUDA. Under sanitizers one of the first two is enough.
+// on its own; with $TESSERA_TEST_GPU also on a GPU of the machine. Under sanitizers one of the
+// first two is enough.
 inline std::vector<JobForm> cuda_forms() {
   std::vector<JobForm> forms = {
       {"OneClientOfEightOnThreeGpus", Setting::kThreads, 1, 8, 3},
       {"FourClientsOfTwoOnEightGpus", Setting::kThreads, 4, 2, 8},
   };
-  if (!kSanitized) forms.push_back({"OneClientOfEightOnOneGpu", Setting::kThreads, 1, 8, 1});
-  if (std::getenv("TESSERA_TEST_GPU") != nullptr) {
+  if (!kSanitized) {
+    forms.push_back({"OneClientOfEightOnOneGpu", Setting::kThreads, 1, 8, 1});
+    forms.push_back({"EightClientsShareAGpu", Setting::kThreads, 8, 1, 1, true});
+  }
+  if (is_test_gpu_asked_for()) {
     forms.push_back({"OneClientOfEightOnTheGpu", Setting::kThreads, 1, 8, kRealGpus});
+    forms.push_back({"EightProcessesShareTheGpu", Setting::kProcesses, 8, 1, kRealGpus, true});
+  }
+  return forms;
+}
+
+// Two, four and eight clients of one device that share one GPU: of the double, as threads; with
+// $TESSERA_TEST_GPU that of the machine, as processes. For bodies that take any number of devices.
+// Under sanitizers four are enough.
+inline std::vector<JobForm> sharing_forms() {
+  std::vector<JobForm> forms = {{"FourClientsShareAGpu", Setting::kThreads, 4, 1, 1, true}};
+  if (!kSanitized) {
+    forms.push_back({"TwoClientsShareAGpu", Setting::kThreads, 2, 1, 1, true});
+    forms.push_back({"EightClientsShareAGpu", Setting::kThreads, 8, 1, 1, true});
+  }
+  if (is_test_gpu_asked_for()) {
+    forms.push_back({"TwoProcessesShareTheGpu", Setting::kProcesses, 2, 1, kRealGpus, true});
+    forms.push_back({"FourProcessesShareTheGpu", Setting::kProcesses, 4, 1, kRealGpus, true});
+    forms.push_back({"EightProcessesShareTheGpu", Setting::kProcesses, 8, 1, kRealGpus, true});
   }
   return forms;
 }
@@ -66,6 +91,11 @@ inline std::string job_form_name(const ::testing::TestParamInfo<JobForm>& info) 
 
 class JobFormTest : public ::testing::TestWithParam<JobForm> {
  protected:
+  void SetUp() override {
+    if (GetParam().num_gpus != kRealGpus) return;
+    const Status gpu = GetParam().num_clients > 1 ? test_gpu_with_nccl() : test_gpu();
+    if (!gpu.ok()) GTEST_SKIP() << gpu;
+  }
   // run_clients() in the form of the test.
   static Status run(const ClientBody& body, const ClientOptions& options = {}) {
     JobSpec spec = {.setting = GetParam().setting,
@@ -74,9 +104,14 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
                     .options = options};
     if (GetParam().num_gpus == 0) return run_clients(spec, body);
     spec.options.device_type = DeviceType::kCuda;
-    if (GetParam().num_gpus == kRealGpus) return run_clients(spec, body);
+    if (GetParam().num_gpus == kRealGpus) {
+      spec.options.share_gpus = GetParam().shares_gpus;
+      // Processes take turns on a GPU that they share: an operation takes a tenth of a second.
+      if (GetParam().shares_gpus) spec.deadline = absl::Minutes(6);
+      return run_clients(spec, body);
+    }
     const auto api = cuda::CudaDouble::create({.num_gpus = GetParam().num_gpus});
-    const auto nccl = nccl::NcclDouble::create(api);
+    const auto nccl = nccl::NcclDouble::create(api, {.shares_gpus = GetParam().shares_gpus});
     spec.options.cuda = api;
     spec.options.nccl = nccl;
     return run_clients(spec, [&](Client& client) -> Status {

@@ -27,6 +27,7 @@ std::set<std::string> tessera_entries_of(const std::string& folder) {
 Holdings current_holdings() {
   Holdings result;
   malloc_trim(0);  // what is free is not held
+  result.heap_bytes = static_cast<int64_t>(mallinfo2().uordblks);
   for (const std::string& name : entries_of("/proc/self/fd")) {
     char target[256] = {};
     if (readlink(("/proc/self/fd/" + name).c_str(), target, sizeof target - 1) < 0) continue;
@@ -46,7 +47,8 @@ Holdings current_holdings() {
 
 std::ostream& operator<<(std::ostream& out, const Holdings& holdings) {
   return out << holdings.descriptors << " descriptors, " << holdings.mappings << " mappings, "
-             << holdings.private_kib << " KiB private, " << holdings.shared_kib << " KiB shared";
+             << holdings.heap_bytes << " bytes of the heap, " << holdings.private_kib
+             << " KiB private, " << holdings.shared_kib << " KiB shared";
 }
 
 }  // namespace tessera::testing

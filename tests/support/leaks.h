@@ -21,6 +21,7 @@ struct Holdings {
   int64_t descriptors = 0;
   int64_t sockets_and_events = 0;  // descriptors but for memory
   int64_t mappings = 0;
+  int64_t heap_bytes = 0;   // of malloc's first arena, handed out and not given back
   int64_t private_kib = 0;  // resident: heap and stacks
   int64_t shared_kib = 0;   // resident: arenas, this process's and those of its peers
 };

@@ -2,18 +2,50 @@
 #include "tests/support/members.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <utility>
 
 #include "absl/types/span.h"
+#include "collectives/cuda/staged_group.h"
+#include "collectives/group.h"
+#include "device/cuda/cuda_device.h"
+#include "device/stream.h"
 #include "dtensor/runtime.h"
 
 namespace tessera::testing {
 namespace {
 
+// A member whose device is a GPU.
+Status run_on_gpu(const Client& client, const Device& device, const std::vector<int>& device_ids,
+                  const conformance::MemberBody& body) {
+  const cuda::CudaDevice& gpu = *client.runtime()->gpu(device.ordinal);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<cuda::Stage> stage,
+                           cuda::Stage::create(gpu.queue().api(), gpu.gpu()));
+  // What was started and dropped still needs its group.
+  std::vector<std::shared_ptr<cuda::StagedGroup>> groups;
+  const auto staged = [&](const std::vector<int>& ids) -> StatusOr<Group> {
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> group, client.runtime()->group(ids));
+    groups.push_back(std::make_shared<cuda::StagedGroup>(std::move(group), stage));
+    const auto own = std::find(ids.begin(), ids.end(), device.id);
+    return Group(groups.back(), static_cast<int>(own - ids.begin()));
+  };
+  TESSERA_ASSIGN_OR_RETURN(const Group group, staged(device_ids));
+  const auto subgroup = [&](absl::Span<const int> positions) {
+    std::vector<int> ids;
+    for (const int position : positions) ids.push_back(device_ids[position]);
+    return staged(ids);
+  };
+  const Status status = body({group, group.position(), subgroup});
+  // Its errors are those of the operations.
+  client.runtime()->stream(device.ordinal).sync().IgnoreError();
+  return status;
+}
+
 Status run_member(const Client& client, const Device& device, const std::vector<int>& device_ids,
                   const conformance::MemberBody& body) {
+  if (device.type == DeviceType::kCuda) return run_on_gpu(client, device, device_ids, body);
   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(device_ids, device.ordinal));
   const auto subgroup = [&](absl::Span<const int> positions) {
     std::vector<int> ids;

@@ -3,6 +3,8 @@
 // run_members: the devices of a client as members of the conformance suite of collectives.
 //
 //   run_members(client, {0, 1, 2, 3}, c.body)     a thread for each local device in the list
+//
+// The suite has memory of the host: where devices are GPUs, it is staged to them and back.
 #ifndef TESSERA_TESTS_SUPPORT_MEMBERS_H_
 #define TESSERA_TESTS_SUPPORT_MEMBERS_H_
 

@@ -12,18 +12,27 @@
 // behind it in the stream, until it is through or its own communicator is revoked or aborted. The
 // other ranks are not told.
 //
+// It adds as NCCL's rings do, which is not as we do: the terms of a chunk go from rank to rank,
+// beginning after its owner, and each step rounds to the type. So a test that demands the bits of
+// ascending order of what NCCL adds fails here too.
+//
 // What NCCL leaves undefined, or hangs on, is kept as a misuse:
-//   - two ends that name different sizes, calls or roots;
+//   - two ends that name different sizes, calls, types, reductions or roots;
 //   - two GPUs that meet by several communicators in different orders;
 //   - use of a communicator that is not there yet, or was revoked, finalised or aborted; one that
-//   is
-//     destroyed with work in flight;
+//     is destroyed with work in flight;
+//   - a reduction of bool, or an average of integers;
 //   - a thread that gives work to a communicator which another thread made, or while another is at
 //     it;
 //   - a send or receive outside of a group while an earlier one of the communicator is under way,
 //     and calls of one thread for several ranks of a communicator outside of one group;
+//   - registered memory on one rank of an operation, and other memory on another;
+//   - memory that is registered and is not of mem_alloc(), is deregistered in flight or by a handle
+//     that is not (or no longer) the communicator's, is freed while registered, or is still
+//     registered when its communicator is destroyed (an abort deregisters it);
 //   - memory that is freed in flight, or belongs to another GPU (CudaDouble's own).
-// NCCL itself refuses several ranks on one GPU; so does the double.
+// NCCL itself refuses several ranks on one GPU; so does the double, unless its ranks are processes
+// that share GPUs (gpu_sharing.h): then each thread that makes communicators stands for one.
 //
 // Faults: stall() makes a call go on in the background for a while, break_link() ends a
 // communicator by an error of the network, hang_aborts() keeps aborts from returning. Thread-safe.
@@ -37,6 +46,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,6 +54,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "base/status.h"
 #include "collectives/nccl/api.h"
 #include "device/cuda/double/cuda_double.h"
@@ -52,7 +64,12 @@ namespace tessera::nccl {
 
 class NcclDouble : public Api {
  public:
+  struct Options {
+    bool shares_gpus = false;
+  };
   static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda);
+  static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda,
+                                            const Options& options);
   // Ends what is under way, and waits for the streams to come past it.
   ~NcclDouble() override;
 
@@ -60,6 +77,11 @@ class NcclDouble : public Api {
   int num_calls(absl::string_view function) const;
   // Communicators that were made and not freed.
   int num_communicators() const;
+  // Registrations of all communicators, and pieces of mem_alloc(), that there are now.
+  int num_registrations() const;
+  int num_allocations() const;
+  // Operations that streams were given with registered memory.
+  int num_registered_operations() const;
 
   // The next `num_calls` calls of the function ("comm_init_rank", "group_end", "comm_revoke") are
   // each in progress for `num_polls` polls.
@@ -67,6 +89,9 @@ class NcclDouble : public Api {
   // The `nth` operation that is given to a stream from now on (1 is the next) never comes through,
   // and its communicator has this error.
   void break_link(int nth, Status error);
+  // From its `nth` call from now on (1 is the next) comm_register() returns this: an error, or
+  // null.
+  void refuse_to_register(int nth, StatusOr<RegisterHandle> answer);
   // From now on comm_abort() does not return, until release_aborts().
   void hang_aborts();
   void release_aborts();
@@ -74,6 +99,11 @@ class NcclDouble : public Api {
   StatusOr<UniqueId> get_unique_id() override;
   StatusOr<CommHandle> comm_init_rank(int num_ranks, const UniqueId& id, int rank) override;
   StatusOr<bool> poll(CommHandle comm) override;
+  StatusOr<std::byte*> mem_alloc(uint64_t size_bytes) override;
+  Status mem_free(std::byte* memory) override;
+  StatusOr<RegisterHandle> comm_register(CommHandle comm, std::byte* memory,
+                                         uint64_t size_bytes) override;
+  Status comm_deregister(CommHandle comm, RegisterHandle handle) override;
   Status group_start() override;
   Status group_end() override;
   Status send(const std::byte* from, uint64_t num_bytes, int peer, CommHandle comm,
@@ -84,6 +114,12 @@ class NcclDouble : public Api {
                     StreamHandle stream) override;
   Status broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
                    CommHandle comm, StreamHandle stream) override;
+  Status all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype, ReduceOp op,
+                    CommHandle comm, StreamHandle stream) override;
+  Status reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype, ReduceOp op,
+                int root, CommHandle comm, StreamHandle stream) override;
+  Status reduce_scatter(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                        ReduceOp op, CommHandle comm, StreamHandle stream) override;
   Status comm_revoke(CommHandle comm) override;
   Status comm_finalize(CommHandle comm) override;
   Status comm_destroy(CommHandle comm) override;
@@ -95,10 +131,12 @@ class NcclDouble : public Api {
   struct Letter;
   struct Operation;
   struct Transfer;
+  struct Reduction;
   struct Call;
   struct ThreadGroup;
 
-  explicit NcclDouble(std::shared_ptr<cuda::CudaDouble> cuda) : cuda_(std::move(cuda)) {}
+  NcclDouble(std::shared_ptr<cuda::CudaDouble> cuda, const Options& options)
+      : cuda_(std::move(cuda)), options_(options) {}
   static ThreadGroup& thread_group();
 
   // All below require mutex_, but for run().
@@ -110,10 +148,20 @@ class NcclDouble : public Api {
   // Gives the calls of one communicator to its stream.
   Status launch(std::vector<Call> calls);
   Status check_ungrouped(const Call& call);
+  Status start_reduction(absl::string_view function, Reduction reduction, CommHandle comm,
+                         StreamHandle stream);
+  // 1 where there is no such communicator, which enter() finds.
+  uint64_t num_ranks_of(CommHandle comm) const;
   // Adds the call to the thread's group; without one does `alone` and launches it.
   Status submit(Call call, absl::FunctionRef<void(Comm&)> alone);
-  // That both GPUs meet in the same communicators in the same order.
-  void log_meeting(const World& world, int gpu, int peer_gpu);
+  // Whether the communicator has registered all these bytes.
+  bool is_registered(const Comm& comm, const std::byte* memory, uint64_t num_bytes) const;
+  // Whether an operation has nothing but registered memory.
+  bool is_registered(const Comm& comm, const Operation& operation) const;
+  // Of the GPU and, where others share it, of the process: what NCCL takes for a GPU.
+  int seat_of(int gpu);
+  // That both meet in the same communicators in the same order.
+  void log_meeting(const World& world, const Comm& comm, const Comm& peer);
   void forget_meetings(const World& world);
   // What the stream does.
   void run(const std::shared_ptr<Comm>& comm, Operation& operation);
@@ -122,18 +170,23 @@ class NcclDouble : public Api {
   void end_work(Comm& comm);
 
   const std::shared_ptr<cuda::CudaDouble> cuda_;
+  const Options options_;
   mutable std::mutex mutex_;         // guards everything below, and what the handles stand for
   std::condition_variable changed_;  // anything of it
   uint64_t next_id_ = 1;
   uintptr_t next_handle_ = 0x2000;  // a handle that was freed is never given out again
   std::map<uint64_t, std::shared_ptr<World>> worlds_;
   std::map<CommHandle, std::shared_ptr<Comm>> comms_;
-  // By (GPU, peer): the worlds in which the GPU is ahead of its peer.
+  std::map<std::byte*, uint64_t> allocations_;
+  std::map<std::pair<int, std::thread::id>, int> seats_;
+  // By (seat, peer's): the worlds in which the seat is ahead of its peer.
   std::map<std::pair<int, int>, std::deque<uint64_t>> ahead_;
   std::map<std::string, int> calls_;
   std::map<std::string, std::pair<int, int>> stalls_;  // calls, polls
   std::map<int, Status> broken_links_;                 // by number of the operation
   int num_operations_ = 0;
+  int num_registered_operations_ = 0;
+  std::optional<std::pair<int, StatusOr<RegisterHandle>>> refusal_;  // calls until then
   int num_queued_ = 0;  // operations that streams were given and have not done
   bool aborts_hang_ = false;
   std::vector<std::string> misuses_;

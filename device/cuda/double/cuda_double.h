@@ -160,7 +160,6 @@ class CudaDouble : public Api {
   std::map<std::string, std::map<int, Status>> faults_;  // by function, by number of the call
   std::map<std::string, int> calls_;
   std::vector<std::string> misuses_;
-  std::vector<std::thread> ended_;  // workers of streams that were destroyed
 };
 
 }  // namespace tessera::cuda

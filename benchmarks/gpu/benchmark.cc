@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/gpu/benchmark.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "benchmarks/gpu/collectives.h"
+#include "benchmarks/gpu/gpu.h"
+#include "benchmarks/gpu/kernels.h"
+#include "benchmarks/gpu/local_products.h"
+#include "collectives/nccl/double/nccl_double.h"
+#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/open_api.h"
+#include "tests/support/clients.h"
+
+namespace tessera::benchmarks {
+namespace {
+
+// Two clients: processes that share a GPU, or threads on the doubles.
+Status collectives(const BenchmarkOptions& options, Report* report) {
+  testing::JobSpec job;
+  job.options.share_gpus = true;
+  if (!options.is_on_double) {
+    job.setting = testing::Setting::kProcesses;
+    job.deadline = absl::Minutes(4);
+    return measure_collectives(job, {.rounds = options.rounds}, report);
+  }
+  const auto cuda = cuda::CudaDouble::create();
+  job.options.cuda = cuda;
+  job.options.nccl = nccl::NcclDouble::create(cuda, {.shares_gpus = true});
+  return measure_collectives(job, {.rounds = options.rounds, .repeats = 5}, report);
+}
+
+Status kernels(const BenchmarkOptions& options, Report* report) {
+  std::shared_ptr<cuda::Api> api;
+  KernelSizes sizes = {.rounds = options.rounds};
+  if (options.is_on_double) {
+    api = cuda::CudaDouble::create();
+    sizes = {.payload_bytes = 64 << 10, .rounds = options.rounds, .repeats = 1};
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(api, cuda::open_api());
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::create(api, 0));
+  return measure_kernels(*gpu, sizes, report);
+}
+
+Status products(const BenchmarkOptions& options, Report* report) {
+  if (options.is_on_double) {
+    return measure_products(cuda::CudaDouble::create(), make_product_double,
+                            {.small_rows = 16,
+                             .large_rows = 48,
+                             .rounds = options.rounds,
+                             .small_repeats = 5,
+                             .large_repeats = 2},
+                            report);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<cuda::Api> api, cuda::open_api());
+  return measure_products(api, make_cublaslt_product, {.rounds = options.rounds}, report);
+}
+
+struct Part {
+  const char* name;
+  Status (*run)(const BenchmarkOptions&, Report*);
+};
+
+}  // namespace
+
+Status find_gpu() {
+  return testing::run_isolated(absl::Minutes(1), [] { return cuda::open_api().status(); });
+}
+
+Status run_benchmark(const BenchmarkOptions& options, Report* report) {
+  // The first forks, which a process that has used CUDA must not.
+  const Part parts[] = {{"collectives", collectives}, {"kernels", kernels}, {"products", products}};
+  const auto is_wanted = [&](const Part& part) {
+    return options.only.empty() || options.only == part.name;
+  };
+  if (std::none_of(std::begin(parts), std::end(parts), is_wanted)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", options.only, "\" is no part; there are collectives, kernels, products"));
+  }
+  if (!options.is_on_double) TESSERA_RETURN_IF_ERROR(find_gpu());
+  report->setting = {
+      {"on", options.is_on_double ? "the doubles: these times mean nothing" : "a GPU"},
+      {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},
+      {"rounds", absl::StrCat(options.rounds)}};
+  for (const Part& part : parts) {
+    if (!is_wanted(part)) continue;
+    const Status status = part.run(options, report);
+    if (absl::IsUnimplemented(status)) {
+      report->goals.push_back({part.name, status.ToString()});
+      continue;
+    }
+    TESSERA_RETURN_IF_ERROR(with_context(status, part.name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::benchmarks

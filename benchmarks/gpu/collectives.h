@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What it costs the host to give a stream a collective between two clients, beside the bare call of
+// NCCL. No rate: clients that share a GPU send through sockets.
+#ifndef TESSERA_BENCHMARKS_GPU_COLLECTIVES_H_
+#define TESSERA_BENCHMARKS_GPU_COLLECTIVES_H_
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "benchmarks/gpu/rounds.h"
+#include "tests/support/clients.h"
+
+namespace tessera::benchmarks {
+
+struct CollectiveSizes {
+  int64_t bytes = 1024;  // of each client
+  int rounds = 15;
+  int repeats = 50;  // in a row, before anybody waits
+};
+
+// Runs two clients of one device in the setting of `job`, whose options have the doubles or none.
+// This process must not have used CUDA, where clients are processes. Adds rows, and the goal of at
+// most 5 us over the bare call. Results are checked before they are measured.
+Status measure_collectives(testing::JobSpec job, const CollectiveSizes& sizes, Report* report);
+
+}  // namespace tessera::benchmarks
+
+#endif  // TESSERA_BENCHMARKS_GPU_COLLECTIVES_H_

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpu_benchmark: kernels, dispatch and products on a GPU, each beside the bare call of CUDA, NCCL
+// or cuBLASLt in the same rounds (benchmarks/README.md).
+//
+//   gpu_benchmark [--json=FILE] [--rounds=15] [--only=collectives|kernels|products] [--double]
+//   gpu_benchmark --check      only says whether there is a GPU
+//
+// Exit status 3 where there is no GPU, 1 where a part failed or was wrong. A number that was not
+// reached is no failure: the output says so.
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "benchmarks/gpu/benchmark.h"
+
+namespace tessera::benchmarks {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUse = 2;
+constexpr int kNoGpu = 3;
+
+int run(int argc, char** argv) {
+  BenchmarkOptions options;
+  std::string json;
+  bool is_check = false;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view flag = argv[i];
+    if (absl::ConsumePrefix(&flag, "--json=")) {
+      json = std::string(flag);
+    } else if (absl::ConsumePrefix(&flag, "--only=")) {
+      options.only = std::string(flag);
+    } else if (flag == "--check") {
+      is_check = true;
+    } else if (flag == "--double") {
+      options.is_on_double = true;
+    } else if (!absl::ConsumePrefix(&flag, "--rounds=") ||
+               !absl::SimpleAtoi(flag, &options.rounds) || options.rounds < 1) {
+      std::fprintf(stderr,
+                   "usage: gpu_benchmark [--json=FILE] [--rounds=N] "
+                   "[--only=collectives|kernels|products] [--double]\n");
+      return kWrongUse;
+    }
+  }
+  Report report;
+  const Status status = is_check ? find_gpu() : run_benchmark(options, &report);
+  // What was measured before something failed is worth reading too.
+  if (!report.rows.empty() || !report.goals.empty())
+    std::fputs(report.to_markdown().c_str(), stdout);
+  if (!json.empty() && !report.rows.empty()) std::ofstream(json) << report.to_json();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "gpu_benchmark: %s\n", status.ToString().c_str());
+  return absl::StrContains(status.message(), "no GPU") || absl::IsUnimplemented(status) ? kNoGpu
+                                                                                        : kFailed;
+}
+
+}  // namespace
+}  // namespace tessera::benchmarks
+
+int main(int argc, char** argv) { return tessera::benchmarks::run(argc, argv); }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of bf16 matrices through local_map beside the bare call: what a call costs the host, and
+// the rate of large ones.
+#ifndef TESSERA_BENCHMARKS_GPU_LOCAL_PRODUCTS_H_
+#define TESSERA_BENCHMARKS_GPU_LOCAL_PRODUCTS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "benchmarks/gpu/product.h"
+#include "benchmarks/gpu/rounds.h"
+#include "device/cuda/api.h"
+
+namespace tessera::benchmarks {
+
+struct ProductSizes {
+  int64_t small_rows = 128;
+  int64_t large_rows = 8192;
+  int rounds = 15;
+  int small_repeats = 200;  // in a row, before anybody waits
+  int large_repeats = 4;
+};
+
+// As one client of one device on `api`. Adds rows, and two goals: at most 5 us over the bare call,
+// and 0.97 of its rate. The results of both are checked before they are measured.
+Status measure_products(const std::shared_ptr<cuda::Api>& api, const MakeProduct& make,
+                        const ProductSizes& sizes, Report* report);
+
+}  // namespace tessera::benchmarks
+
+#endif  // TESSERA_BENCHMARKS_GPU_LOCAL_PRODUCTS_H_

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Things that are measured beside each other, in turn, and what came of it as a table.
+//
+//   TESSERA_ASSIGN_OR_RETURN(const std::vector<Times> times, measure_in_turn(contestants, 15));
+//   report.rows.push_back({.part = "kernels", .what = "pack", .times = times[1], .beside =
+//   times[0],
+//                          .measure = Measure::kShareOfCopy, ...});
+//   std::fputs(report.to_markdown().c_str(), stdout);
+//
+// A round measures every contestant once, in an order that moves on by one each round, so that what
+// changes slowly, the clock of a GPU or other load, changes for all. A contestant's number is the
+// median of its rounds.
+#ifndef TESSERA_BENCHMARKS_GPU_ROUNDS_H_
+#define TESSERA_BENCHMARKS_GPU_ROUNDS_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+
+namespace tessera::benchmarks {
+
+struct Contestant {
+  std::string name;
+  // Does it once; how long one of what it counts took.
+  std::function<StatusOr<absl::Duration>()> run;
+};
+
+// Of each round, in microseconds.
+using Times = std::vector<double>;
+double median(Times times);
+
+// By contestant. Two rounds before the first do not count.
+StatusOr<std::vector<Times>> measure_in_turn(absl::Span<const Contestant> contestants,
+                                             int num_rounds);
+
+struct Row {
+  std::string part;  // "kernels"
+  std::string what;  // "pack, runs of 64 B"
+  Times times;
+  std::string rate;      // "4212 GB/s", or nothing
+  std::string compared;  // the number that a goal is for: "0.97 of the copy's rate"
+  Times beside;          // of what it is compared with, or nothing
+};
+
+// A number to reach; without a value it was not measured, and `text` says why.
+struct Goal {
+  std::string name;
+  std::string text;
+  bool is_measured = false;
+  bool is_reached = false;
+};
+
+struct Report {
+  // What ran where: "gpu", "mode", "rounds".
+  std::vector<std::pair<std::string, std::string>> setting;
+  std::vector<Row> rows;
+  std::vector<Goal> goals;
+
+  // The table, and a line a goal that begins with "reached", "not reached" or "not measured".
+  std::string to_markdown() const;
+  // The same with all rounds.
+  std::string to_json() const;
+};
+
+}  // namespace tessera::benchmarks
+
+#endif  // TESSERA_BENCHMARKS_GPU_ROUNDS_H_

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that NCCL uses directly, on the doubles of CUDA and NCCL: what is registered when, who
+// does without, and that slabs and communicators outlive each other as they should. That no rank
+// has registered memory where another has not is found by the double.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "collectives/call.h"
+#include "collectives/cuda/cuda_job.h"
+#include "collectives/nccl/double/nccl_double.h"
+#include "device/buffer.h"
+#include "device/cuda/double/cuda_double.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::nccl {
+namespace {
+
+using cuda::CudaDouble;
+using cuda::CudaJob;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::StatusIs;
+
+// Three clients of one device, each on a GPU of its own; memory is of the devices' pools.
+class RegistrationTest : public ::testing::Test {
+ protected:
+  static constexpr int kMembers = 3;
+  static constexpr int64_t kSmall = 1000;
+  static constexpr int64_t kLarge = int64_t{1} << 20;  // beyond the first slab
+  using Buffers = std::vector<std::shared_ptr<Buffer>>;
+
+  void start(const WatchOptions& watch = {}) {
+    auto job = CudaJob::create(cuda_, nccl_, kMembers, {1, 1, 1},
+                               {.collective_timeout = absl::Seconds(30), .watch = watch});
+    ASSERT_THAT(job, IsOk());
+    job_ = *std::move(job);
+  }
+
+  void TearDown() override {
+    nccl_->release_aborts();
+    job_ = nullptr;
+    EXPECT_THAT(cuda_->misuses(), IsEmpty());
+    EXPECT_THAT(nccl_->misuses(), IsEmpty());
+    EXPECT_EQ(nccl_->num_registrations(), 0);
+  }
+
+  // A sum over the devices of `count` terms each, device d's are d + 1; waits for it. Memory is
+  // taken now, and kept by the caller.
+  Status sum(int64_t count, Buffers* kept, const std::vector<int>& devices = {0, 1, 2}) {
+    std::vector<Work> works;
+    float want = 0;
+    const size_t first = kept->size();
+    for (const int device : devices) {
+      want += static_cast<float>(device + 1);
+      for (int k = 0; k < 2; ++k) kept->push_back(take(device, count));
+      TESSERA_RETURN_IF_ERROR(
+          fill(device, static_cast<float>(device + 1), kept->end()[-2].get(), count));
+      TESSERA_ASSIGN_OR_RETURN(const Group group, job_->raw_group(device, devices));
+      works.push_back(group.start(call(*kept->end()[-2], *kept->end()[-1], count)));
+    }
+    Status first_error;
+    for (Work& work : works) first_error.Update(work.await());
+    TESSERA_RETURN_IF_ERROR(first_error);
+    for (size_t k = 0; k < devices.size(); ++k) {
+      TESSERA_RETURN_IF_ERROR(expect_filled(devices[k], *(*kept)[first + 2 * k + 1], want, count));
+    }
+    return absl::OkStatus();
+  }
+  Status sum(int64_t count) {
+    Buffers kept;
+    return sum(count, &kept);
+  }
+
+  // Sums of all devices, under way.
+  std::vector<Work> begin(const Buffers& ins, const Buffers& outs) const {
+    std::vector<Work> works;
+    for (int device = 0; device < kMembers; ++device) {
+      const StatusOr<Group> group = job_->raw_group(device, {0, 1, 2});
+      works.push_back(group->start(call(*ins[device], *outs[device], kSmall)));
+    }
+    return works;
+  }
+
+  std::shared_ptr<Buffer> take(int device, int64_t count) const {
+    return *Buffer::allocate(job_->device(device).memory(), count * 4);
+  }
+  static CollectiveCall call(const Buffer& in, Buffer& out, int64_t count) {
+    CollectiveCall call;
+    call.kind = OpKind::kAllReduce;
+    call.dtype = DType::kFloat32;
+    call.count = call.in_count = call.out_count = count;
+    call.in = in.data();
+    call.out = out.mutable_data();
+    return call;
+  }
+  // A task of the device's stream.
+  Status run_on(int device, std::function<Status(cuda::CudaDevice&)> give) const {
+    cuda::CudaDevice& gpu = job_->device(device);
+    Status result;
+    gpu.stream().enqueue("a test", [&]() -> Status {
+      result = give(gpu);
+      return absl::OkStatus();
+    });
+    TESSERA_RETURN_IF_ERROR(gpu.stream().sync());
+    return result;
+  }
+  Status fill(int device, float value, Buffer* buffer, int64_t count) const {
+    return run_on(device, [=](cuda::CudaDevice& gpu) {
+      return gpu.fill(DType::kFloat32, &value, buffer->mutable_data(), count);
+    });
+  }
+  Status expect_filled(int device, const Buffer& buffer, float want, int64_t count) const {
+    cuda::CudaDevice& gpu = job_->device(device);
+    TESSERA_ASSIGN_OR_RETURN(const auto pinned, Buffer::allocate(gpu.pinned(), count * 4));
+    TESSERA_RETURN_IF_ERROR(run_on(device, [&](cuda::CudaDevice& own) {
+      return own.copy_bytes(pinned->mutable_data(), buffer.data(), count * 4);
+    }));
+    const auto* values = reinterpret_cast<const float*>(pinned->data());
+    for (int64_t i = 0; i < count; ++i) {
+      if (values[i] == want) continue;
+      return absl::InternalError(absl::StrCat("element ", i, " is ", values[i], ", not ", want));
+    }
+    return absl::OkStatus();
+  }
+
+  int calls(absl::string_view function) const { return nccl_->num_calls(function); }
+
+  const testing::TestDeadline deadline_{absl::Seconds(90), "registered memory"};
+  std::shared_ptr<CudaDouble> cuda_ = CudaDouble::create({.num_gpus = kMembers});
+  std::shared_ptr<NcclDouble> nccl_ = NcclDouble::create(cuda_);
+  std::unique_ptr<CudaJob> job_;
+};
+
+// The first operation makes the communicator, and the second one registers what the pools have.
+TEST_F(RegistrationTest, SlabsAreRegisteredOnce) {
+  start();
+  ASSERT_THAT(sum(kSmall), IsOk());
+  EXPECT_EQ(nccl_->num_registrations(), 0);
+  EXPECT_EQ(nccl_->num_registered_operations(), 0);
+  for (int i = 0; i < 3; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  EXPECT_EQ(nccl_->num_registrations(), kMembers);
+  EXPECT_EQ(calls("comm_register"), kMembers);
+  // Each of the three was two operations on each GPU.
+  EXPECT_EQ(nccl_->num_registered_operations(), 3 * 2 * kMembers);
+}
+
+// Slabs that come later are registered before they are used, those for packing among them.
+TEST_F(RegistrationTest, SoAreThoseThatComeLater) {
+  start();
+  for (const int64_t count : {kSmall, kSmall, kLarge, 4 * kLarge}) {
+    const int before = nccl_->num_registered_operations();
+    ASSERT_THAT(sum(count), IsOk());
+    if (nccl_->num_registrations() == 0) continue;
+    EXPECT_EQ(nccl_->num_registered_operations(), before + 2 * kMembers) << count;
+  }
+  size_t num_slabs = 0;
+  for (int d = 0; d < kMembers; ++d) num_slabs += job_->device(d).memory()->slabs().size();
+  EXPECT_GT(num_slabs, 3u * kMembers - 1);
+  EXPECT_EQ(nccl_->num_registrations(), static_cast<int>(num_slabs));
+}
+
+// Each communicator has registrations of its own.
+TEST_F(RegistrationTest, EachCommunicatorRegisters) {
+  start();
+  Buffers kept;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_THAT(sum(kSmall), IsOk());
+    ASSERT_THAT(sum(kSmall, &kept, {0, 2}), IsOk());
+  }
+  EXPECT_EQ(nccl_->num_registrations(), 5);
+}
+
+struct Refusal {
+  const char* name;
+  int nth;
+  StatusOr<RegisterHandle> answer;
+};
+
+// Where NCCL does not take the memory of one, all do without, from then on, and nothing fails.
+TEST_F(RegistrationTest, WhatNcclRefusesItCopies) {
+  const Refusal refusals[] = {
+      {"at once", 1, absl::InternalError("ncclCommRegister: unhandled cuda error")},
+      {"at once, politely", 1, nullptr},
+      {"the second", 2, nullptr},
+      {"that of another slab", 4, absl::InternalError("no more")},
+  };
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.name);
+    start();
+    nccl_->refuse_to_register(refusal.nth, refusal.answer);
+    for (const int64_t count : {kSmall, kSmall, kSmall, kLarge, kSmall}) {
+      ASSERT_THAT(sum(count), IsOk());
+    }
+    EXPECT_EQ(nccl_->num_registrations(), 0);
+    const int before = nccl_->num_registered_operations();
+    ASSERT_THAT(sum(kSmall), IsOk());
+    EXPECT_EQ(nccl_->num_registered_operations(), before);
+    job_ = nullptr;
+    nccl_->refuse_to_register(1 << 30, nullptr);
+  }
+}
+
+// Memory that is not of the pools ends it as well, for its group alone.
+TEST_F(RegistrationTest, OtherMemoryIsNotMixedWithIt) {
+  start();
+  Buffers kept;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_THAT(sum(kSmall), IsOk());
+    ASSERT_THAT(sum(kSmall, &kept, {0, 1}), IsOk());
+  }
+  EXPECT_EQ(nccl_->num_registrations(), 5);
+  Buffers ins, outs;
+  const auto foreign = std::make_shared<cuda::SlabPool>(cuda_, 1, cuda::SlabPool::Kind::kGpu);
+  for (int device = 0; device < kMembers; ++device) {
+    ins.push_back(take(device, kSmall));
+    outs.push_back(device == 1 ? *Buffer::allocate(foreign, kSmall * 4) : take(device, kSmall));
+    ASSERT_THAT(fill(device, 2, ins[device].get(), kSmall), IsOk());
+  }
+  for (Work& work : begin(ins, outs)) EXPECT_THAT(work.await(), IsOk());
+  EXPECT_THAT(expect_filled(1, *outs[1], 6, kSmall), IsOk());
+  EXPECT_EQ(nccl_->num_registrations(), 2);
+  ASSERT_THAT(sum(kSmall), IsOk());
+  EXPECT_EQ(nccl_->num_registrations(), 2);
+}
+
+// An input that nobody looks at may be any memory: NCCL does not see it.
+TEST_F(RegistrationTest, UnusedInputsMayBeAnyMemory) {
+  start();
+  for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  std::vector<float> elsewhere(kSmall);
+  Buffers kept;
+  std::vector<Work> works;
+  for (int device = 0; device < kMembers; ++device) {
+    for (int k = 0; k < 2; ++k) kept.push_back(take(device, kSmall));
+    ASSERT_THAT(fill(device, 3, kept[2 * device].get(), kSmall), IsOk());
+    CollectiveCall broadcast = call(*kept[2 * device], *kept[2 * device + 1], kSmall);
+    broadcast.kind = OpKind::kBroadcast;
+    if (device != 0) broadcast.in = reinterpret_cast<const std::byte*>(elsewhere.data());
+    works.push_back(job_->raw_group(device, {0, 1, 2})->start(std::move(broadcast)));
+  }
+  for (Work& work : works) EXPECT_THAT(work.await(), IsOk());
+  EXPECT_THAT(expect_filled(2, *kept[5], 3, kSmall), IsOk());
+  EXPECT_EQ(nccl_->num_registrations(), kMembers);
+}
+
+// What is given up may be in flight: first the GPU does that.
+TEST_F(RegistrationTest, NothingIsDeregisteredInFlight) {
+  start();
+  for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  Buffers ins, outs, others;
+  const auto foreign = std::make_shared<cuda::SlabPool>(cuda_, 0, cuda::SlabPool::Kind::kGpu);
+  for (int device = 0; device < kMembers; ++device) {
+    ins.push_back(take(device, kSmall));
+    outs.push_back(take(device, kSmall));
+    others.push_back(device == 0 ? *Buffer::allocate(foreign, kSmall * 4) : take(device, kSmall));
+    ASSERT_THAT(fill(device, 2, ins[device].get(), kSmall), IsOk());
+  }
+  std::promise<void> gate;
+  ASSERT_THAT(cuda_->set_device(2), IsOk());
+  ASSERT_THAT(cuda_->enqueue_work(
+                  "gate", {}, [open = gate.get_future().share()] { open.wait(); },
+                  job_->device(2).queue().handle()),
+              IsOk());
+  std::vector<Work> first = begin(ins, outs);
+  std::vector<Work> second = begin(ins, others);
+  absl::SleepFor(absl::Milliseconds(100));  // sleep: time for who would deregister too early
+  EXPECT_EQ(calls("comm_deregister"), 0);
+  gate.set_value();
+  for (Work& work : first) EXPECT_THAT(work.await(), IsOk());
+  for (Work& work : second) EXPECT_THAT(work.await(), IsOk());
+  EXPECT_EQ(calls("comm_deregister"), kMembers);
+  EXPECT_THAT(expect_filled(0, *others[0], 6, kSmall), IsOk());
+}
+
+// A tensor outlives the job: its slab goes with it, long after the communicators.
+TEST_F(RegistrationTest, SlabsOutliveCommunicators) {
+  start();
+  Buffers kept;
+  for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall, &kept), IsOk());
+  job_ = nullptr;
+  EXPECT_EQ(nccl_->num_communicators(), 0);
+  EXPECT_EQ(nccl_->num_allocations(), kMembers);
+  kept.clear();
+  EXPECT_EQ(nccl_->num_allocations(), 0);
+}
+
+// After a failure the next communicator registers anew.
+TEST_F(RegistrationTest, TheNextCommunicatorRegistersAnew) {
+  start();
+  for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  nccl_->break_link(2, absl::UnavailableError("ncclRemoteError: a peer is gone"));
+  EXPECT_THAT(sum(kSmall), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ncclRemoteError")));
+  for (int d = 0; d < kMembers; ++d) job_->device(d).stream().sync().IgnoreError();
+  for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  while (nccl_->num_communicators() > kMembers) std::this_thread::yield();
+  EXPECT_EQ(nccl_->num_registrations(), kMembers);
+}
+
+// A communicator that NCCL never ends keeps its slabs: nobody frees what a kernel may still read.
+TEST_F(RegistrationTest, CommunicatorsThatNeverEndKeepSlabs) {
+  start({.revoke_limit = absl::Milliseconds(100), .abort_limit = absl::Milliseconds(200)});
+  for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  nccl_->hang_aborts();
+  nccl_->break_link(1, absl::UnavailableError("ncclRemoteError: a peer is gone"));
+  EXPECT_FALSE(sum(kSmall).ok());
+  job_ = nullptr;
+  EXPECT_EQ(nccl_->num_communicators(), kMembers);
+  EXPECT_EQ(nccl_->num_allocations(), kMembers);
+  nccl_->release_aborts();
+  while (nccl_->num_allocations() > 0) std::this_thread::yield();
+  EXPECT_EQ(nccl_->num_communicators(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::nccl

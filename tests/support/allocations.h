@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many allocations a program makes: one that links this counts every operator new.
+//
+// Not with ASan or TSan, which have operators of their own. Thread-safe.
+#ifndef TESSERA_TESTS_SUPPORT_ALLOCATIONS_H_
+#define TESSERA_TESTS_SUPPORT_ALLOCATIONS_H_
+
+#include <cstdint>
+
+namespace tessera::testing {
+
+// Of this process, with all its threads, since it began.
+int64_t num_allocations();
+
+}  // namespace tessera::testing
+
+#endif  // TESSERA_TESTS_SUPPORT_ALLOCATIONS_H_
