@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -242,6 +243,24 @@ std::vector<double> sums_of(const RelayoutPlan& plan, const DeviceValues& values
   return sums;
 }
 
+// Two hosts of half of the devices each, which are dealt to processes in every such way that
+// differs for a planner: one each, all together, some, and by list.
+std::vector<Topology> two_hosts(int64_t devices, const LinkCosts& costs) {
+  const int64_t half = devices / 2;
+  std::vector<Topology> result = {*Topology::uniform(1, half, costs),
+                                  *Topology::uniform(half, half, costs)};
+  if (half % 2 == 0) result.push_back(*Topology::uniform(half / 2, half, costs));
+  std::vector<int> process;
+  std::vector<int> host;
+  for (int64_t device = 0; device < devices; ++device) {
+    host.push_back(device < half ? 7 : 3);
+    // The first host has a process of one device and one of the others, the second one for all.
+    process.push_back(device == 0 ? 5 : (device < half ? 4 : 6));
+  }
+  result.push_back(*Topology::of_devices(process, host, costs));
+  return result;
+}
+
 // Bit for bit: by host where the plan has two reductions, else ascending; and the same bits however
 // the devices of a host are dealt to processes, whose links cost something else.
 TEST(ByHostTest, TermsAreAddedInTheOrderOfHosts) {
@@ -249,9 +268,10 @@ TEST(ByHostTest, TermsAreAddedInTheOrderOfHosts) {
   int64_t two_levels = 0;
   int64_t one_level = 0;
   int64_t differ = 0;
-  for (const char* mesh_text : {"{x=2, y=2, z=2}", "{x=8}", "{x=2, y=4}"}) {
+  for (const char* mesh_text : {"{x=2, y=2, z=2}", "{x=8}", "{x=2, y=4}", "{x=6}"}) {
     if (testing::kSanitized && two_levels > 0) break;
     const Mesh mesh = mesh_of(mesh_text);
+    const std::vector<Topology> topologies = two_hosts(mesh.size(), costs);
     for (const Layout& from : testing::every_layout(mesh, 1, {ReduceOp::kSum})) {
       if (from.num_partial_terms() < 4) continue;
       for (const Layout& to : testing::every_layout(mesh, 1, {})) {
@@ -259,8 +279,8 @@ TEST(ByHostTest, TermsAreAddedInTheOrderOfHosts) {
           const DeviceValues values = rough_terms(from, shape);
           const std::vector<double> ascending = added(from, shape, values, nullptr);
           std::optional<std::vector<double>> first;
-          for (const int64_t per_process : {1, 2, 4}) {
-            const PlanOptions options{.topology = *Topology::uniform(per_process, 4, costs)};
+          for (const Topology& topology : topologies) {
+            const PlanOptions options{.topology = topology};
             TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
                                          plan_relayout(from, to, shape, DType::kFloat64, options));
             SCOPED_TRACE(plan.explain());
@@ -274,8 +294,7 @@ TEST(ByHostTest, TermsAreAddedInTheOrderOfHosts) {
             if (!first.has_value()) first = sums;
             ASSERT_EQ(sums, *first);
           }
-          PlanOptions flat{.topology = *Topology::uniform(1, 4, costs),
-                           .reduction_order = ReductionOrder::kFlat};
+          PlanOptions flat{.topology = topologies[0], .reduction_order = ReductionOrder::kFlat};
           TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
                                        plan_relayout(from, to, shape, DType::kFloat64, flat));
           ASSERT_EQ(sums_of(plan, values), ascending) << plan.explain();
@@ -391,6 +410,37 @@ TEST(ByHostTest, TheCapChooses) {
   EXPECT_THAT(plan(kFlat - 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        ::testing::HasSubstr(absl::StrCat("least feasible cap is ", kFlat))));
+}
+
+// The ways are compared without processes; what a plan says of itself counts them.
+TEST(ByHostTest, TimesAreThoseOfTheProcesses) {
+  const Layout from = layout_of("{node=2, gpu=4}", "[-] sum{node,gpu}");
+  const Layout to = layout_of("{node=2, gpu=4}", "[-]");
+  const LinkCosts costs{{1e-6, 1e-12}, {1e-6, 1e-9}, {1e-6, 1e-8}};
+  const auto plan = [&](int64_t devices_per_process) {
+    return *plan_relayout(from, to, {1 << 24}, DType::kFloat32,
+                          {.topology = *Topology::uniform(devices_per_process, 4, costs)});
+  };
+  // Inside the hosts three quarters of 64 MiB in, and as much back: by links of hosts, by one of
+  // them in three within a process, or by these alone.
+  constexpr double kBytes = 1 << 26;
+  const auto inside = [&](double host_share) {
+    return 1e-6 + kBytes / 4 * (3 * host_share * 1e-9 + 3 * (1 - host_share) * 1e-12);
+  };
+  for (const auto& [devices_per_process, share] :
+       {std::pair<int64_t, double>{1, 1}, {2, 2.0 / 3}, {4, 0}}) {
+    const RelayoutPlan of = plan(devices_per_process);
+    SCOPED_TRACE(of.explain());
+    ASSERT_EQ(of.steps().size(), 3u);
+    for (const size_t step : {0, 2}) {
+      EXPECT_NEAR(absl::ToDoubleSeconds(of.step_predicted_time(step)), inside(share), 1e-9);
+    }
+    for (const Alternative& way : of.alternatives()) {
+      if (way.chosen) {
+        EXPECT_EQ(way.predicted_time, of.predicted_time());
+      }
+    }
+  }
 }
 
 TEST(ByHostTest, PlansAreValues) {

@@ -287,25 +287,26 @@ void DigitView::add_place(Component& component, const Place& place,
 }
 
 Layout DigitView::layout(uint64_t done) const {
-  std::vector<Parts> dims(view_shape_.size());
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const int component = component_of_place_[i];
+  const auto digit_of = [&](size_t place) {
+    const int component = component_of_place_[place];
     const bool moved = component != kNone && (done >> component & 1) != 0;
-    const int digit = moved ? places_[i].new_digit : places_[i].old_digit;
-    if (digit != kNone) dims[view_dim_of_place_[i]].push_back(digits_[digit]);
-  }
-  const Parts partial(from_.partial_axes().begin(), from_.partial_axes().end());
-  return make_layout(from_.mesh(), dims, partial, from_.partial_op());
+    return moved ? places_[place].new_digit : places_[place].old_digit;
+  };
+  return with_digits(digit_of, from_);
 }
 
 Layout DigitView::target() const {
+  return with_digits([&](size_t place) { return places_[place].new_digit; }, to_);
+}
+
+Layout DigitView::with_digits(absl::FunctionRef<int(size_t)> digit_of, const Layout& terms) const {
   std::vector<Parts> dims(view_shape_.size());
   for (size_t i = 0; i < places_.size(); ++i) {
-    const int digit = places_[i].new_digit;
+    const int digit = digit_of(i);
     if (digit != kNone) dims[view_dim_of_place_[i]].push_back(digits_[digit]);
   }
-  const Parts partial(to_.partial_axes().begin(), to_.partial_axes().end());
-  return make_layout(to_.mesh(), dims, partial, to_.partial_op());
+  const Parts partial(terms.partial_axes().begin(), terms.partial_axes().end());
+  return make_layout(terms.mesh(), dims, partial, terms.partial_op());
 }
 
 Digits cut_at_blocks(const Digits& digits, const Topology& topology) {

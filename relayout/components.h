@@ -36,6 +36,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/shape.h"
 #include "layout/layout.h"
 #include "relayout/digits.h"
@@ -91,6 +92,8 @@ class DigitView {
   static constexpr int kNone = -1;
 
   DigitView(const Layout& from, const Layout& to) : from_(from), to_(to) {}
+  // With these digits in the places, and the partial axes of the layout.
+  Layout with_digits(absl::FunctionRef<int(size_t place)> digit_of, const Layout& terms) const;
   // False where sizes do not divide.
   bool find_places(const Refinement& refinement, const Shape& shape);
   void find_components(const std::vector<LinkClass>& links);

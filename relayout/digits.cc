@@ -80,11 +80,9 @@ bool is_prefix(const Parts& prefix, const Parts& parts) {
   return prefix.size() <= parts.size() && std::equal(prefix.begin(), prefix.end(), parts.begin());
 }
 
-Parts all_dim_parts(const Layout& layout) {
+Parts all_parts(absl::Span<const Parts> dims) {
   Parts all;
-  for (const std::vector<SubAxis>& parts : layout.dim_axes()) {
-    all.insert(all.end(), parts.begin(), parts.end());
-  }
+  for (const Parts& parts : dims) all.insert(all.end(), parts.begin(), parts.end());
   return all;
 }
 

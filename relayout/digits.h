@@ -48,8 +48,8 @@ bool overlaps_any(const SubAxis& part, absl::Span<const SubAxis> parts);
 bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part);
 // Whether `parts` begins with `prefix`.
 bool is_prefix(const Parts& prefix, const Parts& parts);
-// The parts of all dims, one after the other.
-Parts all_dim_parts(const Layout& layout);
+// The parts of all dims (of a Layout: dim_axes()), one after the other.
+Parts all_parts(absl::Span<const Parts> dims);
 // The parts of each dim.
 std::vector<Parts> dims_of(const Layout& layout);
 

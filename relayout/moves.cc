@@ -42,8 +42,8 @@ Moves::Moves(const Layout& from, const Layout& to, const Shape& shape, const Top
     classify_digits();
   } else {
     TESSERA_CHECK(!from.is_partial() && !to.is_partial(), "terms move within one mesh");
-    old_replicas_ = digits_of(from.mesh(), complement(from.mesh(), all_dim_parts(from)));
-    new_replicas_ = digits_of(to.mesh(), complement(to.mesh(), all_dim_parts(to)));
+    old_replicas_ = digits_of(from.mesh(), complement(from.mesh(), all_parts(from.dim_axes())));
+    new_replicas_ = digits_of(to.mesh(), complement(to.mesh(), all_parts(to.dim_axes())));
   }
   if (same_mesh_ && !own_coordinates_ && !topology_.only_link().has_value()) classify_links();
 }
@@ -64,8 +64,8 @@ void Moves::classify_digits() {
   const Layout& to = to_.layout();
   const Mesh& mesh = from.mesh();
   const Cuts cuts(from, to);
-  const Parts old_parts = all_dim_parts(from);
-  const Parts new_parts = all_dim_parts(to);
+  const Parts old_parts = all_parts(from.dim_axes());
+  const Parts new_parts = all_parts(to.dim_axes());
   Parts shared(from.partial_axes().begin(), from.partial_axes().end());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     if (!cuts.aligned(axis)) continue;

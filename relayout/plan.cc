@@ -174,7 +174,9 @@ std::vector<Alternative> RelayoutPlan::alternatives() const {
   if (!rep_->ways.empty()) {
     const internal::Tensor tensor{rep_->shape, rep_->dtype, rep_->topology};
     std::vector<Alternative> ways;
-    for (const std::vector<PlanStep>& steps : rep_->ways) {
+    for (std::vector<PlanStep> steps : rep_->ways) {
+      // They were compared without processes.
+      for (PlanStep& step : steps) step = internal::with_topology(step, rep_->topology);
       const double seconds = internal::predicted_seconds(steps, rep_->topology);
       ways.push_back(
           {internal::step_names(steps), absl::Seconds(seconds), internal::most_received(steps),

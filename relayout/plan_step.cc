@@ -497,13 +497,26 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added
   // Of copies of the value only the first counts in a sum or product; for the other reductions
   // equal terms are the value.
   if (rep->op == ReduceOp::kSum || rep->op == ReduceOp::kProd) {
-    const Parts split = all_dim_parts(from);
+    const Parts split = all_parts(from.dim_axes());
     Parts copies;
     for (const SubAxis& part : Cuts(from, to).cut(added)) {
       if (!overlaps_any(part, split)) copies.push_back(part);
     }
     rep->zero_digits = digits_of(to.mesh(), copies);
   }
+  return PlanStep(std::move(rep));
+}
+
+PlanStep with_topology(const PlanStep& step, const Topology& topology) {
+  const PlanStep::Rep& same = step.rep();
+  const Tensor tensor{step.shape(), same.dtype, topology};
+  if (same.moves.has_value()) return make_move(step.from(), step.to(), tensor);
+  auto rep = std::make_shared<PlanStep::Rep>(same.kind, step.from(), step.to(), tensor);
+  rep->op = same.op;
+  rep->axes = same.axes;
+  rep->group_size = same.group_size;
+  rep->group_digits = same.group_digits;
+  rep->zero_digits = same.zero_digits;
   return PlanStep(std::move(rep));
 }
 

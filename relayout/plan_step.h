@@ -35,6 +35,9 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
 PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added,
                         const Tensor& tensor);
 
+// The same step where links between the devices are others.
+PlanStep with_topology(const PlanStep& step, const Topology& topology);
+
 // How many devices a question about the worst of them asks: every one, or as many as it takes to
 // compare two plans (CellMap::spread_positions).
 inline constexpr int64_t kEveryDevice = std::numeric_limits<int64_t>::max();

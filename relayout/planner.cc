@@ -158,6 +158,10 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
     tensor.topology = options.topology.without_processes();
   }
   internal::Choice choice = internal::Ways(from, rep->goal, partials, tensor, way_options).choose();
+  if (!(tensor.topology == options.topology)) {
+    tensor.topology = options.topology;
+    for (PlanStep& step : choice.steps) step = internal::with_topology(step, tensor.topology);
+  }
   rep->steps = std::move(choice.steps);
   rep->schedules = std::move(choice.schedules);
   rep->ways = std::move(choice.ways);

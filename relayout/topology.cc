@@ -3,6 +3,7 @@
 // Links and their costs.
 #include "relayout/topology.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -51,6 +52,25 @@ bool all_equal(const std::vector<int>& values) {
 
 bool all_different(const std::vector<int>& values) {
   return absl::flat_hash_set<int>(values.begin(), values.end()).size() == values.size();
+}
+
+// The same names as numbers, in the order in which they come first.
+std::vector<int> numbered(const std::vector<int>& names) {
+  absl::flat_hash_map<int, int> numbers;
+  std::vector<int> result;
+  for (const int name : names) {
+    const int next = static_cast<int>(numbers.size());
+    result.push_back(numbers.try_emplace(name, next).first->second);
+  }
+  return result;
+}
+
+// Whether the numbers are 0, 1, 2, ..., each `block` times; the last one may be there less often.
+bool is_blocks(const std::vector<int>& numbers, int64_t block) {
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != static_cast<int64_t>(i) / block) return false;
+  }
+  return block > 0;
 }
 
 // FNV-1a over whole numbers: absl::Hash differs from process to process.
@@ -196,9 +216,21 @@ int64_t Topology::host(int device_id) const {
 }
 
 Topology Topology::without_processes() const {
-  auto rep = std::make_shared<Rep>(*rep_);
-  rep->devices_per_process = 1;
-  std::iota(rep->process_of.begin(), rep->process_of.end(), 0);
+  auto rep = std::make_shared<Rep>();
+  rep->costs = rep_->costs;
+  rep->devices_per_host = rep_->devices_per_host;
+  if (rep_->listed) {
+    const std::vector<int> hosts = numbered(rep_->host_of);
+    const int64_t block = std::count(hosts.begin(), hosts.end(), 0);
+    if (is_blocks(hosts, block)) {
+      rep->devices_per_host = block;
+    } else {
+      rep->listed = true;
+      rep->host_of = hosts;
+      rep->process_of.resize(hosts.size());
+      std::iota(rep->process_of.begin(), rep->process_of.end(), 0);
+    }
+  }
   rep->only = rep->only_link();
   return Topology(std::move(rep));
 }

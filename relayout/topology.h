@@ -89,7 +89,8 @@ class Topology {
   LinkClass link(int device_a, int device_b) const;
   // A number that devices of one host have in common, and of no two hosts.
   int64_t host(int device_id) const;
-  // The same hosts, with a process for each device.
+  // The same hosts, with a process for each device: equal for equal hosts, however they are
+  // written down. Hosts that are blocks of one size become uniform(), which knows all devices.
   Topology without_processes() const;
   LinkCost cost(LinkClass link) const;
   const LinkCosts& costs() const;

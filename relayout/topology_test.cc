@@ -74,8 +74,15 @@ TEST(TopologyTest, WithoutProcessesEachDeviceIsOne) {
   const LinkCosts costs{{1, 1}, {2, 2}, {3, 3}};
   EXPECT_EQ(Topology::uniform(2, 4, costs)->without_processes(), *Topology::uniform(1, 4, costs));
   EXPECT_EQ(Topology().without_processes(), Topology());
-  EXPECT_EQ(Topology::of_devices({7, 7, 3}, {1, 1, 0})->without_processes(),
-            *Topology::of_devices({0, 1, 2}, {1, 1, 0}));
+  EXPECT_EQ(Topology::of_devices({7, 7, 3}, {1, 1, 0}, costs)->without_processes(),
+            *Topology::uniform(1, 2, costs));
+  EXPECT_EQ(Topology::of_devices({0, 0, 1, 2, 3, 3}, {5, 5, 5, 2, 2, 2})->without_processes(),
+            *Topology::uniform(1, 3));
+  // Hosts that are no blocks stay a list, by whatever names.
+  const Topology mixed = Topology::of_devices({0, 1, 0, 1}, {4, 3, 4, 3})->without_processes();
+  EXPECT_EQ(mixed, *Topology::of_devices({0, 1, 2, 3}, {0, 1, 0, 1}));
+  EXPECT_EQ(mixed, Topology::of_devices({6, 7, 8, 9}, {1, 2, 1, 2})->without_processes());
+  EXPECT_EQ(Topology::of_devices({}, {})->without_processes(), *Topology::of_devices({}, {}));
 }
 
 TEST(TopologyTest, RefusesWithTheReason) {

@@ -15,12 +15,6 @@
 namespace tessera::internal {
 namespace {
 
-Parts all_of(const std::vector<Parts>& dims) {
-  Parts all;
-  for (const Parts& parts : dims) all.insert(all.end(), parts.begin(), parts.end());
-  return all;
-}
-
 template <class T>
 void append(std::vector<T>& list, std::vector<T> more) {
   for (T& item : more) list.push_back(std::move(item));
@@ -36,6 +30,8 @@ Ways::Ways(const Layout& from, const Layout& goal, const Partials& partials, con
       partials_(partials),
       tensor_(tensor),
       options_(options),
+      cuts_(from, from.mesh() == goal.mesh() ? goal : from, partials.reduced),
+      refined_(refined_dims()),
       rest_dims_(from.rank()) {
   std::iota(rest_dims_.begin(), rest_dims_.end(), 0);
 }
@@ -47,6 +43,8 @@ Ways::Ways(const Ways& before, const Layout& from, const Partials& partials)
       partials_(partials),
       tensor_(before.tensor_),
       options_(before.options_),
+      cuts_(from, from.mesh() == goal_.mesh() ? goal_ : from, partials.reduced),
+      refined_(refined_dims()),
       rest_dims_(before.rest_dims_),
       tries_every_dim_(false) {}
 
@@ -102,7 +100,7 @@ std::vector<Steps> Ways::by_host() const {
   if (!may_add_by_host()) return ways;
   const Parts& near = options_.hosts->near;
   const Partials of_terms = partials_of_terms();
-  const Partials of_sums{partials_.kept, options_.hosts->far, {}};
+  const Partials of_sums = partials_of_sums();
   const Ways first(*this, from_, of_terms);
   const auto go_on = [&](const Layout& sums, const Steps& before) {
     for (Steps& rest : Ways(*this, sums, of_sums).all()) {
@@ -112,15 +110,12 @@ std::vector<Steps> Ways::by_host() const {
   };
   Parts left = first.not_placed();
   const auto add_ways = [&] {
-    const Layout sums = first.with_kept(first.refined_dims_and(left));
-    Steps steps = {make_reduction(StepKind::kReduceScatter, from_, sums, near, tensor_)};
-    go_on(sums, steps);
-    const Layout cleared = first.cleared(sums);
-    const bool places_more =
-        Ways(*this, cleared, of_sums).num_placed() > Ways(*this, sums, of_sums).num_placed();
-    if (!places_more) return;
-    steps.push_back(make_move(sums, cleared, tensor_));
-    go_on(cleared, steps);
+    const HostStart start = start_by_host(first, left);
+    Steps steps = {make_reduction(StepKind::kReduceScatter, from_, start.sums, near, tensor_)};
+    go_on(start.sums, steps);
+    if (!start.cleared.has_value()) return;
+    steps.push_back(make_move(start.sums, *start.cleared, tensor_));
+    go_on(*start.cleared, steps);
   };
   add_ways();
   // Copies of a term on one host would all send its sum.
@@ -130,6 +125,21 @@ std::vector<Steps> Ways::by_host() const {
   return ways;
 }
 
+// `first` adds the terms of each host, with `left` behind the longest dim.
+Ways::HostStart Ways::start_by_host(const Ways& first, const Parts& left) const {
+  const Partials of_sums = partials_of_sums();
+  HostStart start{first.with_kept(first.refined_and(left)), std::nullopt, 0};
+  int64_t placed = Ways(*this, start.sums, of_sums).num_placed();
+  const Layout cleared = first.cleared(start.sums);
+  const int64_t placed_then = Ways(*this, cleared, of_sums).num_placed();
+  if (placed_then > placed) {
+    start.cleared = cleared;
+    placed = placed_then;
+  }
+  start.num_placed = first.num_placed() * placed;
+  return start;
+}
+
 // The sums of hosts, moved inside the hosts so that they are not split where the goal wants parts
 // of the reduction between hosts: [a] sum{node} becomes [-, a] sum{node} for [node, -].
 Layout Ways::cleared(const Layout& sums) const {
@@ -137,7 +147,8 @@ Layout Ways::cleared(const Layout& sums) const {
   const Cuts cuts(sums, goal_, partials_.reduced);
   if (!cuts.all_aligned()) return sums;
   const auto is_near = [&](const SubAxis& part) {
-    return parts_by_host(sums.mesh(), {part}, tensor_.topology).far.empty();
+    const Digit digit = digits_of(sums.mesh(), {part})[0];
+    return link_of_digit(sums.mesh(), digit, tensor_.topology) != LinkClass::kNetwork;
   };
   // A dim that is split between hosts stays as it is.
   std::vector<Parts> dims(sums.rank());
@@ -156,7 +167,7 @@ Layout Ways::cleared(const Layout& sums) const {
     }
   }
   Parts& longest = dims[longest_dim()];
-  const Parts placed = all_of(dims);
+  const Parts placed = all_parts(dims);
   for (const SubAxis& part : movable) {
     if (!contains_part(placed, part)) longest.push_back(part);
   }
@@ -165,7 +176,7 @@ Layout Ways::cleared(const Layout& sums) const {
 
 // The parts of a host are comparable with what the layouts do to the axes, and there is a dim.
 bool Ways::may_add_by_host() const {
-  return options_.hosts.has_value() && from_.rank() > 0 && cuts().all_aligned();
+  return options_.hosts.has_value() && from_.rank() > 0 && cuts_.all_aligned();
 }
 
 // While hosts add their terms the parts that tell hosts apart stay partial.
@@ -176,21 +187,20 @@ Partials Ways::partials_of_terms() const {
   return partials;
 }
 
+// The sums of hosts, with what tells the devices of a host apart no longer partial.
+Partials Ways::partials_of_sums() const { return {partials_.kept, options_.hosts->far, {}}; }
+
 // How many parts the reduction can leave where the goal wants them.
 int64_t Ways::num_placed() const {
-  return num_values(digits_of(from_.mesh(), all_of(refined_dims())));
+  return num_values(digits_of(from_.mesh(), all_parts(refined_)));
 }
 
 // The same for both reductions of by_host().
 int64_t Ways::num_placed_by_host() const {
   if (!may_add_by_host()) return 0;
   const Partials of_terms = partials_of_terms();
-  const Partials of_sums{partials_.kept, options_.hosts->far, {}};
   const Ways first(*this, from_, of_terms);
-  const Layout sums = first.with_kept(first.refined_dims_and(first.not_placed()));
-  const Layout cleared = first.cleared(sums);
-  return first.num_placed() * std::max(Ways(*this, sums, of_sums).num_placed(),
-                                       Ways(*this, cleared, of_sums).num_placed());
+  return start_by_host(first, first.not_placed()).num_placed;
 }
 
 // Whether bytes over links cost more than bytes of the own memory. They do not where devices map
@@ -207,7 +217,7 @@ void Ways::add_scatters(const Parts& left, std::vector<Steps>& ways) const {
     return;
   }
   // Where the gather that follows gives everything back, all dims cost the same.
-  const bool refines = equivalent(with_kept(refined_dims()), goal_, tensor_.shape);
+  const bool refines = equivalent(with_kept(refined_), goal_, tensor_.shape);
   const int longest = longest_dim();
   for (const int dim : rest_dims_) {
     const bool tries = tries_every_dim_ && !refines;
@@ -264,12 +274,6 @@ Steps Ways::scheduled(const DigitView& view, const Layout& current,
   return steps;
 }
 
-// Borders of what is reduced, too: those of hosts may be in the midst of an axis.
-Cuts Ways::cuts() const {
-  const bool one_mesh = from_.mesh() == goal_.mesh();
-  return Cuts(from_, one_mesh ? goal_ : from_, partials_.reduced);
-}
-
 // No device holds more than the first: shard 0 of every dim is the largest.
 int64_t Ways::first_bytes(const Layout& layout) const {
   return layout.box(tensor_.shape, 0).num_elements() * dtype_size(tensor_.dtype);
@@ -277,10 +281,10 @@ int64_t Ways::first_bytes(const Layout& layout) const {
 
 // Slices to what the goal needs of each term, adds them everywhere, moves the sum.
 Steps Ways::by_all_reduce() const {
-  const Layout finer = with_terms(refined_dims());
+  const Layout finer = with_terms(refined_);
   const bool cuts_nothing = equivalent(finer, from_, tensor_.shape);
   const Layout& sliced = cuts_nothing ? from_ : finer;
-  const Layout reduced = arrived(with_kept(refined_dims()));
+  const Layout reduced = arrived(with_kept(refined_));
   Steps steps;
   if (!cuts_nothing) steps.push_back(make_move(from_, sliced, tensor_));
   steps.push_back(
@@ -292,7 +296,7 @@ Steps Ways::by_all_reduce() const {
 // Each device of a group reduces a part of its own, where possible the one that the goal wants
 // there; what the goal does not place, `left`, goes behind dim `dim`.
 Steps Ways::by_scatter(const Parts& left, int dim) const {
-  std::vector<Parts> dims = refined_dims();
+  std::vector<Parts> dims = refined_;
   if (!left.empty()) dims[dim].insert(dims[dim].end(), left.begin(), left.end());
   const Layout reduced = arrived(with_kept(dims));
   Steps steps = {
@@ -347,34 +351,34 @@ double Ways::seconds_of_way(const Steps& steps, double enough) const {
 
 bool Ways::goal_splits_reduced() const {
   if (!(from_.mesh() == goal_.mesh())) return false;
-  const Parts parts = all_dim_parts(goal_);
+  const Parts parts = all_parts(goal_.dim_axes());
   return std::any_of(parts.begin(), parts.end(),
                      [&](const SubAxis& part) { return overlaps_any(part, partials_.reduced); });
 }
 
-// The atoms of the reduced axes that refined_dims() does not use.
+// The atoms of the reduced axes that refined_ does not use.
 Parts Ways::not_placed() const {
-  const Parts placed = all_of(refined_dims());
+  const Parts placed = all_parts(refined_);
   Parts result;
-  for (const SubAxis& atom : cuts().cut(partials_.reduced)) {
+  for (const SubAxis& atom : cuts_.cut(partials_.reduced)) {
     if (!overlaps_any(atom, placed)) result.push_back(atom);
   }
   return result;
 }
 
-// What tells copies of one term apart, as far as refined_dims() does not use it.
+// What tells copies of one term apart, as far as refined_ does not use it.
 Parts Ways::copies_of_terms() const {
   Parts used(from_.partial_axes().begin(), from_.partial_axes().end());
-  for (const SubAxis& part : all_of(refined_dims())) {
+  for (const SubAxis& part : all_parts(refined_)) {
     if (!overlaps_any(part, from_.partial_axes())) used.push_back(part);
   }
   return complement(from_.mesh(), used);
 }
 
-// The dim that is longest on a device under refined_dims().
+// The dim that is longest on a device under refined_.
 int Ways::longest_dim() const {
   if (rest_dims_.empty()) return 0;
-  const Layout layout = with_kept(refined_dims());
+  const Layout layout = with_kept(refined_);
   const auto extent = [&](int dim) {
     return ceil_mul_div(1, tensor_.shape[dim], layout.num_shards(dim));
   };
@@ -385,18 +389,16 @@ int Ways::longest_dim() const {
   return longest;
 }
 
-// The dims of `from`, each split further as the goal has it, as far as the axes for that are
-// free: replicated, or being reduced.
+// See refined_.
 std::vector<Parts> Ways::refined_dims() const {
   std::vector<Parts> dims = dims_of(from_);
   if (!(from_.mesh() == goal_.mesh())) return dims;
-  const Cuts cuts = this->cuts();
-  const Parts reduced = cuts.cut(partials_.reduced);
-  Parts busy = all_dim_parts(from_);
+  const Parts reduced = cuts_.cut(partials_.reduced);
+  Parts busy = all_parts(from_.dim_axes());
   busy.insert(busy.end(), from_.partial_axes().begin(), from_.partial_axes().end());
   for (size_t dim = 0; dim < dims.size(); ++dim) {
-    const Parts before = cuts.cut(from_.dim_axes()[dim]);
-    const Parts after = cuts.cut(goal_.dim_axes()[dim]);
+    const Parts before = cuts_.cut(from_.dim_axes()[dim]);
+    const Parts after = cuts_.cut(goal_.dim_axes()[dim]);
     if (!is_prefix(before, after)) continue;
     for (size_t i = before.size(); i < after.size(); ++i) {
       if (!contains_part(reduced, after[i]) && overlaps_any(after[i], busy)) break;
@@ -407,8 +409,8 @@ std::vector<Parts> Ways::refined_dims() const {
 }
 
 // With `left` behind the longest.
-std::vector<Parts> Ways::refined_dims_and(const Parts& left) const {
-  std::vector<Parts> dims = refined_dims();
+std::vector<Parts> Ways::refined_and(const Parts& left) const {
+  std::vector<Parts> dims = refined_;
   if (left.empty()) return dims;
   Parts& longest = dims[longest_dim()];
   longest.insert(longest.end(), left.begin(), left.end());

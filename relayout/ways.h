@@ -68,16 +68,23 @@ class Ways {
   Choice choose() const;
 
  private:
+  // Where a reduction among the devices of each host leads.
+  struct HostStart {
+    Layout sums;
+    std::optional<Layout> cleared;  // Where that places more parts.
+    int64_t num_placed;             // Of both reductions.
+  };
+
   // The same way to go on from another layout, or with other partial axes to reduce. These must
   // outlive it, and so must what `before` refers to.
   Ways(const Ways& before, const Layout& from, const Partials& partials);
   std::vector<Steps> all() const;
   std::vector<Steps> by_host() const;
-  std::vector<Steps> in_view(const Ways& plain) const;
   Layout cleared(const Layout& sums) const;
   bool may_add_by_host() const;
   Partials partials_of_terms() const;
-  int64_t num_placed() const;
+  Partials partials_of_sums() const;
+  HostStart start_by_host(const Ways& first, const Parts& left) const;
   int64_t num_placed_by_host() const;
   bool links_are_dear() const;
   void add_scatters(const Parts& left, std::vector<Steps>& ways) const;
@@ -89,14 +96,14 @@ class Ways {
   Choice best_of(std::vector<Steps> ways) const;
   double seconds_of_way(const Steps& steps, double enough) const;
 
-  Cuts cuts() const;
   int64_t first_bytes(const Layout& layout) const;
   bool goal_splits_reduced() const;
   Parts not_placed() const;
   Parts copies_of_terms() const;
   int longest_dim() const;
+  int64_t num_placed() const;
   std::vector<Parts> refined_dims() const;
-  std::vector<Parts> refined_dims_and(const Parts& left) const;
+  std::vector<Parts> refined_and(const Parts& left) const;
   Layout with_terms(const std::vector<Parts>& dims) const;
   Layout with_kept(const std::vector<Parts>& dims) const;
   Layout arrived(const Layout& layout) const;
@@ -107,6 +114,11 @@ class Ways {
   const Partials& partials_;
   const Tensor& tensor_;
   const WayOptions& options_;
+  // Borders of the layouts, and of what is reduced: those of hosts may be in the midst of an axis.
+  const Cuts cuts_;
+  // The dims of `from`, each split further as the goal has it, as far as the axes for that are
+  // free: replicated, or being reduced.
+  const std::vector<Parts> refined_;
   std::vector<int> rest_dims_;  // Behind which the parts go that have no other place.
   // Each of these in turn, or the longest alone: the second of two reductions has ways enough.
   bool tries_every_dim_ = true;
