@@ -2,6 +2,7 @@
 #include "layout/layout.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -324,16 +325,73 @@ std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int
   return {ceil_mul_div(shard, size, num_shards), ceil_mul_div(shard + 1, size, num_shards)};
 }
 
-// Two tests. Equal digits of the position, where the devices stand in the same order, are equal
-// boxes of every shape, at a cost that does not grow with the mesh. Unequal digits decide nothing:
-// a dim of few elements may be cut alike by both, so the devices are compared one by one.
+namespace {
+
+// The digits of a position that tell apart what either list tells apart: any two positions that
+// agree in them have the same index in `a`, and the same in `b`.
+std::vector<PositionDigit> joint_digits(const std::vector<PositionDigit>& a,
+                                        const std::vector<PositionDigit>& b, int64_t mesh_size) {
+  std::vector<int64_t> borders;
+  for (const auto* digits : {&a, &b}) {
+    for (const PositionDigit& digit : *digits) {
+      borders.insert(borders.end(), {digit.divisor, digit.divisor * digit.size});
+    }
+  }
+  std::sort(borders.begin(), borders.end());
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+  std::vector<PositionDigit> joint;
+  for (size_t i = 1; i < borders.size(); ++i) {
+    // Thirds against halves of six.
+    if (borders[i] % borders[i - 1] != 0) return {{1, mesh_size}};
+    const PositionDigit between = {borders[i - 1], borders[i] / borders[i - 1]};
+    const auto covers = [&](const PositionDigit& digit) {
+      return digit.divisor <= between.divisor && borders[i] <= digit.divisor * digit.size;
+    };
+    const bool is_used =
+        std::any_of(a.begin(), a.end(), covers) || std::any_of(b.begin(), b.end(), covers);
+    if (is_used) joint.push_back(between);
+  }
+  return joint;
+}
+
+// Calls fn(position) until it is false, for positions that have all values of these digits, and 0
+// in all others, or for `most` of them, widely spread. True where all are.
+template <class Fn>
+bool all_positions(const std::vector<PositionDigit>& digits, int64_t most, Fn fn) {
+  int64_t count = 1;
+  for (const PositionDigit& digit : digits) count *= digit.size;
+  int64_t step = count * 5 / 8 + 1;
+  while (std::gcd(step, count) != 1) ++step;
+  for (int64_t i = 0, number = 0; i < std::min(count, most);
+       ++i, number = (number + step) % count) {
+    int64_t position = 0;
+    int64_t rest = number;
+    for (const PositionDigit& digit : digits) {
+      position += rest % digit.size * digit.divisor;
+      rest /= digit.size;
+    }
+    if (!fn(position)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// Equal digits of the position, where the devices stand in the same order, are equal boxes of every
+// shape, at a cost that does not grow with the mesh. Unequal digits decide nothing: a dim of few
+// elements may be cut alike by both. Then each dim is compared at the digits that it is cut by; and
+// all devices where their order differs, or boxes without elements begin elsewhere.
 bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape) {
   if (a.rank() != b.rank() || !a.validate_shape(shape).ok()) return false;
   if (a.mesh().size() != b.mesh().size() || a.num_partial_terms() != b.num_partial_terms() ||
       a.partial_op() != b.partial_op()) {
     return false;
   }
-  if (a.has_digits_of(b, shape) && same_device_order(a.mesh(), b.mesh())) return true;
+  if (same_device_order(a.mesh(), b.mesh())) {
+    if (a.has_digits_of(b, shape)) return true;
+    const std::optional<bool> answer = a.has_shards_of(b, shape);
+    if (answer.has_value()) return *answer;
+  }
   for (int64_t position_a = 0; position_a < a.mesh().size(); ++position_a) {
     const std::optional<int64_t> position_b =
         b.mesh().position_of_device(device_at(a.mesh(), position_a));
@@ -343,6 +401,36 @@ bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shap
     }
   }
   return true;
+}
+
+std::optional<bool> Layout::has_shards_of(const Layout& other,
+                                          absl::Span<const int64_t> shape) const {
+  // Boxes that begin elsewhere are the same where they have no elements.
+  bool may_be_empty = false;
+  for (int dim = 0; dim < rank(); ++dim) may_be_empty |= shape[dim] < num_shards(dim);
+  bool same_offsets = true;
+  const auto same_parts = [&](const Rep::Parts& a, const Rep::Parts& b, int64_t length,
+                              int64_t most) {
+    if (a.digits == b.digits) return true;
+    const std::vector<PositionDigit> digits = joint_digits(a.digits, b.digits, mesh().size());
+    return all_positions(digits, most, [&](int64_t position) {
+      const auto [first_a, end_a] = shard_interval(length, a.count, a.index(position));
+      const auto [first_b, end_b] = shard_interval(length, b.count, b.index(position));
+      same_offsets &= first_a == first_b;
+      return end_a - first_a == end_b - first_b && (same_offsets || may_be_empty);
+    });
+  };
+  // Most layouts that differ do so everywhere: a few positions of each dim come first.
+  for (const int64_t most : {int64_t{32}, mesh().size()}) {
+    for (int dim = 0; dim < rank(); ++dim) {
+      const Rep::Parts& parts = rep_->dim_parts[dim];
+      if (!same_parts(parts, other.rep_->dim_parts[dim], shape[dim], most)) return false;
+    }
+  }
+  if (!same_offsets) return std::nullopt;
+  // As many terms as there are: each is one by itself.
+  may_be_empty = false;
+  return same_parts(rep_->partial, other.rep_->partial, num_partial_terms(), mesh().size());
 }
 
 }  // namespace tessera

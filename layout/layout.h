@@ -38,6 +38,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -156,6 +157,9 @@ class Layout {
   // Whether every position has the same shard and term numbers under both, in any mesh, but for
   // dims of no elements.
   bool has_digits_of(const Layout& other, absl::Span<const int64_t> shape) const;
+  // Whether every position has the same box and term under both, dim by dim, in any mesh; nothing
+  // where that does not tell, for boxes without elements begin elsewhere.
+  std::optional<bool> has_shards_of(const Layout& other, absl::Span<const int64_t> shape) const;
 
   std::shared_ptr<const Rep> rep_;
 };
@@ -170,7 +174,8 @@ std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int
 // Whether every device holds the same box of `shape` under both layouts (also across meshes: the
 // devices must be the same), and both mean the same by it: equal partial terms and reduction.
 // Empty boxes are the same if their sizes are equal. False where the shape is not legal for both.
-// O(rank) for layouts that agree for every shape on one order of devices; else up to O(devices).
+// O(rank) for layouts that agree for every shape on one order of devices; else up to O(devices that
+// differ in what a dim is cut by) for each dim on one order, and O(devices) on two.
 bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape);
 
 }  // namespace tessera

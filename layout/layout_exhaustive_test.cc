@@ -11,8 +11,11 @@
 // The oracle knows a device by counting: coordinates and digits are odometers that are turned once
 // a device, and element i of a dim of n over N shards goes to shard floor(i * N / n). It shares no
 // code with Layout, which divides positions and intersects intervals.
+#include <algorithm>
 #include <cstdint>
+#include <iostream>
 #include <map>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -449,6 +452,49 @@ TEST(LayoutEquivalentTest, AgreesWithTheOracleOnEveryPairAcrossMeshes) {
   }
   EXPECT_GT(checked, 10000);
   EXPECT_GT(equal, checked / 100);
+}
+
+// On more devices than a first look takes in; thirds, halves and quarters of one axis among them.
+TEST(LayoutEquivalentTest, AgreesWithTheBoxesOfEveryDevice) {
+  constexpr size_t kCandidates = kSanitized ? 60 : 300;
+  const OracleMesh oracle_mesh({12, 6});
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, oracle_mesh.make());
+  std::map<std::string, Layout> layouts;
+  for (const Arrangement& arrangement : all_arrangements(oracle_mesh, 1)) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(Layout layout, make_layout(mesh, arrangement, ReduceOp::kSum));
+    layouts.emplace(layout.to_string(), std::move(layout));
+  }
+  std::vector<Layout> candidates;
+  for (const auto& [text, layout] : layouts) candidates.push_back(layout);
+  std::shuffle(candidates.begin(), candidates.end(), std::mt19937(1));
+  candidates.erase(candidates.begin() + std::min(candidates.size(), kCandidates), candidates.end());
+
+  int64_t equal = 0, checked = 0;
+  for (const int64_t size : {0, 1, 2, 5, 12, 71, 72}) {
+    // Of every device: its term, and its interval, which is the same wherever it begins if empty.
+    std::vector<std::vector<int64_t>> holdings;
+    for (const Layout& layout : candidates) {
+      std::vector<int64_t>& holding = holdings.emplace_back();
+      for (int64_t position = 0; position < mesh.size(); ++position) {
+        const Box box = layout.box({size}, position);
+        holding.push_back(layout.partial_index(position));
+        holding.push_back(box.sizes[0]);
+        holding.push_back(box.is_empty() ? 0 : box.offsets[0]);
+      }
+      holding.push_back(layout.num_partial_terms());
+    }
+    for (size_t a = 0; a < candidates.size(); ++a) {
+      for (size_t b = 0; b < candidates.size(); ++b) {
+        const bool expected = holdings[a] == holdings[b];
+        ASSERT_EQ(equivalent(candidates[a], candidates[b], {size}), expected)
+            << candidates[a] << " and " << candidates[b] << " of " << size;
+        ++checked;
+        equal += a != b && expected ? 1 : 0;
+      }
+    }
+  }
+  std::cout << layouts.size() << " layouts, " << checked << " pairs, " << equal << " equivalent\n";
+  EXPECT_GT(equal, kSanitized ? 100 : 1000);
 }
 
 }  // namespace
