@@ -76,12 +76,12 @@ bool same_steps(absl::Span<const PlanStep> a, absl::Span<const PlanStep> b) {
                     });
 }
 
-int64_t most_received(absl::Span<const PlanStep> steps, int64_t most_devices) {
+int64_t most_received(absl::Span<const PlanStep> steps) {
   if (steps.empty()) return 0;
   int64_t most = 0;
   const auto look_at = [&](const PlanStep& step, const Layout& layout) {
     const CellMap cells(layout, step.shape());
-    for (int64_t position : cells.spread_positions(most_devices)) {
+    for (int64_t position : cells.spread_positions(kEveryDevice)) {
       most = std::max(most, received_over(steps, cells.device(position)));
     }
   };

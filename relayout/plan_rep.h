@@ -54,8 +54,8 @@ struct RelayoutPlan::Rep {
 
 namespace internal {
 
-// The most bytes that any of `most_devices` (see plan_step.h) receives over all steps.
-int64_t most_received(absl::Span<const PlanStep> steps, int64_t most_devices = kEveryDevice);
+// The most bytes that any device receives over all steps.
+int64_t most_received(absl::Span<const PlanStep> steps);
 // See RelayoutPlan::peak_bytes(), for these steps from `from` to `to`.
 int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
              absl::Span<const PlanStep> steps);

@@ -279,6 +279,36 @@ TEST(ReductionsAgainstTheBoundTest, AreAsDocumented) {
   }
 }
 
+// What a user sees in tools/plan: nothing that was rejected takes less time.
+TEST(WaysToReduceTest, TheFastestIsChosen) {
+  const LinkCosts costs{{0, 1e-12}, {1e-9, 1e-10}, {2e-9, 1e-9}};
+  const PlanOptions options[] = {
+      {}, testing::far_apart(), {.topology = *Topology::uniform(1, 2, costs)}};
+  constexpr int kRank = testing::kSanitized ? 1 : 2;
+  const Shape shape(kRank, 16);
+  int64_t compared = 0;
+  for (const Mesh& mesh : testing::small_meshes(3, 4)) {
+    const std::vector<Layout> layouts = testing::every_layout(mesh, kRank, {ReduceOp::kSum});
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        if (!from.is_partial()) break;
+        for (const PlanOptions& option : options) {
+          TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
+                                       plan_relayout(from, to, shape, DType::kInt8, option));
+          const std::vector<Alternative> ways = plan.alternatives();
+          const auto chosen = std::find_if(ways.begin(), ways.end(),
+                                           [](const Alternative& way) { return way.chosen; });
+          for (const Alternative& way : ways) {
+            ASSERT_LE(chosen->predicted_time, way.predicted_time) << plan.explain() << way.name;
+            compared += way.chosen ? 0 : 1;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(compared, kRank == 1 ? 100 : 1000);
+}
+
 struct ValuesCase {
   std::string name, mesh;
   Shape shape;

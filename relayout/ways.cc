@@ -322,7 +322,7 @@ Choice Ways::best_of(std::vector<Steps> ways) const {
     if (i > 0 && !fits) continue;
     // One that is slower already need not be looked at to its end.
     const double enough = best_fits ? least_cost : std::numeric_limits<double>::infinity();
-    const double cost = seconds_of_way(ways[i], enough);
+    const double cost = predicted_seconds(ways[i], tensor_.topology, kComparedDevices, enough);
     const bool better = i == 0 || !best_fits || cost < least_cost;
     if (!better) continue;
     choice.chosen_way = i;
@@ -332,21 +332,6 @@ Choice Ways::best_of(std::vector<Steps> ways) const {
   choice.steps = ways[choice.chosen_way];
   choice.ways = std::move(ways);
   return choice;
-}
-
-// Where all links are alike, by the device that receives most over all steps; another device may
-// be that in each of them.
-double Ways::seconds_of_way(const Steps& steps, double enough) const {
-  const std::optional<LinkClass> link = tensor_.topology.only_link();
-  if (!link.has_value()) {
-    return predicted_seconds(steps, tensor_.topology, kComparedDevices, enough);
-  }
-  const LinkCost cost = tensor_.topology.cost(*link);
-  const auto remote = std::count_if(steps.begin(), steps.end(), [](const PlanStep& step) {
-    return step.kind() != StepKind::kSlice;
-  });
-  return static_cast<double>(remote) * cost.latency_s +
-         static_cast<double>(most_received(steps, kComparedDevices)) * cost.seconds_per_byte;
 }
 
 bool Ways::goal_splits_reduced() const {

@@ -94,7 +94,6 @@ class Ways {
   Steps scheduled(const DigitView& view, const Layout& current,
                   std::vector<Alternative>* alternatives) const;
   Choice best_of(std::vector<Steps> ways) const;
-  double seconds_of_way(const Steps& steps, double enough) const;
 
   int64_t first_bytes(const Layout& layout) const;
   bool goal_splits_reduced() const;
