@@ -119,11 +119,21 @@ std::string alternatives_text(const RelayoutPlan& plan,
     width = std::max(width, alternative.name.size());
   }
   std::string text;
+  absl::Duration chosen = absl::ZeroDuration();
+  absl::Duration fastest = absl::InfiniteDuration();
   for (const Alternative& alternative : alternatives) {
     const bool too_large =
         memory_cap_bytes.has_value() && alternative.peak_bytes > *memory_cap_bytes;
     const char* const mark = alternative.chosen ? "chosen" : too_large ? "over cap" : "rejected";
     absl::StrAppend(&text, cost_line(mark, alternative.name, width, alternative));
+    if (alternative.chosen) chosen = alternative.predicted_time;
+    if (!too_large) fastest = std::min(fastest, alternative.predicted_time);
+  }
+  // Other than by the last digits of equal sums.
+  if (chosen > fastest + absl::Nanoseconds(1)) {
+    absl::StrAppend(&text,
+                    "  chosen as if each device were a process: the order of addition does not "
+                    "depend on processes\n");
   }
   return text;
 }

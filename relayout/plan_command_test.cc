@@ -24,6 +24,12 @@ constexpr char kNodes[] = R"({"devices_per_process": 1, "devices_per_host": 4, "
   "host": {"latency_s": 12e-6, "bytes_per_s": 300e9},
   "network": {"latency_s": 30e-6, "bytes_per_s": 50e9}}})";
 
+// 4 nodes of a process with 2 devices, whose links are as fast as memory; the others are slow.
+constexpr char kPairs[] = R"({"devices_per_process": 2, "devices_per_host": 2, "links": {
+  "process": {"latency_s": 0, "bytes_per_s": 1e9},
+  "host": {"latency_s": 3e-6, "bytes_per_s": 1e6},
+  "network": {"latency_s": 3e-6, "bytes_per_s": 1e6}}})";
+
 PlanCommand gather(const std::string& shape) {
   return {.mesh = "{node=2, gpu=4}",
           .mesh_to = "",
@@ -70,6 +76,19 @@ std::vector<ReportCase> report_cases() {
                    sum,
                    {"reduce_scatter{gpu}", "all_reduce{node}",
                     "it takes 10.8 ms = 2.7 ms + 5.4 ms + 2.7 ms", "24.2 ms"}});
+  PlanCommand pairs = gather("4");
+  pairs.mesh = "{x=8}";
+  pairs.from = "[-] sum{x}";
+  pairs.dtype = "f64";
+  pairs.topology_json = kPairs;
+  cases.push_back({"compared_without_processes",
+                   pairs,
+                   {"rejected  reduce_scatter{x:(4)2}, all_reduce{x:(1)4}, all_gather{x:(4)2}",
+                    "chosen as if each device were a process"}});
+  pairs.dtype = "i64";  // The same in any order.
+  cases.push_back({"compared_with_processes",
+                   pairs,
+                   {"chosen    reduce_scatter{x:(4)2}, all_reduce{x:(1)4}, all_gather{x:(4)2}"}});
   sum.reduction_order = "flat";
   cases.push_back({"flat_order", sum, {"1. all_reduce{node,gpu}", "it takes 24.2 ms"}});
   PlanCommand other_mesh = gather("24");
