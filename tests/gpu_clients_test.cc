@@ -44,6 +44,7 @@
 #include "job/host.h"
 #include "job/port.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/gpu.h"
 #include "tests/support/job_forms.h"

@@ -17,6 +17,7 @@
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/open_api.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 
 namespace tessera::benchmarks {
 namespace {
