@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/clients.h"
 
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -15,50 +16,66 @@
 namespace tessera::testing {
 namespace {
 
-Status run_as_threads(const JobSpec& spec, const ClientBody& body) {
-  TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+// What clients of the job have in common, all on this machine.
+ClientOptions common_options(const JobSpec& spec, const ReservedPort& port) {
   ClientOptions options = spec.options;
   options.coordinator = absl::StrCat("127.0.0.1:", port.port());
   options.num_clients = spec.num_clients;
   options.num_local_devices = spec.devices_per_client;
   options.token = random_token();
-  std::mutex mutex;
-  Status first;
+  return options;
+}
+
+// Calls `body` in a thread for each client, with what came of connecting it.
+Status for_each_in_threads(const JobSpec& spec,
+                           const std::function<void(int id, StatusOr<Client>& client)>& body) {
+  TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+  const ClientOptions common = common_options(spec, port);
   std::vector<std::thread> threads;
-  for (int i = 0; i < spec.num_clients; ++i) {
-    threads.emplace_back([&, options, i]() mutable {
-      options.client_id = i;
-      Status status;
-      {
-        StatusOr<Client> client = Client::connect(options);
-        status = client.status();
-        if (status.ok()) status = body(*client);
-        if (!status.ok()) {
-          // Before the client goes, so that what its loss does to the others comes second.
-          std::lock_guard<std::mutex> lock(mutex);
-          if (first.ok()) first = with_context(status, absl::StrCat("client ", i));
-        } else {
-          status = client->shutdown();
-        }
-      }
-      std::lock_guard<std::mutex> lock(mutex);
-      if (first.ok()) first = with_context(status, absl::StrCat("client ", i));
+  for (int id = 0; id < spec.num_clients; ++id) {
+    threads.emplace_back([&, id] {
+      ClientOptions options = common;
+      options.client_id = id;
+      StatusOr<Client> client = Client::connect(options);
+      body(id, client);
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return absl::OkStatus();
+}
+
+Status run_as_threads(const JobSpec& spec, const ClientBody& body) {
+  std::mutex mutex;
+  Status first;
+  const auto note = [&](int id, const Status& status) {
+    std::lock_guard<std::mutex> lock(mutex);
+    first.Update(with_context(status, absl::StrCat("client ", id)));
+  };
+  TESSERA_RETURN_IF_ERROR(for_each_in_threads(spec, [&](int id, StatusOr<Client>& client) {
+    Status status = client.status();
+    if (status.ok()) status = body(*client);
+    // An error is noted before the client goes, so that what its loss does to the others comes
+    // second.
+    note(id, status.ok() ? client->shutdown() : status);
+  }));
   return first;
 }
 
 }  // namespace
 
+std::vector<Status> run_threads(const JobSpec& spec, const ClientBody& body) {
+  std::vector<Status> statuses(spec.num_clients);
+  const Status started = for_each_in_threads(spec, [&](int id, StatusOr<Client>& client) {
+    statuses[id] = client.ok() ? body(*client) : client.status();
+  });
+  if (!started.ok()) statuses.assign(spec.num_clients, started);
+  return statuses;
+}
+
 std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body) {
   const StatusOr<ReservedPort> port = ReservedPort::create();
-  if (!port.ok()) return {port.status()};
-  ClientOptions options = spec.options;
-  options.coordinator = absl::StrCat("127.0.0.1:", port->port());
-  options.num_clients = spec.num_clients;
-  options.num_local_devices = spec.devices_per_client;
-  options.token = random_token();
+  if (!port.ok()) return std::vector<Status>(spec.num_clients, port.status());
+  ClientOptions options = common_options(spec, *port);
   return run_forked(spec.num_clients, spec.deadline, [&](int id) -> Status {
     options.client_id = id;
     TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));

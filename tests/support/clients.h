@@ -45,10 +45,11 @@ using ClientBody = std::function<Status(Client& client)>;
 // The first failure, naming the client; OK when every client connected, ran `body` and shut down.
 Status run_clients(const JobSpec& spec, const ClientBody& body);
 
-// For tests of loss: each client is a process of its own, nobody stops the others when one fails,
-// and each one's Status comes back (Aborted for one that died). Clients do not shut down by
-// themselves.
+// For tests of loss: nobody stops the others when one fails, and each client's Status comes back.
+// Clients do not shut down by themselves. In run_processes() each is a process of its own (Aborted
+// for one that died); in run_threads() a thread of this one, and is gone when its body returns.
 std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body);
+std::vector<Status> run_threads(const JobSpec& spec, const ClientBody& body);
 
 }  // namespace tessera::testing
 
