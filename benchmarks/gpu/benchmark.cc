@@ -85,7 +85,6 @@ Status run_benchmark(const BenchmarkOptions& options, Report* report) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", options.only, "\" is no part; there are collectives, kernels, products"));
   }
-  if (!options.is_on_double) TESSERA_RETURN_IF_ERROR(find_gpu());
   report->setting = {
       {"on", options.is_on_double ? "the doubles: these times mean nothing" : "a GPU"},
       {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},
