@@ -30,6 +30,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/deadline.h"
+#include "tests/support/forked.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/shared.h"

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GpuMath on the GPUs of this machine: products by cuBLASLt, and the kernels of digits_kernels.cu.
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 
 #include <cstdint>
 #include <map>
@@ -14,70 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "examples/cublaslt_functions.h"
 #include "examples/gpu_math.h"
 
 namespace tessera::examples {
 namespace {
-
-// The functions, by the names that the library exports. X(name).
-#define TESSERA_CUBLASLT_FUNCTIONS(X)     \
-  X(cublasLtGetStatusString)              \
-  X(cublasLtCreate)                       \
-  X(cublasLtDestroy)                      \
-  X(cublasLtMatmulDescCreate)             \
-  X(cublasLtMatmulDescSetAttribute)       \
-  X(cublasLtMatmulDescDestroy)            \
-  X(cublasLtMatrixLayoutCreate)           \
-  X(cublasLtMatrixLayoutDestroy)          \
-  X(cublasLtMatmulPreferenceCreate)       \
-  X(cublasLtMatmulPreferenceSetAttribute) \
-  X(cublasLtMatmulPreferenceDestroy)      \
-  X(cublasLtMatmulAlgoGetHeuristic)       \
-  X(cublasLtMatmul)
-
-struct Functions {
-#define TESSERA_CUBLASLT_MEMBER(name) decltype(&::name) name = nullptr;
-  TESSERA_CUBLASLT_FUNCTIONS(TESSERA_CUBLASLT_MEMBER)
-#undef TESSERA_CUBLASLT_MEMBER
-};
-
-Status missing(absl::string_view what) {
-  constexpr int kMajor = CUDART_VERSION / 1000;
-  constexpr int kMinor = CUDART_VERSION % 1000 / 10;
-  return absl::UnimplementedError(
-      absl::StrCat(what, "; matrix products on GPUs need cuBLASLt of CUDA ", kMajor,
-                   ": install it (cuda-libraries-", kMajor, "-", kMinor,
-                   ", or the toolkit), or set LD_LIBRARY_PATH to where it is; or run on CPUs"));
-}
-
-// The library stays loaded: it has memory and threads of its own.
-StatusOr<Functions> load(const std::string& library) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return missing(absl::StrCat("no cuBLASLt: ", dlerror()));
-  Functions functions;
-#define TESSERA_CUBLASLT_LOAD(name)                                                  \
-  functions.name = reinterpret_cast<decltype(functions.name)>(dlsym(handle, #name)); \
-  if (functions.name == nullptr) {                                                   \
-    return missing(absl::StrCat(library, " has no ", #name));                        \
-  }
-  TESSERA_CUBLASLT_FUNCTIONS(TESSERA_CUBLASLT_LOAD)
-#undef TESSERA_CUBLASLT_LOAD
-  return functions;
-}
-
-absl::StatusCode code_of(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_ALLOC_FAILED:
-      return absl::StatusCode::kResourceExhausted;
-    case CUBLAS_STATUS_NOT_INITIALIZED:
-    case CUBLAS_STATUS_ARCH_MISMATCH:
-      return absl::StatusCode::kFailedPrecondition;
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-      return absl::StatusCode::kUnimplemented;
-    default:
-      return absl::StatusCode::kInternal;
-  }
-}
 
 Status status_of(cudaError_t error, absl::string_view function) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -94,19 +33,10 @@ uint32_t alignment_of(const float* data) {
   return static_cast<uint32_t>((address | 256) & ~((address | 256) - 1));
 }
 
-Status status_of(const Functions& lt, cublasStatus_t status, absl::string_view function) {
-  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  return Status(code_of(status), absl::StrCat(function, ": ", lt.cublasLtGetStatusString(status)));
-}
-
-// Calls a function of cuBLASLt, and returns from the enclosing function with what it reports.
-#define TESSERA_CUBLASLT_CALL(lt, function, ...) \
-  TESSERA_RETURN_IF_ERROR(status_of(lt, (lt).function(__VA_ARGS__), #function))
-
 // What cuBLASLt is told of one product: values of the host that the library makes and destroys.
 class Description {
  public:
-  explicit Description(const Functions& lt) : lt_(lt) {}
+  explicit Description(const CublasLtFunctions& lt) : lt_(lt) {}
   ~Description() {
     if (product != nullptr) lt_.cublasLtMatmulDescDestroy(product);
     for (const cublasLtMatrixLayout_t layout : {a, b, d}) {
@@ -161,12 +91,12 @@ class Description {
     return absl::OkStatus();
   }
 
-  const Functions& lt_;
+  const CublasLtFunctions& lt_;
 };
 
 class CublasLt : public GpuMath {
  public:
-  explicit CublasLt(const Functions& functions) : lt_(functions) {}
+  explicit CublasLt(const CublasLtFunctions& functions) : lt_(functions) {}
 
   // The last to let go of it may be a thread that works on a GPU.
   ~CublasLt() override {
@@ -220,7 +150,7 @@ class CublasLt : public GpuMath {
     return handle;
   }
 
-  const Functions lt_;
+  const CublasLtFunctions lt_;
   std::mutex mutex_;  // guards handles_
   std::map<int, cublasLtHandle_t> handles_;
 };
@@ -228,9 +158,7 @@ class CublasLt : public GpuMath {
 }  // namespace
 
 StatusOr<std::shared_ptr<GpuMath>> open_gpu_math(const std::string& cublaslt) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const Functions functions,
-      load(cublaslt.empty() ? absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR) : cublaslt));
+  TESSERA_ASSIGN_OR_RETURN(const CublasLtFunctions functions, load_cublaslt(cublaslt));
   return std::make_shared<CublasLt>(functions);
 }
 

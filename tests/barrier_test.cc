@@ -23,6 +23,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 

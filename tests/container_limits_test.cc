@@ -36,6 +36,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/leaks.h"
 #include "tests/support/matchers.h"

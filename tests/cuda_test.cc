@@ -31,6 +31,7 @@
 #include "gtest/gtest.h"
 #include "job/port.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 #include "tests/support/shared.h"

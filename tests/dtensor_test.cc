@@ -25,21 +25,6 @@ namespace {
 
 using absl::StatusCode;
 
-template <class T>
-struct DeviceValue {
-  int device;
-  std::vector<T> elements;
-};
-
-template <class T>
-Status expect_devices(const Client& client, const DTensor& tensor,
-                      const std::vector<DeviceValue<T>>& values) {
-  for (const DeviceValue<T>& value : values) {
-    TESSERA_RETURN_IF_ERROR(expect_device<T>(client, tensor, value.device, value.elements));
-  }
-  return absl::OkStatus();
-}
-
 // to_host on the clients of the mesh; the others have nothing to say.
 template <class T>
 Status expect_host(const DTensor& tensor, const std::vector<T>& elements) {

@@ -20,7 +20,6 @@
 #include <numeric>
 #include <ostream>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,9 +40,8 @@
 #include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/host.h"
-#include "job/port.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/gpu.h"
 #include "tests/support/job_forms.h"
@@ -203,6 +201,14 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
   }
 
  private:
+  static Status first_error(const std::vector<Status>& statuses,
+                            const std::vector<int>& survivors) {
+    for (const int client : survivors) {
+      TESSERA_RETURN_IF_ERROR(with_context(statuses[client], absl::StrCat("client ", client)));
+    }
+    return absl::OkStatus();
+  }
+
   static Status run_as_processes(ClientOptions options, const Body& body,
                                  const std::vector<int>& survivors) {
     options.share_gpus = true;
@@ -224,25 +230,18 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     ends.code_of_death = StatusCode::kUnavailable;
     ends.nccl_may_hear_first = true;
     ends.many_elements = 16 << 20;
-    const std::vector<Status> statuses =
+    return first_error(
         run_processes({.num_clients = kClients, .deadline = absl::Minutes(3), .options = options},
-                      [&](Client& client) { return body(client, ends); });
-    for (const int client : survivors) {
-      TESSERA_RETURN_IF_ERROR(with_context(statuses[client], absl::StrCat("client ", client)));
-    }
-    return absl::OkStatus();
+                      [&](Client& client) { return body(client, ends); }),
+        survivors);
   }
 
   static Status run_as_threads(ClientOptions options, const Body& body,
                                const std::vector<int>& survivors) {
     const auto cuda = cuda::CudaDouble::create();
     const auto nccl = nccl::NcclDouble::create(cuda, {.shares_gpus = true});
-    TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
     options.cuda = cuda;
     options.nccl = nccl;
-    options.coordinator = absl::StrCat("127.0.0.1:", port.port());
-    options.num_clients = kClients;
-    options.token = random_token();
     std::promise<void> gate;
     Ends ends;
     ends.before_standing_still = [&, opened = gate.get_future().share()](Client& client) -> Status {
@@ -254,19 +253,10 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     ends.while_standing_still = [] {};
     ends.go_on = [&] { gate.set_value(); };
     ends.die = []() -> Status { return absl::AbortedError("died"); };
-    std::vector<Status> statuses(kClients);
-    std::vector<std::thread> threads;
-    for (int id = 0; id < kClients; ++id) {
-      threads.emplace_back([&, options, id]() mutable {
-        options.client_id = id;
-        StatusOr<Client> client = Client::connect(options);
-        statuses[id] = client.ok() ? body(*client, ends) : client.status();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const int client : survivors) {
-      TESSERA_RETURN_IF_ERROR(with_context(statuses[client], absl::StrCat("client ", client)));
-    }
+    TESSERA_RETURN_IF_ERROR(
+        first_error(run_threads({.num_clients = kClients, .options = options},
+                                [&](Client& client) { return body(client, ends); }),
+                    survivors));
     TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
     TESSERA_REQUIRE(nccl->misuses().empty(), nccl->misuses()[0]);
     return absl::OkStatus();

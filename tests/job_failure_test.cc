@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "job/port.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"

@@ -25,21 +25,6 @@ namespace {
 
 using absl::StatusCode;
 
-template <class T>
-struct DeviceValue {
-  int device;
-  std::vector<T> elements;
-};
-
-template <class T>
-Status expect_devices(const Client& client, const DTensor& tensor,
-                      const std::vector<DeviceValue<T>>& values) {
-  for (const DeviceValue<T>& value : values) {
-    TESSERA_RETURN_IF_ERROR(expect_device<T>(client, tensor, value.device, value.elements));
-  }
-  return tensor.await();
-}
-
 // Every local shard holds the whole value, given.
 template <class T>
 Status expect_whole(const DTensor& tensor, const std::vector<T>& elements) {

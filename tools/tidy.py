@@ -34,7 +34,17 @@ LAYERS = {
     "collectives": ["base", "device", "job"],
     "dtensor": ["base", "mesh", "layout", "relayout", "device", "job", "collectives"],
     "examples": [],
-    "benchmarks": ["base", "mesh", "layout", "relayout", "device", "job", "collectives", "dtensor"],
+    "benchmarks": [
+        "base",
+        "mesh",
+        "layout",
+        "relayout",
+        "device",
+        "job",
+        "collectives",
+        "dtensor",
+        "examples",
+    ],
 }
 
 # Layers without I/O, threads or clocks.

@@ -17,6 +17,7 @@
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/open_api.h"
 #include "tests/support/clients.h"
+#include "tests/support/forked.h"
 
 namespace tessera::benchmarks {
 namespace {
@@ -84,7 +85,6 @@ Status run_benchmark(const BenchmarkOptions& options, Report* report) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", options.only, "\" is no part; there are collectives, kernels, products"));
   }
-  if (!options.is_on_double) TESSERA_RETURN_IF_ERROR(find_gpu());
   report->setting = {
       {"on", options.is_on_double ? "the doubles: these times mean nothing" : "a GPU"},
       {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},

@@ -18,13 +18,13 @@ struct BenchmarkOptions {
   std::string only = {};  // "collectives", "kernels" or "products"; empty: all
 };
 
-// OK where a process of this machine can use a GPU; else why not. Leaves CUDA alone in this one.
+// OK where a process of this machine can use a GPU; what cuda::open_api() says where there is none;
+// Aborted where it does not answer. Leaves CUDA alone in this process.
 Status find_gpu();
 
 // The first error of a part that ran and failed, or was wrong. A part whose library is not there
-// leaves its goals unmeasured. InvalidArgument for a part that there is not. Without a GPU what
-// find_gpu() says.
-// This process must not have used CUDA before.
+// leaves its goals unmeasured. InvalidArgument for a part that there is not.
+// find_gpu() is OK, unless it runs on the doubles. This process must not have used CUDA before.
 Status run_benchmark(const BenchmarkOptions& options, Report* report);
 
 }  // namespace tessera::benchmarks

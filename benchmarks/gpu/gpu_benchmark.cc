@@ -13,7 +13,6 @@
 #include <fstream>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -25,6 +24,11 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
 constexpr int kNoGpu = 3;
+
+int fail(const Status& status, int exit_status) {
+  std::fprintf(stderr, "gpu_benchmark: %s\n", status.ToString().c_str());
+  return exit_status;
+}
 
 int run(int argc, char** argv) {
   BenchmarkOptions options;
@@ -44,20 +48,25 @@ int run(int argc, char** argv) {
                !absl::SimpleAtoi(flag, &options.rounds) || options.rounds < 1) {
       std::fprintf(stderr,
                    "usage: gpu_benchmark [--json=FILE] [--rounds=N] "
-                   "[--only=collectives|kernels|products] [--double]\n");
+                   "[--only=collectives|kernels|products] [--double]\n"
+                   "       gpu_benchmark --check\n");
       return kWrongUse;
     }
   }
+  if (is_check || !options.is_on_double) {
+    const Status gpu = find_gpu();
+    // One that does not answer, or kills who asks, is there.
+    const bool is_missing = absl::IsFailedPrecondition(gpu) || absl::IsUnimplemented(gpu);
+    if (!gpu.ok()) return fail(gpu, is_missing ? kNoGpu : kFailed);
+    if (is_check) return 0;
+  }
   Report report;
-  const Status status = is_check ? find_gpu() : run_benchmark(options, &report);
+  const Status status = run_benchmark(options, &report);
   // What was measured before something failed is worth reading too.
   if (!report.rows.empty() || !report.goals.empty())
     std::fputs(report.to_markdown().c_str(), stdout);
   if (!json.empty() && !report.rows.empty()) std::ofstream(json) << report.to_json();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "gpu_benchmark: %s\n", status.ToString().c_str());
-  return absl::StrContains(status.message(), "no GPU") || absl::IsUnimplemented(status) ? kNoGpu
-                                                                                        : kFailed;
+  return status.ok() ? 0 : fail(status, kFailed);
 }
 
 }  // namespace

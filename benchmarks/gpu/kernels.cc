@@ -25,6 +25,7 @@ constexpr double kShareToReach = 0.80;
 constexpr int64_t kShortestRunOfTheGoal = 64;
 constexpr int64_t kRuns[] = {16, 32, 64, 128, 256, 512, 1024, 4096};
 constexpr int64_t kWord = 4;
+constexpr int kMostTerms = 8;
 
 // What a kernel is asked, how many bytes it reads and writes, and what comes of it.
 struct Job {
@@ -58,8 +59,10 @@ class Kernels {
     return gpu_.wait();
   }
   void add_box_copies(std::vector<Job>* jobs) const;
-  Status add_reductions(std::vector<Job>* jobs);
   void add_others(std::vector<Job>* jobs) const;
+  std::vector<Job> sums_of(DType dtype) const;
+  Status fill_terms(DType dtype);
+  int64_t term_bytes() const { return 2 * sizes_.payload_bytes / kMostTerms; }
   Status launch(const Job& job) {
     for (const cuda::Kernel& kernel : job.kernels) {
       TESSERA_RETURN_IF_ERROR(gpu_.api().launch(kernel, gpu_.stream()));
@@ -121,33 +124,51 @@ void Kernels::add_box_copies(std::vector<Job>* jobs) const {
   }
 }
 
+// One element, as it lies in memory.
+std::vector<std::byte> element_of(DType dtype, float value) {
+  std::vector<std::byte> bytes(dtype_size(dtype));
+  const Eigen::bfloat16 rounded(value);
+  std::memcpy(bytes.data(), dtype == DType::kFloat32 ? static_cast<const void*>(&value) : &rounded,
+              bytes.size());
+  return bytes;
+}
+
 // Term k is k + 1 everywhere.
-Status Kernels::add_reductions(std::vector<Job>* jobs) {
-  constexpr int kMostTerms = 8;
-  const int64_t size = 2 * sizes_.payload_bytes / kMostTerms;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const int num_terms : {2, 4, kMostTerms}) {
-      std::vector<const std::byte*> terms;
-      for (int k = 0; k < num_terms; ++k) terms.push_back(from_ + k * size);
-      Job job = {absl::StrCat("sum of ", num_terms, " terms of ", dtype_name(dtype)),
-                 {},
-                 (num_terms + 1) * size,
-                 nullptr,
-                 size / kWord};
-      for (const cuda::Reduce& reduce :
-           cuda::plan_reduce(dtype, ReduceOp::kSum, terms, absl::MakeConstSpan(&to_, 1),
-                             size / dtype_size(dtype))) {
-        job.kernels.emplace_back(reduce);
-      }
-      const auto sum = static_cast<float>(num_terms * (num_terms + 1) / 2);
-      const Eigen::bfloat16 pair[] = {Eigen::bfloat16(sum), Eigen::bfloat16(sum)};
-      uint32_t word = 0;
-      std::memcpy(&word, dtype == DType::kFloat32 ? static_cast<const void*>(&sum) : pair, kWord);
-      job.value = [word](int64_t) { return word; };
-      jobs->push_back(std::move(job));
-    }
+Status Kernels::fill_terms(DType dtype) {
+  for (int k = 0; k < kMostTerms; ++k) {
+    const std::vector<std::byte> element = element_of(dtype, static_cast<float>(k + 1));
+    TESSERA_RETURN_IF_ERROR(
+        gpu_.api().launch(cuda::plan_fill(dtype, element.data(), from_ + k * term_bytes(),
+                                          term_bytes() / dtype_size(dtype)),
+                          gpu_.stream()));
   }
   return absl::OkStatus();
+}
+
+std::vector<Job> Kernels::sums_of(DType dtype) const {
+  std::vector<Job> jobs;
+  for (const int num_terms : {2, 4, kMostTerms}) {
+    std::vector<const std::byte*> terms;
+    for (int k = 0; k < num_terms; ++k) terms.push_back(from_ + k * term_bytes());
+    const std::vector<std::byte> sum =
+        element_of(dtype, static_cast<float>(num_terms * (num_terms + 1) / 2));
+    uint32_t word = 0;
+    for (size_t at = 0; at < sizeof word; at += sum.size()) {
+      std::memcpy(reinterpret_cast<std::byte*>(&word) + at, sum.data(), sum.size());
+    }
+    Job job = {absl::StrCat("sum of ", num_terms, " terms of ", dtype_name(dtype)),
+               {},
+               (num_terms + 1) * term_bytes(),
+               [word](int64_t) { return word; },
+               term_bytes() / kWord};
+    for (const cuda::Reduce& reduce :
+         cuda::plan_reduce(dtype, ReduceOp::kSum, terms, absl::MakeConstSpan(&to_, 1),
+                           term_bytes() / dtype_size(dtype))) {
+      job.kernels.emplace_back(reduce);
+    }
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
 }
 
 void Kernels::add_others(std::vector<Job>* jobs) const {
@@ -214,25 +235,13 @@ Status Kernels::measure(Report* report) {
   add_box_copies(&jobs);
   add_others(&jobs);
   for (const Job& job : jobs) TESSERA_RETURN_IF_ERROR(check(job));
-  std::vector<Job> sums;
-  TESSERA_RETURN_IF_ERROR(add_reductions(&sums));
-  for (const Job& job : sums) {
-    const DType dtype = std::get<cuda::Reduce>(job.kernels[0]).type == cuda::ElementType::kFloat32
-                            ? DType::kFloat32
-                            : DType::kBFloat16;
-    for (int k = 0; k < 8; ++k) {
-      const auto value = static_cast<float>(k + 1);
-      const Eigen::bfloat16 half(value);
-      const int64_t size = 2 * sizes_.payload_bytes / 8;
-      TESSERA_RETURN_IF_ERROR(gpu_.api().launch(
-          cuda::plan_fill(dtype,
-                          dtype == DType::kFloat32 ? static_cast<const void*>(&value) : &half,
-                          from_ + k * size, size / dtype_size(dtype)),
-          gpu_.stream()));
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TESSERA_RETURN_IF_ERROR(fill_terms(dtype));
+    for (Job& job : sums_of(dtype)) {
+      TESSERA_RETURN_IF_ERROR(check(job));
+      jobs.push_back(std::move(job));
     }
-    TESSERA_RETURN_IF_ERROR(check(job));
   }
-  jobs.insert(jobs.end(), sums.begin(), sums.end());
 
   const int64_t copied = 2 * sizes_.payload_bytes;
   std::vector<Contestant> contestants = {

@@ -3,9 +3,9 @@
 // Things that are measured beside each other, in turn, and what came of it as a table.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::vector<Times> times, measure_in_turn(contestants, 15));
-//   report.rows.push_back({.part = "kernels", .what = "pack", .times = times[1], .beside =
-//   times[0],
-//                          .measure = Measure::kShareOfCopy, ...});
+//   report.rows.push_back({.part = "kernels", .what = "pack", .times = times[1],
+//                          .rate = "4086 GB/s", .compared = "0.97 of the copy's rate",
+//                          .beside = times[0]});
 //   std::fputs(report.to_markdown().c_str(), stdout);
 //
 // A round measures every contestant once, in an order that moves on by one each round, so that what
@@ -58,12 +58,13 @@ struct Goal {
 };
 
 struct Report {
-  // What ran where: "gpu", "mode", "rounds".
+  // What it ran on, when, and how often: "on", "date", "rounds".
   std::vector<std::pair<std::string, std::string>> setting;
   std::vector<Row> rows;
   std::vector<Goal> goals;
 
-  // The table, and a line a goal that begins with "reached", "not reached" or "not measured".
+  // The setting, the table, and a line a goal that begins with "reached", "not reached" or "not
+  // measured".
   std::string to_markdown() const;
   // The same with all rounds.
   std::string to_json() const;

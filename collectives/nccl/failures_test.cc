@@ -3,10 +3,8 @@
 // What fails while GPUs of several clients are at work, on the doubles of CUDA and NCCL: who hears
 // what, how soon, and that the group works afterwards.
 #include <cstdint>
-#include <future>
 #include <memory>
 #include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,9 +15,9 @@
 #include "absl/types/span.h"
 #include "collectives/cuda/cuda_job.h"
 #include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/three_clients.h"
 #include "device/cuda/double/cuda_double.h"
 #include "gmock/gmock-matchers.h"
-#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
@@ -30,30 +28,17 @@ namespace {
 using cuda::CudaDouble;
 using cuda::CudaJob;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::StatusIs;
 
-// Three clients of one device, each on a GPU of its own.
-class FailuresTest : public ::testing::Test {
+class FailuresTest : public ThreeClientsTest {
  protected:
-  static constexpr int kMembers = 3;
   static constexpr int64_t kCount = 5000;
 
   void start(const CudaJob::Options& options = {.collective_timeout = absl::Seconds(30)}) {
-    auto job = CudaJob::create(cuda_, nccl_, kMembers, {1, 1, 1}, options);
-    ASSERT_THAT(job, IsOk());
-    job_ = *std::move(job);
+    ASSERT_NO_FATAL_FAILURE(ThreeClientsTest::start(options));
     // The first operation makes the communicator.
     for (const Status& status : sum({0, 1, 2})) ASSERT_THAT(status, IsOk());
-  }
-
-  void TearDown() override {
-    open_gate();
-    nccl_->release_aborts();
-    job_ = nullptr;
-    EXPECT_THAT(cuda_->misuses(), IsEmpty());
-    EXPECT_THAT(nccl_->misuses(), IsEmpty());
   }
 
   struct Sum {
@@ -88,21 +73,9 @@ class FailuresTest : public ::testing::Test {
     for (const Status& status : sum(devices)) EXPECT_THAT(status, IsOk());
   }
 
-  // The GPU of the device does nothing more until open_gate().
-  void close_gate(int device) {
-    ASSERT_THAT(cuda_->set_device(device), IsOk());
-    ASSERT_THAT(cuda_->enqueue_work(
-                    "gate", {}, [gate = gate_.get_future().share()] { gate.wait(); },
-                    job_->device(device).queue().handle()),
-                IsOk());
-    is_closed_ = true;
-  }
-  void open_gate() {
-    if (std::exchange(is_closed_, false)) gate_.set_value();
-  }
   // Until NCCL has been given so many groups more than it had.
   void wait_for_groups(int before, int num_groups) {
-    while (nccl_->num_calls("group_end") < before + num_groups) std::this_thread::yield();
+    while (calls("group_end") < before + num_groups) std::this_thread::yield();
   }
   void lose(int client) {
     const Status reason = absl::UnavailableError(absl::StrCat("client ", client, " is gone"));
@@ -110,13 +83,6 @@ class FailuresTest : public ::testing::Test {
       if (c != client) job_->client(c).link->report_lost(client, reason);
     }
   }
-
-  const testing::TestDeadline deadline_{absl::Seconds(90), "a failure"};
-  std::shared_ptr<CudaDouble> cuda_ = CudaDouble::create({.num_gpus = kMembers});
-  std::shared_ptr<NcclDouble> nccl_ = NcclDouble::create(cuda_);
-  std::unique_ptr<CudaJob> job_;
-  std::promise<void> gate_;
-  bool is_closed_ = false;
 };
 
 // All have arrived and given their GPUs work; then one is lost. The others hear of it at once, and
@@ -124,7 +90,7 @@ class FailuresTest : public ::testing::Test {
 TEST_F(FailuresTest, AClientIsLostWhileWorkIsInFlight) {
   start();
   close_gate(2);
-  const int groups = nccl_->num_calls("group_end");
+  const int groups = calls("group_end");
   const auto sums = begin_sum({0, 1, 2});
   wait_for_groups(groups, 6);
   EXPECT_FALSE(sums[0]->work->done());
@@ -150,16 +116,16 @@ TEST_F(FailuresTest, TheDeadlinePassesWhileWorkIsInFlight) {
                               HasSubstr(" in time (2 s), though all")));
   open_gate();
   for (const auto& sum : sums) EXPECT_EQ(sum->work->await(), first);
-  const int made = nccl_->num_calls("comm_init_rank");
+  const int made = calls("comm_init_rank");
   expect_works({0, 1, 2});
-  EXPECT_EQ(nccl_->num_calls("comm_init_rank"), made + kMembers);
+  EXPECT_EQ(calls("comm_init_rank"), made + kMembers);
 }
 
 // So it is where somebody waits no longer than that.
 TEST_F(FailuresTest, AWaiterGivesUpWhileWorkIsInFlight) {
   start();
   close_gate(2);
-  const int groups = nccl_->num_calls("group_end");
+  const int groups = calls("group_end");
   const auto sums = begin_sum({0, 1, 2});
   wait_for_groups(groups, 6);
   EXPECT_THAT(sums[0]->work->wait(absl::Milliseconds(200)),
@@ -177,7 +143,7 @@ TEST_F(FailuresTest, WhatIsBehindItFailsToo) {
   start();
   expect_works({0, 1});
   close_gate(2);
-  const int groups = nccl_->num_calls("group_end");
+  const int groups = calls("group_end");
   const auto first = begin_sum({0, 1, 2});
   const auto second = begin_sum({0, 1});
   wait_for_groups(groups, 10);
@@ -207,7 +173,7 @@ TEST_F(FailuresTest, TheNetworkFails) {
 TEST_F(FailuresTest, AGpuBreaks) {
   start();
   close_gate(2);
-  const int groups = nccl_->num_calls("group_end");
+  const int groups = calls("group_end");
   const auto sums = begin_sum({0, 1, 2});
   wait_for_groups(groups, 6);
   cuda_->break_gpu(2, absl::InternalError("cudaErrorIllegalAddress"));
@@ -249,7 +215,7 @@ TEST_F(FailuresTest, AnAbortNeverReturns) {
        .watch = {.revoke_limit = absl::Milliseconds(100), .abort_limit = absl::Milliseconds(200)}});
   nccl_->hang_aborts();
   close_gate(2);
-  const int groups = nccl_->num_calls("group_end");
+  const int groups = calls("group_end");
   const auto sums = begin_sum({0, 1, 2});
   wait_for_groups(groups, 6);
   lose(2);

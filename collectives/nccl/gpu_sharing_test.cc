@@ -7,52 +7,33 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/time/time.h"
 #include "collectives/nccl/open_api.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/forked.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::nccl {
 namespace {
 
 using testing::IsOk;
-using ::testing::StartsWith;
+using testing::run_isolated;
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-// What a forked child makes of it: the environment of the test stays as it is.
-std::string in_child(const std::function<std::string()>& body) {
-  int ends[2];
-  if (pipe(ends) != 0) return "no pipe";
-  const pid_t pid = fork();
-  if (pid == 0) {
-    const std::string result = body();
-    (void)!write(ends[1], result.data(), result.size());
-    _exit(0);
-  }
-  close(ends[1]);
-  std::string result;
-  char buffer[256];
-  for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;) {
-    result.append(buffer, static_cast<size_t>(count));
-  }
-  close(ends[0]);
-  waitpid(pid, nullptr, 0);
-  return result;
-}
+constexpr absl::Duration kLimit = absl::Seconds(60);
 
 TEST(GpuSharingTest, EveryProcessIsAHostOfItsOwn) {
   std::set<std::string> ids;
@@ -65,32 +46,38 @@ TEST(GpuSharingTest, EveryProcessIsAHostOfItsOwn) {
   EXPECT_STREQ(gpu_sharing_variables(1, 1)[0].name, "NCCL_HOSTID");
 }
 
+// In forked children: the environment of the test stays as it is.
 TEST(GpuSharingTest, AForkIsAnotherHostAndASecondCallChangesNothing) {
-  const std::string both = in_child([] {
-    share_gpus_among_processes();
-    const std::string first = variable("NCCL_HOSTID");
-    share_gpus_among_processes();
-    if (variable("NCCL_HOSTID") != first) return std::string("changed");
-    return first + " " + in_child([] {
-             share_gpus_among_processes();
-             return variable("NCCL_HOSTID");
-           });
-  });
-  const std::string first = both.substr(0, both.find(' '));
-  EXPECT_THAT(first, StartsWith("tessera-"));
-  EXPECT_THAT(both.substr(first.size() + 1), StartsWith("tessera-"));
-  EXPECT_NE(both, first + " " + first);
+  EXPECT_THAT(run_isolated(kLimit,
+                           []() -> Status {
+                             share_gpus_among_processes();
+                             const std::string first = variable("NCCL_HOSTID");
+                             TESSERA_REQUIRE(absl::StartsWith(first, "tessera-"), first);
+                             share_gpus_among_processes();
+                             TESSERA_REQUIRE(variable("NCCL_HOSTID") == first);
+                             return run_isolated(kLimit, [&]() -> Status {
+                               share_gpus_among_processes();
+                               const std::string second = variable("NCCL_HOSTID");
+                               TESSERA_REQUIRE(absl::StartsWith(second, "tessera-"), second);
+                               TESSERA_REQUIRE(second != first);
+                               return absl::OkStatus();
+                             });
+                           }),
+              IsOk());
 }
 
 TEST(GpuSharingTest, KeepsWhatTheUserHasSetButForTheHost) {
-  EXPECT_THAT(in_child([] {
-                setenv("NCCL_PROTO", "LL", 1);
-                setenv("NCCL_HOSTID", "mine", 1);
-                share_gpus_among_processes();
-                return variable("NCCL_PROTO") + " " + variable("NCCL_ALGO") + " " +
-                       variable("NCCL_HOSTID");
-              }),
-              StartsWith("LL Ring tessera-"));
+  EXPECT_THAT(run_isolated(kLimit,
+                           []() -> Status {
+                             setenv("NCCL_PROTO", "LL", 1);
+                             setenv("NCCL_HOSTID", "mine", 1);
+                             share_gpus_among_processes();
+                             TESSERA_REQUIRE(variable("NCCL_PROTO") == "LL");
+                             TESSERA_REQUIRE(variable("NCCL_ALGO") == "Ring");
+                             TESSERA_REQUIRE(absl::StartsWith(variable("NCCL_HOSTID"), "tessera-"));
+                             return absl::OkStatus();
+                           }),
+              IsOk());
 }
 
 // The library that the build found, without a GPU: where its unique ids say that it listens. An id
@@ -98,22 +85,22 @@ TEST(GpuSharingTest, KeepsWhatTheUserHasSetButForTheHost) {
 TEST(GpuSharingTest, NcclListensOnTheLoopbackInterface) {
   const char* const library = std::getenv("TESSERA_NCCL_LIBRARY");
   if (library == nullptr) GTEST_SKIP() << "no NCCL";
-  EXPECT_EQ(in_child([library]() -> std::string {
-              share_gpus_among_processes();
-              const StatusOr<std::shared_ptr<Api>> api = open_api(library);
-              if (!api.ok()) return api.status().ToString();
-              const StatusOr<UniqueId> id = (*api)->get_unique_id();
-              if (!id.ok()) return id.status().ToString();
-              sockaddr_in address;
-              sockaddr_in6 address6;
-              std::memcpy(&address, id->data() + sizeof(uint64_t), sizeof address);
-              std::memcpy(&address6, id->data() + sizeof(uint64_t), sizeof address6);
-              const bool is_loopback = address.sin_family == AF_INET6
-                                           ? IN6_IS_ADDR_LOOPBACK(&address6.sin6_addr)
-                                           : ntohl(address.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-              return is_loopback ? "loopback" : "another interface";
-            }),
-            "loopback");
+  EXPECT_THAT(
+      run_isolated(kLimit,
+                   [library]() -> Status {
+                     share_gpus_among_processes();
+                     TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Api> api, open_api(library));
+                     TESSERA_ASSIGN_OR_RETURN(const UniqueId id, api->get_unique_id());
+                     sockaddr_in address;
+                     sockaddr_in6 address6;
+                     std::memcpy(&address, id.data() + sizeof(uint64_t), sizeof address);
+                     std::memcpy(&address6, id.data() + sizeof(uint64_t), sizeof address6);
+                     TESSERA_REQUIRE(address.sin_family == AF_INET6
+                                         ? IN6_IS_ADDR_LOOPBACK(&address6.sin6_addr)
+                                         : ntohl(address.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET);
+                     return absl::OkStatus();
+                   }),
+      IsOk());
 }
 
 }  // namespace

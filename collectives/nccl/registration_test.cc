@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,46 +16,28 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/call.h"
-#include "collectives/cuda/cuda_job.h"
-#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/three_clients.h"
 #include "device/buffer.h"
-#include "device/cuda/double/cuda_double.h"
 #include "gmock/gmock-matchers.h"
-#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
-#include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::nccl {
 namespace {
 
-using cuda::CudaDouble;
-using cuda::CudaJob;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::StatusIs;
 
-// Three clients of one device, each on a GPU of its own; memory is of the devices' pools.
-class RegistrationTest : public ::testing::Test {
+// Memory is of the devices' pools.
+class RegistrationTest : public ThreeClientsTest {
  protected:
-  static constexpr int kMembers = 3;
   static constexpr int64_t kSmall = 1000;
   static constexpr int64_t kLarge = int64_t{1} << 20;  // beyond the first slab
   using Buffers = std::vector<std::shared_ptr<Buffer>>;
 
-  void start(const WatchOptions& watch = {}) {
-    auto job = CudaJob::create(cuda_, nccl_, kMembers, {1, 1, 1},
-                               {.collective_timeout = absl::Seconds(30), .watch = watch});
-    ASSERT_THAT(job, IsOk());
-    job_ = *std::move(job);
-  }
-
   void TearDown() override {
-    nccl_->release_aborts();
-    job_ = nullptr;
-    EXPECT_THAT(cuda_->misuses(), IsEmpty());
-    EXPECT_THAT(nccl_->misuses(), IsEmpty());
+    ThreeClientsTest::TearDown();
     EXPECT_EQ(nccl_->num_registrations(), 0);
   }
 
@@ -138,13 +119,6 @@ class RegistrationTest : public ::testing::Test {
     }
     return absl::OkStatus();
   }
-
-  int calls(absl::string_view function) const { return nccl_->num_calls(function); }
-
-  const testing::TestDeadline deadline_{absl::Seconds(90), "registered memory"};
-  std::shared_ptr<CudaDouble> cuda_ = CudaDouble::create({.num_gpus = kMembers});
-  std::shared_ptr<NcclDouble> nccl_ = NcclDouble::create(cuda_);
-  std::unique_ptr<CudaJob> job_;
 };
 
 // The first operation makes the communicator, and the second one registers what the pools have.
@@ -271,17 +245,12 @@ TEST_F(RegistrationTest, NothingIsDeregisteredInFlight) {
     others.push_back(device == 0 ? *Buffer::allocate(foreign, kSmall * 4) : take(device, kSmall));
     ASSERT_THAT(fill(device, 2, ins[device].get(), kSmall), IsOk());
   }
-  std::promise<void> gate;
-  ASSERT_THAT(cuda_->set_device(2), IsOk());
-  ASSERT_THAT(cuda_->enqueue_work(
-                  "gate", {}, [open = gate.get_future().share()] { open.wait(); },
-                  job_->device(2).queue().handle()),
-              IsOk());
+  close_gate(2);
   std::vector<Work> first = begin(ins, outs);
   std::vector<Work> second = begin(ins, others);
   absl::SleepFor(absl::Milliseconds(100));  // sleep: time for who would deregister too early
   EXPECT_EQ(calls("comm_deregister"), 0);
-  gate.set_value();
+  open_gate();
   for (Work& work : first) EXPECT_THAT(work.await(), IsOk());
   for (Work& work : second) EXPECT_THAT(work.await(), IsOk());
   EXPECT_EQ(calls("comm_deregister"), kMembers);
@@ -314,7 +283,9 @@ TEST_F(RegistrationTest, TheNextCommunicatorRegistersAnew) {
 
 // A communicator that NCCL never ends keeps its slabs: nobody frees what a kernel may still read.
 TEST_F(RegistrationTest, CommunicatorsThatNeverEndKeepSlabs) {
-  start({.revoke_limit = absl::Milliseconds(100), .abort_limit = absl::Milliseconds(200)});
+  start(
+      {.collective_timeout = absl::Seconds(30),
+       .watch = {.revoke_limit = absl::Milliseconds(100), .abort_limit = absl::Milliseconds(200)}});
   for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
   nccl_->hang_aborts();
   nccl_->break_link(1, absl::UnavailableError("ncclRemoteError: a peer is gone"));

@@ -35,7 +35,8 @@
 namespace tessera::cuda {
 
 // An allocator of GPU memory instead of CUDA's, of a library that can then use the memory directly.
-// Its functions are thread-safe, and about the calling thread's GPU. They report as Api does.
+// Thread-safe. allocate() takes memory of the calling thread's GPU, aligned as Api's, and is
+// ResourceExhausted where there is no more; free() is called by threads of any GPU.
 struct SlabSource {
   std::function<StatusOr<std::byte*>(uint64_t size_bytes)> allocate = nullptr;  // null: CUDA's
   std::function<Status(std::byte* slab)> free = nullptr;

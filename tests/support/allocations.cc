@@ -12,7 +12,7 @@ std::atomic<int64_t> count{0};
 
 }  // namespace
 
-// Every allocation of the program comes here.
+// new[] and the forms that return null come here as well, as the library has them.
 void* operator new(std::size_t size) {
   count.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(size == 0 ? 1 : size); memory != nullptr) return memory;

@@ -1,143 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/clients.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstring>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/spawn.h"
 #include "job/host.h"
 #include "job/port.h"
+#include "tests/support/forked.h"
 
 namespace tessera::testing {
 namespace {
 
-Status run_as_threads(const JobSpec& spec, const ClientBody& body) {
-  TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+// What clients of the job have in common, all on this machine.
+ClientOptions common_options(const JobSpec& spec, const ReservedPort& port) {
   ClientOptions options = spec.options;
   options.coordinator = absl::StrCat("127.0.0.1:", port.port());
   options.num_clients = spec.num_clients;
   options.num_local_devices = spec.devices_per_client;
   options.token = random_token();
-  std::mutex mutex;
-  Status first;
+  return options;
+}
+
+// Calls `body` in a thread for each client, with what came of connecting it.
+Status for_each_in_threads(const JobSpec& spec,
+                           const std::function<void(int id, StatusOr<Client>& client)>& body) {
+  TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+  const ClientOptions common = common_options(spec, port);
   std::vector<std::thread> threads;
-  for (int i = 0; i < spec.num_clients; ++i) {
-    threads.emplace_back([&, options, i]() mutable {
-      options.client_id = i;
-      Status status;
-      {
-        StatusOr<Client> client = Client::connect(options);
-        status = client.status();
-        if (status.ok()) status = body(*client);
-        if (!status.ok()) {
-          // Before the client goes, so that what its loss does to the others comes second.
-          std::lock_guard<std::mutex> lock(mutex);
-          if (first.ok()) first = with_context(status, absl::StrCat("client ", i));
-        } else {
-          status = client->shutdown();
-        }
-      }
-      std::lock_guard<std::mutex> lock(mutex);
-      if (first.ok()) first = with_context(status, absl::StrCat("client ", i));
+  for (int id = 0; id < spec.num_clients; ++id) {
+    threads.emplace_back([&, id] {
+      ClientOptions options = common;
+      options.client_id = id;
+      StatusOr<Client> client = Client::connect(options);
+      body(id, client);
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return absl::OkStatus();
+}
+
+Status run_as_threads(const JobSpec& spec, const ClientBody& body) {
+  std::mutex mutex;
+  Status first;
+  const auto note = [&](int id, const Status& status) {
+    std::lock_guard<std::mutex> lock(mutex);
+    first.Update(with_context(status, absl::StrCat("client ", id)));
+  };
+  TESSERA_RETURN_IF_ERROR(for_each_in_threads(spec, [&](int id, StatusOr<Client>& client) {
+    Status status = client.status();
+    if (status.ok()) status = body(*client);
+    // An error is noted before the client goes, so that what its loss does to the others comes
+    // second.
+    note(id, status.ok() ? client->shutdown() : status);
+  }));
   return first;
 }
 
 }  // namespace
 
-namespace {
-
-// A forked child that reports a Status through a pipe.
-struct Child {
-  pid_t pid;
-  int report;
-};
-
-Child start_child(const std::function<Status()>& body) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
-  std::fflush(nullptr);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setpgid(0, 0);
-    const Status status = body();
-    const std::string report =
-        std::string(1, static_cast<char>(status.code())) + std::string(status.message());
-    (void)!write(ends[1], report.data(), report.size());
-    std::fflush(nullptr);
-    _exit(0);
-  }
-  close(ends[1]);
-  return {pid, ends[0]};
-}
-
-Status wait_for_child(Child child, absl::Time end) {
-  std::string report;
-  bool expired = false;
-  while (true) {
-    pollfd waiting = {child.report, POLLIN, 0};
-    const int left_ms = static_cast<int>(absl::ToInt64Milliseconds(end - absl::Now()));
-    expired = left_ms <= 0 || poll(&waiting, 1, left_ms) == 0;
-    char buffer[4096];
-    const ssize_t count = expired ? 0 : read(child.report, buffer, sizeof buffer);
-    if (count <= 0) break;
-    report.append(buffer, static_cast<size_t>(count));
-  }
-  close(child.report);
-  // The group: clients that are processes of their own die with it.
-  kill(-child.pid, SIGKILL);
-  int wait_status = 0;
-  waitpid(child.pid, &wait_status, 0);
-  if (expired) return absl::AbortedError("the job did not end in time, and was killed");
-  if (!report.empty()) {
-    return Status(static_cast<absl::StatusCode>(report[0]), report.substr(1));
-  }
-  return absl::AbortedError(
-      WIFSIGNALED(wait_status)
-          ? absl::StrCat("the job died of signal ", strsignal(WTERMSIG(wait_status)))
-          : absl::StrCat("the job exited early with code ", WEXITSTATUS(wait_status)));
-}
-
-}  // namespace
-
-Status run_isolated(absl::Duration deadline, const std::function<Status()>& body) {
-  return wait_for_child(start_child(body), absl::Now() + deadline);
-}
-
-std::vector<Status> run_forked(int num_children, absl::Duration deadline,
-                               const std::function<Status(int child)>& body) {
-  std::vector<Child> children;
-  for (int i = 0; i < num_children; ++i) {
-    children.push_back(start_child([&] { return body(i); }));
-  }
-  const absl::Time end = absl::Now() + deadline;
-  std::vector<Status> result;
-  for (const Child& child : children) result.push_back(wait_for_child(child, end));
-  return result;
+std::vector<Status> run_threads(const JobSpec& spec, const ClientBody& body) {
+  std::vector<Status> statuses(spec.num_clients);
+  const Status started = for_each_in_threads(spec, [&](int id, StatusOr<Client>& client) {
+    statuses[id] = client.ok() ? body(*client) : client.status();
+  });
+  if (!started.ok()) statuses.assign(spec.num_clients, started);
+  return statuses;
 }
 
 std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body) {
   const StatusOr<ReservedPort> port = ReservedPort::create();
-  if (!port.ok()) return {port.status()};
-  ClientOptions options = spec.options;
-  options.coordinator = absl::StrCat("127.0.0.1:", port->port());
-  options.num_clients = spec.num_clients;
-  options.num_local_devices = spec.devices_per_client;
-  options.token = random_token();
+  if (!port.ok()) return std::vector<Status>(spec.num_clients, port.status());
+  ClientOptions options = common_options(spec, *port);
   return run_forked(spec.num_clients, spec.deadline, [&](int id) -> Status {
     options.client_id = id;
     TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));

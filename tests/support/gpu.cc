@@ -6,7 +6,7 @@
 #include "absl/time/time.h"
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/open_api.h"
-#include "tests/support/clients.h"
+#include "tests/support/forked.h"
 
 namespace tessera::testing {
 namespace {

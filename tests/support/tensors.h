@@ -81,6 +81,23 @@ Status expect_device(const Client& client, const DTensor& tensor, int device_id,
   return absl::OkStatus();
 }
 
+// What one device holds.
+template <class T>
+struct DeviceValue {
+  int device;
+  std::vector<T> elements;
+};
+
+// The same for several devices; then waits for the tensor.
+template <class T>
+Status expect_devices(const Client& client, const DTensor& tensor,
+                      const std::vector<DeviceValue<T>>& values) {
+  for (const DeviceValue<T>& value : values) {
+    TESSERA_RETURN_IF_ERROR(expect_device<T>(client, tensor, value.device, value.elements));
+  }
+  return tensor.await();
+}
+
 // Every layout of that rank on the mesh by whole axes: each axis on one dim or none, in every order
 // within a dim; with `partial`, also with each unused set of axes partial (sum).
 std::vector<Layout> all_layouts(const Mesh& mesh, int rank, bool partial);

@@ -134,6 +134,7 @@ class NcclDouble : public Api {
   struct Reduction;
   struct Call;
   struct ThreadGroup;
+  using Bytes = std::pair<const std::byte*, uint64_t>;  // begin, number
 
   NcclDouble(std::shared_ptr<cuda::CudaDouble> cuda, const Options& options)
       : cuda_(std::move(cuda)), options_(options) {}
@@ -145,17 +146,17 @@ class NcclDouble : public Api {
   StatusOr<std::shared_ptr<Comm>> enter(absl::string_view function, CommHandle comm);
   StatusOr<std::shared_ptr<Comm>> enter_for_work(absl::string_view function, CommHandle comm);
   void take_stall(absl::string_view function, Comm& comm);
-  // Gives the calls of one communicator to its stream.
-  Status launch(std::vector<Call> calls);
-  Status check_ungrouped(const Call& call);
-  Status start_reduction(absl::string_view function, Reduction reduction, CommHandle comm,
-                         StreamHandle stream);
-  // 1 where there is no such communicator, which enter() finds.
-  uint64_t num_ranks_of(CommHandle comm) const;
+  // A call that does nothing yet, of a communicator that may be given work.
+  StatusOr<Call> begin_call(absl::string_view function, CommHandle comm, StreamHandle stream);
+  StatusOr<Call> begin_reduction(absl::string_view function, DType dtype, ReduceOp op,
+                                 CommHandle comm, StreamHandle stream);
+  Status submit_reduction(Call call, Reduction reduction);
   // Adds the call to the thread's group; without one does `alone` and launches it.
   Status submit(Call call, absl::FunctionRef<void(Comm&)> alone);
-  // Whether the communicator has registered all these bytes.
-  bool is_registered(const Comm& comm, const std::byte* memory, uint64_t num_bytes) const;
+  Status check_ungrouped(const Call& call);
+  // Gives the calls of one communicator to its stream.
+  Status launch(std::vector<Call> calls);
+  StatusOr<std::shared_ptr<Operation>> merge(std::vector<Call> calls);
   // Whether an operation has nothing but registered memory.
   bool is_registered(const Comm& comm, const Operation& operation) const;
   // Of the GPU and, where others share it, of the process: what NCCL takes for a GPU.

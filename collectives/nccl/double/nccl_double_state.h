@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the double of NCCL keeps: communicators and the worlds they are ranks of, and the work that
+// is given to their streams. Private to the files of nccl_double.h.
+//
+//   nccl_double.cc          communicators: made, polled, revoked, finalised, destroyed, aborted
+//   nccl_double_memory.cc   memory of NCCL's own, and what is registered of it
+//   nccl_double_calls.cc    what threads call: groups, sends, receives, collectives
+//   nccl_double_streams.cc  what streams are given, and do when they come to it
+#ifndef TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_STATE_H_
+#define TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "collectives/nccl/double/nccl_double.h"
+
+namespace tessera::nccl {
+
+// What one end wants of the other.
+struct NcclDouble::Transfer {
+  int peer;
+  std::byte* memory;  // only read of a send
+  uint64_t num_bytes;
+  std::string call;         // what both ends must have called: "send/recv", "broadcast from 2"
+  bool registered = false;  // so is all memory of the operation
+};
+
+// A send that its stream has come to.
+struct NcclDouble::Letter {
+  Transfer transfer;
+  bool taken = false;
+  bool read = false;
+};
+
+// What a rank does with the terms of all, once it has them.
+struct NcclDouble::Reduction {
+  std::string call;  // as Transfer::call
+  DType dtype;
+  ReduceOp op;
+  // The part of its elements that it sends to each rank, and keeps for itself.
+  const std::byte* from;
+  struct Part {
+    uint64_t first;
+    uint64_t count;
+  };
+  std::vector<Part> parts;
+  std::byte* to;  // where its own part of the result goes
+  // Who owns the elements of the own part, in chunks of so many: their terms are added from the
+  // rank after it on.
+  int first_owner;
+  uint64_t chunk;
+  std::vector<std::vector<std::byte>> terms = {};  // of the own part, by rank
+
+  void run();
+};
+
+struct NcclDouble::Operation {
+  std::vector<Transfer> sends;
+  std::vector<Transfer> recvs;
+  // A rank's own part of a collective.
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  uint64_t num_bytes = 0;
+  std::shared_ptr<Reduction> reduction;
+  bool never_ends = false;
+
+  bool is_message() const { return from == nullptr && to == nullptr && reduction == nullptr; }
+  // What it reads and writes of the GPU's memory.
+  std::vector<Bytes> memory() const;
+};
+
+// One call of the interface, as it waits for the end of its group.
+struct NcclDouble::Call {
+  std::shared_ptr<Comm> comm;
+  StreamHandle stream;
+  Operation operation;
+};
+
+struct NcclDouble::ThreadGroup {
+  int depth = 0;
+  std::vector<Call> calls;
+};
+
+struct NcclDouble::World {
+  uint64_t number = 0;
+  int num_ranks = 0;
+  std::map<int, std::shared_ptr<Comm>> ranks;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> mail;  // by (from, to)
+};
+
+struct NcclDouble::Comm {
+  enum class State { kMaking, kReady, kRevoked, kFinalized };
+
+  std::shared_ptr<World> world;
+  int rank = 0;
+  int gpu = 0;
+  int seat = 0;
+  std::thread::id maker;
+  State state = State::kMaking;
+  bool ended = false;  // its work is to come to an end
+  int stalled_polls = 0;
+  int queued = 0;            // operations that its streams were given and have not done
+  int running = 0;           // of these, at work now
+  int queued_ungrouped = 0;  // of these, sends and receives outside of a group
+  struct Registration {
+    std::byte* begin;
+    uint64_t num_bytes;
+  };
+  std::map<RegisterHandle, Registration> registered;
+  std::optional<Status> error;
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_STATE_H_

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StateService: the coordinator's state machine as tests talk to it, with time that they let pass.
+//
+//   const auto service = StateService::complete(3);
+//   const AnswerPtr a = service->check_in(0, "b", "v");
+//   EXPECT_THAT(a, Waits());
+//   service->lose(2);
+//   EXPECT_THAT(a, Says(StatusIs(StatusCode::kUnavailable)));
+#ifndef TESSERA_JOB_COORDINATOR_STATE_SERVICE_H_
+#define TESSERA_JOB_COORDINATOR_STATE_SERVICE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "job/coordinator_state.h"
+
+namespace tessera::testing {
+
+inline constexpr absl::Duration kInterval = absl::Milliseconds(500);
+
+inline MemberInfo member(int client_id) {
+  MemberInfo info;
+  info.client_id = client_id;
+  info.host = absl::StrCat("host-", client_id);
+  info.pid = 100 + client_id;
+  return info;
+}
+
+// What one call was told.
+struct Answer {
+  int count = 0;
+  Status status;
+  bool came() const { return count > 0; }
+};
+using AnswerPtr = std::shared_ptr<Answer>;
+
+// A state of a job of `num_clients`, which runs its callbacks after each call.
+class StateService {
+ public:
+  explicit StateService(int num_clients)
+      : state(num_clients, "host-0:1234", kInterval), size_(num_clients) {
+    state.set_loss_listener([this](int client, const Status& reason) {
+      losses.emplace_back(client, std::string(reason.message()));
+    });
+  }
+
+  // With all clients registered and their sessions open.
+  static std::unique_ptr<StateService> complete(int num_clients) {
+    auto service = std::make_unique<StateService>(num_clients);
+    for (int i = 0; i < num_clients; ++i) service->register_client(i);
+    for (int i = 0; i < num_clients; ++i) service->state.session_started(i, service->now);
+    return service;
+  }
+
+  AnswerPtr register_client(int client_id, absl::Duration timeout = absl::Seconds(60)) {
+    return register_member(member(client_id), -1, timeout);
+  }
+  AnswerPtr register_member(const MemberInfo& info, int num_clients = -1,
+                            absl::Duration timeout = absl::Seconds(60)) {
+    if (num_clients < 0) num_clients = size();
+    return ask([&](CoordinatorState::Done done) {
+      state.register_client(info, num_clients, now, now + timeout, std::move(done));
+    });
+  }
+  AnswerPtr check_in(int client, const std::string& name, const std::string& value,
+                     absl::Duration timeout = absl::Seconds(60),
+                     std::vector<int> participants = {}) {
+    if (participants.empty()) participants = everyone();
+    return ask([&](CoordinatorState::Done done) {
+      state.check_in(client, name, value, participants, now, now + timeout, std::move(done));
+    });
+  }
+  AnswerPtr leave(int client, absl::Duration timeout = absl::Seconds(60)) {
+    return ask([&](CoordinatorState::Done done) {
+      state.leave(client, now, now + timeout, std::move(done));
+    });
+  }
+  // What was found is in last_found.
+  AnswerPtr get(const std::string& key, absl::Duration timeout = absl::Seconds(60)) {
+    auto answer = std::make_shared<Answer>();
+    state.get(key, now + timeout, [this, answer](const StatusOr<std::string>& found) {
+      ++answer->count;
+      answer->status = found.status();
+      if (found.ok()) last_found = *found;
+    });
+    run();
+    return answer;
+  }
+  void lose(int client) {
+    state.session_ended(client);
+    run();
+  }
+  void heartbeat(const std::vector<int>& clients) {
+    for (const int client : clients) state.heartbeat(client, now);
+  }
+  void pass(absl::Duration time) {
+    now += time;
+    state.advance(now);
+    run();
+  }
+  void stop() {
+    state.stop();
+    run();
+  }
+  void run() {
+    for (const auto& callback : state.take_callbacks()) callback();
+  }
+  std::vector<int> everyone() const {
+    std::vector<int> all;
+    for (int i = 0; i < size(); ++i) all.push_back(i);
+    return all;
+  }
+  int size() const { return size_; }
+
+  absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+  CoordinatorState state;
+  std::vector<std::pair<int, std::string>> losses;
+  std::string last_found;
+
+ private:
+  template <class Call>
+  AnswerPtr ask(const Call& call) {
+    auto answer = std::make_shared<Answer>();
+    call([answer](const Status& status) {
+      ++answer->count;
+      answer->status = status;
+    });
+    run();
+    return answer;
+  }
+
+  const int size_;
+};
+
+MATCHER(Waits, "has no answer yet") { return arg->count == 0; }
+template <class StatusMatcher>
+auto Says(StatusMatcher matcher) {
+  return ::testing::AllOf(
+      ::testing::ResultOf([](const AnswerPtr& a) { return a->count; }, ::testing::Eq(1)),
+      ::testing::ResultOf([](const AnswerPtr& a) { return a->status; }, matcher));
+}
+
+}  // namespace tessera::testing
+
+#endif  // TESSERA_JOB_COORDINATOR_STATE_SERVICE_H_
