@@ -150,6 +150,7 @@ std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
   if (!lent_.empty()) read = take_read();
   uint32_t seq = 0;
   if (rendezvous_.has_value()) {
+    rendezvous_->fetch_lines(next_seq_[member], member);
     seq = rendezvous_->align(next_seq_[member], signature);
     next_seq_[member] = seq + 1;
   }
@@ -513,7 +514,7 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
     members[op.member_].out = call.out;
     moved = op.labelled(move_bytes(call, op.member_, members));
   }
-  TESSERA_RETURN_IF_ERROR(rendezvous_->finish(op.seq_, 1));
+  rendezvous_->leave(op.seq_, op.member_);
   return moved;
 }
 

@@ -91,9 +91,9 @@ class HostLink {
   void leave();
 
   // Publishes what a device of this client is doing. A collective does so itself, with its label
-  // if it has one of its own; its task has none.
+  // if it has one of its own; its task has none. Fills in the activity's has_label and since_ns.
   StreamObserver* observer(int ordinal);
-  void publish(int ordinal, const Activity& activity, const Label& label);
+  void publish(int ordinal, Activity& activity, const Label& label);
 
   // How often who waits for other members looks before it gives its core away.
   int num_spins() const { return num_spins_; }
