@@ -454,7 +454,7 @@ void HostLink::report_lost(int client, const Status& reason) {
     if (!peers_[client].status.ok()) return;
     peers_[client].status = reason;
     listener = listener_;
-    num_lost_.fetch_add(1, std::memory_order_acq_rel);
+    num_lost_.fetch_add(1, std::memory_order_seq_cst);
     changed_.notify_all();
   }
   if (listener) listener(client, reason);

@@ -388,6 +388,17 @@ Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Statu
   return verdict(seq);
 }
 
+void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Status& error) {
+  for (uint32_t i = 0; i <= last_record_; ++i) {
+    // Before the member's entry: it is what the member wrote before it arrived.
+    const State state = load(i);
+    const MemberEntry& own = entry(i, member);
+    const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
+    if (!has_arrived || static_cast<int32_t>(state.seq - done) <= 0) continue;
+    settle(state.seq, VerdictKind::kError, from, with_context(error, label_of(own))).IgnoreError();
+  }
+}
+
 Status Rendezvous::settle_timed_out(const Op& op, From from) {
   return settle(op.seq, VerdictKind::kTimedOut, from, describe_missing(op));
 }

@@ -121,6 +121,9 @@ class Rendezvous {
   // verdict, OK where the operation goes on. Where the record is not free for `seq` yet it returns
   // `error` and does nothing else.
   Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error);
+  // The same for every operation later than `done` that the member has arrived at, with its label
+  // before the error. The member must have been told of the error, so that it begins no other one.
+  void settle_arrived(int member, uint32_t done, From from, const Status& error);
   // The same with a DeadlineExceeded that names who has not arrived.
   Status settle_timed_out(const Op& op, From from);
   // Says that one member has read the verdict; once for each member.

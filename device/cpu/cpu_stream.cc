@@ -31,9 +31,10 @@ void CpuStream::stop() {
   if (worker_.joinable()) worker_.join();
 }
 
-void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake) {
+void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    placed();
     if (!stopping_) {
       if (num_queued_ == ring_.size()) resize_ring(2 * ring_.size());
       Entry& last = entry(num_queued_++);

@@ -36,7 +36,7 @@ class CpuStream : public Stream {
   void stop() override;
 
   using Stream::enqueue;
-  void enqueue(std::string label, Task task, const void* key, Wake wake) override;
+  void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) override;
   bool run_here(const void* key) override;
   bool try_take() override;
   void release() override;
