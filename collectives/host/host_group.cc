@@ -219,7 +219,9 @@ void HostGroup::wait_until_read(absl::Time deadline) {
 Work HostGroup::start(int position, CollectiveCall&& call) {
   Stream& stream = *backend_.streams_[members_[position].ordinal];
   std::shared_ptr<HostOp> op = make_op(position, std::move(call));
-  auto task = [op]() -> Status {
+  op->of_task_ = op;
+  auto task = [op = op.get()]() -> Status {
+    const std::shared_ptr<HostOp> keep = std::move(op->of_task_);
     Status status = op->group_->run(*op);
     // A barrier reports to its caller alone; other errors also wait for sync_devices().
     return op->call_.kind == OpKind::kBarrier ? absl::OkStatus() : status;
@@ -343,8 +345,8 @@ void HostGroup::hold_replica(HostOp& op, std::byte* contents) {
 
 Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
-  TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
-  TESSERA_RETURN_IF_ERROR(interruption(op));
+  if (!call.error.ok()) return op.labelled(call.error);
+  if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interruption(op));
   if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(op.labelled(mover_->check(call)));
   return find_memory(op);
 }
@@ -367,7 +369,6 @@ Status HostGroup::lost_member() const {
 // fail_pending() tells those who have arrived of what comes after local_error(), not one that
 // arrives only then.
 Status HostGroup::interrupted_meanwhile(const HostOp& op) {
-  if (!closing_ && !backend_.link_.any_lost()) return absl::OkStatus();
   const Status why = interruption(op);
   if (why.ok()) return why;
   return rendezvous_->settle(op.seq_, VerdictKind::kError, give_up_from(), why);
@@ -383,7 +384,8 @@ Status HostGroup::find_memory(HostOp& op) {
   if (!call.replicas.empty()) {
     if (call.replicas[0] == op.member_) TESSERA_RETURN_IF_ERROR(lend_replica(op));
   } else if (call.out_buffer != nullptr) {
-    TESSERA_RETURN_IF_ERROR(op.labelled(call.out_buffer->take_memory()));
+    const Status taken = call.out_buffer->take_memory();
+    if (!taken.ok()) return op.labelled(taken);
     call.out = call.out_buffer->mutable_data();
   }
   return absl::OkStatus();
@@ -417,7 +419,7 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
 Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   // What this member alone knows to be wrong becomes the verdict of all, before they wait.
   Status local = local_error(op);
-  if (local.ok()) {
+  if (local.ok() && mover_ != nullptr) {
     local = wait_for_device(op, meeting.deadline);
     if (absl::IsDeadlineExceeded(local)) {
       // The member itself did not come in time.
@@ -431,7 +433,7 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   if (!filled.ok()) return fail(op, meeting, VerdictKind::kError, filled);
   publish(op, DeviceActivity::kWaiting);
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
-  TESSERA_RETURN_IF_ERROR(interrupted_meanwhile(op));
+  if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interrupted_meanwhile(op));
   TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
   return rendezvous_->check_signatures(meeting);
 }
@@ -514,7 +516,8 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
       members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
     }
     members[op.member_].out = call.out;
-    moved = op.labelled(move_bytes(call, op.member_, members));
+    moved = move_bytes(call, op.member_, members);
+    if (!moved.ok()) moved = op.labelled(moved);
   }
   rendezvous_->leave(op.seq_, op.member_);
   return moved;

@@ -54,6 +54,9 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   const std::shared_ptr<HostGroup> group_;
   const int member_;
   uint32_t seq_ = 0;  // set once, by the stream that takes it
+  // The task's reference, until it has run: the task itself is a pointer, which streams move from
+  // hand to hand for nothing.
+  std::shared_ptr<HostOp> of_task_;
   const Signature signature_;
   CollectiveCall call_;
   const void* const key_;
@@ -130,6 +133,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void acknowledge(HostOp& op);
   // What this member alone knows to be wrong with the call.
   Status local_error(HostOp& op);
+  // Whether interruption() has anything to look into.
+  bool may_be_interrupted() const { return closing_ || backend_.link_.any_lost(); }
   // Why no operation of the group can go on: the client shuts down, or has lost a member.
   Status interruption(const HostOp& op) const;
   // Whose client is lost, as far as this one knows.

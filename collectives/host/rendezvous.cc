@@ -482,9 +482,8 @@ Status Rendezvous::find_mismatch(const Op& op) const {
 }
 
 Status Rendezvous::check_signatures(const Op& op) {
-  const Signature& own = entry(op.seq, op.member).signature;
   for (int m = 0; m < size(); ++m) {
-    if (!(entry(op.seq, m).signature == own)) {
+    if (m != op.member && !(entry(op.seq, m).signature == op.signature)) {
       return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op));
     }
   }

@@ -84,7 +84,9 @@ void CpuStream::wake_worker() {
 Status CpuStream::sync() {
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t target = num_enqueued_;
+  ++num_syncs_;
   work_done_.wait(lock, [&] { return num_done_ >= target; });
+  --num_syncs_;
   return std::exchange(first_error_, absl::OkStatus());
 }
 
@@ -112,7 +114,7 @@ void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
   running_ = false;
   ++num_done_;
   if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);
-  work_done_.notify_all();
+  if (num_syncs_ > 0) work_done_.notify_all();
 }
 
 void CpuStream::run() {
