@@ -10,13 +10,14 @@
 #include "absl/time/clock.h"
 #include "base/dtype.h"
 #include "base/format.h"
+#include "base/kept_allocator.h"
 #include "collectives/host/kernels.h"
 
 namespace tessera::host {
 namespace {
 
 Signature signature_of(const CollectiveCall& call) {
-  return {call.kind, call.dtype, call.reduction, call.root, call.count, stable_hash(call.detail)};
+  return {call.kind, call.dtype, call.reduction, call.root, call.count, call.detail.hash()};
 }
 
 // The most elements that a member may have to give, by what the signature says, so that all members
@@ -148,7 +149,8 @@ std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
     std::lock_guard<std::mutex> lock(mutex_);
     read = take_read();
   }
-  auto op = std::make_shared<HostOp>(shared_from_this(), member, std::move(call));
+  auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member,
+                                         std::move(call));
   // Who moves the bytes may find something wrong with them.
   if (mover_ != nullptr) op->call_.label = op->label();
   return op;

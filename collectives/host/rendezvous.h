@@ -33,6 +33,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/host_link.h"
 #include "collectives/label.h"
+#include "collectives/shared.h"
 
 namespace tessera::host {
 
@@ -42,9 +43,6 @@ struct GroupMember {
   int client_id = 0;
   int ordinal = 0;
 };
-
-// A stable hash, equal in every process.
-uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
 
 class Rendezvous {
  public:
