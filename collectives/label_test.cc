@@ -64,6 +64,8 @@ TEST(SharedTest, CopiesShareWhatIsLong) {
   EXPECT_EQ(b.view(), text);
   EXPECT_EQ(a.view().data(), b.view().data());
   EXPECT_EQ(SharedText(std::string("short")).view(), "short");
+  EXPECT_EQ(b.hash(), stable_hash(text));
+  EXPECT_EQ(SharedText(std::string("short")).hash(), stable_hash("short"));
 
   const Shared<std::vector<int>> list = std::vector<int>{1, 2};
   const Shared<std::vector<int>> same = list;

@@ -16,6 +16,9 @@
 
 namespace tessera {
 
+// A stable hash, equal in every process.
+uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
+
 // Never null: a default T where none was given.
 template <class T>
 class Shared {
@@ -46,18 +49,26 @@ class SharedText {
     if (text.size() <= sizeof(short_)) {
       short_size_ = static_cast<uint8_t>(text.copy(short_, sizeof(short_)));
     } else {
-      long_ = std::make_shared<const std::string>(std::move(text));
+      const uint64_t hash = stable_hash(text);
+      long_ = std::make_shared<const Long>(Long{std::move(text), hash});
     }
   }
 
   absl::string_view view() const {
-    return long_ != nullptr ? absl::string_view(*long_) : absl::string_view(short_, short_size_);
+    return long_ != nullptr ? absl::string_view(long_->text)
+                            : absl::string_view(short_, short_size_);
   }
+  // stable_hash(view()); of a long text it is computed once for all copies.
+  uint64_t hash() const { return long_ != nullptr ? long_->hash : stable_hash(view()); }
   operator absl::string_view() const { return view(); }
   bool empty() const { return view().empty(); }
 
  private:
-  std::shared_ptr<const std::string> long_;  // null: short_ is the text
+  struct Long {
+    std::string text;
+    uint64_t hash;
+  };
+  std::shared_ptr<const Long> long_;  // null: short_ is the text
   uint8_t short_size_ = 0;
   char short_[15] = {};  // all of it is copied
 };

@@ -3,12 +3,14 @@
 
 #include <utility>
 
+#include "base/kept_allocator.h"
+
 namespace tessera {
 
 StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(ArenaPool& pool, int64_t size_bytes) {
   TESSERA_ASSIGN_OR_RETURN(ArenaPool::Block block,
                            pool.allocate(static_cast<uint64_t>(size_bytes)));
-  auto buffer = std::make_shared<Buffer>(PrivateTag{});
+  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
   buffer->block_ = std::move(block);
   buffer->data_ = buffer->block_.data();
   buffer->size_bytes_ = size_bytes;
@@ -16,7 +18,7 @@ StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(ArenaPool& pool, int64_t size
 }
 
 std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<ArenaPool> pool, int64_t size_bytes) {
-  auto buffer = std::make_shared<Buffer>(PrivateTag{});
+  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
   buffer->deferred_pool_ = std::move(pool);
   buffer->size_bytes_ = size_bytes;
   return buffer;
@@ -40,7 +42,7 @@ void Buffer::share_memory(std::byte* data, std::shared_ptr<const void> owner) {
 }
 
 std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes) {
-  auto buffer = std::make_shared<Buffer>(PrivateTag{});
+  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
   buffer->pool_ = std::move(pool);
   buffer->progress_ = std::make_shared<Progress>();
   buffer->size_bytes_ = size_bytes;
@@ -68,7 +70,7 @@ Buffer::~Buffer() {
 }
 
 std::shared_ptr<Buffer> Buffer::failed(Status error) {
-  auto buffer = std::make_shared<Buffer>(PrivateTag{});
+  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
   buffer->ready_.set(std::move(error));
   return buffer;
 }

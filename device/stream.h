@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 
@@ -48,7 +49,13 @@ class Stream {
   enum class Wake { kNow, kByCaller };
   // `label` names the work for people: `relayout #12 [x, -] to [-, x]`. `key` names it for
   // run_here().
-  virtual void enqueue(std::string label, Task task, const void* key, Wake wake) = 0;
+  // `placed` is called when it is certain which tasks are before this one and which are behind it,
+  // in that order and one call at a time; before the task runs.
+  using Placed = absl::FunctionRef<void()>;
+  virtual void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) = 0;
+  void enqueue(std::string label, Task task, const void* key, Wake wake) {
+    enqueue(std::move(label), std::move(task), key, wake, [] {});
+  }
   void enqueue(std::string label, Task task) {
     enqueue(std::move(label), std::move(task), nullptr, Wake::kNow);
   }

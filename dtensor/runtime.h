@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -181,9 +181,13 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     }
     bool operator()(const ProgramKey& a, const ProgramKey& b) const { return (*this)(a, b.args()); }
   };
+  // Entries stay where they are, and what they are.
+  using Programs = absl::node_hash_map<ProgramKey, std::shared_ptr<const RelayoutProgram>,
+                                       ProgramHash, SameProgram>;
   std::mutex programs_mutex_;  // guards programs_
-  absl::flat_hash_map<ProgramKey, std::shared_ptr<const RelayoutProgram>, ProgramHash, SameProgram>
-      programs_;
+  Programs programs_;
+  // The latest one that was looked up: a program that does the same again needs no lock.
+  std::atomic<const Programs::value_type*> last_program_{nullptr};
 };
 
 }  // namespace tessera

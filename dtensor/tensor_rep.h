@@ -11,6 +11,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "base/dtype.h"
+#include "base/kept_allocator.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/shared.h"
@@ -38,7 +39,10 @@ struct TensorRep {
   // Waits until a local shard is there.
   Status await(size_t local_device) const;
   Box box_of(const LocalDevice& device) const { return layout->box(*shape, device.position); }
-  DTensor into_tensor() && { return DTensor(std::make_shared<const TensorRep>(std::move(*this))); }
+  DTensor into_tensor() && {
+    return DTensor(
+        std::allocate_shared<const TensorRep>(KeptAllocator<TensorRep>(), std::move(*this)));
+  }
 };
 
 // A tensor without buffers yet, of the client behind the layout's mesh. Errors that all clients

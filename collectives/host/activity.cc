@@ -35,6 +35,8 @@ std::string ActivitySnapshot::to_string() const {
 
 namespace {
 
+constexpr uint64_t kKindBits = 0xff;
+
 // kind:8 | has_label:8 | op:8 | dtype:4 | reduction:4 | seq:32.
 uint64_t pack(const Activity& activity) {
   return activity.kind | uint64_t{activity.has_label} << 8 |
@@ -43,7 +45,7 @@ uint64_t pack(const Activity& activity) {
 }
 
 void unpack(uint64_t word, Activity& activity) {
-  activity.kind = static_cast<DeviceActivity::Kind>(word & 0xff);
+  activity.kind = static_cast<DeviceActivity::Kind>(word & kKindBits);
   activity.has_label = (word >> 8 & 0xff) != 0;
   activity.op = static_cast<OpKind>(word >> 16 & 0xff);
   activity.dtype = static_cast<DType>(word >> 24 & 0xf);
@@ -60,14 +62,9 @@ void write_between_versions(DeviceActivity& slot, Fn fields) {
   slot.version.store(version + 2, std::memory_order_release);
 }
 
-// What changes while a device runs one thing.
-void write_changing(DeviceActivity& slot, const Activity& activity) {
+void write_fields(DeviceActivity& slot, const Activity& activity) {
   slot.kind.store(pack(activity), std::memory_order_release);
   slot.since_ns.store(activity.since_ns, std::memory_order_release);
-}
-
-void write_fields(DeviceActivity& slot, const Activity& activity) {
-  write_changing(slot, activity);
   slot.leader_client.store(activity.leader_client, std::memory_order_release);
   slot.block_offset.store(activity.block_offset, std::memory_order_release);
   slot.name_hash.store(activity.name_hash, std::memory_order_release);
@@ -80,8 +77,16 @@ void write_activity(DeviceActivity& slot, const Activity& activity) {
   write_between_versions(slot, [&] { write_fields(slot, activity); });
 }
 
-void write_kind(DeviceActivity& slot, const Activity& activity) {
-  write_between_versions(slot, [&] { write_changing(slot, activity); });
+void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind) {
+  write_between_versions(slot, [&] {
+    const uint64_t rest = slot.kind.load(std::memory_order_relaxed) & ~kKindBits;
+    slot.kind.store(rest | kind, std::memory_order_release);
+    slot.since_ns.store(monotonic_ns(), std::memory_order_release);
+  });
+}
+
+DeviceActivity::Kind written_kind(const DeviceActivity& slot) {
+  return static_cast<DeviceActivity::Kind>(slot.kind.load(std::memory_order_relaxed) & kKindBits);
 }
 
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label) {

@@ -40,8 +40,10 @@ struct ActivitySnapshot : Activity {
 // One writer a slot: the device's stream. The label stays what it was, or is changed as well.
 void write_activity(DeviceActivity& slot, const Activity& activity);
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label);
-// The same where nothing but kind and since_ns differs from what the slot says.
-void write_kind(DeviceActivity& slot, const Activity& activity);
+// Changes the kind, and since when it is so.
+void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind);
+// What its writer has written last.
+DeviceActivity::Kind written_kind(const DeviceActivity& slot);
 // The state of the slot, from any client. Does not wait for a writer that is held up.
 ActivitySnapshot read_activity(const DeviceActivity& slot);
 // The slot of a device in its client's control region.

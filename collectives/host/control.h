@@ -8,20 +8,22 @@
 //     GroupSlot[]      hash table of the groups whose first member is a device of c
 //     heap             GroupBlocks, made by whichever member comes first
 //
-//   GroupBlock:  device ids | OpRecord 0 | OpRecord 1 | ... | OpRecord R-1
+//   GroupBlock:  device ids | MemberProgress of each member | OpRecord 0 | ... | OpRecord R-1
 //   OpRecord:    state word, verdict | MemberEntry of each member
 //
 // Operation number s of a group (1, 2, ...) lives in record s % R. Invariants:
 //   1. state says which operation a record describes, how many members have arrived and finished,
 //      and its phase; it changes by compare-and-swap only, so that a deadline and the last arrival
 //      cannot both win;
-//   2. phases go kOpen -> kRunning (all arrived) or kOpen/kRunning -> kSettling -> kFailed; in
+//   2. phases go kOpen -> kRunning or kMet (all arrived), or from there to kSettling -> kFailed; in
 //      kFailed the verdict is complete and never changes while the record describes s, and
-//      `finished` counts the members that have read it;
+//      `finished` counts the members that have read it; in kMet nobody is waited for any more, and
+//      nobody counts;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
 //   4. no lock lies in the region: a client that dies leaves nothing held;
 //   5. a record goes on to operation s + R when all members are done with s: they have finished
-//      it or read its verdict, or it timed out, after which nobody need come.
+//      it or read its verdict, or it timed out, after which nobody need come. Of kMet they are done
+//      when all have arrived at a later one, or written in their MemberProgress that they are.
 //
 // Everything here is plain data at fixed offsets, zero-initialised by the kernel. Zero means
 // empty, or operation 0, which never is.
@@ -85,7 +87,7 @@ struct alignas(64) MemberEntry {
   alignas(64) std::byte inlined[kInlineBytes];
 };
 
-enum class Phase : uint8_t { kOpen, kRunning, kSettling, kFailed };
+enum class Phase : uint8_t { kOpen, kRunning, kMet, kSettling, kFailed };
 
 // seq:32 | arrived:12 | finished:12 | phase:8. The low half is the futex word.
 struct State {
@@ -122,9 +124,16 @@ struct alignas(64) OpRecord {
 struct alignas(64) GroupBlock {
   uint32_t num_members;
   uint32_t num_records;
-  uint64_t records_offset;  // from the start of the block
+  uint64_t progress_offset;  // from the start of the block
+  uint64_t records_offset;
   uint64_t record_stride;
   // int32_t device_ids[num_members] follows.
+};
+
+// A line that its member writes after every operation, and others hardly ever read: to write it
+// takes nothing from them.
+struct alignas(64) MemberProgress {
+  std::atomic<uint32_t> left;  // the latest operation of phase kMet that the member is done with
 };
 
 // States go kEmpty -> kClaimedBy + client -> kReady, or kAbandoned where that client was lost on

@@ -10,13 +10,14 @@
 #include "absl/time/clock.h"
 #include "base/dtype.h"
 #include "base/format.h"
+#include "base/kept_allocator.h"
 #include "collectives/host/kernels.h"
 
 namespace tessera::host {
 namespace {
 
 Signature signature_of(const CollectiveCall& call) {
-  return {call.kind, call.dtype, call.reduction, call.root, call.count, stable_hash(call.detail)};
+  return {call.kind, call.dtype, call.reduction, call.root, call.count, call.detail.hash()};
 }
 
 // The most elements that a member may have to give, by what the signature says, so that all members
@@ -65,12 +66,10 @@ constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
 }  // namespace
 
-HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq,
-               const Signature& signature, CollectiveCall&& call)
+HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, CollectiveCall&& call)
     : group_(std::move(group)),
       member_(member),
-      seq_(seq),
-      signature_(signature),
+      signature_(signature_of(call)),
       call_(std::move(call)),
       key_(call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this),
       inlined_(is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this)) {}
@@ -135,38 +134,43 @@ HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
     : backend_(backend),
       members_(std::move(members)),
       rendezvous_(std::move(rendezvous)),
-      mover_(std::move(mover)) {
+      mover_(std::move(mover)),
+      progress_(members_.size()) {
   for (const GroupMember& member : members_) {
     device_ids_.push_back(member.device_id);
     spans_clients_ |= member.client_id != members_[0].client_id;
   }
-  next_seq_.assign(members_.size(), 1);
 }
 
 std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
-  const Signature signature = signature_of(call);
-  absl::InlinedVector<Lent, 2> read;
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!lent_.empty()) read = take_read();
-  uint32_t seq = 0;
-  if (rendezvous_.has_value()) {
-    seq = rendezvous_->align(next_seq_[member], signature);
-    next_seq_[member] = seq + 1;
+  // Nobody need see at once what another thread has lent just now.
+  if (has_lent_.load(std::memory_order_relaxed)) {
+    absl::InlinedVector<Lent, 2> read;
+    std::lock_guard<std::mutex> lock(mutex_);
+    read = take_read();
   }
-  auto op = std::make_shared<HostOp>(shared_from_this(), member, seq, signature, std::move(call));
+  auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member,
+                                         std::move(call));
   // Who moves the bytes may find something wrong with them.
   if (mover_ != nullptr) op->call_.label = op->label();
-  pending_.push_back(op);
   return op;
 }
 
+void HostGroup::number(HostOp& op) {
+  if (!rendezvous_.has_value()) return;
+  uint32_t& next_seq = progress_[op.member_].next_seq;
+  rendezvous_->fetch_lines(next_seq, op.member_);
+  op.seq_ = rendezvous_->align(next_seq, op.signature_);
+  next_seq = op.seq_ + 1;
+}
+
 void HostGroup::retire(HostOp& op) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = std::find_if(pending_.begin(), pending_.end(),
-                               [&](const auto& pending) { return pending.get() == &op; });
-  if (it != pending_.end()) pending_.erase(it);
+  // Pairs with fail_pending().
+  progress_[op.member_].done.store(op.seq_, std::memory_order_release);
   if (!op.lends_ || !others_read_input(op)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
   lent_.push_back({op.seq_, std::move(op.call_.in_buffer), std::move(op.in_copy_)});
+  has_lent_.store(true, std::memory_order_relaxed);
 }
 
 bool HostGroup::others_read_input(const HostOp& op) const {
@@ -194,6 +198,7 @@ absl::InlinedVector<HostGroup::Lent, 2> HostGroup::take_read() {
                                  [this](const Lent& lent) { return !is_read(lent.seq); });
   std::move(lent_.begin(), kept, std::back_inserter(read));
   lent_.erase(lent_.begin(), kept);
+  has_lent_.store(!lent_.empty(), std::memory_order_relaxed);
   // One that has failed meanwhile is no concern of this client, but that it has to say so.
   for (const Lent& lent : read) rendezvous_->acknowledge(lent.seq);
   return read;
@@ -215,9 +220,10 @@ void HostGroup::wait_until_read(absl::Time deadline) {
 
 Work HostGroup::start(int position, CollectiveCall&& call) {
   Stream& stream = *backend_.streams_[members_[position].ordinal];
-  std::lock_guard<std::mutex> order(order_mutex_);
   std::shared_ptr<HostOp> op = make_op(position, std::move(call));
-  const auto task = [op]() -> Status {
+  op->of_task_ = op;
+  auto task = [op = op.get()]() -> Status {
+    const std::shared_ptr<HostOp> keep = std::move(op->of_task_);
     Status status = op->group_->run(*op);
     // A barrier reports to its caller alone; other errors also wait for sync_devices().
     return op->call_.kind == OpKind::kBarrier ? absl::OkStatus() : status;
@@ -225,7 +231,7 @@ Work HostGroup::start(int position, CollectiveCall&& call) {
   using Wake = Stream::Wake;
   const Wake wake = op->call_.caller_waits ? Wake::kByCaller : Wake::kNow;
   // Without a label: the operation says by itself what it is.
-  stream.enqueue(std::string(), task, op->key(), wake);
+  stream.enqueue(std::string(), std::move(task), op->key(), wake, [&] { number(*op); });
   return Work(std::move(op));
 }
 
@@ -302,8 +308,8 @@ void HostGroup::acknowledge(HostOp& op) {
   if (!op.acknowledged_.exchange(true)) rendezvous_->acknowledge(op.seq_);
 }
 
-Rendezvous::From HostGroup::give_up_from(const HostOp& op) const {
-  return spans_clients_ && !op.inlined_ ? Rendezvous::From::kRunning : Rendezvous::From::kOpen;
+Rendezvous::From HostGroup::give_up_from() const {
+  return spans_clients_ ? Rendezvous::From::kRunning : Rendezvous::From::kOpen;
 }
 
 Status HostGroup::run_alone(HostOp& op) {
@@ -341,8 +347,8 @@ void HostGroup::hold_replica(HostOp& op, std::byte* contents) {
 
 Status HostGroup::local_error(HostOp& op) {
   const CollectiveCall& call = op.call_;
-  TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
-  TESSERA_RETURN_IF_ERROR(interruption(op));
+  if (!call.error.ok()) return op.labelled(call.error);
+  if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interruption(op));
   if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(op.labelled(mover_->check(call)));
   return find_memory(op);
 }
@@ -362,12 +368,12 @@ Status HostGroup::lost_member() const {
   return absl::OkStatus();
 }
 
-// A loss after local_error() is told to the operations whose turn it is: not to one that got its
-// record only then.
-Status HostGroup::lost_meanwhile(const HostOp& op) {
-  const Status lost = op.labelled(lost_member());
-  if (lost.ok()) return lost;
-  return rendezvous_->settle(op.seq_, VerdictKind::kError, give_up_from(op), lost);
+// fail_pending() tells those who have arrived of what comes after local_error(), not one that
+// arrives only then.
+Status HostGroup::interrupted_meanwhile(const HostOp& op) {
+  const Status why = interruption(op);
+  if (why.ok()) return why;
+  return rendezvous_->settle(op.seq_, VerdictKind::kError, give_up_from(), why);
 }
 
 Status HostGroup::find_memory(HostOp& op) {
@@ -380,7 +386,8 @@ Status HostGroup::find_memory(HostOp& op) {
   if (!call.replicas.empty()) {
     if (call.replicas[0] == op.member_) TESSERA_RETURN_IF_ERROR(lend_replica(op));
   } else if (call.out_buffer != nullptr) {
-    TESSERA_RETURN_IF_ERROR(op.labelled(call.out_buffer->take_memory()));
+    const Status taken = call.out_buffer->take_memory();
+    if (!taken.ok()) return op.labelled(taken);
     call.out = call.out_buffer->mutable_data();
   }
   return absl::OkStatus();
@@ -414,7 +421,7 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
 Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   // What this member alone knows to be wrong becomes the verdict of all, before they wait.
   Status local = local_error(op);
-  if (local.ok()) {
+  if (local.ok() && mover_ != nullptr) {
     local = wait_for_device(op, meeting.deadline);
     if (absl::IsDeadlineExceeded(local)) {
       // The member itself did not come in time.
@@ -428,7 +435,7 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   if (!filled.ok()) return fail(op, meeting, VerdictKind::kError, filled);
   publish(op, DeviceActivity::kWaiting);
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
-  TESSERA_RETURN_IF_ERROR(lost_meanwhile(op));
+  if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interrupted_meanwhile(op));
   TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
   return rendezvous_->check_signatures(meeting);
 }
@@ -465,7 +472,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
   // Members of one process that have arrived are at work on this memory: there is no giving up.
   if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
   if (status.ok() && !op.lends_) {
-    status = rendezvous_->wait_finished(meeting, give_up_from(op));
+    status = rendezvous_->wait_finished(meeting, give_up_from());
   }
   if (!status.ok()) {
     if (op.moved_ && is_on_device(op)) mover_->fail(op.seq_, op.member_, status);
@@ -511,9 +518,10 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
       members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
     }
     members[op.member_].out = call.out;
-    moved = op.labelled(move_bytes(call, op.member_, members));
+    moved = move_bytes(call, op.member_, members);
+    if (!moved.ok()) moved = op.labelled(moved);
   }
-  TESSERA_RETURN_IF_ERROR(rendezvous_->finish(op.seq_, 1));
+  rendezvous_->leave(op.seq_, op.member_);
   return moved;
 }
 
@@ -536,12 +544,11 @@ Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
                                                     format_duration(deadline - op.created_),
                                                     "; the device is busy with earlier work"));
   }
-  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline), give_up_from(op));
+  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline), give_up_from());
 }
 
 Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {
-  const Signature signature = signature_of(call);
-  auto op = std::make_shared<HostOp>(shared_from_this(), position, 0, signature, std::move(call));
+  auto op = std::make_shared<HostOp>(shared_from_this(), position, std::move(call));
   op->complete(error);
   return Work(op);
 }
@@ -557,14 +564,14 @@ void HostGroup::on_lost(int client, const Status& reason) {
 
 void HostGroup::fail_pending(const Status& reason) {
   if (!rendezvous_.has_value()) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto* ops : {&sent_, &pending_}) {
-    for (const std::shared_ptr<HostOp>& op : *ops) {
-      // What is queued behind others fails when its turn comes.
-      if (!rendezvous_->is_next(op->seq_)) continue;
-      rendezvous_->settle(op->seq_, VerdictKind::kError, give_up_from(*op), op->labelled(reason))
-          .IgnoreError();
-    }
+  // Who has not arrived yet finds it by itself, before or after that: it sees what has been set
+  // before this was called. So no member of this client begins an operation any more, and the
+  // entries of those it has arrived at stay what they are.
+  for (int m = 0; m < rendezvous_->size(); ++m) {
+    if (members_[m].client_id != backend_.link_.client_id()) continue;
+    // Pairs with retire().
+    const uint32_t done = progress_[m].done.load(std::memory_order_acquire);
+    rendezvous_->settle_arrived(m, done, give_up_from(), reason);
   }
 }
 
@@ -574,13 +581,12 @@ void HostGroup::close() {
 }
 
 void HostGroup::forget_ops() {
-  std::vector<std::shared_ptr<HostOp>> gone[3];
+  std::vector<std::shared_ptr<HostOp>> gone[2];
   std::vector<Lent> lent;
   std::lock_guard<std::mutex> lock(mutex_);
   lent_.swap(lent);
-  pending_.swap(gone[0]);
-  sent_.swap(gone[1]);
-  quarantine_.swap(gone[2]);
+  sent_.swap(gone[0]);
+  quarantine_.swap(gone[1]);
 }
 
 }  // namespace tessera::host

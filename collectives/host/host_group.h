@@ -36,8 +36,7 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
  public:
   enum class Stage { kQueued, kStarted, kGivenUp };
 
-  HostOp(std::shared_ptr<HostGroup> group, int member, uint32_t seq, const Signature& signature,
-         CollectiveCall&& call);
+  HostOp(std::shared_ptr<HostGroup> group, int member, CollectiveCall&& call);
 
   bool done() const override;
   Status wait_until(absl::Time deadline) override;
@@ -54,7 +53,10 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
 
   const std::shared_ptr<HostGroup> group_;
   const int member_;
-  const uint32_t seq_;
+  uint32_t seq_ = 0;  // set once, by the stream that takes it
+  // The task's reference, until it has run: the task itself is a pointer, which streams move from
+  // hand to hand for nothing.
+  std::shared_ptr<HostOp> of_task_;
   const Signature signature_;
   CollectiveCall call_;
   const void* const key_;
@@ -104,8 +106,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   friend class HostOp;
   friend class HostBackend;
 
-  // Gives the call its number and enters it in pending_. Requires order_mutex_.
+  // An operation without its number. What others have read is let go of meanwhile.
   std::shared_ptr<HostOp> make_op(int member, CollectiveCall&& call);
+  // Gives it the next number, for its place in the stream.
+  void number(HostOp& op);
   Status run(HostOp& op);
   // Whether a device moves the bytes of the operation, and is done with it later than the task.
   bool is_on_device(const HostOp& op) const;
@@ -129,12 +133,15 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void acknowledge(HostOp& op);
   // What this member alone knows to be wrong with the call.
   Status local_error(HostOp& op);
+  // Whether interruption() has anything to look into.
+  bool may_be_interrupted() const { return closing_ || backend_.link_.any_lost(); }
   // Why no operation of the group can go on: the client shuts down, or has lost a member.
   Status interruption(const HostOp& op) const;
   // Whose client is lost, as far as this one knows.
   Status lost_member() const;
-  // Settles the operation that has just arrived, if a member was lost before it could be told.
-  Status lost_meanwhile(const HostOp& op);
+  // Settles the operation that has just arrived, if it is too late for fail_pending() to have seen
+  // that.
+  Status interrupted_meanwhile(const HostOp& op);
   // Where the memory of the call's Buffers is; waits for the input.
   Status find_memory(HostOp& op);
   Status lend_replica(HostOp& op);
@@ -156,7 +163,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Status meet_inlined(HostOp& op, const Rendezvous::Op& meeting);
   void reduce_inlined(const HostOp& op);
   // When a verdict may end an operation at which all have arrived: where its members use copies.
-  Rendezvous::From give_up_from(const HostOp& op) const;
+  Rendezvous::From give_up_from() const;
   // Whether members tell each other where their memory is: not that of devices of several clients.
   bool shares_addresses(const HostOp& op) const;
   StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
@@ -197,12 +204,18 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   const std::unique_ptr<DeviceMover> mover_;
   std::atomic<bool> closing_{false};
 
-  // Held while an operation gets its number and enters the stream: they are in one order. A stream
-  // that has been stopped runs the operation at once, so mutex_ cannot serve for this.
-  std::mutex order_mutex_;
-  std::mutex mutex_;                // guards what follows
-  std::vector<uint32_t> next_seq_;  // by member
-  std::vector<std::shared_ptr<HostOp>> pending_;
+  // What a member of this client has done. Its operations get their numbers in the order in which
+  // its stream has them: next_seq is the stream's to guard.
+  struct Progress {
+    uint32_t next_seq = 1;
+    // The latest operation that the member is done with, which no loss ends any more. A sender is
+    // done with a message when the record says so.
+    std::atomic<uint32_t> done{0};
+  };
+  std::vector<Progress> progress_;  // by member
+
+  std::atomic<bool> has_lent_{false};                // whether lent_ may have something
+  std::mutex mutex_;                                 // guards what follows
   std::vector<std::shared_ptr<HostOp>> sent_;        // messages that may not have been read yet
   std::vector<std::shared_ptr<HostOp>> quarantine_;  // failed while peers may still write
   std::vector<Lent> lent_;                           // the longest done first

@@ -40,6 +40,7 @@ Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Tim
           .signature = op.signature_,
           .name_hash = is_named_barrier(op.call_) ? op.signature_.detail_hash : 0,
           .holds_device = op.call_.kind != OpKind::kSendRecv,
+          .ends_at_arrival = op.inlined_,
           .start = start,
           .deadline = deadline};
 }

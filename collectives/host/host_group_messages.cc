@@ -23,7 +23,7 @@ Status HostGroup::publish_message(HostOp& op) {
     if (status.ok()) status = fill_entry(op);
     status =
         status.ok() ? rendezvous_->arrive(meeting) : fail(op, meeting, VerdictKind::kError, status);
-    if (status.ok()) status = lost_meanwhile(op);
+    if (status.ok()) status = interrupted_meanwhile(op);
   } else {
     status = op.completion_.wait();
     fail(op, meeting, VerdictKind::kTimedOut, status).IgnoreError();
@@ -35,7 +35,6 @@ Status HostGroup::publish_message(HostOp& op) {
     acknowledge(op);
     op.complete(status);
   }
-  retire(op);
   op.receive_deadline_ = op.call_.deadline.value_or(
       absl::Now() + op.call_.timeout.value_or(backend_.collective_timeout_));
   op.published_.set(absl::OkStatus());
@@ -43,7 +42,7 @@ Status HostGroup::publish_message(HostOp& op) {
 }
 
 Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
-  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from(op));
+  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from());
 }
 
 void HostGroup::reap_sent() {
@@ -67,10 +66,9 @@ Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
 Work HostGroup::enqueue_send(CollectiveCall call) {
   reap_sent();
   Stream& stream = *backend_.streams_[members_[0].ordinal];
-  std::lock_guard<std::mutex> order(order_mutex_);
   std::shared_ptr<HostOp> op = make_op(0, std::move(call));
   op->is_send_ = true;
-  stream.enqueue(op->label(), [op]() -> Status {
+  auto task = [op]() -> Status {
     HostGroup& group = *op->group_;
     // The bytes of a GPU's message to another client go through the host: after what the GPU was
     // given so far, for which its stream does not wait.
@@ -81,7 +79,8 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
     group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
         .enqueue(op->label(), [op] { return op->group_->publish_message(*op); });
     return absl::OkStatus();
-  });
+  };
+  stream.enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow, [&] { number(*op); });
   return Work(op);
 }
 
@@ -94,9 +93,9 @@ Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
 
 Work HostGroup::enqueue_recv(CollectiveCall call) {
   Stream& stream = backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
-  std::lock_guard<std::mutex> order(order_mutex_);
   std::shared_ptr<HostOp> op = make_op(1, std::move(call));
-  stream.enqueue(op->label(), [op]() -> Status { return op->group_->run(*op); });
+  auto task = [op]() -> Status { return op->group_->run(*op); };
+  stream.enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow, [&] { number(*op); });
   return Work(op);
 }
 

@@ -42,34 +42,30 @@ class HostLink::Observer : public StreamObserver {
 
   void task_started(absl::string_view label) override {
     if (label.empty()) return;
-    current_ = {};
-    current_.kind = DeviceActivity::kRunning;
-    current_.has_label = true;
-    current_.since_ns = monotonic_ns();
-    write_activity(slot_, current_, label);
+    Activity activity;
+    activity.kind = DeviceActivity::kRunning;
+    activity.has_label = true;
+    activity.since_ns = monotonic_ns();
+    write_activity(slot_, activity, label);
   }
-  void task_finished() override {
-    current_.kind = DeviceActivity::kFinished;
-    current_.since_ns = monotonic_ns();
-    write_kind(slot_, current_);
-  }
-  void publish(const Activity& activity, const Label& label) {
-    const bool is_new =
-        current_.kind == DeviceActivity::kNothing || current_.kind == DeviceActivity::kFinished;
-    current_ = activity;
-    current_.has_label = !label.empty();
-    current_.since_ns = monotonic_ns();
-    if (is_new && current_.has_label) {
+  void task_finished() override { write_kind(slot_, DeviceActivity::kFinished); }
+  // The caller has just filled in the activity, field by field: to copy it as a whole now would
+  // wait until the stores before it are through, among them those to lines that peers have read.
+  void publish(Activity& activity, const Label& label) {
+    const DeviceActivity::Kind before = written_kind(slot_);
+    activity.has_label = !label.empty();
+    activity.since_ns = monotonic_ns();
+    const bool is_new = before == DeviceActivity::kNothing || before == DeviceActivity::kFinished;
+    if (is_new && activity.has_label) {
       char text[kLabelBytes];
-      write_activity(slot_, current_, {text, label.copy_to(absl::MakeSpan(text))});
+      write_activity(slot_, activity, {text, label.copy_to(absl::MakeSpan(text))});
     } else {
-      write_activity(slot_, current_);
+      write_activity(slot_, activity);
     }
   }
 
  private:
   DeviceActivity& slot_;
-  Activity current_;
 };
 
 namespace {
@@ -458,7 +454,7 @@ void HostLink::report_lost(int client, const Status& reason) {
     if (!peers_[client].status.ok()) return;
     peers_[client].status = reason;
     listener = listener_;
-    num_lost_.fetch_add(1, std::memory_order_acq_rel);
+    num_lost_.fetch_add(1, std::memory_order_seq_cst);
     changed_.notify_all();
   }
   if (listener) listener(client, reason);
@@ -491,7 +487,7 @@ void HostLink::leave() {
 
 StreamObserver* HostLink::observer(int ordinal) { return observers_[ordinal].get(); }
 
-void HostLink::publish(int ordinal, const Activity& activity, const Label& label) {
+void HostLink::publish(int ordinal, Activity& activity, const Label& label) {
   observers_[ordinal]->publish(activity, label);
 }
 

@@ -83,7 +83,9 @@ class HostLink {
   // Whether the client is lost, or the kernel has marked it dead and the news is still under way:
   // whoever knows of a death sees the mark here, before others were told.
   bool is_dead(int client) const;
-  bool any_lost() const { return num_lost_.load(std::memory_order_acquire) > 0; }
+  // A member that arrives looks here afterwards, and who reports a loss looks afterwards who has
+  // arrived: in the one order of such operations, one of the two sees the other.
+  bool any_lost() const { return num_lost_.load(std::memory_order_seq_cst) > 0; }
 
   // Ends the thread and closes the sockets; memory stays mapped.
   void close();
@@ -91,9 +93,9 @@ class HostLink {
   void leave();
 
   // Publishes what a device of this client is doing. A collective does so itself, with its label
-  // if it has one of its own; its task has none.
+  // if it has one of its own; its task has none. Fills in the activity's has_label and since_ns.
   StreamObserver* observer(int ordinal);
-  void publish(int ordinal, const Activity& activity, const Label& label);
+  void publish(int ordinal, Activity& activity, const Label& label);
 
   // How often who waits for other members looks before it gives its core away.
   int num_spins() const { return num_spins_; }

@@ -39,6 +39,16 @@ void pause_cpu() {
 #endif
 }
 
+void fetch_to_write(const void* line) {
+#if defined(__x86_64__)
+  // What the builtin becomes only where the compiler may assume the instruction. Processors without
+  // it take it for one that does nothing.
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 int32_t* device_ids(GroupBlock* block) {
   return reinterpret_cast<int32_t*>(reinterpret_cast<std::byte*>(block) + sizeof(GroupBlock));
 }
@@ -56,7 +66,8 @@ uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 GroupBlock* make_block(std::byte* region, ControlHeader* header,
                        const std::vector<GroupMember>& members, uint32_t num_records) {
   const uint64_t n = members.size();
-  const uint64_t records_offset = align64(sizeof(GroupBlock) + n * sizeof(int32_t));
+  const uint64_t progress_offset = align64(sizeof(GroupBlock) + n * sizeof(int32_t));
+  const uint64_t records_offset = progress_offset + n * sizeof(MemberProgress);
   const uint64_t stride = sizeof(OpRecord) + n * sizeof(MemberEntry);
   const uint64_t bytes = records_offset + num_records * stride;
   const uint64_t offset = header->heap_used.fetch_add(bytes);
@@ -64,6 +75,7 @@ GroupBlock* make_block(std::byte* region, ControlHeader* header,
   auto* block = reinterpret_cast<GroupBlock*>(region + offset);
   block->num_members = static_cast<uint32_t>(n);
   block->num_records = num_records;
+  block->progress_offset = progress_offset;
   block->records_offset = records_offset;
   block->record_stride = stride;
   for (uint64_t i = 0; i < n; ++i) device_ids(block)[i] = members[i].device_id;
@@ -93,19 +105,6 @@ uint32_t settled_state(const HostLink& link, GroupSlot& slot) {
 }
 
 }  // namespace
-
-uint64_t stable_hash(absl::string_view bytes, uint64_t seed) {
-  // As FNV-1a, with words instead of bytes. Low bits of a product know nothing of high ones, so
-  // those come down.
-  uint64_t hash = 0xcbf29ce484222325 ^ seed ^ bytes.size();
-  for (size_t at = 0; at < bytes.size(); at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, std::min<size_t>(8, bytes.size() - at));
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
 
 StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> members,
                                       uint32_t num_records, uint64_t salt) {
@@ -151,7 +150,9 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
 
 void Rendezvous::use(GroupBlock* block) {
   block_ = block;
-  records_ = reinterpret_cast<std::byte*>(block) + block->records_offset;
+  auto* const start = reinterpret_cast<std::byte*>(block);
+  progress_ = reinterpret_cast<MemberProgress*>(start + block->progress_offset);
+  records_ = start + block->records_offset;
   record_stride_ = block->record_stride;
   last_record_ = block->num_records - 1;
 }
@@ -160,9 +161,29 @@ bool Rendezvous::is_free(const State& state, uint32_t seq) const {
   if (static_cast<int32_t>(seq - state.seq) <= 0) return false;
   if (state.seq == 0) return true;
   if (state.phase == Phase::kRunning) return state.finished == members_.size();
+  if (state.phase == Phase::kMet) return all_left(state.seq, seq);
   if (state.phase != Phase::kFailed) return false;
   return state.finished == members_.size() ||
          record(seq).verdict_kind.load(std::memory_order_relaxed) == VerdictKind::kTimedOut;
+}
+
+bool Rendezvous::all_left(uint32_t met, uint32_t seq) const {
+  // Members come to one operation after the other: where all have arrived at the one before, they
+  // have left those before it. Their arrivals are in the state that is read here, so what they did
+  // before is done. That is so but after failures, and takes no line from those who write it.
+  if (seq - 1 != met && all_arrived(seq - 1)) return true;
+  for (int m = 0; m < size(); ++m) {
+    // Pairs with leave(): the member has read what this one is going to overwrite.
+    if (static_cast<int32_t>(progress_[m].left.load(std::memory_order_acquire) - met) < 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Rendezvous::fetch_lines(uint32_t seq, int member) const {
+  fetch_to_write(&record(seq).state);
+  fetch_to_write(&entry(seq, member));
 }
 
 bool Rendezvous::was_freed(uint32_t seq) const {
@@ -258,7 +279,7 @@ Status Rendezvous::arrive(const Op& op) {
     if (state.phase != Phase::kOpen) return verdict(op.seq);
     ++state.arrived;
     const bool last = state.arrived == members_.size();
-    if (last) state.phase = Phase::kRunning;
+    if (last) state.phase = op.ends_at_arrival ? Phase::kMet : Phase::kRunning;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
       if (last) wake(op_record);
       return absl::OkStatus();
@@ -273,8 +294,7 @@ Status Rendezvous::wait_arrived(const Op& op) {
     // The last member may have come just now: then the operation goes on.
     settle_timed_out(op, From::kOpen).IgnoreError();
   }
-  const State state = load(op.seq);
-  if (state.seq == op.seq && state.phase == Phase::kRunning) return absl::OkStatus();
+  if (all_arrived(op.seq)) return absl::OkStatus();
   return verdict(op.seq);
 }
 
@@ -311,7 +331,7 @@ bool Rendezvous::wait_left(uint32_t seq, absl::Time deadline) {
 
 bool Rendezvous::all_arrived(uint32_t seq) const {
   const State state = load(seq);
-  return state.seq == seq && state.phase == Phase::kRunning;
+  return state.seq == seq && (state.phase == Phase::kRunning || state.phase == Phase::kMet);
 }
 
 bool Rendezvous::is_finished(uint32_t seq) const {
@@ -331,10 +351,10 @@ Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Statu
       state = {seq, 0, 0, Phase::kOpen};
     }
     if (state.phase >= Phase::kSettling) return verdict(seq);
-    after_arrival = state.phase == Phase::kRunning;
-    if (after_arrival && (from == From::kOpen || state.finished == members_.size())) {
-      return absl::OkStatus();
-    }
+    after_arrival = state.phase != Phase::kOpen;
+    const bool is_over = state.finished == members_.size() ||
+                         (state.phase == Phase::kMet && kind != VerdictKind::kMismatch);
+    if (after_arrival && (from == From::kOpen || is_over)) return absl::OkStatus();
     state.phase = Phase::kSettling;
     state.finished = 0;  // from here on it counts who has read the verdict
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
@@ -353,6 +373,17 @@ Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Statu
   op_record.state.store(settled.pack(), std::memory_order_seq_cst);
   wake(op_record);
   return verdict(seq);
+}
+
+void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Status& error) {
+  for (uint32_t i = 0; i <= last_record_; ++i) {
+    // Before the member's entry: it is what the member wrote before it arrived.
+    const State state = load(i);
+    const MemberEntry& own = entry(i, member);
+    const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
+    if (!has_arrived || static_cast<int32_t>(state.seq - done) <= 0) continue;
+    settle(state.seq, VerdictKind::kError, from, with_context(error, label_of(own))).IgnoreError();
+  }
 }
 
 Status Rendezvous::settle_timed_out(const Op& op, From from) {
@@ -438,9 +469,8 @@ Status Rendezvous::find_mismatch(const Op& op) const {
 }
 
 Status Rendezvous::check_signatures(const Op& op) {
-  const Signature& own = entry(op.seq, op.member).signature;
   for (int m = 0; m < size(); ++m) {
-    if (!(entry(op.seq, m).signature == own)) {
+    if (m != op.member && !(entry(op.seq, m).signature == op.signature)) {
       return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op));
     }
   }

@@ -33,6 +33,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/host_link.h"
 #include "collectives/label.h"
+#include "collectives/shared.h"
 
 namespace tessera::host {
 
@@ -42,9 +43,6 @@ struct GroupMember {
   int client_id = 0;
   int ordinal = 0;
 };
-
-// A stable hash, equal in every process.
-uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
 
 class Rendezvous {
  public:
@@ -73,12 +71,16 @@ class Rendezvous {
     Signature signature = {};
     uint64_t name_hash = 0;    // of a named barrier
     bool holds_device = true;  // false: a message, which keeps no other operation from running
+    // Once all have arrived members look at each other's entries and at nothing else: no one
+    // finishes it, and each says with leave() that it has looked.
+    bool ends_at_arrival = false;
     absl::Time start;
     absl::Time deadline = absl::InfiniteFuture();
   };
 
   // Whether the record of `seq` is free for it, or was; and waits until it is, false at the
-  // deadline. To be called before the entry is written.
+  // deadline. To be called before the entry is written. Nobody is woken by a member that leaves an
+  // operation which ended at the arrival: who waits for that looks again now and then.
   bool was_freed(uint32_t seq) const;
   bool wait_free(uint32_t seq, absl::Time deadline);
   // Whether the record of `seq` describes it or will describe it next: not so of an operation that
@@ -92,6 +94,10 @@ class Rendezvous {
   Status wait_arrived(const Op& op);
   // Compares the entries of all members, once all have arrived; VerdictKind::kMismatch.
   Status check_signatures(const Op& op);
+  // Of one that ends at the arrival: the member does not look at the entries any more.
+  void leave(uint32_t seq, int member) {
+    progress_[member].left.store(seq, std::memory_order_release);
+  }
   // Says that this many members' worth of the operation is done.
   Status finish(uint32_t seq, int num_members);
   // Which phases a verdict may end. An operation in kRunning is ended only where members may give
@@ -103,12 +109,19 @@ class Rendezvous {
   // The same without a say in how the operation ends: false where the deadline came first.
   bool wait_left(uint32_t seq, absl::Time deadline);
 
+  // Brings the lines that the member is about to write to this core. Who looks at them first would
+  // have them come twice: to be read, and to be written.
+  void fetch_lines(uint32_t seq, int member) const;
+
   bool all_arrived(uint32_t seq) const;
   bool is_finished(uint32_t seq) const;
   // Makes `error` the verdict, unless there is one, or the operation is beyond `from`; returns the
   // verdict, OK where the operation goes on. Where the record is not free for `seq` yet it returns
   // `error` and does nothing else.
   Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error);
+  // The same for every operation later than `done` that the member has arrived at, with its label
+  // before the error. The member must have been told of the error, so that it begins no other one.
+  void settle_arrived(int member, uint32_t done, From from, const Status& error);
   // The same with a DeadlineExceeded that names who has not arrived.
   Status settle_timed_out(const Op& op, From from);
   // Says that one member has read the verdict; once for each member.
@@ -142,6 +155,8 @@ class Rendezvous {
   }
   // Whether the record in `state` may go on to `seq`.
   bool is_free(const State& state, uint32_t seq) const;
+  // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
+  bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
   template <class Waiting>
   bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
@@ -167,6 +182,7 @@ class Rendezvous {
   uint64_t block_offset_ = 0;
   GroupBlock* block_ = nullptr;
   // What the block says, for it does not change.
+  MemberProgress* progress_ = nullptr;
   std::byte* records_ = nullptr;
   uint64_t record_stride_ = 0;
   uint32_t last_record_ = 0;

@@ -278,6 +278,53 @@ TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
   member_1.join();
 }
 
+class MetTest : public RendezvousTest {
+ protected:
+  Status meet(uint32_t seq, int member) {
+    Rendezvous::Op meeting = op(seq, member);
+    meeting.ends_at_arrival = true;
+    group_->entry(seq, member).signature = kSum;
+    return group_->arrive(meeting);
+  }
+};
+
+TEST_F(MetTest, ARecordGoesOnWhenAllHaveArrivedAtALaterOperation) {
+  open(2);
+  for (uint32_t seq = 1; seq <= kRecords; ++seq) {
+    for (int m = 0; m < 2; ++m) ASSERT_THAT(meet(seq, m), IsOk());
+  }
+  EXPECT_TRUE(group_->was_freed(kRecords + 1));
+}
+
+TEST_F(MetTest, ARecordGoesOnWhenAllHaveLeftIt) {
+  open(2);
+  for (int m = 0; m < 2; ++m) ASSERT_THAT(meet(1, m), IsOk());
+  // The later ones time out, which says nothing of the first.
+  for (uint32_t seq = 2; seq <= kRecords; ++seq) {
+    ASSERT_THAT(group_->settle_timed_out(op(seq, 0, absl::Now()), From::kOpen),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0 of 1")));
+  }
+  EXPECT_FALSE(group_->was_freed(kRecords + 1));
+  group_->leave(1, 1);
+  EXPECT_FALSE(group_->wait_free(kRecords + 1, absl::Now() + absl::Milliseconds(1)));
+  group_->leave(1, 0);
+  EXPECT_TRUE(group_->was_freed(kRecords + 1));
+}
+
+TEST_F(MetTest, NobodyIsWaitedForAfterTheArrival) {
+  open(2);
+  ASSERT_THAT(meet(1, 0), IsOk());
+  EXPECT_FALSE(group_->all_arrived(1));
+  ASSERT_THAT(meet(1, 1), IsOk());
+  EXPECT_TRUE(group_->all_arrived(1));
+  EXPECT_TRUE(group_->is_finished(1));
+  // A loss is of the next one.
+  for (const From from : {From::kOpen, From::kRunning}) {
+    const Status lost = absl::UnavailableError("client 1 is lost");
+    EXPECT_THAT(group_->settle(1, VerdictKind::kError, from, lost), IsOk());
+  }
+}
+
 TEST_F(RendezvousTest, AVerdictFromOpenDoesNotEndWhatIsRunning) {
   open(2);
   EXPECT_THAT(arrive(1, 0), IsOk());

@@ -31,9 +31,10 @@ void CpuStream::stop() {
   if (worker_.joinable()) worker_.join();
 }
 
-void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake) {
+void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    placed();
     if (!stopping_) {
       if (num_queued_ == ring_.size()) resize_ring(2 * ring_.size());
       Entry& last = entry(num_queued_++);
@@ -83,7 +84,9 @@ void CpuStream::wake_worker() {
 Status CpuStream::sync() {
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t target = num_enqueued_;
+  ++num_syncs_;
   work_done_.wait(lock, [&] { return num_done_ >= target; });
+  --num_syncs_;
   return std::exchange(first_error_, absl::OkStatus());
 }
 
@@ -111,7 +114,7 @@ void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
   running_ = false;
   ++num_done_;
   if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);
-  work_done_.notify_all();
+  if (num_syncs_ > 0) work_done_.notify_all();
 }
 
 void CpuStream::run() {

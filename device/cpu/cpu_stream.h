@@ -36,7 +36,7 @@ class CpuStream : public Stream {
   void stop() override;
 
   using Stream::enqueue;
-  void enqueue(std::string label, Task task, const void* key, Wake wake) override;
+  void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) override;
   bool run_here(const void* key) override;
   bool try_take() override;
   void release() override;
@@ -75,6 +75,7 @@ class CpuStream : public Stream {
   size_t num_queued_ = 0;
   uint64_t num_enqueued_ = 0;
   uint64_t num_done_ = 0;
+  int num_syncs_ = 0;  // threads in sync()
   Status first_error_;
   bool running_ = false;   // a task runs, on whichever thread, or the stream is taken
   int caller_streak_ = 0;  // tasks in a row that callers ran

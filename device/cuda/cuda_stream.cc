@@ -111,15 +111,17 @@ StatusOr<std::unique_ptr<CudaStream>> CudaStream::create(std::shared_ptr<Api> ap
 CudaStream::CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer)
     : queue_(std::move(queue)), reaper_([this] { reap(); }), issuer_(observer) {}
 
-void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake /*wake*/) {
-  issuer_.enqueue(std::move(label), [this, task = std::move(task)]() mutable -> Status {
+void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake /*wake*/,
+                         Placed placed) {
+  auto issue = [this, task = std::move(task)]() mutable -> Status {
     // A stream that was stopped runs tasks on any thread.
     const Status status = begin_task();
     // The task runs all the same: what waits for it must hear of the error.
     const Status result = task();
     task = nullptr;
     return status.ok() ? result : status;
-  });
+  };
+  issuer_.enqueue(std::move(label), std::move(issue), nullptr, Wake::kNow, placed);
 }
 
 Status CudaStream::begin_task() {

@@ -96,7 +96,7 @@ class CudaStream : public Stream {
   ~CudaStream() override { stop(); }
 
   using Stream::enqueue;
-  void enqueue(std::string label, Task task, const void* key, Wake wake) override;
+  void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) override;
   // Tasks run on the issuing thread alone.
   bool run_here(const void* /*key*/) override { return false; }
   // Also waits for the GPU, and returns its error.
