@@ -16,7 +16,8 @@
 //   3. all members get the same Status of one operation. After a failure the group can be used
 //      again, unless a member is lost. (Where the others only read a tensor of the member's, or
 //      nothing, the operation ends for it with its own part: a loss or a deadline after that is
-//      told to the others alone.)
+//      told to the others alone. One that is more than 8 operations behind the others when their
+//      deadlines pass gets "given up without this client", and goes on with what they do then.)
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and be written by nobody else, until the Work is done. In and out may be exactly in place where

@@ -80,7 +80,7 @@ class Stream {
     fn(absl::OkStatus());
   }
   // Runs what is queued, then ends the stream's threads; what is enqueued later runs on the
-  // caller's thread.
+  // caller's thread, and where several threads do that at once their tasks do, too.
   virtual void stop() = 0;
 };
 

@@ -142,6 +142,9 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
                   DeviceStep& row) {
   CollectiveCall& call = row.call;
   call.replicas = replicas_in(step, group, device_id);
+  // Some members of an exchange have replicas, and others are alone or want nothing, which those do
+  // not know: none of them may lie in its entry, where only such calls do that no one shares.
+  if (call.kind == OpKind::kExchange) call.count = 0;
   if (call.replicas.empty() || call.kind != OpKind::kExchange) return;
   const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);
   const std::optional<Box> slice = slice_of(call.out_box, own - call.replicas.begin(),

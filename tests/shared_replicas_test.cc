@@ -53,6 +53,31 @@ TEST_P(SharedReplicasTest, Values) {
   EXPECT_THAT(run(check), IsOk());
 }
 
+// So small that members could lie in their entries, and of fewer elements than devices: some want
+// nothing, or share with nobody, and do not know of the others that they share.
+TEST_P(SharedReplicasTest, SmallOnesThatNotAllShare) {
+  const auto check = [](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
+    const std::vector<Layout> layouts = every_layout(mesh, 2, {});
+    for (const Shape& shape : {Shape{1, 2}, Shape{3, 1}, Shape{1, 1}}) {
+      // What lies in memory beside the tensor.
+      const DTensor other = full<int32_t>({64}, 7, Layout::replicated(mesh, 1));
+      for (size_t i = 0; i < layouts.size() * layouts.size(); i += 13) {
+        const Layout& from = layouts[i / layouts.size()];
+        const Layout& to = layouts[i % layouts.size()];
+        TESSERA_RETURN_IF_ERROR(with_context(
+            expect_iota<int32_t>(relayout(iota<int32_t>(shape, from), to, Replicas::kShared)),
+            absl::StrCat(from.to_string(), " to ", to.to_string())));
+      }
+    }
+    TESSERA_ASSIGN_OR_RETURN(const Mesh one, create_mesh(client, {{"x", 1}}, {0}));
+    TESSERA_ASSIGN_OR_RETURN(const Mesh two, create_mesh(client, {{"y", 2}}, {5, 7}));
+    const DTensor x = iota<int32_t>({16}, Layout::replicated(one, 1));
+    return expect_iota<int32_t>(relayout(x, Layout::replicated(two, 1), Replicas::kShared));
+  };
+  EXPECT_THAT(run(check), IsOk());
+}
+
 TEST_P(SharedReplicasTest, Scalar) {
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));

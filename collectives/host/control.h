@@ -41,7 +41,7 @@
 namespace tessera::host {
 
 inline constexpr uint64_t kControlBytes = uint64_t{256} << 20;  // address space; touched as used
-inline constexpr uint64_t kControlMagic = 0x5445535345524131;   // "TESSERA1"
+inline constexpr uint64_t kControlMagic = 0x5445535345524132;   // "TESSERA2"
 inline constexpr int kMaxGroups = 16384;                        // a power of two
 inline constexpr int kMaxMembers = 4000;                        // what the state word can count
 inline constexpr int kDetailBytes = 192;
@@ -67,10 +67,13 @@ struct Signature {
   int32_t root;
   int64_t count;
   uint64_t detail_hash;
+  bool inlined =
+      false;  // the input lies in the entry; follows from the rest but for shared outputs
 
   friend bool operator==(const Signature& a, const Signature& b) {
     return a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
-           a.root == b.root && a.count == b.count && a.detail_hash == b.detail_hash;
+           a.root == b.root && a.count == b.count && a.detail_hash == b.detail_hash &&
+           a.inlined == b.inlined;
   }
 };
 

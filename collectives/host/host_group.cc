@@ -72,7 +72,9 @@ HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, CollectiveCall&& ca
       signature_(signature_of(call)),
       call_(std::move(call)),
       key_(call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this),
-      inlined_(is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this)) {}
+      inlined_(is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this)) {
+  signature_.inlined = inlined_;
+}
 
 void HostOp::complete(const Status& status) {
   if (call_.out_buffer != nullptr) {
@@ -165,6 +167,8 @@ void HostGroup::number(HostOp& op) {
 }
 
 void HostGroup::retire(HostOp& op) {
+  if (!rendezvous_.has_value()) return;
+  rendezvous_->leave(op.seq_, op.member_);
   // Pairs with fail_pending().
   progress_[op.member_].done.store(op.seq_, std::memory_order_release);
   if (!op.lends_ || !others_read_input(op)) return;
@@ -521,7 +525,6 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
     moved = move_bytes(call, op.member_, members);
     if (!moved.ok()) moved = op.labelled(moved);
   }
-  rendezvous_->leave(op.seq_, op.member_);
   return moved;
 }
 
@@ -565,8 +568,8 @@ void HostGroup::on_lost(int client, const Status& reason) {
 void HostGroup::fail_pending(const Status& reason) {
   if (!rendezvous_.has_value()) return;
   // Who has not arrived yet finds it by itself, before or after that: it sees what has been set
-  // before this was called. So no member of this client begins an operation any more, and the
-  // entries of those it has arrived at stay what they are.
+  // before this was called. So no member of this client arrives at an operation any more that
+  // nobody ends.
   for (int m = 0; m < rendezvous_->size(); ++m) {
     if (members_[m].client_id != backend_.link_.client_id()) continue;
     // Pairs with retire().

@@ -57,7 +57,7 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   // The task's reference, until it has run: the task itself is a pointer, which streams move from
   // hand to hand for nothing.
   std::shared_ptr<HostOp> of_task_;
-  const Signature signature_;
+  Signature signature_;  // complete when constructed
   CollectiveCall call_;
   const void* const key_;
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
@@ -206,10 +206,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   // What a member of this client has done. Its operations get their numbers in the order in which
   // its stream has them: next_seq is the stream's to guard.
-  struct Progress {
+  struct alignas(64) Progress {
     uint32_t next_seq = 1;
     // The latest operation that the member is done with, which no loss ends any more. A sender is
-    // done with a message when the record says so.
+    // done with a message when the record says so: with those that had its record before.
     std::atomic<uint32_t> done{0};
   };
   std::vector<Progress> progress_;  // by member

@@ -2,6 +2,7 @@
 //
 // The messages of HostGroup: sends and receives between two of its members.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -35,6 +36,7 @@ Status HostGroup::publish_message(HostOp& op) {
     acknowledge(op);
     op.complete(status);
   }
+  progress_[op.member_].done.store(op.seq_ - rendezvous_->num_records(), std::memory_order_release);
   op.receive_deadline_ = op.call_.deadline.value_or(
       absl::Now() + op.call_.timeout.value_or(backend_.collective_timeout_));
   op.published_.set(absl::OkStatus());

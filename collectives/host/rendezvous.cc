@@ -340,6 +340,11 @@ bool Rendezvous::is_finished(uint32_t seq) const {
 }
 
 Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error) {
+  return settle_with(seq, kind, from, [&] { return error; });
+}
+
+Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
+                               absl::FunctionRef<Status()> make_error) {
   OpRecord& op_record = record(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   bool after_arrival = false;
@@ -347,7 +352,7 @@ Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Statu
     State state = State::unpack(word);
     if (state.seq != seq) {
       if (static_cast<int32_t>(state.seq - seq) > 0) return verdict(seq);
-      if (!is_free(state, seq)) return error;
+      if (!is_free(state, seq)) return make_error();
       state = {seq, 0, 0, Phase::kOpen};
     }
     if (state.phase >= Phase::kSettling) return verdict(seq);
@@ -362,6 +367,8 @@ Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Statu
       break;
     }
   }
+  // From here on the entries stay what they are until the verdict is read.
+  const Status error = make_error();
   const absl::string_view message = error.message().substr(0, kVerdictBytes);
   op_record.verdict_kind.store(kind, std::memory_order_relaxed);
   op_record.verdict_after_arrival.store(after_arrival ? 1 : 0, std::memory_order_relaxed);
@@ -382,7 +389,9 @@ void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Stat
     const MemberEntry& own = entry(i, member);
     const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
     if (!has_arrived || static_cast<int32_t>(state.seq - done) <= 0) continue;
-    settle(state.seq, VerdictKind::kError, from, with_context(error, label_of(own))).IgnoreError();
+    settle_with(state.seq, VerdictKind::kError, from, [&] {
+      return with_context(error, label_of(own));
+    }).IgnoreError();
   }
 }
 
@@ -463,7 +472,9 @@ Status Rendezvous::find_mismatch(const Op& op) const {
     if (x.detail_hash != y.detail_hash) {
       return differ(op.detail_field, detail_of(a), detail_of(b));
     }
-    return differ("count", x.count, y.count);
+    if (x.count != y.count) return differ("count", x.count, y.count);
+    const auto sharing = [](bool inlined) { return inlined ? "none" : "some"; };
+    return differ("sharing of outputs", sharing(x.inlined), sharing(y.inlined));
   }
   return absl::OkStatus();
 }

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -94,7 +95,7 @@ class Rendezvous {
   Status wait_arrived(const Op& op);
   // Compares the entries of all members, once all have arrived; VerdictKind::kMismatch.
   Status check_signatures(const Op& op);
-  // Of one that ends at the arrival: the member does not look at the entries any more.
+  // The member is done with the operation, and does not look at its entries any more.
   void leave(uint32_t seq, int member) {
     progress_[member].left.store(seq, std::memory_order_release);
   }
@@ -155,6 +156,9 @@ class Rendezvous {
   }
   // Whether the record in `state` may go on to `seq`.
   bool is_free(const State& state, uint32_t seq) const;
+  // settle(), which makes the error only once it is the verdict, or nothing can be one.
+  Status settle_with(uint32_t seq, VerdictKind kind, From from,
+                     absl::FunctionRef<Status()> make_error);
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.

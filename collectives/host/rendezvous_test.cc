@@ -347,6 +347,33 @@ TEST_F(RendezvousTest, WhatIsFinishedIsNotSettled) {
   EXPECT_THAT(group_->wait_finished(op(1, 0), From::kRunning), IsOk());
 }
 
+TEST_F(RendezvousTest, WhatAMemberHasArrivedAtIsSettled) {
+  open(2);
+  const Status lost = absl::UnavailableError("client 1 is lost");
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  // Nothing of member 1, which has not arrived, or of one that is done with it.
+  group_->settle_arrived(1, 0, From::kRunning, lost);
+  group_->settle_arrived(0, 1, From::kRunning, lost);
+  EXPECT_TRUE(group_->is_next(1));
+  EXPECT_THAT(arrive(1, 1), IsOk());
+  // A number from before the first one, as senders have it.
+  group_->settle_arrived(0, 1 - kRecords, From::kRunning, lost);
+  EXPECT_THAT(group_->wait_finished(op(1, 0), From::kRunning),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
+}
+
+TEST_F(RendezvousTest, SharingOfOutputsIsNamed) {
+  open(2);
+  Signature inlined = kSum;
+  inlined.inlined = true;
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(arrive(1, 1, inlined), IsOk());
+  const Status verdict = group_->check_signatures(op(1, 0));
+  EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument,
+                                HasSubstr("sharing of outputs differs between clients")));
+  EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has some, ")));
+}
+
 TEST_F(RendezvousTest, DifferentSignaturesAreNamed) {
   open(2);
   Signature other = kSum;

@@ -5,6 +5,7 @@
 
 #include <future>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -141,6 +142,42 @@ TEST_F(CpuStreamTest, AfterStopTasksRunOnTheCallersThread) {
     return absl::OkStatus();
   });
   EXPECT_EQ(ran_on, std::this_thread::get_id());
+  EXPECT_THAT(stream.sync(), IsOk());
+}
+
+// Whoever numbers tasks as they are placed has numbered them as they run.
+TEST_F(CpuStreamTest, TasksRunInTheOrderInWhichTheyArePlaced) {
+  CpuStream stream(nullptr);
+  int num_placed = 0;
+  std::vector<int> ran;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        const auto number = std::make_shared<int>(-1);
+        stream.enqueue(
+            "task",
+            [&ran, number]() -> Status {
+              ran.push_back(*number);
+              return absl::OkStatus();
+            },
+            nullptr, Stream::Wake::kNow, [&] { *number = num_placed++; });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(stream.sync(), IsOk());
+  std::vector<int> ascending(800);
+  std::iota(ascending.begin(), ascending.end(), 0);
+  EXPECT_EQ(ran, ascending);
+  stream.stop();
+  bool is_placed = false;
+  stream.enqueue(
+      "after the end",
+      [&is_placed]() -> Status {
+        return is_placed ? absl::OkStatus() : absl::InternalError("too early");
+      },
+      nullptr, Stream::Wake::kNow, [&] { is_placed = true; });
   EXPECT_THAT(stream.sync(), IsOk());
 }
 
