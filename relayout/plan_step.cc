@@ -509,6 +509,7 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added
 
 PlanStep with_topology(const PlanStep& step, const Topology& topology) {
   const PlanStep::Rep& same = step.rep();
+  if (same.topology == topology) return step;
   const Tensor tensor{step.shape(), same.dtype, topology};
   if (same.moves.has_value()) return make_move(step.from(), step.to(), tensor);
   auto rep = std::make_shared<PlanStep::Rep>(same.kind, step.from(), step.to(), tensor);

@@ -158,10 +158,6 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
     tensor.topology = options.topology.without_processes();
   }
   internal::Choice choice = internal::Ways(from, rep->goal, partials, tensor, way_options).choose();
-  if (!(tensor.topology == options.topology)) {
-    tensor.topology = options.topology;
-    for (PlanStep& step : choice.steps) step = internal::with_topology(step, tensor.topology);
-  }
   rep->steps = std::move(choice.steps);
   rep->schedules = std::move(choice.schedules);
   rep->ways = std::move(choice.ways);
@@ -172,6 +168,7 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
       choice.least_peak = std::max(choice.least_peak, internal::peak(from, to, tensor, rep->steps));
     }
   }
+  for (PlanStep& step : rep->steps) step = internal::with_topology(step, options.topology);
   RelayoutPlan plan(std::move(rep));
   if (cap.has_value()) TESSERA_RETURN_IF_ERROR(internal::validate_cap(plan, choice, *cap));
   return plan;

@@ -67,8 +67,8 @@ struct Signature {
   int32_t root;
   int64_t count;
   uint64_t detail_hash;
-  bool inlined =
-      false;  // the input lies in the entry; follows from the rest but for shared outputs
+  // Whether the input lies in the entry: follows from the rest, but for outputs that are shared.
+  bool inlined = false;
 
   friend bool operator==(const Signature& a, const Signature& b) {
     return a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
@@ -136,7 +136,7 @@ struct alignas(64) GroupBlock {
 // A line that its member writes after every operation, and others hardly ever read: to write it
 // takes nothing from them.
 struct alignas(64) MemberProgress {
-  std::atomic<uint32_t> left;  // the latest operation of phase kMet that the member is done with
+  std::atomic<uint32_t> left;  // the latest operation that the member is done with
 };
 
 // States go kEmpty -> kClaimedBy + client -> kReady, or kAbandoned where that client was lost on
