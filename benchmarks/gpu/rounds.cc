@@ -6,36 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
 
 namespace tessera::benchmarks {
 namespace {
 
 constexpr int kWarmUps = 2;
-
-std::string json_string(absl::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppend(&result, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-    } else {
-      result += c;
-    }
-  }
-  return result + "\"";
-}
-
-std::string list(const Times& times) {
-  return absl::StrCat("[",
-                      absl::StrJoin(times, ", ",
-                                    [](std::string* out, double us) {
-                                      absl::StrAppend(out, absl::StrFormat("%.3f", us));
-                                    }),
-                      "]");
-}
 
 const char* outcome(const Goal& goal) {
   if (!goal.is_measured) return "not measured";
@@ -83,26 +59,23 @@ std::string Report::to_markdown() const {
 }
 
 std::string Report::to_json() const {
-  std::vector<std::string> settings, lines, ends;
-  for (const auto& [name, value] : setting) {
-    settings.push_back(absl::StrCat("    ", json_string(name), ": ", json_string(value)));
-  }
+  using Json = nlohmann::ordered_json;
+  Json json = {{"setting", Json::object()}, {"rows", Json::array()}, {"goals", Json::array()}};
+  for (const auto& [name, value] : setting) json["setting"][name] = value;
   for (const Row& row : rows) {
-    lines.push_back(absl::StrCat(
-        "    {\"part\": ", json_string(row.part), ", \"what\": ", json_string(row.what),
-        ", \"median_us\": ", absl::StrFormat("%.3f", median(row.times)),
-        ", \"rate\": ", json_string(row.rate), ", \"compared\": ", json_string(row.compared),
-        ",\n     \"rounds_us\": ", list(row.times), ",\n     \"beside_us\": ", list(row.beside),
-        "}"));
+    json["rows"].push_back({{"part", row.part},
+                            {"what", row.what},
+                            {"median_us", median(row.times)},
+                            {"rate", row.rate},
+                            {"compared", row.compared},
+                            {"rounds_us", row.times},
+                            {"beside_us", row.beside}});
   }
   for (const Goal& goal : goals) {
-    ends.push_back(absl::StrCat("    {\"goal\": ", json_string(goal.name),
-                                ", \"outcome\": ", json_string(outcome(goal)),
-                                ", \"text\": ", json_string(goal.text), "}"));
+    json["goals"].push_back({{"goal", goal.name}, {"outcome", outcome(goal)}, {"text", goal.text}});
   }
-  return absl::StrCat("{\n  \"setting\": {\n", absl::StrJoin(settings, ",\n"),
-                      "\n  },\n  \"rows\": [\n", absl::StrJoin(lines, ",\n"),
-                      "\n  ],\n  \"goals\": [\n", absl::StrJoin(ends, ",\n"), "\n  ]\n}\n");
+  // What another library says in an error need not be UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tessera::benchmarks
