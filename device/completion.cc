@@ -25,6 +25,11 @@ static_assert(sizeof(Completion) == 16);
 }  // namespace
 
 void Completion::set(Status status) {
+  uint32_t untouched = 0;
+  if (status.ok() &&
+      state_.compare_exchange_strong(untouched, kClaimed | kDone, std::memory_order_acq_rel)) {
+    return;
+  }
   if ((state_.fetch_or(kClaimed, std::memory_order_acq_rel) & kClaimed) != 0) {
     wait().IgnoreError();
     return;

@@ -59,6 +59,22 @@ class Stream {
   void enqueue(std::string label, Task task) {
     enqueue(std::move(label), std::move(task), nullptr, Wake::kNow);
   }
+  // A task that lies in an object of its own, which lives until run() begins: small operations have
+  // nothing to move. It says by itself what it is.
+  class Runnable {
+   public:
+    // As Placed, and then as Task.
+    virtual void placed() = 0;
+    virtual Status run() = 0;
+
+   protected:
+    ~Runnable() = default;
+  };
+  virtual void enqueue(Runnable& runnable, const void* key, Wake wake) {
+    enqueue(
+        std::string(), [&runnable] { return runnable.run(); }, key, wake,
+        [&runnable] { runnable.placed(); });
+  }
   // Runs the task of that key on this thread, if it is the next one and none is running. Returns
   // whether it did; if not, the stream's own thread does.
   virtual bool run_here(const void* key) = 0;

@@ -24,69 +24,141 @@ CpuStream::~CpuStream() { stop(); }
 
 void CpuStream::stop() {
   {
-    std::unique_lock<std::mutex> lock(mutex_);
-    stopping_ = true;
-    wake_worker();
+    std::lock_guard<std::mutex> lock(mutex_);
+    uint64_t word = settled_word();
+    while (!word_.compare_exchange_weak(word, word | kStopped)) word = settled_word();
   }
+  wake_worker();
   if (worker_.joinable()) worker_.join();
 }
 
-void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    placed();
-    if (!stopping_) {
-      if (num_queued_ == ring_.size()) resize_ring(2 * ring_.size());
-      Entry& last = entry(num_queued_++);
-      if (!label.empty()) last.label = std::move(label);
-      last.task = std::move(task);
-      last.key = key;
-      ++num_enqueued_;
-      // Who runs a task looks at the queue again before it leaves it.
-      const bool caller_comes =
-          wake == Wake::kByCaller || (key != nullptr && caller_streak_ >= kStreak);
-      if (!caller_comes || num_queued_ > 1) wake_worker();
-      return;
+uint64_t CpuStream::settled_word() const {
+  uint64_t word = word_.load(std::memory_order_acquire);
+  for (; (word & kStates) == kPlacing; word = word_.load(std::memory_order_acquire)) sched_yield();
+  return word;
+}
+
+bool CpuStream::claim_idle(uint64_t state) {
+  uint64_t word = word_.load(std::memory_order_relaxed);
+  while ((word & (kStates | kStopped)) == kIdle) {
+    if (word_.compare_exchange_weak(word, word + kTurn + state, std::memory_order_acquire,
+                                    std::memory_order_relaxed)) {
+      return true;
     }
   }
-  task().IgnoreError();
+  return false;
+}
+
+void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) {
+  Place place = Place::kFront;
+  if (claim_idle(kPlacing)) {
+    placed();
+  } else {
+    place = queue_up(label, task, key, placed);
+  }
+  bool wakes = true;  // for a task that is behind others, which their callers may leave
+  switch (place) {
+    case Place::kFront:
+      if (!label.empty()) front_.label = std::move(label);
+      front_.task = std::move(task);
+      wakes = show_front(key) && wake == Wake::kNow;
+      break;
+    case Place::kBehind:
+      break;
+    case Place::kNone:
+      task().IgnoreError();
+      return;
+  }
+  if (wakes) wake_worker();
+}
+
+void CpuStream::enqueue(Runnable& runnable, const void* key, Wake wake) {
+  if (!claim_idle(kPlacing)) return Stream::enqueue(runnable, key, wake);
+  runnable.placed();
+  front_runnable_ = &runnable;
+  if (show_front(key) && wake == Wake::kNow) wake_worker();
+}
+
+bool CpuStream::show_front(const void* key) {
+  front_key_.store(key, std::memory_order_relaxed);
+  const uint64_t word = word_.load(std::memory_order_relaxed) - kPlacing + kWaiting;
+  word_.store(word, std::memory_order_release);
+  return key == nullptr || (word & kCallersCome) == 0;
+}
+
+CpuStream::Place CpuStream::queue_up(std::string& label, Task& task, const void* key,
+                                     Placed placed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t word = settled_word();
+  while ((word & kStopped) == 0) {
+    if ((word & kStates) == kIdle) {
+      if (claim_idle(kPlacing)) {
+        placed();
+        return Place::kFront;
+      }
+    } else if (word_.compare_exchange_weak(word, word | kMore)) {
+      break;
+    }
+    word = settled_word();
+  }
+  placed();
+  if ((word & kStopped) != 0) return Place::kNone;
+  if (num_queued_ == ring_.size()) resize_ring(2 * ring_.size());
+  Entry& last = entry(num_queued_++);
+  last.label = std::move(label);
+  last.task = std::move(task);
+  last.key = key;
+  return Place::kBehind;
 }
 
 bool CpuStream::run_here(const void* key) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const bool runs = !running_ && num_queued_ > 0 && entry(0).key == key;
-  if (runs) run_front(lock);
-  // From now on the worker looks by itself.
-  const bool streak_begins = runs && ++caller_streak_ == kStreak;
-  // What is left is the worker's, and so is what this thread could not run.
-  if (streak_begins || num_queued_ > 0 || stopping_) wake_worker();
-  return runs;
-}
-
-bool CpuStream::try_take() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (running_ || num_queued_ > 0 || stopping_) return false;
-  running_ = true;
+  uint64_t word = word_.load(std::memory_order_acquire);
+  // The key is that of this turn, or the exchange fails.
+  const bool runs = (word & kStates) == kWaiting &&
+                    front_key_.load(std::memory_order_relaxed) == key &&
+                    word_.compare_exchange_strong(word, word - kWaiting + kRunning);
+  if (!runs) {
+    // What this thread could not run is the worker's. It has heard of what is queued behind.
+    if ((word & kStates) == kWaiting) wake_worker();
+    return false;
+  }
+  run_front();
+  bool streak_begins = false;
+  if ((word & kCallersCome) == 0) {
+    const int streak = caller_streak_.load(std::memory_order_relaxed) + 1;
+    caller_streak_.store(streak, std::memory_order_relaxed);
+    streak_begins = streak >= kStreak;
+  }
+  word = leave(streak_begins ? kCallersCome : 0);
+  // What is left is the worker's. From the beginning of a streak on it looks by itself.
+  if (streak_begins || (word & (kWaiting | kStopped)) != 0) wake_worker();
   return true;
 }
 
+bool CpuStream::try_take() { return claim_idle(kRunning); }
+
 void CpuStream::release() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  running_ = false;
-  if (num_queued_ > 0 || stopping_) wake_worker();
+  if ((leave(0) & (kWaiting | kStopped)) != 0) wake_worker();
 }
 
 void CpuStream::wake_worker() {
-  num_woken_for_.fetch_add(1, std::memory_order_relaxed);
-  if (worker_sleeps_) work_added_.notify_one();
+  num_woken_for_.fetch_add(1, std::memory_order_seq_cst);
+  if (!worker_sleeps_.load(std::memory_order_seq_cst)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  work_added_.notify_one();
 }
 
 Status CpuStream::sync() {
   std::unique_lock<std::mutex> lock(mutex_);
-  const uint64_t target = num_enqueued_;
-  ++num_syncs_;
-  work_done_.wait(lock, [&] { return num_done_ >= target; });
-  --num_syncs_;
+  num_syncs_.fetch_add(1, std::memory_order_seq_cst);
+  const auto num_begun = [this] { return word_.load(std::memory_order_seq_cst) / kTurn; };
+  const auto num_done = [this] {
+    const uint64_t word = word_.load(std::memory_order_seq_cst);
+    return word / kTurn - ((word & kStates) == kIdle ? 0 : 1);
+  };
+  const uint64_t target = num_begun() + num_queued_;
+  work_done_.wait(lock, [&] { return num_done() >= target; });
+  num_syncs_.fetch_sub(1, std::memory_order_relaxed);
   return std::exchange(first_error_, absl::OkStatus());
 }
 
@@ -97,72 +169,110 @@ void CpuStream::resize_ring(size_t size) {
   first_ = 0;
 }
 
-void CpuStream::run_front(std::unique_lock<std::mutex>& lock) {
-  Entry& front = entry(0);
-  std::string label;
-  if (!front.label.empty()) label.swap(front.label);
-  Task task = std::move(front.task);
+void CpuStream::run_front() {
+  if (observer_ != nullptr) observer_->task_started(front_.label);
+  Status status;
+  if (front_runnable_ != nullptr) {
+    // It may be gone when it has run.
+    status = std::exchange(front_runnable_, nullptr)->run();
+  } else {
+    status = front_.task();
+    // What the task holds is released before it counts as done.
+    front_.task = nullptr;
+    if (!front_.label.empty()) front_.label.clear();
+  }
+  if (observer_ != nullptr) observer_->task_finished();
+  if (status.ok()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (first_error_.ok()) first_error_ = std::move(status);
+}
+
+uint64_t CpuStream::leave(uint64_t flags) {
+  uint64_t word = word_.load(std::memory_order_relaxed);
+  while ((word & kMore) == 0) {
+    const uint64_t next = (word - kRunning) | flags;
+    if (!word_.compare_exchange_weak(word, next, std::memory_order_seq_cst)) continue;
+    if (num_syncs_.load(std::memory_order_seq_cst) > 0) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      work_done_.notify_all();
+    }
+    return next;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& next = entry(0);
+  if (!next.label.empty()) front_.label = std::move(next.label);
+  front_.task = std::move(next.task);
+  front_key_.store(next.key, std::memory_order_relaxed);
   ++first_;
   if (--num_queued_ == 0 && ring_.size() > kSmallRing) resize_ring(kSmallRing);
-  running_ = true;
-  lock.unlock();
-  if (observer_ != nullptr) observer_->task_started(label);
-  Status status = task();
-  task = nullptr;  // what the task holds is released before it counts as done
-  if (observer_ != nullptr) observer_->task_finished();
-  lock.lock();
-  running_ = false;
-  ++num_done_;
-  if (!status.ok() && first_error_.ok()) first_error_ = std::move(status);
-  if (num_syncs_ > 0) work_done_.notify_all();
+  // Others change the word under the lock alone.
+  word = (word_.load(std::memory_order_relaxed) - kRunning + kTurn + kWaiting) | flags;
+  if (num_queued_ == 0) word -= kMore;
+  word_.store(word, std::memory_order_seq_cst);
+  if (num_syncs_.load(std::memory_order_seq_cst) > 0) work_done_.notify_all();
+  return word;
 }
 
 void CpuStream::run() {
   // A sleeping thread takes longer to come than most tasks take: it gives its core away this often
   // before it sleeps.
   constexpr int kYields = 50;
-  std::unique_lock<std::mutex> lock(mutex_);
   int yields = 0;
   while (true) {
-    if (num_queued_ > 0 && !running_) {
-      caller_streak_ = 0;
-      run_front(lock);
+    // Before the word: who wakes this thread has changed the word first.
+    const uint64_t seen = num_woken_for_.load(std::memory_order_seq_cst);
+    uint64_t word = word_.load(std::memory_order_seq_cst);
+    if ((word & kStates) == kWaiting) {
+      const uint64_t running = (word & ~kCallersCome) - kWaiting + kRunning;
+      if (!word_.compare_exchange_strong(word, running)) continue;
+      caller_streak_.store(0, std::memory_order_relaxed);
+      run_front();
+      leave(0);
       yields = kYields;
       continue;
     }
-    if (stopping_ && num_queued_ == 0 && !running_) return;
-    const uint64_t seen = num_woken_for_.load(std::memory_order_relaxed);
-    lock.unlock();
+    if ((word & (kStates | kStopped)) == (kIdle | kStopped)) return;
     // Not where callers run the tasks: they need the core.
     for (; yields > 0; --yields) {
       if (num_woken_for_.load(std::memory_order_relaxed) != seen) break;
       sched_yield();
     }
-    lock.lock();
-    worker_sleeps_ = true;
-    rest(lock, seen);
-    worker_sleeps_ = false;
+    rest(seen);
   }
 }
 
-void CpuStream::rest(std::unique_lock<std::mutex>& lock, uint64_t seen) {
+void CpuStream::rest(uint64_t seen) {
   constexpr std::chrono::microseconds kShortest(200);
   constexpr std::chrono::microseconds kLongest(5000);
   constexpr int kQuietRounds = 5;
-  const auto woken = [&] { return num_woken_for_.load(std::memory_order_relaxed) != seen; };
-  if (caller_streak_ < kStreak) return work_added_.wait(lock, woken);
-  uint64_t last = num_enqueued_;
+  std::unique_lock<std::mutex> lock(mutex_);
+  worker_sleeps_.store(true, std::memory_order_seq_cst);
+  const auto woken = [&] { return num_woken_for_.load(std::memory_order_seq_cst) != seen; };
+  uint64_t last = word_.load(std::memory_order_seq_cst);
   // To look takes time from the callers. Twice as late after each look in vain: a task that is left
   // waits at most as long as the streak before it took.
   auto patience = kShortest;
-  for (int quiet = 0; quiet < kQuietRounds; patience = std::min(2 * patience, kLongest)) {
-    if (work_added_.wait_until(lock, std::chrono::system_clock::now() + patience, woken)) return;
-    const bool same = num_enqueued_ == last;
-    if (same && num_queued_ > 0 && !running_) return;  // nobody came for it
+  int quiet = 0;
+  while (true) {
+    if ((last & kCallersCome) == 0) {
+      work_added_.wait(lock, woken);
+      break;
+    }
+    if (work_added_.wait_until(lock, std::chrono::system_clock::now() + patience, woken)) break;
+    uint64_t word = word_.load(std::memory_order_seq_cst);
+    const bool same = word / kTurn == last / kTurn;
+    last = word;
+    if (same && (word & kStates) == kWaiting) break;  // nobody came for it
     quiet = same ? quiet + 1 : 0;
-    last = num_enqueued_;
+    patience = std::min(2 * patience, kLongest);
+    const bool is_placing = (word & kStates) == kPlacing;
+    if (quiet < kQuietRounds || is_placing) continue;
+    // Who has placed a task before that has seen that callers come: so there is none.
+    if (!word_.compare_exchange_strong(word, word & ~kCallersCome)) continue;
+    caller_streak_.store(0, std::memory_order_relaxed);
+    last = word & ~kCallersCome;
   }
-  caller_streak_ = 0;
+  worker_sleeps_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace tessera

@@ -10,6 +10,17 @@
 // have taken several in a row, the worker is not woken for the next, but looks by itself, after 0.2
 // ms and then ever later, up to 5 ms, whether one has been left for it. It goes back to sleep when
 // nothing comes.
+//
+// The task at the front lies in a place of its own, which passes from hand to hand by one word:
+//
+//   kIdle -> kPlacing -> kWaiting -> kRunning -> kIdle, or kWaiting where others are queued behind
+//
+// So a task that comes to an idle stream and that its caller runs takes three atomic operations and
+// no lock. Invariants:
+//   1. only who has brought the word to kPlacing or kRunning touches the front;
+//   2. in kPlacing nobody else changes the word, in kRunning nobody else but under the lock;
+//   3. kMore says that tasks are queued behind the front: then who leaves the front takes the lock
+//      and moves the next one there.
 #ifndef TESSERA_DEVICE_CPU_CPU_STREAM_H_
 #define TESSERA_DEVICE_CPU_CPU_STREAM_H_
 
@@ -17,7 +28,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -37,6 +47,7 @@ class CpuStream : public Stream {
 
   using Stream::enqueue;
   void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) override;
+  void enqueue(Runnable& runnable, const void* key, Wake wake) override;
   bool run_here(const void* key) override;
   bool try_take() override;
   void release() override;
@@ -46,41 +57,65 @@ class CpuStream : public Stream {
   struct Entry {
     std::string label;
     Task task;
-    const void* key = nullptr;
+    const void* key = nullptr;  // of the front: front_key_
   };
 
+  // The word: a state, flags, and from kTurn on the number of tasks that have come to the front.
+  static constexpr uint64_t kIdle = 0;
+  static constexpr uint64_t kPlacing = 1;
+  static constexpr uint64_t kWaiting = 2;
+  static constexpr uint64_t kRunning = 3;  // on whichever thread, or the stream is taken
+  static constexpr uint64_t kStates = 3;
+  static constexpr uint64_t kMore = 4;
+  static constexpr uint64_t kCallersCome = 8;  // the worker need not be woken
+  static constexpr uint64_t kStopped = 16;
+  static constexpr uint64_t kTurn = 32;
+
   void run();
+  // Takes the front of an idle stream, for a task (kPlacing) or for the caller (kRunning).
+  bool claim_idle(uint64_t state);
+  // The word as soon as nobody places a task at the front.
+  uint64_t settled_word() const;
+  enum class Place { kFront, kBehind, kNone };
+  // Finds the place of a task for which claim_idle() has failed: the front, in kPlacing; the queue,
+  // where it then is; or none, for the stream was stopped.
+  Place queue_up(std::string& label, Task& task, const void* key, Placed placed);
+  // Shows what was put there, in kPlacing. Whether the worker has to be woken for it.
+  bool show_front(const void* key);
+  // Runs the front, which this thread has brought to kRunning.
+  void run_front();
+  // Lets go of the front, in kRunning, with these flags in addition. What the word became.
+  uint64_t leave(uint64_t flags);
   // Entry number i of the queue, or the free one behind it. Requires the lock, and room.
   Entry& entry(size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   // Moves the queue to a ring of that many entries. Requires the lock.
   void resize_ring(size_t size);
-  // Runs the first task of the queue. Requires the lock, and running_ to be false.
-  void run_front(std::unique_lock<std::mutex>& lock);
   // The worker's sleep, until it is woken later than `seen`, or a task was left for it.
-  void rest(std::unique_lock<std::mutex>& lock, uint64_t seen);
-  // Requires the lock.
+  void rest(uint64_t seen);
+  // Requires that the lock is not held.
   void wake_worker();
 
   StreamObserver* const observer_;
-  // Counts up with the queue: the worker looks at it for a while before it sleeps.
+  alignas(64) std::atomic<uint64_t> word_{kIdle};
+  Runnable* front_runnable_ = nullptr;  // null: front_ is the task
+  Entry front_;
+  std::atomic<const void*> front_key_{nullptr};  // to be compared in kWaiting
+  std::atomic<int> caller_streak_{0};            // tasks in a row that callers ran, up to kStreak
+  std::atomic<int> num_syncs_{0};                // threads in sync()
+  // Counts up when the worker is to look at the front: it looks at this for a while before it
+  // sleeps.
   std::atomic<uint64_t> num_woken_for_{0};
+  std::atomic<bool> worker_sleeps_{false};
   std::mutex mutex_;  // guards everything below
   std::condition_variable work_added_;
   std::condition_variable work_done_;
-  // The queue: num_queued_ entries from first_ on, modulo the size of ring_, a power of two. It
-  // grows with the queue, and is small again when that has been emptied.
+  // The queue behind the front: num_queued_ entries from first_ on, modulo the size of ring_, a
+  // power of two. It grows with the queue, and is small again when that has been emptied.
   static constexpr size_t kSmallRing = 64;
   std::vector<Entry> ring_ = std::vector<Entry>(kSmallRing);
   size_t first_ = 0;
   size_t num_queued_ = 0;
-  uint64_t num_enqueued_ = 0;
-  uint64_t num_done_ = 0;
-  int num_syncs_ = 0;  // threads in sync()
   Status first_error_;
-  bool running_ = false;   // a task runs, on whichever thread, or the stream is taken
-  int caller_streak_ = 0;  // tasks in a row that callers ran
-  bool worker_sleeps_ = false;
-  bool stopping_ = false;
   std::thread worker_;
 };
 

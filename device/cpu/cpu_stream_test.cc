@@ -3,6 +3,8 @@
 // CpuStream: order, errors, and that enqueue returns before the work is done.
 #include "device/cpu/cpu_stream.h"
 
+#include <atomic>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <numeric>
@@ -314,6 +316,49 @@ TEST_F(CpuStreamTest, TasksOfSeveralThreadsKeepTheOrderOfEach) {
     ASSERT_EQ(own.size(), 200u);
     for (int i = 0; i < 200; ++i) EXPECT_EQ(own[i], i);
   }
+}
+
+// Callers run their tasks, leave them, queue up behind others and take the stream, all at once: the
+// counters, which nothing else guards, are the stream's.
+TEST_F(CpuStreamTest, CallersAndTheWorkerShareTheFront) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 2000;
+  CpuStream stream(nullptr);
+  int64_t num_placed = 0;
+  int64_t num_run = 0;
+  int64_t num_taken = 0;
+  bool in_order = true;
+  std::vector<std::thread> threads;
+  std::atomic<int64_t> num_takes{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kRounds; ++i) {
+        const auto number = std::make_shared<int64_t>(-1);
+        const auto task = [&, number]() -> Status {
+          in_order &= *number == num_run++;
+          return absl::OkStatus();
+        };
+        stream.enqueue("task", task, number.get(), Stream::Wake::kNow,
+                       [&] { *number = num_placed++; });
+        // Streaks of a few, so that the worker is not expected, and then is again.
+        if ((i / 8 + t) % 3 != 0) stream.run_here(number.get());
+        if (i % 16 == t && stream.try_take()) {
+          ++num_taken;
+          ++num_takes;
+          stream.release();
+        }
+        if (i % 100 == t) {
+          EXPECT_THAT(stream.sync(), IsOk());
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_TRUE(in_order);
+  EXPECT_EQ(num_placed, kThreads * kRounds);
+  EXPECT_EQ(num_run, kThreads * kRounds);
+  EXPECT_EQ(num_taken, num_takes);
 }
 
 }  // namespace
