@@ -6,13 +6,14 @@
 //   barrier "ckpt" on {batch=4}                         a name, a text, and where
 //   relayout #12 [x, -] -> [-, x] on {x=2}, f32 [8, 6]  a name, a number, a text
 //
-// Few operations ever need theirs as one text: it is put together when somebody asks for it, and a
-// copy of a Label takes nothing from the heap.
+// Few operations ever need theirs as one text: it is put together when somebody asks for it. A
+// Label is a pointer to its parts, which copies share.
 #ifndef TESSERA_COLLECTIVES_LABEL_H_
 #define TESSERA_COLLECTIVES_LABEL_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -24,24 +25,27 @@ namespace tessera {
 class Label {
  public:
   Label() = default;
-  Label(SharedText text) : name_(std::move(text)) {}
-  Label(std::string text) : name_(std::move(text)) {}
-  Label(const char* text) : name_(std::string(text)) {}
-  // "name #number text where"; without what is 0 or empty. Requires a name.
-  Label(SharedText name, uint64_t number, SharedText text, SharedText where = {})
-      : name_(std::move(name)), number_(number), text_(std::move(text)), where_(std::move(where)) {}
+  Label(SharedText text) : Label(std::move(text), 0, {}) {}
+  Label(std::string text) : Label(SharedText(std::move(text))) {}
+  Label(const char* text) : Label(std::string(text)) {}
+  // "name #number text where"; without what is 0 or empty.
+  Label(SharedText name, uint64_t number, SharedText text, SharedText where = {});
 
-  bool empty() const { return name_.empty(); }
+  bool empty() const { return parts_ == nullptr; }
   std::string to_string() const;
   // Writes as much as fits and a final '\0'; returns the number of bytes before that. Requires
   // room for one byte.
   size_t copy_to(absl::Span<char> to) const;
 
  private:
-  SharedText name_;
-  uint64_t number_ = 0;
-  SharedText text_;
-  SharedText where_;
+  struct Parts {
+    SharedText name;
+    uint64_t number;
+    SharedText text;
+    SharedText where;
+  };
+
+  std::shared_ptr<const Parts> parts_;  // null: empty
 };
 
 }  // namespace tessera

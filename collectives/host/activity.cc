@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/format.h"
 
 namespace tessera::host {
@@ -85,10 +86,6 @@ void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind) {
   });
 }
 
-DeviceActivity::Kind written_kind(const DeviceActivity& slot) {
-  return static_cast<DeviceActivity::Kind>(slot.kind.load(std::memory_order_relaxed) & kKindBits);
-}
-
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label) {
   write_between_versions(slot, [&] {
     write_fields(slot, activity);
@@ -99,6 +96,19 @@ void write_activity(DeviceActivity& slot, const Activity& activity, absl::string
       slot.label[at / 8].store(word, std::memory_order_release);
     }
   });
+}
+
+// The caller has just filled in the activity, field by field: to copy it as a whole now would wait
+// until the stores before it are through, among them those to lines that peers have read.
+void publish_collective(DeviceActivity& slot, Activity& activity, const Label& label) {
+  activity.has_label = !label.empty();
+  activity.since_ns = monotonic_ns();
+  if (!activity.has_label) return write_activity(slot, activity);
+  const uint64_t before = slot.kind.load(std::memory_order_relaxed) & kKindBits;
+  const bool is_new = before == DeviceActivity::kNothing || before == DeviceActivity::kFinished;
+  if (!is_new) return write_activity(slot, activity);
+  char text[kLabelBytes];
+  write_activity(slot, activity, {text, label.copy_to(absl::MakeSpan(text))});
 }
 
 ActivitySnapshot read_activity(const DeviceActivity& slot) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "collectives/host/control.h"
+#include "collectives/label.h"
 
 namespace tessera::host {
 
@@ -40,10 +41,11 @@ struct ActivitySnapshot : Activity {
 // One writer a slot: the device's stream. The label stays what it was, or is changed as well.
 void write_activity(DeviceActivity& slot, const Activity& activity);
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label);
+// The same of a collective, with its label if it has one of its own, at the time of the call. Fills
+// in the activity's has_label and since_ns.
+void publish_collective(DeviceActivity& slot, Activity& activity, const Label& label);
 // Changes the kind, and since when it is so.
 void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind);
-// What its writer has written last.
-DeviceActivity::Kind written_kind(const DeviceActivity& slot);
 // The state of the slot, from any client. Does not wait for a writer that is held up.
 ActivitySnapshot read_activity(const DeviceActivity& slot);
 // The slot of a device in its client's control region.

@@ -33,6 +33,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -59,23 +61,22 @@ struct SharedAddress {
   uint64_t offset = 0;
 };
 
-// What all members of an operation must agree on. Compared field by field.
+// What all members of an operation must agree on. Without padding: compared as bytes.
 struct Signature {
   OpKind kind;
   DType dtype;
   ReduceOp reduction;
+  // Whether the input lies in the entry: follows from the rest, but for outputs that are shared.
+  bool inlined = false;
   int32_t root;
   int64_t count;
   uint64_t detail_hash;
-  // Whether the input lies in the entry: follows from the rest, but for outputs that are shared.
-  bool inlined = false;
 
   friend bool operator==(const Signature& a, const Signature& b) {
-    return a.kind == b.kind && a.dtype == b.dtype && a.reduction == b.reduction &&
-           a.root == b.root && a.count == b.count && a.detail_hash == b.detail_hash &&
-           a.inlined == b.inlined;
+    return std::memcmp(&a, &b, sizeof(a)) == 0;
   }
 };
+static_assert(std::has_unique_object_representations_v<Signature>);
 
 struct alignas(64) MemberEntry {
   std::atomic<uint32_t> seq;  // the operation that the rest describes

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/host_group.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -17,7 +19,12 @@ namespace tessera::host {
 namespace {
 
 Signature signature_of(const CollectiveCall& call) {
-  return {call.kind, call.dtype, call.reduction, call.root, call.count, call.detail.hash()};
+  return {.kind = call.kind,
+          .dtype = call.dtype,
+          .reduction = call.reduction,
+          .root = call.root,
+          .count = call.count,
+          .detail_hash = call.detail.hash()};
 }
 
 // The most elements that a member may have to give, by what the signature says, so that all members
@@ -61,6 +68,11 @@ bool is_inlined(const CollectiveCall& call, size_t num_members) {
   return elements.has_value() && *elements * dtype_size(call.dtype) <= kInlineBytes;
 }
 
+// The name is quoted.
+bool is_named_barrier(const CollectiveCall& call) {
+  return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
+}
+
 // How often a wait for the other members looks whether they are still there.
 constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
@@ -68,12 +80,39 @@ constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
 HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, CollectiveCall&& call)
     : group_(std::move(group)),
-      member_(member),
-      signature_(signature_of(call)),
       call_(std::move(call)),
+      meeting_{.member = member,
+               .label = &call_.label,
+               .detail_field = call_.detail_field,
+               .signature = signature_of(call_),
+               .holds_device = call_.kind != OpKind::kSendRecv},
       key_(call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this),
       inlined_(is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this)) {
-  signature_.inlined = inlined_;
+  meeting_.ends_at_arrival = meeting_.signature.inlined = inlined_;
+  if (is_named_barrier(call_)) meeting_.name_hash = meeting_.signature.detail_hash;
+}
+
+// A deadline over the whole of a call counts from the call, whoever finds it passed.
+absl::Time HostOp::start_of(absl::Time deadline) const {
+  return call_.timeout.has_value() ? deadline - *call_.timeout : created();
+}
+
+absl::Time HostOp::begun() const {
+  // The clock that is read in no time ticks every few milliseconds.
+  constexpr int64_t kMoment = 8'000'000;
+  timespec coarse;
+  clock_gettime(CLOCK_REALTIME_COARSE, &coarse);
+  const int64_t now = coarse.tv_sec * int64_t{1'000'000'000} + coarse.tv_nsec;
+  return now - created_ns_ < kMoment ? created() : absl::Now();
+}
+
+void HostOp::placed() { group_->number(*this); }
+
+Status HostOp::run() {
+  Status status = group_->run(*this);
+  const std::shared_ptr<HostOp> keep = std::move(of_task_);
+  // A barrier reports to its caller alone; other errors also wait for sync_devices().
+  return call_.kind == OpKind::kBarrier ? absl::OkStatus() : status;
 }
 
 void HostOp::complete(const Status& status) {
@@ -123,9 +162,9 @@ Status HostOp::wait_until(absl::Time deadline) {
   // The stream is in the operation: it sees the verdict, or all had arrived and it goes on. Where
   // it waits for the devices of others it is given up.
   if (group_->is_on_device(*this) && !group_->shares_addresses(*this)) {
-    group_->mover_->fail(seq_, member_,
+    group_->mover_->fail(meeting_.seq, meeting_.member,
                          absl::DeadlineExceededError(
-                             absl::StrCat("not done in ", format_duration(deadline - created_),
+                             absl::StrCat("not done in ", format_duration(deadline - created()),
                                           ", though all members had come")));
   }
   return completion_.wait();
@@ -160,26 +199,29 @@ std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
 
 void HostGroup::number(HostOp& op) {
   if (!rendezvous_.has_value()) return;
-  uint32_t& next_seq = progress_[op.member_].next_seq;
-  rendezvous_->fetch_lines(next_seq, op.member_);
-  op.seq_ = rendezvous_->align(next_seq, op.signature_);
-  next_seq = op.seq_ + 1;
+  uint32_t& next_seq = progress_[op.meeting_.member].next_seq;
+  rendezvous_->fetch_lines(next_seq, op.meeting_.member);
+  op.meeting_.seq = rendezvous_->align(next_seq, op.meeting_.signature);
+  next_seq = op.meeting_.seq + 1;
 }
 
 void HostGroup::retire(HostOp& op) {
   if (!rendezvous_.has_value()) return;
-  rendezvous_->leave(op.seq_, op.member_);
+  rendezvous_->leave(op.meeting_.seq, op.meeting_.member);
   // Pairs with fail_pending().
-  progress_[op.member_].done.store(op.seq_, std::memory_order_release);
+  progress_[op.meeting_.member].done.store(op.meeting_.seq, std::memory_order_release);
   if (!op.lends_ || !others_read_input(op)) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  lent_.push_back({op.seq_, std::move(op.call_.in_buffer), std::move(op.in_copy_)});
+  Lent lent = {op.meeting_.seq, std::move(op.call_.in_buffer), {}};
+  if (op.copies_.has_value()) lent.copy = std::move(op.copies_->in);
+  lent_.push_back(std::move(lent));
   has_lent_.store(true, std::memory_order_relaxed);
 }
 
 bool HostGroup::others_read_input(const HostOp& op) const {
-  const bool is_root = op.member_ == op.call_.root;
-  return is_input_used(op.call_, op.member_) && !(op.call_.kind == OpKind::kGather && is_root);
+  const bool is_root = op.meeting_.member == op.call_.root;
+  return is_input_used(op.call_, op.meeting_.member) &&
+         !(op.call_.kind == OpKind::kGather && is_root);
 }
 
 bool HostGroup::lends_input(const HostOp& op) const {
@@ -226,21 +268,13 @@ Work HostGroup::start(int position, CollectiveCall&& call) {
   Stream& stream = *backend_.streams_[members_[position].ordinal];
   std::shared_ptr<HostOp> op = make_op(position, std::move(call));
   op->of_task_ = op;
-  auto task = [op = op.get()]() -> Status {
-    const std::shared_ptr<HostOp> keep = std::move(op->of_task_);
-    Status status = op->group_->run(*op);
-    // A barrier reports to its caller alone; other errors also wait for sync_devices().
-    return op->call_.kind == OpKind::kBarrier ? absl::OkStatus() : status;
-  };
   using Wake = Stream::Wake;
-  const Wake wake = op->call_.caller_waits ? Wake::kByCaller : Wake::kNow;
-  // Without a label: the operation says by itself what it is.
-  stream.enqueue(std::string(), std::move(task), op->key(), wake, [&] { number(*op); });
+  stream.enqueue(*op, op->key(), op->call_.caller_waits ? Wake::kByCaller : Wake::kNow);
   return Work(std::move(op));
 }
 
 void HostGroup::run_here(const HostOp& op) {
-  backend_.streams_[members_[op.member_].ordinal]->run_here(op.key());
+  backend_.streams_[members_[op.meeting_.member].ordinal]->run_here(op.key());
 }
 
 Status HostGroup::run(HostOp& op) {
@@ -261,7 +295,7 @@ Status HostGroup::run(HostOp& op) {
     status = op.completion_.wait();
     if (rendezvous_.has_value()) {
       const absl::Time deadline = absl::Now() + backend_.collective_timeout_;
-      fail(op, describe(op, op.created_, deadline), VerdictKind::kTimedOut, status).IgnoreError();
+      fail(op, describe(op, op.created(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
     }
   }
   if (rendezvous_.has_value() && !status.ok()) acknowledge(op);
@@ -285,8 +319,8 @@ void HostGroup::complete_on_device(HostOp& op, const Status& error) {
   // The memory of Buffers is the device's; other memory is the caller's again after the Work.
   const auto on_failure =
       ready != nullptr ? Stream::OnFailure::kAtOnce : Stream::OnFailure::kWhenDone;
-  backend_.streams_[members_[op.member_].ordinal]->when_done(
-      [self = op.shared_from_this(), ready, error](const Status& done) {
+  backend_.streams_[members_[op.meeting_.member].ordinal]->when_done(
+      [self = op.of_task_, ready, error](const Status& done) {
         const Status status = error.ok() ? self->labelled(done) : error;
         if (ready != nullptr) ready->set(status);
         self->completion_.set(status);
@@ -298,18 +332,19 @@ Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
   if (mover_ == nullptr || op.call_.kind != OpKind::kBarrier) return absl::OkStatus();
   Status status;
   do {
-    status = mover_->wait_done(op.member_, std::min(deadline, absl::Now() + kLossCheckInterval));
+    status =
+        mover_->wait_done(op.meeting_.member, std::min(deadline, absl::Now() + kLossCheckInterval));
   } while (absl::IsDeadlineExceeded(status) && absl::Now() < deadline && !closing_);
   return op.labelled(status);
 }
 
 Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members) {
-  if (!is_on_device(op)) return op.labelled(move_bytes(op.call_, op.member_, members));
-  return mover_->move(op.call_, op.seq_, op.member_, members);
+  if (!is_on_device(op)) return op.labelled(move_bytes(op.call_, op.meeting_.member, members));
+  return mover_->move(op.call_, op.meeting_.seq, op.meeting_.member, members);
 }
 
 void HostGroup::acknowledge(HostOp& op) {
-  if (!op.acknowledged_.exchange(true)) rendezvous_->acknowledge(op.seq_);
+  if (!op.acknowledged_.exchange(true)) rendezvous_->acknowledge(op.meeting_.seq);
 }
 
 Rendezvous::From HostGroup::give_up_from() const {
@@ -343,7 +378,8 @@ Status HostGroup::lend_replica(HostOp& op) {
 // Keeps the memory that the lender has made; the lender has it already.
 void HostGroup::hold_replica(HostOp& op, std::byte* contents) {
   const std::vector<int>& replicas = op.call_.replicas;
-  const auto place = std::find(replicas.begin(), replicas.end(), op.member_) - replicas.begin();
+  const auto place =
+      std::find(replicas.begin(), replicas.end(), op.meeting_.member) - replicas.begin();
   if (place == 0) return;
   op.replica_ = ReplicaLoans::hold(contents, op.call_.out_buffer->size_bytes(),
                                    static_cast<int>(place) - 1, backend_.link_.keeper(contents));
@@ -354,7 +390,8 @@ Status HostGroup::local_error(HostOp& op) {
   if (!call.error.ok()) return op.labelled(call.error);
   if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interruption(op));
   if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(op.labelled(mover_->check(call)));
-  return find_memory(op);
+  const bool has_buffers = call.in_buffer != nullptr || call.out_buffer != nullptr;
+  return has_buffers ? find_memory(op) : absl::OkStatus();
 }
 
 Status HostGroup::interruption(const HostOp& op) const {
@@ -377,7 +414,7 @@ Status HostGroup::lost_member() const {
 Status HostGroup::interrupted_meanwhile(const HostOp& op) {
   const Status why = interruption(op);
   if (why.ok()) return why;
-  return rendezvous_->settle(op.seq_, VerdictKind::kError, give_up_from(), why);
+  return rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, give_up_from(), why);
 }
 
 Status HostGroup::find_memory(HostOp& op) {
@@ -388,7 +425,7 @@ Status HostGroup::find_memory(HostOp& op) {
     call.in = call.in_buffer->data();
   }
   if (!call.replicas.empty()) {
-    if (call.replicas[0] == op.member_) TESSERA_RETURN_IF_ERROR(lend_replica(op));
+    if (call.replicas[0] == op.meeting_.member) TESSERA_RETURN_IF_ERROR(lend_replica(op));
   } else if (call.out_buffer != nullptr) {
     const Status taken = call.out_buffer->take_memory();
     if (!taken.ok()) return op.labelled(taken);
@@ -398,16 +435,16 @@ Status HostGroup::find_memory(HostOp& op) {
 }
 
 Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
-  if (rendezvous_->was_freed(op.seq_)) return absl::OkStatus();
+  if (rendezvous_->was_freed(op.meeting_.seq)) return absl::OkStatus();
   publish(op, DeviceActivity::kRunning);
   while (true) {
     const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
-    if (rendezvous_->wait_free(op.seq_, deadline)) return absl::OkStatus();
+    if (rendezvous_->wait_free(op.meeting_.seq, deadline)) return absl::OkStatus();
     // Not what is wrong with the call: the others are to hear of that in the record.
     TESSERA_RETURN_IF_ERROR(interruption(op));
     if (absl::Now() < meeting.deadline) continue;
     Rendezvous::Op oldest = meeting;
-    oldest.seq = op.seq_ - rendezvous_->num_records();
+    oldest.seq = op.meeting_.seq - rendezvous_->num_records();
     return rendezvous_->describe_missing(oldest);
   }
 }
@@ -418,7 +455,7 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
   // A record that a lost member has not left is never free again, and the others hear of the loss
   // as this one did: nobody is waited for.
   if (lost_member().ok() && !reserve(op, meeting).ok()) return error;
-  const Status verdict = rendezvous_->settle(op.seq_, kind, Rendezvous::From::kOpen, error);
+  const Status verdict = rendezvous_->settle(op.meeting_.seq, kind, Rendezvous::From::kOpen, error);
   return verdict.ok() ? error : verdict;
 }
 
@@ -447,31 +484,36 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
 Status HostGroup::meet_and_move(HostOp& op) {
   using From = Rendezvous::From;
   CollectiveCall& call = op.call_;
-  const absl::Time start = absl::Now();
-  const absl::Time deadline =
-      call.deadline.value_or(start + call.timeout.value_or(backend_.collective_timeout_));
-  Rendezvous::Op meeting = describe(op, call.deadline.has_value() ? op.created_ : start, deadline);
+  Rendezvous::Op& meeting = op.meeting_;
+  meeting.start = op.begun();
+  meeting.deadline = meeting.start + call.timeout.value_or(backend_.collective_timeout_);
+  if (call.deadline.has_value()) {
+    meeting.start = op.start_of(*call.deadline);
+    meeting.deadline = *call.deadline;
+  }
   if (op.inlined_) return meet_inlined(op, meeting);
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
   if (status.ok()) {
     const StatusOr<MemberMemories> memory = member_memory(op);
     if (!memory.ok()) {
-      status = rendezvous_->settle(op.seq_, VerdictKind::kError, From::kRunning, memory.status());
+      status = rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, From::kRunning,
+                                   memory.status());
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
-      if (!call.replicas.empty()) hold_replica(op, (*memory)[op.member_].out);
+      if (!call.replicas.empty()) hold_replica(op, (*memory)[op.meeting_.member].out);
       const Status result = move(op, *memory);
       op.moved_ = true;
       const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
       if (!result.ok() && !found_by_all) own_error = result;
       if (!result.ok() && found_by_all) {
-        status = rendezvous_->settle(op.seq_, VerdictKind::kMismatch, From::kRunning, result);
+        status =
+            rendezvous_->settle(op.meeting_.seq, VerdictKind::kMismatch, From::kRunning, result);
       }
     }
   }
   const int share_of_work = call.kind == OpKind::kSendRecv ? 2 : 1;
-  if (status.ok()) status = rendezvous_->finish(op.seq_, share_of_work);
+  if (status.ok()) status = rendezvous_->finish(op.meeting_.seq, share_of_work);
   op.lends_ = status.ok() && lends_input(op);
   // Members of one process that have arrived are at work on this memory: there is no giving up.
   if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
@@ -479,17 +521,17 @@ Status HostGroup::meet_and_move(HostOp& op) {
     status = rendezvous_->wait_finished(meeting, give_up_from());
   }
   if (!status.ok()) {
-    if (op.moved_ && is_on_device(op)) mover_->fail(op.seq_, op.member_, status);
-    if (spans_clients_ && rendezvous_->failed_on_the_move(op.seq_)) quarantine(op);
+    if (op.moved_ && is_on_device(op)) mover_->fail(op.meeting_.seq, op.meeting_.member, status);
+    if (spans_clients_ && rendezvous_->failed_on_the_move(op.meeting_.seq)) quarantine(op);
     return status;
   }
-  if (is_on_device(op)) own_error.Update(mover_->leave(op.seq_, op.member_));
+  if (is_on_device(op)) own_error.Update(mover_->leave(op.meeting_.seq, op.meeting_.member));
   TESSERA_RETURN_IF_ERROR(own_error);
   if (!call.replicas.empty()) {
-    call.out_buffer->share_memory(op.replica_.contents, std::move(op.replica_.owner));
+    call.out_buffer->share_memory(op.replica_->contents, std::move(op.replica_->owner));
   }
-  if (op.out_copy_.data() != nullptr) {
-    std::memcpy(call.out, op.out_copy_.data(), call.out_count * dtype_size(call.dtype));
+  if (const std::byte* out = op.copy(&HostOp::Copies::out)) {
+    std::memcpy(call.out, out, call.out_count * dtype_size(call.dtype));
   }
   return absl::OkStatus();
 }
@@ -498,12 +540,12 @@ Status HostGroup::meet_and_move(HostOp& op) {
 // not the group's to keep: it will be nobody else's.
 void HostGroup::quarantine(HostOp& op) {
   const CollectiveCall& call = op.call_;
-  const bool is_callers = call.out_buffer == nullptr && op.out_copy_.data() == nullptr;
-  if (is_callers && shares_addresses(op) && peers_write_out(call, op.member_)) {
+  const bool is_callers = call.out_buffer == nullptr && op.copy(&HostOp::Copies::out) == nullptr;
+  if (is_callers && shares_addresses(op) && peers_write_out(call, op.meeting_.member)) {
     backend_.pool_->withhold(call.out, call.out_count * dtype_size(call.dtype));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  quarantine_.push_back(op.shared_from_this());
+  quarantine_.push_back(op.of_task_);
 }
 
 Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
@@ -518,11 +560,11 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
     if (call.kind == OpKind::kAllToAll) op.peer_counts_ = both_counts(call);
     absl::InlinedVector<MemberMemory, kInlineMembers> members;
     for (int m = 0; m < rendezvous_->size(); ++m) {
-      const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
+      const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
       members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
     }
-    members[op.member_].out = call.out;
-    moved = move_bytes(call, op.member_, members);
+    members[op.meeting_.member].out = call.out;
+    moved = move_bytes(call, op.meeting_.member, members);
     if (!moved.ok()) moved = op.labelled(moved);
   }
   return moved;
@@ -531,23 +573,23 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
 // Each member adds all of it, not a chunk.
 void HostGroup::reduce_inlined(const HostOp& op) {
   const CollectiveCall& call = op.call_;
-  const bool wants_result = call.kind != OpKind::kReduce || op.member_ == call.root;
+  const bool wants_result = call.kind != OpKind::kReduce || op.meeting_.member == call.root;
   if (!wants_result || call.out == nullptr) return;
   absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (int m = 0; m < rendezvous_->size(); ++m) {
-    terms.push_back(rendezvous_->entry(op.seq_, m).inlined);
+    terms.push_back(rendezvous_->entry(op.meeting_.seq, m).inlined);
   }
   reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
 }
 
 Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
   // Behind other operations: the members hear of it when this one's turn has come.
-  if (!rendezvous_.has_value() || !rendezvous_->is_next(op.seq_)) {
+  if (!rendezvous_.has_value() || !rendezvous_->is_next(op.meeting_.seq)) {
     return absl::DeadlineExceededError(absl::StrCat(op.label(), ": not done in ",
-                                                    format_duration(deadline - op.created_),
+                                                    format_duration(deadline - op.created()),
                                                     "; the device is busy with earlier work"));
   }
-  return rendezvous_->settle_timed_out(describe(op, op.created_, deadline), give_up_from());
+  return rendezvous_->settle_timed_out(describe(op, op.created(), deadline), give_up_from());
 }
 
 Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {

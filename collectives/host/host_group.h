@@ -24,6 +24,7 @@
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/replica_loans.h"
 #include "device/completion.h"
+#include "device/stream.h"
 
 namespace tessera::host {
 
@@ -32,7 +33,7 @@ namespace tessera::host {
 // Stages: kQueued -> kStarted when the stream reaches it, or kQueued -> kGivenUp when a waiter's
 // deadline comes first; in kGivenUp nobody touches the caller's memory any more. A message that
 // was published is done when the other side has read it, which the waiter finds out by itself.
-class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
+class HostOp final : public PendingWork, public Stream::Runnable {
  public:
   enum class Stage { kQueued, kStarted, kGivenUp };
 
@@ -40,30 +41,38 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
 
   bool done() const override;
   Status wait_until(absl::Time deadline) override;
+  // As a task of the stream.
+  void placed() override;
+  Status run() override;
   // For Stream::run_here(): the output, which others may wait for, where there is one.
   const void* key() const { return key_; }
 
  private:
   friend class HostGroup;
 
+  absl::Time created() const { return absl::FromUnixNanos(created_ns_); }
+  // When it began to run, if that is now: the time of the call where it was a moment ago.
+  absl::Time begun() const;
+  // What its deadline counts from.
+  absl::Time start_of(absl::Time deadline) const;
   void complete(const Status& status);
   std::string label() const;
   // An error with the label before it.
   Status labelled(const Status& status) const;
 
   const std::shared_ptr<HostGroup> group_;
-  const int member_;
-  uint32_t seq_ = 0;  // set once, by the stream that takes it
-  // The task's reference, until it has run: the task itself is a pointer, which streams move from
-  // hand to hand for nothing.
+  // The stream's reference, until it has run. (An object that finds its own reference counts
+  // twice.)
   std::shared_ptr<HostOp> of_task_;
-  Signature signature_;  // complete when constructed
   CollectiveCall call_;
+  // What it is to the others. The number is set as it is placed in the stream, start and deadline
+  // by who runs it, and read by nobody else.
+  Rendezvous::Op meeting_;
   const void* const key_;
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
   // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
   const bool inlined_;
-  const absl::Time created_ = absl::Now();
+  const int64_t created_ns_ = absl::GetCurrentTimeNanos();
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: it can be read, or it failed
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
@@ -72,12 +81,19 @@ class HostOp : public PendingWork, public std::enable_shared_from_this<HostOp> {
   std::atomic<bool> acknowledged_{false};
   std::vector<int64_t> peer_counts_;  // of all_to_all: what it sends, then what it receives
   // Copies of memory that peers could not reach, as long as they may.
-  ArenaPool::Block in_copy_;
-  ArenaPool::Block out_copy_;
-  ArenaPool::Block counts_copy_;
-  ReplicaLoans::Replica replica_;  // until the output has it
-  bool moved_ = false;             // its part was begun
-  bool lends_ = false;             // it is done, and others may still read its input
+  struct Copies {
+    ArenaPool::Block in;
+    ArenaPool::Block out;
+    ArenaPool::Block counts;
+  };
+  std::optional<Copies> copies_;
+  // The memory of one of them; null where there is none.
+  std::byte* copy(ArenaPool::Block Copies::*which) const {
+    return copies_.has_value() ? ((*copies_).*which).data() : nullptr;
+  }
+  std::optional<ReplicaLoans::Replica> replica_;  // until the output has it
+  bool moved_ = false;                            // its part was begun
+  bool lends_ = false;                            // it is done, and others may still read its input
 };
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
@@ -166,10 +182,12 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Rendezvous::From give_up_from() const;
   // Whether members tell each other where their memory is: not that of devices of several clients.
   bool shares_addresses(const HostOp& op) const;
-  StatusOr<SharedAddress> share(const HostOp& op, const void* memory, int64_t num_bytes,
-                                ArenaPool::Block* copy) const;
+  // Where the others find the memory: in `copy` where they cannot reach it, which is to be filled.
+  StatusOr<SharedAddress> share(HostOp& op, const void* memory, int64_t num_bytes,
+                                ArenaPool::Block HostOp::Copies::*copy) const;
   using MemberMemories = absl::InlinedVector<MemberMemory, kInlineMembers>;
   StatusOr<MemberMemories> member_memory(const HostOp& op);
+  // For who does not run the operation.
   Rendezvous::Op describe(const HostOp& op, absl::Time start, absl::Time deadline) const;
   // Keeps the memory of an operation that failed while peers might be writing to it.
   void quarantine(HostOp& op);

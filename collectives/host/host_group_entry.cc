@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "collectives/host/activity.h"
 #include "collectives/host/host_group.h"
 
 namespace tessera::host {
@@ -20,27 +21,22 @@ void copy_text(char* to, size_t size, absl::string_view text) {
   to[text.copy(to, size - 1)] = '\0';
 }
 
-// The name is quoted.
-bool is_named_barrier(const CollectiveCall& call) {
-  return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
-}
-
 }  // namespace
 
 Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
-  // A deadline over the whole of a call counts from the call, whoever finds it passed.
   if (op.call_.deadline.has_value() && op.call_.timeout.has_value()) {
     deadline = *op.call_.deadline;
-    start = deadline - *op.call_.timeout;
+    start = op.start_of(deadline);
   }
-  return {.seq = op.seq_,
-          .member = op.member_,
-          .label = &op.call_.label,
-          .detail_field = op.call_.detail_field,
-          .signature = op.signature_,
-          .name_hash = is_named_barrier(op.call_) ? op.signature_.detail_hash : 0,
-          .holds_device = op.call_.kind != OpKind::kSendRecv,
-          .ends_at_arrival = op.inlined_,
+  const Rendezvous::Op& meeting = op.meeting_;
+  return {.seq = meeting.seq,
+          .member = meeting.member,
+          .label = meeting.label,
+          .detail_field = meeting.detail_field,
+          .signature = meeting.signature,
+          .name_hash = meeting.name_hash,
+          .holds_device = meeting.holds_device,
+          .ends_at_arrival = meeting.ends_at_arrival,
           .start = start,
           .deadline = deadline};
 }
@@ -49,8 +45,8 @@ bool HostGroup::shares_addresses(const HostOp& op) const {
   return !is_on_device(op) || !spans_clients_;
 }
 
-StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, int64_t num_bytes,
-                                         ArenaPool::Block* copy) const {
+StatusOr<SharedAddress> HostGroup::share(HostOp& op, const void* memory, int64_t num_bytes,
+                                         ArenaPool::Block HostOp::Copies::*copy) const {
   if (memory == nullptr || num_bytes == 0) return SharedAddress{};
   if (!spans_clients_) {
     return SharedAddress{SharedAddress::kPointer, 0, reinterpret_cast<uint64_t>(memory)};
@@ -60,8 +56,10 @@ StatusOr<SharedAddress> HostGroup::share(const HostOp& op, const void* memory, i
   if (located.has_value()) return *located;
   StatusOr<ArenaPool::Block> block = backend_.pool_->allocate(num_bytes);
   if (!block.ok()) return op.labelled(block.status());
-  *copy = *std::move(block);
-  return SharedAddress{copy->address().arena, link.client_id(), copy->address().offset};
+  const ArenaAddress address = block->address();
+  if (!op.copies_.has_value()) op.copies_.emplace();
+  (*op.copies_).*copy = *std::move(block);
+  return SharedAddress{address.arena, link.client_id(), address.offset};
 }
 
 // Writes the member's entry: where its memory lies, and what it believes the operation to be.
@@ -69,30 +67,32 @@ Status HostGroup::fill_entry(HostOp& op) {
   const CollectiveCall& call = op.call_;
   const int64_t size = dtype_size(call.dtype);
   const int64_t in_bytes = call.in_count * size;
-  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
+  MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
   if (is_on_device(op)) {
     TESSERA_RETURN_IF_ERROR(
-        mover_->arrive(call, op.seq_, op.member_, absl::MakeSpan(entry.inlined)));
+        mover_->arrive(call, op.meeting_.seq, op.meeting_.member, absl::MakeSpan(entry.inlined)));
   }
   if (op.inlined_) {
     // An input that nobody reads may have any size.
-    if (is_input_used(call, op.member_)) std::memcpy(entry.inlined, call.in, in_bytes);
+    if (is_input_used(call, op.meeting_.member)) std::memcpy(entry.inlined, call.in, in_bytes);
     entry.in_count = call.in_count;
     fill_signature(op);
     return absl::OkStatus();
   }
   SharedAddress in;
   if (shares_addresses(op) || call.kind == OpKind::kSendRecv) {
-    TESSERA_ASSIGN_OR_RETURN(in, share(op, call.in, in_bytes, &op.in_copy_));
+    TESSERA_ASSIGN_OR_RETURN(in, share(op, call.in, in_bytes, &HostOp::Copies::in));
   }
-  if (op.in_copy_.data() != nullptr && shares_addresses(op)) {
-    std::memcpy(op.in_copy_.data(), call.in, in_bytes);
-  } else if (op.in_copy_.data() != nullptr) {
-    TESSERA_RETURN_IF_ERROR(mover_->fetch(op.seq_, op.in_copy_.data(), call.in, in_bytes));
+  std::byte* const in_copy = op.copy(&HostOp::Copies::in);
+  if (in_copy != nullptr && shares_addresses(op)) {
+    std::memcpy(in_copy, call.in, in_bytes);
+  } else if (in_copy != nullptr) {
+    TESSERA_RETURN_IF_ERROR(mover_->fetch(op.meeting_.seq, in_copy, call.in, in_bytes));
   }
   SharedAddress out;
-  if (shares_addresses(op) && peers_write_out(call, op.member_)) {
-    TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, call.out_count * size, &op.out_copy_));
+  if (shares_addresses(op) && peers_write_out(call, op.meeting_.member)) {
+    const int64_t out_bytes = call.out_count * size;
+    TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, out_bytes, &HostOp::Copies::out));
   }
   SharedAddress counts;
   if (call.kind == OpKind::kAllToAll) {
@@ -102,9 +102,10 @@ Status HostGroup::fill_entry(HostOp& op) {
   }
   if (!op.peer_counts_.empty()) {
     const int64_t bytes = static_cast<int64_t>(op.peer_counts_.size() * sizeof(int64_t));
-    TESSERA_ASSIGN_OR_RETURN(counts, share(op, op.peer_counts_.data(), bytes, &op.counts_copy_));
-    if (op.counts_copy_.data() != nullptr) {
-      std::memcpy(op.counts_copy_.data(), op.peer_counts_.data(), bytes);
+    TESSERA_ASSIGN_OR_RETURN(counts,
+                             share(op, op.peer_counts_.data(), bytes, &HostOp::Copies::counts));
+    if (std::byte* const copy = op.copy(&HostOp::Copies::counts)) {
+      std::memcpy(copy, op.peer_counts_.data(), bytes);
     }
   }
   entry.in_count = call.in_count;
@@ -116,8 +117,8 @@ Status HostGroup::fill_entry(HostOp& op) {
 }
 
 void HostGroup::fill_signature(HostOp& op) {
-  MemberEntry& entry = rendezvous_->entry(op.seq_, op.member_);
-  entry.signature = op.signature_;
+  MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
+  entry.signature = op.meeting_.signature;
   if (!op.call_.detail.empty()) copy_text(entry.detail, kDetailBytes, op.call_.detail);
   entry.has_label = op.call_.label.empty() ? 0 : 1;
   if (!op.call_.label.empty()) op.call_.label.copy_to(absl::MakeSpan(entry.label));
@@ -132,18 +133,19 @@ void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
   activity.reduction = op.call_.reduction;
   activity.count = op.call_.count;
   if (rendezvous_.has_value()) {
-    activity.seq = op.seq_;
+    activity.seq = op.meeting_.seq;
     activity.leader_client = rendezvous_->leader_client();
     activity.block_offset = rendezvous_->block_offset();
   }
-  if (is_named_barrier(op.call_)) activity.name_hash = op.signature_.detail_hash;
-  backend_.link_.publish(members_[op.member_].ordinal, activity, op.call_.label);
+  activity.name_hash = op.meeting_.name_hash;
+  publish_collective(backend_.link_.activity(members_[op.meeting_.member].ordinal), activity,
+                     op.call_.label);
 }
 
 StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
   MemberMemories memory(members_.size());
   for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
-    const MemberEntry& entry = rendezvous_->entry(op.seq_, m);
+    const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
     const auto resolve = [&](SharedAddress address) -> StatusOr<std::byte*> {
       std::byte* pointer = backend_.link_.resolve(address);
       if (pointer == nullptr && address.arena != SharedAddress::kNull) {
@@ -159,12 +161,12 @@ StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
     memory[m].board = entry.inlined;
   }
   if (!shares_addresses(op) && op.call_.kind != OpKind::kSendRecv)
-    memory[op.member_].in = op.call_.in;
+    memory[op.meeting_.member].in = op.call_.in;
   const std::vector<int>& replicas = op.call_.replicas;
   if (!replicas.empty()) {
-    memory[op.member_].out = memory[replicas[0]].out;
-  } else if (!shares_addresses(op) || !peers_write_out(op.call_, op.member_)) {
-    memory[op.member_].out = op.call_.out;
+    memory[op.meeting_.member].out = memory[replicas[0]].out;
+  } else if (!shares_addresses(op) || !peers_write_out(op.call_, op.meeting_.member)) {
+    memory[op.meeting_.member].out = op.call_.out;
   }
   return memory;
 }

@@ -16,7 +16,7 @@ namespace tessera::host {
 
 Status HostGroup::publish_message(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
-  const Rendezvous::Op meeting = describe(op, op.created_, absl::InfiniteFuture());
+  const Rendezvous::Op meeting = describe(op, op.created(), absl::InfiniteFuture());
   Status status;
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = local_error(op);
@@ -31,12 +31,14 @@ Status HostGroup::publish_message(HostOp& op) {
   }
   if (status.ok()) {
     std::lock_guard<std::mutex> lock(mutex_);
-    sent_.push_back(op.shared_from_this());
+    sent_.push_back(std::move(op.of_task_));
   } else {
     acknowledge(op);
     op.complete(status);
+    op.of_task_ = nullptr;
   }
-  progress_[op.member_].done.store(op.seq_ - rendezvous_->num_records(), std::memory_order_release);
+  progress_[op.meeting_.member].done.store(op.meeting_.seq - rendezvous_->num_records(),
+                                           std::memory_order_release);
   op.receive_deadline_ = op.call_.deadline.value_or(
       absl::Now() + op.call_.timeout.value_or(backend_.collective_timeout_));
   op.published_.set(absl::OkStatus());
@@ -44,13 +46,13 @@ Status HostGroup::publish_message(HostOp& op) {
 }
 
 Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
-  return rendezvous_->wait_finished(describe(op, op.created_, deadline), give_up_from());
+  return rendezvous_->wait_finished(describe(op, op.created(), deadline), give_up_from());
 }
 
 void HostGroup::reap_sent() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(sent_, [this](const std::shared_ptr<HostOp>& op) {
-    if (!rendezvous_->is_finished(op->seq_)) return false;
+    if (!rendezvous_->is_finished(op->meeting_.seq)) return false;
     const Status received = wait_received(*op, absl::InfinitePast());
     acknowledge(*op);
     op->complete(received);
@@ -70,13 +72,15 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
   Stream& stream = *backend_.streams_[members_[0].ordinal];
   std::shared_ptr<HostOp> op = make_op(0, std::move(call));
   op->is_send_ = true;
+  op->of_task_ = op;
   auto task = [op]() -> Status {
     HostGroup& group = *op->group_;
     // The bytes of a GPU's message to another client go through the host: after what the GPU was
     // given so far, for which its stream does not wait.
     const bool is_fetched = !group.shares_addresses(*op);
-    if (is_fetched) group.mover_->arrive(op->call_, op->seq_, 0, {}).IgnoreError();
-    if (!is_fetched && group.rendezvous_->is_next(op->seq_)) return group.publish_message(*op);
+    if (is_fetched) group.mover_->arrive(op->call_, op->meeting_.seq, 0, {}).IgnoreError();
+    if (!is_fetched && group.rendezvous_->is_next(op->meeting_.seq))
+      return group.publish_message(*op);
     // Every record holds a message that nobody has read yet. The device does not wait for that.
     group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
         .enqueue(op->label(), [op] { return op->group_->publish_message(*op); });
@@ -96,7 +100,8 @@ Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
 Work HostGroup::enqueue_recv(CollectiveCall call) {
   Stream& stream = backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
   std::shared_ptr<HostOp> op = make_op(1, std::move(call));
-  auto task = [op]() -> Status { return op->group_->run(*op); };
+  op->of_task_ = op;
+  auto task = [op]() -> Status { return op->run(); };
   stream.enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow, [&] { number(*op); });
   return Work(op);
 }

@@ -49,20 +49,6 @@ class HostLink::Observer : public StreamObserver {
     write_activity(slot_, activity, label);
   }
   void task_finished() override { write_kind(slot_, DeviceActivity::kFinished); }
-  // The caller has just filled in the activity, field by field: to copy it as a whole now would
-  // wait until the stores before it are through, among them those to lines that peers have read.
-  void publish(Activity& activity, const Label& label) {
-    const DeviceActivity::Kind before = written_kind(slot_);
-    activity.has_label = !label.empty();
-    activity.since_ns = monotonic_ns();
-    const bool is_new = before == DeviceActivity::kNothing || before == DeviceActivity::kFinished;
-    if (is_new && activity.has_label) {
-      char text[kLabelBytes];
-      write_activity(slot_, activity, {text, label.copy_to(absl::MakeSpan(text))});
-    } else {
-      write_activity(slot_, activity);
-    }
-  }
 
  private:
   DeviceActivity& slot_;
@@ -155,8 +141,8 @@ Status HostLink::make_control_region() {
   header->heap_used.store(align64(header->slots_offset + kMaxGroups * sizeof(GroupSlot)));
   header->magic = kControlMagic;
   for (uint32_t i = 0; i < header->num_devices; ++i) {
-    observers_.push_back(
-        std::make_unique<Observer>(activity_slot(own_control_->data(), static_cast<int>(i))));
+    activities_.push_back(&activity_slot(own_control_->data(), static_cast<int>(i)));
+    observers_.push_back(std::make_unique<Observer>(*activities_.back()));
   }
   peers_[client_id_].control = own_control_->data();
   peers_[client_id_].ready = true;
@@ -486,9 +472,5 @@ void HostLink::leave() {
 }
 
 StreamObserver* HostLink::observer(int ordinal) { return observers_[ordinal].get(); }
-
-void HostLink::publish(int ordinal, Activity& activity, const Label& label) {
-  observers_[ordinal]->publish(activity, label);
-}
 
 }  // namespace tessera::host

@@ -38,7 +38,6 @@
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
-#include "collectives/label.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator.h"
@@ -92,10 +91,10 @@ class HostLink {
   // Says goodbye, so that the hang-up that follows is no loss.
   void leave();
 
-  // Publishes what a device of this client is doing. A collective does so itself, with its label
-  // if it has one of its own; its task has none. Fills in the activity's has_label and since_ns.
+  // Publishes what a device of this client is doing. A collective does so itself, in activity():
+  // its task has no label.
   StreamObserver* observer(int ordinal);
-  void publish(int ordinal, Activity& activity, const Label& label);
+  DeviceActivity& activity(int ordinal) const { return *activities_[ordinal]; }
 
   // How often who waits for other members looks before it gives its core away.
   int num_spins() const { return num_spins_; }
@@ -140,6 +139,7 @@ class HostLink {
   const std::shared_ptr<ArenaPool> pool_;
   int num_spins_ = 0;
   std::unique_ptr<SharedMapping> own_control_;
+  std::vector<DeviceActivity*> activities_;  // of the devices of this client
   std::vector<std::unique_ptr<Observer>> observers_;
 
   // Held while the listener is called, so that it can be taken away. Before mutex_ where both are.

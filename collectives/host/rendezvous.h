@@ -75,7 +75,7 @@ class Rendezvous {
     // Once all have arrived members look at each other's entries and at nothing else: no one
     // finishes it, and each says with leave() that it has looked.
     bool ends_at_arrival = false;
-    absl::Time start;
+    absl::Time start = {};
     absl::Time deadline = absl::InfiniteFuture();
   };
 

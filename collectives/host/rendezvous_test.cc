@@ -34,7 +34,12 @@ using From = Rendezvous::From;
 
 constexpr uint32_t kRecords = 4;
 const Label kLabel = "all_reduce";
-constexpr Signature kSum = {OpKind::kAllReduce, DType::kFloat32, ReduceOp::kSum, 0, 8, 0};
+constexpr Signature kSum = {.kind = OpKind::kAllReduce,
+                            .dtype = DType::kFloat32,
+                            .reduction = ReduceOp::kSum,
+                            .root = 0,
+                            .count = 8,
+                            .detail_hash = 0};
 
 // One client of n devices, and the rendezvous of all of them.
 class RendezvousTest : public ::testing::Test {
@@ -162,7 +167,7 @@ class ConflictTest : public GroupTableTest {
     waiting.seq = 1;
     waiting.leader_client = pair.leader_client();
     waiting.block_offset = pair.block_offset();
-    links_[1]->publish(0, waiting, "");
+    publish_collective(links_[1]->activity(0), waiting, "");
     pair.entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.entry(1, 0).signature = kSum;
@@ -466,17 +471,17 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   activity.dtype = DType::kFloat64;
   activity.count = int64_t{1} << 40;
   activity.block_offset = group_->block_offset();
-  link_->publish(1, activity, "");
+  publish_collective(link_->activity(1), activity, "");
   expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
   link_->observer(1)->task_finished();
   expect_text("last seen at broadcast f64 of 1099511627776 elements on devices 0, 1, ");
   // Alone it waits for nobody.
   activity.kind = DeviceActivity::kRunning;
   activity.block_offset = 0;
-  link_->publish(1, activity, "");
+  publish_collective(link_->activity(1), activity, "");
   expect_text("still in broadcast f64 of 1099511627776 elements on devices 1 for ");
   link_->observer(1)->task_finished();
-  link_->publish(1, activity, "relayout #3");
+  publish_collective(link_->activity(1), activity, "relayout #3");
   expect_text("still in relayout #3 for ");
 }
 
