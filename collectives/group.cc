@@ -3,11 +3,15 @@
 
 namespace tessera {
 
-Work Group::start(CollectiveCall&& call) const {
-  validate(call, size(), position_);
-  return backend_->start(position_, std::move(call));
+Work Group::start(GroupBackend::Fill fill) const {
+  return backend_->start(position_, [&](CollectiveCall& call) {
+    fill(call);
+    validate(call, size(), position_);
+  });
 }
 
-Work Group::barrier() const { return start(CollectiveCall{}); }
+Work Group::barrier() const {
+  return start([](CollectiveCall&) {});
+}
 
 }  // namespace tessera

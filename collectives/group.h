@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -53,8 +54,14 @@ class GroupBackend {
   virtual ~GroupBackend() = default;
   // Ids of the members' devices, in group order.
   virtual absl::Span<const int> device_ids() const = 0;
+  // Fills in a call that has been made, once and before start() returns: where it lies for good,
+  // for to move it would take as long as a small operation.
+  using Fill = absl::FunctionRef<void(CollectiveCall&)>;
   // Starts the call of the member at `position`, which must be a device of this client.
-  virtual Work start(int position, CollectiveCall&& call) = 0;
+  virtual Work start(int position, Fill fill) = 0;
+  Work start(int position, CollectiveCall&& call) {
+    return start(position, [&](CollectiveCall& place) { place = std::move(call); });
+  }
   // The same for one end of a message to or from the member at `peer`.
   virtual Work start_send(int position, int peer, CollectiveCall call) = 0;
   virtual Work start_recv(int position, int peer, CollectiveCall call) = 0;
@@ -73,27 +80,30 @@ class Group {
   // In place: out == in. MPI_Allreduce, ncclAllReduce.
   template <Element T>
   Work all_reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op) const {
-    CollectiveCall c = call<T>(OpKind::kAllReduce, in, out, in.size());
-    c.reduction = op;
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kAllReduce, in, out, in.size());
+      c.reduction = op;
+    });
   }
 
   // The root's out = the reduction of all ins; other outs are not touched and may be empty.
   // In place at the root. MPI_Reduce.
   template <Element T>
   Work reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op, int root) const {
-    CollectiveCall c = call<T>(OpKind::kReduce, in, out, in.size());
-    c.reduction = op;
-    c.root = root;
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kReduce, in, out, in.size());
+      c.reduction = op;
+      c.root = root;
+    });
   }
 
   // Each out = the root's in; other ins may be empty. In place at the root. S read a member.
   template <Element T>
   Work broadcast(absl::Span<const T> in, absl::Span<T> out, int root) const {
-    CollectiveCall c = call<T>(OpKind::kBroadcast, in, out, out.size());
-    c.root = root;
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kBroadcast, in, out, out.size());
+      c.root = root;
+    });
   }
 
   // Each out = the ins one after another. Equal sizes, or counts[k] elements from member k.
@@ -101,9 +111,10 @@ class Group {
   template <Element T>
   Work all_gather(absl::Span<const T> in, absl::Span<T> out,
                   absl::Span<const int64_t> counts = {}) const {
-    CollectiveCall c = call<T>(OpKind::kAllGather, in, out, out.size());
-    c.counts = counts_or_equal(counts, in.size());
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kAllGather, in, out, out.size());
+      c.counts = counts_or_equal(counts, in.size());
+    });
   }
 
   // Member k's out = part k of the reduction of all ins. Equal parts, or counts[k] elements for
@@ -111,49 +122,54 @@ class Group {
   template <Element T>
   Work reduce_scatter(absl::Span<const T> in, absl::Span<T> out, ReduceOp op,
                       absl::Span<const int64_t> counts = {}) const {
-    CollectiveCall c = call<T>(OpKind::kReduceScatter, in, out, in.size());
-    c.reduction = op;
-    c.counts = counts_or_equal(counts, out.size());
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kReduceScatter, in, out, in.size());
+      c.reduction = op;
+      c.counts = counts_or_equal(counts, out.size());
+    });
   }
 
   // Member k's out = part r of each in, one after another: equal parts. MPI_Alltoall.
   template <Element T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out) const {
     const int64_t part = static_cast<int64_t>(in.size()) / size();
-    CollectiveCall c = call<T>(OpKind::kAllToAll, in, out, in.size());
-    c.counts.assign(size(), part);
-    c.recv_counts.assign(size(), part);
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kAllToAll, in, out, in.size());
+      c.counts.assign(size(), part);
+      c.recv_counts.assign(size(), part);
+    });
   }
   // The same with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
   template <Element T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out, absl::Span<const int64_t> send_counts,
                   absl::Span<const int64_t> recv_counts) const {
-    CollectiveCall c = call<T>(OpKind::kAllToAll, in, out, 0);
-    c.counts.assign(send_counts.begin(), send_counts.end());
-    c.recv_counts.assign(recv_counts.begin(), recv_counts.end());
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kAllToAll, in, out, 0);
+      c.counts.assign(send_counts.begin(), send_counts.end());
+      c.recv_counts.assign(recv_counts.begin(), recv_counts.end());
+    });
   }
 
   // The root's out = the ins one after another; other outs may be empty. In place at the root.
   template <Element T>
   Work gather(absl::Span<const T> in, absl::Span<T> out, int root,
               absl::Span<const int64_t> counts = {}) const {
-    CollectiveCall c = call<T>(OpKind::kGather, in, out, 0);
-    c.root = root;
-    c.counts = counts_or_equal(counts, in.size());
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kGather, in, out, 0);
+      c.root = root;
+      c.counts = counts_or_equal(counts, in.size());
+    });
   }
 
   // Each out = its part of the root's in; other ins may be empty. In place at the root.
   template <Element T>
   Work scatter(absl::Span<const T> in, absl::Span<T> out, int root,
                absl::Span<const int64_t> counts = {}) const {
-    CollectiveCall c = call<T>(OpKind::kScatter, in, out, 0);
-    c.root = root;
-    c.counts = counts_or_equal(counts, out.size());
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kScatter, in, out, 0);
+      c.root = root;
+      c.counts = counts_or_equal(counts, out.size());
+    });
   }
 
   // One message to member `to`, matched in order with its recv from this member. Neither holds up
@@ -162,13 +178,11 @@ class Group {
   // the message has been received.
   template <Element T>
   Work send(absl::Span<const T> in, int to) const {
-    return backend_->start_send(position_, to,
-                                call<T>(OpKind::kSendRecv, in, absl::Span<T>(), in.size()));
+    return backend_->start_send(position_, to, message<T>(in, absl::Span<T>()));
   }
   template <Element T>
   Work recv(absl::Span<T> out, int from) const {
-    return backend_->start_recv(position_, from,
-                                call<T>(OpKind::kSendRecv, absl::Span<const T>(), out, out.size()));
+    return backend_->start_recv(position_, from, message<T>(absl::Span<const T>(), out));
   }
 
   // Done when all members have arrived.
@@ -179,21 +193,24 @@ class Group {
   template <Element T>
   Work exchange(absl::Span<const T> in, const Box& in_box, absl::Span<T> out, const Box& out_box,
                 absl::Span<const BoxPull> pulls) const {
-    CollectiveCall c = call<T>(OpKind::kExchange, in, out, 0);
-    c.in_box = in_box;
-    c.out_box = out_box;
-    c.pulls = std::vector<BoxPull>(pulls.begin(), pulls.end());
-    return start(std::move(c));
+    return start([&](CollectiveCall& c) {
+      set_memory<T>(c, OpKind::kExchange, in, out, 0);
+      c.in_box = in_box;
+      c.out_box = out_box;
+      c.pulls = std::vector<BoxPull>(pulls.begin(), pulls.end());
+    });
   }
 
   // For the layers above: any call, as this member.
-  Work start(CollectiveCall&& call) const;
+  Work start(GroupBackend::Fill fill) const;
+  Work start(CollectiveCall&& call) const {
+    return start([&](CollectiveCall& c) { c = std::move(call); });
+  }
 
  private:
   template <Element T>
-  static CollectiveCall call(OpKind kind, absl::Span<const T> in, absl::Span<T> out,
-                             int64_t count) {
-    CollectiveCall c;
+  static void set_memory(CollectiveCall& c, OpKind kind, absl::Span<const T> in, absl::Span<T> out,
+                         int64_t count) {
     c.kind = kind;
     c.dtype = dtype_of<T>();
     c.count = count;
@@ -201,6 +218,11 @@ class Group {
     c.in_count = static_cast<int64_t>(in.size());
     c.out = reinterpret_cast<std::byte*>(out.data());
     c.out_count = static_cast<int64_t>(out.size());
+  }
+  template <Element T>
+  static CollectiveCall message(absl::Span<const T> in, absl::Span<T> out) {
+    CollectiveCall c;
+    set_memory<T>(c, OpKind::kSendRecv, in, out, static_cast<int64_t>(in.size() + out.size()));
     return c;
   }
   std::vector<int64_t> counts_or_equal(absl::Span<const int64_t> counts, int64_t equal) const {

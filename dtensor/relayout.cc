@@ -92,11 +92,12 @@ void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<
 
 void enqueue_collective(const Launch& launch, const DeviceStep& row,
                         std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
-  CollectiveCall call = row.call;
-  call.label = launch.label;
-  call.in_buffer = std::move(in);
-  call.out_buffer = std::move(out);
-  row.group->start(row.position, std::move(call));
+  row.group->start(row.position, [&](CollectiveCall& call) {
+    call = row.call;
+    call.label = launch.label;
+    call.in_buffer = std::move(in);
+    call.out_buffer = std::move(out);
+  });
 }
 
 // Runs one step of one device: from what it holds to what it holds next (null: nothing). The

@@ -338,23 +338,23 @@ StatusOr<int64_t> Runtime::meet(const BarrierPlan& plan, absl::string_view name,
                              Buffer::allocate(*pool_, 2 * sizeof(int32_t)));
     auto* const term = reinterpret_cast<int32_t*>(sum->mutable_data()) + 1;
     *term = barrier_term(device.device_id);
-    CollectiveCall call;
-    call.kind = OpKind::kBarrier;
-    call.dtype = DType::kInt32;
-    call.count = call.in_count = call.out_count = 1;
-    call.in = reinterpret_cast<const std::byte*>(term);
-    call.out_buffer = sum;
-    call.detail = absl::StrCat("\"", name, "\"");
-    call.detail_field = "name";
-    call.label = Label(std::string("barrier"), 0, call.detail, plan.where);
-    if (timeout.has_value()) {
-      call.timeout = *timeout;
-      call.deadline = deadline;
-    }
-    const int position = static_cast<int>(device.position);
-    // Waited for first, below.
-    call.caller_waits = device.ordinal == plan.local.back().ordinal;
-    arrivals.push_back({plan.group->start(position, std::move(call)), std::move(sum)});
+    Work work = plan.group->start(static_cast<int>(device.position), [&](CollectiveCall& call) {
+      call.kind = OpKind::kBarrier;
+      call.dtype = DType::kInt32;
+      call.count = call.in_count = call.out_count = 1;
+      call.in = reinterpret_cast<const std::byte*>(term);
+      call.out_buffer = sum;
+      call.detail = absl::StrCat("\"", name, "\"");
+      call.detail_field = "name";
+      call.label = Label(std::string("barrier"), 0, call.detail, plan.where);
+      if (timeout.has_value()) {
+        call.timeout = *timeout;
+        call.deadline = deadline;
+      }
+      // Waited for first, below.
+      call.caller_waits = device.ordinal == plan.local.back().ordinal;
+    });
+    arrivals.push_back({std::move(work), std::move(sum)});
   }
   for (auto arrival = arrivals.rbegin(); arrival != arrivals.rend(); ++arrival) {
     TESSERA_RETURN_IF_ERROR(timeout.has_value()

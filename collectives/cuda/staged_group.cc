@@ -115,7 +115,9 @@ Work StagedGroup::started(StatusOr<std::shared_ptr<StagedWork>> staged, const Wo
   return Work(*std::move(staged));
 }
 
-Work StagedGroup::start(int position, CollectiveCall&& call) {
+Work StagedGroup::start(int position, Fill fill) {
+  CollectiveCall call;
+  fill(call);
   auto staged = stage(&call);
   if (!staged.ok()) return started(std::move(staged), nullptr);
   const Work work = group_->start(position, std::move(call));

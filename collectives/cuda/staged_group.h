@@ -50,7 +50,8 @@ class StagedGroup : public GroupBackend {
       : group_(std::move(group)), stage_(std::move(stage)) {}
 
   absl::Span<const int> device_ids() const override { return group_->device_ids(); }
-  Work start(int position, CollectiveCall&& call) override;
+  using GroupBackend::start;
+  Work start(int position, Fill fill) override;
   Work start_send(int position, int peer, CollectiveCall call) override;
   Work start_recv(int position, int peer, CollectiveCall call) override;
 

@@ -78,18 +78,18 @@ constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
 }  // namespace
 
-HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, CollectiveCall&& call)
-    : group_(std::move(group)),
-      call_(std::move(call)),
-      meeting_{.member = member,
-               .label = &call_.label,
-               .detail_field = call_.detail_field,
-               .signature = signature_of(call_),
-               .holds_device = call_.kind != OpKind::kSendRecv},
-      key_(call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this),
-      inlined_(is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this)) {
-  meeting_.ends_at_arrival = meeting_.signature.inlined = inlined_;
+HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill fill)
+    : group_(std::move(group)) {
+  fill(call_);
+  meeting_.member = member;
+  meeting_.label = &call_.label;
+  meeting_.detail_field = call_.detail_field;
+  meeting_.signature = signature_of(call_);
+  meeting_.holds_device = call_.kind != OpKind::kSendRecv;
   if (is_named_barrier(call_)) meeting_.name_hash = meeting_.signature.detail_hash;
+  inlined_ = is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this);
+  meeting_.ends_at_arrival = meeting_.signature.inlined = inlined_;
+  key_ = call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this;
 }
 
 // A deadline over the whole of a call counts from the call, whoever finds it passed.
@@ -183,15 +183,14 @@ HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
   }
 }
 
-std::shared_ptr<HostOp> HostGroup::make_op(int member, CollectiveCall&& call) {
+std::shared_ptr<HostOp> HostGroup::make_op(int member, Fill fill) {
   // Nobody need see at once what another thread has lent just now.
   if (has_lent_.load(std::memory_order_relaxed)) {
     absl::InlinedVector<Lent, 2> read;
     std::lock_guard<std::mutex> lock(mutex_);
     read = take_read();
   }
-  auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member,
-                                         std::move(call));
+  auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member, fill);
   // Who moves the bytes may find something wrong with them.
   if (mover_ != nullptr) op->call_.label = op->label();
   return op;
@@ -264,9 +263,9 @@ void HostGroup::wait_until_read(absl::Time deadline) {
   }
 }
 
-Work HostGroup::start(int position, CollectiveCall&& call) {
+Work HostGroup::start(int position, Fill fill) {
   Stream& stream = *backend_.streams_[members_[position].ordinal];
-  std::shared_ptr<HostOp> op = make_op(position, std::move(call));
+  std::shared_ptr<HostOp> op = make_op(position, fill);
   op->of_task_ = op;
   using Wake = Stream::Wake;
   stream.enqueue(*op, op->key(), op->call_.caller_waits ? Wake::kByCaller : Wake::kNow);
@@ -435,6 +434,11 @@ Status HostGroup::find_memory(HostOp& op) {
 }
 
 Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
+  // Members come to one operation after the other, and are done with those before it.
+  const uint32_t all_came = progress_[op.meeting_.member].all_came;
+  if (op.meeting_.seq - all_came < rendezvous_->num_records() && all_came != 0) {
+    return absl::OkStatus();
+  }
   if (rendezvous_->was_freed(op.meeting_.seq)) return absl::OkStatus();
   publish(op, DeviceActivity::kRunning);
   while (true) {
@@ -477,7 +481,10 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   publish(op, DeviceActivity::kWaiting);
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
   if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interrupted_meanwhile(op));
-  TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
+  if (!rendezvous_->all_arrived(meeting.seq)) {
+    TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
+  }
+  progress_[meeting.member].all_came = meeting.seq;
   return rendezvous_->check_signatures(meeting);
 }
 
@@ -551,30 +558,26 @@ void HostGroup::quarantine(HostOp& op) {
 Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
   TESSERA_RETURN_IF_ERROR(meet(op, meeting));
   const CollectiveCall& call = op.call_;
-  Status moved;
   if (call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
       call.kind == OpKind::kBarrier) {
-    reduce_inlined(op);
-  } else {
-    // Of equal parts, so these are the counts of all.
-    if (call.kind == OpKind::kAllToAll) op.peer_counts_ = both_counts(call);
-    absl::InlinedVector<MemberMemory, kInlineMembers> members;
-    for (int m = 0; m < rendezvous_->size(); ++m) {
-      const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
-      members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
-    }
-    members[op.meeting_.member].out = call.out;
-    moved = move_bytes(call, op.meeting_.member, members);
-    if (!moved.ok()) moved = op.labelled(moved);
+    if (call.out != nullptr) reduce_inlined(op);
+    return absl::OkStatus();
   }
-  return moved;
+  // Of equal parts, so these are the counts of all.
+  if (call.kind == OpKind::kAllToAll) op.peer_counts_ = both_counts(call);
+  absl::InlinedVector<MemberMemory, kInlineMembers> members;
+  for (int m = 0; m < rendezvous_->size(); ++m) {
+    const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
+    members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
+  }
+  members[op.meeting_.member].out = call.out;
+  return op.labelled(move_bytes(call, op.meeting_.member, members));
 }
 
 // Each member adds all of it, not a chunk.
 void HostGroup::reduce_inlined(const HostOp& op) {
   const CollectiveCall& call = op.call_;
-  const bool wants_result = call.kind != OpKind::kReduce || op.meeting_.member == call.root;
-  if (!wants_result || call.out == nullptr) return;
+  if (call.kind == OpKind::kReduce && op.meeting_.member != call.root) return;
   absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (int m = 0; m < rendezvous_->size(); ++m) {
     terms.push_back(rendezvous_->entry(op.meeting_.seq, m).inlined);
@@ -593,7 +596,7 @@ Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
 }
 
 Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {
-  auto op = std::make_shared<HostOp>(shared_from_this(), position, std::move(call));
+  const std::shared_ptr<HostOp> op = make_op(position, std::move(call));
   op->complete(error);
   return Work(op);
 }

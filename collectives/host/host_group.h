@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -37,7 +38,7 @@ class HostOp final : public PendingWork, public Stream::Runnable {
  public:
   enum class Stage { kQueued, kStarted, kGivenUp };
 
-  HostOp(std::shared_ptr<HostGroup> group, int member, CollectiveCall&& call);
+  HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill fill);
 
   bool done() const override;
   Status wait_until(absl::Time deadline) override;
@@ -68,10 +69,10 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   // What it is to the others. The number is set as it is placed in the stream, start and deadline
   // by who runs it, and read by nobody else.
   Rendezvous::Op meeting_;
-  const void* const key_;
+  const void* key_ = nullptr;
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
   // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
-  const bool inlined_;
+  bool inlined_ = false;
   const int64_t created_ns_ = absl::GetCurrentTimeNanos();
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: it can be read, or it failed
@@ -103,7 +104,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
             std::optional<Rendezvous> rendezvous, std::unique_ptr<DeviceMover> mover);
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
-  Work start(int position, CollectiveCall&& call) override;
+  using GroupBackend::start;
+  Work start(int position, Fill fill) override;
   Work start_send(int position, int peer, CollectiveCall call) override;
   Work start_recv(int position, int peer, CollectiveCall call) override;
 
@@ -123,7 +125,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   friend class HostBackend;
 
   // An operation without its number. What others have read is let go of meanwhile.
-  std::shared_ptr<HostOp> make_op(int member, CollectiveCall&& call);
+  std::shared_ptr<HostOp> make_op(int member, Fill fill);
+  std::shared_ptr<HostOp> make_op(int member, CollectiveCall&& call) {
+    return make_op(member, [&](CollectiveCall& place) { place = std::move(call); });
+  }
   // Gives it the next number, for its place in the stream.
   void number(HostOp& op);
   Status run(HostOp& op);
@@ -226,6 +231,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // its stream has them: next_seq is the stream's to guard.
   struct alignas(64) Progress {
     uint32_t next_seq = 1;
+    // The latest operation at which all members are known to have arrived: who comes to the one
+    // after it finds the records of those before it free. Of who runs the member's operations.
+    uint32_t all_came = 0;
     // The latest operation that the member is done with, which no loss ends any more. A sender is
     // done with a message when the record says so: with those that had its record before.
     std::atomic<uint32_t> done{0};

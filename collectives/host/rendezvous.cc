@@ -329,11 +329,6 @@ bool Rendezvous::wait_left(uint32_t seq, absl::Time deadline) {
                     [this](const State& state) { return is_under_way(state); });
 }
 
-bool Rendezvous::all_arrived(uint32_t seq) const {
-  const State state = load(seq);
-  return state.seq == seq && (state.phase == Phase::kRunning || state.phase == Phase::kMet);
-}
-
 bool Rendezvous::is_finished(uint32_t seq) const {
   const State state = load(seq);
   return state.seq != seq || !is_under_way(state);
@@ -479,13 +474,8 @@ Status Rendezvous::find_mismatch(const Op& op) const {
   return absl::OkStatus();
 }
 
-Status Rendezvous::check_signatures(const Op& op) {
-  for (int m = 0; m < size(); ++m) {
-    if (m != op.member && !(entry(op.seq, m).signature == op.signature)) {
-      return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op));
-    }
-  }
-  return absl::OkStatus();
+Status Rendezvous::settle_mismatch(const Op& op) {
+  return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op));
 }
 
 void Rendezvous::check_conflicts(const Op& op) {

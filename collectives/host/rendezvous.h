@@ -94,7 +94,12 @@ class Rendezvous {
   // where a member cannot arrive because it waits elsewhere for this one.
   Status wait_arrived(const Op& op);
   // Compares the entries of all members, once all have arrived; VerdictKind::kMismatch.
-  Status check_signatures(const Op& op);
+  Status check_signatures(const Op& op) {
+    for (int m = 0; m < size(); ++m) {
+      if (entry(op.seq, m).signature != op.signature) return settle_mismatch(op);
+    }
+    return absl::OkStatus();
+  }
   // The member is done with the operation, and does not look at its entries any more.
   void leave(uint32_t seq, int member) {
     progress_[member].left.store(seq, std::memory_order_release);
@@ -114,7 +119,10 @@ class Rendezvous {
   // have them come twice: to be read, and to be written.
   void fetch_lines(uint32_t seq, int member) const;
 
-  bool all_arrived(uint32_t seq) const;
+  bool all_arrived(uint32_t seq) const {
+    const State state = load(seq);
+    return state.seq == seq && (state.phase == Phase::kRunning || state.phase == Phase::kMet);
+  }
   bool is_finished(uint32_t seq) const;
   // Makes `error` the verdict, unless there is one, or the operation is beyond `from`; returns the
   // verdict, OK where the operation goes on. Where the record is not free for `seq` yet it returns
@@ -166,6 +174,7 @@ class Rendezvous {
   bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
   Status verdict(uint32_t seq) const;
   void wake(OpRecord& record) const;
+  Status settle_mismatch(const Op& op);
   // The members of this group that did arrive, but with another signature than `op`'s member.
   Status find_mismatch(const Op& op) const;
   // Settles this operation and another group's where both wait for each other.
