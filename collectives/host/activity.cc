@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "base/format.h"
 
 namespace tessera::host {
@@ -100,15 +99,14 @@ void write_activity(DeviceActivity& slot, const Activity& activity, absl::string
 
 // The caller has just filled in the activity, field by field: to copy it as a whole now would wait
 // until the stores before it are through, among them those to lines that peers have read.
-void publish_collective(DeviceActivity& slot, Activity& activity, const Label& label) {
+void publish_collective(DeviceActivity& slot, Activity& activity, absl::string_view label) {
   activity.has_label = !label.empty();
   activity.since_ns = monotonic_ns();
   if (!activity.has_label) return write_activity(slot, activity);
   const uint64_t before = slot.kind.load(std::memory_order_relaxed) & kKindBits;
   const bool is_new = before == DeviceActivity::kNothing || before == DeviceActivity::kFinished;
   if (!is_new) return write_activity(slot, activity);
-  char text[kLabelBytes];
-  write_activity(slot, activity, {text, label.copy_to(absl::MakeSpan(text))});
+  write_activity(slot, activity, label);
 }
 
 ActivitySnapshot read_activity(const DeviceActivity& slot) {

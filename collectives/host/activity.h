@@ -9,7 +9,6 @@
 
 #include "absl/strings/string_view.h"
 #include "collectives/host/control.h"
-#include "collectives/label.h"
 
 namespace tessera::host {
 
@@ -43,7 +42,7 @@ void write_activity(DeviceActivity& slot, const Activity& activity);
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label);
 // The same of a collective, with its label if it has one of its own, at the time of the call. Fills
 // in the activity's has_label and since_ns.
-void publish_collective(DeviceActivity& slot, Activity& activity, const Label& label);
+void publish_collective(DeviceActivity& slot, Activity& activity, absl::string_view label);
 // Changes the kind, and since when it is so.
 void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind);
 // The state of the slot, from any client. Does not wait for a writer that is held up.

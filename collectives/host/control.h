@@ -80,7 +80,7 @@ static_assert(std::has_unique_object_representations_v<Signature>);
 
 struct alignas(64) MemberEntry {
   std::atomic<uint32_t> seq;  // the operation that the rest describes
-  uint32_t has_label;         // 0: its label is the default_label() of the signature
+  uint32_t label_size;        // 0: its label is the default_label() of the signature
   Signature signature;
   int64_t in_count;  // elements of `in`
   SharedAddress in;

@@ -120,8 +120,10 @@ void HostGroup::fill_signature(HostOp& op) {
   MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
   entry.signature = op.meeting_.signature;
   if (!op.call_.detail.empty()) copy_text(entry.detail, kDetailBytes, op.call_.detail);
-  entry.has_label = op.call_.label.empty() ? 0 : 1;
-  if (!op.call_.label.empty()) op.call_.label.copy_to(absl::MakeSpan(entry.label));
+  entry.label_size =
+      op.call_.label.empty()
+          ? 0
+          : static_cast<uint32_t>(op.call_.label.copy_to(absl::MakeSpan(entry.label)));
 }
 
 void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
@@ -138,8 +140,17 @@ void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
     activity.block_offset = rendezvous_->block_offset();
   }
   activity.name_hash = op.meeting_.name_hash;
+  // Who waits for the others has filled in its entry.
+  char text[kLabelBytes];
+  absl::string_view label;
+  if (kind == DeviceActivity::kWaiting) {
+    const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
+    label = {entry.label, entry.label_size};
+  } else if (!op.call_.label.empty()) {
+    label = {text, op.call_.label.copy_to(absl::MakeSpan(text))};
+  }
   publish_collective(backend_.link_.activity(members_[op.meeting_.member].ordinal), activity,
-                     op.call_.label);
+                     label);
 }
 
 StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {

@@ -567,7 +567,7 @@ std::string Rendezvous::label_of(const Op& op) const {
 }
 
 std::string Rendezvous::label_of(const MemberEntry& entry) const {
-  return entry.has_label != 0 ? entry.label : label_of(entry.signature, ids_of(block_));
+  return entry.label_size != 0 ? entry.label : label_of(entry.signature, ids_of(block_));
 }
 
 ActivitySnapshot Rendezvous::last_seen(int client, int ordinal) const {
