@@ -73,6 +73,26 @@ bool is_named_barrier(const CollectiveCall& call) {
   return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
 }
 
+// The system's time at the last tick of the kernel, which takes a tenth of the time to read: most
+// operations never look at it again.
+int64_t coarse_now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+int64_t coarse_tick_ns() {
+  static const int64_t ns = [] {
+    timespec tick;
+    clock_getres(CLOCK_REALTIME_COARSE, &tick);
+    return int64_t{tick.tv_nsec};
+  }();
+  return ns;
+}
+
+// An operation that was called so long ago is called now. More than a tick, which is 10 ms at most.
+constexpr int64_t kMomentNs = 20'000'000;
+
 // How often a wait for the other members looks whether they are still there.
 constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
@@ -89,21 +109,23 @@ HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill 
   if (is_named_barrier(call_)) meeting_.name_hash = meeting_.signature.detail_hash;
   inlined_ = is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this);
   meeting_.ends_at_arrival = meeting_.signature.inlined = inlined_;
+  called_ns_ = call_.kind == OpKind::kSendRecv ? absl::GetCurrentTimeNanos() : coarse_now_ns();
   key_ = call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this;
 }
 
-// A deadline over the whole of a call counts from the call, whoever finds it passed.
 absl::Time HostOp::start_of(absl::Time deadline) const {
-  return call_.timeout.has_value() ? deadline - *call_.timeout : created();
+  return call_.timeout.has_value() ? deadline - *call_.timeout : called();
+}
+
+absl::Time HostOp::called() const {
+  const bool is_exact = call_.kind == OpKind::kSendRecv;
+  if (!is_exact && coarse_now_ns() - called_ns_ < kMomentNs) return absl::Now();
+  return absl::FromUnixNanos(called_ns_);
 }
 
 absl::Time HostOp::begun() const {
-  // The clock that is read in no time ticks every few milliseconds.
-  constexpr int64_t kMoment = 8'000'000;
-  timespec coarse;
-  clock_gettime(CLOCK_REALTIME_COARSE, &coarse);
-  const int64_t now = coarse.tv_sec * int64_t{1'000'000'000} + coarse.tv_nsec;
-  return now - created_ns_ < kMoment ? created() : absl::Now();
+  if (coarse_now_ns() - called_ns_ >= kMomentNs) return absl::Now();
+  return absl::FromUnixNanos(called_ns_ + coarse_tick_ns());
 }
 
 void HostOp::placed() { group_->number(*this); }
@@ -151,10 +173,12 @@ Status HostOp::wait_until(absl::Time deadline) {
   if (!completion_.done() && deadline >= call_.deadline.value_or(absl::InfiniteFuture())) {
     group_->run_here(*this);
   }
+  if (completion_.done()) return completion_.status();
+  const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : this->called();
   if (completion_.wait_until(deadline)) return completion_.status();
   Stage stage = Stage::kQueued;
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
-  const Status verdict = group_->give_up(*this, deadline);
+  const Status verdict = group_->give_up(*this, called, deadline);
   if (not_started) {
     complete(verdict);
     return completion_.status();
@@ -162,10 +186,10 @@ Status HostOp::wait_until(absl::Time deadline) {
   // The stream is in the operation: it sees the verdict, or all had arrived and it goes on. Where
   // it waits for the devices of others it is given up.
   if (group_->is_on_device(*this) && !group_->shares_addresses(*this)) {
-    group_->mover_->fail(meeting_.seq, meeting_.member,
-                         absl::DeadlineExceededError(
-                             absl::StrCat("not done in ", format_duration(deadline - created()),
-                                          ", though all members had come")));
+    group_->mover_->fail(
+        meeting_.seq, meeting_.member,
+        absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
+                                                 ", though all members had come")));
   }
   return completion_.wait();
 }
@@ -294,7 +318,7 @@ Status HostGroup::run(HostOp& op) {
     status = op.completion_.wait();
     if (rendezvous_.has_value()) {
       const absl::Time deadline = absl::Now() + backend_.collective_timeout_;
-      fail(op, describe(op, op.created(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
+      fail(op, describe(op, op.called(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
     }
   }
   if (rendezvous_.has_value() && !status.ok()) acknowledge(op);
@@ -585,14 +609,14 @@ void HostGroup::reduce_inlined(const HostOp& op) {
   reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
 }
 
-Status HostGroup::give_up(HostOp& op, absl::Time deadline) {
+Status HostGroup::give_up(HostOp& op, absl::Time called, absl::Time deadline) {
   // Behind other operations: the members hear of it when this one's turn has come.
   if (!rendezvous_.has_value() || !rendezvous_->is_next(op.meeting_.seq)) {
     return absl::DeadlineExceededError(absl::StrCat(op.label(), ": not done in ",
-                                                    format_duration(deadline - op.created()),
+                                                    format_duration(deadline - called),
                                                     "; the device is busy with earlier work"));
   }
-  return rendezvous_->settle_timed_out(describe(op, op.created(), deadline), give_up_from());
+  return rendezvous_->settle_timed_out(describe(op, called, deadline), give_up_from());
 }
 
 Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {

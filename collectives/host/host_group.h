@@ -51,10 +51,12 @@ class HostOp final : public PendingWork, public Stream::Runnable {
  private:
   friend class HostGroup;
 
-  absl::Time created() const { return absl::FromUnixNanos(created_ns_); }
-  // When it began to run, if that is now: the time of the call where it was a moment ago.
+  // When it was called: now, where that was a moment ago.
+  absl::Time called() const;
+  // When it began to run, if that is now: never before that, and a few milliseconds after it at
+  // most.
   absl::Time begun() const;
-  // What its deadline counts from.
+  // What its deadline counts from: the call, whoever finds it passed.
   absl::Time start_of(absl::Time deadline) const;
   void complete(const Status& status);
   std::string label() const;
@@ -73,7 +75,8 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
   // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
   bool inlined_ = false;
-  const int64_t created_ns_ = absl::GetCurrentTimeNanos();
+  int64_t called_ns_ =
+      0;  // Unix time; of a message to the nanosecond, else of the kernel's last tick
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: it can be read, or it failed
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
@@ -197,7 +200,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Keeps the memory of an operation that failed while peers might be writing to it.
   void quarantine(HostOp& op);
   // The verdict of an operation whose waiter's deadline has come.
-  Status give_up(HostOp& op, absl::Time deadline);
+  Status give_up(HostOp& op, absl::Time called, absl::Time deadline);
   // The operation is done here: what others still read of it is lent to them.
   void retire(HostOp& op);
   // Whether others read the member's input.

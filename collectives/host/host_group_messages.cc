@@ -16,7 +16,7 @@ namespace tessera::host {
 
 Status HostGroup::publish_message(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
-  const Rendezvous::Op meeting = describe(op, op.created(), absl::InfiniteFuture());
+  const Rendezvous::Op meeting = describe(op, op.called(), absl::InfiniteFuture());
   Status status;
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = local_error(op);
@@ -46,7 +46,7 @@ Status HostGroup::publish_message(HostOp& op) {
 }
 
 Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
-  return rendezvous_->wait_finished(describe(op, op.created(), deadline), give_up_from());
+  return rendezvous_->wait_finished(describe(op, op.called(), deadline), give_up_from());
 }
 
 void HostGroup::reap_sent() {
