@@ -117,6 +117,20 @@ Status run_client(const Client& client, int num_calls, absl::string_view only) {
       {"all_reduce 1 KiB", [&] { return all_reduce(1024); }},
       {"all_reduce 2 KiB", [&] { return all_reduce(2048); }},
       {"all_reduce 16 KiB", [&] { return all_reduce(16384); }},
+      {"all_gather 8 B",
+       [&] {
+         return group
+             .all_gather<float>(absl::MakeConstSpan(in).first(2),
+                                absl::MakeSpan(out).first(2 * group.size()))
+             .await();
+       }},
+      {"all_to_all 8 B",  // to each
+       [&] {
+         return group
+             .all_to_all<float>(absl::MakeConstSpan(in).first(2 * group.size()),
+                                absl::MakeSpan(out).first(2 * group.size()))
+             .await();
+       }},
       {"all_gather 16 KiB",
        [&] {
          return group
