@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/call.h"
 
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +8,12 @@
 
 namespace tessera {
 namespace {
+
+// Of each member, and the same on all.
+bool counts_members(OpKind kind) {
+  return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
+}
 
 bool reduces(OpKind kind) {
   return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
@@ -20,36 +25,26 @@ bool has_root(OpKind kind) {
          kind == OpKind::kScatter;
 }
 
-// Requires counts that check_counts() passed.
-int64_t sum(const std::vector<int64_t>& counts, size_t end) {
-  return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(end),
-                         int64_t{0});
-}
-
 Status size_error(absl::string_view what, int64_t given, int64_t expected) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, " has ", given, " elements, and needs ", expected));
 }
 
-Status check_counts(const std::vector<int64_t>& counts, int num_members) {
-  if (counts.size() != static_cast<size_t>(num_members)) {
+Status check_counts(const Counts& counts, int num_members) {
+  if (counts.size() != num_members) {
     return absl::InvalidArgumentError(absl::StrCat("counts has ", counts.size(),
                                                    " entries, and the group has ", num_members,
                                                    " members; give one for each"));
   }
-  int64_t total = 0;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("counts[", i, "] is ", counts[i], "; a count is 0 or more"));
-    }
-    if (__builtin_add_overflow(total, counts[i], &total)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("counts ", absl::StrJoin(counts, ", "),
-                       " are more elements than a 64-bit integer counts; use smaller counts"));
-    }
+  if (counts.checked_sum().has_value()) return absl::OkStatus();
+  for (int i = 0; i < counts.size(); ++i) {
+    if (counts[i] >= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("counts[", i, "] is ", counts[i], "; a count is 0 or more"));
   }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("counts ", counts.to_string(),
+                   " are more elements than a 64-bit integer counts; use smaller counts"));
 }
 
 // The sizes that in and out must have; -1 where any size will do.
@@ -68,15 +63,15 @@ Sizes expected_sizes(const CollectiveCall& call, int position) {
     case OpKind::kBroadcast:
       return {is_root ? call.count : -1, call.count};
     case OpKind::kAllGather:
-      return {call.counts[position], sum(call.counts, call.counts.size())};
+      return {call.counts[position], call.counts.sum()};
     case OpKind::kReduceScatter:
-      return {sum(call.counts, call.counts.size()), call.counts[position]};
+      return {call.counts.sum(), call.counts[position]};
     case OpKind::kAllToAll:
-      return {sum(call.counts, call.counts.size()), sum(call.recv_counts, call.recv_counts.size())};
+      return {call.counts.sum(), call.recv_counts.sum()};
     case OpKind::kGather:
-      return {call.counts[position], is_root ? sum(call.counts, call.counts.size()) : -1};
+      return {call.counts[position], is_root ? call.counts.sum() : -1};
     case OpKind::kScatter:
-      return {is_root ? sum(call.counts, call.counts.size()) : -1, call.counts[position]};
+      return {is_root ? call.counts.sum() : -1, call.counts[position]};
     case OpKind::kSendRecv:
     case OpKind::kBarrier:
       return {};
@@ -94,7 +89,7 @@ int64_t in_place_offset(const CollectiveCall& call, int position) {
     case OpKind::kGather:
     case OpKind::kReduceScatter:
     case OpKind::kScatter:
-      return sum(call.counts, position);
+      return call.counts.sum_before(position);
     default:
       return 0;
   }
@@ -168,15 +163,23 @@ Status check(const CollectiveCall& call, int num_members, int position) {
     return absl::InvalidArgumentError(
         absl::StrCat("root ", call.root, " is no member; the group has 0 to ", num_members - 1));
   }
-  const bool has_counts = call.kind == OpKind::kAllGather || call.kind == OpKind::kReduceScatter ||
-                          call.kind == OpKind::kAllToAll || call.kind == OpKind::kGather ||
-                          call.kind == OpKind::kScatter;
-  if (has_counts) TESSERA_RETURN_IF_ERROR(check_counts(call.counts, num_members));
-  if (call.kind == OpKind::kAllToAll) {
+  const bool is_all_to_all = call.kind == OpKind::kAllToAll;
+  if (is_all_to_all || counts_members(call.kind)) {
+    TESSERA_RETURN_IF_ERROR(check_counts(call.counts, num_members));
+  }
+  if (is_all_to_all) {
     TESSERA_RETURN_IF_ERROR(check_counts(call.recv_counts, num_members));
   }
   if (call.kind == OpKind::kExchange || call.kind == OpKind::kReduceBoxes) {
     TESSERA_RETURN_IF_ERROR(check_boxes(call, num_members));
+  }
+  if (has_equal_parts(call)) {
+    const Counts equal = Counts::equal(num_members, call.count / num_members);
+    if (call.counts != equal || call.recv_counts != equal) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("count is ", call.count, ", and its ", num_members,
+                       " parts are not equal; make count 0 where they differ"));
+    }
   }
   const Sizes sizes = expected_sizes(call, position);
   if (sizes.in >= 0 && call.in_count != sizes.in) return size_error("in", call.in_count, sizes.in);
@@ -207,6 +210,10 @@ bool is_input_used(const CollectiveCall& call, int position) {
   return call.in_count > 0 && (!is_of_root || position == call.root);
 }
 
+bool has_agreed_counts(const CollectiveCall& call) {
+  return counts_members(call.kind) && call.detail.empty();
+}
+
 std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
                           absl::Span<const int> device_ids) {
   std::string label(op_kind_name(kind));
@@ -219,12 +226,7 @@ std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t 
 
 void validate(CollectiveCall& call, int num_members, int position) {
   if (call.error.ok()) call.error = check(call, num_members, position);
-  if (!call.detail_field.empty()) return;
-  const bool same_counts_everywhere = call.kind == OpKind::kAllGather ||
-                                      call.kind == OpKind::kReduceScatter ||
-                                      call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
-  call.detail_field = "counts";
-  if (same_counts_everywhere) call.detail = absl::StrJoin(call.counts, ", ");
+  if (call.detail_field.empty()) call.detail_field = "counts";
 }
 
 }  // namespace tessera

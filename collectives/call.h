@@ -22,6 +22,7 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/counts.h"
 #include "collectives/label.h"
 #include "collectives/shared.h"
 #include "device/buffer.h"
@@ -79,7 +80,8 @@ struct CollectiveCall {
   ReduceOp reduction = ReduceOp::kSum;
   int root = 0;  // position in the group
   // Elements, by the op's own notion; equal on all members. kExchange, kReduceBoxes: the most that
-  // a member holds, or 0 where members do not know that of each other.
+  // a member holds, or 0 where members do not know that of each other. kAllToAll: what each member
+  // sends, where all parts are equal; else 0.
   int64_t count = 0;
 
   // Dense row-major memory. It must stay valid, and nobody else may write it, until the work is
@@ -96,8 +98,8 @@ struct CollectiveCall {
 
   // Elements by member, where they vary: of each input (all_gather, gather), of each output
   // (reduce_scatter, scatter). all_to_all: what this member sends to each, and receives from each.
-  std::vector<int64_t> counts;
-  std::vector<int64_t> recv_counts;
+  Counts counts;
+  Counts recv_counts;
 
   // kExchange: what `in` and `out` hold, and what to copy. kReduceBoxes: `out_box` is the box that
   // this member wants, and pulls[k].source_box what member k holds.
@@ -111,7 +113,8 @@ struct CollectiveCall {
   std::vector<int> replicas;
 
   // What must be equal on all members beside the fields above, for people: the barrier's name, the
-  // layouts of a relayout. `detail_field`, a literal, says what it is: "name", "layouts", "counts".
+  // layouts of a relayout; empty where `counts` says it all. `detail_field`, a literal, says what
+  // it is: "name", "layouts", "counts".
   SharedText detail;
   absl::string_view detail_field;
   // The op in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is
@@ -132,12 +135,22 @@ struct CollectiveCall {
 // the root of a broadcast or scatter, and where it has no elements.
 bool is_input_used(const CollectiveCall& call, int position);
 
+// Whether `counts` must be equal on all members: of all_gather, reduce_scatter, gather and scatter,
+// unless `detail` says it all.
+bool has_agreed_counts(const CollectiveCall& call);
+
+// Of an all_to_all whose parts are all equal, those of the other members too: a validated call says
+// so by its `count`, which all agree on.
+inline bool has_equal_parts(const CollectiveCall& call) {
+  return call.kind == OpKind::kAllToAll && call.count > 0;
+}
+
 // "all_reduce sum f32 of 8 elements on devices 0, 1".
 std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
                           absl::Span<const int> device_ids);
 
-// Fills in `detail` and `error` where they are empty, for the member at `position` of a group of
-// so many: checks sizes, roots, reductions, overlapping memory.
+// Fills in `detail_field` and `error` where they are empty, for the member at `position` of a group
+// of so many: checks sizes, roots, reductions, overlapping memory.
 void validate(CollectiveCall& call, int num_members, int position);
 
 }  // namespace tessera

@@ -283,6 +283,17 @@ std::vector<BadCall> disagreements() {
          return m.group.all_reduce<int32_t>({}, {}, kSum);
        },
        {"dtype differs between clients", "device 0 has f32", "device 1 has i32"}},
+      {"one_member_is_wrong",
+       3,
+       [](const Member& m, In in, Out out) {
+         return m.group.all_reduce<float>(in, m.position == 1 ? out.first(2) : out, kSum);
+       },
+       {"out has 2 elements, and needs 8"}},
+  };
+}
+
+std::vector<BadCall> disagreements_on_counts() {
+  return {
       {"all_gather_counts_mismatch",
        2,
        [](const Member& m, In in, Out out) {
@@ -291,6 +302,27 @@ std::vector<BadCall> disagreements() {
          return m.group.all_gather<float>(in.first(counts[m.position]), out, counts);
        },
        {"counts differs between clients", "device 0 has 4, 4", "device 1 has 3, 5"}},
+      {"equal_counts_mismatch",
+       3,
+       [](const Member& m, In in, Out out) {
+         const size_t count = m.position == 2 ? 1 : 2;
+         return m.group.scatter<float>(in.first(3 * count), out.first(count), 0);
+       },
+       {"counts differs between clients", " has 2, 2, 2, ", "device 2 has 1, 1, 1; "}},
+      {"equal_and_other_counts_mismatch",
+       2,
+       [](const Member& m, In in, Out out) {
+         if (m.position == 0) return m.group.all_gather<float>(in.first(4), out);
+         return m.group.all_gather<float>(in.first(5), out, {3, 5});
+       },
+       {"counts differs between clients", "device 0 has 4, 4, ", "device 1 has 3, 5; "}},
+      {"equal_and_other_parts_of_all_to_all",
+       2,
+       [](const Member& m, In in, Out out) {
+         if (m.position == 0) return m.group.all_to_all<float>(in, out);
+         return m.group.all_to_all<float>(in, out, {4, 4}, {4, 4});
+       },
+       {"count differs between clients", "device 0 has 8", "device 1 has 0"}},
       {"all_to_all_counts_mismatch",
        2,
        [](const Member& m, In in, Out out) {
@@ -299,12 +331,6 @@ std::vector<BadCall> disagreements() {
        },
        {"all_to_all f32", "member 0 sends 4 elements to member 1, which expects 3",
         "make the counts of both equal"}},
-      {"one_member_is_wrong",
-       3,
-       [](const Member& m, In in, Out out) {
-         return m.group.all_reduce<float>(in, m.position == 1 ? out.first(2) : out, kSum);
-       },
-       {"out has 2 elements, and needs 8"}},
   };
 }
 
@@ -485,6 +511,7 @@ std::vector<Case> error_cases() {
   std::vector<Case> cases;
   for (BadCall& bad : wrong_arguments()) cases.push_back(bad_call_case(std::move(bad)));
   for (BadCall& bad : disagreements()) cases.push_back(bad_call_case(std::move(bad)));
+  for (BadCall& bad : disagreements_on_counts()) cases.push_back(bad_call_case(std::move(bad)));
   cases.push_back(count_mismatch("count_mismatch", 2, 1, 1000, 2000, /*broadcast=*/false));
   cases.push_back(count_mismatch("broadcast_count_mismatch", 3, 2, 1000, 500, /*broadcast=*/true));
   cases.push_back({"wrong_calls_wait_for_the_late", 2, wrong_calls_wait_for_the_late});

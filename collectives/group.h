@@ -44,6 +44,7 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "collectives/call.h"
+#include "collectives/counts.h"
 #include "collectives/work.h"
 
 namespace tessera {
@@ -135,8 +136,7 @@ class Group {
     const int64_t part = static_cast<int64_t>(in.size()) / size();
     return start([&](CollectiveCall& c) {
       set_memory<T>(c, OpKind::kAllToAll, in, out, in.size());
-      c.counts.assign(size(), part);
-      c.recv_counts.assign(size(), part);
+      c.counts = c.recv_counts = Counts::equal(size(), part);
     });
   }
   // The same with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
@@ -145,8 +145,8 @@ class Group {
                   absl::Span<const int64_t> recv_counts) const {
     return start([&](CollectiveCall& c) {
       set_memory<T>(c, OpKind::kAllToAll, in, out, 0);
-      c.counts.assign(send_counts.begin(), send_counts.end());
-      c.recv_counts.assign(recv_counts.begin(), recv_counts.end());
+      c.counts = Counts::of(send_counts);
+      c.recv_counts = Counts::of(recv_counts);
     });
   }
 
@@ -225,9 +225,8 @@ class Group {
     set_memory<T>(c, OpKind::kSendRecv, in, out, static_cast<int64_t>(in.size() + out.size()));
     return c;
   }
-  std::vector<int64_t> counts_or_equal(absl::Span<const int64_t> counts, int64_t equal) const {
-    if (counts.empty()) return std::vector<int64_t>(size(), equal);
-    return {counts.begin(), counts.end()};
+  Counts counts_or_equal(absl::Span<const int64_t> counts, int64_t equal) const {
+    return counts.empty() ? Counts::equal(size(), equal) : Counts::of(counts);
   }
 
   std::shared_ptr<GroupBackend> backend_;

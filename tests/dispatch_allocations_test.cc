@@ -82,9 +82,6 @@ Status check_between_clients(Client& client) {
   const auto all_reduce = [&](int count) {
     return group.all_reduce<float>(part_of_in(count), part_of_out(count), ReduceOp::kSum).await();
   };
-  const auto all_gather = [&] {
-    return group.all_gather<float>(part_of_in(128), part_of_out(256)).await();
-  };
   // Up to 1 KiB a member lies in the shared record, more does not.
   const DTensor small = full<float>({16, 16}, 1, to.rows);
   const DTensor large = full<float>({64, 64}, 1, to.rows);
@@ -94,7 +91,6 @@ Status check_between_clients(Client& client) {
       {"mesh.barrier", 0, [&] { return to.rows.mesh().barrier("step"); }},
       {"all_reduce of 8 B", 0, [&] { return all_reduce(2); }},
       {"all_reduce of 1 KiB", 0, [&] { return all_reduce(256); }},
-      {"all_gather", 1, all_gather},  // the counts
       {"relayout of 1 KiB", 0, [&] { return relayout(small, to.columns).await(); }},
       {"relayout of 16 KiB", 0, [&] { return relayout(large, to.columns).await(); }},
       {"gather", 0, [&] { return relayout(large, to.replicated).await(); }},
@@ -102,6 +98,34 @@ Status check_between_clients(Client& client) {
       {"identity", 0, [&] { return relayout(small, to.rows).await(); }},
   };
   return check(operations);
+}
+
+// Of equal parts, below and above what lies in the shared record.
+Status check_moves_between_clients(Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
+  const ReduceOp sum = ReduceOp::kSum;
+  for (const int part : {1, 4096}) {
+    const std::vector<float> whole(2 * part, 1);
+    std::vector<float> out(2 * part);
+    const absl::Span<const float> all = whole;
+    const absl::Span<const float> own = all.first(part);
+    const absl::Span<float> all_out = absl::MakeSpan(out);
+    const absl::Span<float> own_out = all_out.first(part);
+    const std::vector<int64_t> counts(2, part);
+    const Operation operations[] = {
+        {"all_gather", 0, [&] { return group.all_gather(own, all_out).await(); }},
+        {"all_gather, counts", 0, [&] { return group.all_gather(own, all_out, counts).await(); }},
+        {"reduce_scatter", 0, [&] { return group.reduce_scatter(all, own_out, sum).await(); }},
+        {"all_to_all", 0, [&] { return group.all_to_all(all, all_out).await(); }},
+        {"gather", 0, [&] { return group.gather(own, all_out, 0).await(); }},
+        {"scatter", 0, [&] { return group.scatter(all, own_out, 0).await(); }},
+        {"broadcast", 0, [&] { return group.broadcast(own, own_out, 0).await(); }},
+        {"reduce", 0, [&] { return group.reduce(own, own_out, sum, 0).await(); }},
+    };
+    const Status status = check(operations);
+    TESSERA_REQUIRE(status.ok(), "parts of ", part, ": ", status.message());
+  }
+  return absl::OkStatus();
 }
 
 Status check_within_client(Client& client) {
@@ -126,6 +150,11 @@ Status check_within_client(Client& client) {
 TEST(DispatchAllocationsTest, BetweenClients) {
   const JobSpec job = {.setting = Setting::kProcesses, .num_clients = 2};
   EXPECT_THAT(run_clients(job, check_between_clients), IsOk());
+}
+
+TEST(DispatchAllocationsTest, OfMovesBetweenClients) {
+  const JobSpec job = {.setting = Setting::kProcesses, .num_clients = 2};
+  EXPECT_THAT(run_clients(job, check_moves_between_clients), IsOk());
 }
 
 TEST(DispatchAllocationsTest, BetweenDevicesOfAClient) {

@@ -85,7 +85,8 @@ struct alignas(64) MemberEntry {
   int64_t in_count;  // elements of `in`
   SharedAddress in;
   SharedAddress out;
-  SharedAddress counts;       // all_to_all: int64 elements for each member
+  SharedAddress counts;       // all_to_all of unequal parts: int64 elements for each member
+  int64_t part_count;         // where the signature's detail_hash is that of parts of so many each
   char detail[kDetailBytes];  // where the signature's detail_hash is that of a text
   char label[kLabelBytes];
   alignas(64) std::byte inlined[kInlineBytes];

@@ -24,7 +24,7 @@ Signature signature_of(const CollectiveCall& call) {
           .reduction = call.reduction,
           .root = call.root,
           .count = call.count,
-          .detail_hash = call.detail.hash()};
+          .detail_hash = has_agreed_counts(call) ? call.counts.hash() : call.detail.hash()};
 }
 
 // The most elements that a member may have to give, by what the signature says, so that all members
@@ -39,15 +39,9 @@ std::optional<int64_t> most_elements(const CollectiveCall& call) {
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
     case OpKind::kGather:
-    case OpKind::kScatter: {
-      // Wrong ones, which fail the operation, may be negative or have no sum.
-      int64_t sum = 0;
-      for (const int64_t count : call.counts) {
-        if (count < 0 || count > kInlineBytes) return std::nullopt;
-        sum += count;
-      }
-      return sum;
-    }
+    case OpKind::kScatter:
+      // Wrong ones fail the operation.
+      return call.counts.checked_sum();
     case OpKind::kAllToAll:
     case OpKind::kExchange:
     case OpKind::kReduceBoxes:
@@ -65,7 +59,7 @@ bool is_inlined(const CollectiveCall& call, size_t num_members) {
   constexpr size_t kMostMembers = 64;
   if (num_members < 2 || num_members > kMostMembers || !call.replicas.empty()) return false;
   const std::optional<int64_t> elements = most_elements(call);
-  return elements.has_value() && *elements * dtype_size(call.dtype) <= kInlineBytes;
+  return elements.has_value() && *elements <= kInlineBytes / dtype_size(call.dtype);
 }
 
 // The name is quoted.
@@ -379,8 +373,8 @@ Status HostGroup::run_alone(HostOp& op) {
   TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
   TESSERA_RETURN_IF_ERROR(find_memory(op));
   TESSERA_RETURN_IF_ERROR(wait_for_device(op, call.deadline.value_or(absl::InfiniteFuture())));
-  const std::vector<int64_t> counts = both_counts(call);
-  const MemberMemory own = {call.in, call.in_count, call.out, counts.data()};
+  if (needs_peer_counts(call)) op.peer_counts_ = both_counts(call);
+  const MemberMemory own = {call.in, call.in_count, call.out, op.peer_counts_.data()};
   return move(op, absl::MakeConstSpan(&own, 1));
 }
 
@@ -587,12 +581,10 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
     if (call.out != nullptr) reduce_inlined(op);
     return absl::OkStatus();
   }
-  // Of equal parts, so these are the counts of all.
-  if (call.kind == OpKind::kAllToAll) op.peer_counts_ = both_counts(call);
   absl::InlinedVector<MemberMemory, kInlineMembers> members;
   for (int m = 0; m < rendezvous_->size(); ++m) {
     const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
-    members.push_back({entry.inlined, entry.in_count, nullptr, op.peer_counts_.data()});
+    members.push_back({entry.inlined, entry.in_count});
   }
   members[op.meeting_.member].out = call.out;
   return op.labelled(move_bytes(call, op.meeting_.member, members));

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "collectives/counts.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/host_group.h"
 
@@ -95,7 +96,7 @@ Status HostGroup::fill_entry(HostOp& op) {
     TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, out_bytes, &HostOp::Copies::out));
   }
   SharedAddress counts;
-  if (call.kind == OpKind::kAllToAll) {
+  if (needs_peer_counts(call)) {
     op.peer_counts_ = both_counts(call);
   } else if (is_on_device(op)) {
     op.peer_counts_ = mover_->words(call);
@@ -119,7 +120,14 @@ Status HostGroup::fill_entry(HostOp& op) {
 void HostGroup::fill_signature(HostOp& op) {
   MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
   entry.signature = op.meeting_.signature;
-  if (!op.call_.detail.empty()) copy_text(entry.detail, kDetailBytes, op.call_.detail);
+  const Counts& counts = op.call_.counts;
+  if (!op.call_.detail.empty()) {
+    copy_text(entry.detail, kDetailBytes, op.call_.detail);
+  } else if (has_agreed_counts(op.call_) && counts.are_equal()) {
+    entry.part_count = counts[0];
+  } else if (has_agreed_counts(op.call_)) {
+    copy_text(entry.detail, kDetailBytes, counts.to_string());
+  }
   entry.label_size =
       op.call_.label.empty()
           ? 0

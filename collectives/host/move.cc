@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
+#include "collectives/counts.h"
 #include "collectives/host/kernels.h"
 
 namespace tessera::host {
@@ -15,8 +16,10 @@ namespace {
 
 using Members = absl::Span<const MemberMemory>;
 
-int64_t sum_before(absl::Span<const int64_t> counts, int end) {
-  return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
+// What a member of an all_to_all sends to those before `position`.
+int64_t sent_before(const CollectiveCall& call, const MemberMemory& member, int position) {
+  if (!needs_peer_counts(call)) return call.counts.sum_before(position);
+  return std::accumulate(member.counts, member.counts + position, int64_t{0});
 }
 
 // Decided once for all that a member does, by what every member knows as well.
@@ -43,7 +46,8 @@ void copy_pieces(const CollectiveCall& call, int position, Members members) {
   }
 }
 
-Status check_counts(Members members) {
+Status check_counts(const CollectiveCall& call, Members members) {
+  if (!needs_peer_counts(call)) return absl::OkStatus();
   const int n = static_cast<int>(members.size());
   // Everybody checks all pairs: a member that moved its bytes while another one had found an error
   // would read memory that is no longer lent to it.
@@ -101,15 +105,22 @@ Status reduce_own_box(const CollectiveCall& call, int position, Members members)
 
 }  // namespace
 
+bool needs_peer_counts(const CollectiveCall& call) {
+  return call.kind == OpKind::kAllToAll && !has_equal_parts(call);
+}
+
 std::vector<int64_t> both_counts(const CollectiveCall& call) {
-  std::vector<int64_t> counts = call.counts;
-  counts.insert(counts.end(), call.recv_counts.begin(), call.recv_counts.end());
-  return counts;
+  std::vector<int64_t> both;
+  both.reserve(call.counts.size() + call.recv_counts.size());
+  for (const Counts* counts : {&call.counts, &call.recv_counts}) {
+    for (int k = 0; k < counts->size(); ++k) both.push_back((*counts)[k]);
+  }
+  return both;
 }
 
 Chunk own_chunk(const CollectiveCall& call, int position, size_t num_members) {
   if (call.kind == OpKind::kReduceScatter) {
-    return {sum_before(call.counts, position), call.counts[position]};
+    return {call.counts.sum_before(position), call.counts[position]};
   }
   if (call.kind == OpKind::kBarrier) return {0, call.count};
   const int64_t line = 64 / dtype_size(call.dtype);
@@ -143,22 +154,21 @@ PieceCopies own_copies(const CollectiveCall& call, int position, Members members
     case OpKind::kSendRecv:
       return {{0, 0, 0, call.count}};
     case OpKind::kScatter:
-      return {{call.root, sum_before(call.counts, position), 0, call.counts[position]}};
+      return {{call.root, call.counts.sum_before(position), 0, call.counts[position]}};
     case OpKind::kGather:
       if (position != call.root) return {};
       [[fallthrough]];
     case OpKind::kAllGather:
       for (int k = 0; k < n; ++k) {
         const int source = (position + k) % n;
-        pieces.push_back({source, 0, sum_before(call.counts, source), call.counts[source]});
+        pieces.push_back({source, 0, call.counts.sum_before(source), call.counts[source]});
       }
       return pieces;
     case OpKind::kAllToAll:
       for (int k = 0; k < n; ++k) {
         const int source = (position + k) % n;
-        const absl::Span<const int64_t> sent(members[source].counts, n);
-        pieces.push_back({source, sum_before(sent, position), sum_before(call.recv_counts, source),
-                          call.recv_counts[source]});
+        pieces.push_back({source, sent_before(call, members[source], position),
+                          call.recv_counts.sum_before(source), call.recv_counts[source]});
       }
       return pieces;
     default:
@@ -175,7 +185,7 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
       reduce_own_chunk(call, position, members);
       break;
     case OpKind::kAllToAll:
-      TESSERA_RETURN_IF_ERROR(check_counts(members));
+      TESSERA_RETURN_IF_ERROR(check_counts(call, members));
       [[fallthrough]];
     case OpKind::kBroadcast:
     case OpKind::kAllGather:
@@ -194,15 +204,12 @@ Status move_bytes(const CollectiveCall& call, int position, Members members) {
 
 Status check_part(const CollectiveCall& call, Members members) {
   const Status status =
-      call.kind == OpKind::kAllToAll ? check_counts(members) : check_sources(call, members);
+      call.kind == OpKind::kAllToAll ? check_counts(call, members) : check_sources(call, members);
   return status.ok() ? status : with_context(status, call.label.to_string());
 }
 
 int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members) {
   const int64_t n = static_cast<int64_t>(members.size());
-  const auto sum_of = [](const std::vector<int64_t>& counts) {
-    return sum_before(counts, static_cast<int>(counts.size()));
-  };
   int64_t elements = 0;
   switch (call.kind) {
     case OpKind::kAllReduce:
@@ -215,16 +222,16 @@ int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory>
       elements = call.count;
       break;
     case OpKind::kAllGather:
-      elements = n * sum_of(call.counts);
+      elements = n * call.counts.sum();
       break;
     case OpKind::kReduceScatter:
     case OpKind::kGather:
     case OpKind::kScatter:
-      elements = sum_of(call.counts);
+      elements = call.counts.sum();
       break;
     case OpKind::kAllToAll:
       for (const MemberMemory& member : members) {
-        elements += sum_before({member.counts, members.size()}, static_cast<int>(n));
+        elements += sent_before(call, member, static_cast<int>(n));
       }
       break;
     case OpKind::kExchange:

@@ -20,12 +20,15 @@ struct MemberMemory {
   const std::byte* in = nullptr;
   int64_t in_count = 0;
   std::byte* out = nullptr;
-  // all_to_all: what it sends to each, then what it receives; else DeviceMover::words().
+  // Where needs_peer_counts(), both_counts() of the member's call; else DeviceMover::words().
   const int64_t* counts = nullptr;
   const std::byte* board = nullptr;  // of a DeviceMover: what the member wrote when it arrived
 };
 
-// MemberMemory::counts of an all_to_all.
+// Whether members have to tell each other their counts: of an all_to_all, where not all parts are
+// equal.
+bool needs_peer_counts(const CollectiveCall& call);
+// What the member sends to each, then what it receives.
 std::vector<int64_t> both_counts(const CollectiveCall& call);
 
 // Does the part of the member at `position`. Parts of different members may run at the same time:

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "collectives/call.h"
+#include "collectives/counts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -21,16 +22,16 @@ using testing::IsOk;
 constexpr int kNumMembers = 4;
 constexpr int64_t kCount = 10;
 
-// What member `position` asks for; elements of one byte.
+// What member `position` asks for; elements of one byte, parts of unequal size.
 CollectiveCall call_of(OpKind kind, int position) {
   CollectiveCall call;
   call.kind = kind;
   call.dtype = DType::kUint8;
   call.reduction = ReduceOp::kMax;
   call.root = 1;
-  call.count = kCount;
-  call.counts = {3, 5, 0, 2};
-  call.recv_counts = {1, 1, 1, 1};
+  call.count = kind == OpKind::kAllToAll ? 0 : kCount;
+  call.counts = Counts::of({3, 5, 0, 2});
+  call.recv_counts = Counts::equal(kNumMembers, 1);
   // Everybody holds a row of 10 columns; a member pulls 2 columns of all rows, or reduces 3.
   for (int64_t row = 0; row < kNumMembers; ++row) {
     const Box held = kind == OpKind::kReduceBoxes ? Box{{0}, {kCount}} : Box{{row, 0}, {1, kCount}};
@@ -78,6 +79,28 @@ TEST(MoveTest, BytesWrittenIsWhatAllMembersWriteTogether) {
     const Moved moved = move(kind);
     EXPECT_GT(moved.written, 0) << op_kind_name(kind);
     for (const int64_t said : moved.said) EXPECT_EQ(said, moved.written) << op_kind_name(kind);
+  }
+}
+
+TEST(MoveTest, AllToAllOfEqualPartsLooksAtNoCountsOfPeers) {
+  CollectiveCall call;
+  call.kind = OpKind::kAllToAll;
+  call.dtype = DType::kUint8;
+  call.count = 8;
+  call.counts = call.recv_counts = Counts::equal(kNumMembers, 2);
+  std::vector<std::vector<std::byte>> ins, outs(kNumMembers, std::vector<std::byte>(8));
+  std::vector<MemberMemory> members;
+  for (int m = 0; m < kNumMembers; ++m) {
+    std::vector<std::byte>& in = ins.emplace_back();
+    for (int i = 0; i < 8; ++i) in.push_back(static_cast<std::byte>(10 * m + i));
+    members.push_back({in.data(), 8, outs[m].data()});
+  }
+  for (int m = 0; m < kNumMembers; ++m) {
+    EXPECT_THAT(move_bytes(call, m, members), IsOk());
+    EXPECT_EQ(bytes_written(call, members), 8 * kNumMembers);
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_EQ(outs[m][i], static_cast<std::byte>(10 * (i / 2) + 2 * m + i % 2));
+    }
   }
 }
 

@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/format.h"
+#include "collectives/counts.h"
 #include "collectives/host/activity.h"
 
 namespace tessera::host {
@@ -57,8 +58,12 @@ absl::Span<const int32_t> ids_of(GroupBlock* block) {
   return {device_ids(block), block->num_members};
 }
 
-const char* detail_of(const MemberEntry& entry) {
-  return entry.signature.detail_hash == stable_hash("") ? "" : entry.detail;
+// Nobody writes a text for equal parts unless somebody reads it.
+std::string detail_of(const MemberEntry& entry, int num_members) {
+  if (entry.signature.detail_hash == stable_hash("")) return "";
+  const Counts equal = Counts::equal(num_members, entry.part_count);
+  if (entry.signature.detail_hash != equal.hash()) return entry.detail;
+  return equal.to_string().substr(0, kDetailBytes - 1);
 }
 
 uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -465,7 +470,7 @@ Status Rendezvous::find_mismatch(const Op& op) const {
     }
     if (x.root != y.root) return differ("root", x.root, y.root);
     if (x.detail_hash != y.detail_hash) {
-      return differ(op.detail_field, detail_of(a), detail_of(b));
+      return differ(op.detail_field, detail_of(a, size()), detail_of(b, size()));
     }
     if (x.count != y.count) return differ("count", x.count, y.count);
     const auto sharing = [](bool inlined) { return inlined ? "none" : "some"; };

@@ -2,11 +2,11 @@
 #include "collectives/nccl/schedule.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "base/dtype.h"
+#include "collectives/counts.h"
 
 namespace tessera::nccl {
 namespace {
@@ -169,13 +169,6 @@ class Planner {
     schedule_.packed.push_back(std::move(buffer));
     return schedule_.packed.back()->mutable_data();
   }
-  static int64_t before(absl::Span<const int64_t> counts, int end) {
-    return std::accumulate(counts.begin(), counts.begin() + end, int64_t{0});
-  }
-
-  static bool are_equal(absl::Span<const int64_t> counts) {
-    return std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts[0]; });
-  }
 
   Status plan_rounds() {
     switch (call_.kind) {
@@ -207,8 +200,8 @@ class Planner {
   }
 
   // Chunks of these counts, the member's own at `own`, to their places in every out.
-  void gather_all(const std::byte* own, const std::vector<int64_t>& counts) {
-    if (are_equal(counts)) {
+  void gather_all(const std::byte* own, const Counts& counts) {
+    if (counts.are_equal()) {
       if (counts[0] == 0) return;
       round().kind = Round::Kind::kAllGather;
       round().from = own;
@@ -216,10 +209,10 @@ class Planner {
       round().num_bytes = counts[0] * size_;
       return;
     }
-    copy_own(own, out_ + before(counts, member_) * size_, counts[member_]);
+    copy_own(own, out_ + counts.sum_before(member_) * size_, counts[member_]);
     for (int peer = 0; peer < num_members_; ++peer) {
       send(peer, own, counts[member_]);
-      receive(peer, out_ + before(counts, peer) * size_, counts[peer]);
+      receive(peer, out_ + counts.sum_before(peer) * size_, counts[peer]);
     }
   }
 
@@ -236,23 +229,23 @@ class Planner {
   void gather() {
     if (member_ != call_.root) return send(call_.root, in_, call_.counts[member_]);
     for (int peer = 0; peer < num_members_; ++peer) {
-      receive(peer, out_ + before(call_.counts, peer) * size_, call_.counts[peer]);
+      receive(peer, out_ + call_.counts.sum_before(peer) * size_, call_.counts[peer]);
     }
-    copy_own(in_, out_ + before(call_.counts, member_) * size_, call_.counts[member_]);
+    copy_own(in_, out_ + call_.counts.sum_before(member_) * size_, call_.counts[member_]);
   }
 
   void scatter() {
     if (member_ != call_.root) return receive(call_.root, out_, call_.counts[member_]);
     for (int peer = 0; peer < num_members_; ++peer) {
-      send(peer, in_ + before(call_.counts, peer) * size_, call_.counts[peer]);
+      send(peer, in_ + call_.counts.sum_before(peer) * size_, call_.counts[peer]);
     }
-    copy_own(in_ + before(call_.counts, member_) * size_, out_, call_.counts[member_]);
+    copy_own(in_ + call_.counts.sum_before(member_) * size_, out_, call_.counts[member_]);
   }
 
   void all_to_all() {
     for (int peer = 0; peer < num_members_; ++peer) {
-      const std::byte* from = in_ + before(call_.counts, peer) * size_;
-      std::byte* to = out_ + before(call_.recv_counts, peer) * size_;
+      const std::byte* from = in_ + call_.counts.sum_before(peer) * size_;
+      std::byte* to = out_ + call_.recv_counts.sum_before(peer) * size_;
       if (peer == member_) copy_own(from, to, call_.counts[peer]);
       send(peer, from, call_.counts[peer]);
       receive(peer, to, call_.recv_counts[peer]);
@@ -400,7 +393,7 @@ class Planner {
       std::byte* const to = member_ == call_.root ? out_ : nullptr;
       reduce_by_nccl(Round::Kind::kReduce, in_, to, call_.count);
     } else {
-      if (!are_equal(call_.counts)) return false;
+      if (!call_.counts.are_equal()) return false;
       reduce_by_nccl(Round::Kind::kReduceScatter, in_, out_, call_.counts[0]);
     }
     return true;
@@ -451,7 +444,7 @@ class Planner {
     if (!is_whole) return absl::OkStatus();
     next_round();
     if (call_.kind == OpKind::kAllReduce) {
-      gather_all(sum, counts);
+      gather_all(sum, Counts::of(counts));
     } else if (member_ != call_.root) {
       send(call_.root, sum, own);
     } else {

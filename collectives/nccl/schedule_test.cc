@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
+#include "collectives/counts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -52,7 +53,7 @@ class Plan {
       CollectiveCall& call = calls_.emplace_back();
       call.dtype = kDType;
       describe(m, call);
-      told[m] = call.kind == OpKind::kAllToAll ? host::both_counts(call) : words(call);
+      told[m] = host::needs_peer_counts(call) ? host::both_counts(call) : words(call);
       members[m].in = reinterpret_cast<const std::byte*>((int64_t{1} << 32) * (2 * m + 1));
       members[m].out = reinterpret_cast<std::byte*>((int64_t{1} << 32) * (2 * m + 2));
       members[m].in_count = call.in_count;
@@ -164,7 +165,7 @@ TEST_P(BytesTest, OfMovesByCounts) {
       return [&, kind](int /*member*/, CollectiveCall& call) {
         call.kind = kind;
         call.root = root;
-        call.counts = counts;
+        call.counts = Counts::of(counts);
         call.count = total(counts);
       };
     };
@@ -193,10 +194,13 @@ TEST_P(BytesTest, OfAllToAll) {
   };
   const Plan plan(n_, Sums::kOrdered, [&](int m, CollectiveCall& call) {
     call.kind = OpKind::kAllToAll;
+    std::vector<int64_t> sent, received;
     for (int peer = 0; peer < n_; ++peer) {
-      call.counts.push_back(count(m, peer));
-      call.recv_counts.push_back(count(peer, m));
+      sent.push_back(count(m, peer));
+      received.push_back(count(peer, m));
     }
+    call.counts = Counts::of(sent);
+    call.recv_counts = Counts::of(received);
   });
   expect_bytes(plan, [&](int m) {
     return Bytes{(sum([&](int peer) { return count(m, peer); }) - count(m, m)) * kBytes,
@@ -209,7 +213,7 @@ TEST_P(BytesTest, OfOrderedReductions) {
     const int64_t all = total(counts) * kBytes;
     const Plan plan(n_, Sums::kOrdered, [&](int m, CollectiveCall& call) {
       call.kind = OpKind::kReduceScatter;
-      call.counts = counts;
+      call.counts = Counts::of(counts);
       call.count = total(counts);
       call.out_count = counts[m];
     });
@@ -337,7 +341,7 @@ Describe reduction(OpKind kind, std::vector<int64_t> counts, DType dtype = kDTyp
     call.kind = kind;
     call.dtype = dtype;
     call.reduction = ReduceOp::kMax;
-    call.counts = counts;
+    call.counts = Counts::of(counts);
     call.count = call.in_count = total(counts);
     call.out_count = kind == OpKind::kReduceScatter ? counts[m] : call.count;
   };

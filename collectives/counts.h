@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counts: how many elements each member of a group has.
+//
+//   Counts::equal(4, 8)           8 of each of 4 members: no memory
+//   Counts::of({3, 5, 0, 2})      a list, which copies share
+//   Counts::of({8, 8, 8, 8})      is Counts::equal(4, 8): there is one form of each value
+//
+// Parts are nearly always equal, and an operation of a few bytes has no time to take memory for as
+// many equal numbers as there are members. Any numbers can be held, for those who find out that
+// they are wrong. Immutable but for assignment; thread-safe, as a shared_ptr is.
+#ifndef TESSERA_COLLECTIVES_COUNTS_H_
+#define TESSERA_COLLECTIVES_COUNTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace tessera {
+
+class Counts {
+ public:
+  // Of no members.
+  Counts() = default;
+  static Counts equal(int num_members, int64_t each);
+  static Counts of(absl::Span<const int64_t> counts);
+
+  int size() const { return size_; }
+  int64_t operator[](int member) const { return list_ == nullptr ? each_ : (*list_)[member]; }
+  // Whether all members have the same number; so have none.
+  bool are_equal() const { return list_ == nullptr; }
+
+  // Of all members; nothing where a count is negative or a 64-bit integer cannot hold the sum.
+  std::optional<int64_t> checked_sum() const;
+  // Of all members, and of those before `member`. Require that there is a checked_sum().
+  int64_t sum() const { return sum_before(size_); }
+  int64_t sum_before(int member) const;
+
+  // "3, 5, 0, 2".
+  std::string to_string() const;
+  // The same in every process, and for equal counts alone but by chance.
+  uint64_t hash() const;
+
+  friend bool operator==(const Counts& a, const Counts& b);
+
+ private:
+  int size_ = 0;
+  int64_t each_ = 0;                                  // where list_ is null
+  std::shared_ptr<const std::vector<int64_t>> list_;  // null: equal
+};
+
+inline Counts Counts::equal(int num_members, int64_t each) {
+  Counts counts;
+  counts.size_ = num_members;
+  counts.each_ = num_members == 0 ? 0 : each;
+  return counts;
+}
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_COUNTS_H_
