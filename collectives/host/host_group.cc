@@ -298,7 +298,7 @@ Status HostGroup::run(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
   Status status;
   // Where nothing is to be waited for before the arrival, that says so soon enough.
-  if (mover_ != nullptr || !rendezvous_.has_value()) publish(op, DeviceActivity::kRunning);
+  if (mover_ != nullptr || !rendezvous_.has_value()) publish_running(op);
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
     // The receiver of a message has waited for its device.
@@ -458,7 +458,7 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
     return absl::OkStatus();
   }
   if (rendezvous_->was_freed(op.meeting_.seq)) return absl::OkStatus();
-  publish(op, DeviceActivity::kRunning);
+  publish_running(op);
   while (true) {
     const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.meeting_.seq, deadline)) return absl::OkStatus();
@@ -473,7 +473,7 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
 
 Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind,
                        const Status& error) {
-  publish(op, DeviceActivity::kRunning);
+  publish_running(op);
   // A record that a lost member has not left is never free again, and the others hear of the loss
   // as this one did: nobody is waited for.
   if (lost_member().ok() && !reserve(op, meeting).ok()) return error;
@@ -496,7 +496,7 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   TESSERA_RETURN_IF_ERROR(reserve(op, meeting));
   const Status filled = fill_entry(op);
   if (!filled.ok()) return fail(op, meeting, VerdictKind::kError, filled);
-  publish(op, DeviceActivity::kWaiting);
+  publish_waiting(op);
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
   if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interrupted_meanwhile(op));
   if (!rendezvous_->all_arrived(meeting.seq)) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -182,7 +183,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Status fill_entry(HostOp& op);
   void fill_signature(HostOp& op);
   // Says what the member's device is doing: nothing of a message, which keeps it from nothing.
-  void publish(const HostOp& op, DeviceActivity::Kind kind);
+  void publish_running(const HostOp& op);
+  // Requires that the member's entry is filled in.
+  void publish_waiting(const HostOp& op);
+  void publish(const HostOp& op, DeviceActivity::Kind kind, absl::string_view label);
   // The same with the inputs of all members in their entries.
   Status meet_inlined(HostOp& op, const Rendezvous::Op& meeting);
   void reduce_inlined(const HostOp& op);

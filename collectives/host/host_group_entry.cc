@@ -128,13 +128,24 @@ void HostGroup::fill_signature(HostOp& op) {
   } else if (has_agreed_counts(op.call_)) {
     copy_text(entry.detail, kDetailBytes, counts.to_string());
   }
-  entry.label_size =
-      op.call_.label.empty()
-          ? 0
-          : static_cast<uint32_t>(op.call_.label.copy_to(absl::MakeSpan(entry.label)));
+  entry.label_size = 0;
+  if (!op.call_.label.empty()) {
+    entry.label_size = static_cast<uint32_t>(op.call_.label.copy_to(absl::MakeSpan(entry.label)));
+  }
 }
 
-void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
+void HostGroup::publish_running(const HostOp& op) {
+  char text[kLabelBytes];
+  const size_t size = op.call_.label.copy_to(absl::MakeSpan(text));
+  publish(op, DeviceActivity::kRunning, {text, size});
+}
+
+void HostGroup::publish_waiting(const HostOp& op) {
+  const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
+  publish(op, DeviceActivity::kWaiting, {entry.label, entry.label_size});
+}
+
+void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind, absl::string_view label) {
   if (op.call_.kind == OpKind::kSendRecv) return;
   Activity activity;
   activity.kind = kind;
@@ -148,15 +159,6 @@ void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind) {
     activity.block_offset = rendezvous_->block_offset();
   }
   activity.name_hash = op.meeting_.name_hash;
-  // Who waits for the others has filled in its entry.
-  char text[kLabelBytes];
-  absl::string_view label;
-  if (kind == DeviceActivity::kWaiting) {
-    const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
-    label = {entry.label, entry.label_size};
-  } else if (!op.call_.label.empty()) {
-    label = {text, op.call_.label.copy_to(absl::MakeSpan(text))};
-  }
   publish_collective(backend_.link_.activity(members_[op.meeting_.member].ordinal), activity,
                      label);
 }
