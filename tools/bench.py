@@ -37,7 +37,7 @@ REPLY_TIMEOUT_S = 180
 # none is asked for what would take more than this of what is free: others may be at work here.
 FREE_SHARE = 0.6
 QUICK_S = 55
-MAX_CALLS = 2000
+MAX_CALLS = 100_000
 SLOW_REPETITIONS = 2  # of a call that takes longer than a measurement should
 SECONDS_TO_KILL = 0.1  # after which collectives follow each other without a pause
 TUNED_MALLOC = {
