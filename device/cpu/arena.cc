@@ -23,7 +23,7 @@ constexpr uint64_t kLargestGrowth = uint64_t{1} << 30;
 
 // Classes are 64, 80, 96, 112, 128, 160, ...: four to each doubling. Class c is
 // (4 + c % 4) * 2^(c / 4) * 16 bytes, rounded up to the alignment.
-uint64_t class_bytes(int size_class) {
+constexpr uint64_t class_bytes(int size_class) {
   const uint64_t bytes = (uint64_t{4} + size_class % 4) << (size_class / 4 + 4);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -162,11 +162,63 @@ void ArenaPool::set_reclaim(std::function<void()> reclaim) {
   reclaim_ = std::move(reclaim);
 }
 
-bool ArenaPool::has_room(int size_class) const {
-  const size_t index = static_cast<size_t>(size_class);
-  if (index < free_blocks_.size() && !free_blocks_[index].empty()) return true;
-  return !arenas_.empty() &&
-         arenas_.back().size_bytes() - last_arena_used_ >= class_bytes(size_class);
+uint64_t ArenaPool::take_from_slot(int size_class) {
+  static_assert(class_bytes(kClassesWithSlots - 1) == 64 << 10);
+  if (size_class >= kClassesWithSlots) return 0;
+  for (std::atomic<uint64_t>& slot : slots_[size_class].words) {
+    // Looked at first: an exchange takes the line from the other cores, even of an empty slot.
+    if (slot.load(std::memory_order_relaxed) == 0) continue;
+    const uint64_t word = slot.exchange(0, std::memory_order_acquire);
+    if (word != 0) return word;
+  }
+  return 0;
+}
+
+bool ArenaPool::put_into_slot(uint64_t word, int size_class) {
+  if (size_class >= kClassesWithSlots) return false;
+  for (std::atomic<uint64_t>& slot : slots_[size_class].words) {
+    uint64_t empty = slot.load(std::memory_order_relaxed);
+    if (empty == 0 && slot.compare_exchange_strong(empty, word, std::memory_order_release,
+                                                   std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+uint64_t ArenaPool::take(int size_class) {
+  const uint64_t in_slot = take_from_slot(size_class);
+  if (in_slot != 0) return in_slot;
+  if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);
+  std::vector<uint64_t>& listed = free_blocks_[size_class];
+  if (!listed.empty()) {
+    const uint64_t word = listed.back();
+    listed.pop_back();
+    return word;
+  }
+  const uint64_t bytes = class_bytes(size_class);
+  if (arenas_.empty() || arenas_.back().size_bytes() - last_arena_used_ < bytes) return 0;
+  const uint64_t offset = std::exchange(last_arena_used_, last_arena_used_ + bytes);
+  return word_of({static_cast<int32_t>(arenas_.size()) - 1, offset});
+}
+
+StatusOr<uint64_t> ArenaPool::take_or_grow(int size_class) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  uint64_t word = take(size_class);
+  if (word == 0) {
+    lock.unlock();
+    {
+      std::lock_guard<std::mutex> calls(reclaim_mutex_);
+      if (reclaim_) reclaim_();
+    }
+    lock.lock();
+    word = take(size_class);
+  }
+  if (word == 0) {
+    TESSERA_RETURN_IF_ERROR(add_arena(class_bytes(size_class)));
+    word = take(size_class);
+  }
+  return word;
 }
 
 StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
@@ -175,45 +227,38 @@ StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a block of ", size_bytes, " bytes is beyond the address space"));
   }
-  const int size_class = class_of(size_bytes);
-  const uint64_t bytes = class_bytes(size_class);
   Block block;
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (!has_room(size_class)) {
-    lock.unlock();
-    {
-      std::lock_guard<std::mutex> calls(reclaim_mutex_);
-      if (reclaim_) reclaim_();
+  block.size_class_ = class_of(size_bytes);
+  block.word_ = take_from_slot(block.size_class_);
+  if (block.word_ == 0) {
+    const StatusOr<uint64_t> found = take_or_grow(block.size_class_);
+    if (!found.ok()) {
+      return with_context(found.status(),
+                          absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
+                                       reserved_bytes(), " bytes that the client holds"));
     }
-    lock.lock();
+    block.word_ = *found;
   }
-  if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);
-  std::vector<ArenaAddress>& reusable = free_blocks_[size_class];
-  if (!reusable.empty()) {
-    block.address_ = reusable.back();
-    reusable.pop_back();
-  } else {
-    if (!has_room(size_class)) {
-      const Status grown = add_arena(bytes);
-      if (!grown.ok()) {
-        return with_context(grown, absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
-                                                reserved_bytes(), " bytes that the client holds"));
-      }
-    }
-    block.address_ = {static_cast<int32_t>(arenas_.size()) - 1, last_arena_used_};
-    last_arena_used_ += bytes;
-  }
-  block.data_ = arenas_[block.address_.arena].data() + block.address_.offset;
-  block.size_class_ = size_class;
+  block.data_ = at(block.address());
   block.pool_ = self_.lock();
-  const uint64_t live = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (live > peak_live_bytes()) peak_live_bytes_.store(live, std::memory_order_relaxed);
+  count_live(class_bytes(block.size_class_));
   return block;
 }
 
+// The highest of the sums that all threads get here is the peak, in whatever order they come to
+// write it.
+void ArenaPool::count_live(uint64_t bytes) {
+  const uint64_t live = live_bytes_.fetch_add(bytes) + bytes;
+  uint64_t peak = peak_live_bytes_.load();
+  while (peak < live && !peak_live_bytes_.compare_exchange_weak(peak, live)) {
+  }
+}
+
 void ArenaPool::restart_peak() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  peak_live_bytes_.store(live_bytes(), std::memory_order_relaxed);
+  peak_live_bytes_.store(0);
+  // Who has found the former peak high enough has added to live_bytes_ before, which is seen here:
+  // these accesses have one order for all threads (seq_cst).
+  count_live(0);
 }
 
 void ArenaPool::withhold(const void* pointer, uint64_t size_bytes) {
@@ -221,6 +266,7 @@ void ArenaPool::withhold(const void* pointer, uint64_t size_bytes) {
   if (!address.has_value() || size_bytes == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   withheld_.push_back(*address);
+  num_withheld_.store(withheld_.size(), std::memory_order_relaxed);
 }
 
 bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
@@ -228,13 +274,20 @@ bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
     return other.arena == address.arena && other.offset >= address.offset &&
            other.offset - address.offset < class_bytes(size_class);
   };
-  return std::erase_if(withheld_, is_inside) > 0;
+  const bool was_withheld = std::erase_if(withheld_, is_inside) > 0;
+  num_withheld_.store(withheld_.size(), std::memory_order_relaxed);
+  return was_withheld;
 }
 
-void ArenaPool::release(ArenaAddress address, int size_class) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!end_withholding(address, size_class)) free_blocks_[size_class].push_back(address);
+void ArenaPool::release(uint64_t word, int size_class) {
+  // Before another thread can take the block and count it again.
   live_bytes_.fetch_sub(class_bytes(size_class), std::memory_order_relaxed);
+  if (num_withheld_.load(std::memory_order_relaxed) == 0 && put_into_slot(word, size_class)) {
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (end_withholding(address_of(word), size_class)) return;
+  free_blocks_[size_class].push_back(word);
 }
 
 std::optional<ArenaAddress> ArenaPool::locate(const void* pointer, uint64_t size_bytes) const {

@@ -14,10 +14,18 @@
 //   2. an arena is never resized, moved or unmapped while the pool lives, so a pointer into it
 //      stays good;
 //   3. the pages of an arena are there when it is made, huge ones where the system grants them: a
-//      write of its owner meets no page fault, and nobody's meets SIGBUS.
+//      write of its owner meets no page fault, and nobody's meets SIGBUS;
+//   4. a block that was given back lies in one place, a slot or the list of its class, until it is
+//      taken or, where it was withheld, in none. Who looks for a block of the class finds one that
+//      stays there: no new memory is taken beside it.
 //
 // Blocks are rounded up to size classes (at most 25 % more) and reused by class; memory goes back
-// to the system with the pool. Thread-safe.
+// to the system with the pool.
+//
+// Thread-safe. A class of up to 64 KiB has 8 slots for blocks that were given back: a slot is
+// filled by one compare-and-swap and emptied by one exchange, so that giving a block back, and
+// allocating one when some lie there, takes no lock. Whoever empties a slot owns the block and sees
+// what its former owners did.
 #ifndef TESSERA_DEVICE_CPU_ARENA_H_
 #define TESSERA_DEVICE_CPU_ARENA_H_
 
@@ -80,21 +88,21 @@ class ArenaPool {
     Block& operator=(Block&& other) noexcept {
       std::swap(pool_, other.pool_);
       std::swap(data_, other.data_);
-      std::swap(address_, other.address_);
+      std::swap(word_, other.word_);
       std::swap(size_class_, other.size_class_);
       return *this;
     }
     ~Block() {
-      if (pool_ != nullptr) pool_->release(address_, size_class_);
+      if (pool_ != nullptr) pool_->release(word_, size_class_);
     }
     std::byte* data() const { return data_; }
-    ArenaAddress address() const { return address_; }
+    ArenaAddress address() const { return address_of(word_); }
 
    private:
     friend class ArenaPool;
     std::shared_ptr<ArenaPool> pool_;
     std::byte* data_ = nullptr;
-    ArenaAddress address_;
+    uint64_t word_ = 0;  // the address
     int size_class_ = 0;
   };
 
@@ -129,7 +137,8 @@ class ArenaPool {
   uint64_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
   // Bytes of the blocks that are live, by size class.
   uint64_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
-  // The most that live_bytes() has been since restart_peak(), or since the pool was made.
+  // The most that live_bytes() has been since restart_peak(), or since the pool was made. What
+  // other threads do while restart_peak() runs may count as before it or as after it.
   uint64_t peak_live_bytes() const { return peak_live_bytes_.load(std::memory_order_relaxed); }
   void restart_peak();
 
@@ -140,10 +149,35 @@ class ArenaPool {
   ArenaPool(PrivateTag, uint64_t first_arena_bytes) : next_arena_bytes_(first_arena_bytes) {}
 
  private:
-  // Whether a block of the class is there without a new arena. Requires mutex_.
-  bool has_room(int size_class) const;
+  // What lies in the slots of a class: one line of the cache. As many as a client usually has
+  // devices, each of which gives a block back and takes one in a relayout.
+  struct alignas(64) Slots {
+    std::atomic<uint64_t> words[8] = {};  // 0: the slot is empty
+  };
+  // Of up to 64 KiB: to copy more takes a hundred times as long as the lock.
+  static constexpr int kClassesWithSlots = 41;
+
+  // An address as one word, 0 for none: no arena is as large as 2^48 bytes.
+  static_assert(kMaxArenas < 1 << 16);
+  static uint64_t word_of(ArenaAddress address) {
+    return static_cast<uint64_t>(address.arena + 1) << 48 | address.offset;
+  }
+  static ArenaAddress address_of(uint64_t word) {
+    return {static_cast<int32_t>(word >> 48) - 1, word & ((uint64_t{1} << 48) - 1)};
+  }
+
+  uint64_t take_from_slot(int size_class);
+  // False: all slots are full, or the class has none.
+  bool put_into_slot(uint64_t word, int size_class);
+  // A block without a new arena: of a slot, of the list, or the next of the last arena. Requires
+  // mutex_.
+  uint64_t take(int size_class);
+  // The same where no slot has a block, and with a new arena if need be.
+  StatusOr<uint64_t> take_or_grow(int size_class);
   Status add_arena(uint64_t at_least_bytes);
-  void release(ArenaAddress address, int size_class);
+  // `bytes` more are live.
+  void count_live(uint64_t bytes);
+  void release(uint64_t word, int size_class);
   // Whether the block was withheld, which it is no longer: it is gone for good. Requires mutex_.
   bool end_withholding(ArenaAddress address, int size_class);
 
@@ -153,9 +187,9 @@ class ArenaPool {
   mutable std::mutex mutex_;  // guards the members up to the blank line
   std::vector<SharedMapping> arenas_;
   uint64_t next_arena_bytes_;
-  uint64_t last_arena_used_ = 0;                        // bytes handed out of arenas_.back()
-  std::vector<std::vector<ArenaAddress>> free_blocks_;  // by size class
-  std::vector<ArenaAddress> withheld_;                  // of live blocks, inside of them
+  uint64_t last_arena_used_ = 0;                    // bytes handed out of arenas_.back()
+  std::vector<std::vector<uint64_t>> free_blocks_;  // their words, by size class
+  std::vector<ArenaAddress> withheld_;              // of live blocks, inside of them
   ArenaCallback callback_;
 
   // Readable without the lock: entry i is written before num_arenas_ passes i.
@@ -166,8 +200,12 @@ class ArenaPool {
   Range ranges_[kMaxArenas] = {};
   std::atomic<int> num_arenas_{0};
   std::atomic<uint64_t> reserved_bytes_{0};
-  std::atomic<uint64_t> live_bytes_{0};       // written under the lock
-  std::atomic<uint64_t> peak_live_bytes_{0};  // written under the lock
+  std::atomic<uint64_t> live_bytes_{0};
+  std::atomic<uint64_t> peak_live_bytes_{0};
+  // Of withheld_, written under the lock. Read by who releases a block: whoever withholds it does
+  // so before that.
+  std::atomic<size_t> num_withheld_{0};
+  Slots slots_[kClassesWithSlots];
 };
 
 }  // namespace tessera

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ArenaPool against a model: random allocations and releases, with the invariants after each.
+// ArenaPool against a model: random allocations and releases, with the invariants after each; and
+// what threads that stop anywhere see of it.
 #include "device/cpu/arena.h"
 
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -22,6 +29,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
+#include "tests/support/random_stalls.h"
 #include "tests/support/sanitizers.h"
 
 namespace tessera {
@@ -268,19 +276,239 @@ TEST(ArenaTest, ArenasAskForHugePages) {
   EXPECT_THAT(mapping_flags(&unasked), ::testing::Not(HasSubstr(" hg ")));
 }
 
-TEST(ArenaTest, ThreadsGetBlocksOfTheirOwn) {
-  const auto pool = ArenaPool::create(4096);
+void run_threads(int num_threads, const std::function<void(int thread)>& body) {
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&pool, t] {
-      for (int i = 0; i < 500; ++i) {
-        TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(64 + i));
-        std::memset(block.data(), t, 64 + i);
-        for (int k = 0; k < 64 + i; ++k) ASSERT_EQ(std::to_integer<int>(block.data()[k]), t);
+  for (int t = 0; t < num_threads; ++t) threads.emplace_back(body, t);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Threads stop at any instruction, but under ThreadSanitizer.
+class Stalls {
+ public:
+  Stalls() {
+    if (!testing::kThreadSanitizer) stalls_.emplace(/*seed=*/4);
+  }
+
+ private:
+  std::optional<testing::RandomStalls> stalls_;
+};
+
+// Every block ever handed out, by what was asked for.
+using Places = std::map<uint64_t, std::set<std::byte*>>;
+
+// None of them is live. That they come back, and no others, says that none is lost or twice there.
+void expect_all_come_back(ArenaPool& pool, const Places& places) {
+  for (const auto& [size, of_size] : places) {
+    std::vector<ArenaPool::Block> blocks(of_size.size());
+    std::set<std::byte*> again;
+    for (ArenaPool::Block& block : blocks) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(block, pool.allocate(size));
+      again.insert(block.data());
+    }
+    EXPECT_EQ(again, of_size) << "of " << size << " bytes";
+  }
+}
+
+// Blocks of classes with slots and without, more of a class than it has slots, given back by the
+// thread that has them or by another.
+TEST(ArenaTest, ThreadsGetBlocksOfTheirOwn) {
+  constexpr int kThreads = 4;
+  constexpr size_t kHeld = 12;
+  constexpr uint64_t kSizes[] = {64, 640, 5000, 64 << 10, (64 << 10) + 1};
+  const int num_rounds = testing::kSanitized ? 3000 : 50000;
+  const auto pool = ArenaPool::create();
+  std::mutex mutex;
+  Places places;
+  std::optional<Live> handed_on;
+  const auto work = [&](int thread) {
+    std::mt19937 random(thread);
+    Places own_places;
+    std::vector<Live> held;
+    for (int round = 0; round < num_rounds; ++round) {
+      if (held.size() < kHeld && random() % 2 == 0) {
+        const uint64_t size = kSizes[random() % std::size(kSizes)];
+        TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pool->allocate(size));
+        own_places[size].insert(block.data());
+        held.push_back({std::move(block), 64, static_cast<unsigned char>(random())});
+        std::memset(held.back().block.data(), held.back().fill, 64);
+      } else if (!held.empty()) {
+        std::swap(held.back(), held[random() % held.size()]);
+        std::optional<Live> dropped = std::move(held.back());
+        held.pop_back();
+        if (random() % 4 == 0) {
+          std::lock_guard<std::mutex> lock(mutex);
+          std::swap(dropped, handed_on);
+        }
+        if (dropped.has_value()) check_contents(*dropped);
+      }
+      ASSERT_FALSE(HasFatalFailure()) << "thread " << thread << ", round " << round;
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto& [size, of_size] : own_places) places[size].merge(of_size);
+  };
+  {
+    const Stalls stalls;
+    run_threads(kThreads, work);
+  }
+  handed_on.reset();
+  EXPECT_EQ(pool->live_bytes(), 0u);
+  expect_all_come_back(*pool, places);
+}
+
+// They count in the blocks, and nothing else orders them: twice as many blocks as they hold are
+// there, so that they need no lock.
+TEST(ArenaTest, WhoTakesABlockSeesWhatItsLastOwnerDid) {
+  constexpr int kThreads = 4;
+  const int num_rounds = testing::kSanitized ? 10000 : 200000;
+  const auto pool = ArenaPool::create();
+  std::vector<ArenaPool::Block> blocks(2 * kThreads);
+  std::vector<int64_t*> counts;
+  for (ArenaPool::Block& block : blocks) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(block, pool->allocate(64));
+    counts.push_back(reinterpret_cast<int64_t*>(block.data()));
+    *counts.back() = 0;
+  }
+  blocks.clear();
+  {
+    const Stalls stalls;
+    run_threads(kThreads, [&](int) {
+      for (int round = 0; round < num_rounds; ++round) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(64));
+        ++*reinterpret_cast<int64_t*>(block.data());
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  int64_t sum = 0;
+  for (const int64_t* count : counts) sum += *count;
+  EXPECT_EQ(sum, int64_t{kThreads} * num_rounds);
+}
+
+TEST(ArenaTest, AllBlocksThatWereGivenBackAreFound) {
+  constexpr uint64_t kArenaBytes = 32 << 10;
+  const auto pool = ArenaPool::create(kArenaBytes);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<ArenaPool::Block> blocks;
+    std::set<std::byte*> places;
+    for (int i = 0; i < 32; ++i) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pool->allocate(1024));
+      places.insert(block.data());
+      blocks.push_back(std::move(block));
+    }
+    EXPECT_EQ(places.size(), 32u);
+    EXPECT_EQ(pool->reserved_bytes(), kArenaBytes);
+  }
+}
+
+TEST(ArenaTest, WhatReclaimGivesBackIsFound) {
+  const auto pool = ArenaPool::create(4096);
+  TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block kept, pool->allocate(4096));
+  pool->set_reclaim([&kept] { kept = ArenaPool::Block(); });
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(4096));
+  EXPECT_EQ(pool->reserved_bytes(), 4096u);
+}
+
+// The pool holds its lock while it calls the callback.
+TEST(ArenaTest, SmallBlocksGoBackAndForthWhileTheLockIsHeld) {
+  const auto pool = ArenaPool::create();
+  std::vector<ArenaPool::Block> blocks;
+  for (int i = 0; i < 8; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pool->allocate(64 << 10));
+    blocks.push_back(std::move(block));
+  }
+  int num_calls = 0;
+  std::future<void> others;
+  ASSERT_THAT(pool->set_arena_callback([&](int, int, uint64_t) -> Status {
+    ++num_calls;
+    others = std::async(std::launch::async, [&] {
+      for (int round = 0; round < 3; ++round) {
+        const uint64_t live = pool->live_bytes();
+        for (ArenaPool::Block& block : blocks) block = ArenaPool::Block();
+        EXPECT_EQ(pool->live_bytes(), 0u);
+        for (ArenaPool::Block& block : blocks) {
+          TESSERA_ASSERT_OK_AND_ASSIGN(block, pool->allocate(64 << 10));
+        }
+        EXPECT_EQ(pool->live_bytes(), live);
+      }
+    });
+    // Not reached by the clock, but where they wait for the lock.
+    EXPECT_EQ(others.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    return absl::OkStatus();
+  }),
+              IsOk());
+  EXPECT_EQ(num_calls, 1);
+}
+
+TEST(ArenaTest, ThreadsNeverGetWhatIsWithheld) {
+  constexpr int kThreads = 4;
+  const int num_rounds = testing::kSanitized ? 500 : 10000;
+  const auto pool = ArenaPool::create(8 << 20);
+  std::mutex mutex;
+  std::set<std::byte*> withheld;
+  run_threads(kThreads, [&](int thread) {
+    for (int round = 0; round < num_rounds; ++round) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(640));
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        ASSERT_EQ(withheld.count(block.data()), 0u) << "thread " << thread << ", round " << round;
+      }
+      if (round % 50 != thread) continue;
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        withheld.insert(block.data());
+      }
+      pool->withhold(block.data(), 640);
+    }
+  });
+  EXPECT_EQ(withheld.size(), static_cast<size_t>(kThreads * num_rounds / 50));
+  EXPECT_EQ(pool->live_bytes(), 0u);
+}
+
+// Two threads allocate in the same instant, time and again.
+TEST(ArenaTest, ThePeakOfThreadsIsExact) {
+  constexpr int kThreads = 2;
+  const int num_rounds = testing::kSanitized ? 3000 : 30000;
+  const auto pool = ArenaPool::create();
+  std::atomic<int> num_met{0};
+  // std::barrier wakes one after the other.
+  const auto meet = [&num_met] {
+    const int all = num_met++ / kThreads * kThreads + kThreads;
+    for (int looks = 0; num_met < all; ++looks) {
+      if (looks > 1000) std::this_thread::yield();
+    }
+  };
+  run_threads(kThreads, [&](int thread) {
+    for (int round = 0; round < num_rounds; ++round) {
+      if (thread == 0) pool->restart_peak();
+      meet();
+      {
+        // Nothing is returned early: the other would wait for ever.
+        const StatusOr<ArenaPool::Block> block = pool->allocate(64);
+        meet();
+        EXPECT_THAT(block.status(), IsOk());
+        EXPECT_EQ(pool->peak_live_bytes(), kThreads * 64u) << "round " << round;
+      }
+      meet();
+    }
+  });
+}
+
+TEST(ArenaTest, ABlockThatGoesFromThreadToThreadCountsOnce) {
+  const auto pool = ArenaPool::create(4096);
+  { TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(4096)); }
+  // There is no other.
+  ASSERT_THAT(pool->set_arena_callback([](int arena, int, uint64_t) -> Status {
+    return arena == 0 ? absl::OkStatus() : absl::ResourceExhaustedError("one arena is all");
+  }),
+              IsOk());
+  const int num_rounds = testing::kSanitized ? 10000 : 1000000;
+  const Stalls stalls;
+  run_threads(3, [&](int thread) {
+    for (int round = 0; round < num_rounds; ++round) {
+      const StatusOr<ArenaPool::Block> block = pool->allocate(4096);
+      if (block.ok()) block->data()[0] = std::byte(thread);
+    }
+  });
+  EXPECT_EQ(pool->peak_live_bytes(), 4096u);
 }
 
 }  // namespace
