@@ -294,18 +294,26 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
   return mesh.with_runtime(shared_from_this());
 }
 
-StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(const Mesh& mesh) {
+StatusOr<const Runtime::BarrierPlan*> Runtime::barrier_plan(const Mesh& mesh) {
+  // Acquire: the plan is complete where its address is seen.
+  const BarrierPlan* const last = last_barrier_plan_.load(std::memory_order_acquire);
+  if (last != nullptr && last->mesh == mesh) return last;
   std::lock_guard<std::mutex> lock(barrier_mutex_);
-  if (barrier_plan_ != nullptr && barrier_plan_->mesh == mesh) return barrier_plan_;
-  // It lives as long as the runtime: it must not hold a mesh that holds the runtime.
-  auto plan = std::make_shared<BarrierPlan>(BarrierPlan{mesh.with_runtime(nullptr),
-                                                        absl::StrCat("on ", mesh.to_string()),
-                                                        local_devices_of(mesh), nullptr});
-  if (!plan->local.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
+  const auto known = std::find_if(barrier_plans_.begin(), barrier_plans_.end(),
+                                  [&](const auto& plan) { return plan->mesh == mesh; });
+  const BarrierPlan* result = known != barrier_plans_.end() ? known->get() : nullptr;
+  if (result == nullptr) {
+    // It lives as long as the runtime: it must not hold a mesh that holds the runtime.
+    auto plan = std::make_unique<BarrierPlan>(BarrierPlan{mesh.with_runtime(nullptr),
+                                                          absl::StrCat("on ", mesh.to_string()),
+                                                          local_devices_of(mesh), nullptr});
+    if (!plan->local.empty()) {
+      TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
+    }
+    result = barrier_plans_.emplace_back(std::move(plan)).get();
   }
-  barrier_plan_ = std::move(plan);
-  return barrier_plan_;
+  last_barrier_plan_.store(result, std::memory_order_release);
+  return result;
 }
 
 int32_t Runtime::barrier_term(int device_id) const {
@@ -367,7 +375,7 @@ StatusOr<int64_t> Runtime::meet(const BarrierPlan& plan, absl::string_view name,
 Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
                         std::optional<absl::Duration> timeout) {
   TESSERA_RETURN_IF_ERROR(check_open());
-  const StatusOr<std::shared_ptr<const BarrierPlan>> found = barrier_plan(mesh);
+  const StatusOr<const BarrierPlan*> found = barrier_plan(mesh);
   if (!found.ok()) {
     return with_context(found.status(),
                         absl::StrCat("barrier \"", name, "\" on ", mesh.to_string()));

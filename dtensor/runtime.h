@@ -119,7 +119,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     LocalDevices local;
     std::shared_ptr<GroupBackend> group;  // null where no device is local
   };
-  StatusOr<std::shared_ptr<const BarrierPlan>> barrier_plan(const Mesh& mesh);
+  StatusOr<const BarrierPlan*> barrier_plan(const Mesh& mesh);
   // What a device adds to the sum of a barrier.
   int32_t barrier_term(int device_id) const;
   // A barrier among idle devices of this client is there at once: the sum of their terms. False
@@ -153,8 +153,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::mutex shutdown_mutex_;  // serialises shutdown()
   std::atomic<bool> open_{false};
 
-  std::mutex barrier_mutex_;                         // guards barrier_plan_
-  std::shared_ptr<const BarrierPlan> barrier_plan_;  // of the latest barrier
+  std::mutex barrier_mutex_;                                       // guards barrier_plans_
+  std::vector<std::unique_ptr<const BarrierPlan>> barrier_plans_;  // of each mesh with a barrier
+  std::atomic<const BarrierPlan*> last_barrier_plan_{nullptr};     // found without the lock
 
   struct ProgramKey {
     Layout from;
