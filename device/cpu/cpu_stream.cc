@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -179,7 +180,7 @@ void CpuStream::run_front() {
     status = front_.task();
     // What the task holds is released before it counts as done.
     front_.task = nullptr;
-    if (!front_.label.empty()) front_.label.clear();
+    if (!front_.label.empty()) std::string().swap(front_.label);  // with its memory
   }
   if (observer_ != nullptr) observer_->task_finished();
   if (status.ok()) return;
