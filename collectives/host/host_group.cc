@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/host_group.h"
 
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -203,11 +203,7 @@ HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
 
 std::shared_ptr<HostOp> HostGroup::make_op(int member, Fill fill) {
   // Nobody need see at once what another thread has lent just now.
-  if (has_lent_.load(std::memory_order_relaxed)) {
-    absl::InlinedVector<Lent, 2> read;
-    std::lock_guard<std::mutex> lock(mutex_);
-    read = take_read();
-  }
+  if (lent_.load(std::memory_order_relaxed) != nullptr) reap_lent();
   auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member, fill);
   // Who moves the bytes may find something wrong with them.
   if (mover_ != nullptr) op->call_.label = op->label();
@@ -228,11 +224,11 @@ void HostGroup::retire(HostOp& op) {
   // Pairs with fail_pending().
   progress_[op.meeting_.member].done.store(op.meeting_.seq, std::memory_order_release);
   if (!op.lends_ || !others_read_input(op)) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  Lent lent = {op.meeting_.seq, std::move(op.call_.in_buffer), {}};
-  if (op.copies_.has_value()) lent.copy = std::move(op.copies_->in);
-  lent_.push_back(std::move(lent));
-  has_lent_.store(true, std::memory_order_relaxed);
+  // The result is its tensor's alone.
+  op.call_.out_buffer = nullptr;
+  op.of_lent_ = op.of_task_;
+  num_lent_.fetch_add(1, std::memory_order_relaxed);
+  push_lent(op);
 }
 
 bool HostGroup::others_read_input(const HostOp& op) const {
@@ -255,29 +251,43 @@ bool HostGroup::is_read(uint32_t seq) const {
   return rendezvous_->is_finished(seq) || !lost_member().ok();
 }
 
-absl::InlinedVector<HostGroup::Lent, 2> HostGroup::take_read() {
-  absl::InlinedVector<Lent, 2> read;
-  const auto kept = std::find_if(lent_.begin(), lent_.end(),
-                                 [this](const Lent& lent) { return !is_read(lent.seq); });
-  std::move(lent_.begin(), kept, std::back_inserter(read));
-  lent_.erase(lent_.begin(), kept);
-  has_lent_.store(!lent_.empty(), std::memory_order_relaxed);
-  // One that has failed meanwhile is no concern of this client, but that it has to say so.
-  for (const Lent& lent : read) rendezvous_->acknowledge(lent.seq);
-  return read;
+void HostGroup::push_lent(HostOp& op) {
+  op.next_lent_ = lent_.load(std::memory_order_relaxed);
+  while (!lent_.compare_exchange_weak(op.next_lent_, &op, std::memory_order_release,
+                                      std::memory_order_relaxed)) {
+  }
+}
+
+uint32_t HostGroup::reap_lent() {
+  uint32_t oldest = 0;
+  HostOp* op = lent_.exchange(nullptr, std::memory_order_acquire);
+  while (op != nullptr) {
+    HostOp* const next = op->next_lent_;
+    const uint32_t seq = op->meeting_.seq;
+    if (is_read(seq)) {
+      // One that has failed meanwhile is no concern of this client, but that it has to say so.
+      rendezvous_->acknowledge(seq);
+      std::exchange(op->of_lent_, nullptr).reset();
+      num_lent_.fetch_sub(1, std::memory_order_release);
+    } else {
+      if (oldest == 0 || static_cast<int32_t>(seq - oldest) < 0) oldest = seq;
+      push_lent(*op);
+    }
+    op = next;
+  }
+  return oldest;
 }
 
 void HostGroup::wait_until_read(absl::Time deadline) {
   while (true) {
-    absl::InlinedVector<Lent, 2> read;
-    uint32_t oldest = 0;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      read = take_read();
-      if (lent_.empty() || absl::Now() >= deadline) return;
-      oldest = lent_.front().seq;
+    const uint32_t oldest = reap_lent();
+    if (num_lent_.load(std::memory_order_acquire) == 0 || absl::Now() >= deadline) return;
+    // 0: another thread looks at them just now.
+    if (oldest == 0) {
+      sched_yield();
+    } else {
+      rendezvous_->wait_left(oldest, std::min(deadline, absl::Now() + kLossCheckInterval));
     }
-    rendezvous_->wait_left(oldest, std::min(deadline, absl::Now() + kLossCheckInterval));
   }
 }
 
@@ -645,10 +655,13 @@ void HostGroup::close() {
 }
 
 void HostGroup::forget_ops() {
+  HostOp* lent = lent_.exchange(nullptr, std::memory_order_acquire);
+  while (lent != nullptr) {
+    const std::shared_ptr<HostOp> last = std::move(lent->of_lent_);
+    lent = lent->next_lent_;
+  }
   std::vector<std::shared_ptr<HostOp>> gone[2];
-  std::vector<Lent> lent;
   std::lock_guard<std::mutex> lock(mutex_);
-  lent_.swap(lent);
   sent_.swap(gone[0]);
   quarantine_.swap(gone[1]);
 }

@@ -99,6 +99,9 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   std::optional<ReplicaLoans::Replica> replica_;  // until the output has it
   bool moved_ = false;                            // its part was begun
   bool lends_ = false;                            // it is done, and others may still read its input
+  std::shared_ptr<HostOp>
+      of_lent_;  // the reference of the group's lent_, and what is below it there
+  HostOp* next_lent_ = nullptr;
 };
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
@@ -128,7 +131,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   friend class HostOp;
   friend class HostBackend;
 
-  // An operation without its number. What others have read is let go of meanwhile.
+  // An operation without its number. What others have read is let go of before.
   std::shared_ptr<HostOp> make_op(int member, Fill fill);
   std::shared_ptr<HostOp> make_op(int member, CollectiveCall&& call) {
     return make_op(member, [&](CollectiveCall& place) { place = std::move(call); });
@@ -213,16 +216,12 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // that is a tensor's, which nobody changes and somebody keeps beside the operation; or they do
   // not even read it. Who gives the tensor away waits until its memory is free.
   bool lends_input(const HostOp& op) const;
-  // An input that others may still read, or the copy of it that they read.
-  struct Lent {
-    uint32_t seq = 0;
-    std::shared_ptr<const Buffer> input;
-    ArenaPool::Block copy;
-  };
   // Whether nobody reads the input of that operation any more.
   bool is_read(uint32_t seq) const;
-  // Takes what has been read out of lent_, to be freed without the lock. Requires mutex_.
-  absl::InlinedVector<Lent, 2> take_read();
+  void push_lent(HostOp& op);
+  // Lets go of the inputs that nobody reads any more. The oldest operation whose input somebody may
+  // still read, 0 where none was found.
+  uint32_t reap_lent();
   StatusOr<std::shared_ptr<HostGroup>> message_group(int position, int peer, bool sends);
   Work failed(int position, CollectiveCall call, const Status& error);
 
@@ -247,11 +246,14 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   };
   std::vector<Progress> progress_;  // by member
 
-  std::atomic<bool> has_lent_{false};                // whether lent_ may have something
+  // Operations that are done here, and whose input, or the copy of it, others may still read: a
+  // stack to which one is added at a time, and which is taken as a whole.
+  std::atomic<HostOp*> lent_{nullptr};
+  std::atomic<int> num_lent_{0};  // there, or in the hands of who has taken them
+
   std::mutex mutex_;                                 // guards what follows
   std::vector<std::shared_ptr<HostOp>> sent_;        // messages that may not have been read yet
   std::vector<std::shared_ptr<HostOp>> quarantine_;  // failed while peers may still write
-  std::vector<Lent> lent_;                           // the longest done first
 };
 
 }  // namespace tessera::host
