@@ -133,6 +133,33 @@ Status size_mismatch(const Member& m) {
   return m.group.recv<int32_t>(memory.out(), 0).await();
 }
 
+// Messages of which the first one's sizes differ are received, and the next one is asked for,
+// before the sender looks at any: it is told of the first all the same.
+Status sender_looks_late(const Member& m) {
+  constexpr int kMessages = 16;  // as many as there are records
+  constexpr int kRounds = 50;
+  for (int round = 0; round < kRounds; ++round) {
+    Values<int32_t> memory(3, 7), last(1);
+    std::vector<Work> works;
+    for (int k = 0; k < kMessages && m.position == 0; ++k) {
+      works.push_back(m.group.send<int32_t>(memory.in().first(k == 0 ? 3 : 2), 1));
+    }
+    for (int k = 0; k < kMessages && m.position == 1; ++k) {
+      const Status received = m.group.recv<int32_t>(memory.out().first(2), 0).await();
+      if (k > 0) TESSERA_RETURN_IF_ERROR(received);
+    }
+    if (m.position == 1) works.push_back(m.group.recv<int32_t>(last.out(), 0));
+    TESSERA_RETURN_IF_ERROR(expect_works(m.group));
+    if (m.position == 0) {
+      TESSERA_RETURN_IF_ERROR(
+          expect_error(works[0].await(), absl::StatusCode::kInvalidArgument, {"count"}));
+      works.push_back(m.group.send<int32_t>(memory.in().first(1), 1));
+    }
+    TESSERA_RETURN_IF_ERROR(works.back().await());
+  }
+  return absl::OkStatus();
+}
+
 // Each end is told at once that there is no such peer, without waiting for anybody.
 Status no_such_peer(const Member& m) {
   Values<int32_t> memory(1);
@@ -159,6 +186,7 @@ std::vector<Case> message_cases() {
       {"dropped_work", 2, dropped_work},
       {"recv_gives_up", 2, recv_gives_up},
       {"send_recv_size_mismatch", 2, size_mismatch},
+      {"sender_looks_late", 2, sender_looks_late},
       {"no_such_peer", 2, no_such_peer},
   };
   for (const int n : {2, 3, 4, 7, 8}) {

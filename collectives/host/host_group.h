@@ -238,7 +238,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   struct alignas(64) Progress {
     uint32_t next_seq = 1;
     // The latest operation at which all members are known to have arrived: who comes to the one
-    // after it finds the records of those before it free. Of who runs the member's operations.
+    // after it finds the records of those before it free. Of who runs the member's operations; 0
+    // for messages.
     uint32_t all_came = 0;
     // The latest operation that the member is done with, which no loss ends any more. A sender is
     // done with a message when the record says so: with those that had its record before.
