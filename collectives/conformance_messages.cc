@@ -160,6 +160,32 @@ Status sender_looks_late(const Member& m) {
   return absl::OkStatus();
 }
 
+// The sender gives up messages for which no record is left, for none before them is received; both
+// ends get one status, and the next message passes.
+Status send_gives_up(const Member& m) {
+  constexpr int kMessages = 20;
+  constexpr int kReceived = 16;  // as many as there are records
+  Values<int32_t> memory(1, 7);
+  std::vector<Work> works;
+  for (int k = 0; k < kMessages && m.position == 0; ++k) {
+    works.push_back(m.group.send<int32_t>(memory.in(), 1));
+  }
+  const auto given_up = [](const Status& status) {
+    return expect_error(status, absl::StatusCode::kDeadlineExceeded, {"send/recv i32"});
+  };
+  for (int k = kReceived; k < kMessages && m.position == 0; ++k) {
+    TESSERA_RETURN_IF_ERROR(given_up(works[k].wait(absl::Milliseconds(20))));
+  }
+  TESSERA_RETURN_IF_ERROR(expect_works(m.group));
+  for (int k = 0; k < kMessages; ++k) {
+    const Status status =
+        m.position == 0 ? works[k].await() : m.group.recv<int32_t>(memory.out(), 0).await();
+    TESSERA_RETURN_IF_ERROR(k < kReceived ? status : given_up(status));
+  }
+  if (m.position == 0) return m.group.send<int32_t>(memory.in(), 1).await();
+  return m.group.recv<int32_t>(memory.out(), 0).await();
+}
+
 // Each end is told at once that there is no such peer, without waiting for anybody.
 Status no_such_peer(const Member& m) {
   Values<int32_t> memory(1);
@@ -187,6 +213,7 @@ std::vector<Case> message_cases() {
       {"recv_gives_up", 2, recv_gives_up},
       {"send_recv_size_mismatch", 2, size_mismatch},
       {"sender_looks_late", 2, sender_looks_late},
+      {"send_gives_up", 2, send_gives_up},
       {"no_such_peer", 2, no_such_peer},
   };
   for (const int n : {2, 3, 4, 7, 8}) {

@@ -17,10 +17,10 @@ namespace tessera::host {
 Status HostGroup::publish_message(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
   const Rendezvous::Op meeting = describe(op, op.called(), absl::InfiniteFuture());
-  Status status;
+  // That takes as long as the receiver does: who waits for the message may give it up meanwhile.
+  Status status = reserve(op, meeting);
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
-    status = local_error(op);
-    if (status.ok()) status = reserve(op, meeting);
+    if (status.ok()) status = local_error(op);
     if (status.ok()) status = fill_entry(op);
     status =
         status.ok() ? rendezvous_->arrive(meeting) : fail(op, meeting, VerdictKind::kError, status);
