@@ -499,6 +499,20 @@ Status earliest_deadline_decides(const Member& m) {
   return expect_same_text(both, status.message());
 }
 
+// The deadline of the second barrier counts from when the first one is over.
+Status timeout_counts_from_the_start(const Member& m) {
+  if (m.position == 1) return absl::OkStatus();
+  constexpr absl::Duration kTimeout = absl::Milliseconds(6);
+  const absl::Time start = absl::Now();
+  const Work works[] = {named_barrier(m.group, "a", kTimeout),
+                        named_barrier(m.group, "b", kTimeout)};
+  for (const Work& work : works) {
+    TESSERA_RETURN_IF_ERROR(
+        expect_error(work.await(), absl::StatusCode::kDeadlineExceeded, {"in 6 ms"}));
+  }
+  return expect(absl::Now() - start >= 2 * kTimeout, "each has its time");
+}
+
 Status zero_timeout(const Member& m) {
   if (m.position == 1) return absl::OkStatus();
   const Status status = named_barrier(m.group, "b", absl::ZeroDuration()).await();
@@ -522,6 +536,7 @@ std::vector<Case> error_cases() {
   cases.push_back({"barrier_names_differ", 2, barrier_names_differ});
   cases.push_back({"same_barrier_on_two_groups", 3, same_barrier_on_two_groups});
   cases.push_back({"earliest_deadline_decides", 3, earliest_deadline_decides});
+  cases.push_back({"timeout_counts_from_the_start", 2, timeout_counts_from_the_start});
   cases.push_back({"zero_timeout", 2, zero_timeout});
   return cases;
 }

@@ -117,8 +117,8 @@ absl::Time HostOp::called() const {
   return absl::FromUnixNanos(called_ns_);
 }
 
-absl::Time HostOp::begun() const {
-  if (coarse_now_ns() - called_ns_ >= kMomentNs) return absl::Now();
+absl::Time HostOp::begun(absl::Duration timeout) const {
+  if (timeout < absl::Seconds(1) || coarse_now_ns() - called_ns_ >= kMomentNs) return absl::Now();
   return absl::FromUnixNanos(called_ns_ + coarse_tick_ns());
 }
 
@@ -521,8 +521,9 @@ Status HostGroup::meet_and_move(HostOp& op) {
   using From = Rendezvous::From;
   CollectiveCall& call = op.call_;
   Rendezvous::Op& meeting = op.meeting_;
-  meeting.start = op.begun();
-  meeting.deadline = meeting.start + call.timeout.value_or(backend_.collective_timeout_);
+  const absl::Duration timeout = call.timeout.value_or(backend_.collective_timeout_);
+  meeting.start = op.begun(timeout);
+  meeting.deadline = meeting.start + timeout;
   if (call.deadline.has_value()) {
     meeting.start = op.start_of(*call.deadline);
     meeting.deadline = *call.deadline;

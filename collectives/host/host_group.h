@@ -54,9 +54,9 @@ class HostOp final : public PendingWork, public Stream::Runnable {
 
   // When it was called: now, where that was a moment ago.
   absl::Time called() const;
-  // When it began to run, if that is now: never before that, and a few milliseconds after it at
-  // most.
-  absl::Time begun() const;
+  // When it began to run, if that is now: the time of the call where it was a moment ago, and that
+  // is nothing to the timeout.
+  absl::Time begun(absl::Duration timeout) const;
   // What its deadline counts from: the call, whoever finds it passed.
   absl::Time start_of(absl::Time deadline) const;
   void complete(const Status& status);
