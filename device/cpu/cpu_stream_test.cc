@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "device/completion.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -359,6 +361,110 @@ TEST_F(CpuStreamTest, CallersAndTheWorkerShareTheFront) {
   EXPECT_EQ(num_placed, kThreads * kRounds);
   EXPECT_EQ(num_run, kThreads * kRounds);
   EXPECT_EQ(num_taken, num_takes);
+}
+
+// An operation that lies in an object of its own, as a group has them: the stream's reference goes
+// when it has run.
+class Operation final : public Stream::Runnable {
+ public:
+  struct Counts {
+    int64_t num_placed = 0;  // the stream's to guard until it is stopped
+    int64_t num_run = 0;
+    std::atomic<bool> in_order{true};
+    std::atomic<bool> is_stopped{false};
+    std::atomic<int64_t> num_done{0};
+    std::atomic<int64_t> num_alive{0};
+  };
+  explicit Operation(Counts& counts) : counts_(counts) { ++counts_.num_alive; }
+  ~Operation() { --counts_.num_alive; }
+
+  void placed() override { number_ = counts_.num_placed++; }
+  Status run() override {
+    const std::shared_ptr<Operation> keep = std::move(of_task);
+    if (!counts_.is_stopped && number_ != counts_.num_run++) counts_.in_order = false;
+    ++counts_.num_done;
+    done.set(absl::OkStatus());
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<Operation> of_task;
+  Completion done;
+
+ private:
+  Counts& counts_;
+  int64_t number_ = -1;
+};
+
+// Several threads start operations of both forms, wake the worker for them or not, run them, leave
+// them and wait for them, take the stream and wait for all of it.
+void use_stream(CpuStream& stream, Operation::Counts& counts, int num_rounds, uint32_t seed,
+                bool syncs) {
+  std::minstd_rand random(seed);
+  std::vector<std::shared_ptr<Operation>> left;
+  for (int i = 0; i < num_rounds; ++i) {
+    auto op = std::make_shared<Operation>(counts);
+    op->of_task = op;
+    const bool runs_here = random() % 4 != 0 || i / 32 % 2 == 0;
+    const auto wake = runs_here && random() % 2 == 0 ? Stream::Wake::kByCaller : Stream::Wake::kNow;
+    if (random() % 4 != 0) {
+      stream.enqueue(*op, op.get(), wake);
+    } else {
+      stream.enqueue(
+          random() % 2 == 0 ? "labelled" : "", [op = op.get()] { return op->run(); }, op.get(),
+          wake, [op = op.get()] { op->placed(); });
+    }
+    if (runs_here) stream.run_here(op.get());
+    if (random() % 2 == 0) {
+      op->done.wait().IgnoreError();
+    } else if (random() % 2 == 0) {
+      left.push_back(std::move(op));
+    }
+    if (random() % 8 == 0 && stream.try_take()) stream.release();
+    if (syncs && random() % 32 == 0) stream.sync().IgnoreError();
+  }
+  for (const auto& op : left) op->done.wait().IgnoreError();
+}
+
+TEST_F(CpuStreamTest, NoOperationIsForgotten) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 1000;
+  for (uint32_t round = 0; round < 10; ++round) {
+    Operation::Counts counts;
+    CpuStream stream(nullptr);
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        use_stream(stream, counts, kRounds, 1 + t + kThreads * round, /*syncs=*/t == 0);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_THAT(stream.sync(), IsOk());
+    EXPECT_TRUE(counts.in_order);
+    EXPECT_EQ(counts.num_done, kThreads * kRounds);
+    EXPECT_EQ(counts.num_alive, 0);
+  }
+}
+
+// The stream is stopped while they do: what comes later runs on the thread that brings it.
+TEST_F(CpuStreamTest, NoOperationIsForgottenWhenTheStreamIsStopped) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 40;
+  for (uint32_t round = 0; round < 300; ++round) {
+    Operation::Counts counts;
+    CpuStream stream(nullptr);
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back(
+          [&, t] { use_stream(stream, counts, kRounds, 1 + t + kThreads * round, t == 0); });
+    }
+    for (uint32_t i = 0; i < round; ++i) std::this_thread::yield();
+    counts.is_stopped = true;
+    stream.stop();
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_THAT(stream.sync(), IsOk());
+    EXPECT_EQ(counts.num_done, kThreads * kRounds);
+    EXPECT_EQ(counts.num_alive, 0);
+  }
 }
 
 }  // namespace
