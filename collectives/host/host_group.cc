@@ -172,7 +172,7 @@ Status HostOp::wait_until(absl::Time deadline) {
   if (completion_.wait_until(deadline)) return completion_.status();
   Stage stage = Stage::kQueued;
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
-  const Status verdict = group_->give_up(*this, called, deadline);
+  const Status verdict = group_->give_up(*this, not_started, called, deadline);
   if (not_started) {
     complete(verdict);
     return completion_.status();
@@ -613,9 +613,13 @@ void HostGroup::reduce_inlined(const HostOp& op) {
   reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
 }
 
-Status HostGroup::give_up(HostOp& op, absl::Time called, absl::Time deadline) {
-  // Behind other operations: the members hear of it when this one's turn has come.
-  if (!rendezvous_.has_value() || !rendezvous_->is_next(op.meeting_.seq)) {
+Status HostGroup::give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline) {
+  // Behind other operations: the members hear of it when this one's turn has come. One that has
+  // fallen behind joins the newest operation, and so must not see one that this member is not at.
+  const bool is_behind =
+      is_queued && op.meeting_.holds_device &&
+      progress_[op.meeting_.member].done.load(std::memory_order_acquire) + 1 != op.meeting_.seq;
+  if (!rendezvous_.has_value() || is_behind || !rendezvous_->is_next(op.meeting_.seq)) {
     return absl::DeadlineExceededError(absl::StrCat(op.label(), ": not done in ",
                                                     format_duration(deadline - called),
                                                     "; the device is busy with earlier work"));

@@ -207,7 +207,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Keeps the memory of an operation that failed while peers might be writing to it.
   void quarantine(HostOp& op);
   // The verdict of an operation whose waiter's deadline has come.
-  Status give_up(HostOp& op, absl::Time called, absl::Time deadline);
+  Status give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline);
   // The operation is done here: what others still read of it is lent to them.
   void retire(HostOp& op);
   // Whether others read the member's input.

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations that waiters give up at any moment: all members do one or none does, and the group
+// goes on.
+#include <atomic>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/group.h"
+#include "collectives/host/host_job.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+using conformance::Member;
+using testing::IsOk;
+using testing::StatusIs;
+
+// One call of a member: 16 bits of its sum for each member, the number of the call that it was in.
+struct Call {
+  std::vector<int64_t> in;
+  std::vector<int64_t> out;
+};
+
+struct MemberCalls {
+  MemberCalls(int member, int num_calls, int size) {
+    for (int64_t i = 1; i <= num_calls; ++i) {
+      calls.push_back({std::vector<int64_t>(size, i << 16 * member), std::vector<int64_t>(size)});
+    }
+    works.reserve(num_calls);
+  }
+  Work start(const Group& group) {
+    Call& call = calls[works.size()];
+    works.push_back(group.all_reduce<int64_t>(call.in, absl::MakeSpan(call.out), ReduceOp::kSum));
+    num_started.store(static_cast<int>(works.size()), std::memory_order_release);
+    return works.back();
+  }
+
+  std::vector<Call> calls;
+  std::vector<Work> works;
+  std::atomic<int> num_started{0};
+};
+
+absl::Duration moment(std::minstd_rand& random) {
+  return absl::Microseconds(random() % (random() % 2 == 0 ? 20 : 1000));
+}
+
+// Waits for what the member starts, beside it and with deadlines of its own.
+void wait_beside(const MemberCalls& own, uint32_t seed) {
+  std::minstd_rand random(seed);
+  for (int i = 0; i < static_cast<int>(own.calls.size()); ++i) {
+    while (own.num_started.load(std::memory_order_acquire) <= i) std::this_thread::yield();
+    if (random() % 4 == 0) own.works[i].wait(moment(random)).IgnoreError();
+  }
+}
+
+void make_calls(const Group& group, MemberCalls& own, uint32_t seed) {
+  std::minstd_rand random(seed);
+  for (size_t i = 0; i < own.calls.size(); ++i) {
+    const Work work = own.start(group);
+    const uint32_t chance = random() % 16;
+    if (chance < 6) work.wait(moment(random)).IgnoreError();
+    if (chance >= 6 && chance < 10) work.await().IgnoreError();
+    for (uint32_t n = random() % 64; chance == 10 && n > 0; --n) std::this_thread::yield();
+  }
+  for (const Work& work : own.works) work.await().IgnoreError();
+}
+
+// The members may be at different calls: who is ahead fails until the others have come.
+Status meet_again(const Group& group) {
+  while (true) {
+    CollectiveCall call;
+    call.detail = std::string("\"end\"");
+    call.detail_field = "name";
+    const Status status = group.start(std::move(call)).await();
+    if (status.ok() || absl::IsInternal(status)) return status;
+  }
+}
+
+void expect_all_or_none(const std::vector<std::unique_ptr<MemberCalls>>& members) {
+  for (size_t m = 0; m < members.size(); ++m) {
+    for (size_t i = 0; i < members[m]->calls.size(); ++i) {
+      const std::vector<int64_t>& out = members[m]->calls[i].out;
+      const Status status = members[m]->works[i].await();
+      ASSERT_EQ(out[0] != 0, status.ok()) << status;
+      if (!status.ok()) continue;
+      for (size_t k = 0; k < members.size(); ++k) {
+        const int64_t theirs = (out[0] >> 16 * k & 0xffff) - 1;
+        ASSERT_GE(theirs, 0);
+        ASSERT_TRUE(k != m || theirs == static_cast<int64_t>(i));
+        ASSERT_EQ(members[k]->calls[theirs].out, out);
+      }
+    }
+  }
+}
+
+TEST(DeadlinesTest, AllMembersDoAnOperationOrNone) {
+  constexpr int kCalls = 300;
+  uint32_t seed = 0;
+  for (const std::vector<int>& devices : {std::vector<int>{2}, {1, 1}, {2, 1}}) {
+    // What goes by the entries, and what does not.
+    for (const int size : {1, 300, 1, 300}) {
+      seed += 100;
+      const testing::TestDeadline deadline(absl::Seconds(60), absl::StrCat("seed ", seed));
+      auto job = HostJob::create(devices);
+      ASSERT_THAT(job, IsOk());
+      std::vector<std::unique_ptr<MemberCalls>> members;
+      for (int m = 0; m < (*job)->num_devices(); ++m) {
+        members.push_back(std::make_unique<MemberCalls>(m, kCalls, size));
+      }
+      EXPECT_THAT((*job)->run([&](const Member& m) -> Status {
+        std::thread beside([&] { wait_beside(*members[m.position], seed + m.position); });
+        make_calls(m.group, *members[m.position], seed + 10 + m.position);
+        beside.join();
+        return meet_again(m.group);
+      }),
+                  IsOk());
+      expect_all_or_none(members);
+    }
+  }
+}
+
+// Member 0 gives up an operation, and then those that it has queued behind one that goes on. Member
+// 1, which comes only now, takes part in that one all the same.
+TEST(DeadlinesTest, WhatIsGivenUpBehindAnotherDoesNotKeepAMemberFromThat) {
+  constexpr int kCalls = 9;  // so that the last has the record of the first
+  constexpr int kGoesOn = 1;
+  const testing::TestDeadline deadline(absl::Seconds(60), "deadlines_test");
+  for (const std::vector<int>& devices : {std::vector<int>{2}, {1, 1}}) {
+    auto job = HostJob::create(devices);
+    ASSERT_THAT(job, IsOk());
+    MemberCalls calls[] = {{0, kCalls, 1}, {1, kCalls, 1}};
+    std::promise<void> given_up;
+    EXPECT_THAT((*job)->run([&](const Member& m) -> Status {
+      if (m.position == 1) given_up.get_future().wait();
+      for (int k = 0; k < kCalls; ++k) {
+        const Work work = calls[m.position].start(m.group);
+        if (m.position == 1) work.await().IgnoreError();
+        if (m.position == 0 && k != kGoesOn) work.wait(absl::Milliseconds(5)).IgnoreError();
+      }
+      if (m.position == 0) given_up.set_value();
+      return calls[m.position].works[kGoesOn].await();
+    }),
+                IsOk());
+    for (const MemberCalls& own : calls) {
+      for (int k = 0; k < kCalls; ++k) {
+        if (k == kGoesOn) continue;
+        EXPECT_THAT(own.works[k].await(), StatusIs(absl::StatusCode::kDeadlineExceeded)) << k;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::host
