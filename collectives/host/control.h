@@ -120,8 +120,8 @@ struct alignas(64) OpRecord {
   std::atomic<VerdictKind> verdict_kind;  // these two are read of records that move on
   std::atomic<uint32_t>
       verdict_after_arrival;  // 1: all had arrived, members may have begun to move bytes
-  int32_t verdict_code;
-  uint32_t verdict_bytes;
+  std::atomic<int32_t> verdict_code;
+  std::atomic<uint32_t> verdict_bytes;
   char verdict[kVerdictBytes];
   // MemberEntry[num_members] follows.
 };

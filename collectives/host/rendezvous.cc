@@ -264,8 +264,14 @@ Status Rendezvous::verdict(uint32_t seq) const {
     return absl::UnavailableError(
         absl::StrCat("operation ", seq, " of the group was given up without this client"));
   }
-  return Status(static_cast<absl::StatusCode>(op_record.verdict_code),
-                absl::string_view(op_record.verdict, op_record.verdict_bytes));
+  const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
+  std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), kVerdictBytes), '\0');
+  // After a timeout nobody is waited for: the record may go on meanwhile.
+  for (size_t i = 0; i < text.size(); ++i) {
+    text[i] = std::atomic_ref(op_record.verdict[i]).load(std::memory_order_acquire);
+  }
+  if (load(seq).seq != seq) return verdict(seq);
+  return Status(code, text);
 }
 
 Status Rendezvous::arrive(const Op& op) {
@@ -374,7 +380,9 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
   op_record.verdict_after_arrival.store(after_arrival ? 1 : 0, std::memory_order_relaxed);
   op_record.verdict_code = static_cast<int32_t>(error.code());
   op_record.verdict_bytes = static_cast<uint32_t>(message.size());
-  std::memcpy(op_record.verdict, message.data(), message.size());
+  for (size_t i = 0; i < message.size(); ++i) {
+    std::atomic_ref(op_record.verdict[i]).store(message[i], std::memory_order_release);
+  }
   State settled = State::unpack(word);  // nobody changes a record that is being settled
   settled.phase = Phase::kFailed;
   op_record.state.store(settled.pack(), std::memory_order_seq_cst);
