@@ -22,8 +22,9 @@
 //   3. a MemberEntry is written by its member alone, before that member arrives;
 //   4. no lock lies in the region: a client that dies leaves nothing held;
 //   5. a record goes on to operation s + R when all members are done with s: they have finished
-//      it or read its verdict, or it timed out, after which nobody need come. Of kMet they are done
-//      when all have arrived at a later one, or written in their MemberProgress that they are.
+//      it or read its verdict, or it timed out before all had come, after which nobody need come.
+//      Of kMet they are done when all have arrived at a later one, or written in their
+//      MemberProgress that they are.
 //
 // Everything here is plain data at fixed offsets, zero-initialised by the kernel. Zero means
 // empty, or operation 0, which never is.

@@ -90,18 +90,20 @@ Status meet_again(const Group& group) {
   }
 }
 
-void expect_all_or_none(const std::vector<std::unique_ptr<MemberCalls>>& members) {
+void expect_all_or_none(const std::vector<std::unique_ptr<MemberCalls>>& members,
+                        bool may_be_torn) {
   for (size_t m = 0; m < members.size(); ++m) {
     for (size_t i = 0; i < members[m]->calls.size(); ++i) {
       const std::vector<int64_t>& out = members[m]->calls[i].out;
       const Status status = members[m]->works[i].await();
-      ASSERT_EQ(out[0] != 0, status.ok()) << status;
+      ASSERT_TRUE(may_be_torn || (out[0] != 0) == status.ok()) << status;
       if (!status.ok()) continue;
       for (size_t k = 0; k < members.size(); ++k) {
         const int64_t theirs = (out[0] >> 16 * k & 0xffff) - 1;
         ASSERT_GE(theirs, 0);
         ASSERT_TRUE(k != m || theirs == static_cast<int64_t>(i));
         ASSERT_EQ(members[k]->calls[theirs].out, out);
+        ASSERT_THAT(members[k]->works[theirs].await(), IsOk());
       }
     }
   }
@@ -111,9 +113,8 @@ TEST(DeadlinesTest, AllMembersDoAnOperationOrNone) {
   constexpr int kCalls = 300;
   uint32_t seed = 0;
   for (const std::vector<int>& devices : {std::vector<int>{2}, {3}, {1, 1}, {2, 1}}) {
-    // What goes by the entries, and what does not: that, among several clients, may still fail
-    // after all have arrived, and who is far behind does not hear of it.
-    for (const int size : {1, devices.size() == 1 ? 300 : 2, 1}) {
+    // What goes by the entries, and what does not.
+    for (const int size : {1, 300, 1}) {
       seed += 100;
       const testing::TestDeadline deadline(absl::Seconds(60), absl::StrCat("seed ", seed));
       auto job = HostJob::create(devices);
@@ -129,7 +130,9 @@ TEST(DeadlinesTest, AllMembersDoAnOperationOrNone) {
         return meet_again(m.group);
       }),
                   IsOk());
-      expect_all_or_none(members);
+      // That, among several clients, may fail after all have arrived.
+      const bool may_be_torn = size > 1 && devices.size() > 1;
+      expect_all_or_none(members, may_be_torn);
     }
   }
 }

@@ -172,6 +172,8 @@ Status HostOp::wait_until(absl::Time deadline) {
   if (completion_.wait_until(deadline)) return completion_.status();
   Stage stage = Stage::kQueued;
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
+  // Another waiter has just done that, and completes it.
+  if (stage == Stage::kGivenUp) return completion_.wait();
   const Status verdict = group_->give_up(*this, not_started, called, deadline);
   if (not_started) {
     complete(verdict);
@@ -215,6 +217,7 @@ void HostGroup::number(HostOp& op) {
   uint32_t& next_seq = progress_[op.meeting_.member].next_seq;
   rendezvous_->fetch_lines(next_seq, op.meeting_.member);
   op.meeting_.seq = rendezvous_->align(next_seq, op.meeting_.signature);
+  if (op.meeting_.seq != next_seq) rendezvous_->pass_over(next_seq, op.meeting_.seq);
   next_seq = op.meeting_.seq + 1;
 }
 
@@ -470,6 +473,8 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
   if (rendezvous_->was_freed(op.meeting_.seq)) return absl::OkStatus();
   publish_running(op);
   while (true) {
+    // The others may wait for this member to say that it has seen what became of an operation.
+    reap_lent();
     const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.meeting_.seq, deadline)) return absl::OkStatus();
     // Not what is wrong with the call: the others are to hear of that in the record.

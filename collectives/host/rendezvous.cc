@@ -168,8 +168,11 @@ bool Rendezvous::is_free(const State& state, uint32_t seq) const {
   if (state.phase == Phase::kRunning) return state.finished == members_.size();
   if (state.phase == Phase::kMet) return all_left(state.seq, seq);
   if (state.phase != Phase::kFailed) return false;
-  return state.finished == members_.size() ||
-         record(seq).verdict_kind.load(std::memory_order_relaxed) == VerdictKind::kTimedOut;
+  if (state.finished == members_.size()) return true;
+  // Members that had all arrived are in the operation, and come for its verdict.
+  const OpRecord& op_record = record(seq);
+  return op_record.verdict_kind.load(std::memory_order_relaxed) == VerdictKind::kTimedOut &&
+         op_record.verdict_after_arrival.load(std::memory_order_relaxed) == 0;
 }
 
 bool Rendezvous::all_left(uint32_t met, uint32_t seq) const {
@@ -385,7 +388,8 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
   }
   State settled = State::unpack(word);  // nobody changes a record that is being settled
   settled.phase = Phase::kFailed;
-  op_record.state.store(settled.pack(), std::memory_order_seq_cst);
+  // Unless this thread was held up for so long that the others have gone on without its verdict.
+  op_record.state.compare_exchange_strong(word, settled.pack(), std::memory_order_seq_cst);
   wake(op_record);
   return verdict(seq);
 }
@@ -612,6 +616,17 @@ uint32_t Rendezvous::newest() const {
   uint32_t newest = 0;
   for (uint32_t i = 0; i <= last_record_; ++i) newest = std::max(newest, load(i).seq);
   return newest;
+}
+
+void Rendezvous::pass_over(uint32_t from, uint32_t to) {
+  // Of those before the last ones the records have gone on.
+  for (uint32_t seq = std::max(from, to - std::min(to, num_records())); seq != to; ++seq) {
+    if (load(seq).seq != seq || load(seq).phase < Phase::kSettling) continue;
+    verdict(seq).IgnoreError();  // it is there now
+    if (record(seq).verdict_kind.load(std::memory_order_relaxed) != VerdictKind::kTimedOut) {
+      acknowledge(seq);
+    }
+  }
 }
 
 uint32_t Rendezvous::align(uint32_t seq, const Signature& signature) const {

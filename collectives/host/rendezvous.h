@@ -145,6 +145,9 @@ class Rendezvous {
   uint32_t align(uint32_t seq, const Signature& signature) const;
   // The newest operation that any record describes.
   uint32_t newest() const;
+  // A member that goes on with `to` after the operation before `from` comes to none in between: it
+  // says that it has read the verdicts of those that wait for that.
+  void pass_over(uint32_t from, uint32_t to);
 
  private:
   Rendezvous(HostLink& link, std::vector<GroupMember> members)
