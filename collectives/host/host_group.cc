@@ -87,9 +87,6 @@ int64_t coarse_tick_ns() {
 // An operation that was called so long ago is called now. More than a tick, which is 10 ms at most.
 constexpr int64_t kMomentNs = 20'000'000;
 
-// How often a wait for the other members looks whether they are still there.
-constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
-
 }  // namespace
 
 HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill fill)
@@ -226,72 +223,7 @@ void HostGroup::retire(HostOp& op) {
   rendezvous_->leave(op.meeting_.seq, op.meeting_.member);
   // Pairs with fail_pending().
   progress_[op.meeting_.member].done.store(op.meeting_.seq, std::memory_order_release);
-  if (!op.lends_ || !others_read_input(op)) return;
-  // The result is its tensor's alone.
-  op.call_.out_buffer = nullptr;
-  op.of_lent_ = op.of_task_;
-  num_lent_.fetch_add(1, std::memory_order_relaxed);
-  push_lent(op);
-}
-
-bool HostGroup::others_read_input(const HostOp& op) const {
-  const bool is_root = op.meeting_.member == op.call_.root;
-  return is_input_used(op.call_, op.meeting_.member) &&
-         !(op.call_.kind == OpKind::kGather && is_root);
-}
-
-bool HostGroup::lends_input(const HostOp& op) const {
-  const CollectiveCall& call = op.call_;
-  const bool is_written = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
-                          call.kind == OpKind::kSendRecv || !call.replicas.empty();
-  // Of an all_to_all the others also read the counts.
-  if (is_written || call.kind == OpKind::kAllToAll || is_on_device(op)) return false;
-  if (!others_read_input(op)) return true;
-  return call.in_buffer != nullptr && call.in_buffer.use_count() > 1;
-}
-
-bool HostGroup::is_read(uint32_t seq) const {
-  return rendezvous_->is_finished(seq) || !lost_member().ok();
-}
-
-void HostGroup::push_lent(HostOp& op) {
-  op.next_lent_ = lent_.load(std::memory_order_relaxed);
-  while (!lent_.compare_exchange_weak(op.next_lent_, &op, std::memory_order_release,
-                                      std::memory_order_relaxed)) {
-  }
-}
-
-uint32_t HostGroup::reap_lent() {
-  uint32_t oldest = 0;
-  HostOp* op = lent_.exchange(nullptr, std::memory_order_acquire);
-  while (op != nullptr) {
-    HostOp* const next = op->next_lent_;
-    const uint32_t seq = op->meeting_.seq;
-    if (is_read(seq)) {
-      // One that has failed meanwhile is no concern of this client, but that it has to say so.
-      rendezvous_->acknowledge(seq);
-      std::exchange(op->of_lent_, nullptr).reset();
-      num_lent_.fetch_sub(1, std::memory_order_release);
-    } else {
-      if (oldest == 0 || static_cast<int32_t>(seq - oldest) < 0) oldest = seq;
-      push_lent(*op);
-    }
-    op = next;
-  }
-  return oldest;
-}
-
-void HostGroup::wait_until_read(absl::Time deadline) {
-  while (true) {
-    const uint32_t oldest = reap_lent();
-    if (num_lent_.load(std::memory_order_acquire) == 0 || absl::Now() >= deadline) return;
-    // 0: another thread looks at them just now.
-    if (oldest == 0) {
-      sched_yield();
-    } else {
-      rendezvous_->wait_left(oldest, std::min(deadline, absl::Now() + kLossCheckInterval));
-    }
-  }
+  if (op.lends_ && others_read_input(op)) lend(op);
 }
 
 Work HostGroup::start(int position, Fill fill) {
@@ -666,11 +598,7 @@ void HostGroup::close() {
 }
 
 void HostGroup::forget_ops() {
-  HostOp* lent = lent_.exchange(nullptr, std::memory_order_acquire);
-  while (lent != nullptr) {
-    const std::shared_ptr<HostOp> last = std::move(lent->of_lent_);
-    lent = lent->next_lent_;
-  }
+  forget_lent();
   std::vector<std::shared_ptr<HostOp>> gone[2];
   std::lock_guard<std::mutex> lock(mutex_);
   sent_.swap(gone[0]);

@@ -65,8 +65,8 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   Status labelled(const Status& status) const;
 
   const std::shared_ptr<HostGroup> group_;
-  // The stream's reference, until it has run. (An object that finds its own reference counts
-  // twice.)
+  // The stream's reference, until it has run. Instead of enable_shared_from_this, with which an
+  // object takes three more atomic operations to go.
   std::shared_ptr<HostOp> of_task_;
   CollectiveCall call_;
   // What it is to the others. The number is set as it is placed in the stream, start and deadline
@@ -76,8 +76,8 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
   // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
   bool inlined_ = false;
-  int64_t called_ns_ =
-      0;  // Unix time; of a message to the nanosecond, else of the kernel's last tick
+  // Unix time: of a message to the nanosecond, of others that of the kernel's last tick.
+  int64_t called_ns_ = 0;
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: it can be read, or it failed
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
@@ -99,9 +99,8 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   std::optional<ReplicaLoans::Replica> replica_;  // until the output has it
   bool moved_ = false;                            // its part was begun
   bool lends_ = false;                            // it is done, and others may still read its input
-  std::shared_ptr<HostOp>
-      of_lent_;  // the reference of the group's lent_, and what is below it there
-  HostOp* next_lent_ = nullptr;
+  std::shared_ptr<HostOp> of_lent_;               // the reference of the group's lent_
+  HostOp* next_lent_ = nullptr;                   // below it there
 };
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
@@ -130,6 +129,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
  private:
   friend class HostOp;
   friend class HostBackend;
+
+  // How often a wait for the other members looks whether they are still there.
+  static constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
   // An operation without its number. What others have read is let go of before.
   std::shared_ptr<HostOp> make_op(int member, Fill fill);
@@ -218,7 +220,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   bool lends_input(const HostOp& op) const;
   // Whether nobody reads the input of that operation any more.
   bool is_read(uint32_t seq) const;
+  // Keeps the operation for those who may still read its input.
+  void lend(HostOp& op);
   void push_lent(HostOp& op);
+  void forget_lent();
   // Lets go of the inputs that nobody reads any more. The oldest operation whose input somebody may
   // still read, 0 where none was found.
   uint32_t reap_lent();

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a HostGroup keeps of operations that are done here, for others to read.
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "collectives/call.h"
+#include "collectives/host/host_group.h"
+
+namespace tessera::host {
+
+bool HostGroup::others_read_input(const HostOp& op) const {
+  const bool is_root = op.meeting_.member == op.call_.root;
+  return is_input_used(op.call_, op.meeting_.member) &&
+         !(op.call_.kind == OpKind::kGather && is_root);
+}
+
+bool HostGroup::lends_input(const HostOp& op) const {
+  const CollectiveCall& call = op.call_;
+  const bool is_written = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
+                          call.kind == OpKind::kSendRecv || !call.replicas.empty();
+  // Of an all_to_all the others also read the counts.
+  if (is_written || call.kind == OpKind::kAllToAll || is_on_device(op)) return false;
+  if (!others_read_input(op)) return true;
+  return call.in_buffer != nullptr && call.in_buffer.use_count() > 1;
+}
+
+bool HostGroup::is_read(uint32_t seq) const {
+  return rendezvous_->is_finished(seq) || !lost_member().ok();
+}
+
+void HostGroup::lend(HostOp& op) {
+  // The result is its tensor's alone.
+  op.call_.out_buffer = nullptr;
+  op.of_lent_ = op.of_task_;
+  num_lent_.fetch_add(1, std::memory_order_relaxed);
+  push_lent(op);
+}
+
+void HostGroup::push_lent(HostOp& op) {
+  op.next_lent_ = lent_.load(std::memory_order_relaxed);
+  while (!lent_.compare_exchange_weak(op.next_lent_, &op, std::memory_order_release,
+                                      std::memory_order_relaxed)) {
+  }
+}
+
+uint32_t HostGroup::reap_lent() {
+  uint32_t oldest = 0;
+  HostOp* op = lent_.exchange(nullptr, std::memory_order_acquire);
+  while (op != nullptr) {
+    HostOp* const next = op->next_lent_;
+    const uint32_t seq = op->meeting_.seq;
+    if (is_read(seq)) {
+      // One that has failed meanwhile is no concern of this client, but that it has to say so.
+      rendezvous_->acknowledge(seq);
+      std::exchange(op->of_lent_, nullptr).reset();
+      num_lent_.fetch_sub(1, std::memory_order_release);
+    } else {
+      if (oldest == 0 || static_cast<int32_t>(seq - oldest) < 0) oldest = seq;
+      push_lent(*op);
+    }
+    op = next;
+  }
+  return oldest;
+}
+
+void HostGroup::wait_until_read(absl::Time deadline) {
+  while (true) {
+    const uint32_t oldest = reap_lent();
+    if (num_lent_.load(std::memory_order_acquire) == 0 || absl::Now() >= deadline) return;
+    // 0: another thread looks at them just now.
+    if (oldest == 0) {
+      sched_yield();
+    } else {
+      rendezvous_->wait_left(oldest, std::min(deadline, absl::Now() + kLossCheckInterval));
+    }
+  }
+}
+
+void HostGroup::forget_lent() {
+  HostOp* op = lent_.exchange(nullptr, std::memory_order_acquire);
+  while (op != nullptr) {
+    const std::shared_ptr<HostOp> last = std::move(op->of_lent_);
+    op = op->next_lent_;
+  }
+}
+
+}  // namespace tessera::host
