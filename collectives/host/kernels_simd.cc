@@ -631,7 +631,28 @@ namespace tessera::host {
 HWY_EXPORT(reduce);
 HWY_EXPORT(copy);
 
-void reduce_dense(const DenseReduction& reduction) { HWY_DYNAMIC_DISPATCH(reduce)(reduction); }
+namespace {
+
+// Sums from memory are as fast as the memory with AVX2 already, and there 512-bit loads and stores
+// took 10 to 35 % longer (docs/performance.md). In the caches AVX-512 gains.
+bool find_memory_by_avx2() {
+  const int64_t sets = hwy::SupportedTargets();
+  return (sets & HWY_AVX2) != 0 && (sets & (HWY_AVX3 | HWY_AVX3_DL)) != 0;
+}
+
+bool& memory_by_avx2() {
+  static bool is_so = find_memory_by_avx2();
+  return is_so;
+}
+
+}  // namespace
+
+void reduce_dense(const DenseReduction& reduction) {
+#if HWY_TARGETS & HWY_AVX2
+  if (reduction.stores == Stores::kStreaming && memory_by_avx2()) return N_AVX2::reduce(reduction);
+#endif
+  HWY_DYNAMIC_DISPATCH(reduce)(reduction);
+}
 void copy_rows(const RowCopy& row_copy) { HWY_DYNAMIC_DISPATCH(copy)(row_copy); }
 void fence_stores() { hwy::FlushStream(); }
 
@@ -644,6 +665,7 @@ absl::string_view instruction_set_name(int64_t instruction_set) {
 void use_instruction_set(int64_t instruction_set) {
   hwy::SetSupportedTargetsForTest(instruction_set);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  memory_by_avx2() = find_memory_by_avx2();
 }
 
 }  // namespace tessera::host
