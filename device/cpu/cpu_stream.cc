@@ -214,6 +214,15 @@ uint64_t CpuStream::leave(uint64_t flags) {
   return word;
 }
 
+bool CpuStream::leaves_to_caller(uint64_t word) const {
+  constexpr int kYields = 20;
+  for (int i = 0; i < kYields; ++i) {
+    sched_yield();
+    if (word_.load(std::memory_order_relaxed) != word) return true;
+  }
+  return false;
+}
+
 void CpuStream::run() {
   // A sleeping thread takes longer to come than most tasks take: it gives its core away this often
   // before it sleeps.
@@ -224,6 +233,8 @@ void CpuStream::run() {
     const uint64_t seen = num_woken_for_.load(std::memory_order_seq_cst);
     uint64_t word = word_.load(std::memory_order_seq_cst);
     if ((word & kStates) == kWaiting) {
+      // A caller that waits for its task is a moment behind, and would sleep where it lost it.
+      if (front_key_.load(std::memory_order_relaxed) != nullptr && leaves_to_caller(word)) continue;
       const uint64_t running = (word & ~kCallersCome) - kWaiting + kRunning;
       if (!word_.compare_exchange_strong(word, running)) continue;
       caller_streak_.store(0, std::memory_order_relaxed);

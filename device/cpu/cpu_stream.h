@@ -90,6 +90,9 @@ class CpuStream : public Stream {
   Entry& entry(size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   // Moves the queue to a ring of that many entries. Requires the lock.
   void resize_ring(size_t size);
+  // Gives the caller of the task at the front a moment to come for it. Whether something came of
+  // it.
+  bool leaves_to_caller(uint64_t word) const;
   // The worker's sleep, until it is woken later than `seen`, or a task was left for it.
   void rest(uint64_t seen);
   // Requires that the lock is not held.
