@@ -113,7 +113,13 @@ CpuStream::Place CpuStream::queue_up(std::string& label, Task& task, const void*
 }
 
 bool CpuStream::run_here(const void* key) {
+  // Who has just run the task before may not have left the front yet: a moment later it is free.
+  constexpr int kYields = 20;
   uint64_t word = word_.load(std::memory_order_acquire);
+  for (int i = 0; i < kYields && (word & kStates) == kRunning; ++i) {
+    sched_yield();
+    word = word_.load(std::memory_order_acquire);
+  }
   // The key is that of this turn, or the exchange fails.
   const bool runs = (word & kStates) == kWaiting &&
                     front_key_.load(std::memory_order_relaxed) == key &&
