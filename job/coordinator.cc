@@ -98,7 +98,7 @@ class LocalCoordinator : public Coordinator {
   CoordinatorState state_;
 };
 
-// A connection to the service over gRPC; client 0 also owns the service.
+// A connection to the service over gRPC; client 0 owns the service where it hosts it.
 class GrpcCoordinator : public Coordinator {
  public:
   explicit GrpcCoordinator(const CoordinatorOptions& options) : options_(options) {}
@@ -109,10 +109,12 @@ class GrpcCoordinator : public Coordinator {
 
   Status connect() {
     grpc_started = true;
-    if (options_.self.client_id == 0) {
+    if (options_.self.client_id == 0 && options_.service_host == ServiceHost::kClient0) {
       TESSERA_ASSIGN_OR_RETURN(
-          server_, CoordinatorServer::start(options_.address, options_.token, options_.num_clients,
-                                            options_.heartbeat_interval));
+          server_, CoordinatorServer::start({.address = options_.address,
+                                             .token = options_.token,
+                                             .num_clients = options_.num_clients,
+                                             .heartbeat_interval = options_.heartbeat_interval}));
     }
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -204,6 +206,13 @@ class GrpcCoordinator : public Coordinator {
     return status.ok() ? absl::OkStatus() : transport_error(status);
   }
 
+  bool hosted_by_client0() const { return options_.service_host == ServiceHost::kClient0; }
+  // "the coordinator at host-a:1234 (client 0)"; without the client where the service is elsewhere.
+  std::string describe_service() const {
+    return absl::StrCat("the coordinator at ", options_.address,
+                        hosted_by_client0() ? " (client 0)" : "");
+  }
+
   Status transport_error(const grpc::Status& status) const {
     if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
       return absl::UnauthenticatedError(absl::StrCat(
@@ -211,8 +220,7 @@ class GrpcCoordinator : public Coordinator {
           status.error_message(), "; give all clients of the job the same TESSERA_TOKEN"));
     }
     return absl::UnavailableError(
-        absl::StrCat("the coordinator at ", options_.address,
-                     " (client 0) does not answer: ", status.error_message()));
+        absl::StrCat(describe_service(), " does not answer: ", status.error_message()));
   }
 
   // Registers, and waits for the others.
@@ -237,10 +245,11 @@ class GrpcCoordinator : public Coordinator {
     rpc::RegisterResponse response;
     const grpc::Status status = stub_->Register(&context, request, &response);
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "client ", client_id(), ": the coordinator at ", options_.address,
-          ", which client 0 hosts, did not answer within ",
-          format_duration(options_.connect_timeout), "; see whether client 0 was started"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("client ", client_id(), ": ", describe_service(), " did not answer within ",
+                       format_duration(options_.connect_timeout), "; see whether ",
+                       hosted_by_client0() ? "client 0 was started"
+                                           : "the launcher or tessera_coordinator runs there"));
     }
     if (!status.ok()) return transport_error(status);
     TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
@@ -313,8 +322,14 @@ class GrpcCoordinator : public Coordinator {
       std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
       if (lost_.count(client_id()) > 0) return;
     }
-    report_lost(0, absl::UnavailableError(absl::StrCat(
-                       members_[0].to_string(), ", which hosts the coordinator, is lost: ", how)));
+    if (hosted_by_client0()) {
+      report_lost(
+          0, absl::UnavailableError(absl::StrCat(members_[0].to_string(),
+                                                 ", which hosts the coordinator, is lost: ", how)));
+    } else {
+      report_lost(client_id(),
+                  absl::UnavailableError(absl::StrCat(describe_service(), " is lost: ", how)));
+    }
   }
 
   void report_lost(int client, const Status& reason) {

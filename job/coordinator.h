@@ -53,7 +53,9 @@ class Coordinator {
  public:
   // Called once for each client that is lost, from a thread of the coordinator, with an
   // Unavailable status that names the client and says how the loss was noticed. A lost service is
-  // the loss of the client that hosts it.
+  // the loss of client 0 where that hosts it. Hosted elsewhere, it is reported as the loss of this
+  // client itself, with a status that names the coordinator and its address: without the service a
+  // client cannot go on, and no other client is to blame.
   using LostCallback = std::function<void(int client_id, const Status& reason)>;
 
   virtual ~Coordinator() = default;
@@ -85,11 +87,18 @@ class Coordinator {
   virtual Status leave(absl::Time deadline) = 0;
 };
 
+// Which process runs the service.
+enum class ServiceHost {
+  kClient0,    // client 0 starts it when it connects, and it ends with client 0
+  kElsewhere,  // a launcher or tessera_coordinator; clients only connect to it
+};
+
 struct CoordinatorOptions {
   std::string address;  // "host:port"; unused where num_clients is 1
-  std::string token;    // job token; compared by the service in every call
+  ServiceHost service_host = ServiceHost::kClient0;
+  std::string token;  // job token; compared by the service in every call
   int num_clients = 1;
-  MemberInfo self;  // client_id 0 also hosts the service at `address`
+  MemberInfo self;
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration heartbeat_interval = absl::Seconds(1);  // lost after three missed ones
 };

@@ -73,9 +73,9 @@ class ClientSession : public grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>
 
 class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::CallbackService {
  public:
-  ServerImpl(const std::string& address, const std::string& token, int num_clients,
-             absl::Duration heartbeat_interval)
-      : token_(token), state_(num_clients, address, heartbeat_interval) {
+  explicit ServerImpl(const CoordinatorServerOptions& options)
+      : token_(options.token),
+        state_(options.num_clients, options.address, options.heartbeat_interval) {
     state_.set_loss_listener([this](int client, const Status& reason) { tell(client, reason); });
   }
   ~ServerImpl() override { stop(); }
@@ -88,8 +88,8 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
       server_ = nullptr;
-      return absl::UnavailableError(absl::StrCat("client 0 cannot listen on ", address,
-                                                 " for the coordinator; use a free port"));
+      return absl::UnavailableError(absl::StrCat("the coordinator cannot listen on ", address,
+                                                 "; use a free port of this host"));
     }
     timer_ = std::thread([this] { run_timer(); });
     return absl::OkStatus();
@@ -358,10 +358,9 @@ void ClientSession::OnDone() { delete this; }
 }  // namespace
 
 StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(
-    const std::string& address, const std::string& token, int num_clients,
-    absl::Duration heartbeat_interval) {
-  auto server = std::make_unique<ServerImpl>(address, token, num_clients, heartbeat_interval);
-  TESSERA_RETURN_IF_ERROR(server->listen(address));
+    const CoordinatorServerOptions& options) {
+  auto server = std::make_unique<ServerImpl>(options);
+  TESSERA_RETURN_IF_ERROR(server->listen(options.address));
   return server;
 }
 

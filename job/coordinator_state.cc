@@ -47,9 +47,10 @@ void CoordinatorState::register_client(const MemberInfo& member, int num_clients
   };
   if (!registration_error_.ok()) return answer(done, registration_error_);
   if (num_clients != num_clients_) {
-    return refuse(absl::InvalidArgumentError(absl::StrCat(
-        member.to_string(), " was started for a job of ", num_clients, " clients, and client 0 at ",
-        address_, " for one of ", num_clients_, "; give all clients the same number")));
+    return refuse(absl::InvalidArgumentError(
+        absl::StrCat(member.to_string(), " was started for a job of ", num_clients,
+                     " clients, and the coordinator at ", address_, " for one of ", num_clients_,
+                     "; give all clients the same number")));
   }
   if (member.client_id < 0 || member.client_id >= num_clients_) {
     return refuse(absl::InvalidArgumentError(

@@ -103,10 +103,10 @@ TEST(RegistrationTest, DifferentNumberOfClients) {
   StateService service(2);
   const AnswerPtr first = service.register_client(0);
   const AnswerPtr second = service.register_member(member(1), 3);
-  const auto both =
-      StatusIs(StatusCode::kInvalidArgument,
-               Eq("client 1 (host-1, pid 101) was started for a job of 3 clients, and client 0 at "
-                  "host-0:1234 for one of 2; give all clients the same number"));
+  const auto both = StatusIs(
+      StatusCode::kInvalidArgument,
+      Eq("client 1 (host-1, pid 101) was started for a job of 3 clients, and the coordinator "
+         "at host-0:1234 for one of 2; give all clients the same number"));
   EXPECT_THAT((std::vector{first, second}), Each(Says(both)));
 }
 

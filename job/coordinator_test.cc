@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The coordinator over real gRPC: clients are threads of this process, the service is client 0's.
+// The coordinator over real gRPC: clients are threads of this process; client 0 hosts the service,
+// or none does.
 #include "job/coordinator.h"
 
 #include <arpa/inet.h>
@@ -24,6 +25,7 @@
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator.grpc.pb.h"
+#include "job/coordinator_server.h"
 #include "job/file_descriptor.h"
 #include "job/host.h"
 #include "job/port.h"
@@ -281,8 +283,14 @@ TEST_F(CoordinatorTest, NoCoordinator) {
   EXPECT_THAT(connect_coordinator(alone),
               StatusIs(StatusCode::kDeadlineExceeded,
                        Eq(absl::StrCat("client 1: the coordinator at ", alone.address,
-                                       ", which client 0 hosts, did not answer within 300 ms; see "
-                                       "whether client 0 was started"))));
+                                       " (client 0) did not answer within 300 ms; see whether "
+                                       "client 0 was started"))));
+  alone.service_host = ServiceHost::kElsewhere;
+  EXPECT_THAT(connect_coordinator(alone),
+              StatusIs(StatusCode::kDeadlineExceeded,
+                       Eq(absl::StrCat("client 1: the coordinator at ", alone.address,
+                                       " did not answer within 300 ms; see whether the launcher or "
+                                       "tessera_coordinator runs there"))));
 }
 
 TEST_F(CoordinatorTest, PortInUse) {
@@ -299,8 +307,8 @@ TEST_F(CoordinatorTest, PortInUse) {
   host.address = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
   EXPECT_THAT(connect_coordinator(host),
               StatusIs(StatusCode::kUnavailable,
-                       Eq(absl::StrCat("client 0 cannot listen on ", host.address,
-                                       " for the coordinator; use a free port"))));
+                       Eq(absl::StrCat("the coordinator cannot listen on ", host.address,
+                                       "; use a free port of this host"))));
 }
 
 TEST_F(CoordinatorTest, LeaveTwiceAndConnectAgain) {
@@ -368,6 +376,60 @@ TEST_F(CoordinatorTest, HostThatGoesIsLost) {
   EXPECT_THAT(clients[1]->check_in("b", "v", {1, 2}, soon()),
               StatusIs(StatusCode::kUnavailable, HasSubstr("(client 0) does not answer")));
   for (size_t i : {1, 2}) clients[i]->set_lost_callback(nullptr);
+}
+
+// A service that no client hosts, as a launcher or tessera_coordinator starts it.
+class HostedElsewhereTest : public CoordinatorTest {
+ protected:
+  std::unique_ptr<CoordinatorServer> start(int num_clients) const {
+    const CoordinatorOptions client = options(0, num_clients);
+    StatusOr<std::unique_ptr<CoordinatorServer>> server = CoordinatorServer::start(
+        {.address = client.address, .token = client.token, .num_clients = num_clients});
+    EXPECT_THAT(server, IsOk());
+    return server.ok() ? *std::move(server) : nullptr;
+  }
+  std::vector<std::unique_ptr<Coordinator>> connect_elsewhere(int num_clients) {
+    return connect_all(num_clients, [](CoordinatorOptions& options) {
+      options.service_host = ServiceHost::kElsewhere;
+    });
+  }
+};
+
+TEST_F(HostedElsewhereTest, LossOfClient0LeavesTheServiceRunning) {
+  const auto server = start(3);
+  auto clients = connect_elsewhere(3);
+  ASSERT_THAT(clients, SizeIs(3));
+  Losses first(*clients[1]);
+  Losses second(*clients[2]);
+  clients[0].reset();
+  for (Losses* losses : {&first, &second}) {
+    EXPECT_THAT(losses->first(),
+                ElementsAre(Pair(0, StatusIs(StatusCode::kUnavailable,
+                                             HasSubstr("connection to the coordinator broke")))));
+  }
+  clients.erase(clients.begin());
+  EXPECT_THAT(on_all(clients,
+                     [](Coordinator& client) {
+                       return client.check_in("survivors", "v", {1, 2}, soon());
+                     }),
+              Each(IsOk()));
+  for (const auto& client : clients) client->set_lost_callback(nullptr);
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
+}
+
+TEST_F(HostedElsewhereTest, LossOfTheServiceBlamesNoClient) {
+  auto server = start(2);
+  const auto clients = connect_elsewhere(2);
+  ASSERT_THAT(clients, SizeIs(2));
+  Losses first(*clients[0]);
+  Losses second(*clients[1]);
+  server.reset();
+  const auto lost =
+      StatusIs(StatusCode::kUnavailable,
+               HasSubstr(absl::StrCat("the coordinator at ", options(0, 2).address, " is lost: ")));
+  EXPECT_THAT(first.first(), ElementsAre(Pair(0, lost)));
+  EXPECT_THAT(second.first(), ElementsAre(Pair(1, lost)));
+  for (const auto& client : clients) client->set_lost_callback(nullptr);
 }
 
 TEST_F(CoordinatorTest, HostThatGoesAnswersWhoWaits) {
