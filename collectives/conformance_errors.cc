@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "collectives/conformance.h"
 #include "collectives/conformance_values.h"
 
@@ -397,9 +398,9 @@ Status late_member(const Member& m, bool comes_with_another_op) {
   Status status;
   const Values<uint8_t> note(1);
   if (m.position < 2) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = steady_now();
     status = m.group.all_reduce<int32_t>(in.in(), out.out(), kSum).wait(absl::Milliseconds(500));
-    const absl::Duration waited = absl::Now() - start;
+    const absl::Duration waited = steady_now() - start;
     TESSERA_RETURN_IF_ERROR(expect_error(
         status, absl::StatusCode::kDeadlineExceeded,
         {"all_reduce sum i32 of 1 elements on devices 0, 1, 2: ", " clients arrived in 5",
@@ -428,13 +429,13 @@ Status mutual_wait(const Member& m) {
   if (m.position == 2) return expect_works(m.group);
   TESSERA_ASSIGN_OR_RETURN(const Group forward, m.subgroup({0, 1}));
   TESSERA_ASSIGN_OR_RETURN(const Group backward, m.subgroup({1, 0}));
-  const absl::Time start = absl::Now();
+  const absl::Time start = steady_now();
   const Status status = (m.position == 0 ? forward : backward).barrier().wait(absl::Seconds(20));
   TESSERA_RETURN_IF_ERROR(expect_error(
       status, absl::StatusCode::kInvalidArgument,
       {"operations differ between clients: client ", " waits in barrier on devices ",
        "barrier on devices 0, 1", "barrier on devices 1, 0", "same order on every client"}));
-  TESSERA_RETURN_IF_ERROR(expect(absl::Now() - start < absl::Seconds(10), "told at once"));
+  TESSERA_RETURN_IF_ERROR(expect(steady_now() - start < absl::Seconds(10), "told at once"));
   TESSERA_RETURN_IF_ERROR(expect_works(m.group));
   // The numbers of the two groups' operations are apart now: a group of the same order would not
   // do.
@@ -505,14 +506,14 @@ Status timeout_counts_from_the_start(const Member& m) {
   // Does nothing else in the group meanwhile.
   if (m.position == 1) return m.group.recv<uint8_t>(note.out(), 0).await();
   constexpr absl::Duration kTimeout = absl::Milliseconds(6);
-  const absl::Time start = absl::Now();
+  const absl::Time start = steady_now();
   const Work works[] = {named_barrier(m.group, "a", kTimeout),
                         named_barrier(m.group, "b", kTimeout)};
   for (const Work& work : works) {
     TESSERA_RETURN_IF_ERROR(
         expect_error(work.await(), absl::StatusCode::kDeadlineExceeded, {"in 6 ms"}));
   }
-  const absl::Duration taken = absl::Now() - start;
+  const absl::Duration taken = steady_now() - start;
   if (m.position == 0) TESSERA_RETURN_IF_ERROR(m.group.send<uint8_t>(note.in(), 1).await());
   return expect(taken >= 2 * kTimeout, "each has its time");
 }

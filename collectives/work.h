@@ -14,8 +14,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace tessera {
@@ -39,7 +39,7 @@ class Work {
   Status await() const { return pending_->wait_until(absl::InfiniteFuture()); }
   // The same with a deadline over the operation: if a member has not arrived by then, all members
   // get the same DeadlineExceeded, which names it, and the group can be used again.
-  Status wait(absl::Duration timeout) const { return pending_->wait_until(absl::Now() + timeout); }
+  Status wait(absl::Duration timeout) const { return pending_->wait_until(steady_now() + timeout); }
 
  private:
   std::shared_ptr<PendingWork> pending_;

@@ -10,7 +10,7 @@
 #include <climits>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace tessera {
 
@@ -62,7 +62,7 @@ bool Completion::park_until(absl::Time deadline) const {
     timespec left;
     timespec* timeout = nullptr;
     if (deadline != absl::InfiniteFuture()) {
-      const absl::Duration remaining = deadline - absl::Now();
+      const absl::Duration remaining = deadline - steady_now();
       if (remaining <= absl::ZeroDuration()) return false;
       left = absl::ToTimespec(remaining);
       timeout = &left;

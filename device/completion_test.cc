@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -34,9 +34,9 @@ TEST(CompletionTest, TheFirstStatusCounts) {
 TEST(CompletionTest, ADeadlineEndsTheWaitButNotTheCompletion) {
   Completion completion;
   EXPECT_FALSE(completion.wait_until(absl::InfinitePast()));
-  const absl::Time start = absl::Now();
+  const absl::Time start = steady_now();
   EXPECT_FALSE(completion.wait_until(start + absl::Milliseconds(20)));
-  EXPECT_GE(absl::Now() - start, absl::Milliseconds(20));
+  EXPECT_GE(steady_now() - start, absl::Milliseconds(20));
   completion.set(absl::OkStatus());
   EXPECT_TRUE(completion.wait_until(absl::InfinitePast()));
   EXPECT_TRUE(completion.wait_until(absl::InfiniteFuture()));
@@ -51,7 +51,7 @@ TEST(CompletionTest, AllWaitersAreWoken) {
       if (i % 2 == 0) {
         EXPECT_THAT(completion.wait(), StatusIs(absl::StatusCode::kAborted));
       }
-      EXPECT_TRUE(completion.wait_until(absl::Now() + absl::Seconds(20)));
+      EXPECT_TRUE(completion.wait_until(steady_now() + absl::Seconds(20)));
     });
   }
   completion.set(absl::AbortedError("now"));
@@ -67,7 +67,7 @@ TEST(CompletionTest, AWaiterMayDestroyIt) {
     if (i % 2 == 0) {
       EXPECT_THAT(completion->wait(), StatusIs(absl::StatusCode::kAborted));
     } else {
-      EXPECT_TRUE(completion->wait_until(absl::Now() + absl::Seconds(20)));
+      EXPECT_TRUE(completion->wait_until(steady_now() + absl::Seconds(20)));
     }
     completion.reset();
     setter.join();

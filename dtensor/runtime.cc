@@ -12,8 +12,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "base/format.h"
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/nccl/gpu_sharing.h"
@@ -101,7 +101,7 @@ StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts
 
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
   TESSERA_RETURN_IF_ERROR(check_supported(options));
-  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const absl::Time deadline = steady_now() + options.connect_timeout;
   std::shared_ptr<Runtime> runtime(new Runtime(options));
   int default_local_devices = 1;
   if (options.device_type == DeviceType::kCuda) {
@@ -289,7 +289,7 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
     const std::vector<int> participants(owners.begin(), owners.end());
     TESSERA_RETURN_IF_ERROR(coordinator_->check_in(
         absl::StrCat("create_mesh of clients ", absl::StrJoin(participants, ", ")),
-        mesh.to_string(), participants, absl::Now() + options_.connect_timeout));
+        mesh.to_string(), participants, steady_now() + options_.connect_timeout));
   }
   return mesh.with_runtime(shared_from_this());
 }
@@ -334,7 +334,8 @@ bool Runtime::meet_here(const BarrierPlan& plan, int64_t* sum) {
 // The tensor behind the barrier: int32 of the mesh's shape, fully sharded, one 1 a device.
 StatusOr<int64_t> Runtime::meet(const BarrierPlan& plan, absl::string_view name,
                                 std::optional<absl::Duration> timeout) {
-  const absl::Time deadline = timeout.has_value() ? absl::Now() + *timeout : absl::InfiniteFuture();
+  const absl::Time deadline =
+      timeout.has_value() ? steady_now() + *timeout : absl::InfiniteFuture();
   struct Arrival {
     Work work;
     std::shared_ptr<Buffer> sum;
@@ -366,7 +367,7 @@ StatusOr<int64_t> Runtime::meet(const BarrierPlan& plan, absl::string_view name,
   }
   for (auto arrival = arrivals.rbegin(); arrival != arrivals.rend(); ++arrival) {
     TESSERA_RETURN_IF_ERROR(timeout.has_value()
-                                ? arrival->work.wait(deadline + kDeadlineGrace - absl::Now())
+                                ? arrival->work.wait(deadline + kDeadlineGrace - steady_now())
                                 : arrival->work.await());
   }
   return *reinterpret_cast<const int32_t*>(arrivals[0].sum->data());
@@ -451,14 +452,14 @@ bool Runtime::drain(absl::Time deadline) {
 Status Runtime::shutdown(absl::Duration timeout) {
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (!open_) return absl::OkStatus();
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = steady_now() + timeout;
   Status status;
   if (!drain(deadline)) {
     status = absl::DeadlineExceededError(
         absl::StrCat("shutdown of client ", client_id(), ": work was still pending after ",
                      format_duration(timeout), " and was cancelled"));
   }
-  status.Update(coordinator_->leave(std::max(deadline, absl::Now() + absl::Milliseconds(100))));
+  status.Update(coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100))));
   link_->leave();
   stop();
   return status;

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/format.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
@@ -32,7 +32,7 @@ constexpr int kMissedHeartbeats = 3;
 int64_t timeout_us(absl::Time deadline) {
   constexpr absl::Duration kLongest = absl::Hours(24 * 365);
   return absl::ToInt64Microseconds(
-      std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kLongest));
+      std::clamp(deadline - steady_now(), absl::ZeroDuration(), kLongest));
 }
 
 Status status_of(const rpc::Outcome& outcome) {
@@ -44,7 +44,7 @@ class LocalCoordinator : public Coordinator {
  public:
   explicit LocalCoordinator(const CoordinatorOptions& options)
       : members_{options.self}, state_(1, "this process", absl::InfiniteDuration()) {
-    state_.register_client(options.self, 1, absl::Now(), absl::InfiniteFuture(),
+    state_.register_client(options.self, 1, steady_now(), absl::InfiniteFuture(),
                            [](const Status&) {});
     state_.take_callbacks();
   }
@@ -67,9 +67,8 @@ class LocalCoordinator : public Coordinator {
     while (!result.has_value()) {
       if (deadline == absl::InfiniteFuture()) {
         changed_.wait(lock);
-      } else if (changed_.wait_until(lock, absl::ToChronoTime(deadline)) ==
-                 std::cv_status::timeout) {
-        state_.advance(std::max(deadline, absl::Now()));
+      } else if (changed_.wait_until(lock, to_chrono_steady(deadline)) == std::cv_status::timeout) {
+        state_.advance(std::max(deadline, steady_now()));
         run_callbacks();
       }
     }
@@ -79,7 +78,7 @@ class LocalCoordinator : public Coordinator {
                   absl::Span<const int> participants, absl::Time deadline) override {
     std::lock_guard<std::mutex> lock(mutex_);
     Status result;
-    state_.check_in(0, name, value, participants, absl::Now(), deadline,
+    state_.check_in(0, name, value, participants, steady_now(), deadline,
                     [&](const Status& status) { result = status; });
     run_callbacks();
     return result;
@@ -148,7 +147,7 @@ class GrpcCoordinator : public Coordinator {
     request.set_value(std::string(value));
     rpc::Outcome response;
     TESSERA_RETURN_IF_ERROR(call(&rpc::CoordinatorService::Stub::Put, request, &response,
-                                 absl::Now() + options_.connect_timeout));
+                                 steady_now() + options_.connect_timeout));
     return status_of(response);
   }
   StatusOr<std::string> get(absl::string_view key, absl::Time deadline) override {
@@ -200,7 +199,7 @@ class GrpcCoordinator : public Coordinator {
     prepare(context);
     context.set_wait_for_ready(false);
     if (deadline != absl::InfiniteFuture()) {
-      context.set_deadline(absl::ToChronoTime(deadline + kAnswerGrace));
+      context.set_deadline(to_chrono_wall(deadline + kAnswerGrace));
     }
     const grpc::Status status = (stub_.get()->*method)(&context, request, response);
     return status.ok() ? absl::OkStatus() : transport_error(status);
@@ -225,7 +224,7 @@ class GrpcCoordinator : public Coordinator {
 
   // Registers, and waits for the others.
   Status join() {
-    const absl::Time deadline = absl::Now() + options_.connect_timeout;
+    const absl::Time deadline = steady_now() + options_.connect_timeout;
     rpc::RegisterRequest request;
     rpc::Member* member = request.mutable_member();
     member->set_client_id(options_.self.client_id);
@@ -241,7 +240,7 @@ class GrpcCoordinator : public Coordinator {
     prepare(context);
     context.set_wait_for_ready(true);
     // The service answers by the deadline; past it, it was never reached.
-    context.set_deadline(absl::ToChronoTime(deadline + absl::Milliseconds(500)));
+    context.set_deadline(to_chrono_wall(deadline + absl::Milliseconds(500)));
     rpc::RegisterResponse response;
     const grpc::Status status = stub_->Register(&context, request, &response);
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
@@ -298,8 +297,8 @@ class GrpcCoordinator : public Coordinator {
     heartbeat.set_client_id(client_id());
     std::unique_lock<std::mutex> lock(session_mutex_);
     while (!closing_) {
-      const absl::Time next = absl::Now() + options_.heartbeat_interval;
-      session_changed_.wait_until(lock, absl::ToChronoTime(next));
+      const absl::Time next = steady_now() + options_.heartbeat_interval;
+      session_changed_.wait_until(lock, to_chrono_steady(next));
       if (closing_) return;
       // Counted, not timed: a client that was stopped for a while asks before it judges.
       const bool silent = num_unanswered_++ > kMissedHeartbeats;

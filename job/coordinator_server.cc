@@ -15,14 +15,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_state.h"
 
 namespace tessera {
 namespace {
 
-absl::Time deadline_of(int64_t timeout_us) { return absl::Now() + absl::Microseconds(timeout_us); }
+absl::Time deadline_of(int64_t timeout_us) { return steady_now() + absl::Microseconds(timeout_us); }
 
 void fill(rpc::Outcome* outcome, const Status& status) {
   outcome->set_code(static_cast<int>(status.code()));
@@ -103,7 +103,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     });
     timer_.join();
     // Answers under way and sessions that are closing get a moment; the rest is cut off.
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(1)));
     server_ = nullptr;
   }
 
@@ -128,7 +128,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     }
     std::map<int, Status> lost;
     change([&] {
-      state_.session_started(client_id, absl::Now());
+      state_.session_started(client_id, steady_now());
       lost = state_.lost();
     });
     // Lost before this session could be told; what it is told twice, it ignores.
@@ -154,7 +154,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     info.num_local_devices = request->member().num_local_devices();
     info.device_type = request->member().device_type();
     change([&] {
-      state_.register_client(info, request->num_clients(), absl::Now(),
+      state_.register_client(info, request->num_clients(), steady_now(),
                              deadline_of(request->timeout_us()),
                              [this, reactor, response](const Status& status) {
                                fill(response->mutable_outcome(), status);
@@ -215,7 +215,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       refused = state_.check_alive(request->client_id());
       if (!refused.ok()) return;
       state_.check_in(request->client_id(), request->name(), request->value(), participants,
-                      absl::Now(), deadline_of(request->timeout_us()), done);
+                      steady_now(), deadline_of(request->timeout_us()), done);
     });
     if (!refused.ok()) done(refused);
     return reactor;
@@ -227,7 +227,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     if (!admit(context, reactor)) return reactor;
     change([&] {
-      state_.leave(request->client_id(), absl::Now(), deadline_of(request->timeout_us()),
+      state_.leave(request->client_id(), steady_now(), deadline_of(request->timeout_us()),
                    [reactor, response](const Status& status) {
                      fill(response, status);
                      reactor->Finish(grpc::Status::OK);
@@ -283,7 +283,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   void run_timer() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!stopping_) {
-      state_.advance(absl::Now());
+      state_.advance(steady_now());
       const std::vector<std::function<void()>> callbacks = state_.take_callbacks();
       if (!callbacks.empty()) {
         lock.unlock();
@@ -295,7 +295,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       if (next == absl::InfiniteFuture()) {
         timer_changed_.wait(lock);
       } else {
-        timer_changed_.wait_until(lock, absl::ToChronoTime(next));
+        timer_changed_.wait_until(lock, to_chrono_steady(next));
       }
     }
   }
@@ -326,7 +326,7 @@ void ClientSession::OnReadDone(bool ok) {
       client_id_ = heartbeat_.client_id();
       server_->session_started(this, client_id_);
     }
-    server_->change([&] { server_->state().heartbeat(client_id_, absl::Now()); });
+    server_->change([&] { server_->state().heartbeat(client_id_, steady_now()); });
     send(rpc::Event());
     StartRead(&heartbeat_);
     return;

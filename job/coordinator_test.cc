@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -50,7 +50,7 @@ using testing::StatusIs;
 
 using Connection = StatusOr<std::unique_ptr<Coordinator>>;
 
-absl::Time soon() { return absl::Now() + absl::Seconds(30); }
+absl::Time soon() { return steady_now() + absl::Seconds(30); }
 
 // The losses that one client hears of.
 class Losses {
@@ -66,7 +66,7 @@ class Losses {
   // All so far, once there is one; empty if there is none in time.
   std::vector<std::pair<int, Status>> first() {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, absl::ToChronoTime(soon()), [this] { return !heard_.empty(); });
+    changed_.wait_until(lock, to_chrono_steady(soon()), [this] { return !heard_.empty(); });
     return heard_;
   }
   std::vector<std::pair<int, Status>> so_far() {
@@ -174,7 +174,7 @@ TEST_F(CoordinatorTest, PutAndGet) {
   waiter.join();
   EXPECT_THAT(clients[0]->put("k", "other"),
               StatusIs(StatusCode::kAlreadyExists, HasSubstr("key \"k\"")));
-  EXPECT_THAT(clients[1]->get("none", absl::Now() + absl::Milliseconds(50)),
+  EXPECT_THAT(clients[1]->get("none", steady_now() + absl::Milliseconds(50)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("key \"none\" was not set")));
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
 }
@@ -184,7 +184,7 @@ TEST_F(CoordinatorTest, CheckIn) {
   ASSERT_THAT(clients, SizeIs(3));
   const auto check_in = [](Coordinator& client, const std::string& value,
                            absl::Duration timeout = absl::Seconds(30)) {
-    return client.check_in("b", value, {0, 1, 2}, absl::Now() + timeout);
+    return client.check_in("b", value, {0, 1, 2}, steady_now() + timeout);
   };
   for (int i = 0; i < 3; ++i) {
     EXPECT_THAT(on_all(clients, [&](Coordinator& client) { return check_in(client, "v"); }),
@@ -229,7 +229,7 @@ TEST_F(CoordinatorTest, SessionOfAStrangerIsRefused) {
       grpc::CreateChannel(options(0, 2).address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.AddMetadata("tessera-token", "guess");
-  context.set_deadline(absl::ToChronoTime(soon()));
+  context.set_deadline(to_chrono_wall(soon()));
   const auto session = stub->Session(&context);
   rpc::Heartbeat heartbeat;
   heartbeat.set_client_id(1);
@@ -328,7 +328,7 @@ TEST_F(CoordinatorTest, LeaveTwiceAndConnectAgain) {
 TEST_F(CoordinatorTest, LeaveNamesTheMissing) {
   const auto clients = connect_all(2);
   ASSERT_THAT(clients, SizeIs(2));
-  EXPECT_THAT(clients[1]->leave(absl::Now() + absl::Milliseconds(100)),
+  EXPECT_THAT(clients[1]->leave(steady_now() + absl::Milliseconds(100)),
               StatusIs(StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("shutdown: 1 of 2 clients came in"),
                              HasSubstr(clients[0]->members()[0].to_string()))));
@@ -453,7 +453,7 @@ TEST(LocalCoordinatorTest, OneClientNeedsNeitherNetworkNorToken) {
   EXPECT_EQ(alone->client_id(), 0);
   ASSERT_THAT(alone->members(), SizeIs(1));
   EXPECT_EQ(alone->members()[0].pid, getpid());
-  EXPECT_THAT(alone->get("k", absl::Now() + absl::Milliseconds(30)),
+  EXPECT_THAT(alone->get("k", steady_now() + absl::Milliseconds(30)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("key \"k\"")));
   std::thread waiter([&] { EXPECT_THAT(alone->get("k", soon()), IsOkAndHolds("v")); });
   EXPECT_THAT(alone->put("k", "v"), IsOk());

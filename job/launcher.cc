@@ -54,7 +54,7 @@ class Clock {
   absl::Time start() const { return start_; }
 
  private:
-  absl::Time start_ = absl::Now();
+  absl::Time start_ = absl::Now();  // NOTIDY(wall-clock): the report prints it
   std::chrono::steady_clock::time_point steady_start_ = std::chrono::steady_clock::now();
 };
 

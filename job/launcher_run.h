@@ -29,8 +29,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "gtest/gtest.h"
 #include "job/file_descriptor.h"
 
@@ -149,9 +149,9 @@ class LauncherRun {
   };
 
   void read_until(const std::function<bool()>& is_enough) {
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = steady_now() + kPatience;
     while (!is_enough() && (streams_[0].fd.is_open() || streams_[1].fd.is_open())) {
-      const auto left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+      const auto left_ms = absl::ToInt64Milliseconds(deadline - steady_now());
       pollfd fds[] = {{streams_[0].fd.get(), POLLIN, 0}, {streams_[1].fd.get(), POLLIN, 0}};
       if (left_ms <= 0 || poll(fds, 2, static_cast<int>(left_ms)) <= 0) {
         ADD_FAILURE() << "no end within the patience of the test\n" << output() << error();

@@ -26,8 +26,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/file_descriptor.h"
@@ -69,8 +69,8 @@ char process_state(pid_t pid) {
 
 // For a state that has no event of its own.
 bool await_state(pid_t pid, char state) {
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (process_state(pid) != state && absl::Now() < deadline) poll(nullptr, 0, 1);
+  const absl::Time deadline = steady_now() + kPatience;
+  while (process_state(pid) != state && steady_now() < deadline) poll(nullptr, 0, 1);
   return process_state(pid) == state;
 }
 
@@ -243,9 +243,9 @@ TEST(LauncherTest, NoClientIsLeftWhenTheLauncherIsKilled) {
   for (const auto& [client, pid] : client_pids(run)) watched.emplace_back(pid);
   ASSERT_THAT(watched, SizeIs(4));
   run.send(SIGKILL);
-  const absl::Time killed = absl::Now();
+  const absl::Time killed = steady_now();
   for (const Watched& process : watched) {
-    EXPECT_TRUE(process.ends_within(killed + absl::Seconds(1) - absl::Now()));
+    EXPECT_TRUE(process.ends_within(killed + absl::Seconds(1) - steady_now()));
   }
 }
 

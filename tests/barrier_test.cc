@@ -15,9 +15,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "dtensor/client.h"
 #include "dtensor/local_map.h"
 #include "gmock/gmock-matchers.h"
@@ -165,9 +165,9 @@ TEST_P(BarrierTest, LateClientGetsTheVerdict) {
                       TESSERA_RETURN_IF_ERROR(timed_out.wait());
                       TESSERA_RETURN_IF_ERROR(timed_out.wait());
                     }
-                    const absl::Time start = absl::Now();
+                    const absl::Time start = steady_now();
                     const Status status = mesh.barrier("epoch_end", absl::Milliseconds(500));
-                    const absl::Duration took = absl::Now() - start;
+                    const absl::Duration took = steady_now() - start;
                     TESSERA_RETURN_IF_ERROR(
                         expect(status, StatusCode::kDeadlineExceeded,
                                {"barrier \"epoch_end\" on {x=3}",
@@ -210,12 +210,12 @@ TEST_P(BarrierTest, EarliestDeadlineDecides) {
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
                     if (client.client_id() == 2) return done.wait();
-                    const absl::Time start = absl::Now();
+                    const absl::Time start = steady_now();
                     const Status status =
                         expect(mesh.barrier("b", client.client_id() == 0 ? absl::Seconds(60)
                                                                          : absl::Milliseconds(500)),
                                StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
-                    TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(30));
+                    TESSERA_REQUIRE(steady_now() - start < absl::Seconds(30));
                     if (client.client_id() == 0) done.open();
                     return status;
                   }),
@@ -231,10 +231,10 @@ TEST_P(BarrierTest, DeadlineIsNotPolled) {
                     if (client.client_id() == 1) return done.wait();
                     absl::Duration shortest = absl::InfiniteDuration();
                     for (int round = 0; round < 3; ++round) {
-                      const absl::Time start = absl::Now();
+                      const absl::Time start = steady_now();
                       TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Milliseconds(300)),
                                                      StatusCode::kDeadlineExceeded, {"client 1"}));
-                      const absl::Duration took = absl::Now() - start;
+                      const absl::Duration took = steady_now() - start;
                       TESSERA_REQUIRE(took >= absl::Milliseconds(300));
                       shortest = std::min(shortest, took);
                     }
@@ -314,11 +314,11 @@ TEST_P(BarrierTest, NamesDiffer) {
       run(2,
           [](Client& client) -> Status {
             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-            const absl::Time start = absl::Now();
+            const absl::Time start = steady_now();
             TESSERA_RETURN_IF_ERROR(expect(
                 mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60)),
                 StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\"", "client 0 ", "client 1 "}));
-            TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
+            TESSERA_REQUIRE(steady_now() - start < absl::Seconds(10));
             return mesh.barrier("again", absl::Seconds(20));
           }),
       IsOk());
@@ -387,10 +387,10 @@ class BarrierLossTest : public ::testing::Test {
  protected:
   // What a survivor sees of client 2, from then on.
   static Status survive(Client& client, const Mesh& mesh) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = steady_now();
     TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Seconds(60)), StatusCode::kUnavailable,
                                    {"barrier \"b\"", "client 2 ", "lost"}));
-    TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(10));
+    TESSERA_REQUIRE(steady_now() - start < absl::Seconds(10));
     // Row already_dead: at once.
     TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("c", absl::Seconds(60)), StatusCode::kUnavailable,
                                    {"barrier \"c\"", "client 2 "}));

@@ -26,9 +26,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "collectives/conformance.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -206,10 +206,10 @@ StatusOr<absl::Duration> slowest_call(const Member& m, int64_t num_calls) {
     };
     for (int64_t k = 0; k < num_calls; ++k) {
       for (const auto& call : calls) {
-        const absl::Time start = absl::Now();
+        const absl::Time start = steady_now();
         TESSERA_RETURN_IF_ERROR(call().await());
         // The first ones make the groups and the memory.
-        if (k >= 10) slowest = std::max(slowest, absl::Now() - start);
+        if (k >= 10) slowest = std::max(slowest, steady_now() - start);
       }
     }
     TESSERA_REQUIRE(out == std::vector<float>(size * n, 1.0f), "all_to_all of ones");

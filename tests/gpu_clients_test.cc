@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "collectives/conformance.h"
 #include "collectives/nccl/contract.h"
 #include "collectives/nccl/double/nccl_double.h"
@@ -92,14 +93,14 @@ class ConformanceOnSharedGpuTest : public JobFormTest {
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh,
                                create_mesh(client, {{"x", static_cast<int64_t>(all.size())}}));
       for (const Case& c : cases) {
-        const absl::Time start = absl::Now();
+        const absl::Time start = steady_now();
         const std::vector<int> members(all.begin(), all.begin() + c.num_members);
         TESSERA_RETURN_IF_ERROR(with_context(run_members(client, members, c.body), c.name));
         if (cases.size() == 1) break;
         TESSERA_RETURN_IF_ERROR(mesh.barrier(c.name, absl::Minutes(2)));
         if (client.client_id() > 0) continue;
         std::fprintf(stderr, "%s: %s\n", c.name.c_str(),
-                     absl::FormatDuration(absl::Now() - start).c_str());
+                     absl::FormatDuration(steady_now() - start).c_str());
       }
       // What failed on purpose.
       client.sync_devices().IgnoreError();
@@ -362,11 +363,11 @@ TEST_P(LossOnSharedGpuTest, AClientIsKilledInFlight) {
               if (client.client_id() == 1 && i == 2) return ends.die();
               status = sent.await();
             }
-            const absl::Time failed = absl::Now();
+            const absl::Time failed = steady_now();
             std::fprintf(stderr, "client %d first heard: %s\n", client.client_id(),
                          status.ToString().c_str());
             while (ends.nccl_may_hear_first && !absl::StrContains(status.message(), "client 1 ")) {
-              TESSERA_REQUIRE(absl::Now() - failed < absl::Seconds(20), status.ToString());
+              TESSERA_REQUIRE(steady_now() - failed < absl::Seconds(20), status.ToString());
               status = x.send().await();
               TESSERA_REQUIRE(!status.ok());
             }

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
@@ -37,7 +37,7 @@ using ::testing::HasSubstr;
 // What the tie to client 1 being gone does to the others: Unavailable naming it, and soon.
 Status expect_lost(const Status& status, absl::Time since) {
   TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kUnavailable, {"client 1 ", "lost"}));
-  const absl::Duration took = absl::Now() - since;
+  const absl::Duration took = steady_now() - since;
   TESSERA_REQUIRE(took < absl::Seconds(2), absl::FormatDuration(took));
   return absl::OkStatus();
 }
@@ -55,7 +55,7 @@ TEST(LossTest, KilledInAllReduce) {
         for (int i = 0; status.ok(); ++i) {
           const Work work = group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum);
           if (i == 2 && client.client_id() == 0) {
-            *killed_at = absl::ToUnixNanos(absl::Now());
+            *killed_at = absl::ToUnixNanos(steady_now());
             kill(*victim, SIGKILL);
           }
           status = work.wait(absl::Seconds(30));
@@ -79,7 +79,7 @@ TEST(LossTest, ExitsBetweenCollectives) {
         };
         TESSERA_RETURN_IF_ERROR(reduce());
         if (client.client_id() == 1) _exit(0);
-        const absl::Time start = absl::Now();
+        const absl::Time start = steady_now();
         // More of them than the group has records, none of which the lost one leaves any more.
         for (int i = 0; i < 50; ++i) TESSERA_RETURN_IF_ERROR(expect_lost(reduce(), start));
         // The processes live: a job of the two goes on.
@@ -108,13 +108,13 @@ TEST(LossTest, ResumedAfterStop) {
     if (client.client_id() == 1) {
       *stopped = getpid();
       kill(getpid(), SIGSTOP);
-      const absl::Time start = absl::Now();
+      const absl::Time start = steady_now();
       TESSERA_RETURN_IF_ERROR(
           expect_error(reduce(), StatusCode::kUnavailable, {"client 1 ", "declared lost"}));
       TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("late", absl::Seconds(30)),
                                            StatusCode::kUnavailable,
                                            {"client 1 ", "declared lost"}));
-      TESSERA_REQUIRE(absl::Now() - start < absl::Seconds(5));
+      TESSERA_REQUIRE(steady_now() - start < absl::Seconds(5));
       resumed.open(2);
       return absl::OkStatus();
     }

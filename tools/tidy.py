@@ -48,7 +48,7 @@ LAYERS = {
 }
 
 # Layers without I/O, threads or clocks.
-PURE = ("base", "mesh", "layout", "relayout")
+PURE = ("mesh", "layout", "relayout")
 IMPURE_HEADERS = r"<(thread|condition_variable|future|chrono|iostream|fstream|unistd\.h)>"
 
 # (what is banned, what to use, whether only the libraries are meant)
@@ -65,6 +65,10 @@ BANNED = [
 ]
 
 PRECOMPILED_BUILD = "third_party/BUILD"
+
+# The wall clock, which may be moved at any moment. Programs of users measure as they like.
+WALL_CLOCK = r"\babsl::(Now|GetCurrentTimeNanos)\s*\(|\bsystem_clock\b|\bCLOCK_REALTIME"
+MAY_USE_WALL_CLOCK = ("examples", "benchmarks")
 
 SLEEP = r"\b(SleepFor|sleep_for|sleep_until|usleep|nanosleep|sleep)\s*\("
 
@@ -328,6 +332,16 @@ def rule_todo(tree):
             if re.search(r"(//|#).*\bTODO\b(?!\(#\d+\): \S)", line):
                 if not is_allowed(lines, i, "todo") and not path.startswith("tools/tidy"):
                     yield Finding(path, i + 1, "todo", "write TODO(#123): what, with the issue")
+
+
+def rule_wall_clock(tree):
+    """Deadlines and ages are of the monotonic clock."""
+    for path, lines in tree.cpp():
+        if top_folder(path) in MAY_USE_WALL_CLOCK or path.startswith("base/clock"):
+            continue
+        for i, line in enumerate(strip_cpp(tree.files[path]).split("\n")):
+            if re.search(WALL_CLOCK, line) and not is_allowed(lines, i, "wall-clock"):
+                yield Finding(path, i + 1, "wall-clock", "use steady_now() of base/clock.h")
 
 
 def rule_banned(tree):

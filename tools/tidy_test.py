@@ -147,7 +147,7 @@ class RuleTest(unittest.TestCase):
 
     def test_pure(self):
         self.check(
-            tidy.rule_pure, {"job/a.cc": "#include <thread>\n", "mesh/a.cc": "#include <map>\n"}
+            tidy.rule_pure, {"base/a.cc": "#include <thread>\n", "mesh/a.cc": "#include <map>\n"}
         )
         self.check(tidy.rule_pure, {"mesh/a.cc": "#include <thread>\n"}, ("mesh/a.cc:1", "is pure"))
 
@@ -224,6 +224,15 @@ class RuleTest(unittest.TestCase):
         self.check(tidy.rule_todo, {"a.cc": "// TODO(#12): more dtypes\nint TODO;\n"})
         self.check(tidy.rule_todo, {"a.cc": "// TODO(me): more\n"}, ("a.cc:1", "TODO(#123)"))
         self.check(tidy.rule_todo, {"a.py": "x = 1  # TODO: more\n"}, ("a.py:1", "TODO(#123)"))
+
+    def test_wall_clock(self):
+        good = "steady_now();  // absl::Now() is not\n"
+        self.check(tidy.rule_wall_clock, {"job/a.cc": good, "examples/a.cc": "absl::Now();\n"})
+        for bad in ("absl::Now();", "std::chrono::system_clock::now();", "f(CLOCK_REALTIME);"):
+            finding = ("tests/a_test.cc:2", "steady_now()")
+            self.check(tidy.rule_wall_clock, {"tests/a_test.cc": "\n" + bad}, finding)
+        reason = "absl::Now();  // NOTIDY(wall-clock): a date for people\n"
+        self.check(tidy.rule_wall_clock, {"job/a.cc": reason})
 
     def test_banned(self):
         good = (

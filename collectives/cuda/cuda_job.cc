@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/cuda/staged_group.h"
 #include "collectives/nccl/nccl_mover.h"
@@ -63,7 +63,7 @@ Status CudaJob::connect(int client_id, const std::shared_ptr<Api>& api,
   client.pool = ArenaPool::create(uint64_t{1} << 16);
   TESSERA_ASSIGN_OR_RETURN(client.link,
                            host::HostLink::create(job_.coordinator(client_id), client.pool,
-                                                  absl::Now() + absl::Seconds(10)));
+                                                  steady_now() + absl::Seconds(10)));
   std::vector<int> gpus;
   for (const Device& device : ids_) {
     const int gpu = device.id % num_gpus;

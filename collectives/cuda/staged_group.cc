@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/dtype.h"
 
 namespace tessera::cuda {
@@ -53,7 +53,7 @@ class StagedGroup::StagedWork : public PendingWork {
   Status wait_until(absl::Time deadline) override {
     if (failed_.has_value()) return *failed_;
     const Status status =
-        deadline == absl::InfiniteFuture() ? work_->await() : work_->wait(deadline - absl::Now());
+        deadline == absl::InfiniteFuture() ? work_->await() : work_->wait(deadline - steady_now());
     std::lock_guard<std::mutex> lock(mutex_);
     // What failed must not have been written either: the suite looks.
     if (!fetched_) TESSERA_RETURN_IF_ERROR(stage_->download(host_out_, gpu_out_, out_bytes_));

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "collectives/host/host_group.h"
 
 namespace tessera::host {
@@ -72,7 +72,7 @@ void HostBackend::wait_until_read() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [ids, group] : groups_[kGroupSalt]) groups.push_back(group);
   }
-  const absl::Time deadline = absl::Now() + collective_timeout_;
+  const absl::Time deadline = steady_now() + collective_timeout_;
   for (const auto& group : groups) group->wait_until_read(deadline);
 }
 

@@ -2,14 +2,13 @@
 #include "collectives/host/host_group.h"
 
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/format.h"
 #include "base/kept_allocator.h"
@@ -67,25 +66,8 @@ bool is_named_barrier(const CollectiveCall& call) {
   return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
 }
 
-// The system's time at the last tick of the kernel, which takes a tenth of the time to read: most
-// operations never look at it again.
-int64_t coarse_now_ns() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
-
-int64_t coarse_tick_ns() {
-  static const int64_t ns = [] {
-    timespec tick;
-    clock_getres(CLOCK_REALTIME_COARSE, &tick);
-    return int64_t{tick.tv_nsec};
-  }();
-  return ns;
-}
-
 // An operation that was called so long ago is called now. More than a tick, which is 10 ms at most.
-constexpr int64_t kMomentNs = 20'000'000;
+constexpr absl::Duration kMoment = absl::Milliseconds(20);
 
 }  // namespace
 
@@ -100,7 +82,7 @@ HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill 
   if (is_named_barrier(call_)) meeting_.name_hash = meeting_.signature.detail_hash;
   inlined_ = is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this);
   meeting_.ends_at_arrival = meeting_.signature.inlined = inlined_;
-  called_ns_ = call_.kind == OpKind::kSendRecv ? absl::GetCurrentTimeNanos() : coarse_now_ns();
+  called_ = call_.kind == OpKind::kSendRecv ? steady_now() : coarse_steady_now();
   key_ = call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this;
 }
 
@@ -110,13 +92,13 @@ absl::Time HostOp::start_of(absl::Time deadline) const {
 
 absl::Time HostOp::called() const {
   const bool is_exact = call_.kind == OpKind::kSendRecv;
-  if (!is_exact && coarse_now_ns() - called_ns_ < kMomentNs) return absl::Now();
-  return absl::FromUnixNanos(called_ns_);
+  if (!is_exact && coarse_steady_now() - called_ < kMoment) return steady_now();
+  return called_;
 }
 
 absl::Time HostOp::begun(absl::Duration timeout) const {
-  if (timeout < absl::Seconds(1) || coarse_now_ns() - called_ns_ >= kMomentNs) return absl::Now();
-  return absl::FromUnixNanos(called_ns_ + coarse_tick_ns());
+  if (timeout < absl::Seconds(1) || coarse_steady_now() - called_ >= kMoment) return steady_now();
+  return called_ + coarse_tick();
 }
 
 void HostOp::placed() { group_->number(*this); }
@@ -256,7 +238,7 @@ Status HostGroup::run(HostOp& op) {
   } else {
     status = op.completion_.wait();
     if (rendezvous_.has_value()) {
-      const absl::Time deadline = absl::Now() + backend_.collective_timeout_;
+      const absl::Time deadline = steady_now() + backend_.collective_timeout_;
       fail(op, describe(op, op.called(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
     }
   }
@@ -294,9 +276,9 @@ Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
   if (mover_ == nullptr || op.call_.kind != OpKind::kBarrier) return absl::OkStatus();
   Status status;
   do {
-    status =
-        mover_->wait_done(op.meeting_.member, std::min(deadline, absl::Now() + kLossCheckInterval));
-  } while (absl::IsDeadlineExceeded(status) && absl::Now() < deadline && !closing_);
+    status = mover_->wait_done(op.meeting_.member,
+                               std::min(deadline, steady_now() + kLossCheckInterval));
+  } while (absl::IsDeadlineExceeded(status) && steady_now() < deadline && !closing_);
   return op.labelled(status);
 }
 
@@ -407,11 +389,11 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
   while (true) {
     // The others may wait for this member to say that it has seen what became of an operation.
     reap_lent();
-    const absl::Time deadline = std::min(meeting.deadline, absl::Now() + kLossCheckInterval);
+    const absl::Time deadline = std::min(meeting.deadline, steady_now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.meeting_.seq, deadline)) return absl::OkStatus();
     // Not what is wrong with the call: the others are to hear of that in the record.
     TESSERA_RETURN_IF_ERROR(interruption(op));
-    if (absl::Now() < meeting.deadline) continue;
+    if (steady_now() < meeting.deadline) continue;
     Rendezvous::Op oldest = meeting;
     oldest.seq = op.meeting_.seq - rendezvous_->num_records();
     return rendezvous_->describe_missing(oldest);

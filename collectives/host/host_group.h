@@ -15,7 +15,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
@@ -76,8 +75,8 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   // The inputs of all members lie in their entries: each member reduces all of them by itself, and
   // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
   bool inlined_ = false;
-  // Unix time: of a message to the nanosecond, of others that of the kernel's last tick.
-  int64_t called_ns_ = 0;
+  // Exact for a message; for others that of the kernel's last tick, which is cheaper to read.
+  absl::Time called_;
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: it can be read, or it failed
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_

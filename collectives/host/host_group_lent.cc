@@ -9,8 +9,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "collectives/call.h"
 #include "collectives/host/host_group.h"
 
@@ -74,12 +74,12 @@ uint32_t HostGroup::reap_lent() {
 void HostGroup::wait_until_read(absl::Time deadline) {
   while (true) {
     const uint32_t oldest = reap_lent();
-    if (num_lent_.load(std::memory_order_acquire) == 0 || absl::Now() >= deadline) return;
+    if (num_lent_.load(std::memory_order_acquire) == 0 || steady_now() >= deadline) return;
     // 0: another thread looks at them just now.
     if (oldest == 0) {
       sched_yield();
     } else {
-      rendezvous_->wait_left(oldest, std::min(deadline, absl::Now() + kLossCheckInterval));
+      rendezvous_->wait_left(oldest, std::min(deadline, steady_now() + kLossCheckInterval));
     }
   }
 }

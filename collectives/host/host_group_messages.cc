@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "collectives/host/host_group.h"
 
 namespace tessera::host {
@@ -40,7 +40,7 @@ Status HostGroup::publish_message(HostOp& op) {
   progress_[op.meeting_.member].done.store(op.meeting_.seq - rendezvous_->num_records(),
                                            std::memory_order_release);
   op.receive_deadline_ = op.call_.deadline.value_or(
-      absl::Now() + op.call_.timeout.value_or(backend_.collective_timeout_));
+      steady_now() + op.call_.timeout.value_or(backend_.collective_timeout_));
   op.published_.set(absl::OkStatus());
   return status;
 }

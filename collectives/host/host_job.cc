@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace tessera::host {
 
@@ -43,7 +43,7 @@ Status HostJob::connect(int client_id, absl::Duration collective_timeout) {
   Client& client = clients_[client_id];
   client.pool = ArenaPool::create(uint64_t{1} << 16);
   TESSERA_ASSIGN_OR_RETURN(client.link, HostLink::create(job_.coordinator(client_id), client.pool,
-                                                         absl::Now() + absl::Seconds(10)));
+                                                         steady_now() + absl::Seconds(10)));
   std::vector<Stream*> streams;
   for (const Device& device : devices_) {
     if (device.client_id != client_id) continue;

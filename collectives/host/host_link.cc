@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "base/format.h"
 #include "collectives/host/activity.h"
 #include "device/cpu/machine.h"
@@ -193,7 +194,7 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
   if (deadline == absl::InfiniteFuture()) {
     changed_.wait(lock, all_ready);
   } else {
-    changed_.wait_until(lock, absl::ToChronoTime(deadline), all_ready);
+    changed_.wait_until(lock, to_chrono_steady(deadline), all_ready);
   }
   std::vector<std::string> missing;
   for (int i = 0; i < num_clients(); ++i) {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -40,7 +40,7 @@ class HostLinkTest : public ::testing::Test {
     for (int c = 0; c < num_clients; ++c) {
       if (c == absent) continue;
       threads.emplace_back([this, c, timeout] {
-        auto link = HostLink::create(job_->coordinator(c), pools_[c], absl::Now() + timeout);
+        auto link = HostLink::create(job_->coordinator(c), pools_[c], steady_now() + timeout);
         results_[c] = link.status();
         if (link.ok()) links_[c] = *std::move(link);
       });

@@ -18,8 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/format.h"
 #include "collectives/counts.h"
 #include "collectives/host/activity.h"
@@ -243,7 +243,7 @@ bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, 
     timespec left;
     timespec* timeout = nullptr;
     if (deadline != absl::InfiniteFuture()) {
-      const absl::Duration remaining = deadline - absl::Now();
+      const absl::Duration remaining = deadline - steady_now();
       in_time = remaining > absl::ZeroDuration();
       if (!in_time) break;
       left = absl::ToTimespec(remaining);
@@ -443,7 +443,7 @@ Status Rendezvous::describe_missing(const Op& op) const {
     }
   }
   const std::string waited = format_duration(
-      op.deadline == absl::InfiniteFuture() ? absl::Now() - op.start : op.deadline - op.start);
+      op.deadline == absl::InfiniteFuture() ? steady_now() - op.start : op.deadline - op.start);
   std::string text = absl::StrCat(label_of(op), ": ", clients.size() - missing.size(), " of ",
                                   clients.size(), " clients arrived in ", waited);
   if (missing.empty()) absl::StrAppend(&text, "; some had not finished");

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "collectives/host/activity.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -63,7 +63,7 @@ class RendezvousTest : public ::testing::Test {
             .detail_field = "counts",
             .name_hash = 0,
             .holds_device = true,
-            .start = absl::Now(),
+            .start = steady_now(),
             .deadline = deadline};
   }
   static Rendezvous::Op op_that_waits(uint32_t seq, int member, absl::Duration timeout) {
@@ -97,7 +97,7 @@ class GroupTableTest : public ::testing::Test {
     for (int c = 0; c < 3; ++c) {
       threads.emplace_back([this, c] {
         auto link = HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
-                                     absl::Now() + absl::Seconds(10));
+                                     steady_now() + absl::Seconds(10));
         if (link.ok()) links_[c] = *std::move(link);
       });
     }
@@ -175,7 +175,7 @@ class ConflictTest : public GroupTableTest {
     return all.wait_arrived(op(0));
   }
   static Rendezvous::Op op(int member) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = steady_now();
     return {.seq = 1,
             .member = member,
             .label = &kLabel,
@@ -306,12 +306,12 @@ TEST_F(MetTest, ARecordGoesOnWhenAllHaveLeftIt) {
   for (int m = 0; m < 2; ++m) ASSERT_THAT(meet(1, m), IsOk());
   // The later ones time out, which says nothing of the first.
   for (uint32_t seq = 2; seq <= kRecords; ++seq) {
-    ASSERT_THAT(group_->settle_timed_out(op(seq, 0, absl::Now()), From::kOpen),
+    ASSERT_THAT(group_->settle_timed_out(op(seq, 0, steady_now()), From::kOpen),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0 of 1")));
   }
   EXPECT_FALSE(group_->was_freed(kRecords + 1));
   group_->leave(1, 1);
-  EXPECT_FALSE(group_->wait_free(kRecords + 1, absl::Now() + absl::Milliseconds(1)));
+  EXPECT_FALSE(group_->wait_free(kRecords + 1, steady_now() + absl::Milliseconds(1)));
   group_->leave(1, 0);
   EXPECT_TRUE(group_->was_freed(kRecords + 1));
 }
@@ -409,8 +409,8 @@ TEST_F(RendezvousTest, ADeadlineAndTheLastArrivalCannotBothWin) {
       while (round[1 - m] < seq) std::this_thread::yield();
       group_->wait_free(seq, absl::InfiniteFuture());
       // Member 1 comes later by a time that sweeps over the deadline of member 0.
-      const absl::Time until = absl::Now() + absl::Microseconds(seq % 200);
-      while (m == 1 && absl::Now() < until) {
+      const absl::Time until = steady_now() + absl::Microseconds(seq % 200);
+      while (m == 1 && steady_now() < until) {
       }
       Status status = arrive(seq, m);
       if (status.ok()) {

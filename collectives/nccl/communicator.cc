@@ -8,11 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace tessera::nccl {
 
 Status Communicator::settle(absl::Time deadline) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = steady_now();
   while (true) {
     {
       std::lock_guard<std::mutex> lock(lane_.calls);
@@ -21,7 +22,7 @@ Status Communicator::settle(absl::Time deadline) {
       if (settled) return absl::OkStatus();
     }
     if (is_failed()) break;
-    const absl::Time now = absl::Now();
+    const absl::Time now = steady_now();
     if (now >= deadline) {
       return absl::DeadlineExceededError("NCCL had not taken the operation by then");
     }

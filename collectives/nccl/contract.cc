@@ -14,8 +14,8 @@
 
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 
@@ -30,11 +30,11 @@ Status expect(bool condition, absl::string_view what) {
 
 // Asks until it is so, for half a minute.
 Status wait_until(const std::function<StatusOr<bool>()>& is_so, absl::string_view what) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  const absl::Time deadline = steady_now() + absl::Seconds(30);
   while (true) {
     TESSERA_ASSIGN_OR_RETURN(const bool so, is_so());
     if (so) return absl::OkStatus();
-    if (absl::Now() > deadline) return absl::DeadlineExceededError(what);
+    if (steady_now() > deadline) return absl::DeadlineExceededError(what);
     std::this_thread::yield();
   }
 }

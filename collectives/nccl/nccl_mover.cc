@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "device/cuda/kernels.h"
@@ -62,7 +62,7 @@ Status call_nccl(const Round& round, Api& api, CommHandle comm, StreamHandle str
 }
 
 absl::Time deadline_of(const CollectiveCall& call, absl::Duration timeout) {
-  return call.deadline.value_or(absl::Now() + call.timeout.value_or(timeout));
+  return call.deadline.value_or(steady_now() + call.timeout.value_or(timeout));
 }
 
 }  // namespace
@@ -255,7 +255,7 @@ Status NcclMover::meet(const CollectiveCall& call, int member, uint32_t generati
                                    .label = &call.label,
                                    .detail_field = "generation",
                                    .holds_device = false,
-                                   .start = absl::Now(),
+                                   .start = steady_now(),
                                    .deadline = deadline};
   const auto fail = [&](const Status& error) {
     const Status verdict = generations_.settle(generation, host::VerdictKind::kError,
@@ -368,7 +368,7 @@ Status NcclMover::fetch(uint32_t seq, std::byte* to, const std::byte* from, int6
                            Buffer::allocate(devices_[0]->pinned(), num_bytes));
   TESSERA_RETURN_IF_ERROR(queue->api()->copy(pinned->mutable_data(), from,
                                              static_cast<uint64_t>(num_bytes), queue->handle()));
-  TESSERA_RETURN_IF_ERROR(queue->wait_done(absl::Now() + timeout_));
+  TESSERA_RETURN_IF_ERROR(queue->wait_done(steady_now() + timeout_));
   std::memcpy(to, pinned->data(), static_cast<size_t>(num_bytes));
   return absl::OkStatus();
 }
@@ -382,7 +382,7 @@ Status NcclMover::receive(const CollectiveCall& call, uint32_t seq, Members memb
   std::memcpy(pinned->mutable_data(), members[0].in, static_cast<size_t>(num_bytes));
   TESSERA_RETURN_IF_ERROR(queue->api()->copy(members[1].out, pinned->data(),
                                              static_cast<uint64_t>(num_bytes), queue->handle()));
-  return queue->wait_done(absl::Now() + timeout_);
+  return queue->wait_done(steady_now() + timeout_);
 }
 
 }  // namespace tessera::nccl

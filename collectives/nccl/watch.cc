@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/format.h"
 #include "device/completion.h"
 
@@ -86,10 +87,10 @@ bool Watch::is_through(Entry& entry) {
   }
   if (*done) return true;
   if (flight.timeout != absl::InfiniteDuration() && is_done(flight.begun).value_or(false)) {
-    flight.deadline = std::min(flight.deadline, absl::Now() + flight.timeout);
+    flight.deadline = std::min(flight.deadline, steady_now() + flight.timeout);
     flight.begun = nullptr;
   }
-  if (absl::Now() >= flight.deadline) {
+  if (steady_now() >= flight.deadline) {
     const std::string limit = flight.timeout == absl::InfiniteDuration()
                                   ? ""
                                   : absl::StrCat(" (", format_duration(flight.timeout), ")");
@@ -186,7 +187,7 @@ bool Watch::settle(absl::Span<const std::shared_ptr<Communicator>> communicators
     while (true) {
       const StatusOr<bool> settled = communicator->poll();
       if (settled.ok() && *settled) break;
-      if (!settled.ok() || absl::Now() >= deadline) {
+      if (!settled.ok() || steady_now() >= deadline) {
         all = false;
         break;
       }
@@ -208,12 +209,12 @@ bool Watch::drain(absl::Span<const std::shared_ptr<Communicator>> communicators,
 }
 
 void Watch::wait_until_left(absl::Span<const std::shared_ptr<Communicator>> communicators) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = steady_now();
   for (const auto& communicator : communicators) {
     while (!stopping_ && !communicator->have_all_left()) {
       const absl::Duration limit =
           communicator->is_member_lost() ? options_.lost_limit : options_.revoke_limit;
-      if (absl::Now() - begin >= limit) break;
+      if (steady_now() - begin >= limit) break;
       absl::SleepFor(kInterval);  // sleep: it is the other members' time
     }
   }
@@ -222,18 +223,18 @@ void Watch::wait_until_left(absl::Span<const std::shared_ptr<Communicator>> comm
 void Watch::end(std::vector<std::shared_ptr<Communicator>> communicators) {
   if (communicators.empty()) return;
   for (const auto& communicator : communicators) communicator->revoke().IgnoreError();
-  settle(communicators, absl::Now() + options_.revoke_limit);
-  drain(communicators, absl::Now() + options_.revoke_limit);
+  settle(communicators, steady_now() + options_.revoke_limit);
+  drain(communicators, steady_now() + options_.revoke_limit);
   for (const auto& communicator : communicators) communicator->leave();
   wait_until_left(communicators);
   free(communicators, /*in_order=*/false);
 }
 
 void Watch::finalize(std::vector<std::shared_ptr<Communicator>> communicators) {
-  bool all = drain(communicators, absl::Now() + options_.revoke_limit);
+  bool all = drain(communicators, steady_now() + options_.revoke_limit);
   if (all) {
     for (const auto& communicator : communicators) all &= communicator->finalize().ok();
-    all &= settle(communicators, absl::Now() + options_.revoke_limit);
+    all &= settle(communicators, steady_now() + options_.revoke_limit);
   }
   free(communicators, all);
 }
@@ -260,7 +261,7 @@ void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators
     for (Communicator::Released& released : freed->communicators) released.registered = nullptr;
     freed->done.set(absl::OkStatus());
   }).detach();
-  if (freed->done.wait_until(absl::Now() + options_.abort_limit)) return;
+  if (freed->done.wait_until(steady_now() + options_.abort_limit)) return;
   for (const auto& communicator : communicators) {
     Lane& lane = communicator->lane();
     const Status lost = absl::UnavailableError(

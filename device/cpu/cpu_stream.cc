@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace tessera {
 
 namespace {
@@ -276,7 +278,7 @@ void CpuStream::rest(uint64_t seen) {
       work_added_.wait(lock, woken);
       break;
     }
-    if (work_added_.wait_until(lock, std::chrono::system_clock::now() + patience, woken)) break;
+    if (work_added_.wait_until(lock, std::chrono::steady_clock::now() + patience, woken)) break;
     uint64_t word = word_.load(std::memory_order_seq_cst);
     const bool same = word / kTurn == last / kTurn;
     last = word;

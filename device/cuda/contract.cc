@@ -13,8 +13,8 @@
 
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
@@ -85,11 +85,11 @@ class Bench {
     return wait(event_);
   }
   Status wait(EventHandle event) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const absl::Time deadline = steady_now() + absl::Seconds(30);
     while (true) {
       TESSERA_ASSIGN_OR_RETURN(const bool done, api_.query_event(event));
       if (done) return absl::OkStatus();
-      if (absl::Now() > deadline) return absl::DeadlineExceededError("the stream is not done");
+      if (steady_now() > deadline) return absl::DeadlineExceededError("the stream is not done");
       std::this_thread::yield();
     }
   }

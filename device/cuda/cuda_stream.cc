@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "device/completion.h"
 
 namespace tessera::cuda {
@@ -22,7 +23,7 @@ class Nap {
  public:
   void take() {
     constexpr absl::Duration kYieldFor = absl::Microseconds(50);
-    const absl::Duration waited = absl::Now() - start_;
+    const absl::Duration waited = steady_now() - start_;
     if (waited < kYieldFor) {
       sched_yield();
     } else {
@@ -32,7 +33,7 @@ class Nap {
   }
 
  private:
-  const absl::Time start_ = absl::Now();
+  const absl::Time start_ = steady_now();
 };
 
 }  // namespace
@@ -88,7 +89,7 @@ Status CudaQueue::wait(const Event& event, absl::Time deadline) const {
   while (true) {
     TESSERA_ASSIGN_OR_RETURN(const bool done, api_->query_event(*event));
     if (done) return absl::OkStatus();
-    if (absl::Now() >= deadline) {
+    if (steady_now() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("GPU ", gpu_, " is still busy with earlier work"));
     }
@@ -164,7 +165,7 @@ void CudaStream::when_done(DoneFn fn, OnFailure on_failure) {
       if (!fails_now) return;
     }
   }
-  (*shared)(error.ok() ? queue_->wait(*event, absl::Now() + kStopLimit) : error);
+  (*shared)(error.ok() ? queue_->wait(*event, steady_now() + kStopLimit) : error);
 }
 
 void CudaStream::fail_given(const Status& error) {
@@ -214,7 +215,7 @@ void CudaStream::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
-    stop_deadline_ = std::min(stop_deadline_, absl::Now() + kStopLimit);
+    stop_deadline_ = std::min(stop_deadline_, steady_now() + kStopLimit);
     changed_.notify_all();
   }
   if (reaper_.joinable()) reaper_.join();
@@ -232,8 +233,8 @@ Status CudaStream::reap_one(const Event& event) {
   absl::Time last;
   do {
     last = reap_deadline();
-    status = queue_->wait(event, std::min(last, absl::Now() + kPatience));
-  } while (absl::IsDeadlineExceeded(status) && absl::Now() < last);
+    status = queue_->wait(event, std::min(last, steady_now() + kPatience));
+  } while (absl::IsDeadlineExceeded(status) && steady_now() < last);
   if (absl::IsDeadlineExceeded(status)) {
     return absl::UnavailableError(
         absl::StrCat("GPU ", queue_->gpu(), " did not finish its work in ",

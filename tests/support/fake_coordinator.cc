@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/clock.h"
 
 namespace tessera::testing {
 
@@ -125,7 +126,7 @@ bool FakeJob::wait_until(std::unique_lock<std::mutex>& lock, absl::Time deadline
     changed_.wait(lock, ready);
     return true;
   }
-  return changed_.wait_until(lock, absl::ToChronoTime(deadline), ready);
+  return changed_.wait_until(lock, to_chrono_steady(deadline), ready);
 }
 
 void FakeJob::settle(CheckIn& check_in, const Status& verdict) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace tessera::testing {
 namespace {
@@ -50,7 +50,7 @@ Status wait_for_child(Child child, absl::Time end) {
   bool expired = false;
   while (true) {
     pollfd waiting = {child.report, POLLIN, 0};
-    const int left_ms = static_cast<int>(absl::ToInt64Milliseconds(end - absl::Now()));
+    const int left_ms = static_cast<int>(absl::ToInt64Milliseconds(end - steady_now()));
     expired = left_ms <= 0 || poll(&waiting, 1, left_ms) == 0;
     char buffer[4096];
     const ssize_t count = expired ? 0 : read(child.report, buffer, sizeof buffer);
@@ -75,7 +75,7 @@ Status wait_for_child(Child child, absl::Time end) {
 }  // namespace
 
 Status run_isolated(absl::Duration deadline, const std::function<Status()>& body) {
-  return wait_for_child(start_child(body), absl::Now() + deadline);
+  return wait_for_child(start_child(body), steady_now() + deadline);
 }
 
 std::vector<Status> run_forked(int num_children, absl::Duration deadline,
@@ -84,7 +84,7 @@ std::vector<Status> run_forked(int num_children, absl::Duration deadline,
   for (int i = 0; i < num_children; ++i) {
     children.push_back(start_child([&] { return body(i); }));
   }
-  const absl::Time end = absl::Now() + deadline;
+  const absl::Time end = steady_now() + deadline;
   std::vector<Status> result;
   for (const Child& child : children) result.push_back(wait_for_child(child, end));
   return result;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/clock.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+absl::Time read(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return absl::TimeFromTimespec(now);
+}
+
+// Far beyond every deadline, and a number that both std::chrono and the kernel hold.
+constexpr absl::Duration kLongest = absl::Hours(24 * 365 * 100);
+
+std::chrono::nanoseconds remaining(absl::Time time) {
+  return absl::ToChronoNanoseconds(std::clamp(time - steady_now(), -kLongest, kLongest));
+}
+
+}  // namespace
+
+absl::Time steady_now() { return read(CLOCK_MONOTONIC); }
+
+absl::Time coarse_steady_now() { return read(CLOCK_MONOTONIC_COARSE); }
+
+absl::Duration coarse_tick() {
+  static const absl::Duration tick = [] {
+    timespec resolution;
+    clock_getres(CLOCK_MONOTONIC_COARSE, &resolution);
+    return absl::DurationFromTimespec(resolution);
+  }();
+  return tick;
+}
+
+std::chrono::steady_clock::time_point to_chrono_steady(absl::Time time) {
+  return std::chrono::steady_clock::now() + remaining(time);
+}
+
+std::chrono::system_clock::time_point to_chrono_wall(absl::Time time) {
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(remaining(time));
+}
+
+}  // namespace tessera
