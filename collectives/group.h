@@ -22,7 +22,12 @@
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and be written by nobody else, until the Work is done. In and out may be exactly in place where
 // a function says so; any other overlap is InvalidArgument. Zero elements are legal, with null
-// pointers too. Functions may be called from any thread; their order is the order of the calls.
+// pointers too.
+//
+// Functions may be called from any thread. A member's operations are those of its device, in the
+// order of the calls; two members of one client are two devices, each with an order of its own, and
+// may be driven by a thread each. Threads that call on the same member at once leave its order to
+// chance, which invariant 1 does not allow.
 //
 // When the Work is done memory is the caller's again, with one exception. Where out is the memory
 // of a tensor (what from_function() and local_map() let a caller write), members of other clients

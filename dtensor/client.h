@@ -11,7 +11,16 @@
 // mean the same client. Destroying the last handle (meshes and tensors hold one too) without
 // shutdown() looks to the other clients as if this one had been lost.
 //
-// Thread-safe, but the order of collective calls must be the same on every client.
+// Threads. Any thread may make any call. An operation on all of a client's devices (relayout,
+// to_host, local_map, mesh.barrier) takes its place in the client's one order when it is called:
+// operations of several threads reach every device in the same order, whichever that is, and each
+// gets its own values. An operation that waits does so outside of that order. A collective of a
+// Group is an operation of one device: a thread per device may drive them, in the order that
+// group.h asks for; mixed with operations on all devices from other threads they need an order of
+// the program's own.
+// Operations that involve several clients must be called in one order on all of these clients, so
+// that a program with several threads orders them by itself; threads whose meshes have no device in
+// common need no order between each other, beyond that of create_mesh.
 // TF DTensor: initialize_accelerator_system, shutdown_accelerator_system. torch:
 // init_process_group, destroy_process_group.
 #ifndef TESSERA_DTENSOR_CLIENT_H_

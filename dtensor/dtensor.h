@@ -17,9 +17,10 @@
 //   2. replicas hold the same bits;
 //   3. of a partial layout each device holds a term; the value is their reduction.
 //
-// Thread-safe. Creation does not communicate; relayout and to_host do, and every client of the
-// mesh must call them in the same order. TF DTensor: d-tensors, pack, unpack, relayout. JAX:
-// jax.Array. PyTorch: DTensor.
+// Thread-safe: relayouts of several threads of one client reach its devices in one order (client.h,
+// "Threads"). Creation does not communicate; relayout and to_host do, and every client of the mesh
+// must call them in the same order. TF DTensor: d-tensors, pack, unpack, relayout. JAX: jax.Array.
+// PyTorch: DTensor.
 #ifndef TESSERA_DTENSOR_DTENSOR_H_
 #define TESSERA_DTENSOR_DTENSOR_H_
 

@@ -163,6 +163,7 @@ bool run_step_here(Runtime& runtime, const std::vector<DeviceStep>& rows, DType 
 }
 
 // Runs what this thread may run by itself if nothing is before it. Returns how many steps it ran.
+// Requires a turn, which the caller keeps until the devices have the steps that are left.
 size_t run_here(Runtime& runtime, const RelayoutProgram& program, DType dtype, Buffers& held) {
   if (!program.runs_on_caller) return 0;
   TakenStreams streams;
@@ -207,7 +208,11 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   for (size_t i = 0; i < from.devices.size(); ++i) {
     buffers[from.devices[i].ordinal] = from.buffers[i];
   }
-  // Of `from` nothing but the buffers above is used from here on.
+  Runtime::Turn turn;
+  if (!program->steps.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(turn, runtime.take_turn());
+  }
+  // No error from here on. Of `from` nothing but the buffers above is used.
   const DType dtype = from.dtype;
   tensor = DTensor(nullptr);
   if (!program->steps.empty()) {

@@ -263,6 +263,13 @@ Status Runtime::check_open() const {
       absl::StrCat("client ", client_id(), " has shut down; connect a new client first"));
 }
 
+StatusOr<Runtime::Turn> Runtime::take_turn() {
+  Turn turn(order_mutex_);
+  // Under the lock: stop() waits for the operation that has begun, and none begins after that.
+  TESSERA_RETURN_IF_ERROR(check_open());
+  return turn;
+}
+
 LocalDevices Runtime::local_devices_of(const Mesh& mesh) const {
   LocalDevices result;
   for (const Device& device : local_devices_) {
@@ -331,44 +338,45 @@ bool Runtime::meet_here(const BarrierPlan& plan, int64_t* sum) {
   return true;
 }
 
-// The tensor behind the barrier: int32 of the mesh's shape, fully sharded, one 1 a device.
-StatusOr<int64_t> Runtime::meet(const BarrierPlan& plan, absl::string_view name,
-                                std::optional<absl::Duration> timeout) {
-  const absl::Time deadline =
-      timeout.has_value() ? steady_now() + *timeout : absl::InfiniteFuture();
-  struct Arrival {
-    Work work;
-    std::shared_ptr<Buffer> sum;
-  };
-  absl::InlinedVector<Arrival, 8> arrivals;
-  for (const LocalDevice& device : plan.local) {
+// The tensor behind the barrier: int32 of the mesh's shape, fully sharded, one 1 per device.
+StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
+                                                   const BarrierCall& barrier) {
+  Arrivals arrivals(plan.local.size());
+  // All memory first: where there is none, no device has begun.
+  for (Arrival& arrival : arrivals) {
     // The sum, and behind it the term.
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> sum,
-                             Buffer::allocate(*pool_, 2 * sizeof(int32_t)));
+    TESSERA_ASSIGN_OR_RETURN(arrival.sum, Buffer::allocate(*pool_, 2 * sizeof(int32_t)));
+  }
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    const LocalDevice& device = plan.local[i];
+    const std::shared_ptr<Buffer>& sum = arrivals[i].sum;
     auto* const term = reinterpret_cast<int32_t*>(sum->mutable_data()) + 1;
     *term = barrier_term(device.device_id);
-    Work work = plan.group->start(static_cast<int>(device.position), [&](CollectiveCall& call) {
+    arrivals[i].work = plan.group->start(static_cast<int>(device.position), [&](auto& call) {
       call.kind = OpKind::kBarrier;
       call.dtype = DType::kInt32;
       call.count = call.in_count = call.out_count = 1;
       call.in = reinterpret_cast<const std::byte*>(term);
       call.out_buffer = sum;
-      call.detail = absl::StrCat("\"", name, "\"");
+      call.detail = absl::StrCat("\"", barrier.name, "\"");
       call.detail_field = "name";
       call.label = Label(std::string("barrier"), 0, call.detail, plan.where);
-      if (timeout.has_value()) {
-        call.timeout = *timeout;
-        call.deadline = deadline;
+      if (barrier.timeout.has_value()) {
+        call.timeout = *barrier.timeout;
+        call.deadline = barrier.deadline;
       }
       // Waited for first, below.
       call.caller_waits = device.ordinal == plan.local.back().ordinal;
     });
-    arrivals.push_back({std::move(work), std::move(sum)});
   }
+  return arrivals;
+}
+
+StatusOr<int64_t> Runtime::await_barrier(const Arrivals& arrivals, const BarrierCall& call) {
   for (auto arrival = arrivals.rbegin(); arrival != arrivals.rend(); ++arrival) {
-    TESSERA_RETURN_IF_ERROR(timeout.has_value()
-                                ? arrival->work.wait(deadline + kDeadlineGrace - steady_now())
-                                : arrival->work.await());
+    TESSERA_RETURN_IF_ERROR(call.timeout.has_value()
+                                ? arrival->work->wait(call.deadline + kDeadlineGrace - steady_now())
+                                : arrival->work->await());
   }
   return *reinterpret_cast<const int32_t*>(arrivals[0].sum->data());
 }
@@ -383,9 +391,14 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
   }
   const BarrierPlan& plan = **found;
   if (plan.local.empty()) return absl::OkStatus();
+  const BarrierCall call = {name, timeout,
+                            timeout.has_value() ? steady_now() + *timeout : absl::InfiniteFuture()};
   int64_t sum = 0;
+  TESSERA_ASSIGN_OR_RETURN(Turn turn, take_turn());
   if (!meet_here(plan, &sum)) {
-    TESSERA_ASSIGN_OR_RETURN(sum, meet(plan, name, timeout));
+    TESSERA_ASSIGN_OR_RETURN(const Arrivals arrivals, start_barrier(plan, call));
+    turn.unlock();
+    TESSERA_ASSIGN_OR_RETURN(sum, await_barrier(arrivals, call));
   }
   if (sum != mesh.size()) {
     return absl::InternalError(absl::StrCat("barrier \"", name, "\" ", plan.where.view(),
@@ -471,6 +484,9 @@ void Runtime::stop() {
   // Whatever still waits for other clients is given up, so that the streams come to an end.
   link_->report_lost(
       client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
+  // The operation that is being started reaches all of its devices while their threads are there.
+  order_mutex_.lock();
+  order_mutex_.unlock();
   for (Stream* const stream : streams_) stream->stop();
   backend_->stop();
   nccl_watch_ = nullptr;

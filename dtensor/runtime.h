@@ -101,6 +101,12 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   };
   // What this client does in a relayout; made once for equal arguments.
   StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const ProgramArgs& args);
+  // A place in the order of this client's operations. Whoever starts an operation holds it from the
+  // first device that gets a part of it to the last, so that two operations are in the same order
+  // on every device. Nothing that waits for another thread or client may happen meanwhile, and no
+  // function of the user's may run. FailedPrecondition after shutdown.
+  using Turn = std::unique_lock<std::mutex>;
+  StatusOr<Turn> take_turn();
   // Numbers the operations of this client, equal on all clients of an SPMD program.
   uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
@@ -123,10 +129,23 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // What a device adds to the sum of a barrier.
   int32_t barrier_term(int device_id) const;
   // A barrier among idle devices of this client is there at once: the sum of their terms. False
-  // where it must be waited for.
+  // where it must be waited for. Requires a turn.
   bool meet_here(const BarrierPlan& plan, int64_t* sum);
-  StatusOr<int64_t> meet(const BarrierPlan& plan, absl::string_view name,
-                         std::optional<absl::Duration> timeout);
+  // A device's part of a barrier that was started.
+  struct Arrival {
+    std::shared_ptr<Buffer> sum;
+    std::optional<Work> work;
+  };
+  using Arrivals = absl::InlinedVector<Arrival, kInlineLocalDevices>;
+  struct BarrierCall {
+    absl::string_view name;
+    std::optional<absl::Duration> timeout;
+    absl::Time deadline;
+  };
+  // Gives all local devices their parts. Requires a turn.
+  StatusOr<Arrivals> start_barrier(const BarrierPlan& plan, const BarrierCall& call);
+  // Waits for them; the sum of the terms.
+  static StatusOr<int64_t> await_barrier(const Arrivals& arrivals, const BarrierCall& call);
   // Waits until all streams are idle; false at the deadline.
   bool drain(absl::Time deadline);
   // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
@@ -149,6 +168,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Status nccl_status_;
   std::unique_ptr<host::HostBackend> backend_;
   std::atomic<uint64_t> op_number_{0};
+  std::mutex order_mutex_;  // a Turn; taken before the locks of streams, groups and memory
 
   std::mutex shutdown_mutex_;  // serialises shutdown()
   std::atomic<bool> open_{false};
