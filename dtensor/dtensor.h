@@ -180,7 +180,8 @@ DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layo
                                  static_cast<int64_t>(values.size()), shape, layout);
 }
 // Calls fill(box, out) once for each distinct local box, from the calling thread, before it
-// returns; out has box.num_elements() elements, row-major.
+// returns; out has box.num_elements() elements, row-major. An exception of `fill` reaches the
+// caller; there is no tensor then, and the client is as it was.
 template <Element T>
 DTensor from_function(const Shape& shape, LayoutArg layout,
                       absl::FunctionRef<void(const Box& box, absl::Span<T> out)> fill) {

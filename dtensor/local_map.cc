@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dtensor/local_map.h"
 
+#include <exception>
+#include <memory>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "device/cuda/cuda_device.h"
 #include "dtensor/tensor_rep.h"
@@ -49,18 +52,19 @@ bool LocalContext::check_output(DType dtype) {
   return false;
 }
 
-DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
-                  absl::Span<const DTensor> inputs, LocalFn fn) {
-  StatusOr<TensorRep> out = internal::new_tensor(out_dtype, out_shape, out_layout);
-  Status status = out.status();
-  if (status.ok()) status = check_inputs(*out, inputs);
-  if (!status.ok()) return internal::failed_tensor(out_dtype, out_shape, out_layout, status);
-  for (const LocalDevice& device : out->devices) {
+namespace internal {
+
+class LocalMapPart {
+ public:
+  // What device `device` of `out` runs, with its output in `result`.
+  static Stream::Task create(const TensorRep& out, const LocalDevice& device,
+                             absl::Span<const DTensor> inputs, const LocalFn& fn,
+                             std::shared_ptr<Buffer> result) {
     auto context = std::make_shared<LocalContext>();
     context->device_id_ = device.device_id;
-    context->coordinates_ = out_layout->mesh().coordinates(device.position);
-    context->output_box_ = out->box_of(device);
-    context->output_dtype_ = out_dtype;
+    context->coordinates_ = out.layout->mesh().coordinates(device.position);
+    context->output_box_ = out.box_of(device);
+    context->output_dtype_ = out.dtype;
     for (const DTensor& input : inputs) {
       const TensorRep& in = input.rep();
       const int64_t position = *in.layout->mesh().position_of_device(device.device_id);
@@ -68,38 +72,79 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
           {in.layout->box(*in.shape, position), nullptr, in.buffer_of(device.ordinal)});
       context->input_dtypes_.push_back(in.dtype);
     }
-    cuda::CudaDevice* const gpu = out->runtime->gpu(device.ordinal);
+    cuda::CudaDevice* const gpu = out.runtime->gpu(device.ordinal);
     if (gpu != nullptr) context->cuda_stream_ = gpu->queue().handle();
+    return [context, fn, gpu, result = std::move(result)]() -> Status {
+      const Status status = run(*context, fn, *result);
+      if (gpu != nullptr) {
+        gpu->finish(result, status);
+      } else {
+        result->mutable_ready().set(status);
+      }
+      return status;
+    };
+  }
+
+ private:
+  static Status run(LocalContext& context, const LocalFn& fn, Buffer& result) {
+    for (RawShard& input : context.inputs_) {
+      TESSERA_RETURN_IF_ERROR(input.buffer->wait_issued());
+      input.data = input.buffer->data();
+    }
+    TESSERA_RETURN_IF_ERROR(result.take_memory());
+    context.output_ = result.mutable_data();
+    Status status = call(fn, context);
+    status.Update(context.error_);
+    return with_context(status, absl::StrCat("local_map on device ", context.device_id_));
+  }
+
+  // An exception must not leave the device's thread: that would end the process.
+  static Status call(const LocalFn& fn, LocalContext& context) {
+    try {
+      return fn(context);
+    } catch (const std::exception& e) {
+      return absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what()));
+    } catch (...) {
+      return absl::UnknownError(
+          "the function raised an exception that is not a std::exception; catch it there");
+    }
+  }
+};
+
+}  // namespace internal
+
+DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+                  absl::Span<const DTensor> inputs, LocalFn fn) {
+  StatusOr<TensorRep> out = internal::new_tensor(out_dtype, out_shape, out_layout);
+  Status status = out.status();
+  if (status.ok() && fn.is_empty()) {
+    status =
+        absl::InvalidArgumentError("local_map: the function is empty; give one that can be called");
+  }
+  if (status.ok()) status = check_inputs(*out, inputs);
+  if (!status.ok()) return internal::failed_tensor(out_dtype, out_shape, out_layout, status);
+  struct Part {
+    Stream* stream;
+    Stream::Task task;
+  };
+  absl::InlinedVector<Part, kInlineLocalDevices> parts;
+  for (const LocalDevice& device : out->devices) {
     StatusOr<std::shared_ptr<Buffer>> buffer = out->runtime->new_buffer(
-        device.ordinal, context->output_box_.num_elements() * dtype_size(out_dtype));
+        device.ordinal, out->box_of(device).num_elements() * dtype_size(out_dtype));
     if (!buffer.ok()) {
       out->buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
     out->buffers.push_back(*buffer);
-    out->runtime->stream(device.ordinal)
-        .enqueue("local_map", [context, fn, gpu, result = *buffer]() -> Status {
-          Status status;
-          for (internal::RawShard& input : context->inputs_) {
-            status.Update(input.buffer->wait_issued());
-            input.data = input.buffer->data();
-          }
-          if (status.ok()) status = result->take_memory();
-          if (status.ok()) {
-            context->output_ = result->mutable_data();
-            status = fn(*context);
-            status.Update(context->error_);
-            status =
-                with_context(status, absl::StrCat("local_map on device ", context->device_id_));
-          }
-          if (gpu != nullptr) {
-            gpu->finish(result, status);
-          } else {
-            result->mutable_ready().set(status);
-          }
-          return status;
-        });
+    parts.push_back({&out->runtime->stream(device.ordinal),
+                     internal::LocalMapPart::create(*out, device, inputs, fn, *std::move(buffer))});
   }
+  // All that calls functions of the user's, as a copy of `fn` does, comes before the turn.
+  const StatusOr<Runtime::Turn> turn = out->runtime->take_turn();
+  if (!turn.ok()) {
+    return internal::failed_tensor(out_dtype, out_shape, out_layout, turn.status());
+  }
+  for (Part& part : parts) part.stream->enqueue("local_map", std::move(part.task));
   return std::move(*out).into_tensor();
 }
 

@@ -32,6 +32,22 @@
 
 namespace tessera {
 
+namespace internal {
+// What local_map() runs on one device.
+class LocalMapPart;
+// Of a callable that may hold no function: std::function, function pointers.
+template <class Fn>
+bool holds_function(const Fn& fn) {
+  if constexpr (std::is_pointer_v<Fn> || std::is_member_pointer_v<Fn>) {
+    return fn != nullptr;
+  } else if constexpr (requires { fn.operator bool(); }) {
+    return fn.operator bool();
+  } else {
+    return true;
+  }
+}
+}  // namespace internal
+
 // What a device writes.
 template <class T>
 struct MutableShardView {
@@ -78,8 +94,7 @@ class LocalContext {
   }
 
  private:
-  friend DTensor local_map(LayoutArg, const Shape&, DType, absl::Span<const DTensor>,
-                           class LocalFn);
+  friend class internal::LocalMapPart;
   bool check_input(int index, DType dtype);
   bool check_output(DType dtype);
 
@@ -100,16 +115,21 @@ class LocalFn {
  public:
   template <class Fn>
   requires std::is_invocable_v<Fn&, LocalContext&> LocalFn(
-      Fn fn)  // NOLINT: a lambda is what callers pass
-      : run_([fn = std::move(fn)](LocalContext& local) mutable -> Status {
-          if constexpr (std::is_same_v<std::invoke_result_t<Fn&, LocalContext&>, void>) {
-            fn(local);
-            return absl::OkStatus();
-          } else {
-            return fn(local);
-          }
-        }) {}
+      Fn fn) {  // NOLINT: a lambda is what callers pass
+    if (!internal::holds_function(fn)) return;
+    run_ = [fn = std::move(fn)](LocalContext& local) mutable -> Status {
+      if constexpr (std::is_same_v<std::invoke_result_t<Fn&, LocalContext&>, void>) {
+        std::invoke(fn, local);
+        return absl::OkStatus();
+      } else {
+        return std::invoke(fn, local);
+      }
+    };
+  }
 
+  // Made from an empty std::function or a null pointer.
+  bool is_empty() const { return run_ == nullptr; }
+  // Requires !is_empty().
   Status operator()(LocalContext& local) const { return run_(local); }
 
  private:
@@ -118,7 +138,12 @@ class LocalFn {
 
 // Runs `fn` once for each local device of the output's mesh. Every input must have a shard on each
 // of them. An error of the function on one device becomes the error of that shard, and of every
-// later collective on the tensor, on all clients.
+// later collective on the tensor, on all clients. So does an exception, as Unknown with its what().
+// An empty function is InvalidArgument.
+//
+// The function must not wait for the device that runs it: await(), shard(), to_host(), barrier(),
+// sync_devices(), shutdown() and Work::wait() of this client are FailedPrecondition there. It may
+// start operations, and may drop the last handle of its client.
 DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn);
 

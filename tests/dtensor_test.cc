@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,26 @@ TEST_P(MakingTest, FunctionOnceABox) {
                 return expect_iota<float>(x);
               }),
               IsOk());
+}
+
+TEST_P(MakingTest, AnExceptionOfTheFillReachesTheCaller) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+        const StatusOr<Layout> rows = Layout::parse(mesh, "[x]");
+        std::string text;
+        try {
+          from_function<float>({8}, rows, [](const Box&, absl::Span<float>) {
+            // NOTIDY(banned): what a function of the user's may do
+            throw std::out_of_range("no such file");
+          });
+        } catch (const std::out_of_range& e) {
+          text = e.what();
+        }
+        TESSERA_REQUIRE(text == "no such file", text);
+        return expect_iota<float>(relayout(iota<float>({8}, rows), Layout::parse(mesh, "[-]")));
+      }),
+      IsOk());
 }
 
 TEST(MakingShapesTest, FunctionOnEmptyBoxes) {

@@ -3,7 +3,9 @@
 // Local programs and reductions (facts/dtensor.md), and the values of partial layouts
 // (facts/relayout.md). A row's name is the test's.
 #include <cstdint>
+#include <functional>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -282,6 +284,60 @@ TEST_P(LocalProgramTest, WrongViewsFailTheOp) {
                                  invalid, {"output written as i32", "it is f32"}));
                 client.sync_devices().IgnoreError();
                 return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+// An object that is no std::exception.
+struct Odd {};
+
+TEST_P(LocalProgramTest, AnExceptionIsTheErrorOfTheTensor) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+        const StatusOr<Layout> rows = Layout::parse(mesh, "[x]");
+        const auto map = [&](LocalFn fn) {
+          return relayout(local_map(rows, {8}, DType::kFloat32, {}, std::move(fn)),
+                          Layout::parse(mesh, "[-]"));
+        };
+        const DTensor standard = map([](LocalContext& local) {
+          // NOTIDY(banned): what a function of the user's may do
+          if (local.device_id() == 3) throw std::out_of_range("row 7 of 4");
+        });
+        // All clients, by the relayout.
+        TESSERA_RETURN_IF_ERROR(
+            expect_error(standard.await(), StatusCode::kUnknown,
+                         {"local_map on device 3: the function raised an exception: row 7 of 4"}));
+        const DTensor odd = map([](LocalContext& local) {
+          // NOTIDY(banned): what a function of the user's may do
+          if (local.device_id() == 3) throw Odd();
+        });
+        TESSERA_RETURN_IF_ERROR(
+            expect_error(odd.await(), StatusCode::kUnknown,
+                         {"local_map on device 3: the function raised an exception that is not"}));
+        client.sync_devices().IgnoreError();
+        return expect_iota<float>(relayout(iota<float>({8}, rows), Layout::parse(mesh, "[-]")));
+      }),
+      IsOk());
+}
+
+TEST_P(LocalProgramTest, EmptyFunctionsAreRefused) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+                const StatusOr<Layout> rows = Layout::parse(mesh, "[x]");
+                using Function = std::function<Status(LocalContext&)>;
+                using Pointer = void (*)(LocalContext&);
+                for (const LocalFn& fn : {LocalFn(Function()), LocalFn(Pointer(nullptr))}) {
+                  TESSERA_RETURN_IF_ERROR(expect_error(
+                      local_map(rows, {8}, DType::kFloat32, {}, fn).status(),
+                      StatusCode::kInvalidArgument, {"local_map: the function is empty"}));
+                }
+                const Function whole = [](LocalContext& local) {
+                  for (float& x : local.output<float>().data) x = 2;
+                  return absl::OkStatus();
+                };
+                return expect_shards<float>(local_map(rows, {8}, DType::kFloat32, {}, whole),
+                                            [](int64_t) { return 2.0f; });
               }),
               IsOk());
 }
