@@ -24,7 +24,11 @@
 //   5. a record goes on to operation s + R when all members are done with s: they have finished
 //      it or read its verdict, or it timed out before all had come, after which nobody need come.
 //      Of kMet they are done when all have arrived at a later one, or written in their
-//      MemberProgress that they are.
+//      MemberProgress that they are;
+//   6. a member reuses memory that others may read only when the record says that the run is
+//      finished or failed. What the member knows of a loss or of its own shutdown is not enough: a
+//      reader that is held up in its copy would count itself out and return OK with other bytes.
+//      Memory that others may write is not reused after a failure either (HostGroup::quarantine).
 //
 // Everything here is plain data at fixed offsets, zero-initialised by the kernel. Zero means
 // empty, or operation 0, which never is.

@@ -114,7 +114,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Work start_send(int position, int peer, CollectiveCall call) override;
   Work start_recv(int position, int peer, CollectiveCall call) override;
 
-  // Lets go of every operation: they hold the group, and the group holds them.
+  // Drops every operation: they hold the group, and the group holds them. What others still read
+  // is settled as failed first. Requires that no stream of this client runs.
   void forget_ops();
   // Blocks until the others have read what this client has lent them, are lost, or the deadline
   // comes; what they have read is free then.
@@ -217,8 +218,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // that is a tensor's, which nobody changes and somebody keeps beside the operation; or they do
   // not even read it. Who gives the tensor away waits until its memory is free.
   bool lends_input(const HostOp& op) const;
-  // Whether nobody reads the input of that operation any more.
-  bool is_read(uint32_t seq) const;
+  // Whether no member reads the input of an operation that this client has lent any more. With a
+  // `reason` that is an error a run of several clients is settled with it first.
+  bool end_reading(const HostOp& op, const Status& reason);
   // Keeps the operation for those who may still read its input.
   void lend(HostOp& op);
   void push_lent(HostOp& op);

@@ -32,8 +32,17 @@ bool HostGroup::lends_input(const HostOp& op) const {
   return call.in_buffer != nullptr && call.in_buffer.use_count() > 1;
 }
 
-bool HostGroup::is_read(uint32_t seq) const {
-  return rendezvous_->is_finished(seq) || !lost_member().ok();
+// Invariant 6 of control.h: the run is finished or failed where this is true.
+bool HostGroup::end_reading(const HostOp& op, const Status& reason) {
+  if (rendezvous_->is_finished(op.meeting_.seq)) return true;
+  // Members of one process that have arrived come to the end of their part, whatever is lost.
+  if (reason.ok() || !spans_clients_) return false;
+  // A reader that has not counted itself out yet gets this verdict, whatever it has read.
+  rendezvous_
+      ->settle(op.meeting_.seq, VerdictKind::kError, Rendezvous::From::kRunning,
+               op.labelled(reason))
+      .IgnoreError();
+  return true;
 }
 
 void HostGroup::lend(HostOp& op) {
@@ -53,11 +62,12 @@ void HostGroup::push_lent(HostOp& op) {
 
 uint32_t HostGroup::reap_lent() {
   uint32_t oldest = 0;
+  const Status lost = lost_member();
   HostOp* op = lent_.exchange(nullptr, std::memory_order_acquire);
   while (op != nullptr) {
     HostOp* const next = op->next_lent_;
     const uint32_t seq = op->meeting_.seq;
-    if (is_read(seq)) {
+    if (end_reading(*op, lost)) {
       // One that has failed meanwhile is no concern of this client, but that it has to say so.
       rendezvous_->acknowledge(seq);
       std::exchange(op->of_lent_, nullptr).reset();
@@ -85,8 +95,10 @@ void HostGroup::wait_until_read(absl::Time deadline) {
 }
 
 void HostGroup::forget_lent() {
+  const Status reason = absl::CancelledError("the client is shutting down");
   HostOp* op = lent_.exchange(nullptr, std::memory_order_acquire);
   while (op != nullptr) {
+    end_reading(*op, reason);
     const std::shared_ptr<HostOp> last = std::move(op->of_lent_);
     op = op->next_lent_;
   }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A member that is held up while it reads what another member has lent it: the lender acts on a
+// loss or shuts down, and uses the memory again. The reader returns an error, or the right bytes.
+//
+//   client 0   broadcast .. OK, drops the input, is told of a loss, fills all free memory
+//   client 1   broadcast, at its first read [held up                                      ] reads
+//   client 2   broadcast .. OK
+//
+// The clients are threads of one process with mappings of their own, and each is told of a loss by
+// itself: client 1 knows of nothing but what the record of the operation says. It is held up by a
+// page fault, for its mapping of the input is not readable.
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/dtype.h"
+#include "collectives/call.h"
+#include "collectives/group.h"
+#include "collectives/host/host_job.h"
+#include "device/buffer.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/gate.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+using absl::StatusCode;
+using ::testing::AllOf;
+using testing::Gate;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+constexpr int64_t kPage = 4096;
+constexpr int64_t kBytes = 4 * kPage;
+constexpr std::byte kSent{0x11};
+constexpr std::byte kReused{0x77};
+
+// Makes a range of this process unreadable. The first access ends that: it opens a gate, and goes
+// on when another one opens.
+class HeldUpReads {
+ public:
+  HeldUpReads(std::byte* begin, int64_t size, Gate& reached, Gate& resume) {
+    begin_ = begin;
+    size_ = size;
+    reached_ = &reached;
+    resume_ = &resume;
+    struct sigaction action = {};
+    action.sa_handler = &on_fault;
+    sigaction(SIGSEGV, &action, &before_);
+    mprotect(begin_, size_, PROT_NONE);
+  }
+  ~HeldUpReads() { sigaction(SIGSEGV, &before_, nullptr); }
+
+ private:
+  static void on_fault(int) {
+    // A fault that has nothing to do with this comes again, and ends the process.
+    signal(SIGSEGV, SIG_DFL);
+    reached_->open();
+    resume_->wait().IgnoreError();
+    mprotect(begin_, size_, PROT_READ | PROT_WRITE);
+  }
+
+  static inline std::byte* begin_ = nullptr;
+  static inline size_t size_ = 0;
+  static inline Gate* reached_ = nullptr;
+  static inline Gate* resume_ = nullptr;
+  struct sigaction before_ = {};
+};
+
+class LateReadsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(job_, HostJob::create(std::vector<int>{1, 1, 1}));
+    for (int device = 0; device < 3; ++device) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(Group group, job_->group(device, {0, 1, 2}));
+      groups_.push_back(std::make_unique<Group>(std::move(group)));
+    }
+  }
+
+  std::shared_ptr<Buffer> new_buffer(int client, int64_t bytes, std::byte value) {
+    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(*job_->client(client).pool, bytes);
+    EXPECT_THAT(buffer.status(), IsOk());
+    std::memset((*buffer)->mutable_data(), static_cast<int>(value), bytes);
+    return *buffer;
+  }
+
+  Work broadcast(int device, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
+    CollectiveCall call;
+    call.kind = OpKind::kBroadcast;
+    call.dtype = DType::kUint8;
+    call.count = out->size_bytes();
+    if (in != nullptr) call.in_count = in->size_bytes();
+    call.in_buffer = std::move(in);
+    call.out_count = out->size_bytes();
+    call.out_buffer = std::move(out);
+    return groups_[device]->start(std::move(call));
+  }
+
+  // Lends the input of client 0, holds client 1 up at its first read of it, calls `act`, which ends
+  // when client 0 has no use of it any more, and lets client 1 go on: what its broadcast returns.
+  template <class Act>
+  Status read_late(Act act) {
+    // Aligned to pages within, so that client 1 is held up by no other access.
+    std::shared_ptr<Buffer> input = new_buffer(0, kBytes + kPage, kSent);
+    input->mutable_ready().set(absl::OkStatus());
+    const uintptr_t first = reinterpret_cast<uintptr_t>(input->data());
+    const auto offset = static_cast<int64_t>((first + kPage - 1) / kPage * kPage - first);
+    const auto address = job_->client(0).link->locate(input->data() + offset, kBytes);
+    EXPECT_TRUE(address.has_value());
+    std::shared_ptr<Buffer> outputs[3];
+    std::optional<Work> works[3];
+    for (int c = 0; c < 3; ++c) outputs[c] = new_buffer(c, input->size_bytes(), std::byte{0});
+    Gate reached, resume;
+    const HeldUpReads held_up(job_->client(1).link->resolve(*address), kBytes, reached, resume);
+    for (int c = 0; c < 3; ++c) works[c] = broadcast(c, c == 0 ? input : nullptr, outputs[c]);
+    EXPECT_THAT(works[0]->await(), IsOk());
+    EXPECT_THAT(works[2]->await(), IsOk());
+    EXPECT_THAT(reached.wait(), IsOk());
+    works[0].reset();
+    input.reset();
+    outputs[0].reset();
+    act();
+    // Whatever of that size is free in client 0 has other contents now.
+    std::vector<std::shared_ptr<Buffer>> reused;
+    for (int i = 0; i < 4; ++i) reused.push_back(new_buffer(0, kBytes + kPage, kReused));
+    resume.open();
+    const Status status = works[1]->await();
+    for (int64_t i = 0; status.ok() && i < outputs[1]->size_bytes(); ++i) {
+      if (outputs[1]->data()[i] != kSent) {
+        ADD_FAILURE() << "OK with a wrong byte " << i;
+        break;
+      }
+    }
+    return status;
+  }
+
+  testing::TestDeadline deadline_{absl::Seconds(60), "late_reads_test"};
+  std::unique_ptr<HostJob> job_;
+  std::vector<std::unique_ptr<Group>> groups_;
+};
+
+TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheMemoryIsReused) {
+  const Status status = read_late([&] {
+    job_->client(0).link->report_lost(2, absl::UnavailableError("client 2 is lost"));
+    job_->client(0).backend->wait_until_read();
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable,
+                               AllOf(HasSubstr("broadcast"), HasSubstr("client 2 is lost"))));
+}
+
+// The next call of the group takes back what was lent, too.
+TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheNextCall) {
+  const Status status = read_late([&] {
+    job_->client(0).link->report_lost(2, absl::UnavailableError("client 2 is lost"));
+    const std::shared_ptr<Buffer> out = new_buffer(0, 64, std::byte{0});
+    EXPECT_THAT(broadcast(0, out, out).await(), StatusIs(StatusCode::kUnavailable));
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, HasSubstr("client 2 is lost")));
+}
+
+TEST_F(LateReadsTest, AStopEndsTheReadBeforeTheMemoryIsReused) {
+  const Status status = read_late([&] {
+    for (const auto& stream : job_->client(0).streams) stream->stop();
+    job_->client(0).backend->stop();
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kCancelled, HasSubstr("the client is shutting down")));
+}
+
+}  // namespace
+}  // namespace tessera::host
