@@ -28,11 +28,8 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
     : link_(link),
       pool_(std::move(pool)),
       loans_(std::make_shared<ReplicaLoans>(
-          pool_,
-          // One that has left in order may still look at its tensors.
-          [&link](int client) {
-            return !link.client_status(client).ok() && !link.has_left(client);
-          })),
+          // A client that has left in order, or was declared lost, may still read its tensors.
+          pool_, [&link](int client) { return link.has_died(client); })),
       devices_(std::move(devices)),
       streams_(std::move(streams)),
       collective_timeout_(collective_timeout),

@@ -458,10 +458,12 @@ bool HostLink::has_left(int client) const {
   return peers_[client].left;
 }
 
-bool HostLink::is_dead(int client) const {
+bool HostLink::has_died(int client) const {
   const auto* header = reinterpret_cast<const ControlHeader*>(control(client));
-  return (header->life.load() & FUTEX_OWNER_DIED) != 0 || !client_status(client).ok();
+  return (header->life.load() & FUTEX_OWNER_DIED) != 0;
 }
+
+bool HostLink::is_dead(int client) const { return has_died(client) || !client_status(client).ok(); }
 
 void HostLink::leave() {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -79,6 +79,9 @@ class HostLink {
   Status client_status(int client) const;
   // Whether the client has said goodbye: its process may live on, and read what it was lent.
   bool has_left(int client) const;
+  // Whether the kernel has marked the client's process dead: it reads and writes no memory any
+  // more.
+  bool has_died(int client) const;
   // Whether the client is lost, or the kernel has marked it dead and the news is still under way:
   // whoever knows of a death sees the mark here, before others were told.
   bool is_dead(int client) const;

@@ -20,8 +20,9 @@ uint64_t bit_of(int holder) { return uint64_t{1} << (holder % kBitsInWord); }
 
 }  // namespace
 
-ReplicaLoans::ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> is_lost)
-    : pool_(std::move(pool)), is_lost_(std::move(is_lost)) {}
+ReplicaLoans::ReplicaLoans(std::shared_ptr<ArenaPool> pool,
+                           std::function<bool(int client)> has_died)
+    : pool_(std::move(pool)), has_died_(std::move(has_died)) {}
 
 StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
                                                    std::vector<int> holder_clients) {
@@ -40,7 +41,12 @@ StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
   const auto let_go = [self = shared_from_this()](Loan* released) {
     std::unique_ptr<Loan> loan(released);
     std::lock_guard<std::mutex> lock(self->mutex_);
-    if (self->is_lost_ && self->is_read(*loan)) self->outstanding_.push_back(std::move(loan));
+    if (!self->is_read(*loan)) return;
+    if (self->has_died_) {
+      self->outstanding_.push_back(std::move(loan));
+    } else {
+      self->withhold(*loan);
+    }
   };
   return Replica{contents, std::shared_ptr<Loan>(loan.release(), let_go)};
 }
@@ -58,20 +64,26 @@ bool ReplicaLoans::is_read(const Loan& loan) const {
   for (size_t i = 0; i < loan.holder_clients.size(); ++i) {
     const int holder = static_cast<int>(i);
     const uint64_t word = word_of(loan.block.data(), loan.size_bytes, holder).load();
-    if ((word & bit_of(holder)) != 0 && !is_lost_(loan.holder_clients[i])) return true;
+    const bool is_held = (word & bit_of(holder)) != 0;
+    if (is_held && !(has_died_ && has_died_(loan.holder_clients[i]))) return true;
   }
   return false;
 }
 
 void ReplicaLoans::reclaim() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!is_lost_) return;
+  if (!has_died_) return;
   std::erase_if(outstanding_, [this](const auto& loan) { return !is_read(*loan); });
+}
+
+void ReplicaLoans::withhold(const Loan& loan) {
+  pool_->withhold(loan.block.data(), static_cast<uint64_t>(loan.size_bytes));
 }
 
 void ReplicaLoans::close() {
   std::lock_guard<std::mutex> lock(mutex_);
-  is_lost_ = nullptr;
+  has_died_ = nullptr;
+  for (const auto& loan : outstanding_) withhold(*loan);
   outstanding_.clear();
 }
 

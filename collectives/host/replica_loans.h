@@ -7,7 +7,8 @@
 // One member of a set of replicas, the lender, makes the block; the others are its holders. Once
 // the contents are written, by all of them together, nobody writes them any more. Invariants:
 //   1. a holder sets its bit before it counts itself out of the operation that fills the block, and
-//      clears it when it lets go; the bit of a holder whose client is lost counts as clear;
+//      clears it when it drops the replica; the bit of a holder whose process has ended counts as
+//      clear. A client that was declared lost may be resumed, and its holders still read;
 //   2. the lender lets go after that operation has ended, so that no bit comes later; the block
 //      goes back to its pool when all are clear;
 //   3. a holder keeps its own mapping of the contents, which outlives the lender's process.
@@ -30,8 +31,9 @@ namespace tessera::host {
 
 class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
  public:
-  // `is_lost` says whether a client will read no more; it is called from any thread until close().
-  ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> is_lost);
+  // `has_died` says whether the process of a client has ended; it is called from any thread until
+  // close().
+  ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> has_died);
 
   // What a lender or a holder keeps as long as it reads the contents.
   struct Replica {
@@ -47,8 +49,8 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
 
   // Takes back the blocks that nobody reads any more.
   void reclaim();
-  // From now on blocks are given up with their last local reference, whoever reads them: the client
-  // allocates nothing more.
+  // From now on blocks are given up with their last local reference: the client shuts down. Blocks
+  // that are still read are withheld, so that their memory is not used again.
   void close();
 
  private:
@@ -58,10 +60,11 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
     std::vector<int> holder_clients;
   };
   bool is_read(const Loan& loan) const;
+  void withhold(const Loan& loan);
 
   const std::shared_ptr<ArenaPool> pool_;
-  std::mutex mutex_;  // guards what follows
-  std::function<bool(int client)> is_lost_;
+  std::mutex mutex_;                                // guards what follows
+  std::function<bool(int client)> has_died_;        // null: closed
   std::vector<std::unique_ptr<Loan>> outstanding_;  // that the lender has let go of
 };
 

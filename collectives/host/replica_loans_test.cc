@@ -24,10 +24,10 @@ class ReplicaLoansTest : public ::testing::Test {
   }
 
   static constexpr int64_t kBytes = 1000;  // no multiple of a cache line
-  std::set<int> lost_;
+  std::set<int> dead_;
   std::shared_ptr<ArenaPool> pool_ = ArenaPool::create();
   std::shared_ptr<ReplicaLoans> loans_ =
-      std::make_shared<ReplicaLoans>(pool_, [this](int client) { return lost_.count(client) > 0; });
+      std::make_shared<ReplicaLoans>(pool_, [this](int client) { return dead_.count(client) > 0; });
 };
 
 TEST_F(ReplicaLoansTest, ABlockComesBackWhenLenderAndHoldersHaveLetGo) {
@@ -56,14 +56,14 @@ TEST_F(ReplicaLoansTest, TheLenderMayBeTheLastToLetGo) {
   EXPECT_FALSE(is_lent());
 }
 
-TEST_F(ReplicaLoansTest, HoldersOfLostClientsArePassedOver) {
+TEST_F(ReplicaLoansTest, HoldersOfDeadClientsArePassedOver) {
   TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica lender, loans_->lend(kBytes, {1, 2}));
   const ReplicaLoans::Replica one = ReplicaLoans::hold(lender.contents, kBytes, 0, pool_);
   const ReplicaLoans::Replica two = ReplicaLoans::hold(lender.contents, kBytes, 1, pool_);
   lender.owner.reset();
-  lost_ = {1};
+  dead_ = {1};
   EXPECT_TRUE(is_lent());
-  lost_ = {1, 2};
+  dead_ = {1, 2};
   EXPECT_FALSE(is_lent());
 }
 
@@ -89,7 +89,8 @@ TEST_F(ReplicaLoansTest, APoolThatIsFullTakesItsLoansBackBeforeItGrows) {
   pool_->set_reclaim(nullptr);
 }
 
-TEST_F(ReplicaLoansTest, AfterCloseBlocksGoWithTheirLender) {
+// The two blocks of the class that are released after close() are not handed out again.
+TEST_F(ReplicaLoansTest, AfterCloseBlocksThatAreReadAreNotUsedAgain) {
   TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica early, loans_->lend(kBytes, {1}));
   TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica late, loans_->lend(kBytes, {1}));
   const ReplicaLoans::Replica holders[] = {ReplicaLoans::hold(early.contents, kBytes, 0, pool_),
@@ -100,6 +101,11 @@ TEST_F(ReplicaLoansTest, AfterCloseBlocksGoWithTheirLender) {
   EXPECT_TRUE(is_lent());
   late.owner.reset();
   EXPECT_FALSE(is_lent());
+  for (int i = 0; i < 2; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool_->allocate(kBytes + 24));
+    EXPECT_NE(block.data(), early.contents);
+    EXPECT_NE(block.data(), late.contents);
+  }
 }
 
 }  // namespace
