@@ -12,6 +12,8 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
+#include <functional>
 #include <iostream>
 #include <set>
 #include <string>
@@ -83,8 +85,33 @@ Status expect_lost(const Status& error, int victim, Kills& kills) {
                       {absl::StrCat("client ", victim, " "), "lost"});
 }
 
-// Random collectives of the clients in `alive`, of which `victim` is killed on the way; then the
-// others make a mesh without it and go on.
+// Relayouts on the mesh, several under way at once, until one fails. The source of each goes at
+// once, and other tensors take its memory: whatever is OK must have the right values all the same.
+Status move_tensors(const Mesh& mesh, const std::function<Status(const Status&)>& on_error) {
+  TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x, -]"));
+  TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, x]"));
+  const Shape shape = {60, 200};
+  std::deque<DTensor> under_way;
+  std::deque<DTensor> others;
+  bool lost = false;
+  while (!lost || !under_way.empty()) {
+    if (!lost) {
+      under_way.push_back(relayout(iota<int32_t>(shape, rows), columns));
+      others.push_back(full<int32_t>(shape, -1, rows));
+    }
+    if (!lost && under_way.size() < 6) continue;
+    const Status status = under_way.front().await();
+    lost |= !status.ok();
+    TESSERA_RETURN_IF_ERROR(status.ok() ? expect_iota<int32_t>(under_way.front())
+                                        : on_error(status));
+    under_way.pop_front();
+    others.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+// Random collectives, or relayouts, of the clients in `alive`, of which `victim` is killed on the
+// way; then the others make a mesh without it and go on. The values of all that is OK are compared.
 Status kill_stage(Client& client, const std::vector<int>& alive, int victim, uint64_t seed,
                   Kills& kills) {
   RandomProgram program;
@@ -94,6 +121,8 @@ Status kill_stage(Client& client, const std::vector<int>& alive, int victim, uin
   program.largest_size = scramble(seed) % 3 == 0 ? 100'000 : 4000;
   // Nobody is killed before all have met.
   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(alive));
+  const auto num_alive = static_cast<int64_t>(alive.size());
+  TESSERA_ASSIGN_OR_RETURN(const Mesh all, create_mesh(client, {{"x", num_alive}}, alive));
   TESSERA_RETURN_IF_ERROR(group.barrier().await());
   if (client.client_id() == victim) {
     // Within the program, for most; it takes some milliseconds.
@@ -108,8 +137,11 @@ Status kill_stage(Client& client, const std::vector<int>& alive, int victim, uin
     }
     return expect_lost(error, victim, kills);
   };
-  TESSERA_RETURN_IF_ERROR(
-      run_members(client, alive, [&](const Member& m) { return run_random_program(m, program); }));
+  const bool moves_tensors = scramble(seed + 2) % 2 == 0;
+  TESSERA_RETURN_IF_ERROR(moves_tensors ? move_tensors(all, program.on_error)
+                                        : run_members(client, alive, [&](const Member& m) {
+                                            return run_random_program(m, program);
+                                          }));
   if (client.client_id() == victim) {
     while (true) pause();
   }
