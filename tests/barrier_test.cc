@@ -26,6 +26,7 @@
 #include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
+#include "tests/support/shared.h"
 
 namespace tessera::testing {
 namespace {
@@ -53,18 +54,28 @@ class BarrierTest : public ::testing::TestWithParam<Setting> {
   }
 };
 
+// Each client adds 1 before each call, one client after the other, with another first one in each
+// round: no call returns before all clients have added theirs.
+Status all_come_first(Client& client, Shared<std::atomic<int>>& calls, Gate* gates, int rounds) {
+  const int n = client.num_clients();
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, n));
+  for (int round = 0; round < rounds; ++round) {
+    const int place = (client.client_id() + round) % n;
+    if (place > 0) TESSERA_RETURN_IF_ERROR(gates[place].wait());
+    if (place + 1 < n) gates[place + 1].open();
+    calls->fetch_add(1);
+    TESSERA_RETURN_IF_ERROR(mesh.barrier("all_arrive", absl::Seconds(50)));
+    const int now = calls->load();
+    TESSERA_REQUIRE(now >= (round + 1) * n, "passed round ", round, " after ", now, " calls");
+  }
+  return absl::OkStatus();
+}
+
 TEST_P(BarrierTest, AllArrive) {
-  Gate last;
-  const Status status = run(3, [&](Client& client) -> Status {
-    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-    if (client.client_id() == 2) {
-      TESSERA_RETURN_IF_ERROR(last.wait());
-    }
-    // The first of the others to pass before client 2 has come would find the gate unopened.
-    if (client.client_id() == 0) last.open();
-    return mesh.barrier("all_arrive", absl::Seconds(5));
-  });
-  EXPECT_THAT(status, IsOk());
+  Shared<std::atomic<int>> calls;
+  Gate gates[3];
+  EXPECT_THAT(run(3, [&](Client& client) { return all_come_first(client, calls, gates, 300); }),
+              IsOk());
 }
 
 TEST_P(BarrierTest, ValueIsTheMeshSize) {
@@ -140,18 +151,33 @@ TEST(BarrierAloneTest, AbstractMeshHasNone) {
               StatusIs(StatusCode::kFailedPrecondition, ::testing::HasSubstr("create_mesh")));
 }
 
+// The clients call one after the other: the last one comes when all others wait.
 TEST_P(BarrierTest, StaggeredArrivals) {
-  // Client k lets client k+1 go: the last one comes when all others wait.
+  Shared<std::atomic<int>> calls;
   Gate gates[8];
-  EXPECT_THAT(run(8,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
-                    const int id = client.client_id();
-                    if (id > 0) TESSERA_RETURN_IF_ERROR(gates[id].wait());
-                    if (id < 7) gates[id + 1].open();
-                    return mesh.barrier("staggered", absl::Seconds(20));
-                  }),
+  EXPECT_THAT(run(8, [&](Client& client) { return all_come_first(client, calls, gates, 40); }),
               IsOk());
+}
+
+// Row barrier_tensor: one element a device; the fault makes the terms differ, so that the sum says
+// which of them were added.
+TEST_P(BarrierTest, AddsOneElementOfEachDevice) {
+  auto faults = std::make_shared<FaultPoints>();
+  faults->barrier_term = [](int device_id) { return 1 << (3 * device_id); };
+  JobSpec spec;
+  spec.devices_per_client = 4;
+  spec.options.faults = faults;
+  EXPECT_THAT(
+      run(
+          2,
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 4}}));
+            // In octal a digit 1 for each of eight devices.
+            return expect(mesh.barrier("sum", absl::Seconds(50)), StatusCode::kInternal,
+                          {absl::StrCat("add up to ", 011111111, ", not to 8")});
+          },
+          spec),
+      IsOk());
 }
 
 TEST_P(BarrierTest, LateClientGetsTheVerdict) {
@@ -166,19 +192,20 @@ TEST_P(BarrierTest, LateClientGetsTheVerdict) {
                       TESSERA_RETURN_IF_ERROR(timed_out.wait());
                     }
                     const absl::Time start = steady_now();
-                    const Status status = mesh.barrier("epoch_end", absl::Milliseconds(500));
+                    // The late one gets the verdict at once: it would wait for longer than the
+                    // test.
+                    const Status status =
+                        mesh.barrier("epoch_end", late ? absl::Hours(1) : absl::Milliseconds(500));
                     const absl::Duration took = steady_now() - start;
                     TESSERA_RETURN_IF_ERROR(
                         expect(status, StatusCode::kDeadlineExceeded,
                                {"barrier \"epoch_end\" on {x=3}",
                                 "2 of 3 clients arrived in 500 ms", "missing client 2", "pid "}));
                     if (late) {
-                      TESSERA_REQUIRE(took < absl::Milliseconds(400), absl::FormatDuration(took));
                       late_done.open(2);
                     } else {
                       // The other one's deadline may have started a little earlier.
                       TESSERA_REQUIRE(took >= absl::Milliseconds(400), absl::FormatDuration(took));
-                      TESSERA_REQUIRE(took < absl::Milliseconds(1500), absl::FormatDuration(took));
                       timed_out.open();
                       TESSERA_RETURN_IF_ERROR(late_done.wait());
                     }
@@ -210,19 +237,18 @@ TEST_P(BarrierTest, EarliestDeadlineDecides) {
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
                     if (client.client_id() == 2) return done.wait();
-                    const absl::Time start = steady_now();
+                    // An hour is longer than the test may take.
                     const Status status =
-                        expect(mesh.barrier("b", client.client_id() == 0 ? absl::Seconds(60)
+                        expect(mesh.barrier("b", client.client_id() == 0 ? absl::Hours(1)
                                                                          : absl::Milliseconds(500)),
                                StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
-                    TESSERA_REQUIRE(steady_now() - start < absl::Seconds(30));
                     if (client.client_id() == 0) done.open();
                     return status;
                   }),
               IsOk());
 }
 
-// A poll once a second would return later in every round, a loaded machine in some.
+// A poll once a second returns later in every round. A busy machine does so in some.
 TEST_P(BarrierTest, DeadlineIsNotPolled) {
   Gate done;
   EXPECT_THAT(run(2,
@@ -230,7 +256,7 @@ TEST_P(BarrierTest, DeadlineIsNotPolled) {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
                     if (client.client_id() == 1) return done.wait();
                     absl::Duration shortest = absl::InfiniteDuration();
-                    for (int round = 0; round < 3; ++round) {
+                    for (int round = 0; round < 40 && shortest > absl::Milliseconds(800); ++round) {
                       const absl::Time start = steady_now();
                       TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Milliseconds(300)),
                                                      StatusCode::kDeadlineExceeded, {"client 1"}));
@@ -314,11 +340,9 @@ TEST_P(BarrierTest, NamesDiffer) {
       run(2,
           [](Client& client) -> Status {
             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-            const absl::Time start = steady_now();
             TESSERA_RETURN_IF_ERROR(expect(
-                mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60)),
+                mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Hours(1)),
                 StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\"", "client 0 ", "client 1 "}));
-            TESSERA_REQUIRE(steady_now() - start < absl::Seconds(10));
             return mesh.barrier("again", absl::Seconds(20));
           }),
       IsOk());
@@ -363,8 +387,8 @@ TEST_P(BarrierTest, BarrierAgainstCollective) {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
                     const std::vector<std::string> both = {"barrier \"b\"", "all_reduce"};
                     if (client.client_id() == 0) {
-                      return expect(mesh.barrier("b", absl::Seconds(60)),
-                                    StatusCode::kInvalidArgument, both);
+                      return expect(mesh.barrier("b", absl::Hours(1)), StatusCode::kInvalidArgument,
+                                    both);
                     }
                     TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
                     const float in = 1;
@@ -387,12 +411,11 @@ class BarrierLossTest : public ::testing::Test {
  protected:
   // What a survivor sees of client 2, from then on.
   static Status survive(Client& client, const Mesh& mesh) {
-    const absl::Time start = steady_now();
-    TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Seconds(60)), StatusCode::kUnavailable,
+    // By the loss, not by the deadline, which is beyond that of the test.
+    TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Hours(1)), StatusCode::kUnavailable,
                                    {"barrier \"b\"", "client 2 ", "lost"}));
-    TESSERA_REQUIRE(steady_now() - start < absl::Seconds(10));
     // Row already_dead: at once.
-    TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("c", absl::Seconds(60)), StatusCode::kUnavailable,
+    TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("c", absl::Hours(1)), StatusCode::kUnavailable,
                                    {"barrier \"c\"", "client 2 "}));
     // Row mesh_of_the_survivors, in the same processes.
     TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {0, 1}));

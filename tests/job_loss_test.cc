@@ -8,14 +8,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
@@ -34,17 +32,17 @@ namespace {
 using absl::StatusCode;
 using ::testing::HasSubstr;
 
-// What the tie to client 1 being gone does to the others: Unavailable naming it, and soon.
-Status expect_lost(const Status& status, absl::Time since) {
-  TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kUnavailable, {"client 1 ", "lost"}));
-  const absl::Duration took = steady_now() - since;
-  TESSERA_REQUIRE(took < absl::Seconds(2), absl::FormatDuration(took));
-  return absl::OkStatus();
+// Far beyond the deadline of every test: what ends by it ends as a failure of the test.
+constexpr absl::Duration kNever = absl::Hours(1);
+
+// What the loss of client 1 is to the others. It comes by the loss: no deadline ends a wait here.
+Status expect_lost(const Status& status) {
+  return expect_error(status, StatusCode::kUnavailable, {"client 1 ", "lost"});
 }
 
 TEST(LossTest, KilledInAllReduce) {
   Shared<std::atomic<pid_t>> victim;
-  Shared<std::atomic<int64_t>> killed_at;
+  Shared<std::atomic<int>> killed;
   const std::vector<Status> statuses =
       run_processes({.num_clients = 3}, [&](Client& client) -> Status {
         TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2}));
@@ -55,13 +53,13 @@ TEST(LossTest, KilledInAllReduce) {
         for (int i = 0; status.ok(); ++i) {
           const Work work = group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum);
           if (i == 2 && client.client_id() == 0) {
-            *killed_at = absl::ToUnixNanos(steady_now());
+            *killed = 1;
             kill(*victim, SIGKILL);
           }
-          status = work.wait(absl::Seconds(30));
+          status = work.wait(kNever);
         }
-        TESSERA_REQUIRE(*killed_at != 0, status.ToString());
-        return expect_lost(status, absl::FromUnixNanos(*killed_at));
+        TESSERA_REQUIRE(*killed == 1, status.ToString());
+        return expect_lost(status);
       });
   EXPECT_THAT(statuses[0], IsOk());
   EXPECT_THAT(statuses[1], StatusIs(StatusCode::kAborted));
@@ -74,14 +72,12 @@ TEST(LossTest, ExitsBetweenCollectives) {
         TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2}));
         std::vector<float> data(8, 1.0f);
         const auto reduce = [&] {
-          return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum)
-              .wait(absl::Seconds(30));
+          return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kNever);
         };
         TESSERA_RETURN_IF_ERROR(reduce());
         if (client.client_id() == 1) _exit(0);
-        const absl::Time start = steady_now();
         // More of them than the group has records, none of which the lost one leaves any more.
-        for (int i = 0; i < 50; ++i) TESSERA_RETURN_IF_ERROR(expect_lost(reduce(), start));
+        for (int i = 0; i < 50; ++i) TESSERA_RETURN_IF_ERROR(expect_lost(reduce()));
         // The processes live: a job of the two goes on.
         TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {0, 2}));
         const DTensor x = iota<float>({5}, Layout::parse(rest, "[x]"));
@@ -102,19 +98,15 @@ TEST(LossTest, ResumedAfterStop) {
     std::vector<float> in(8, 1.0f);
     std::vector<float> out(8, 0.0f);
     const auto reduce = [&] {
-      return group.all_reduce<float>(in, absl::MakeSpan(out), ReduceOp::kSum)
-          .wait(absl::Seconds(30));
+      return group.all_reduce<float>(in, absl::MakeSpan(out), ReduceOp::kSum).wait(kNever);
     };
     if (client.client_id() == 1) {
       *stopped = getpid();
       kill(getpid(), SIGSTOP);
-      const absl::Time start = steady_now();
       TESSERA_RETURN_IF_ERROR(
           expect_error(reduce(), StatusCode::kUnavailable, {"client 1 ", "declared lost"}));
-      TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("late", absl::Seconds(30)),
-                                           StatusCode::kUnavailable,
+      TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("late", kNever), StatusCode::kUnavailable,
                                            {"client 1 ", "declared lost"}));
-      TESSERA_REQUIRE(steady_now() - start < absl::Seconds(5));
       resumed.open(2);
       return absl::OkStatus();
     }
@@ -140,7 +132,7 @@ TEST(LossTest, NothingIsLeftBehind) {
                       const DTensor x = iota<float>({1 << 16}, Layout::parse(mesh, "[x]"));
                       TESSERA_RETURN_IF_ERROR(relayout(x, Layout::parse(mesh, "[-]")).await());
                       if (killed && client.client_id() == 1) kill(getpid(), SIGKILL);
-                      return killed ? mesh.barrier("b", absl::Seconds(30)) : absl::OkStatus();
+                      return killed ? mesh.barrier("b", kNever) : absl::OkStatus();
                     });
     if (killed) {
       EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 ")));
