@@ -10,16 +10,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "job/status_channel.h"
 
 namespace tessera {
@@ -52,6 +53,7 @@ StatusOr<Pipe> make_status_channel() {
 
 // What the child needs between fork and exec, where nothing may be allocated.
 struct ExecPlan {
+  std::vector<std::string> paths;  // of the program, in the order in which they are tried
   std::vector<char*> arguments;
   std::vector<char*> environment;
   pid_t launcher = 0;
@@ -67,6 +69,30 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);
   return result;
+}
+
+// Where the program may be: as given where it has a slash, else in the folders of PATH.
+std::vector<std::string> paths_of(const std::string& program) {
+  if (program.find('/') != std::string::npos) return {program};
+  const char* folders = std::getenv("PATH");
+  std::vector<std::string> paths;
+  for (absl::string_view folder :
+       absl::StrSplit(folders == nullptr ? "/bin:/usr/bin" : folders, ':')) {
+    paths.push_back(absl::StrCat(folder, folder.empty() ? "" : "/", program));
+  }
+  return paths;
+}
+
+// Execs the program; returns why that failed. Unlike execvp(3) it does not hand a file that is no
+// program to a shell: a damaged program would run as a script.
+int try_exec(const ExecPlan& plan) {
+  int error = ENOENT;
+  for (const std::string& path : plan.paths) {
+    execve(path.c_str(), plan.arguments.data(), plan.environment.data());
+    if (errno == EACCES) error = EACCES;
+    if (errno != EACCES && errno != ENOENT && errno != ENOTDIR) return errno;
+  }
+  return error;
 }
 
 // Runs in the child; async-signal-safe calls only.
@@ -92,20 +118,12 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   const bool connected =
       dup2(plan.null_fd, STDIN_FILENO) >= 0 && dup2(plan.output_fd, STDOUT_FILENO) >= 0 &&
       dup2(plan.error_fd, STDERR_FILENO) >= 0 && fcntl(plan.status_fd, F_SETFD, 0) == 0;
-  if (connected) execvpe(plan.arguments[0], plan.arguments.data(), plan.environment.data());
-  const int error = errno;
+  const int error = connected ? try_exec(plan) : errno;
   (void)!write(plan.exec_error_fd, &error, sizeof(error));
   _exit(127);
 }
 
 }  // namespace
-
-std::string ExitStatus::to_string() const {
-  if (signal == 0) return absl::StrCat("exited with code ", code);
-  const char* name = sigabbrev_np(signal);
-  if (name == nullptr) return absl::StrCat("was killed by signal ", signal);
-  return absl::StrCat("was killed by SIG", name, " (", sigdescr_np(signal), ")");
-}
 
 StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& command,
                                            const std::vector<std::string>& environment) {
@@ -122,6 +140,7 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
   std::vector<std::string> all_variables = environment;
   all_variables.push_back(absl::StrCat(kStatusFdVariable, "=", status.write_end.get()));
   const ExecPlan plan = {
+      .paths = paths_of(command[0]),
       .arguments = pointers(command),
       .environment = pointers(all_variables),
       .launcher = getpid(),
@@ -162,6 +181,10 @@ Status ChildProcess::await_exec(const std::string& program) {
 
   const std::string what =
       absl::StrCat("program \"", program, "\" cannot be started: ", std::strerror(error));
+  if (error == ENOEXEC) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, "; it should be a program of this machine, or a script that begins with #!"));
+  }
   if (error != ENOENT && error != ENOTDIR) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, "; it should be a file that this user may execute"));
@@ -180,26 +203,15 @@ void ChildProcess::signal_group(int signal) {
 
 std::optional<ExitStatus> ChildProcess::poll_exit() {
   siginfo_t info = {};
-  if (is_reaped() || waitid(P_PID, pid_.value, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      info.si_pid == 0) {
-    return std::nullopt;
+  if (is_reaped()) return std::nullopt;
+  if (waitid(P_PID, pid_.value, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+    // The id may belong to another process by now.
+    pid_.value = 0;
+    return ExitStatus::unknown();
   }
+  if (info.si_pid == 0) return std::nullopt;
   if (info.si_code == CLD_EXITED) return ExitStatus{.code = info.si_status};
   return ExitStatus{.signal = info.si_status};
-}
-
-bool ChildProcess::is_ending() const {
-  constexpr uint64_t kExitingFlag = 0x4;  // PF_EXITING of linux/sched.h
-  std::ifstream file(absl::StrCat("/proc/", pid_.value, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  // "pid (name) state ppid pgrp session tty tpgid flags ...": a name may hold blanks and brackets.
-  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
-  std::string skipped;
-  for (int i = 0; i < 6; ++i) fields >> skipped;
-  uint64_t flags = 0;
-  fields >> flags;
-  return (flags & kExitingFlag) != 0;
 }
 
 void ChildProcess::kill_and_reap() {

@@ -24,21 +24,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "job/exit_status.h"
 #include "job/file_descriptor.h"
 
 namespace tessera {
-
-// How a process ended: by exit(code), or by a signal.
-struct ExitStatus {
-  int code = 0;
-  int signal = 0;  // 0: it was not a signal
-
-  bool ok() const { return code == 0 && signal == 0; }
-  // As a shell says it: the code, or 128 + signal.
-  int shell_code() const { return signal == 0 ? code : 128 + signal; }
-  // "exited with code 3", "was killed by SIGSEGV (Segmentation fault)".
-  std::string to_string() const;
-};
 
 class ChildProcess {
  public:
@@ -64,11 +53,12 @@ class ChildProcess {
 
   // Sends `signal` to the process group; nothing after kill_and_reap().
   void signal_group(int signal);
-  // The end of the process, if it has ended. Does not reap.
+  // The end of the process, if it has ended. Does not reap. ExitStatus::unknown() where the kernel
+  // reaped it itself, as it does while this process ignores SIGCHLD.
   std::optional<ExitStatus> poll_exit();
   // Whether the kernel has begun to end the process; poll_exit() knows the end only once its memory
   // is freed, which takes tenths of a second for many GiB.
-  bool is_ending() const;
+  bool is_ending() const { return !is_reaped() && is_process_ending(pid_.value); }
   // Kills the group, waits for the end of the process, and gives its id back. Idempotent.
   void kill_and_reap();
   bool is_reaped() const { return pid_.value == 0; }

@@ -16,6 +16,7 @@
 
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "job/exit_status.h"
 #include "job/status_channel.h"
 #include "tests/support/matchers.h"
 
@@ -83,6 +84,32 @@ TEST(ChildProcessTest, ProgramWithoutItsInterpreterIsNamed) {
   EXPECT_THAT(child.await_exec(path),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("the file is there, but the interpreter that it names is not")));
+}
+
+// execvp(3) would hand such a file to a shell, which takes the bytes for commands.
+TEST(ChildProcessTest, FileThatIsNoProgramIsRefused) {
+  const std::string path = ::testing::TempDir() + "/bytes_" + std::to_string(getpid());
+  FILE* file = fopen(path.c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  fputs("exit 0\n", file);
+  fclose(file);
+  ASSERT_EQ(chmod(path.c_str(), 0700), 0);
+  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, ChildProcess::start({path}, {}));
+  EXPECT_THAT(child.await_exec(path),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot be started: Exec format error; it should be a program of "
+                                 "this machine, or a script that begins with #!")));
+}
+
+// The kernel reaps the children of a process that ignores SIGCHLD, and forgets how they ended.
+TEST(ChildProcessTest, EndThatTheKernelForgotIsNoSuccess) {
+  const auto former = signal(SIGCHLD, SIG_IGN);
+  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, start_shell("exit 0"));
+  const ExitStatus end = await_end(child);
+  EXPECT_FALSE(end.ok());
+  EXPECT_EQ(end.shell_code(), 1);
+  EXPECT_EQ(end.to_string(), "ended, and the kernel no longer knows how");
+  signal(SIGCHLD, former);
 }
 
 // A descriptor that is not a status channel is left alone, whatever its number.

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace tessera {
 namespace {
@@ -41,6 +42,20 @@ bool ClientEnd::lost_a_peer() const {
 
 std::string ClientEnd::name() const {
   return absl::StrCat("client ", client_id, " (", host, ", pid ", pid, ")");
+}
+
+bool is_likelier_cause(const ClientEnd& a, const ClientEnd& b) {
+  if (a.lost_a_peer() != b.lost_a_peer()) return b.lost_a_peer();
+  const absl::Time a_began = a.ending_since.value_or(a.time);
+  const absl::Time b_began = b.ending_since.value_or(b.time);
+  if (a_began != b_began) return a_began < b_began;
+  return a.ending_since.has_value() && !b.ending_since.has_value();
+}
+
+std::string stopped_report(const std::vector<int>& client_ids) {
+  if (client_ids.empty()) return "";
+  return absl::StrCat("tessera_run: then stopped client", client_ids.size() == 1 ? " " : "s ",
+                      absl::StrJoin(client_ids, ", "), "\n");
 }
 
 std::string failure_report(const std::vector<ClientEnd>& failures, int num_clients,

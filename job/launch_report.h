@@ -11,13 +11,16 @@
 #ifndef TESSERA_JOB_LAUNCH_REPORT_H_
 #define TESSERA_JOB_LAUNCH_REPORT_H_
 
+#include <sys/types.h>
+
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "job/child_process.h"
+#include "job/exit_status.h"
 
 namespace tessera {
 
@@ -41,6 +44,9 @@ struct ClientEnd {
   pid_t pid = 0;
   ExitStatus exit;
   absl::Time time;
+  // Set where the process was seen being ended before its end could be read: the kernel frees its
+  // memory in between.
+  std::optional<absl::Time> ending_since;
   std::string reported_status;  // from its status channel; may be empty
   TailLines tail;
 
@@ -49,9 +55,16 @@ struct ClientEnd {
   std::string name() const;  // "client 2 (host-a, pid 4711)"
 };
 
+// Orders failures by how likely each is the root cause: reports of a lost peer come last; the
+// others are ordered by the time at which they began to end.
+bool is_likelier_cause(const ClientEnd& a, const ClientEnd& b);
+
 // The first of `failures` is told as the root cause. Not empty.
 std::string failure_report(const std::vector<ClientEnd>& failures, int num_clients,
                            absl::Time start);
+
+// Which clients the launcher stopped after the failure of another; empty if none.
+std::string stopped_report(const std::vector<int>& client_ids);
 
 // `unfinished`: the clients that had not exited, `exit` unset.
 std::string timeout_report(const std::vector<ClientEnd>& unfinished, int num_clients,

@@ -110,6 +110,7 @@ class Job {
   void take_signal();
   void act_on_time();
   void end_group(RunningClient& client);
+  void note_ending(absl::Time now);
 
   void stop(int signal);
   void kill_all();
@@ -204,6 +205,8 @@ Status Job::set_up_signals() {
   }
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  // An ignored SIGCHLD is inherited through exec, and the kernel then forgets how clients ended.
+  signal(SIGCHLD, SIG_DFL);
   signals_ = FileDescriptor(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.is_open()) return system_error("cannot make a signalfd");
   return absl::OkStatus();
@@ -391,10 +394,11 @@ void Job::take_exit(RunningClient& client) {
   const std::optional<ExitStatus> exit = client.process.poll_exit();
   epoll_ctl(exits_.get(), EPOLL_CTL_DEL, client.process.pidfd(), nullptr);
   client.has_exited = true;
-  client.end.exit = exit.value_or(ExitStatus{});
+  client.end.exit = exit.value_or(ExitStatus::unknown());
   client.end.time = clock_.now();
   if (client.process.status_channel().is_open()) take_status(client);
   client.process.status_channel().close();
+  if (client.end.exit.signal == 0) note_ending(client.end.time);
 
   if (!client.end.exit.ok() && !client.was_stopped) {
     failures_.push_back(&client.end);
@@ -405,6 +409,16 @@ void Job::take_exit(RunningClient& client) {
   }
   // While the job is being stopped, what the client started has the grace period too.
   if (phase_ != Phase::kStopping) end_group(client);
+}
+
+// A client that is being ended while another one's exit is seen began to end before that exit, or
+// at the same moment: the kernel tells its peers of its death before it has freed its memory.
+void Job::note_ending(absl::Time now) {
+  for (auto& client : clients_) {
+    if (client->has_exited || client->was_stopped || client->end.ending_since.has_value()) continue;
+    if (!client->process.is_ending() || client->process.poll_exit().has_value()) continue;
+    client->end.ending_since = now;
+  }
 }
 
 void Job::end_group(RunningClient& client) {
@@ -459,7 +473,7 @@ void Job::act_on_time() {
 }
 
 void Job::stop(int signal) {
-  take_exits();  // Who ended before the signal ended by itself.
+  take_exits();  // A client that ended before the signal ended by itself.
   for (auto& client : clients_) {
     if (client->has_exited) continue;
     client->was_stopped = !client->process.is_ending();
@@ -502,12 +516,14 @@ void Job::report_attempt() {
   if (!failures_.empty()) {
     std::vector<ClientEnd> ends;
     for (const ClientEnd* failure : failures_) ends.push_back(*failure);
-    // The kernel tells a client's peers of its death before it has freed its memory, so who failed
-    // for the loss of a peer may well end before that peer.
-    std::stable_partition(ends.begin(), ends.end(),
-                          [](const ClientEnd& end) { return !end.lost_a_peer(); });
+    std::stable_sort(ends.begin(), ends.end(), is_likelier_cause);
     say(failure_report(ends, options_.num_clients, clock_.start()));
     failure_code_ = ends[0].exit.shell_code();
+    std::vector<int> stopped;
+    for (const auto& client : clients_) {
+      if (client->was_stopped) stopped.push_back(client->end.client_id);
+    }
+    say(stopped_report(stopped));
   }
   if (timed_out_) say(timeout_report(unfinished_, options_.num_clients, options_.timeout));
   if (interrupted_by_ != 0) {

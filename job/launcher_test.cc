@@ -97,6 +97,28 @@ TEST(LauncherTest, FailureStopsTheOthersAndIsToldWithItsLastLines) {
   EXPECT_THAT(run.error(), AllOf(Not(HasSubstr("client 0 (")), Not(HasSubstr("client 1 ("))));
 }
 
+TEST(LauncherTest, ReportNamesTheClientsThatWereStopped) {
+  LauncherRun run = LauncherRun::shell({"--clients", "3"},
+                                       absl::StrCat("if [ $RANK = 1 ]; then exit 7; fi; ", kHang));
+  EXPECT_EQ(run.wait(), 7);
+  EXPECT_THAT(run.error(), HasSubstr("tessera_run: then stopped clients 0, 2\n"));
+}
+
+TEST(LauncherTest, ReportOfOneClientStopsNobody) {
+  LauncherRun run({"--clients", "1", "false"});
+  EXPECT_EQ(run.wait(), 1);
+  EXPECT_THAT(run.error(), Not(HasSubstr("then stopped")));
+}
+
+// R3. A supervisor may leave SIGCHLD ignored, which is inherited through exec.
+TEST(LauncherTest, FailureIsSeenAlthoughSigchldWasIgnored) {
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "1"},
+      "trap '' CHLD; exec job/tessera_run --clients 2 sh -c 'exit $((3 + RANK))'");
+  EXPECT_THAT(run.wait(), ::testing::AnyOf(3, 4));
+  EXPECT_THAT(run.error(), HasSubstr("clients failed; the first was client"));
+}
+
 TEST(LauncherTest, CrashIsToldByTheNameOfTheSignal) {
   LauncherRun run = LauncherRun::shell(
       {"--clients", "2"}, absl::StrCat("if [ $RANK = 1 ]; then kill -SEGV $$; fi; ", kHang));

@@ -181,7 +181,18 @@ StatusOr<int> run(int argc, char** argv) {
     print_help();
     return 0;
   }
-  return launch(options_from_flags(argv + parsed.program_index, argc - parsed.program_index));
+  const LauncherOptions options =
+      options_from_flags(argv + parsed.program_index, argc - parsed.program_index);
+  if (options.num_clients == 0) {
+    for (const std::string& argument : options.command) {
+      if (argument != "--clients" && !absl::StartsWith(argument, "--clients=")) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--clients comes after the program \"", options.command[0],
+                       "\" and so belongs to it; put it before, as in tessera_run --clients 4 ",
+                       options.command[0]));
+    }
+  }
+  return launch(options);
 }
 
 }  // namespace

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/exit_status.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera {
+
+ExitStatus ExitStatus::of_wait(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return {.signal = WTERMSIG(wait_status)};
+  return {.code = WEXITSTATUS(wait_status)};
+}
+
+int ExitStatus::shell_code() const {
+  if (!is_known) return 1;
+  return signal == 0 ? code : 128 + signal;
+}
+
+std::string ExitStatus::to_string() const {
+  if (!is_known) return "ended, and the kernel no longer knows how";
+  if (signal == 0) return absl::StrCat("exited with code ", code);
+  const char* name = sigabbrev_np(signal);
+  if (name == nullptr) return absl::StrCat("was killed by signal ", signal);
+  return absl::StrCat("was killed by SIG", name, " (", sigdescr_np(signal), ")");
+}
+
+bool is_process_ending(pid_t pid) {
+  constexpr uint64_t kExitingFlag = 0x4;  // PF_EXITING of linux/sched.h
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  // "pid (name) state ppid pgrp session tty tpgid flags ...": a name may hold blanks and brackets.
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::string skipped;
+  for (int i = 0; i < 6; ++i) fields >> skipped;
+  uint64_t flags = 0;
+  fields >> flags;
+  return (flags & kExitingFlag) != 0;
+}
+
+}  // namespace tessera
