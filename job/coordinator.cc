@@ -18,6 +18,7 @@
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
 #include "job/coordinator_state.h"
+#include "job/grpc_log.h"
 
 namespace tessera {
 namespace {
@@ -108,6 +109,7 @@ class GrpcCoordinator : public Coordinator {
 
   Status connect() {
     grpc_started = true;
+    quiet_grpc_log();
     if (options_.self.client_id == 0 && options_.service_host == ServiceHost::kClient0) {
       TESSERA_ASSIGN_OR_RETURN(
           server_, CoordinatorServer::start({.address = options_.address,

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_state.h"
+#include "job/grpc_log.h"
 
 namespace tessera {
 namespace {
@@ -359,6 +360,7 @@ void ClientSession::OnDone() { delete this; }
 
 StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(
     const CoordinatorServerOptions& options) {
+  quiet_grpc_log();
   auto server = std::make_unique<ServerImpl>(options);
   TESSERA_RETURN_IF_ERROR(server->listen(options.address));
   return server;

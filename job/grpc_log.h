@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What gRPC may write to the standard error of a user's program: by default only why it ends the
+// process.
+//
+// gRPC logs errors that it also returns, and Tessera turns those into a Status. Its log lines
+// beside that Status show no more, and some show metadata, which holds the job token. A user who
+// sets GRPC_VERBOSITY gets them all.
+#ifndef TESSERA_JOB_GRPC_LOG_H_
+#define TESSERA_JOB_GRPC_LOG_H_
+
+namespace tessera {
+
+// Call before the first use of gRPC in a process. Does nothing where GRPC_VERBOSITY is set.
+// Idempotent. Of the whole process: it holds for a program's own use of gRPC too.
+void quiet_grpc_log();
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_GRPC_LOG_H_
