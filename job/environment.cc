@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <limits>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace tessera {
 namespace {
@@ -16,8 +19,12 @@ namespace {
 constexpr int64_t kMostClients = 1'000'000;
 constexpr int64_t kMostDevices = 65'536;
 
-// One way to say who takes part. `address` names the variable of the coordinator, `port` that of
-// its port where it is apart.
+// The ports of jobs whose launcher gives none: above those that the kernel hands out by default.
+constexpr uint64_t kFirstPort = 61440;
+constexpr uint64_t kNumPorts = 4096;
+
+// One way to say which clients take part. `address` names the variable of the coordinator, `port`
+// that of its port where it is apart.
 struct Form {
   const char* name;
   const char* client_id;
@@ -26,41 +33,38 @@ struct Form {
   const char* port;
   // Whose presence says that this form is meant.
   std::vector<const char*> marks;
+  // Where the launcher says so: how many clients, or hosts, it has started here; null: it does not.
+  const char* local_clients = nullptr;
+  const char* num_hosts = nullptr;
 };
 
-const std::vector<Form>& forms() {
-  static const auto* const kForms = new std::vector<Form>{
-      {"Open MPI",
-       "OMPI_COMM_WORLD_RANK",
-       "OMPI_COMM_WORLD_SIZE",
-       "TESSERA_COORDINATOR",
-       nullptr,
-       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}},
-      {"Slurm",
-       "SLURM_PROCID",
-       "SLURM_NTASKS",
-       "TESSERA_COORDINATOR",
-       nullptr,
-       {"SLURM_PROCID", "SLURM_NTASKS"}},
-      {"TF DTensor",
-       "DTENSOR_CLIENT_ID",
-       "DTENSOR_NUM_CLIENTS",
-       "DTENSOR_JOBS",
-       nullptr,
-       {"DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS", "DTENSOR_JOBS"}},
-  };
-  return *kForms;
-}
-
+const Form kOpenMpiForm = {"Open MPI",
+                           "OMPI_COMM_WORLD_RANK",
+                           "OMPI_COMM_WORLD_SIZE",
+                           "TESSERA_COORDINATOR",
+                           nullptr,
+                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                           "OMPI_COMM_WORLD_LOCAL_SIZE"};
+const Form kSlurmForm = {"Slurm",        "SLURM_PROCID",
+                         "SLURM_NTASKS", "TESSERA_COORDINATOR",
+                         nullptr,        {"SLURM_PROCID", "SLURM_NTASKS"},
+                         nullptr,        "SLURM_STEP_NUM_NODES"};
+const Form kTfForm = {"TF DTensor",
+                      "DTENSOR_CLIENT_ID",
+                      "DTENSOR_NUM_CLIENTS",
+                      "DTENSOR_JOBS",
+                      nullptr,
+                      {"DTENSOR_CLIENT_ID", "DTENSOR_NUM_CLIENTS", "DTENSOR_JOBS"}};
 const Form kTesseraForm = {"Tessera",
                            "TESSERA_CLIENT_ID",
                            "TESSERA_NUM_CLIENTS",
                            "TESSERA_COORDINATOR",
                            nullptr,
                            {"TESSERA_COORDINATOR", "TESSERA_CLIENT_ID", "TESSERA_NUM_CLIENTS"}};
-const Form kTorchForm = {"torchrun",    "RANK",
-                         "WORLD_SIZE",  "MASTER_ADDR",
-                         "MASTER_PORT", {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"}};
+const Form kTorchForm = {"torchrun",        "RANK",
+                         "WORLD_SIZE",      "MASTER_ADDR",
+                         "MASTER_PORT",     {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"},
+                         "LOCAL_WORLD_SIZE"};
 
 bool is_set(const EnvironmentLookup& lookup, const char* name) { return lookup(name) != nullptr; }
 
@@ -71,19 +75,28 @@ bool any_set(const EnvironmentLookup& lookup, const std::vector<const char*>& na
   return false;
 }
 
+// Whether mpirun or srun started this process as one of several, and says on how many hosts. A
+// batch script of Slurm has SLURM_PROCID too, but no SLURM_STEP_ variables.
+bool is_one_of_several(const Form& form, const EnvironmentLookup& lookup) {
+  const char* const hosts = form.local_clients != nullptr ? form.local_clients : form.num_hosts;
+  const char* const size = lookup(form.num_clients);
+  return hosts != nullptr && is_set(lookup, hosts) && is_set(lookup, form.client_id) &&
+         size != nullptr && absl::string_view(size) != "1";
+}
+
 // The form that the environment is written in; null where there is none.
 const Form* find_form(const EnvironmentLookup& lookup) {
   // The address alone is shared with Open MPI and Slurm: the ids tell the forms apart.
   if (any_set(lookup, {"TESSERA_CLIENT_ID", "TESSERA_NUM_CLIENTS"})) return &kTesseraForm;
   if (any_set(lookup, kTorchForm.marks)) return &kTorchForm;
-  for (const Form& form : forms()) {
-    // A Slurm or MPI job may run programs that have nothing to do with it: the address says that
-    // this one does.
-    const bool is_ours =
-        form.address == std::string("DTENSOR_JOBS") || is_set(lookup, "TESSERA_COORDINATOR");
-    if (is_ours && any_set(lookup, form.marks)) return &form;
+  const bool has_address = is_set(lookup, "TESSERA_COORDINATOR");
+  for (const Form* form : {&kOpenMpiForm, &kSlurmForm}) {
+    if (any_set(lookup, form->marks) && (has_address || is_one_of_several(*form, lookup))) {
+      return form;
+    }
   }
-  return is_set(lookup, "TESSERA_COORDINATOR") ? &kTesseraForm : nullptr;
+  if (any_set(lookup, kTfForm.marks)) return &kTfForm;
+  return has_address ? &kTesseraForm : nullptr;
 }
 
 StatusOr<int> read_number(const char* name, const char* text, int64_t least, int64_t most) {
@@ -101,6 +114,52 @@ Status missing(const Form& form, const char* name, absl::string_view range) {
                                                  "), or unset the others"));
 }
 
+// FNV-1a.
+uint32_t hash_of(absl::string_view text) {
+  uint32_t hash = 0x811c9dc5;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
+  return hash;
+}
+
+// A number that clients of one mpirun or srun have in common, and others on the host hardly.
+std::optional<uint64_t> launch_number(const Form& form, const EnvironmentLookup& lookup) {
+  if (&form == &kOpenMpiForm) {
+    for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+      if (is_set(lookup, name)) return hash_of(lookup(name));
+    }
+    return std::nullopt;
+  }
+  const char* const job = lookup("SLURM_JOB_ID");
+  const char* const step = lookup("SLURM_STEP_ID");
+  uint64_t job_id;
+  uint64_t step_id;
+  if (job == nullptr || !absl::SimpleAtoi(job, &job_id)) return std::nullopt;
+  if (step == nullptr || !absl::SimpleAtoi(step, &step_id)) return std::nullopt;
+  return job_id + 257 * step_id;
+}
+
+// The address of a job that mpirun or srun started without TESSERA_COORDINATOR.
+StatusOr<std::string> find_address(const Form& form, const EnvironmentLookup& lookup,
+                                   const JobEnvironment& job) {
+  const std::optional<uint64_t> number = launch_number(form, lookup);
+  if (job.on_one_host.value_or(false) && number.has_value()) {
+    return absl::StrCat("127.0.0.1:", kFirstPort + *number % kNumPorts);
+  }
+  const char* const command =
+      &form == &kOpenMpiForm ? "mpirun -x TESSERA_COORDINATOR -x TESSERA_TOKEN" : "srun";
+  return absl::InvalidArgumentError(absl::StrCat(
+      "TESSERA_COORDINATOR is not set, and ", form.name, " started the ", job.num_clients,
+      " clients ", number.has_value() ? "on several hosts" : "without an id of the job",
+      "; set it to host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (",
+      command, " passes them on)"));
+}
+
+// "host:port"; an IPv6 address gets its brackets.
+std::string join_address(absl::string_view host, int port) {
+  const bool is_bare_ipv6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
+  return is_bare_ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
 StatusOr<std::string> read_address(const Form& form, const EnvironmentLookup& lookup) {
   const char* address = lookup(form.address);
   if (address == nullptr) {
@@ -113,8 +172,22 @@ StatusOr<std::string> read_address(const Form& form, const EnvironmentLookup& lo
   }
   const char* port = lookup(form.port);
   if (port == nullptr) return missing(form, form.port, "1 to 65535");
-  TESSERA_ASSIGN_OR_RETURN(const int number, read_number(form.port, port, 1, 65535));
-  return absl::StrCat(address, ":", number);
+  TESSERA_ASSIGN_OR_RETURN(int number, read_number(form.port, port, 1, 65535));
+  const char* const agent_store = lookup("TORCHELASTIC_USE_AGENT_STORE");
+  if (agent_store != nullptr && absl::string_view(agent_store) == "True") {
+    number += number < 65535 ? 1 : -1;
+  }
+  return join_address(address, number);
+}
+
+// Whether all clients are on one host, where the launcher says so.
+std::optional<bool> is_on_one_host(const Form& form, const EnvironmentLookup& lookup,
+                                   int num_clients) {
+  const char* const name = form.local_clients != nullptr ? form.local_clients : form.num_hosts;
+  const char* const text = name == nullptr ? nullptr : lookup(name);
+  int number;
+  if (text == nullptr || !absl::SimpleAtoi(text, &number)) return std::nullopt;
+  return number == (form.local_clients != nullptr ? num_clients : 1);
 }
 
 Status read_form(const Form& form, const EnvironmentLookup& lookup, const JobOverrides& overrides,
@@ -133,7 +206,11 @@ Status read_form(const Form& form, const EnvironmentLookup& lookup, const JobOve
     TESSERA_ASSIGN_OR_RETURN(job->client_id,
                              read_number(form.client_id, text, 0, job->num_clients - 1));
   }
-  if (overrides.coordinator.empty()) {
+  job->on_one_host = is_on_one_host(form, lookup, job->num_clients);
+  if (!overrides.coordinator.empty()) return absl::OkStatus();
+  if (is_one_of_several(form, lookup) && !is_set(lookup, form.address)) {
+    TESSERA_ASSIGN_OR_RETURN(job->coordinator, find_address(form, lookup, *job));
+  } else {
     TESSERA_ASSIGN_OR_RETURN(job->coordinator, read_address(form, lookup));
   }
   return absl::OkStatus();
@@ -147,8 +224,11 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
   job.coordinator = overrides.coordinator;
   job.num_clients = overrides.num_clients.value_or(1);
   job.client_id = overrides.client_id.value_or(0);
-  const bool all_given = !overrides.coordinator.empty() && overrides.client_id.has_value() &&
-                         overrides.num_clients.has_value();
+  // A program that wants to be alone is, whatever started it.
+  const bool is_alone = overrides.num_clients == 1 && job.client_id == 0;
+  const bool all_given =
+      is_alone || (!overrides.coordinator.empty() && overrides.client_id.has_value() &&
+                   overrides.num_clients.has_value());
   const Form* form = all_given ? nullptr : find_form(lookup);
   if (form != nullptr) TESSERA_RETURN_IF_ERROR(read_form(*form, lookup, overrides, &job));
   if (job.num_clients < 1 || job.num_clients > kMostClients) {

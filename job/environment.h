@@ -11,6 +11,14 @@
 //                 first is the coordinator)
 // None: a job of one client. TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in
 // every form.
+//
+// On one host mpirun and srun need no TESSERA_COORDINATOR: the address is 127.0.0.1 and a port that
+// is made from the id of their job. On several hosts they do, and its absence is an error. Where
+// the launcher does not say on how many hosts it started clients, they are jobs of one client: a
+// program in somebody else's MPI or Slurm job may have nothing to do with it.
+//
+// torchrun with TORCHELASTIC_USE_AGENT_STORE=True listens on MASTER_PORT itself: the coordinator
+// then has MASTER_PORT + 1.
 #ifndef TESSERA_JOB_ENVIRONMENT_H_
 #define TESSERA_JOB_ENVIRONMENT_H_
 
@@ -40,6 +48,8 @@ struct JobEnvironment {
   int num_clients = 1;
   int num_local_devices = 1;
   std::string token;
+  // Whether the launcher started all clients on one host; unset where it does not say.
+  std::optional<bool> on_one_host;
   bool share_gpus = false;
 };
 

@@ -5,6 +5,7 @@
 #include "job/environment.h"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -39,7 +40,32 @@ struct GoodCase {
   const char* token = "";
   JobOverrides overrides = {};
   bool share_gpus = false;
+  std::optional<bool> on_one_host = {};
 };
+
+// What torchrun sets in client 1 of 2, with one more variable.
+Variables torchrun_and(const std::string& name, const std::string& value) {
+  return {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"},  {"RANK", "1"}, {"WORLD_SIZE", "2"},
+          {"LOCAL_RANK", "1"},  {"LOCAL_WORLD_SIZE", "2"}, {name, value}};
+}
+
+// What mpirun sets in a client, without an address.
+Variables open_mpi(const std::string& rank, const std::string& size, const std::string& local_size,
+                   const std::string& name = "PMIX_NAMESPACE",
+                   const std::string& value = "1661665281") {
+  return {{"OMPI_COMM_WORLD_RANK", rank},
+          {"OMPI_COMM_WORLD_SIZE", size},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", local_size},
+          {name, value}};
+}
+
+// What srun sets in a client of step 2 of job 7, without an address.
+Variables slurm(const std::string& rank, const std::string& size, const std::string& num_nodes) {
+  return {{"SLURM_PROCID", rank},         {"SLURM_NTASKS", size},
+          {"SLURM_JOB_ID", "8191"},       {"SLURM_STEP_ID", "2"},
+          {"SLURM_STEP_NUM_TASKS", size}, {"SLURM_STEP_NUM_NODES", num_nodes}};
+}
 
 const GoodCase kGood[] = {
     {"nothing", {}, "", 0, 1},
@@ -68,6 +94,90 @@ const GoodCase kGood[] = {
      "a:1",
      1,
      2},
+    {"torchrun_agent_store",
+     torchrun_and("TORCHELASTIC_USE_AGENT_STORE", "True"),
+     "h:29501",
+     1,
+     2,
+     1,
+     "",
+     {},
+     false,
+     true},
+    {"torchrun_agent_store_off",
+     torchrun_and("TORCHELASTIC_USE_AGENT_STORE", "False"),
+     "h:29500",
+     1,
+     2,
+     1,
+     "",
+     {},
+     false,
+     true},
+    {"torchrun_last_port",
+     {{"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "65535"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+     "h:65534",
+     1,
+     2},
+    {"torchrun_two_hosts",
+     {{"MASTER_ADDR", "h"},
+      {"MASTER_PORT", "29500"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "4"},
+      {"LOCAL_WORLD_SIZE", "2"}},
+     "h:29500",
+     1,
+     4,
+     1,
+     "",
+     {},
+     false,
+     false},
+    {"torchrun_ipv6",
+     {{"MASTER_ADDR", "fe80::1"}, {"MASTER_PORT", "29500"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}},
+     "[fe80::1]:29500",
+     1,
+     2},
+    {"torchrun_ipv6_in_brackets",
+     {{"MASTER_ADDR", "[::1]"}, {"MASTER_PORT", "29500"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}},
+     "[::1]:29500",
+     1,
+     2},
+    {"open_mpi_one_host", open_mpi("1", "2", "2"), "127.0.0.1:65387", 1, 2, 1, "", {}, false, true},
+    {"open_mpi_five",
+     open_mpi("1", "2", "2", "PMIX_NAMESPACE", "prterun-host-2913@1"),
+     "127.0.0.1:62979",
+     1,
+     2,
+     1,
+     "",
+     {},
+     false,
+     true},
+    {"open_mpi_without_pmix",
+     open_mpi("1", "2", "2", "OMPI_MCA_ess_base_jobid", "1661665281"),
+     "127.0.0.1:65387",
+     1,
+     2,
+     1,
+     "",
+     {},
+     false,
+     true},
+    {"open_mpi_one_client", open_mpi("0", "1", "1"), "", 0, 1},
+    {"open_mpi_alone_by_choice", open_mpi("3", "4", "2"), "", 0, 1, 1, "", {.num_clients = 1}},
+    {"slurm_one_host", slurm("1", "4", "1"), "127.0.0.1:61953", 1, 4, 1, "", {}, false, true},
+    {"slurm_one_client", slurm("0", "1", "1"), "", 0, 1},
+    // A batch script has SLURM_PROCID, and no variables of a step.
+    {"slurm_batch_script",
+     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "7"}},
+     "",
+     0,
+     1},
     // Inside somebody else's MPI or Slurm job, a program alone stays alone.
     {"open_mpi_without_an_address",
      {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
@@ -190,6 +300,7 @@ TEST_P(GoodEnvironmentTest, IsRead) {
   EXPECT_EQ(job.num_local_devices, good.num_local_devices);
   EXPECT_EQ(job.token, good.token);
   EXPECT_EQ(job.share_gpus, good.share_gpus);
+  EXPECT_EQ(job.on_one_host, good.on_one_host);
 }
 
 template <class Case>
@@ -278,6 +389,21 @@ const BadCase kBad[] = {
      {{"TESSERA_COORDINATOR", "h:1"}, {"OMPI_COMM_WORLD_RANK", "0"}},
      "OMPI_COMM_WORLD_SIZE is not set, but other variables of the Open MPI form are; set it (1 to "
      "1000000), or unset the others"},
+    {"open_mpi_two_hosts", open_mpi("3", "4", "2"),
+     "TESSERA_COORDINATOR is not set, and Open MPI started the 4 clients on several hosts; set it "
+     "to host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (mpirun -x "
+     "TESSERA_COORDINATOR -x TESSERA_TOKEN passes them on)"},
+    {"open_mpi_without_an_id", open_mpi("1", "2", "2", "OTHER", "x"),
+     "TESSERA_COORDINATOR is not set, and Open MPI started the 2 clients without an id of the job; "
+     "set it to host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (mpirun -x "
+     "TESSERA_COORDINATOR -x TESSERA_TOKEN passes them on)"},
+    {"slurm_two_hosts", slurm("1", "4", "2"),
+     "TESSERA_COORDINATOR is not set, and Slurm started the 4 clients on several hosts; set it to "
+     "host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (srun passes them "
+     "on)"},
+    {"torchrun_rank_is_size",
+     {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}, {"RANK", "2"}, {"WORLD_SIZE", "2"}},
+     "RANK is \"2\"; it must be a whole number from 0 to 1"},
     {"slurm_procid_unset",
      {{"TESSERA_COORDINATOR", "h:1"}, {"SLURM_NTASKS", "2"}},
      "SLURM_PROCID is not set, but other variables of the Slurm form are; set it (0 to the number "
