@@ -294,9 +294,11 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
   for (const int id : mesh.device_ids()) owners.insert(devices_[id].client_id);
   if (owners.count(client_id()) > 0 && owners.size() > 1) {
     const std::vector<int> participants(owners.begin(), owners.end());
-    TESSERA_RETURN_IF_ERROR(coordinator_->check_in(
+    const Status agreed = coordinator_->check_in(
         absl::StrCat("create_mesh of clients ", absl::StrJoin(participants, ", ")),
-        mesh.to_string(), participants, steady_now() + options_.connect_timeout));
+        mesh.to_string(), participants, steady_now() + options_.connect_timeout);
+    if (absl::IsUnavailable(agreed)) report_fatal_status(agreed);
+    TESSERA_RETURN_IF_ERROR(agreed);
   }
   return mesh.with_runtime(shared_from_this());
 }

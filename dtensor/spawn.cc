@@ -20,7 +20,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "job/coordinator.h"
+#include "job/exit_status.h"
 #include "job/host.h"
 #include "job/port.h"
 
@@ -28,14 +31,15 @@ namespace tessera {
 namespace {
 
 // How long the other clients have to end by themselves once one has failed.
-constexpr int kGraceMs = 2000;
+constexpr absl::Duration kGrace = absl::Seconds(2);
 
 struct Child {
   pid_t pid = -1;
   int report = -1;           // read end of what the child has to say
-  std::string report_bytes;  // what has come: ReportHeader, message
-  bool done = false;         // it has ended, and
-  int wait_status = 0;       // how
+  std::string report_bytes;  // received so far: ReportHeader, message
+  int64_t stopped_ns = 0;  // when this process asked it to end; 0: never, or it was ending already
+  bool done = false;       // it has ended and was reaped, and
+  ExitStatus exit;         // how
 };
 
 void write_all(int fd, const std::string& text) {
@@ -48,16 +52,14 @@ void write_all(int fd, const std::string& text) {
 
 // What a child writes: this, then the message of its status.
 struct ReportHeader {
-  int64_t time_ns;  // CLOCK_MONOTONIC
+  int64_t time_ns;  // steady_now()
   int32_t code;
 };
 
 // Ends the child. It reports before its client goes, so that the parent can read of a failure
 // before it can read of what the failure does to the others.
 [[noreturn]] void report_and_exit(int report, const Status& status) {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const ReportHeader header = {now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec,
+  const ReportHeader header = {absl::ToUnixNanos(steady_now()),
                                static_cast<int32_t>(status.code())};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   bytes.append(status.message().data(), status.message().size());
@@ -85,18 +87,14 @@ std::optional<ReportHeader> header_of(const Child& child) {
 
 // The result of a child that has ended, from what it reported and how it ended.
 Status outcome(int client_id, const Child& child) {
-  const std::string who = absl::StrCat("client ", client_id, " (pid ", child.pid, ")");
+  const std::string name = absl::StrCat("client ", client_id, " (pid ", child.pid, ")");
   if (const std::optional<ReportHeader> header = header_of(child)) {
     const auto code = static_cast<absl::StatusCode>(header->code);
-    return with_context(Status(code, child.report_bytes.substr(sizeof(ReportHeader))), who);
+    return with_context(Status(code, child.report_bytes.substr(sizeof(ReportHeader))), name);
   }
-  if (WIFSIGNALED(child.wait_status)) {
-    const int signal = WTERMSIG(child.wait_status);
-    return absl::UnavailableError(
-        absl::StrCat(who, " was killed by signal ", signal, " (", strsignal(signal), ")"));
-  }
-  return absl::UnavailableError(absl::StrCat(
-      who, " exited with code ", WEXITSTATUS(child.wait_status), " before its function returned"));
+  const bool by_signal = child.exit.signal != 0;
+  return absl::UnavailableError(absl::StrCat(name, " ", child.exit.to_string(),
+                                             by_signal ? "" : " before its function returned"));
 }
 
 // Reads what has come from a child, and reaps it when it has closed its end.
@@ -108,15 +106,19 @@ void read_report(Child& child) {
     child.report_bytes.append(buffer, static_cast<size_t>(count));
     return;
   }
-  while (waitpid(child.pid, &child.wait_status, 0) < 0 && errno == EINTR) {
-  }
+  int wait_status = 0;
+  pid_t reaped;
+  do {
+    reaped = waitpid(child.pid, &wait_status, 0);
+  } while (reaped < 0 && errno == EINTR);
+  child.exit = reaped == child.pid ? ExitStatus::of_wait(wait_status) : ExitStatus::unknown();
   close(child.report);
   child.done = true;
 }
 
-// Reads from every child that has something to say within `timeout_ms` (-1: for ever). False if
-// none had.
-bool read_reports(std::vector<Child>& children, int timeout_ms) {
+// Reads from every child that has something to say before `deadline`. False at the deadline; a
+// signal that interrupts the wait does not end it.
+bool read_reports(std::vector<Child>& children, absl::Time deadline) {
   std::vector<pollfd> waiting;
   std::vector<Child*> reporting;
   for (Child& child : children) {
@@ -124,51 +126,78 @@ bool read_reports(std::vector<Child>& children, int timeout_ms) {
     waiting.push_back({child.report, POLLIN, 0});
     reporting.push_back(&child);
   }
-  if (poll(waiting.data(), waiting.size(), timeout_ms) <= 0) return false;
-  for (size_t k = 0; k < waiting.size(); ++k) {
+  int ready;
+  do {
+    const absl::Duration left =
+        std::clamp(deadline - steady_now(), absl::ZeroDuration(), absl::Hours(1));
+    const timespec timeout = absl::ToTimespec(left);
+    ready = ppoll(waiting.data(), waiting.size(), &timeout, nullptr);
+  } while (ready <= 0 && steady_now() < deadline);
+  for (size_t k = 0; k < waiting.size() && ready > 0; ++k) {
     if (waiting[k].revents != 0) read_report(*reporting[k]);
   }
-  return true;
+  return ready > 0;
 }
 
-// The failure that came first: a child that died without a word, for what that does to others
-// comes later; else the earliest report.
-std::optional<size_t> first_failure(const std::vector<Child>& children) {
+// How likely a child is the root cause, the likeliest first: it died without a report, for what
+// that does to others comes later; it reported an error of its own; it reported the loss of a peer.
+// None: it did not fail, or this process stopped it, or it has not ended yet.
+std::optional<std::pair<int, int64_t>> rank(const Child& child) {
+  const std::optional<ReportHeader> header = header_of(child);
+  if (!header.has_value()) {
+    if (!child.done || child.stopped_ns != 0) return std::nullopt;
+    return std::make_pair(0, int64_t{0});
+  }
+  const bool is_consequence = child.stopped_ns != 0 && header->time_ns >= child.stopped_ns;
+  if (header->code == 0 || is_consequence) return std::nullopt;
+  const bool lost_a_peer =
+      static_cast<absl::StatusCode>(header->code) == absl::StatusCode::kUnavailable;
+  return std::make_pair(lost_a_peer ? 2 : 1, header->time_ns);
+}
+
+std::optional<size_t> likeliest_cause(const std::vector<Child>& children) {
   std::optional<size_t> first;
-  int64_t earliest = 0;
   for (size_t i = 0; i < children.size(); ++i) {
-    const std::optional<ReportHeader> header = header_of(children[i]);
-    if (!header.has_value() && children[i].done) return i;
-    if (!header.has_value() || header->code == 0) continue;
-    if (first.has_value() && earliest <= header->time_ns) continue;
-    first = i;
-    earliest = header->time_ns;
+    if (!rank(children[i]).has_value()) continue;
+    if (!first.has_value() || *rank(children[i]) < *rank(children[*first])) first = i;
   }
   return first;
 }
 
-void signal_all(const std::vector<Child>& children, int signal) {
-  for (const Child& child : children) {
-    if (!child.done) kill(child.pid, signal);
+// Asks the children that have not reported to end. One that the kernel is ending already is not
+// stopped by this: its end is its own.
+void stop_others(std::vector<Child>& children) {
+  for (Child& child : children) {
+    if (child.done || header_of(child).has_value()) continue;
+    if (!is_process_ending(child.pid)) child.stopped_ns = absl::ToUnixNanos(steady_now());
+    kill(child.pid, SIGTERM);
   }
 }
 
-// Waits for all children; the first failure by time. After it the others are stopped.
+void kill_all(const std::vector<Child>& children) {
+  for (const Child& child : children) {
+    if (!child.done) kill(child.pid, SIGKILL);
+  }
+}
+
+// Waits for all children. After the first failure the others are stopped. The result is judged when
+// all have ended: the kernel tells the peers of a child of its death before it has freed its
+// memory, so that a survivor may report before this process can see that death.
 Status wait_for_all(std::vector<Child>& children) {
-  std::optional<size_t> failed;
+  absl::Time kill_time = absl::InfiniteFuture();
+  bool is_stopping = false;
   const auto is_done = [](const Child& child) { return child.done; };
   while (!std::all_of(children.begin(), children.end(), is_done)) {
-    const bool any = read_reports(children, failed.has_value() ? kGraceMs : -1);
-    if (!any && failed.has_value()) signal_all(children, SIGKILL);
-    if (failed.has_value() || !first_failure(children).has_value()) continue;
-    // Whatever caused this failure can be read by now: look once more before judging.
-    while (read_reports(children, 0)) {
+    if (!read_reports(children, kill_time)) {
+      kill_all(children);
+      kill_time = absl::InfiniteFuture();
     }
-    failed = first_failure(children);
-    for (const Child& child : children) {
-      if (!child.done && !header_of(child).has_value()) kill(child.pid, SIGTERM);
-    }
+    if (is_stopping || !likeliest_cause(children).has_value()) continue;
+    stop_others(children);
+    kill_time = steady_now() + kGrace;
+    is_stopping = true;
   }
+  const std::optional<size_t> failed = likeliest_cause(children);
   return failed.has_value() ? outcome(static_cast<int>(*failed), children[*failed])
                             : absl::OkStatus();
 }
@@ -222,7 +251,7 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
   }
   if (!failure.ok()) {
     std::erase_if(children, [](const Child& child) { return child.pid < 0; });
-    signal_all(children, SIGKILL);
+    kill_all(children);
     wait_for_all(children).IgnoreError();
     return failure;
   }

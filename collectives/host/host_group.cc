@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "base/kept_allocator.h"
 #include "collectives/host/kernels.h"
+#include "job/status_channel.h"
 
 namespace tessera::host {
 namespace {
@@ -111,6 +112,9 @@ Status HostOp::run() {
 }
 
 void HostOp::complete(const Status& status) {
+  // Before the caller can act on it: the launcher then knows that what this client does next is a
+  // consequence of a loss, however and by whichever client the loss was noticed.
+  if (absl::IsUnavailable(status)) report_fatal_status(status);
   if (call_.out_buffer != nullptr) {
     if (group_->mover_ != nullptr) call_.out_buffer->mutable_issued().set(status);
     call_.out_buffer->mutable_ready().set(status);

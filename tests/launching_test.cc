@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the launchers say of a job that loses a client, by real jobs: which client is the cause
+// (facts/dtensor.md, "Launching").
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/spawn.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "job/status_channel.h"
+#include "tests/support/clients.h"
+#include "tests/support/forked.h"
+#include "tests/support/job_forms.h"
+#include "tests/support/matchers.h"
+#include "tests/support/shared.h"
+
+namespace tessera::testing {
+namespace {
+
+using absl::StatusCode;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// R4. A launcher can tell a survivor from the cause only if the survivor has reported by the time
+// that its call returns: the program may end right then, before the coordinator notices anything.
+TEST(StatusChannelTest, SurvivorHasReportedWhenItsCallReturns) {
+  for (int round = 0; round < 5; ++round) {
+    const std::vector<Status> statuses =
+        run_processes({.num_clients = 3}, [](Client& client) -> Status {
+          int ends[2];
+          TESSERA_REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+          setenv(kStatusFdVariable, absl::StrCat(ends[0]).c_str(), 1);
+          TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 3}}));
+          TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
+          if (client.client_id() == 1) kill(getpid(), SIGKILL);
+          TESSERA_RETURN_IF_ERROR(
+              expect_error(mesh.barrier("wait"), StatusCode::kUnavailable, {"client 1 ", "lost"}));
+          const std::string report = receive_fatal_status(ends[1]);
+          TESSERA_REQUIRE(absl::StartsWith(report, "UNAVAILABLE: "), report);
+          TESSERA_REQUIRE(absl::StrContains(report, "client 1 "), report);
+          return absl::OkStatus();
+        });
+    EXPECT_THAT(statuses[0], IsOk());
+    EXPECT_THAT(statuses[2], IsOk());
+  }
+}
+
+// A11.
+TEST(SpawnLossTest, KilledClientIsNamedAndNoSurvivor) {
+  for (int round = 0; round < 10; ++round) {
+    const Status status = run_isolated(absl::Seconds(100), [] {
+      return spawn(4, [](const Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}}));
+        TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
+        if (client.client_id() == 1) kill(getpid(), SIGKILL);
+        return mesh.barrier("wait");
+      });
+    });
+    ASSERT_THAT(status, StatusIs(StatusCode::kUnavailable,
+                                 AllOf(StartsWith("client 1 (pid "),
+                                       HasSubstr(") was killed by SIGKILL (Killed)"))));
+  }
+}
+
+// The kernel frees 512 MiB of the killed client while the others report and end.
+TEST(SpawnLossTest, KilledClientWithMuchMemoryIsNamed) {
+  const Status status = run_isolated(absl::Seconds(100), [] {
+    return spawn(2, [](const Client& client) -> Status {
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+      std::vector<char> held(client.client_id() == 1 ? size_t{512} << 20 : 0, 'x');
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
+      if (client.client_id() == 1) kill(getpid(), SIGKILL);
+      return mesh.barrier("wait");
+    });
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, ContainsRegex("^client 1 .*SIGKILL")));
+}
+
+std::atomic<bool> was_asked_to_end{false};
+
+// R25. Client 1 needs some of the time that it is given after the failure of client 0, and signals
+// reach the parent meanwhile.
+TEST(SpawnLossTest, SignalsToTheParentDoNotEndTheGracePeriod) {
+  static Shared<std::atomic<int>> alarms;
+  Shared<std::atomic<bool>> has_ended_by_itself;
+  const Status status = run_isolated(absl::Seconds(100), [&] {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { alarms->fetch_add(1); };
+    sigaction(SIGALRM, &action, nullptr);
+    const itimerval often = {{0, 5000}, {0, 5000}};
+    setitimer(ITIMER_REAL, &often, nullptr);
+    return spawn(2, [&](const Client& client) -> Status {
+      signal(SIGTERM, [](int) { was_asked_to_end = true; });
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("ready"));
+      if (client.client_id() == 0) return absl::DataLossError("no such shard");
+      while (!was_asked_to_end) sched_yield();
+      const int first = *alarms;
+      while (*alarms < first + 5) sched_yield();
+      *has_ended_by_itself = true;
+      return absl::OkStatus();
+    });
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kDataLoss, HasSubstr("client 0 ")));
+  EXPECT_TRUE(*has_ended_by_itself);
+}
+
+}  // namespace
+}  // namespace tessera::testing
