@@ -181,8 +181,14 @@ Status Runtime::start_devices(absl::Time deadline) {
 Status Runtime::start_streams() {
   if (cuda_ == nullptr) {
     for (const Device& device : local_devices_) {
-      cpu_streams_.push_back(std::make_unique<CpuStream>(link_->observer(device.ordinal)));
-      streams_.push_back(cpu_streams_.back().get());
+      TESSERA_ASSIGN_OR_RETURN(
+          std::unique_ptr<CpuStream> stream,
+          CpuStream::create(
+              absl::StrCat("device ", device.id, " (number ", device.ordinal + 1, " of ",
+                           local_devices_.size(), " of client ", client_id(), ")"),
+              link_->observer(device.ordinal)));
+      streams_.push_back(stream.get());
+      cpu_streams_.push_back(std::move(stream));
     }
     return absl::OkStatus();
   }
@@ -209,7 +215,7 @@ Status Runtime::start_streams() {
   if (nccl == nullptr) return absl::OkStatus();
   std::vector<cuda::CudaDevice*> gpus;
   for (const auto& gpu : gpus_) gpus.push_back(gpu.get());
-  nccl_watch_ = std::make_unique<nccl::Watch>(nccl, gpus);
+  TESSERA_ASSIGN_OR_RETURN(nccl_watch_, nccl::Watch::create(nccl, gpus));
   return absl::OkStatus();
 }
 

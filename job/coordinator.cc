@@ -9,12 +9,12 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/thread.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
 #include "job/coordinator_state.h"
@@ -272,8 +272,10 @@ class GrpcCoordinator : public Coordinator {
       return transport_error(session_->Finish());
     }
     note_event(answer);
-    reader_ = std::thread([this] { read_events(); });
-    heartbeats_ = std::thread([this] { send_heartbeats(); });
+    TESSERA_ASSIGN_OR_RETURN(
+        reader_, start_thread("the events of the coordinator", [this] { read_events(); }));
+    TESSERA_ASSIGN_OR_RETURN(
+        heartbeats_, start_thread("the heartbeats of this client", [this] { send_heartbeats(); }));
     return absl::OkStatus();
   }
 
@@ -357,8 +359,8 @@ class GrpcCoordinator : public Coordinator {
 
   grpc::ClientContext session_context_;
   std::unique_ptr<grpc::ClientReaderWriter<rpc::Heartbeat, rpc::Event>> session_;
-  std::thread reader_;
-  std::thread heartbeats_;
+  Thread reader_;
+  Thread heartbeats_;
   std::mutex session_mutex_;  // guards what follows
   std::condition_variable session_changed_;
   int num_unanswered_ = 0;  // heartbeats

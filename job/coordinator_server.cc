@@ -10,12 +10,12 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_state.h"
 #include "job/grpc_log.h"
@@ -92,7 +92,8 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       return absl::UnavailableError(absl::StrCat("the coordinator cannot listen on ", address,
                                                  "; use a free port of this host"));
     }
-    timer_ = std::thread([this] { run_timer(); });
+    TESSERA_ASSIGN_OR_RETURN(timer_,
+                             start_thread("the timer of the coordinator", [this] { run_timer(); }));
     return absl::OkStatus();
   }
 
@@ -102,7 +103,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       state_.stop();
       stopping_ = true;
     });
-    timer_.join();
+    if (timer_.joinable()) timer_.join();
     // Answers under way and sessions that are closing get a moment; the rest is cut off.
     server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(1)));
     server_ = nullptr;
@@ -309,7 +310,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   std::mutex sessions_mutex_;  // guards sessions_; taken after mutex_, never before
   std::set<ClientSession*> sessions_;
   std::unique_ptr<grpc::Server> server_;
-  std::thread timer_;
+  Thread timer_;
 };
 
 void ClientSession::send(const rpc::Event& event) {

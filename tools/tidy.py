@@ -56,6 +56,7 @@ BANNED = [
     (r"(?<![\w.>])assert\s*\(", "TESSERA_CHECK or TESSERA_DCHECK", False),
     (r"\bthrow\b", "absl::Status", False),
     (r"\bstd::(cout|cerr)\b|\bprintf\s*\(", "a Status, or an ostream parameter", True),
+    (r"\bstd::j?thread\b(?!::)", "Thread and start_thread() of base/thread.h", True),
     (
         r"\babsl::(ReaderMutexLock|WriterMutexLock|MutexLock|Mutex|CondVar|Notification)\b"
         r'|"absl/synchronization/',

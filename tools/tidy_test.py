@@ -240,11 +240,16 @@ class RuleTest(unittest.TestCase):
             'auto s = "throw";\nsnprintf(b, 2, "x");\nmatcher.assert(x);\n'
         )
         self.check(tidy.rule_banned, {"layout/a.cc": good, "examples/a.cc": "std::cout << 1;\n"})
+        threads = "std::thread t;\nstd::thread::id id;\n"
+        self.check(tidy.rule_banned, {"layout/a_test.cc": threads, "examples/a.cc": threads})
+        self.check(tidy.rule_banned, {"layout/a.cc": "std::thread::id id;\n"})
         for bad, instead in [
             ("  assert(x);", "TESSERA_DCHECK"),
             ("  throw 1;", "absl::Status"),
             ("  std::cout << 1;", "ostream"),
             ('  printf("x");', "ostream"),
+            ("  std::thread worker_;", "start_thread"),
+            ("  std::jthread([] {});", "start_thread"),
             ("  absl::MutexLock lock(&mu);", "std::mutex"),
             ('#include "absl/synchronization/mutex.h"', "std::mutex"),
         ]:

@@ -85,7 +85,7 @@ Status CudaJob::connect(int client_id, const std::shared_ptr<Api>& api,
     client.devices.push_back(std::move(on_gpu));
   }
   if (nccl != nullptr) {
-    client.watch = std::make_unique<nccl::Watch>(nccl, devices, options_.watch);
+    TESSERA_ASSIGN_OR_RETURN(client.watch, nccl::Watch::create(nccl, devices, options_.watch));
   }
   client.backend =
       std::make_unique<host::HostBackend>(*client.link, client.pool, ids_, std::move(streams),

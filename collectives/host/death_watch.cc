@@ -41,13 +41,20 @@ DeathWatch::DeathWatch(std::vector<LifeWord*> words, std::function<void(int inde
   for (LifeWord*& word : words_) {
     if (word != nullptr && ++num_words > kMaxWords) word = nullptr;
   }
-  thread_ = std::thread([this] { run(); });
+}
+
+StatusOr<std::unique_ptr<DeathWatch>> DeathWatch::create(std::vector<LifeWord*> words,
+                                                         std::function<void(int index)> on_death) {
+  std::unique_ptr<DeathWatch> watch(new DeathWatch(std::move(words), std::move(on_death)));
+  TESSERA_ASSIGN_OR_RETURN(watch->thread_, start_thread("the watch over the clients of this host",
+                                                        [self = watch.get()] { self->run(); }));
+  return watch;
 }
 
 DeathWatch::~DeathWatch() {
   stopping_.store(1);
   wake_all(stopping_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void DeathWatch::run() {

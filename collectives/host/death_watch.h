@@ -18,8 +18,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <thread>
+#include <memory>
 #include <vector>
+
+#include "base/status.h"
+#include "base/thread.h"
 
 namespace tessera::host {
 
@@ -50,17 +53,20 @@ class DeathWatch {
   static constexpr int kMaxWords = FUTEX_WAITV_MAX - 1;
 
   // Calls `on_death` with the index of a word whose thread has died, once for each, on the thread
-  // of the watch. Null words are passed over. The words must outlive the watch.
-  DeathWatch(std::vector<LifeWord*> words, std::function<void(int index)> on_death);
+  // of the watch. Null words are passed over. The words must outlive the watch. ResourceExhausted
+  // where the thread cannot be started.
+  static StatusOr<std::unique_ptr<DeathWatch>> create(std::vector<LifeWord*> words,
+                                                      std::function<void(int index)> on_death);
   ~DeathWatch();
 
  private:
+  DeathWatch(std::vector<LifeWord*> words, std::function<void(int index)> on_death);
   void run();
 
   std::vector<LifeWord*> words_;
   const std::function<void(int index)> on_death_;
   std::atomic<uint32_t> stopping_{0};
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace tessera::host

@@ -66,16 +66,16 @@ class DeathWatchTest : public ::testing::Test {
 class Told {
  public:
   explicit Told(std::vector<LifeWord*> words)
-      : watch_(std::move(words), [this](int index) {
-          indices.push_back(index);
-          first_.set_value();
-        }) {}
+      : watch_(DeathWatch::create(std::move(words), [this](int index) {
+                 indices.push_back(index);
+                 first_.set_value();
+               }).value()) {}
   void wait() { first_.get_future().wait(); }
   std::vector<int> indices;  // written by the watch alone, read after wait()
 
  private:
   std::promise<void> first_;
-  DeathWatch watch_;
+  std::unique_ptr<DeathWatch> watch_;
 };
 
 TEST_F(DeathWatchTest, AllWatchersAreToldOfAKilledProcessAndOfNoOther) {
@@ -101,7 +101,7 @@ TEST_F(DeathWatchTest, ADeathBeforeTheWatchIsTold) {
 
 TEST_F(DeathWatchTest, TheWatchEndsWhileAllLive) {
   start(0, Child::kLives);
-  const DeathWatch watch({&words_[0]}, [](int) { ADD_FAILURE() << "it lives"; });
+  EXPECT_TRUE(DeathWatch::create({&words_[0]}, [](int) { ADD_FAILURE() << "it lives"; }).ok());
 }
 
 TEST_F(DeathWatchTest, WordsBeyondTheMostAreLeftAlone) {
@@ -109,9 +109,10 @@ TEST_F(DeathWatchTest, WordsBeyondTheMostAreLeftAlone) {
   std::vector<LifeWord*> words(DeathWatch::kMaxWords + 40, &words_[0]);
   std::promise<void> all_told;
   int num_told = 0;
-  const DeathWatch watch(std::move(words), [&](int) {
+  const auto watch = DeathWatch::create(std::move(words), [&](int) {
     if (++num_told == DeathWatch::kMaxWords) all_told.set_value();
   });
+  ASSERT_TRUE(watch.ok()) << watch.status();
   kill(victim, SIGKILL);
   all_told.get_future().wait();
 }

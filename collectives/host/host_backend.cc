@@ -130,14 +130,18 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> 
   return group;
 }
 
-Stream& HostBackend::message_stream(int from_device, int to_device, bool sends) {
+StatusOr<Stream*> HostBackend::message_stream(int from_device, int to_device, bool sends) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<CpuStream>& stream = message_streams_[{from_device, to_device, sends}];
-  if (stream == nullptr) {
-    stream = std::make_unique<CpuStream>(nullptr);
-    if (stopped_) stream->stop();
+  const std::tuple<int, int, bool> key(from_device, to_device, sends);
+  if (const auto it = message_streams_.find(key); it != message_streams_.end()) {
+    return it->second.get();
   }
-  return *stream;
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<CpuStream> stream,
+      CpuStream::create(
+          absl::StrCat("messages from device ", from_device, " to device ", to_device), nullptr));
+  if (stopped_) stream->stop();
+  return message_streams_.emplace(key, std::move(stream)).first->second.get();
 }
 
 void HostBackend::on_lost(int client, const Status& reason) {

@@ -76,7 +76,8 @@ class HostBackend {
   StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
   // Where one end of the messages between two devices waits, so that the device's stream does not,
   // and no message waits for one of another pair.
-  Stream& message_stream(int from_device, int to_device, bool sends);
+  // ResourceExhausted where it needs a thread that cannot be started.
+  StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   void on_lost(int client, const Status& reason);
 
   HostLink& link_;

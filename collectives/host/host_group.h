@@ -185,6 +185,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Status wait_received(HostOp& op, absl::Time deadline);
   // Lets go of the messages that have been received.
   void reap_sent();
+  // Counts a message that will be sent, after making sure of the thread where it may have to wait.
+  Status expect_send(const HostOp& op);
   Status fill_entry(HostOp& op);
   void fill_signature(HostOp& op);
   // Says what the member's device is doing: nothing of a message, which keeps it from nothing.
@@ -260,6 +262,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   std::mutex mutex_;                                 // guards what follows
   std::vector<std::shared_ptr<HostOp>> sent_;        // messages that may not have been read yet
+  uint32_t num_unread_ = 0;                          // sent_, and those still to be published
   std::vector<std::shared_ptr<HostOp>> quarantine_;  // failed while peers may still write
 };
 

@@ -33,6 +33,10 @@ Status HostGroup::publish_message(HostOp& op) {
     std::lock_guard<std::mutex> lock(mutex_);
     sent_.push_back(std::move(op.of_task_));
   } else {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      --num_unread_;
+    }
     acknowledge(op);
     op.complete(status);
     op.of_task_ = nullptr;
@@ -56,6 +60,7 @@ void HostGroup::reap_sent() {
     const Status received = wait_received(*op, absl::InfinitePast());
     acknowledge(*op);
     op->complete(received);
+    --num_unread_;
     return true;
   });
 }
@@ -67,10 +72,28 @@ Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
   return (*group)->enqueue_send(std::move(call));
 }
 
-Work HostGroup::enqueue_send(CollectiveCall call) {
+Status HostGroup::expect_send(const HostOp& op) {
   reap_sent();
+  std::unique_lock<std::mutex> lock(mutex_);
+  // While fewer messages are unread than there are records, the device's stream publishes the next
+  // one without waiting.
+  if (!shares_addresses(op) || num_unread_ >= rendezvous_->num_records()) {
+    lock.unlock();
+    TESSERA_RETURN_IF_ERROR(
+        backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/true));
+    lock.lock();
+  }
+  ++num_unread_;
+  return absl::OkStatus();
+}
+
+Work HostGroup::enqueue_send(CollectiveCall call) {
   Stream& stream = *backend_.streams_[members_[0].ordinal];
   std::shared_ptr<HostOp> op = make_op(0, std::move(call));
+  if (const Status status = expect_send(*op); !status.ok()) {
+    op->complete(status);
+    return Work(op);
+  }
   op->is_send_ = true;
   op->of_task_ = op;
   auto task = [op]() -> Status {
@@ -81,9 +104,12 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
     if (is_fetched) group.mover_->arrive(op->call_, op->meeting_.seq, 0, {}).IgnoreError();
     if (!is_fetched && group.rendezvous_->is_next(op->meeting_.seq))
       return group.publish_message(*op);
-    // Every record holds a message that nobody has read yet. The device does not wait for that.
-    group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true)
-        .enqueue(op->label(), [op] { return op->group_->publish_message(*op); });
+    // Every record holds a message that was not read yet. The device does not wait for that.
+    // expect_send() has made the stream.
+    const StatusOr<Stream*> waits =
+        group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true);
+    if (!waits.ok()) return group.publish_message(*op);
+    (*waits)->enqueue(op->label(), [op] { return op->group_->publish_message(*op); });
     return absl::OkStatus();
   };
   stream.enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow, [&] { number(*op); });
@@ -98,11 +124,14 @@ Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
 }
 
 Work HostGroup::enqueue_recv(CollectiveCall call) {
-  Stream& stream = backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
+  StatusOr<Stream*> stream =
+      backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
+  if (!stream.ok()) return failed(1, std::move(call), stream.status());
   std::shared_ptr<HostOp> op = make_op(1, std::move(call));
   op->of_task_ = op;
   auto task = [op]() -> Status { return op->run(); };
-  stream.enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow, [&] { number(*op); });
+  (*stream)->enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow,
+                     [&] { number(*op); });
   return Work(op);
 }
 

@@ -47,8 +47,11 @@ Status HostJob::connect(int client_id, absl::Duration collective_timeout) {
   std::vector<Stream*> streams;
   for (const Device& device : devices_) {
     if (device.client_id != client_id) continue;
-    client.streams.push_back(std::make_unique<CpuStream>(client.link->observer(device.ordinal)));
-    streams.push_back(client.streams.back().get());
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CpuStream> stream,
+                             CpuStream::create(absl::StrCat("device ", device.id),
+                                               client.link->observer(device.ordinal)));
+    streams.push_back(stream.get());
+    client.streams.push_back(std::move(stream));
   }
   client.backend = std::make_unique<HostBackend>(*client.link, client.pool, devices_,
                                                  std::move(streams), collective_timeout);

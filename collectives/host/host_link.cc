@@ -167,7 +167,8 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
     epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
     epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
   }
-  server_ = std::thread([this] { serve(); });
+  TESSERA_ASSIGN_OR_RETURN(
+      server_, start_thread("the sockets between the clients of this host", [this] { serve(); }));
   // Who greets this client finds its sign of life.
   server_runs_.get_future().wait();
 
@@ -208,7 +209,7 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
         absl::StrCat("sharing memory on this host: no answer from ", absl::StrJoin(missing, ", ")));
   }
   lock.unlock();
-  watch_peers();
+  TESSERA_RETURN_IF_ERROR(watch_peers());
   return pool_->set_arena_callback([this](int arena, int fd, uint64_t size_bytes) {
     return announce_arena(arena, fd, size_bytes);
   });
@@ -261,12 +262,14 @@ Status HostLink::announce_arena(int arena, int fd, uint64_t size_bytes) {
   return absl::OkStatus();
 }
 
-void HostLink::watch_peers() {
+Status HostLink::watch_peers() {
   std::vector<LifeWord*> words(peers_.size(), nullptr);
   for (int i = 0; i < num_clients(); ++i) {
     if (i != client_id_) words[i] = &reinterpret_cast<ControlHeader*>(control(i))->life;
   }
-  death_watch_ = std::make_unique<DeathWatch>(std::move(words), [this](int i) { hang_up(i); });
+  TESSERA_ASSIGN_OR_RETURN(death_watch_,
+                           DeathWatch::create(std::move(words), [this](int i) { hang_up(i); }));
+  return absl::OkStatus();
 }
 
 void HostLink::serve() {

@@ -29,12 +29,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
@@ -127,7 +127,7 @@ class HostLink {
   Status send(int socket, const Message& message, int fd) const;
   Status announce_arena(int arena, int fd, uint64_t size_bytes);
   // Watches over the processes of the other clients, whose regions are all mapped.
-  void watch_peers();
+  Status watch_peers();
   void serve();
   void accept_peer();
   // Reads one message; false when the connection is over.
@@ -156,7 +156,7 @@ class HostLink {
   int listen_socket_ = -1;
   int epoll_ = -1;
   int stop_event_ = -1;
-  std::thread server_;
+  Thread server_;
   std::promise<void> server_runs_;
   std::unique_ptr<DeathWatch> death_watch_;
 };

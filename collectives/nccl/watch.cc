@@ -18,15 +18,23 @@ constexpr absl::Duration kInterval = absl::Milliseconds(1);
 
 }  // namespace
 
-Watch::Watch(std::shared_ptr<Api> api, absl::Span<cuda::CudaDevice* const> devices,
-             const WatchOptions& options)
-    : api_(std::move(api)), options_(options) {
+Watch::Watch(std::shared_ptr<Api> api, const WatchOptions& options)
+    : api_(std::move(api)), options_(options) {}
+
+StatusOr<std::unique_ptr<Watch>> Watch::create(std::shared_ptr<Api> api,
+                                               absl::Span<cuda::CudaDevice* const> devices,
+                                               const WatchOptions& options) {
+  std::unique_ptr<Watch> watch(new Watch(std::move(api), options));
   for (cuda::CudaDevice* const device : devices) {
-    lanes_.push_back(std::make_unique<Lane>());
-    lanes_.back()->device = device;
-    device->stream().set_gate([this] { return check(); });
+    watch->lanes_.push_back(std::make_unique<Lane>());
+    watch->lanes_.back()->device = device;
   }
-  thread_ = std::thread([this] { run(); });
+  TESSERA_ASSIGN_OR_RETURN(
+      watch->thread_, start_thread("the watch over NCCL", [self = watch.get()] { self->run(); }));
+  for (cuda::CudaDevice* const device : devices) {
+    device->stream().set_gate([self = watch.get()] { return self->check(); });
+  }
+  return watch;
 }
 
 Watch::~Watch() {
@@ -35,7 +43,7 @@ Watch::~Watch() {
     stopping_ = true;
     changed_.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 Lane& Watch::lane(const cuda::CudaDevice* device) {
@@ -132,7 +140,7 @@ Status Watch::fail_all(const Status& verdict) {
 }
 
 void Watch::run() {
-  std::vector<std::thread> enders;
+  std::vector<Thread> enders;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     bool has_failed = false;
@@ -160,8 +168,17 @@ void Watch::run() {
       std::erase_if(communicators_, [&](const auto& c) {
         return std::find(failed.begin(), failed.end(), c) != failed.end();
       });
-      // On a thread of its own: what else is under way is still watched.
-      enders.emplace_back([this, failed = std::move(failed)]() mutable { end(std::move(failed)); });
+      // On a thread of its own: what else is under way is still watched. Where there are no more
+      // threads it is watched later.
+      StatusOr<Thread> ender =
+          start_thread("the end of what NCCL failed", [this, failed] { end(failed); });
+      if (ender.ok()) {
+        enders.push_back(*std::move(ender));
+      } else {
+        lock.unlock();
+        end(std::move(failed));
+        lock.lock();
+      }
     }
     // An idle client polls for the verdicts of others a hundred times less often.
     const absl::Duration nap = under_way_.empty() ? 100 * kInterval : kInterval;
@@ -175,7 +192,7 @@ void Watch::run() {
   lock.unlock();
   const auto failed =
       std::partition(left.begin(), left.end(), [](const auto& c) { return !c->is_failed(); });
-  for (std::thread& ender : enders) ender.join();
+  for (Thread& ender : enders) ender.join();
   end({failed, left.end()});
   finalize({left.begin(), failed});
 }
@@ -251,7 +268,7 @@ void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators
   }
   if (freed->communicators.empty()) return;
   // All in one group: one alone may wait for another one's memory to be let go.
-  std::thread([api = api_, freed, in_order] {
+  StatusOr<Thread> freer = start_thread("freeing NCCL's memory", [api = api_, freed, in_order] {
     api->group_start().IgnoreError();
     for (const Communicator::Released& released : freed->communicators) {
       (in_order ? api->comm_destroy(released.handle) : api->comm_abort(released.handle))
@@ -260,8 +277,11 @@ void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators
     api->group_end().IgnoreError();
     for (Communicator::Released& released : freed->communicators) released.registered = nullptr;
     freed->done.set(absl::OkStatus());
-  }).detach();
-  if (freed->done.wait_until(steady_now() + options_.abort_limit)) return;
+  });
+  if (freer.ok()) {
+    freer->detach();
+    if (freed->done.wait_until(steady_now() + options_.abort_limit)) return;
+  }
   for (const auto& communicator : communicators) {
     Lane& lane = communicator->lane();
     const Status lost = absl::UnavailableError(

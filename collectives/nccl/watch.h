@@ -40,12 +40,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/communicator.h"
 #include "device/cuda/cuda_device.h"
@@ -63,8 +63,10 @@ struct WatchOptions {
 class Watch {
  public:
   // `devices` are the client's, and must outlive the watch. Sets the gates of their streams.
-  Watch(std::shared_ptr<Api> api, absl::Span<cuda::CudaDevice* const> devices,
-        const WatchOptions& options = {});
+  // ResourceExhausted where the thread cannot be started.
+  static StatusOr<std::unique_ptr<Watch>> create(std::shared_ptr<Api> api,
+                                                 absl::Span<cuda::CudaDevice* const> devices,
+                                                 const WatchOptions& options = {});
   // Ends all communicators. The streams must have stopped.
   ~Watch();
 
@@ -92,6 +94,8 @@ class Watch {
   Status check();
 
  private:
+  Watch(std::shared_ptr<Api> api, const WatchOptions& options);
+
   struct Entry {
     uint64_t id;
     Flight flight;
@@ -125,7 +129,7 @@ class Watch {
   std::vector<std::shared_ptr<Communicator>> communicators_;  // that are not freed
   std::vector<std::shared_ptr<Communicator>> failed_;         // of these, to be ended
   std::atomic<bool> stopping_{false};
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace tessera::nccl

@@ -19,8 +19,12 @@ constexpr int kStreak = 4;
 
 }  // namespace
 
-CpuStream::CpuStream(StreamObserver* observer) : observer_(observer) {
-  worker_ = std::thread([this] { run(); });
+StatusOr<std::unique_ptr<CpuStream>> CpuStream::create(absl::string_view subject,
+                                                       StreamObserver* observer) {
+  std::unique_ptr<CpuStream> stream(new CpuStream(observer));
+  TESSERA_ASSIGN_OR_RETURN(stream->worker_,
+                           start_thread(subject, [self = stream.get()] { self->run(); }));
+  return stream;
 }
 
 CpuStream::~CpuStream() { stop(); }

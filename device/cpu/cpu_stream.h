@@ -28,19 +28,24 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+#include "base/thread.h"
 #include "device/stream.h"
 
 namespace tessera {
 
 class CpuStream : public Stream {
  public:
-  // `observer` may be null; it must outlive the stream.
-  explicit CpuStream(StreamObserver* observer);
+  // ResourceExhausted, naming `subject`, where the worker thread cannot be started. `observer` may
+  // be null; it must outlive the stream.
+  static StatusOr<std::unique_ptr<CpuStream>> create(absl::string_view subject,
+                                                     StreamObserver* observer);
   ~CpuStream() override;
 
   void stop() override;
@@ -54,6 +59,8 @@ class CpuStream : public Stream {
   Status sync() override;
 
  private:
+  explicit CpuStream(StreamObserver* observer) : observer_(observer) {}
+
   struct Entry {
     std::string label;
     Task task;
@@ -119,7 +126,7 @@ class CpuStream : public Stream {
   size_t first_ = 0;
   size_t num_queued_ = 0;
   Status first_error_;
-  std::thread worker_;
+  Thread worker_;
 };
 
 }  // namespace tessera

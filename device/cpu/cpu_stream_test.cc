@@ -41,14 +41,18 @@ class Recorder : public StreamObserver {
   std::vector<std::string> events;
 };
 
+std::unique_ptr<CpuStream> new_stream(StreamObserver* observer = nullptr) {
+  return CpuStream::create("a test", observer).value();
+}
+
 // The queue as long as it can be held up, begun anywhere in its ring, longer and shorter than that.
 TEST_F(CpuStreamTest, TasksRunInTheirOrder) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   std::vector<int> order;  // written by the worker alone, read after sync
   int num_tasks = 0;
   const auto enqueue = [&](int count) {
     for (const int end = num_tasks + count; num_tasks < end; ++num_tasks) {
-      stream.enqueue(absl::StrCat("task ", num_tasks), [&order, i = num_tasks]() -> Status {
+      stream->enqueue(absl::StrCat("task ", num_tasks), [&order, i = num_tasks]() -> Status {
         order.push_back(i);
         return absl::OkStatus();
       });
@@ -56,69 +60,69 @@ TEST_F(CpuStreamTest, TasksRunInTheirOrder) {
   };
   for (const int queued : {40, 1000, 63, 64, 65, 1, 300}) {
     std::promise<void> may_run;
-    stream.enqueue("holds up", [may = may_run.get_future()]() -> Status {
+    stream->enqueue("holds up", [may = may_run.get_future()]() -> Status {
       may.wait();
       return absl::OkStatus();
     });
     enqueue(queued);
     may_run.set_value();
-    ASSERT_THAT(stream.sync(), IsOk());
+    ASSERT_THAT(stream->sync(), IsOk());
     ASSERT_EQ(order.size(), static_cast<size_t>(num_tasks));
   }
   for (int i = 0; i < num_tasks; ++i) EXPECT_EQ(order[i], i);
 }
 
 TEST_F(CpuStreamTest, EnqueueReturnsBeforeTheTaskEnds) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   std::promise<void> may_end;
   bool ended = false;
-  stream.enqueue("slow", [&, future = may_end.get_future()]() -> Status {
+  stream->enqueue("slow", [&, future = may_end.get_future()]() -> Status {
     future.wait();
     ended = true;
     return absl::OkStatus();
   });
   // If enqueue() waited for the task, this line would not be reached.
   may_end.set_value();
-  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(stream->sync(), IsOk());
   EXPECT_TRUE(ended);
 }
 
 TEST_F(CpuStreamTest, SyncReturnsTheFirstErrorOnce) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   int num_run = 0;
   for (const char* message : {"", "first", "second", ""}) {
-    stream.enqueue("task", [&num_run, message]() -> Status {
+    stream->enqueue("task", [&num_run, message]() -> Status {
       ++num_run;
       return *message == '\0' ? absl::OkStatus() : absl::InternalError(message);
     });
   }
-  EXPECT_THAT(stream.sync(), StatusIs(absl::StatusCode::kInternal, "first"));
+  EXPECT_THAT(stream->sync(), StatusIs(absl::StatusCode::kInternal, "first"));
   EXPECT_EQ(num_run, 4);
-  EXPECT_THAT(stream.sync(), IsOk());
-  stream.enqueue("task", [] { return absl::AbortedError("third"); });
-  EXPECT_THAT(stream.sync(), StatusIs(absl::StatusCode::kAborted, "third"));
+  EXPECT_THAT(stream->sync(), IsOk());
+  stream->enqueue("task", [] { return absl::AbortedError("third"); });
+  EXPECT_THAT(stream->sync(), StatusIs(absl::StatusCode::kAborted, "third"));
 }
 
 TEST_F(CpuStreamTest, SyncWithNothingQueuedReturnsAtOnce) {
-  CpuStream stream(nullptr);
-  EXPECT_THAT(stream.sync(), IsOk());
+  const std::unique_ptr<CpuStream> stream = new_stream();
+  EXPECT_THAT(stream->sync(), IsOk());
 }
 
 TEST_F(CpuStreamTest, WhatATaskHoldsIsReleasedBeforeItCountsAsDone) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> watch = held;
-  stream.enqueue("task", [held = std::move(held)] { return absl::OkStatus(); });
-  EXPECT_THAT(stream.sync(), IsOk());
+  stream->enqueue("task", [held = std::move(held)] { return absl::OkStatus(); });
+  EXPECT_THAT(stream->sync(), IsOk());
   EXPECT_TRUE(watch.expired());
 }
 
 TEST_F(CpuStreamTest, TheObserverHearsOfEveryTaskInPairs) {
   Recorder recorder;
   {
-    CpuStream stream(&recorder);
-    stream.enqueue("a", [] { return absl::OkStatus(); });
-    stream.enqueue("b", [] { return absl::InternalError("no matter"); });
+    const std::unique_ptr<CpuStream> stream = new_stream(&recorder);
+    stream->enqueue("a", [] { return absl::OkStatus(); });
+    stream->enqueue("b", [] { return absl::InternalError("no matter"); });
   }
   EXPECT_THAT(recorder.events, ElementsAre("a", "done", "b", "done"));
 }
@@ -126,9 +130,9 @@ TEST_F(CpuStreamTest, TheObserverHearsOfEveryTaskInPairs) {
 TEST_F(CpuStreamTest, TheDestructorRunsWhatIsQueued) {
   int num_run = 0;
   {
-    CpuStream stream(nullptr);
+    const std::unique_ptr<CpuStream> stream = new_stream();
     for (int i = 0; i < 100; ++i) {
-      stream.enqueue("task", [&num_run]() -> Status {
+      stream->enqueue("task", [&num_run]() -> Status {
         ++num_run;
         return absl::OkStatus();
       });
@@ -138,20 +142,20 @@ TEST_F(CpuStreamTest, TheDestructorRunsWhatIsQueued) {
 }
 
 TEST_F(CpuStreamTest, AfterStopTasksRunOnTheCallersThread) {
-  CpuStream stream(nullptr);
-  stream.stop();
+  const std::unique_ptr<CpuStream> stream = new_stream();
+  stream->stop();
   std::thread::id ran_on;
-  stream.enqueue("task", [&ran_on]() -> Status {
+  stream->enqueue("task", [&ran_on]() -> Status {
     ran_on = std::this_thread::get_id();
     return absl::OkStatus();
   });
   EXPECT_EQ(ran_on, std::this_thread::get_id());
-  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(stream->sync(), IsOk());
 }
 
 // Whoever numbers tasks as they are placed has numbered them as they run.
 TEST_F(CpuStreamTest, TasksRunInTheOrderInWhichTheyArePlaced) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   int num_placed = 0;
   std::vector<int> ran;
   std::vector<std::thread> threads;
@@ -159,7 +163,7 @@ TEST_F(CpuStreamTest, TasksRunInTheOrderInWhichTheyArePlaced) {
     threads.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {
         const auto number = std::make_shared<int>(-1);
-        stream.enqueue(
+        stream->enqueue(
             "task",
             [&ran, number]() -> Status {
               ran.push_back(*number);
@@ -170,142 +174,142 @@ TEST_F(CpuStreamTest, TasksRunInTheOrderInWhichTheyArePlaced) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(stream->sync(), IsOk());
   std::vector<int> ascending(800);
   std::iota(ascending.begin(), ascending.end(), 0);
   EXPECT_EQ(ran, ascending);
-  stream.stop();
+  stream->stop();
   bool is_placed = false;
-  stream.enqueue(
+  stream->enqueue(
       "after the end",
       [&is_placed]() -> Status {
         return is_placed ? absl::OkStatus() : absl::InternalError("too early");
       },
       nullptr, Stream::Wake::kNow, [&] { is_placed = true; });
-  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(stream->sync(), IsOk());
 }
 
 TEST_F(CpuStreamTest, TheCallerRunsATaskWhoseTurnHasCome) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   const int key = 0;
   std::thread::id ran_on;
   const auto task = [&ran_on]() -> Status {
     ran_on = std::this_thread::get_id();
     return absl::AbortedError("kept");
   };
-  stream.enqueue("task", task, &key, Stream::Wake::kByCaller);
-  EXPECT_TRUE(stream.run_here(&key));
+  stream->enqueue("task", task, &key, Stream::Wake::kByCaller);
+  EXPECT_TRUE(stream->run_here(&key));
   EXPECT_EQ(ran_on, std::this_thread::get_id());
-  EXPECT_FALSE(stream.run_here(&key));  // it has gone
-  EXPECT_THAT(stream.sync(), StatusIs(absl::StatusCode::kAborted, "kept"));
+  EXPECT_FALSE(stream->run_here(&key));  // it has gone
+  EXPECT_THAT(stream->sync(), StatusIs(absl::StatusCode::kAborted, "kept"));
 }
 
 TEST_F(CpuStreamTest, TheCallerRunsNothingBeforeItsTurn) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   std::promise<void> may_end;
   std::vector<int> order;  // written by the worker alone, read after sync
-  stream.enqueue("slow", [&, future = may_end.get_future()]() -> Status {
+  stream->enqueue("slow", [&, future = may_end.get_future()]() -> Status {
     future.wait();
     order.push_back(1);
     return absl::OkStatus();
   });
   const int key = 0;
-  stream.enqueue(
+  stream->enqueue(
       "next",
       [&]() -> Status {
         order.push_back(2);
         return absl::OkStatus();
       },
       &key, Stream::Wake::kByCaller);
-  EXPECT_FALSE(stream.run_here(&key));
+  EXPECT_FALSE(stream->run_here(&key));
   may_end.set_value();
-  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(stream->sync(), IsOk());
   EXPECT_THAT(order, ElementsAre(1, 2));
 }
 
 // The worker is not woken for what a caller is expected to run: it comes by itself.
 TEST_F(CpuStreamTest, ATaskThatTheCallerLeavesIsRun) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   const int key = 0;
   const auto task = [] { return absl::OkStatus(); };
   for (int round = 0; round < 20; ++round) {
     for (int i = 0; i < 10; ++i) {
-      stream.enqueue("waited for", task, &key, Stream::Wake::kNow);
-      stream.run_here(&key);
+      stream->enqueue("waited for", task, &key, Stream::Wake::kNow);
+      stream->run_here(&key);
     }
     std::promise<void> ran;
     const auto left = [&ran]() -> Status {
       ran.set_value();
       return absl::OkStatus();
     };
-    stream.enqueue("left", left, &key, Stream::Wake::kNow);
+    stream->enqueue("left", left, &key, Stream::Wake::kNow);
     ran.get_future().wait();
   }
 }
 
 // Tasks come while the caller runs one: nobody else wakes the worker for them.
 TEST_F(CpuStreamTest, WhatComesMeanwhileIsNotForgotten) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   for (int round = 0; round < 1000; ++round) {
     const int key = 0;
     std::promise<void> later_ran;
-    stream.enqueue(
+    stream->enqueue(
         "first",
         [&]() -> Status {
-          stream.enqueue("later", [&]() -> Status {
+          stream->enqueue("later", [&]() -> Status {
             later_ran.set_value();
             return absl::OkStatus();
           });
           return absl::OkStatus();
         },
         &key, Stream::Wake::kByCaller);
-    stream.run_here(&key);  // unless the worker is not done with the round before
+    stream->run_here(&key);  // unless the worker is not done with the round before
     later_ran.get_future().wait();
   }
 }
 
 TEST_F(CpuStreamTest, ATakenStreamRunsNothingUntilItIsReleased) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   std::vector<int> order;  // without a lock: the stream is the taker's, then the worker's
   for (int round = 0; round < 100; ++round) {
     order.clear();
-    ASSERT_TRUE(stream.try_take());
-    EXPECT_FALSE(stream.try_take());
-    stream.enqueue("next", [&]() -> Status {
+    ASSERT_TRUE(stream->try_take());
+    EXPECT_FALSE(stream->try_take());
+    stream->enqueue("next", [&]() -> Status {
       order.push_back(2);
       return absl::OkStatus();
     });
     order.push_back(1);
-    stream.release();
-    EXPECT_THAT(stream.sync(), IsOk());
+    stream->release();
+    EXPECT_THAT(stream->sync(), IsOk());
     EXPECT_THAT(order, ElementsAre(1, 2));
   }
 }
 
 TEST_F(CpuStreamTest, ABusyOrStoppedStreamCannotBeTaken) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   std::promise<void> may_end;
-  stream.enqueue("slow", [future = may_end.get_future().share()]() -> Status {
+  stream->enqueue("slow", [future = may_end.get_future().share()]() -> Status {
     future.wait();
     return absl::OkStatus();
   });
-  EXPECT_FALSE(stream.try_take());
+  EXPECT_FALSE(stream->try_take());
   may_end.set_value();
-  EXPECT_THAT(stream.sync(), IsOk());
-  EXPECT_TRUE(stream.try_take());
-  stream.release();
-  stream.stop();
-  EXPECT_FALSE(stream.try_take());
+  EXPECT_THAT(stream->sync(), IsOk());
+  EXPECT_TRUE(stream->try_take());
+  stream->release();
+  stream->stop();
+  EXPECT_FALSE(stream->try_take());
 }
 
 TEST_F(CpuStreamTest, TasksOfSeveralThreadsKeepTheOrderOfEach) {
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   std::vector<int> seen[4];
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 200; ++i) {
-        stream.enqueue("task", [&seen, t, i]() -> Status {
+        stream->enqueue("task", [&seen, t, i]() -> Status {
           seen[t].push_back(i);
           return absl::OkStatus();
         });
@@ -313,7 +317,7 @@ TEST_F(CpuStreamTest, TasksOfSeveralThreadsKeepTheOrderOfEach) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(stream->sync(), IsOk());
   for (const std::vector<int>& own : seen) {
     ASSERT_EQ(own.size(), 200u);
     for (int i = 0; i < 200; ++i) EXPECT_EQ(own[i], i);
@@ -325,7 +329,7 @@ TEST_F(CpuStreamTest, TasksOfSeveralThreadsKeepTheOrderOfEach) {
 TEST_F(CpuStreamTest, CallersAndTheWorkerShareTheFront) {
   constexpr int kThreads = 3;
   constexpr int kRounds = 2000;
-  CpuStream stream(nullptr);
+  const std::unique_ptr<CpuStream> stream = new_stream();
   int64_t num_placed = 0;
   int64_t num_run = 0;
   int64_t num_taken = 0;
@@ -340,23 +344,23 @@ TEST_F(CpuStreamTest, CallersAndTheWorkerShareTheFront) {
           in_order &= *number == num_run++;
           return absl::OkStatus();
         };
-        stream.enqueue("task", task, number.get(), Stream::Wake::kNow,
-                       [&] { *number = num_placed++; });
+        stream->enqueue("task", task, number.get(), Stream::Wake::kNow,
+                        [&] { *number = num_placed++; });
         // Streaks of a few, so that the worker is not expected, and then is again.
-        if ((i / 8 + t) % 3 != 0) stream.run_here(number.get());
-        if (i % 16 == t && stream.try_take()) {
+        if ((i / 8 + t) % 3 != 0) stream->run_here(number.get());
+        if (i % 16 == t && stream->try_take()) {
           ++num_taken;
           ++num_takes;
-          stream.release();
+          stream->release();
         }
         if (i % 100 == t) {
-          EXPECT_THAT(stream.sync(), IsOk());
+          EXPECT_THAT(stream->sync(), IsOk());
         }
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_THAT(stream->sync(), IsOk());
   EXPECT_TRUE(in_order);
   EXPECT_EQ(num_placed, kThreads * kRounds);
   EXPECT_EQ(num_run, kThreads * kRounds);
@@ -430,15 +434,15 @@ TEST_F(CpuStreamTest, NoOperationIsForgotten) {
   constexpr int kRounds = 1000;
   for (uint32_t round = 0; round < 10; ++round) {
     Operation::Counts counts;
-    CpuStream stream(nullptr);
+    const std::unique_ptr<CpuStream> stream = new_stream();
     std::vector<std::thread> threads;
     for (uint32_t t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
-        use_stream(stream, counts, kRounds, 1 + t + kThreads * round, /*syncs=*/t == 0);
+        use_stream(*stream, counts, kRounds, 1 + t + kThreads * round, /*syncs=*/t == 0);
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_THAT(stream.sync(), IsOk());
+    EXPECT_THAT(stream->sync(), IsOk());
     EXPECT_TRUE(counts.in_order);
     EXPECT_EQ(counts.num_done, kThreads * kRounds);
     EXPECT_EQ(counts.num_alive, 0);
@@ -451,17 +455,17 @@ TEST_F(CpuStreamTest, NoOperationIsForgottenWhenTheStreamIsStopped) {
   constexpr int kRounds = 40;
   for (uint32_t round = 0; round < 300; ++round) {
     Operation::Counts counts;
-    CpuStream stream(nullptr);
+    const std::unique_ptr<CpuStream> stream = new_stream();
     std::vector<std::thread> threads;
     for (uint32_t t = 0; t < kThreads; ++t) {
       threads.emplace_back(
-          [&, t] { use_stream(stream, counts, kRounds, 1 + t + kThreads * round, t == 0); });
+          [&, t] { use_stream(*stream, counts, kRounds, 1 + t + kThreads * round, t == 0); });
     }
     for (uint32_t i = 0; i < round; ++i) std::this_thread::yield();
     counts.is_stopped = true;
-    stream.stop();
+    stream->stop();
     for (std::thread& thread : threads) thread.join();
-    EXPECT_THAT(stream.sync(), IsOk());
+    EXPECT_THAT(stream->sync(), IsOk());
     EXPECT_EQ(counts.num_done, kThreads * kRounds);
     EXPECT_EQ(counts.num_alive, 0);
   }

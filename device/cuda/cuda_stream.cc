@@ -106,11 +106,13 @@ StatusOr<std::unique_ptr<CudaStream>> CudaStream::create(std::shared_ptr<Api> ap
                                                          StreamObserver* observer) {
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaQueue> queue,
                            CudaQueue::create(std::move(api), gpu));
-  return std::unique_ptr<CudaStream>(new CudaStream(std::move(queue), observer));
+  std::unique_ptr<CudaStream> stream(new CudaStream(std::move(queue)));
+  const std::string subject = absl::StrCat("a device on GPU ", gpu);
+  TESSERA_ASSIGN_OR_RETURN(stream->issuer_, CpuStream::create(subject, observer));
+  TESSERA_ASSIGN_OR_RETURN(stream->reaper_,
+                           start_thread(subject, [self = stream.get()] { self->reap(); }));
+  return stream;
 }
-
-CudaStream::CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer)
-    : queue_(std::move(queue)), reaper_([this] { reap(); }), issuer_(observer) {}
 
 void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake /*wake*/,
                          Placed placed) {
@@ -122,7 +124,7 @@ void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake
     task = nullptr;
     return status.ok() ? result : status;
   };
-  issuer_.enqueue(std::move(label), std::move(issue), nullptr, Wake::kNow, placed);
+  issuer_->enqueue(std::move(label), std::move(issue), nullptr, Wake::kNow, placed);
 }
 
 Status CudaStream::begin_task() {
@@ -203,7 +205,7 @@ Status CudaStream::sync() {
     when_done([done](const Status& status) { done->set(status); });
     return absl::OkStatus();
   });
-  Status status = issuer_.sync();
+  Status status = issuer_->sync();
   done->wait().IgnoreError();
   std::lock_guard<std::mutex> lock(mutex_);
   status.Update(std::exchange(first_error_, absl::OkStatus()));
@@ -211,7 +213,7 @@ Status CudaStream::sync() {
 }
 
 void CudaStream::stop() {
-  issuer_.stop();
+  if (issuer_ != nullptr) issuer_->stop();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;

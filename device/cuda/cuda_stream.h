@@ -26,12 +26,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/api.h"
 #include "device/stream.h"
@@ -130,7 +130,7 @@ class CudaStream : public Stream {
     Status error = {};  // what it ends with, whatever the GPU does
   };
 
-  CudaStream(std::unique_ptr<CudaQueue> queue, StreamObserver* observer);
+  explicit CudaStream(std::unique_ptr<CudaQueue> queue) : queue_(std::move(queue)) {}
   // The end of a wait: never, or the limit after stop() was called.
   absl::Time reap_deadline();
   void reap();
@@ -151,8 +151,8 @@ class CudaStream : public Stream {
   Status task_error_;
   Status lost_;
 
-  std::thread reaper_;
-  CpuStream issuer_;
+  Thread reaper_;
+  std::unique_ptr<CpuStream> issuer_;
 };
 
 }  // namespace tessera::cuda

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Thread: a thread whose failure to start is a Status. std::thread throws instead, which ends the
+// process: a user, a container or the address space can run out of threads at any time.
+//
+//   TESSERA_ASSIGN_OR_RETURN(worker_, start_thread("the stream of device 3", [this] { run(); }));
+//   ...
+//   worker_.join();
+//
+// Invariant: a thread that is joinable() is joined or detached before its Thread is destroyed.
+//
+// Equivalent to: std::thread. Move-only; one object is used by one thread at a time, except
+// is_current().
+#ifndef TESSERA_BASE_THREAD_H_
+#define TESSERA_BASE_THREAD_H_
+
+#include <pthread.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace tessera {
+
+class Thread {
+ public:
+  // No thread.
+  Thread() = default;
+  Thread(Thread&& other) noexcept { *this = std::move(other); }
+  // Requires that this one is not joinable.
+  Thread& operator=(Thread&& other) noexcept;
+  ~Thread();
+
+  bool joinable() const { return id_.has_value(); }
+  // Blocks until the thread has ended. Requires that it is joinable and not the calling thread.
+  void join();
+  // The thread ends by itself.
+  void detach();
+  // Whether the caller is this thread. False when there is none.
+  bool is_current() const { return id_.has_value() && pthread_equal(*id_, pthread_self()) != 0; }
+
+ private:
+  friend StatusOr<Thread> start_thread(absl::string_view subject, absl::AnyInvocable<void()> body);
+  explicit Thread(pthread_t id) : id_(id) {}
+
+  std::optional<pthread_t> id_;
+};
+
+// Starts a thread that runs `body`. ResourceExhausted names the subject (what the thread is for)
+// and the limits on threads that hold for this process. The body has not run then.
+StatusOr<Thread> start_thread(absl::string_view subject, absl::AnyInvocable<void()> body);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_THREAD_H_
