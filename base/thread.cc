@@ -95,7 +95,7 @@ StatusOr<Thread> start_thread(absl::string_view subject, absl::AnyInvocable<void
 
 Thread& Thread::operator=(Thread&& other) noexcept {
   TESSERA_CHECK(!joinable(), "a running thread is replaced");
-  id_ = std::exchange(other.id_, std::nullopt);
+  id_.store(other.id_.exchange(0));
   return *this;
 }
 
@@ -103,15 +103,14 @@ Thread::~Thread() { TESSERA_CHECK(!joinable(), "a running thread is destroyed");
 
 void Thread::join() {
   TESSERA_CHECK(joinable(), "there is no thread to join");
-  const int error = pthread_join(*id_, nullptr);
+  const int error = pthread_join(id_.load(), nullptr);
   TESSERA_CHECK(error == 0, "a thread joins itself");
-  id_ = std::nullopt;
+  id_.store(0);
 }
 
 void Thread::detach() {
   TESSERA_CHECK(joinable(), "there is no thread to detach");
-  pthread_detach(*id_);
-  id_ = std::nullopt;
+  pthread_detach(id_.exchange(0));
 }
 
 }  // namespace tessera

@@ -16,7 +16,7 @@
 
 #include <pthread.h>
 
-#include <optional>
+#include <atomic>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
@@ -34,19 +34,19 @@ class Thread {
   Thread& operator=(Thread&& other) noexcept;
   ~Thread();
 
-  bool joinable() const { return id_.has_value(); }
+  bool joinable() const { return id_.load() != 0; }
   // Blocks until the thread has ended. Requires that it is joinable and not the calling thread.
   void join();
   // The thread ends by itself.
   void detach();
-  // Whether the caller is this thread. False when there is none.
-  bool is_current() const { return id_.has_value() && pthread_equal(*id_, pthread_self()) != 0; }
+  // Whether the caller is this thread. False when there is none. Safe from any thread.
+  bool is_current() const { return id_.load() == pthread_self(); }
 
  private:
   friend StatusOr<Thread> start_thread(absl::string_view subject, absl::AnyInvocable<void()> body);
   explicit Thread(pthread_t id) : id_(id) {}
 
-  std::optional<pthread_t> id_;
+  std::atomic<pthread_t> id_{0};  // 0, which no thread has: none
 };
 
 // Starts a thread that runs `body`. ResourceExhausted names the subject (what the thread is for)

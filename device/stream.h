@@ -20,6 +20,7 @@
 #ifndef TESSERA_DEVICE_STREAM_H_
 #define TESSERA_DEVICE_STREAM_H_
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -82,6 +83,11 @@ class Stream {
   // release() tasks queue up. For work that is done sooner than another thread has heard of it.
   virtual bool try_take() { return false; }
   virtual void release() {}
+  // The label of the task of this stream that the calling thread runs, until the task ends; nullopt
+  // where it runs none. A thread that does would wait for itself in sync(), and in a wait for
+  // anything that is enqueued behind the task. Callbacks of when_done() are such tasks, with the
+  // label "". Costs a few loads.
+  virtual std::optional<absl::string_view> task_here() const = 0;
   // Blocks until every task enqueued before the call has run; returns and forgets the first error
   // since the last call.
   virtual Status sync() = 0;

@@ -182,7 +182,13 @@ void CpuStream::resize_ring(size_t size) {
   first_ = 0;
 }
 
+std::optional<absl::string_view> CpuStream::task_here() const {
+  if (runner_.load(std::memory_order_relaxed) != pthread_self()) return std::nullopt;
+  return front_.label;
+}
+
 void CpuStream::run_front() {
+  runner_.store(pthread_self(), std::memory_order_relaxed);
   if (observer_ != nullptr) observer_->task_started(front_.label);
   Status status;
   if (front_runnable_ != nullptr) {
@@ -195,6 +201,7 @@ void CpuStream::run_front() {
     if (!front_.label.empty()) std::string().swap(front_.label);  // with its memory
   }
   if (observer_ != nullptr) observer_->task_finished();
+  runner_.store(0, std::memory_order_relaxed);
   if (status.ok()) return;
   std::lock_guard<std::mutex> lock(mutex_);
   if (first_error_.ok()) first_error_ = std::move(status);

@@ -24,12 +24,15 @@
 #ifndef TESSERA_DEVICE_CPU_CPU_STREAM_H_
 #define TESSERA_DEVICE_CPU_CPU_STREAM_H_
 
+#include <pthread.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +59,7 @@ class CpuStream : public Stream {
   bool run_here(const void* key) override;
   bool try_take() override;
   void release() override;
+  std::optional<absl::string_view> task_here() const override;
   Status sync() override;
 
  private:
@@ -109,6 +113,9 @@ class CpuStream : public Stream {
   alignas(64) std::atomic<uint64_t> word_{kIdle};
   Runnable* front_runnable_ = nullptr;  // null: front_ is the task
   Entry front_;
+  // The thread that runs the front, 0 where none does: a thread finds its own id there only if it
+  // has stored it itself, so the order of other threads' stores does not matter.
+  std::atomic<pthread_t> runner_{0};
   std::atomic<const void*> front_key_{nullptr};  // to be compared in kWaiting
   std::atomic<int> caller_streak_{0};            // tasks in a row that callers ran, up to kStreak
   std::atomic<int> num_syncs_{0};                // threads in sync()

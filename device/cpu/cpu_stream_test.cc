@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -27,7 +28,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::IsOk;
+using ::testing::Optional;
 using testing::StatusIs;
+using ::testing::StrEq;
 
 class CpuStreamTest : public ::testing::Test {
  private:
@@ -202,6 +205,57 @@ TEST_F(CpuStreamTest, TheCallerRunsATaskWhoseTurnHasCome) {
   EXPECT_EQ(ran_on, std::this_thread::get_id());
   EXPECT_FALSE(stream->run_here(&key));  // it has gone
   EXPECT_THAT(stream->sync(), StatusIs(absl::StatusCode::kAborted, "kept"));
+}
+
+// What task_here() says to a task and to whatever goes with it, on the worker and on a caller's
+// thread; to other streams and other threads it says nothing.
+TEST_F(CpuStreamTest, AThreadIsToldWhichTaskItRuns) {
+  const std::unique_ptr<CpuStream> stream = new_stream();
+  const std::unique_ptr<CpuStream> other = new_stream();
+  EXPECT_EQ(stream->task_here(), std::nullopt);
+  struct Seen {
+    std::optional<std::string> running;
+    std::optional<std::string> ending;
+    bool other = true;
+  };
+  const auto note = [](const CpuStream& of, std::optional<std::string>& seen) {
+    if (const auto label = of.task_here()) seen = std::string(*label);
+  };
+  const auto task = [&](Seen& seen) {
+    // Goes with the task: the last reference to something may be there.
+    std::shared_ptr<void> held(nullptr, [&](void*) { note(*stream, seen.ending); });
+    return [&, held = std::move(held)]() -> Status {
+      note(*stream, seen.running);
+      seen.other = other->task_here().has_value();
+      return absl::OkStatus();
+    };
+  };
+  Seen on_worker;
+  stream->enqueue("local_map", task(on_worker));
+  EXPECT_THAT(stream->sync(), IsOk());
+  Seen on_caller;
+  const int key = 0;
+  stream->enqueue("barrier", task(on_caller), &key, Stream::Wake::kByCaller);
+  ASSERT_TRUE(stream->run_here(&key));
+  EXPECT_THAT(on_worker.running, Optional(StrEq("local_map")));
+  EXPECT_THAT(on_worker.ending, Optional(StrEq("local_map")));
+  EXPECT_FALSE(on_worker.other);
+  EXPECT_THAT(on_caller.running, Optional(StrEq("barrier")));
+  EXPECT_THAT(on_caller.ending, Optional(StrEq("barrier")));
+  EXPECT_FALSE(on_caller.other);
+  EXPECT_EQ(stream->task_here(), std::nullopt);
+
+  std::promise<void> begun;
+  std::promise<void> may_end;
+  stream->enqueue("slow", [&, future = may_end.get_future()]() -> Status {
+    begun.set_value();
+    future.wait();
+    return absl::OkStatus();
+  });
+  begun.get_future().wait();
+  EXPECT_EQ(stream->task_here(), std::nullopt);  // another thread runs it
+  may_end.set_value();
+  EXPECT_THAT(stream->sync(), IsOk());
 }
 
 TEST_F(CpuStreamTest, TheCallerRunsNothingBeforeItsTurn) {

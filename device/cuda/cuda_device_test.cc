@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -233,6 +235,23 @@ TEST_F(CudaDeviceTest, GivenWorkFailsInOneGo) {
   device().upload(pinned({8}), next);
   EXPECT_THAT(next->ready().wait(), IsOk());
   EXPECT_THAT(device().stream().sync(), IsOk());
+}
+
+// Both the issuing thread and the reaping thread would wait for themselves.
+TEST_F(CudaDeviceTest, TasksAndCallbacksKnowTheirStream) {
+  CudaStream& stream = device().stream();
+  std::string task = "none";
+  std::string callback = "none";
+  stream.enqueue("local_map", [&] {
+    task = std::string(stream.task_here().value_or("none"));
+    stream.when_done(
+        [&](const Status&) { callback = std::string(stream.task_here().value_or("none")); });
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(stream.sync(), IsOk());
+  EXPECT_EQ(task, "local_map");
+  EXPECT_EQ(callback, "");
+  EXPECT_EQ(stream.task_here(), std::nullopt);
 }
 
 // The gate is asked before work counts as done, and what it says is its end.

@@ -199,6 +199,11 @@ void CudaStream::lose(const Status& error) {
   fail_given(error);
 }
 
+std::optional<absl::string_view> CudaStream::task_here() const {
+  if (reaper_.is_current()) return absl::string_view();
+  return issuer_->task_here();
+}
+
 Status CudaStream::sync() {
   const auto done = std::make_shared<Completion>();
   enqueue("sync", [this, done] {

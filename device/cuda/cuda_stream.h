@@ -25,6 +25,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,6 +100,7 @@ class CudaStream : public Stream {
   void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) override;
   // Tasks run on the issuing thread alone.
   bool run_here(const void* /*key*/) override { return false; }
+  std::optional<absl::string_view> task_here() const override;
   // Also waits for the GPU, and returns its error.
   Status sync() override;
   void when_done(DoneFn fn, OnFailure on_failure = OnFailure::kWhenDone) override;
