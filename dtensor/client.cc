@@ -21,6 +21,8 @@ int Client::client_id() const { return runtime_->client_id(); }
 
 int Client::num_clients() const { return runtime_->num_clients(); }
 
+int Client::local_rank() const { return runtime_->local_rank(); }
+
 absl::Span<const Device> Client::devices() const { return runtime_->devices(); }
 
 absl::Span<const Device> Client::local_devices() const { return runtime_->local_devices(); }

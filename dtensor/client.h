@@ -26,6 +26,7 @@
 #ifndef TESSERA_DTENSOR_CLIENT_H_
 #define TESSERA_DTENSOR_CLIENT_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -53,6 +54,22 @@ namespace nccl {
 class Api;
 }  // namespace nccl
 
+// What moves bytes between clients.
+enum class Backend : uint8_t {
+  kAuto,  // what suits the devices
+  kHost,  // the same today
+  kUcx,   // Unimplemented, as kMpi and kGloo are
+  kMpi,
+  kGloo,
+  // Of kCuda: between clients NCCL adds too, as fast as it can, and not with the bits of kAuto
+  // (docs/gpu.md, "Numerics").
+  kNccl,
+};
+// "auto", "host", "ucx", "mpi", "gloo", "nccl".
+absl::string_view backend_name(Backend backend);
+// The inverse; InvalidArgument lists the names.
+StatusOr<Backend> parse_backend(absl::string_view text);
+
 // Faults that tests put into a client; all empty in a program.
 struct FaultPoints {
   // What a device adds to the sum of a barrier, instead of 1.
@@ -69,14 +86,13 @@ struct ClientOptions {
   // of the host share them.
   int num_local_devices = 0;
   DeviceType device_type = DeviceType::kCpu;
-  // "auto"; "host" is the same today. "nccl", of kCuda: between clients NCCL adds too, as fast as
-  // it can, and not with the bits of "auto" (docs/gpu.md, "Numerics"). "ucx" is Unimplemented.
   // Equal on all clients: where it is not, operations between them are InvalidArgument.
-  std::string backend = "auto";
+  Backend backend = Backend::kAuto;
   std::string token = {};  // job token; empty: $TESSERA_TOKEN
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
-  absl::Duration heartbeat_interval = absl::Seconds(1);          // lost after three missed ones
+  // Lost after three missed ones. 1 ms to 1 h, equal on all clients.
+  absl::Duration heartbeat_interval = absl::Seconds(1);
   // Clients with GPUs, each a process of its own, may share them; equal on all clients. For tests
   // and for trying things out: NCCL then goes through sockets of the host, at a small part of its
   // speed. Sets variables of NCCL in the environment of this process (docs/gpu.md). Unset:
@@ -96,14 +112,17 @@ struct ClientOptions {
 
 class Client {
  public:
-  // Joins the job, and returns when all its clients have. Errors as in docs/errors.md: a bad
-  // environment and two clients with one id are InvalidArgument, a wrong token Unauthenticated, a
-  // client that never comes DeadlineExceeded naming it, a device type, backend or job over several
-  // hosts that is not there yet Unimplemented.
+  // Joins the job, and returns when all its clients have. Errors as in docs/errors.md: options that
+  // are out of their range and a bad environment (at once), and two clients with one id are
+  // InvalidArgument, a wrong token Unauthenticated, a client that never comes DeadlineExceeded
+  // naming it, a device type, backend or job over several hosts that is not there yet
+  // Unimplemented.
   static StatusOr<Client> connect(const ClientOptions& options = {});
 
   int client_id() const;
   int num_clients() const;
+  // Among the clients of this host, by id: from 0 to their number - 1. torchrun: LOCAL_RANK.
+  int local_rank() const;
   // All devices of the job, by global id.
   absl::Span<const Device> devices() const;
   absl::Span<const Device> local_devices() const;

@@ -23,6 +23,7 @@
 #include "device/completion.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/open_api.h"
+#include "dtensor/check_options.h"
 #include "dtensor/taken_streams.h"
 #include "job/environment.h"
 #include "job/host.h"
@@ -34,26 +35,6 @@ namespace {
 // A waiter that finds the deadline passed lets the device's own thread notice it first: its text
 // then counts this client among those that arrived.
 constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
-
-Status check_supported(const ClientOptions& options) {
-  if (options.backend == "ucx") {
-    return absl::UnimplementedError("backend \"ucx\" is not there yet; use \"auto\" or \"host\"");
-  }
-  if (options.backend != "auto" && options.backend != "host" && options.backend != "nccl") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("backend \"", options.backend,
-                     "\" is unknown; use \"auto\", \"host\", \"ucx\" or \"nccl\""));
-  }
-  if (options.backend == "nccl" && options.device_type != DeviceType::kCuda) {
-    return absl::InvalidArgumentError(
-        "backend \"nccl\" is of GPUs; use DeviceType::kCuda with it, or \"auto\" or \"host\"");
-  }
-  if (options.num_local_devices < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num_local_devices is ", options.num_local_devices, "; give 1 or more, or 0 for default"));
-  }
-  return absl::OkStatus();
-}
 
 const char* type_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
 
@@ -100,7 +81,7 @@ StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts
 }  // namespace
 
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
-  TESSERA_RETURN_IF_ERROR(check_supported(options));
+  TESSERA_RETURN_IF_ERROR(check_options(options));
   const absl::Time deadline = steady_now() + options.connect_timeout;
   std::shared_ptr<Runtime> runtime(new Runtime(options));
   int default_local_devices = 1;
@@ -119,6 +100,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
                                                  .default_local_devices = default_local_devices,
                                                  .token = options.token,
                                                  .share_gpus = options.share_gpus}));
+  TESSERA_RETURN_IF_ERROR(check_address(job));
   // Before NCCL is loaded; another one than this machine's has its own ways.
   runtime->shares_gpus_ =
       job.share_gpus && job.num_clients > 1 && runtime->cuda_ != nullptr && options.nccl == nullptr;
@@ -243,7 +225,8 @@ host::MakeDeviceMover Runtime::make_mover() {
     if (!spans_clients) return cuda::CudaMover::create(std::move(gpus));
     const StatusOr<nccl::Watch*> watch =
         nccl_status_.ok() ? StatusOr<nccl::Watch*>(nccl_watch_.get()) : nccl_status_;
-    const nccl::Sums sums = options_.backend == "nccl" ? nccl::Sums::kNccl : nccl::Sums::kOrdered;
+    const nccl::Sums sums =
+        options_.backend == Backend::kNccl ? nccl::Sums::kNccl : nccl::Sums::kOrdered;
     return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus), sums,
                                    options_.collective_timeout);
   };
@@ -274,6 +257,15 @@ StatusOr<Runtime::Turn> Runtime::take_turn() {
   // Under the lock: stop() waits for the operation that has begun, and none begins after that.
   TESSERA_RETURN_IF_ERROR(check_open());
   return turn;
+}
+
+int Runtime::local_rank() const {
+  const absl::Span<const MemberInfo> members = coordinator_->members();
+  const MemberInfo& self = members[client_id()];
+  return static_cast<int>(
+      std::count_if(members.begin(), members.begin() + client_id(), [&](const MemberInfo& other) {
+        return other.boot_id == self.boot_id && other.host == self.host;
+      }));
 }
 
 LocalDevices Runtime::local_devices_of(const Mesh& mesh) const {

@@ -65,6 +65,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
   int client_id() const { return coordinator_->client_id(); }
   int num_clients() const { return coordinator_->num_clients(); }
+  int local_rank() const;
   absl::Span<const Device> devices() const { return devices_; }
   absl::Span<const Device> local_devices() const { return local_devices_; }
   const Topology& topology() const { return topology_; }

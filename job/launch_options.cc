@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "job/address.h"
 #include "job/launcher.h"
 
 namespace tessera {
@@ -28,27 +28,6 @@ Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_
     return absl::OkStatus();
   }
   return refuse(flag, absl::FormatDuration(value), "a positive time such as 90s or 10m");
-}
-
-struct Address {
-  std::string host;
-  std::string port;
-};
-
-// "host:port", "[::1]:port".
-Status split_address(const std::string& text, Address& address) {
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return refuse("coordinator", absl::StrCat("\"", text, "\""), "HOST:PORT, as in host-a:4000");
-  }
-  address.host = text.substr(0, colon);
-  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
-    address.host = address.host.substr(1, address.host.size() - 2);
-  }
-  address.port = text.substr(colon + 1);
-  return absl::OkStatus();
 }
 
 Status check_nodes(const LauncherOptions& options) {
@@ -71,9 +50,11 @@ Status check_nodes(const LauncherOptions& options) {
     return refuse("max-restarts", absl::StrCat(options.max_restarts),
                   "0 with --nodes, because the launchers of the other hosts would not restart");
   }
-  Address ignored;
-  return options.coordinator.empty() ? absl::OkStatus()
-                                     : split_address(options.coordinator, ignored);
+  if (options.coordinator.empty() || parse_address(options.coordinator).has_value()) {
+    return absl::OkStatus();
+  }
+  return refuse("coordinator", absl::StrCat("\"", options.coordinator, "\""),
+                "HOST:PORT, as in host-a:4000");
 }
 
 }  // namespace
@@ -108,9 +89,8 @@ std::vector<std::string> ClientEnvironment::variables(const LauncherOptions& opt
 
   const int client_id = options.node_id * options.num_clients + local_index;
   const int num_clients = options.num_nodes * options.num_clients;
-  Address master;
-  // Both come from launch(), which has checked them.
-  split_address(master_address, master).IgnoreError();
+  // It comes from launch(), which has checked it.
+  const Address master = parse_address(master_address).value_or(Address());
   values["TESSERA_COORDINATOR"] = coordinator;
   values["TESSERA_CLIENT_ID"] = absl::StrCat(client_id);
   values["TESSERA_NUM_CLIENTS"] = absl::StrCat(num_clients);
@@ -124,7 +104,7 @@ std::vector<std::string> ClientEnvironment::variables(const LauncherOptions& opt
   values["WORLD_SIZE"] = absl::StrCat(num_clients);
   values["LOCAL_WORLD_SIZE"] = absl::StrCat(options.num_clients);
   values["MASTER_ADDR"] = master.host;
-  values["MASTER_PORT"] = master.port;
+  values["MASTER_PORT"] = absl::StrCat(master.port);
 
   std::vector<std::string> variables;
   for (const auto& [name, value] : values) variables.push_back(absl::StrCat(name, "=", value));

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -417,20 +418,85 @@ TEST_P(BadInputTest, UseAfterShutdown) {
       IsOk());
 }
 
-TEST(ConnectTest, WhatIsNotThereYet) {
-  const auto connect = [](const ClientOptions& options) {
-    return Client::connect(options).status();
-  };
-  EXPECT_THAT(connect({.backend = "ucx"}),
-              StatusIs(StatusCode::kUnimplemented, AllOf(HasSubstr("\"ucx\""), HasSubstr("host"))));
-  EXPECT_THAT(
-      connect({.backend = "nccl"}),
-      StatusIs(StatusCode::kInvalidArgument, AllOf(HasSubstr("\"nccl\""), HasSubstr("kCuda"))));
-  EXPECT_THAT(connect({.backend = "gloo"}),
+TEST(BackendTest, NamesAndValues) {
+  for (const Backend backend : {Backend::kAuto, Backend::kHost, Backend::kUcx, Backend::kMpi,
+                                Backend::kGloo, Backend::kNccl}) {
+    EXPECT_THAT(parse_backend(backend_name(backend)), IsOkAndHolds(backend));
+  }
+  EXPECT_THAT(parse_backend("udp"),
               StatusIs(StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("\"gloo\" is unknown"), HasSubstr("\"auto\""))));
-  EXPECT_THAT(connect({.num_local_devices = -3}),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("num_local_devices is -3")));
+                       "backend \"udp\" is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", "
+                       "\"gloo\" or \"nccl\""));
+}
+
+// Refused on every client, whether it hosts the service or not, before anything is waited for.
+TEST(ConnectTest, OptionsOutOfTheirRange) {
+  struct Row {
+    const char* name;
+    ClientOptions options;
+    StatusCode code;
+    const char* text;
+  };
+  const auto invalid = StatusCode::kInvalidArgument;
+  const auto at = [](std::string address, int id) {
+    return ClientOptions{
+        .coordinator = std::move(address), .client_id = id, .num_clients = 2, .token = "secret"};
+  };
+  const Row rows[] = {
+      {"ucx",
+       {.backend = Backend::kUcx},
+       StatusCode::kUnimplemented,
+       "backend \"ucx\" is not implemented; use \"auto\", \"host\" or \"nccl\""},
+      {"mpi", {.backend = Backend::kMpi}, StatusCode::kUnimplemented, "\"mpi\" is not impl"},
+      {"gloo", {.backend = Backend::kGloo}, StatusCode::kUnimplemented, "\"gloo\" is not impl"},
+      {"nccl_of_cpus", {.backend = Backend::kNccl}, invalid, "use DeviceType::kCuda with it"},
+      {"no_backend", {.backend = static_cast<Backend>(77)}, invalid, "backend is 77, which is no"},
+      {"devices", {.num_local_devices = -3}, invalid, "num_local_devices is -3; give 1 or more"},
+      {"many_devices",
+       {.num_local_devices = 65'537},
+       invalid,
+       "num_local_devices is 65537; it must be from 1 to 65536"},
+      {"connect_timeout",
+       {.connect_timeout = absl::Seconds(-1)},
+       invalid,
+       "connect_timeout is -1s; give 0 or more"},
+      {"collective_timeout",
+       {.collective_timeout = -absl::InfiniteDuration()},
+       invalid,
+       "collective_timeout is -inf; give 0 or more"},
+      {"no_heartbeats",
+       {.heartbeat_interval = absl::ZeroDuration()},
+       invalid,
+       "heartbeat_interval is 0; give 1 ms to 1 h, the same on all clients"},
+      {"negative_heartbeats",
+       {.heartbeat_interval = absl::Seconds(-1)},
+       invalid,
+       "heartbeat_interval is -1s"},
+      {"endless_heartbeats",
+       {.heartbeat_interval = absl::InfiniteDuration()},
+       invalid,
+       "heartbeat_interval is inf"},
+      {"address_of_0", at("nonsense", 0), invalid,
+       "the coordinator's address is \"nonsense\"; it must be HOST:PORT, as in host-a:4000"},
+      {"address_of_1", at("nonsense", 1), invalid, "the coordinator's address is \"nonsense\""},
+      {"port_of_0", at(":99999", 0), invalid, "the coordinator's address is \":99999\""},
+      {"port_of_1", at(":99999", 1), invalid, "the coordinator's address is \":99999\""},
+  };
+  for (const Row& row : rows) {
+    EXPECT_THAT(Client::connect(row.options).status(), StatusIs(row.code, HasSubstr(row.text)))
+        << row.name;
+  }
+}
+
+TEST(ConnectTest, LocalRanks) {
+  const JobSpec job = {.setting = Setting::kProcesses, .num_clients = 3};
+  EXPECT_THAT(run_clients(job,
+                          [](Client& client) -> Status {
+                            // All on this host.
+                            TESSERA_REQUIRE(client.local_rank() == client.client_id());
+                            return absl::OkStatus();
+                          }),
+              IsOk());
 }
 
 // Launching.

@@ -27,10 +27,10 @@ namespace {
 constexpr float kTerms[] = {1e8f, 1.5f, -1e8f, 0.1f};
 
 struct BackendCase {
-  const char* backend;
+  Backend backend;
   bool nccl_adds;
 };
-void PrintTo(const BackendCase& c, std::ostream* out) { *out << c.backend; }
+void PrintTo(const BackendCase& c, std::ostream* out) { *out << backend_name(c.backend); }
 
 class NcclBackendTest : public ::testing::TestWithParam<BackendCase> {};
 
@@ -80,8 +80,11 @@ TEST_P(NcclBackendTest, SaysWhoAdds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, NcclBackendTest,
-                         ::testing::Values(BackendCase{"auto", false}, BackendCase{"nccl", true}),
-                         [](const auto& info) { return std::string(info.param.backend); });
+                         ::testing::Values(BackendCase{Backend::kAuto, false},
+                                           BackendCase{Backend::kNccl, true}),
+                         [](const auto& info) {
+                           return std::string(backend_name(info.param.backend));
+                         });
 
 }  // namespace
 }  // namespace tessera::testing

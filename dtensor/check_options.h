@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is wrong with ClientOptions whatever the state: found at once, before anything is started.
+// Internal to dtensor/.
+#ifndef TESSERA_DTENSOR_CHECK_OPTIONS_H_
+#define TESSERA_DTENSOR_CHECK_OPTIONS_H_
+
+#include "base/status.h"
+#include "dtensor/client.h"
+#include "job/environment.h"
+
+namespace tessera {
+
+// InvalidArgument names the option, its value and the range; Unimplemented a backend that does not
+// exist yet.
+Status check_options(const ClientOptions& options);
+// InvalidArgument where the coordinator of a job of several clients is not at HOST:PORT.
+Status check_address(const JobEnvironment& job);
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_CHECK_OPTIONS_H_
