@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What counts as HOST:PORT.
+#include "job/address.h"
 
 #include <optional>
 
