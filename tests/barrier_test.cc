@@ -2,10 +2,6 @@
 //
 // The barrier, by the rows of facts/barrier.md, with clients as threads and as processes. A row's
 // name is the test's.
-#include <signal.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -13,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -23,25 +18,17 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 #include "tests/support/shared.h"
+#include "tests/support/verdicts.h"
 
 namespace tessera::testing {
 namespace {
 
 using absl::StatusCode;
-
-// Fails the client's body unless the status has this code and every text in its message.
-Status expect(const Status& status, StatusCode code, const std::vector<std::string>& texts = {}) {
-  TESSERA_REQUIRE(status.code() == code, "got ", status.ToString());
-  for (const std::string& text : texts) {
-    TESSERA_REQUIRE(absl::StrContains(status.message(), text), "\"", text, "\" in ",
-                    status.ToString());
-  }
-  return absl::OkStatus();
-}
 
 StatusOr<Mesh> line(const Client& client, int n) { return create_mesh(client, {{"x", n}}); }
 
@@ -93,6 +80,7 @@ TEST_P(BarrierTest, ValueIsTheMeshSize) {
 }
 
 TEST_P(BarrierTest, WrongSum) {
+  Verdicts verdicts;
   auto faults = std::make_shared<FaultPoints>();
   faults->barrier_term = [](int device_id) { return device_id == 4 ? 0 : 1; };
   JobSpec spec;
@@ -101,13 +89,15 @@ TEST_P(BarrierTest, WrongSum) {
   EXPECT_THAT(
       run(
           2,
-          [](Client& client) -> Status {
+          [&](Client& client) -> Status {
             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 3}}));
-            return expect(mesh.barrier("sum", absl::Seconds(10)), StatusCode::kInternal,
-                          {"add up to 5", "not to 6"});
+            return expect_error(
+                verdicts.add(client.client_id(), mesh.barrier("sum", absl::Seconds(10))),
+                StatusCode::kInternal, {"add up to 5", "not to 6"});
           },
           spec),
       IsOk());
+  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
 }
 
 TEST_P(BarrierTest, SameNameTwice) {
@@ -173,14 +163,15 @@ TEST_P(BarrierTest, AddsOneElementOfEachDevice) {
           [](Client& client) -> Status {
             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 4}}));
             // In octal a digit 1 for each of eight devices.
-            return expect(mesh.barrier("sum", absl::Seconds(50)), StatusCode::kInternal,
-                          {absl::StrCat("add up to ", 011111111, ", not to 8")});
+            return expect_error(mesh.barrier("sum", absl::Seconds(50)), StatusCode::kInternal,
+                                {absl::StrCat("add up to ", 011111111, ", not to 8")});
           },
           spec),
       IsOk());
 }
 
 TEST_P(BarrierTest, LateClientGetsTheVerdict) {
+  Verdicts verdicts;
   Gate timed_out;
   Gate late_done;
   EXPECT_THAT(run(3,
@@ -197,10 +188,10 @@ TEST_P(BarrierTest, LateClientGetsTheVerdict) {
                     const Status status =
                         mesh.barrier("epoch_end", late ? absl::Hours(1) : absl::Milliseconds(500));
                     const absl::Duration took = steady_now() - start;
-                    TESSERA_RETURN_IF_ERROR(
-                        expect(status, StatusCode::kDeadlineExceeded,
-                               {"barrier \"epoch_end\" on {x=3}",
-                                "2 of 3 clients arrived in 500 ms", "missing client 2", "pid "}));
+                    TESSERA_RETURN_IF_ERROR(expect_error(
+                        verdicts.add(client.client_id(), status), StatusCode::kDeadlineExceeded,
+                        {"barrier \"epoch_end\" on {x=3}", "2 of 3 clients arrived in 500 ms",
+                         "missing client 2", "pid "}));
                     if (late) {
                       late_done.open(2);
                     } else {
@@ -212,63 +203,73 @@ TEST_P(BarrierTest, LateClientGetsTheVerdict) {
                     return mesh.barrier("next", absl::Seconds(20));
                   }),
               IsOk());
+  EXPECT_THAT(verdicts.same({0, 1, 2}), IsOk());
 }
 
 TEST_P(BarrierTest, AllMissingAreNamed) {
+  Verdicts verdicts;
   Gate done;
-  EXPECT_THAT(run(8,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
-                    const int id = client.client_id();
-                    if (id != 0 && id != 2 && id != 5) return done.wait();
-                    const Status status = expect(mesh.barrier("b", absl::Milliseconds(500)),
-                                                 StatusCode::kDeadlineExceeded,
-                                                 {"3 of 8 clients", "client 1 ", "client 3 ",
-                                                  "client 4 ", "client 6 ", "client 7 "});
-                    done.open(2);
-                    return status;
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(8,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
+            const int id = client.client_id();
+            if (id != 0 && id != 2 && id != 5) return done.wait();
+            const Status status = expect_error(
+                verdicts.add(client.client_id(), mesh.barrier("b", absl::Milliseconds(500))),
+                StatusCode::kDeadlineExceeded,
+                {"3 of 8 clients", "client 1 ", "client 3 ", "client 4 ", "client 6 ",
+                 "client 7 "});
+            done.open(2);
+            return status;
+          }),
+      IsOk());
+  EXPECT_THAT(verdicts.same({0, 2, 5}), IsOk());
 }
 
 TEST_P(BarrierTest, EarliestDeadlineDecides) {
+  Verdicts verdicts;
   Gate done;
-  EXPECT_THAT(run(3,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-                    if (client.client_id() == 2) return done.wait();
-                    // An hour is longer than the test may take.
-                    const Status status =
-                        expect(mesh.barrier("b", client.client_id() == 0 ? absl::Hours(1)
-                                                                         : absl::Milliseconds(500)),
-                               StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
-                    if (client.client_id() == 0) done.open();
-                    return status;
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(3,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+            if (client.client_id() == 2) return done.wait();
+            // An hour is longer than the test may take.
+            const Status status = expect_error(
+                verdicts.add(client.client_id(),
+                             mesh.barrier("b", client.client_id() == 0 ? absl::Hours(1)
+                                                                       : absl::Milliseconds(500))),
+                StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
+            if (client.client_id() == 0) done.open();
+            return status;
+          }),
+      IsOk());
+  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
 }
 
 // A poll once a second returns later in every round. A busy machine does so in some.
 TEST_P(BarrierTest, DeadlineIsNotPolled) {
   Gate done;
-  EXPECT_THAT(run(2,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-                    if (client.client_id() == 1) return done.wait();
-                    absl::Duration shortest = absl::InfiniteDuration();
-                    for (int round = 0; round < 40 && shortest > absl::Milliseconds(800); ++round) {
-                      const absl::Time start = steady_now();
-                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Milliseconds(300)),
-                                                     StatusCode::kDeadlineExceeded, {"client 1"}));
-                      const absl::Duration took = steady_now() - start;
-                      TESSERA_REQUIRE(took >= absl::Milliseconds(300));
-                      shortest = std::min(shortest, took);
-                    }
-                    done.open();
-                    TESSERA_REQUIRE(shortest <= absl::Milliseconds(800));
-                    return absl::OkStatus();
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(2,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+            if (client.client_id() == 1) return done.wait();
+            absl::Duration shortest = absl::InfiniteDuration();
+            for (int round = 0; round < 40 && shortest > absl::Milliseconds(800); ++round) {
+              const absl::Time start = steady_now();
+              TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("b", absl::Milliseconds(300)),
+                                                   StatusCode::kDeadlineExceeded, {"client 1"}));
+              const absl::Duration took = steady_now() - start;
+              TESSERA_REQUIRE(took >= absl::Milliseconds(300));
+              shortest = std::min(shortest, took);
+            }
+            done.open();
+            TESSERA_REQUIRE(shortest <= absl::Milliseconds(800));
+            return absl::OkStatus();
+          }),
+      IsOk());
 }
 
 TEST_P(BarrierTest, ZeroTimeout) {
@@ -277,8 +278,8 @@ TEST_P(BarrierTest, ZeroTimeout) {
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
                     if (client.client_id() == 1) return done.wait();
-                    const Status status = expect(mesh.barrier("b", absl::ZeroDuration()),
-                                                 StatusCode::kDeadlineExceeded, {"client 1"});
+                    const Status status = expect_error(mesh.barrier("b", absl::ZeroDuration()),
+                                                       StatusCode::kDeadlineExceeded, {"client 1"});
                     done.open();
                     return status;
                   }),
@@ -287,240 +288,143 @@ TEST_P(BarrierTest, ZeroTimeout) {
 
 TEST_P(BarrierTest, UsableAfterATimeout) {
   Gate timed_out;
-  EXPECT_THAT(run(3,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-                    if (client.client_id() == 2) {
-                      TESSERA_RETURN_IF_ERROR(timed_out.wait());
-                      TESSERA_RETURN_IF_ERROR(timed_out.wait());
-                    } else {
-                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("a", absl::Milliseconds(300)),
-                                                     StatusCode::kDeadlineExceeded));
-                      timed_out.open();
-                    }
-                    return mesh.barrier("c", absl::Seconds(20));
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(3,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
+            if (client.client_id() == 2) {
+              TESSERA_RETURN_IF_ERROR(timed_out.wait());
+              TESSERA_RETURN_IF_ERROR(timed_out.wait());
+            } else {
+              TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("a", absl::Milliseconds(300)),
+                                                   StatusCode::kDeadlineExceeded));
+              timed_out.open();
+            }
+            return mesh.barrier("c", absl::Seconds(20));
+          }),
+      IsOk());
 }
 
 TEST_P(BarrierTest, IsBehindEarlierWork) {
   // A slow local_map on client 1: the barrier of client 0 does not pass before it has ended.
   Gate slow_may_end;
   Gate slow_ended;
-  EXPECT_THAT(run(2,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-                    const DTensor slow =
-                        local_map(Layout::parse(mesh, "[x]"), {2}, DType::kInt32, {},
-                                  [&, id = client.client_id()](LocalContext& local) -> Status {
-                                    local.output<int32_t>().data[0] = 1;
-                                    if (id == 0) return absl::OkStatus();
-                                    TESSERA_RETURN_IF_ERROR(slow_may_end.wait());
-                                    slow_ended.open();
-                                    return absl::OkStatus();
-                                  });
-                    if (client.client_id() == 0) {
-                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Milliseconds(200)),
-                                                     StatusCode::kDeadlineExceeded,
-                                                     {"missing client 1", "still in local_map"}));
-                      slow_may_end.open();
-                    } else {
-                      TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("early", absl::Seconds(20)),
-                                                     StatusCode::kDeadlineExceeded));
-                    }
-                    TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
-                    if (client.client_id() == 0) return slow_ended.wait();
-                    return slow.await();
-                  }),
-              IsOk());
-}
-
-TEST_P(BarrierTest, NamesDiffer) {
   EXPECT_THAT(
       run(2,
-          [](Client& client) -> Status {
+          [&](Client& client) -> Status {
             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-            TESSERA_RETURN_IF_ERROR(expect(
-                mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Hours(1)),
-                StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\"", "client 0 ", "client 1 "}));
-            return mesh.barrier("again", absl::Seconds(20));
+            const DTensor slow =
+                local_map(Layout::parse(mesh, "[x]"), {2}, DType::kInt32, {},
+                          [&, id = client.client_id()](LocalContext& local) -> Status {
+                            local.output<int32_t>().data[0] = 1;
+                            if (id == 0) return absl::OkStatus();
+                            TESSERA_RETURN_IF_ERROR(slow_may_end.wait());
+                            slow_ended.open();
+                            return absl::OkStatus();
+                          });
+            if (client.client_id() == 0) {
+              TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("early", absl::Milliseconds(200)),
+                                                   StatusCode::kDeadlineExceeded,
+                                                   {"missing client 1", "still in local_map"}));
+              slow_may_end.open();
+            } else {
+              TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("early", absl::Seconds(20)),
+                                                   StatusCode::kDeadlineExceeded));
+            }
+            TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
+            if (client.client_id() == 0) return slow_ended.wait();
+            return slow.await();
           }),
       IsOk());
 }
 
+TEST_P(BarrierTest, NamesDiffer) {
+  Verdicts verdicts;
+  EXPECT_THAT(
+      run(2,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+            TESSERA_RETURN_IF_ERROR(expect_error(
+                verdicts.add(
+                    client.client_id(),
+                    mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Hours(1))),
+                StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\"", "client 0 ", "client 1 "}));
+            return mesh.barrier("again", absl::Seconds(20));
+          }),
+      IsOk());
+  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
+}
+
 TEST_P(BarrierTest, NamesDifferWhileAThirdIsMissing) {
+  Verdicts verdicts;
   Gate done;
   EXPECT_THAT(run(3,
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
                     if (client.client_id() == 2) return done.wait();
-                    const Status status = expect(
-                        mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60)),
+                    const Status status = expect_error(
+                        verdicts.add(client.client_id(),
+                                     mesh.barrier(client.client_id() == 0 ? "ckpt" : "step",
+                                                  absl::Seconds(60))),
                         StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\""});
                     if (client.client_id() == 0) done.open();
                     return status;
                   }),
               IsOk());
+  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
 }
 
 TEST_P(BarrierTest, MeshesDiffer) {
+  Verdicts verdicts;
   Gate done;
-  EXPECT_THAT(run(3,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh a, create_mesh(client, {{"x", 2}}, {0, 1}));
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh b, create_mesh(client, {{"x", 2}}, {1, 2}));
-                    if (client.client_id() == 2) return done.wait();
-                    const Status status =
-                        expect((client.client_id() == 0 ? a : b).barrier("same", absl::Seconds(60)),
-                               StatusCode::kInvalidArgument,
-                               {"barrier \"same\" on {x=2}", "barrier \"same\" on {x=2} on 1,2",
-                                "client 0 ", "client 1 "});
-                    if (client.client_id() == 0) done.open();
-                    return status;
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(3,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh a, create_mesh(client, {{"x", 2}}, {0, 1}));
+            TESSERA_ASSIGN_OR_RETURN(const Mesh b, create_mesh(client, {{"x", 2}}, {1, 2}));
+            if (client.client_id() == 2) return done.wait();
+            const Status status = expect_error(
+                verdicts.add(client.client_id(),
+                             (client.client_id() == 0 ? a : b).barrier("same", absl::Seconds(60))),
+                StatusCode::kInvalidArgument,
+                {"barrier \"same\" on {x=2}", "barrier \"same\" on {x=2} on 1,2", "client 0 ",
+                 "client 1 "});
+            if (client.client_id() == 0) done.open();
+            return status;
+          }),
+      IsOk());
+  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
 }
 
 TEST_P(BarrierTest, BarrierAgainstCollective) {
+  Verdicts verdicts;
   EXPECT_THAT(run(2,
-                  [](Client& client) -> Status {
+                  [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
                     const std::vector<std::string> both = {"barrier \"b\"", "all_reduce"};
                     if (client.client_id() == 0) {
-                      return expect(mesh.barrier("b", absl::Hours(1)), StatusCode::kInvalidArgument,
-                                    both);
+                      return expect_error(
+                          verdicts.add(client.client_id(), mesh.barrier("b", absl::Hours(1))),
+                          StatusCode::kInvalidArgument, both);
                     }
                     TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
                     const float in = 1;
                     float out = 0;
-                    return expect(group
-                                      .all_reduce<float>(absl::MakeConstSpan(&in, 1),
-                                                         absl::MakeSpan(&out, 1), ReduceOp::kSum)
-                                      .wait(absl::Seconds(60)),
-                                  StatusCode::kInvalidArgument, both);
+                    return expect_error(
+                        verdicts.add(client.client_id(),
+                                     group
+                                         .all_reduce<float>(absl::MakeConstSpan(&in, 1),
+                                                            absl::MakeSpan(&out, 1), ReduceOp::kSum)
+                                         .wait(absl::Seconds(60))),
+                        StatusCode::kInvalidArgument, both);
                   }),
               IsOk());
+  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, BarrierTest,
                          ::testing::Values(Setting::kThreads, Setting::kProcesses),
                          ::testing::PrintToStringParamName());
-
-// Loss needs real processes.
-class BarrierLossTest : public ::testing::Test {
- protected:
-  // What a survivor sees of client 2, from then on.
-  static Status survive(Client& client, const Mesh& mesh) {
-    // By the loss, not by the deadline, which is beyond that of the test.
-    TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("b", absl::Hours(1)), StatusCode::kUnavailable,
-                                   {"barrier \"b\"", "client 2 ", "lost"}));
-    // Row already_dead: at once.
-    TESSERA_RETURN_IF_ERROR(expect(mesh.barrier("c", absl::Hours(1)), StatusCode::kUnavailable,
-                                   {"barrier \"c\"", "client 2 "}));
-    // Row mesh_of_the_survivors, in the same processes.
-    TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {0, 1}));
-    TESSERA_RETURN_IF_ERROR(rest.barrier("rest", absl::Seconds(20)));
-    const DTensor x = iota<float>({6}, Layout::parse(rest, "[x]"));
-    TESSERA_RETURN_IF_ERROR(x.to_host<float>().status());
-    return client.shutdown(absl::Seconds(20));
-  }
-
-  static void expect_two_survivors(const std::vector<Status>& statuses) {
-    ASSERT_EQ(statuses.size(), 3u);
-    EXPECT_THAT(statuses[0], IsOk());
-    EXPECT_THAT(statuses[1], IsOk());
-  }
-};
-
-TEST_F(BarrierLossTest, KilledBeforeArriving) {
-  expect_two_survivors(run_processes({.num_clients = 3}, [](Client& client) -> Status {
-    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-    if (client.client_id() == 2) kill(getpid(), SIGKILL);
-    return survive(client, mesh);
-  }));
-}
-
-TEST_F(BarrierLossTest, ExitsBeforeArriving) {
-  expect_two_survivors(run_processes({.num_clients = 3}, [](Client& client) -> Status {
-    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-    // Without shutdown, and without any destructor of the client.
-    if (client.client_id() == 2) _exit(0);
-    return survive(client, mesh);
-  }));
-}
-
-TEST_F(BarrierLossTest, KilledWhileOthersWait) {
-  Gate waiting;
-  expect_two_survivors(run_processes({.num_clients = 3}, [&](Client& client) -> Status {
-    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-    if (client.client_id() == 2) {
-      TESSERA_RETURN_IF_ERROR(waiting.wait());
-      TESSERA_RETURN_IF_ERROR(waiting.wait());
-      kill(getpid(), SIGKILL);
-    }
-    waiting.open();
-    return survive(client, mesh);
-  }));
-}
-
-TEST_F(BarrierLossTest, StoppedIsLostAfterThreeHeartbeats) {
-  JobSpec spec = {.num_clients = 3};
-  auto* const stopped = static_cast<std::atomic<pid_t>*>(
-      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {
-    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-    if (client.client_id() == 2) {
-      *stopped = getpid();
-      kill(getpid(), SIGSTOP);
-      return absl::InternalError("nobody resumes this client");
-    }
-    const Status status = survive(client, mesh);
-    if (client.client_id() == 0) kill(*stopped, SIGKILL);
-    return status;
-  });
-  expect_two_survivors(statuses);
-  munmap(stopped, 4096);
-}
-
-TEST_F(BarrierLossTest, CoordinatorLost) {
-  Gate meshes_made;  // create_mesh needs the coordinator
-  const std::vector<Status> statuses =
-      run_processes({.num_clients = 3}, [&](Client& client) -> Status {
-        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-        if (client.client_id() == 0) {
-          TESSERA_RETURN_IF_ERROR(meshes_made.wait());
-          TESSERA_RETURN_IF_ERROR(meshes_made.wait());
-          kill(getpid(), SIGKILL);
-        }
-        meshes_made.open();
-        return expect(mesh.barrier("b", absl::Seconds(60)), StatusCode::kUnavailable,
-                      {"client 0 ", "lost"});
-      });
-  EXPECT_THAT(statuses[1], IsOk());
-  EXPECT_THAT(statuses[2], IsOk());
-}
-
-// Row stale_outsider.
-TEST_F(BarrierLossTest, AnOutsidersLossDoesNotMatter) {
-  const std::vector<Status> statuses =
-      run_processes({.num_clients = 3}, [](Client& client) -> Status {
-        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}, {0, 1}));
-        if (client.client_id() == 2) kill(getpid(), SIGKILL);
-        return mesh.barrier("b", absl::Seconds(60));
-      });
-  EXPECT_THAT(statuses[0], IsOk());
-  EXPECT_THAT(statuses[1], IsOk());
-}
-
-TEST_F(BarrierLossTest, SpawnReportsTheVictim) {
-  EXPECT_THAT(run_clients({.setting = Setting::kProcesses, .num_clients = 3},
-                          [](Client& client) -> Status {
-                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-                            if (client.client_id() == 2) kill(getpid(), SIGKILL);
-                            return mesh.barrier("b", absl::Seconds(60));
-                          }),
-              StatusIs(StatusCode::kUnavailable, ::testing::HasSubstr("client 2")));
-}
 
 }  // namespace
 }  // namespace tessera::testing

@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/nccl/double/nccl_double.h"
@@ -24,6 +23,7 @@
 #include "dtensor/client.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/gpu.h"
 #include "tests/support/sanitizers.h"
 
@@ -123,17 +123,6 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     });
   }
 };
-
-// Fails the client's body unless the status has this code and every text in its message.
-inline Status expect_error(const Status& status, absl::StatusCode code,
-                           const std::vector<std::string>& texts = {}) {
-  TESSERA_REQUIRE(status.code() == code, "got ", status.ToString());
-  for (const std::string& text : texts) {
-    TESSERA_REQUIRE(absl::StrContains(status.message(), text), "\"", text, "\" in ",
-                    status.ToString());
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace tessera::testing
 
