@@ -27,6 +27,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 
 namespace tessera {
@@ -102,8 +103,14 @@ class Stream {
     fn(absl::OkStatus());
   }
   // Runs what is queued, then ends the stream's threads; what is enqueued later runs on the
-  // caller's thread, and where several threads do that at once their tasks do, too.
-  virtual void stop() = 0;
+  // caller's thread, and where several threads do that at once their tasks do, too. Returns OK when
+  // the threads have ended. DeadlineExceeded where tasks are left at the deadline, and
+  // FailedPrecondition from a task of the stream, which would wait for itself: the stream then ends
+  // after its tasks, and another call waits for that, at the latest the destructor's. The
+  // destructor must not run in a task of the stream.
+  virtual Status stop_by(absl::Time deadline) = 0;
+  // The same without a deadline. From a task of the stream it returns at once.
+  void stop() { stop_by(absl::InfiniteFuture()).IgnoreError(); }
 };
 
 }  // namespace tessera

@@ -15,7 +15,9 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/thread.h"
 #include "collectives/cuda/cuda_mover.h"
+#include "collectives/host/activity.h"
 #include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/nccl_mover.h"
 #include "collectives/nccl/open_api.h"
@@ -35,6 +37,8 @@ namespace {
 // A waiter that finds the deadline passed lets the device's own thread notice it first: its text
 // then counts this client among those that arrived.
 constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
+// How long shutdown() waits past its timeout for what it has cancelled.
+constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
 
 const char* type_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
 
@@ -243,7 +247,7 @@ std::shared_ptr<Buffer> Runtime::deferred_buffer(int ordinal, int64_t size_bytes
 }
 
 Runtime::~Runtime() {
-  if (open_) stop();
+  if (open_) stop(absl::InfiniteFuture());
 }
 
 Status Runtime::check_open() const {
@@ -467,18 +471,22 @@ Status Runtime::shutdown(absl::Duration timeout) {
   if (!open_) return absl::OkStatus();
   const absl::Time deadline = steady_now() + timeout;
   Status status;
-  if (!drain(deadline)) {
+  const bool is_idle = drain(deadline);
+  const Status left =
+      coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));
+  link_->leave();
+  // What is cancelled needs a moment to end.
+  const std::string still_run = stop(std::max(deadline, steady_now() + kCancelGrace));
+  if (!is_idle) {
     status = absl::DeadlineExceededError(
         absl::StrCat("shutdown of client ", client_id(), ": work was still pending after ",
-                     format_duration(timeout), " and was cancelled"));
+                     format_duration(timeout), " and was cancelled", still_run));
   }
-  status.Update(coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100))));
-  link_->leave();
-  stop();
+  status.Update(left);
   return status;
 }
 
-void Runtime::stop() {
+std::string Runtime::stop(absl::Time deadline) {
   open_ = false;
   coordinator_->set_lost_callback(nullptr);
   // Whatever still waits for other clients is given up, so that the streams come to an end.
@@ -487,6 +495,27 @@ void Runtime::stop() {
   // The operation that is being started reaches all of its devices while their threads are there.
   order_mutex_.lock();
   order_mutex_.unlock();
+  std::string still_run;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i]->stop_by(deadline).ok()) continue;
+    absl::StrAppend(&still_run, "; device ", local_devices_[i].id, " is ",
+                    host::read_activity(link_->activity(static_cast<int>(i))).to_string());
+  }
+  if (still_run.empty()) {
+    end_threads();
+    return still_run;
+  }
+  StatusOr<Thread> rest = start_thread("the end of a client whose functions still run",
+                                       [self = shared_from_this()] { self->end_threads(); });
+  if (rest.ok()) {
+    rest->detach();
+  } else {
+    end_threads();
+  }
+  return still_run;
+}
+
+void Runtime::end_threads() {
   for (Stream* const stream : streams_) stream->stop();
   backend_->stop();
   nccl_watch_ = nullptr;

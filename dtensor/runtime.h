@@ -150,7 +150,11 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // Waits until all streams are idle; false at the deadline.
   bool drain(absl::Time deadline);
   // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
-  void stop();
+  // Functions that still run on a device at the deadline go on; a thread of its own then keeps the
+  // runtime until they have ended. Returns which devices those are, empty for none.
+  std::string stop(absl::Time deadline);
+  // The rest of stop(): waits for all threads.
+  void end_threads();
 
   const ClientOptions options_;
   std::vector<Device> devices_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 
 namespace tessera {
@@ -22,21 +23,45 @@ constexpr int kStreak = 4;
 StatusOr<std::unique_ptr<CpuStream>> CpuStream::create(absl::string_view subject,
                                                        StreamObserver* observer) {
   std::unique_ptr<CpuStream> stream(new CpuStream(observer));
-  TESSERA_ASSIGN_OR_RETURN(stream->worker_,
-                           start_thread(subject, [self = stream.get()] { self->run(); }));
+  // Before the thread, which sets it back.
+  stream->has_worker_ended_ = false;
+  StatusOr<Thread> worker = start_thread(subject, [self = stream.get()] {
+    self->run();
+    std::lock_guard<std::mutex> lock(self->mutex_);
+    self->has_worker_ended_ = true;
+    self->worker_ended_.notify_all();
+  });
+  if (!worker.ok()) {
+    stream->has_worker_ended_ = true;
+    return worker.status();
+  }
+  stream->worker_ = *std::move(worker);
   return stream;
 }
 
 CpuStream::~CpuStream() { stop(); }
 
-void CpuStream::stop() {
+Status CpuStream::stop_by(absl::Time deadline) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     uint64_t word = settled_word();
     while (!word_.compare_exchange_weak(word, word | kStopped)) word = settled_word();
   }
   wake_worker();
+  if (const auto task = task_here()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a stream cannot wait for its end in its own task \"", *task, "\""));
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto has_ended = [this] { return has_worker_ended_; };
+  if (deadline == absl::InfiniteFuture()) {
+    worker_ended_.wait(lock, has_ended);
+  } else if (!worker_ended_.wait_until(lock, to_chrono_steady(deadline), has_ended)) {
+    return absl::DeadlineExceededError("tasks of a stream that was stopped still run");
+  }
+  // Under the lock, so that two callers do not join at once. The worker takes it no more.
   if (worker_.joinable()) worker_.join();
+  return absl::OkStatus();
 }
 
 uint64_t CpuStream::settled_word() const {

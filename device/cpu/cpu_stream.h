@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "device/stream.h"
@@ -51,7 +52,7 @@ class CpuStream : public Stream {
                                                      StreamObserver* observer);
   ~CpuStream() override;
 
-  void stop() override;
+  Status stop_by(absl::Time deadline) override;
 
   using Stream::enqueue;
   void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) override;
@@ -133,6 +134,8 @@ class CpuStream : public Stream {
   size_t first_ = 0;
   size_t num_queued_ = 0;
   Status first_error_;
+  std::condition_variable worker_ended_;
+  bool has_worker_ended_ = true;
   Thread worker_;
 };
 

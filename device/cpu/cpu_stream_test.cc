@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "device/completion.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -27,6 +28,7 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::IsOk;
 using ::testing::Optional;
 using testing::StatusIs;
@@ -256,6 +258,57 @@ TEST_F(CpuStreamTest, AThreadIsToldWhichTaskItRuns) {
   EXPECT_EQ(stream->task_here(), std::nullopt);  // another thread runs it
   may_end.set_value();
   EXPECT_THAT(stream->sync(), IsOk());
+}
+
+TEST_F(CpuStreamTest, StoppingEndsByItsDeadline) {
+  const std::unique_ptr<CpuStream> stream = new_stream();
+  std::promise<void> may_end;
+  std::atomic<bool> ended{false};
+  stream->enqueue("slow", [&, future = may_end.get_future()]() -> Status {
+    future.wait();
+    ended = true;
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(stream->stop_by(steady_now() + absl::Milliseconds(10)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_FALSE(ended);  // nothing ends it before may_end is set
+  // What comes after the end runs on the caller's thread, which does not wait for the worker.
+  bool ran = false;
+  stream->enqueue("late", [&ran]() -> Status {
+    ran = true;
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(ran);
+  may_end.set_value();
+  EXPECT_THAT(stream->stop_by(absl::InfiniteFuture()), IsOk());
+  EXPECT_TRUE(ended);
+  EXPECT_THAT(stream->stop_by(absl::InfinitePast()), IsOk());
+}
+
+TEST_F(CpuStreamTest, AStreamDoesNotWaitForItsEndInItsOwnTask) {
+  const std::unique_ptr<CpuStream> stream = new_stream();
+  const auto stops = [&stream] { return stream->stop_by(absl::InfiniteFuture()); };
+  stream->enqueue("first", stops);
+  EXPECT_THAT(stream->sync(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("first")));
+  EXPECT_THAT(stream->stop_by(absl::InfiniteFuture()), IsOk());
+
+  const std::unique_ptr<CpuStream> by_caller = new_stream();
+  const int key = 0;
+  by_caller->enqueue(
+      "second", [&] { return by_caller->stop_by(absl::InfiniteFuture()); }, &key,
+      Stream::Wake::kByCaller);
+  by_caller->run_here(&key);
+  EXPECT_THAT(by_caller->sync(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("second")));
+}
+
+TEST_F(CpuStreamTest, SeveralThreadsMayStopAStream) {
+  const std::unique_ptr<CpuStream> stream = new_stream();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { EXPECT_THAT(stream->stop_by(absl::InfiniteFuture()), IsOk()); });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(CpuStreamTest, TheCallerRunsNothingBeforeItsTurn) {

@@ -217,15 +217,21 @@ Status CudaStream::sync() {
   return status;
 }
 
-void CudaStream::stop() {
-  if (issuer_ != nullptr) issuer_->stop();
+Status CudaStream::stop_by(absl::Time deadline) {
+  if (reaper_.is_current()) {
+    return absl::FailedPreconditionError(
+        "a stream cannot wait for its end in a callback of its own");
+  }
+  if (issuer_ != nullptr) TESSERA_RETURN_IF_ERROR(issuer_->stop_by(deadline));
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
-    stop_deadline_ = std::min(stop_deadline_, steady_now() + kStopLimit);
+    stop_deadline_ = std::min({stop_deadline_, deadline, steady_now() + kStopLimit});
     changed_.notify_all();
   }
+  std::lock_guard<std::mutex> lock(join_mutex_);
   if (reaper_.joinable()) reaper_.join();
+  return absl::OkStatus();
 }
 
 absl::Time CudaStream::reap_deadline() {

@@ -104,8 +104,9 @@ class CudaStream : public Stream {
   // Also waits for the GPU, and returns its error.
   Status sync() override;
   void when_done(DoneFn fn, OnFailure on_failure = OnFailure::kWhenDone) override;
-  // Waits for the GPU too, up to a limit: what it has not done by then is Unavailable.
-  void stop() override;
+  // Waits for the GPU too, up to a limit: what it has not done by then, or by the deadline, is
+  // Unavailable.
+  Status stop_by(absl::Time deadline) override;
 
   // Where tasks give the GPU work.
   CudaQueue& queue() const { return *queue_; }
@@ -153,6 +154,7 @@ class CudaStream : public Stream {
   Status task_error_;
   Status lost_;
 
+  std::mutex join_mutex_;  // held while reaper_ is joined
   Thread reaper_;
   std::unique_ptr<CpuStream> issuer_;
 };
