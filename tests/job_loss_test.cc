@@ -4,6 +4,8 @@
 // facts/dtensor.md, "Asynchrony and failure"), and what a job leaves behind. A row's name is the
 // test's.
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,6 +121,42 @@ TEST(LossTest, ResumedAfterStop) {
   });
   for (const Status& status : statuses) EXPECT_THAT(status, IsOk());
 }
+
+// Shuts down one direction of every connection of this process to other clients of its host.
+int shut_down_links(int direction) {
+  int num_links = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_un peer = {};
+    socklen_t size = sizeof peer;
+    // Pipes and files are no sockets, and gRPC's are of another family.
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
+    if (peer.sun_family == AF_UNIX && shutdown(fd, direction) == 0) ++num_links;
+  }
+  return num_links;
+}
+
+class HalfOpenTest : public ::testing::TestWithParam<int> {};
+
+// Row half_open.
+TEST_P(HalfOpenTest, IsALossOnBothSides) {
+  const int direction = GetParam();
+  const std::vector<Status> statuses =
+      run_processes({.num_clients = 3}, [&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 3}}));
+        TESSERA_RETURN_IF_ERROR(mesh.barrier("before", kNever));
+        if (client.client_id() == 1) TESSERA_REQUIRE(shut_down_links(direction) == 2);
+        // Barriers go through shared memory, and pass until the notice of the connection comes.
+        Status status;
+        while (status.ok()) status = mesh.barrier("after", kNever);
+        return expect_error(status, StatusCode::kUnavailable, {"lost"});
+      });
+  for (const Status& status : statuses) EXPECT_THAT(status, IsOk());
+}
+
+INSTANTIATE_TEST_SUITE_P(Directions, HalfOpenTest, ::testing::Values(SHUT_RD, SHUT_WR),
+                         [](const auto& info) {
+                           return std::string(info.param == SHUT_RD ? "Reading" : "Writing");
+                         });
 
 // Jobs that end well, and jobs that lose a client by SIGKILL.
 TEST(LossTest, NothingIsLeftBehind) {
