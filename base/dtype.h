@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "base/status.h"
 
 namespace Eigen {
 struct half;
@@ -29,11 +30,14 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 9;
 
-// Bytes of one element.
+// Bytes of one element; 0 of a value that is none of the enumerators.
 int64_t dtype_size(DType dtype);
-// "bool", "i8", "u8", "i32", "i64", "f16", "bf16", "f32", "f64".
+// "bool", "i8", "u8", "i32", "i64", "f16", "bf16", "f32", "f64"; else "unknown".
 absl::string_view dtype_name(DType dtype);
 bool is_floating_point(DType dtype);
+// InvalidArgument for a value that is none of the enumerators, as a cast from another integer may
+// give. Checked wherever a DType comes from a caller.
+Status validate_dtype(DType dtype);
 
 // dtype_of<float>() is DType::kFloat32; a type that is no element type does not compile.
 template <class T>
@@ -68,7 +72,8 @@ constexpr DType dtype_of() {
   return DTypeOf<T>::kValue;
 }
 
-// Calls fn.template operator()<T>() with the C++ type of `dtype` and returns its result.
+// Calls fn.template operator()<T>() with the C++ type of `dtype` and returns its result. Requires
+// validate_dtype(dtype).ok().
 //   visit_dtype(dtype, [&]<class T>() { return sizeof(T); })
 template <class Fn>
 decltype(auto) visit_dtype(DType dtype, Fn&& fn) {

@@ -9,7 +9,9 @@
 #include <type_traits>
 
 #include "Eigen/Core"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/matchers.h"
 
 namespace tessera {
 namespace {
@@ -44,6 +46,22 @@ TEST(DTypeTest, TheTableHasEveryDType) {
   for (const DTypeRow& row : kRows) seen.insert(static_cast<int>(row.dtype));
   EXPECT_EQ(static_cast<int>(seen.size()), kNumDTypes);
   EXPECT_EQ(*seen.rbegin(), kNumDTypes - 1);
+}
+
+// A cast from any integer is answered, and where it can be an error it is one.
+TEST(DTypeTest, ValuesThatAreNoEnumeratorsAreRefused) {
+  for (int value = kNumDTypes; value < 256; ++value) {
+    const DType dtype = static_cast<DType>(value);
+    EXPECT_EQ(dtype_size(dtype), 0);
+    EXPECT_EQ(dtype_name(dtype), "unknown");
+    EXPECT_FALSE(is_floating_point(dtype));
+    EXPECT_FALSE(validate_dtype(dtype).ok());
+  }
+  for (const DTypeRow& row : kRows) EXPECT_THAT(validate_dtype(row.dtype), testing::IsOk());
+  EXPECT_THAT(validate_dtype(static_cast<DType>(17)),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                "DType(17) is no element type; use an enumerator of DType, kBool "
+                                "(0) to kFloat64 (8)"));
 }
 
 static_assert(dtype_of<float>() == DType::kFloat32);

@@ -5,6 +5,7 @@
 #define TESSERA_BASE_MATH_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "absl/types/span.h"
@@ -22,6 +23,18 @@ constexpr int64_t ceil_mul_div(int64_t k, int64_t n, int64_t d) {
 
 // The product of non-negative factors (1 if there are none), or nothing where it exceeds int64.
 std::optional<int64_t> checked_product(absl::Span<const int64_t> factors);
+
+// a + b and, of non-negative numbers, a * b; the nearest int64 where the result exceeds 64 bits.
+constexpr int64_t saturating_add(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a < 0 ? std::numeric_limits<int64_t>::min() : std::numeric_limits<int64_t>::max();
+}
+constexpr int64_t saturating_mul(int64_t a, int64_t b) {
+  int64_t product = 0;
+  if (!__builtin_mul_overflow(a, b, &product)) return product;
+  return std::numeric_limits<int64_t>::max();
+}
 
 }  // namespace tessera
 

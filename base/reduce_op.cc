@@ -4,13 +4,28 @@
 #include "absl/strings/str_cat.h"
 
 namespace tessera {
+namespace {
+
+bool is_known(ReduceOp op) { return static_cast<int>(op) < kNumReduceOps; }
+
+}  // namespace
 
 absl::string_view reduce_op_name(ReduceOp op) {
   static constexpr absl::string_view kNames[kNumReduceOps] = {"sum", "prod", "min", "max", "avg"};
-  return kNames[static_cast<int>(op)];
+  return is_known(op) ? kNames[static_cast<int>(op)] : "unknown";
+}
+
+Status validate_reduce_op(ReduceOp op) {
+  if (is_known(op)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("ReduceOp(", static_cast<int>(op),
+                   ") is no reduction; use an enumerator of ReduceOp, kSum (0) to kAvg (",
+                   kNumReduceOps - 1, ")"));
 }
 
 Status validate_reduction(ReduceOp op, DType dtype) {
+  TESSERA_RETURN_IF_ERROR(validate_reduce_op(op));
+  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
   if (dtype == DType::kBool && op != ReduceOp::kMin && op != ReduceOp::kMax) {
     return absl::InvalidArgumentError(
         absl::StrCat(reduce_op_name(op),

@@ -15,10 +15,14 @@ namespace tessera {
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 inline constexpr int kNumReduceOps = 5;
 
-// "sum", "prod", "min", "max", "avg".
+// "sum", "prod", "min", "max", "avg"; "unknown" of a value that is none of the enumerators.
 absl::string_view reduce_op_name(ReduceOp op);
 
-// InvalidArgument for avg of integers, and for anything but min (and) and max (or) of bool.
+// InvalidArgument for a value that is none of the enumerators, as a cast from another integer may
+// give. Checked wherever a ReduceOp comes from a caller.
+Status validate_reduce_op(ReduceOp op);
+
+// The same, and for avg of integers, and for anything but min (and) and max (or) of bool.
 Status validate_reduction(ReduceOp op, DType dtype);
 
 }  // namespace tessera

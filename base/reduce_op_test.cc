@@ -36,6 +36,20 @@ TEST(ReduceOpTest, EveryPairIsDefinedOrRefused) {
   }
 }
 
+TEST(ReduceOpTest, ValuesThatAreNoEnumeratorsAreRefused) {
+  for (int value = kNumReduceOps; value < 256; ++value) {
+    const ReduceOp op = static_cast<ReduceOp>(value);
+    EXPECT_EQ(reduce_op_name(op), "unknown");
+    EXPECT_FALSE(validate_reduction(op, DType::kFloat32).ok());
+  }
+  EXPECT_THAT(validate_reduce_op(static_cast<ReduceOp>(17)),
+              StatusIs(kInvalid,
+                       "ReduceOp(17) is no reduction; use an enumerator of ReduceOp, kSum (0) to "
+                       "kAvg (4)"));
+  EXPECT_THAT(validate_reduction(ReduceOp::kSum, static_cast<DType>(77)),
+              StatusIs(kInvalid, ::testing::HasSubstr("DType(77) is no element type")));
+}
+
 TEST(ReduceOpTest, RefusalsSayWhatToUse) {
   EXPECT_THAT(validate_reduction(ReduceOp::kSum, DType::kBool),
               StatusIs(kInvalid,

@@ -7,17 +7,30 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/check.h"
 #include "base/math.h"
 
 namespace tessera {
+namespace {
+
+// The end of interval `i` of a box.
+int64_t end_of(const Box& box, size_t i) { return saturating_add(box.offsets[i], box.sizes[i]); }
+
+// Whether a box, whose fields anybody may set, has an offset for every size.
+bool is_complete(const Box& box) { return box.offsets.size() == box.sizes.size(); }
+
+}  // namespace
 
 int64_t Box::num_elements() const { return tessera::num_elements(sizes); }
 
 std::string Box::to_string() const {
   std::string text = "[";
   for (size_t i = 0; i < sizes.size(); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", offsets[i], ":", offsets[i] + sizes[i]);
+    absl::StrAppend(&text, i == 0 ? "" : ", ");
+    if (i < offsets.size()) {
+      absl::StrAppend(&text, offsets[i], ":", end_of(*this, i));
+    } else {
+      absl::StrAppend(&text, "?:?");
+    }
   }
   return text + "]";
 }
@@ -27,13 +40,16 @@ Box whole_box(absl::Span<const int64_t> shape) {
 }
 
 Box intersect(const Box& a, const Box& b) {
-  TESSERA_CHECK(a.sizes.size() == b.sizes.size(), "boxes of one rank");
+  if (!is_complete(a) || !is_complete(b) || a.sizes.size() != b.sizes.size()) {
+    const std::vector<int64_t> zeros(std::max({a.sizes.size(), b.sizes.size(), size_t{1}}), 0);
+    return {zeros, zeros};
+  }
   Box result = a;
   for (size_t i = 0; i < a.sizes.size(); ++i) {
     const int64_t first = std::max(a.offsets[i], b.offsets[i]);
-    const int64_t end = std::min(a.offsets[i] + a.sizes[i], b.offsets[i] + b.sizes[i]);
+    const int64_t end = std::min(end_of(a, i), end_of(b, i));
     result.offsets[i] = first;
-    result.sizes[i] = std::max<int64_t>(0, end - first);
+    result.sizes[i] = end > first ? end - first : 0;
   }
   return result;
 }
@@ -53,8 +69,8 @@ std::vector<Box> subtract(const Box& a, const Box& b) {
   std::vector<Box> result;
   Box rest = a;
   for (size_t i = 0; i < a.sizes.size(); ++i) {
-    const int64_t rest_end = rest.offsets[i] + rest.sizes[i];
-    const int64_t common_end = common.offsets[i] + common.sizes[i];
+    const int64_t rest_end = end_of(rest, i);
+    const int64_t common_end = end_of(common, i);
     if (rest.offsets[i] < common.offsets[i]) {
       Box below = rest;
       below.sizes[i] = common.offsets[i] - rest.offsets[i];
@@ -73,9 +89,16 @@ std::vector<Box> subtract(const Box& a, const Box& b) {
 }
 
 int64_t num_elements(absl::Span<const int64_t> shape) {
-  const std::optional<int64_t> product = checked_product(shape);
-  TESSERA_CHECK(product.has_value(), "a shape that validate_shape passed");
-  return *product;
+  for (const int64_t size : shape) {
+    if (size <= 0) return 0;
+  }
+  int64_t product = 1;
+  for (const int64_t size : shape) product = saturating_mul(product, size);
+  return product;
+}
+
+int64_t num_bytes(absl::Span<const int64_t> shape, DType dtype) {
+  return saturating_mul(num_elements(shape), dtype_size(dtype));
 }
 
 Status validate_shape(absl::Span<const int64_t> shape) {
@@ -92,6 +115,18 @@ Status validate_shape(absl::Span<const int64_t> shape) {
                      " has more elements than a 64-bit integer counts; use smaller sizes"));
   }
   return absl::OkStatus();
+}
+
+Status validate_shape(absl::Span<const int64_t> shape, DType dtype) {
+  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_RETURN_IF_ERROR(validate_shape(shape));
+  if (checked_product({num_elements(shape), dtype_size(dtype)}).has_value()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("shape ", shape_to_string(shape), " of ",
+                                                 dtype_name(dtype),
+                                                 " has more than 2^63 - 1 bytes; give it fewer "
+                                                 "elements"));
 }
 
 std::string shape_to_string(absl::Span<const int64_t> shape) {

@@ -7,6 +7,11 @@
 //
 // A Box of rank 0 holds one element; a Box with a size of 0 holds none. Storage is row-major and
 // dense: a buffer that holds a box holds its elements in the order of their indices, nothing else.
+//
+// Sizes that are multiplied are checked once, by validate_shape(shape, dtype), where a tensor, a
+// plan or a call is made: after it no product of sizes and bytes exceeds 2^63 - 1, of the shape or
+// of a box in it. Everything else here is total, also for shapes and boxes that were not checked:
+// counts stop at 2^63 - 1 instead of wrapping.
 #ifndef TESSERA_BASE_SHAPE_H_
 #define TESSERA_BASE_SHAPE_H_
 
@@ -16,6 +21,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/status.h"
 
 namespace tessera {
@@ -27,6 +33,7 @@ struct Box {
   std::vector<int64_t> offsets;
   std::vector<int64_t> sizes;
 
+  // Of its sizes, as num_elements() below.
   int64_t num_elements() const;
   bool is_empty() const { return num_elements() == 0; }
   // "[2:5, 0:6]"; "[]" for rank 0. An empty interval prints as its offsets, "[3:3]".
@@ -44,7 +51,8 @@ struct Box {
 // The box of all of `shape`.
 Box whole_box(absl::Span<const int64_t> shape);
 
-// The common part of two boxes of equal rank. Where they are disjoint the result is empty.
+// The common part of two boxes. Where they are disjoint the result is empty. Boxes of different
+// ranks have no common part: the result is an empty box of the larger rank.
 Box intersect(const Box& a, const Box& b);
 
 // Whether every element of `inner` lies in `outer`; an empty box lies in every box.
@@ -53,11 +61,16 @@ bool contains(const Box& outer, const Box& inner);
 // The elements of `a` that do not lie in `b`, as disjoint boxes (at most 2 * rank of them).
 std::vector<Box> subtract(const Box& a, const Box& b);
 
-// Number of elements of a checked shape (1 for rank 0).
+// Number of elements (1 for rank 0). 0 where a size is not positive, 2^63 - 1 where there are more.
 int64_t num_elements(absl::Span<const int64_t> shape);
+
+// Bytes of those elements, under the same rule. Every buffer's size is computed by this function.
+int64_t num_bytes(absl::Span<const int64_t> shape, DType dtype);
 
 // InvalidArgument for a negative size or a number of elements beyond int64.
 Status validate_shape(absl::Span<const int64_t> shape);
+// The same, and for a dtype out of range or elements of more than 2^63 - 1 bytes.
+Status validate_shape(absl::Span<const int64_t> shape, DType dtype);
 
 // "[8, 6]"; "[]" for rank 0.
 std::string shape_to_string(absl::Span<const int64_t> shape);

@@ -143,5 +143,50 @@ TEST(ShapeTest, ValidatesSizes) {
                        "counts; use smaller sizes"));
 }
 
+// Every product of sizes and bytes, at the edge of 64 bits and far beyond: it is exact or refused.
+TEST(ShapeTest, ValidatesBytes) {
+  const int64_t kTop = kMax / 8;
+  EXPECT_THAT(validate_shape({kTop}, DType::kFloat64), IsOk());
+  EXPECT_THAT(validate_shape({kTop, kMax, 0}, DType::kFloat64), IsOk());
+  EXPECT_THAT(validate_shape({kMax}, DType::kInt8), IsOk());
+  EXPECT_THAT(validate_shape({kTop + 1}, DType::kFloat64),
+              StatusIs(kInvalid,
+                       "shape [1152921504606846976] of f64 has more than 2^63 - 1 bytes; give it "
+                       "fewer elements"));
+  EXPECT_THAT(validate_shape({int64_t{1} << 31, int64_t{1} << 31}, DType::kFloat16),
+              StatusIs(kInvalid));
+  EXPECT_THAT(validate_shape({-1}, DType::kInt8), StatusIs(kInvalid));
+  EXPECT_THAT(validate_shape({8}, static_cast<DType>(17)), StatusIs(kInvalid));
+}
+
+TEST(ShapeTest, CountsOfUncheckedShapesStopAtTheLargest) {
+  EXPECT_EQ(num_elements({kMax, 2}), kMax);
+  EXPECT_EQ(num_elements({kMax, kMax, 0}), 0);
+  EXPECT_EQ(num_elements({-4, -4}), 0);
+  EXPECT_EQ(num_bytes({8, 6}, DType::kFloat32), 192);
+  EXPECT_EQ(num_bytes({(int64_t{1} << 61) + 8}, DType::kFloat64), kMax);
+  EXPECT_EQ(num_bytes({8}, static_cast<DType>(17)), 0);
+}
+
+TEST(BoxTest, BoxesOfDifferentRanksShareNothing) {
+  const Box line = {{0}, {8}};
+  const Box square = {{0, 0}, {8, 8}};
+  EXPECT_TRUE(intersect(line, square).is_empty());
+  EXPECT_EQ(intersect(line, square).sizes.size(), 2u);
+  EXPECT_TRUE(intersect(Box{}, line).is_empty());
+  EXPECT_FALSE(contains(square, line));
+  EXPECT_EQ(subtract(line, square), std::vector<Box>{line});
+}
+
+TEST(BoxTest, FieldsThatDoNotFitAreNoTrap) {
+  const Box half = {{}, {4}};
+  EXPECT_EQ(half.to_string(), "[?:?]");
+  EXPECT_TRUE(intersect(half, half).is_empty());
+  const Box far = {{kMax - 1}, {4}};
+  EXPECT_EQ(far.to_string(), "[9223372036854775806:9223372036854775807]");
+  EXPECT_EQ(intersect(far, far).num_elements(), 1);
+  EXPECT_EQ((Box{{kMax}, {kMax}}).num_elements(), kMax);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -156,6 +156,10 @@ class PlanStep {
   // "all_to_all{x} [x, -] -> [-, x]".
   std::string to_string() const;
 
+  // A value, of which a move is a copy.
+  PlanStep(const PlanStep&) = default;
+  PlanStep& operator=(const PlanStep&) = default;
+
   struct Rep;  // Internal.
   const Rep& rep() const { return *rep_; }
   explicit PlanStep(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
@@ -172,7 +176,8 @@ class RelayoutPlan {
   DType dtype() const;
   absl::Span<const PlanStep> steps() const;
 
-  // Bytes that the device at a position of to().mesh() receives, over all steps.
+  // Bytes that the device at a position of to().mesh() receives, over all steps; 0 where there is
+  // no such position.
   int64_t received_bytes(int64_t position) const;
   // The most that any device of either mesh receives, over all steps. O(devices), once.
   int64_t max_received_bytes() const;
@@ -187,7 +192,7 @@ class RelayoutPlan {
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
   // between. O(devices), once.
   int64_t peak_bytes() const;
-  // What of that it holds during one of the steps(). O(devices).
+  // What of that it holds during one of the steps(); 0 where there is no such step. O(devices).
   int64_t step_peak_bytes(size_t step) const;
   // What the steps take by the costs of the topology that the plan was made for: a step takes the
   // latency of the farthest link that it uses, and seconds for each byte that the worst placed
@@ -219,12 +224,20 @@ class RelayoutPlan {
     return out << plan.to_string();
   }
 
+  // A value, of which a move is a copy.
+  RelayoutPlan(const RelayoutPlan&) = default;
+  RelayoutPlan& operator=(const RelayoutPlan&) = default;
+
   struct Rep;  // Internal.
   explicit RelayoutPlan(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
 
  private:
   std::shared_ptr<const Rep> rep_;
 };
+
+// InvalidArgument where the layouts are of different ranks: "relayout to [x]: the layout has 1 dim,
+// the tensor under [x, -] has 2; relayout keeps the rank".
+Status check_ranks(const Layout& from, const Layout& to);
 
 // Plans the relayout of a tensor of `shape`. Pure, and the same on every client. InvalidArgument
 // for the error that `to` carries, ranks that differ, a bad shape, and a reduction that the dtype

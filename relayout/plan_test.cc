@@ -47,7 +47,8 @@ const RefusedCase kRefused[] = {
      "[x, -, -]",
      {4, 4},
      DType::kInt32,
-     "layout [x, -, -] has 3 dims, the tensor under [x, -] has 2; relayout keeps the rank"},
+     "relayout to [x, -, -]: the layout has 3 dims, the tensor under [x, -] has 2; relayout keeps "
+     "the rank"},
     {"shape_of_other_rank",
      "[x, -]",
      "[-, x]",

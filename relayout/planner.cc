@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/math.h"
 #include "base/reduce_op.h"
 #include "relayout/digits.h"
 #include "relayout/plan.h"
@@ -110,30 +109,29 @@ Status validate_cap(const RelayoutPlan& plan, const Choice& choice, int64_t cap)
 }
 
 Status validate(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
-  if (from.rank() != to.rank()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layout ", to.to_string(), " has ", to.rank(), " dims, the tensor under ",
-                     from.to_string(), " has ", from.rank(), "; relayout keeps the rank"));
-  }
+  TESSERA_RETURN_IF_ERROR(from.check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(to.check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(check_ranks(from, to));
   TESSERA_RETURN_IF_ERROR(from.validate_shape(shape));
+  TESSERA_RETURN_IF_ERROR(validate_shape(shape, dtype));
   for (const Layout* layout : {&from, &to}) {
     if (!layout->is_partial()) continue;
     TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(layout->partial_op(), dtype),
                                          absl::StrCat("layout ", layout->to_string())));
-  }
-  Shape bytes = shape;
-  bytes.push_back(dtype_size(dtype));
-  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  if (!empty && !checked_product(bytes).has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shape ", shape_to_string(shape), " of ", dtype_name(dtype),
-                     " has more than 2^63 - 1 bytes; give it fewer elements"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 }  // namespace internal
+
+Status check_ranks(const Layout& from, const Layout& to) {
+  if (from.rank() == to.rank()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("relayout to ", to.to_string(), ": the layout has ", to.rank(),
+                   to.rank() == 1 ? " dim" : " dims", ", the tensor under ", from.to_string(),
+                   " has ", from.rank(), "; relayout keeps the rank"));
+}
 
 StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const Shape& shape,
                                      DType dtype, const PlanOptions& options) {
