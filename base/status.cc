@@ -7,6 +7,7 @@ namespace tessera {
 
 Status with_context(const Status& status, absl::string_view context) {
   if (status.ok()) return status;
+  if (status.message().empty()) return Status(status.code(), context);
   return Status(status.code(), absl::StrCat(context, ": ", status.message()));
 }
 

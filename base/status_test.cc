@@ -83,6 +83,8 @@ TEST(AssignOrReturnTest, MovesTheValue) {
 TEST(WithContextTest, GoesBeforeTheMessageOfAnError) {
   EXPECT_THAT(with_context(absl::NotFoundError("gone"), "opening \"a\""),
               StatusIs(absl::StatusCode::kNotFound, "opening \"a\": gone"));
+  EXPECT_THAT(with_context(absl::NotFoundError(""), "opening \"a\""),
+              StatusIs(absl::StatusCode::kNotFound, "opening \"a\""));
   EXPECT_THAT(with_context(absl::OkStatus(), "opening \"a\""), IsOk());
 }
 

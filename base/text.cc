@@ -43,7 +43,13 @@ bool is_name(absl::string_view text) {
 }
 
 std::string quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+  constexpr size_t kMost = 200;
+  if (text.size() <= kMost) return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+  size_t end = kMost;
+  // Not within a character of UTF-8, whose bytes but the first are 10xxxxxx.
+  while (end > kMost - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(text.substr(0, end)), "...\" (", text.size(),
+                      " bytes)");
 }
 
 std::string quoted_list(absl::Span<const std::string> names) {
@@ -124,12 +130,21 @@ Status TextCursor::expected(absl::string_view what) {
   }
   // A name or a number is shown whole: one letter of it says little.
   size_t end = place_ + 1;
-  if (continues_name(text_[place_])) {
+  if (continues_name(text_[place_]) ||
+      (text_[place_] == '-' && end < text_.size() && absl::ascii_isdigit(text_[end]))) {
     while (end < text_.size() && continues_name(text_[end])) ++end;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      subject_, " ", quoted(text_), " has ", quoted(text_.substr(place_, end - place_)),
-      " at character ", place_ + 1, ", where ", what, " should be"));
+  const absl::string_view found = text_.substr(place_, end - place_);
+  int64_t number = 0;
+  const absl::string_view digits = found[0] == '-' ? found.substr(1) : found;
+  const bool too_large = !digits.empty() &&
+                         std::all_of(digits.begin(), digits.end(),
+                                     [](unsigned char c) { return absl::ascii_isdigit(c); }) &&
+                         !absl::SimpleAtoi(found, &number);
+  return absl::InvalidArgumentError(
+      absl::StrCat(subject_, " ", quoted(text_), " has ", quoted(found), " at character ",
+                   place_ + 1, ", where ", what, " should be",
+                   too_large ? "; the number is too large for 64 bits, use a smaller one" : ""));
 }
 
 void TextCursor::skip_blanks() {

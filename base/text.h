@@ -23,7 +23,8 @@ namespace tessera {
 // Whether `text` matches [A-Za-z_][A-Za-z0-9_]*, the rule for every name.
 bool is_name(absl::string_view text);
 
-// `text` in double quotes; quotes, backslashes and control characters in it are escaped.
+// `text` in double quotes; quotes, backslashes and control characters in it are escaped. For
+// messages: of a text of more than 200 bytes the beginning, and how long it is.
 std::string quoted(absl::string_view text);
 
 // "\"batch\", \"model\"".

@@ -33,6 +33,34 @@ TEST(QuotedTest, EscapesWhatWouldHideInAMessage) {
   EXPECT_EQ(quoted_list({}), "");
 }
 
+TEST(QuotedTest, ShortensLongTexts) {
+  const std::string kept(200, 'a');
+  EXPECT_EQ(tessera::quoted(kept), "\"" + kept + "\"");
+  EXPECT_EQ(tessera::quoted(kept + "b"), "\"" + kept + "...\" (201 bytes)");
+  // Characters of two bytes begin at even places and at odd ones: none is cut in two.
+  for (const std::string start : {"", "a"}) {
+    std::string text = start;
+    while (text.size() < 1000) text += "\xc3\xa9";
+    const std::string shown = tessera::quoted(text);
+    EXPECT_LT(shown.size(), 230u);
+    const size_t end = shown.find("...");
+    EXPECT_EQ(shown[end - 1], '\xa9') << shown;
+  }
+}
+
+TEST(TextCursorTest, ANumberThatIsTooLargeSaysSo) {
+  TextCursor cursor("mesh", "{x=9223372036854775808}");
+  cursor.consume('{');
+  cursor.read_name();
+  cursor.consume('=');
+  EXPECT_EQ(cursor.read_integer(), std::nullopt);
+  EXPECT_THAT(cursor.expected("a size"),
+              StatusIs(kInvalid,
+                       "mesh \"{x=9223372036854775808}\" has \"9223372036854775808\" at character "
+                       "4, where a size should be; the number is too large for 64 bits, use a "
+                       "smaller one"));
+}
+
 struct NearestRow {
   const char* name;
   const char* written;

@@ -21,7 +21,7 @@ void check_mesh(const Mesh& mesh) {
   require(again.ok() && *again == mesh, text);
   require(again->to_string() == text, text);
   for (int64_t position : {int64_t{0}, mesh.size() / 2, mesh.size() - 1}) {
-    require(mesh.position(mesh.coordinates(position)) == position, text);
+    require(*mesh.position(mesh.coordinates(position)) == position, text);
   }
   // The list of ids of a large mesh would be gigabytes; position_of_device() does not need it.
   if (mesh.size() > 1024) return;

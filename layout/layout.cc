@@ -69,10 +69,6 @@ Status check_rank(absl::string_view what, int64_t rank) {
   return refuse(what, " has rank ", rank, "; a rank is 0 to ", kMaxRank);
 }
 
-int device_at(const Mesh& mesh, int64_t position) {
-  return mesh.ids_are_positions() ? static_cast<int>(position) : mesh.device_ids()[position];
-}
-
 bool same_device_order(const Mesh& a, const Mesh& b) {
   if (a.ids_are_positions() != b.ids_are_positions()) return false;
   return a.ids_are_positions() || a.device_ids() == b.device_ids();
@@ -126,6 +122,8 @@ StatusOr<Layout> Layout::parse(Mesh mesh, absl::string_view text) {
 
 StatusOr<Layout> Layout::from_text(Mesh mesh, const internal::LayoutText& layout,
                                    absl::string_view written) {
+  TESSERA_RETURN_IF_ERROR(
+      with_context(mesh.check_not_moved_from(), absl::StrCat("layout ", quoted(written))));
   std::vector<NamedPart> named;
   std::vector<std::vector<SubAxis>> dims;
   for (size_t dim = 0; dim < layout.dims.size(); ++dim) {
@@ -187,8 +185,11 @@ StatusOr<Layout> Layout::inner_sharded(Mesh mesh, absl::string_view axis, int ra
 }
 
 StatusOr<Layout> Layout::with_partial(std::vector<std::string> axes, ReduceOp op) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(
+      with_context(validate_reduce_op(op), absl::StrCat("layout ", to_string())));
   LayoutText text;
-  for (const DimSharding& dim : rep_->dims) {
+  for (const DimSharding& dim : rep().dims) {
     text.dims.emplace_back();
     for (const std::string& token : dim) {
       TESSERA_ASSIGN_OR_RETURN(AxisText axis, internal::parse_axis_text(token));
@@ -208,7 +209,7 @@ StatusOr<Layout> Layout::with_partial(std::vector<std::string> axes, ReduceOp op
     }
     text.partial.push_back(*axis);
   }
-  return from_text(rep_->mesh, text, text.to_string());
+  return from_text(rep().mesh, text, text.to_string());
 }
 
 Layout Layout::without_partial() const {
@@ -219,59 +220,79 @@ Layout Layout::without_partial() const {
   return Layout(std::move(rep));
 }
 
-Layout Layout::with_mesh(Mesh mesh) const {
-  TESSERA_CHECK(mesh.axes() == rep_->mesh.axes(), "a mesh with the same axes");
+StatusOr<Layout> Layout::with_mesh(Mesh mesh) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(mesh.check_not_moved_from());
+  if (mesh.axes() != rep_->mesh.axes()) {
+    return refuse("layout ", to_string_with_mesh(), " cannot move to mesh ",
+                  axes_to_string(mesh.axes()), "; give it a mesh with the same axes");
+  }
   auto rep = std::make_shared<Rep>(*rep_);
   rep->mesh = std::move(mesh);
   return Layout(std::move(rep));
 }
 
-const Mesh& Layout::mesh() const { return rep_->mesh; }
+const Layout::Rep& Layout::moved_from() {
+  static const Rep* const kNone = [] {
+    Mesh mesh = *Mesh::create({{"none", 1}});
+    const Mesh taken = std::move(mesh);
+    return new Rep(std::move(mesh));  // NOLINT: a mesh that was moved from is what it shows
+  }();
+  return *kNone;
+}
 
-int Layout::rank() const { return static_cast<int>(rep_->dims.size()); }
+Status Layout::check_not_moved_from() const {
+  if (rep_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the layout was moved from; use the layout that it was moved to");
+}
 
-absl::Span<const DimSharding> Layout::dims() const { return rep_->dims; }
+const Mesh& Layout::mesh() const { return rep().mesh; }
 
-absl::Span<const std::vector<SubAxis>> Layout::dim_axes() const { return rep_->dim_axes; }
+int Layout::rank() const { return static_cast<int>(rep().dims.size()); }
 
-absl::Span<const SubAxis> Layout::partial_axes() const { return rep_->partial.axes; }
+absl::Span<const DimSharding> Layout::dims() const { return rep().dims; }
 
-ReduceOp Layout::partial_op() const { return rep_->partial_op; }
+absl::Span<const std::vector<SubAxis>> Layout::dim_axes() const { return rep().dim_axes; }
+
+absl::Span<const SubAxis> Layout::partial_axes() const { return rep().partial.axes; }
+
+ReduceOp Layout::partial_op() const { return rep().partial_op; }
 
 bool Layout::is_fully_replicated() const {
-  return !is_partial() && std::all_of(rep_->dims.begin(), rep_->dims.end(),
+  return !is_partial() && std::all_of(rep().dims.begin(), rep().dims.end(),
                                       [](const DimSharding& dim) { return dim.empty(); });
 }
 
-bool Layout::is_partial() const { return !rep_->partial.axes.empty(); }
+bool Layout::is_partial() const { return !rep().partial.axes.empty(); }
 
 int64_t Layout::num_shards(int dim) const {
-  TESSERA_CHECK(dim >= 0 && dim < rank(), "a dim of the layout");
-  return rep_->dim_parts[dim].count;
+  return dim >= 0 && dim < rank() ? rep().dim_parts[dim].count : 1;
 }
 
 int64_t Layout::shard_index(int dim, int64_t position) const {
-  TESSERA_CHECK(dim >= 0 && dim < rank(), "a dim of the layout");
-  TESSERA_CHECK(position >= 0 && position < mesh().size(), "a position of the mesh");
-  return rep_->dim_parts[dim].index(position);
+  if (dim < 0 || dim >= rank() || position < 0 || position >= mesh().size()) return 0;
+  return rep().dim_parts[dim].index(position);
 }
 
 int64_t Layout::partial_index(int64_t position) const {
-  TESSERA_CHECK(position >= 0 && position < mesh().size(), "a position of the mesh");
-  return rep_->partial.index(position);
+  return position >= 0 && position < mesh().size() ? rep().partial.index(position) : 0;
 }
 
-int64_t Layout::num_partial_terms() const { return rep_->partial.count; }
+int64_t Layout::num_partial_terms() const { return rep().partial.count; }
 
 Box Layout::box(absl::Span<const int64_t> shape, int64_t position) const {
-  TESSERA_CHECK(static_cast<int>(shape.size()) == rank(), "a shape of the layout's rank");
-  TESSERA_CHECK(position >= 0 && position < mesh().size(), "a position of the mesh");
+  if (static_cast<int>(shape.size()) != rank() || position < 0 || position >= mesh().size()) {
+    const std::vector<int64_t> zeros(std::max<size_t>(shape.size(), 1), 0);
+    return {zeros, zeros};
+  }
   Box box;
   box.offsets.resize(rank());
   box.sizes.resize(rank());
   for (int dim = 0; dim < rank(); ++dim) {
-    const auto [first, end] = shard_interval(shape[dim], rep_->dim_parts[dim].count,
-                                             rep_->dim_parts[dim].index(position));
+    const auto [first, end] =
+        shard_interval(std::max<int64_t>(shape[dim], 0), rep().dim_parts[dim].count,
+                       rep().dim_parts[dim].index(position));
     box.offsets[dim] = first;
     box.sizes[dim] = end - first;
   }
@@ -279,6 +300,7 @@ Box Layout::box(absl::Span<const int64_t> shape, int64_t position) const {
 }
 
 Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   if (static_cast<int>(shape.size()) != rank()) {
     return refuse("layout ", to_string(), " has ", count_of(rank(), "dim"), ", shape ",
                   shape_to_string(shape), " has ", shape.size(), "; give one entry a dim");
@@ -287,12 +309,13 @@ Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
 }
 
 std::string Layout::to_string() const {
-  std::string text = internal::dims_to_string(rep_->dims);
+  if (rep_ == nullptr) return "[] (moved from)";
+  std::string text = internal::dims_to_string(rep().dims);
   if (!is_partial()) return text;
-  absl::StrAppend(&text, " ", reduce_op_name(rep_->partial_op), "{");
-  for (size_t i = 0; i < rep_->partial.axes.size(); ++i) {
+  absl::StrAppend(&text, " ", reduce_op_name(rep().partial_op), "{");
+  for (size_t i = 0; i < rep().partial.axes.size(); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : ",",
-                    internal::part_to_string(rep_->mesh, rep_->partial.axes[i]));
+                    internal::part_to_string(rep().mesh, rep().partial.axes[i]));
   }
   return text + "}";
 }
@@ -303,19 +326,19 @@ std::string Layout::to_string_with_mesh() const {
 
 bool operator==(const Layout& a, const Layout& b) {
   if (a.rep_ == b.rep_) return true;
-  return a.rep_->dim_axes == b.rep_->dim_axes && a.rep_->partial.axes == b.rep_->partial.axes &&
-         a.rep_->partial_op == b.rep_->partial_op && a.rep_->mesh == b.rep_->mesh;
+  return a.rep().dim_axes == b.rep().dim_axes && a.rep().partial.axes == b.rep().partial.axes &&
+         a.rep().partial_op == b.rep().partial_op && a.rep().mesh == b.rep().mesh;
 }
 
 bool Layout::has_digits_of(const Layout& other, absl::Span<const int64_t> shape) const {
-  if (rank() != other.rank() || rep_->partial.digits != other.rep_->partial.digits) return false;
+  if (rank() != other.rank() || rep().partial.digits != other.rep().partial.digits) return false;
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   for (int dim = 0; dim < rank(); ++dim) {
     // Boxes without elements are compared by their sizes alone.
     const int64_t shards = num_shards(dim);
     if (empty && shards == other.num_shards(dim) && shape[dim] % shards == 0) continue;
     if (shape[dim] == 0) continue;
-    if (rep_->dim_parts[dim].digits != other.rep_->dim_parts[dim].digits) return false;
+    if (rep().dim_parts[dim].digits != other.rep().dim_parts[dim].digits) return false;
   }
   return true;
 }
@@ -383,6 +406,7 @@ bool all_positions(const std::vector<PositionDigit>& digits, int64_t most, Fn fn
 // all devices where their order differs, or boxes without elements begin elsewhere.
 bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape) {
   if (a.rank() != b.rank() || !a.validate_shape(shape).ok()) return false;
+  if (!b.check_not_moved_from().ok()) return false;
   if (a.mesh().size() != b.mesh().size() || a.num_partial_terms() != b.num_partial_terms() ||
       a.partial_op() != b.partial_op()) {
     return false;
@@ -394,7 +418,7 @@ bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shap
   }
   for (int64_t position_a = 0; position_a < a.mesh().size(); ++position_a) {
     const std::optional<int64_t> position_b =
-        b.mesh().position_of_device(device_at(a.mesh(), position_a));
+        b.mesh().position_of_device(*a.mesh().device_at(position_a));
     if (!position_b.has_value() || a.partial_index(position_a) != b.partial_index(*position_b) ||
         !same_box(a.box(shape, position_a), b.box(shape, *position_b))) {
       return false;
@@ -423,14 +447,14 @@ std::optional<bool> Layout::has_shards_of(const Layout& other,
   // Most layouts that differ do so everywhere: a few positions of each dim come first.
   for (const int64_t most : {int64_t{32}, mesh().size()}) {
     for (int dim = 0; dim < rank(); ++dim) {
-      const Rep::Parts& parts = rep_->dim_parts[dim];
-      if (!same_parts(parts, other.rep_->dim_parts[dim], shape[dim], most)) return false;
+      const Rep::Parts& parts = rep().dim_parts[dim];
+      if (!same_parts(parts, other.rep().dim_parts[dim], shape[dim], most)) return false;
     }
   }
   if (!same_offsets) return std::nullopt;
   // As many terms as there are: each is one by itself.
   may_be_empty = false;
-  return same_parts(rep_->partial, other.rep_->partial, num_partial_terms(), mesh().size());
+  return same_parts(rep().partial, other.rep().partial, num_partial_terms(), mesh().size());
 }
 
 }  // namespace tessera

@@ -32,6 +32,10 @@
 // thread. It knows no buffers and does no communication. Any layout is legal for any shape of its
 // rank: where a dim has fewer elements than shards, some shards are empty.
 //
+// No accessor aborts: where an argument names no dim or position, the answer is that of a dim that
+// is not split, and a box without elements. A layout that was moved from has rank 0 and a mesh that
+// was moved from; what can fail returns FailedPrecondition until it is assigned again.
+//
 // TF DTensor: Layout. JAX: NamedSharding. Shardy: TensorSharding. PyTorch: placements.
 #ifndef TESSERA_LAYOUT_LAYOUT_H_
 #define TESSERA_LAYOUT_LAYOUT_H_
@@ -99,9 +103,9 @@ class Layout {
   StatusOr<Layout> with_partial(std::vector<std::string> axes, ReduceOp op = ReduceOp::kSum) const;
   // The same dims with no partial axes.
   Layout without_partial() const;
-  // The same layout over the devices of an equal-shaped mesh (same axes), or with its runtime.
-  // Requires equal axes.
-  Layout with_mesh(Mesh mesh) const;
+  // The same layout over the devices of a mesh with the same axes, or with its runtime.
+  // InvalidArgument for other axes.
+  StatusOr<Layout> with_mesh(Mesh mesh) const;
 
   const Mesh& mesh() const;
   // Rank of the tensor.
@@ -117,20 +121,28 @@ class Layout {
   // No dim is split and nothing is partial.
   bool is_fully_replicated() const;
   bool is_partial() const;
+  // 1 where the tensor has no such dim.
   int64_t num_shards(int dim) const;
 
-  // What the position-th device of the mesh holds of a tensor of `shape`. Requires shape.size() ==
-  // rank() and 0 <= position < mesh().size(). O(rank), whatever the number of devices.
+  // What the position-th device of the mesh holds of a tensor of `shape`. A box without elements
+  // (all offsets and sizes 0) where the mesh has no such position or the shape another rank than
+  // the layout: it has the rank of the shape, but at least 1. O(rank), whatever the number of
+  // devices.
   Box box(absl::Span<const int64_t> shape, int64_t position) const;
-  // Which shard of `dim` that device holds, in [0, num_shards(dim)).
+  // Which shard of `dim` that device holds, in [0, num_shards(dim)); 0 where there is no such dim
+  // or position.
   int64_t shard_index(int dim, int64_t position) const;
-  // Which term of the reduction that device holds, in [0, number of terms); 0 where not partial.
+  // Which term of the reduction that device holds, in [0, number of terms); 0 where not partial, or
+  // where there is no such position.
   int64_t partial_index(int64_t position) const;
   int64_t num_partial_terms() const;
 
   // InvalidArgument "layout [batch, -] has 2 dims, shape [10] has 1; give one entry a dim", or that
   // of validate_shape().
   Status validate_shape(absl::Span<const int64_t> shape) const;
+
+  // FailedPrecondition where this layout was moved from.
+  Status check_not_moved_from() const;
 
   // "[batch, -] sum{model}".
   std::string to_string() const;
@@ -150,6 +162,9 @@ class Layout {
 
  private:
   struct Rep;
+  // What a layout that was moved from shows.
+  static const Rep& moved_from();
+  const Rep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
   explicit Layout(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
   // Checks the invariants; `written` is the text for messages.
   static StatusOr<Layout> from_text(Mesh mesh, const internal::LayoutText& layout,
@@ -161,14 +176,14 @@ class Layout {
   // where that does not tell, for boxes without elements begin elsewhere.
   std::optional<bool> has_shards_of(const Layout& other, absl::Span<const int64_t> shape) const;
 
-  std::shared_ptr<const Rep> rep_;
+  std::shared_ptr<const Rep> rep_;  // null: moved from
 };
 
 // A factory's result passes straight to the functions that take a layout; its error becomes theirs.
 using LayoutArg = const StatusOr<Layout>&;
 
 // The shard rule: the interval of shard `shard` of `num_shards` of a dim of `size` elements, as
-// {first, end}. Requires 0 <= shard < num_shards.
+// {first, end}. Requires 0 <= shard < num_shards and size >= 0.
 std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int64_t shard);
 
 // Whether every device holds the same box of `shape` under both layouts (also across meshes: the

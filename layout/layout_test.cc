@@ -75,7 +75,7 @@ TEST(LayoutTest, PartialTermsAreNumberedInMeshOrder) {
   for (int64_t x = 0; x < 2; ++x) {
     for (int64_t y = 0; y < 2; ++y) {
       for (int64_t z = 0; z < 2; ++z) {
-        EXPECT_EQ(layout.partial_index(layout.mesh().position({x, y, z})), 2 * x + z);
+        EXPECT_EQ(layout.partial_index(*layout.mesh().position({x, y, z})), 2 * x + z);
       }
     }
   }
@@ -125,7 +125,7 @@ TEST(LayoutTest, WithPartialReplacesTheReduction) {
 
 TEST(LayoutTest, WithMeshMovesToOtherDevices) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout layout, Layout::parse(mesh_of("{x=2}"), "[x]"));
-  const Layout moved = layout.with_mesh(mesh_of("{x=2} on 5,3"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout moved, layout.with_mesh(mesh_of("{x=2} on 5,3")));
   EXPECT_EQ(moved.to_string_with_mesh(), "[x] on {x=2} on 5,3");
   EXPECT_FALSE(moved == layout);
   EXPECT_THAT(Layout::parse(moved.mesh(), moved.to_string_with_mesh()), IsOkAndHolds(moved));
@@ -366,6 +366,69 @@ TEST(LayoutTest, FactoriesRefuseBadRanksAndDims) {
       StatusIs(kInvalid, "layout \"[y, -]\" names axis \"y\" in dim 0; mesh {x=2} has \"x\""));
 }
 
+// What an accessor is asked for and does not exist has a documented answer, and no accessor aborts.
+TEST(LayoutTest, AccessorsAreTotal) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout layout,
+                               Layout::parse(mesh_of("{x=4, y=2}"), "[x, -] sum{y}"));
+  for (const int dim : {-1, 2, std::numeric_limits<int>::max()}) {
+    EXPECT_EQ(layout.num_shards(dim), 1);
+    EXPECT_EQ(layout.shard_index(dim, 0), 0);
+  }
+  const Box none = {{0, 0}, {0, 0}};
+  for (const int64_t position : {int64_t{-1}, int64_t{8}, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_EQ(layout.box({8, 6}, position), none);
+    EXPECT_EQ(layout.shard_index(0, position), 0);
+    EXPECT_EQ(layout.partial_index(position), 0);
+  }
+  EXPECT_EQ(layout.box({8}, 0), (Box{{0}, {0}}));
+  EXPECT_EQ(layout.box({8, 6, 4}, 0), (Box{{0, 0, 0}, {0, 0, 0}}));
+  EXPECT_EQ(layout.box({}, 0), (Box{{0}, {0}}));
+  EXPECT_TRUE(layout.box({-8, 6}, 0).is_empty());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout scalar, Layout::replicated(layout.mesh(), 0));
+  EXPECT_TRUE(scalar.box({}, 8).is_empty());
+  EXPECT_EQ(scalar.box({}, 7).num_elements(), 1);
+  EXPECT_THAT(layout.with_mesh(mesh_of("{x=2}")),
+              StatusIs(kInvalid,
+                       "layout [x, -] sum{y} on {x=4, y=2} cannot move to mesh {x=2}; give it a "
+                       "mesh with the same axes"));
+}
+
+TEST(LayoutTest, AMovedFromLayoutIsEmptyAndItsOperationsFail) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Layout layout, Layout::parse(mesh_of("{x=4}"), "[x, -]"));
+  const Layout taken = std::move(layout);
+  EXPECT_EQ(taken.rank(), 2);
+  EXPECT_EQ(layout.rank(), 0);
+  EXPECT_EQ(layout.dims().size(), 0u);
+  EXPECT_EQ(layout.mesh().size(), 0);
+  EXPECT_TRUE(layout.is_fully_replicated());
+  EXPECT_FALSE(layout.is_partial());
+  EXPECT_EQ(layout.num_shards(0), 1);
+  EXPECT_TRUE(layout.box({}, 0).is_empty());
+  EXPECT_EQ(layout.to_string(), "[] (moved from)");
+  EXPECT_NE(layout, taken);
+  EXPECT_FALSE(equivalent(layout, taken, {}));
+  EXPECT_FALSE(equivalent(taken, layout, {8, 6}));
+  constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+  const char* const kText = "the layout was moved from; use the layout that it was moved to";
+  EXPECT_THAT(layout.with_partial({"x"}), StatusIs(kFailed, kText));
+  EXPECT_THAT(layout.with_mesh(taken.mesh()), StatusIs(kFailed, kText));
+  EXPECT_THAT(layout.validate_shape({}), StatusIs(kFailed, kText));
+
+  Mesh mesh = mesh_of("{x=4}");
+  const Mesh taken_mesh = std::move(mesh);
+  EXPECT_THAT(Layout::parse(mesh, "[x]"),
+              StatusIs(kFailed,
+                       "layout \"[x]\": the mesh was moved from; use the mesh that it was moved "
+                       "to"));
+  EXPECT_THAT(Layout::replicated(mesh, 1), StatusIs(kFailed));
+}
+
+TEST(LayoutTest, LongTextsAreShortenedInMessages) {
+  const Status status = Layout::parse(mesh_of("{x=4}"), std::string(1000000, 'a')).status();
+  EXPECT_THAT(status, StatusIs(kInvalid, HasSubstr("...\" (1000000 bytes) has")));
+  EXPECT_LT(status.message().size(), 1000u);
+}
+
 TEST(LayoutTest, WithPartialRefuses) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout layout,
                                Layout::parse(mesh_of("{x=4, y=2}"), "[x:(1)2]"));
@@ -386,6 +449,10 @@ TEST(LayoutTest, WithPartialRefuses) {
                        "3, where the end (one entry names one axis or sub-axis, as in x:(2)2) "
                        "should be"));
   EXPECT_THAT(layout.with_partial({"x:(2)2"}), IsOk());
+  EXPECT_THAT(layout.with_partial({"x:(2)2"}, static_cast<ReduceOp>(17)),
+              StatusIs(kInvalid,
+                       "layout [x:(1)2]: ReduceOp(17) is no reduction; use an enumerator of "
+                       "ReduceOp, kSum (0) to kAvg (4)"));
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/check.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -192,63 +191,92 @@ StatusOr<Mesh> Mesh::parse(absl::string_view text) {
   do {
     TextCursor before_id = cursor;
     const std::optional<int64_t> id = cursor.read_integer();
-    if (!id.has_value() || *id < 0 || *id > kMaxDevices) return before_id.expected("a device id");
+    if (!id.has_value() || *id < 0 || *id > kMaxDevices)
+      return before_id.expected("a device id (0 to 2147483647)");
     device_ids.push_back(static_cast<int>(*id));
   } while (cursor.consume(','));
   if (!cursor.at_end()) return cursor.expected("\",\" or the end");
   return create(std::move(axes), std::move(device_ids));
 }
 
-absl::Span<const MeshAxis> Mesh::axes() const { return rep_->axes; }
+const Mesh::Rep& Mesh::moved_from() {
+  static const Rep* const kNone = [] {
+    auto* rep = new Rep;
+    rep->size = 0;
+    return rep;
+  }();
+  return *kNone;
+}
 
-int Mesh::rank() const { return static_cast<int>(rep_->axes.size()); }
+Status Mesh::check_not_moved_from() const {
+  if (rep_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the mesh was moved from; use the mesh that it was moved to");
+}
 
-int64_t Mesh::size() const { return rep_->size; }
+absl::Span<const MeshAxis> Mesh::axes() const { return rep().axes; }
+
+int Mesh::rank() const { return static_cast<int>(rep().axes.size()); }
+
+int64_t Mesh::size() const { return rep().size; }
 
 StatusOr<int64_t> Mesh::axis_size(absl::string_view axis) const {
   TESSERA_ASSIGN_OR_RETURN(const int index, axis_index(axis));
-  return rep_->axes[index].size;
+  return rep().axes[index].size;
 }
 
 StatusOr<int> Mesh::axis_index(absl::string_view axis) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   for (int i = 0; i < rank(); ++i) {
-    if (rep_->axes[i].name == axis) return i;
+    if (rep().axes[i].name == axis) return i;
   }
   const std::vector<std::string> names = names_of(axes());
   return refuse("mesh ", axes_to_string(axes()), " has no axis ", quoted(axis), "; it has ",
                 quoted_list(names), did_you_mean(axis, names));
 }
 
-absl::Span<const int> Mesh::device_ids() const { return rep_->device_ids(); }
+absl::Span<const int> Mesh::device_ids() const { return rep().device_ids(); }
 
-bool Mesh::ids_are_positions() const { return rep_->ids_are_positions; }
+std::optional<int> Mesh::device_at(int64_t position) const {
+  if (position < 0 || position >= size()) return std::nullopt;
+  return rep().ids_are_positions ? static_cast<int>(position) : rep().ids[position];
+}
+
+bool Mesh::ids_are_positions() const { return rep().ids_are_positions; }
 
 std::vector<int64_t> Mesh::coordinates(int64_t position) const {
-  TESSERA_CHECK(position >= 0 && position < size(), "a position of the mesh");
+  if (position < 0 || position >= size()) return {};
   std::vector<int64_t> coordinates(rank());
   for (int i = 0; i < rank(); ++i) {
-    coordinates[i] = position / rep_->strides[i] % rep_->axes[i].size;
+    coordinates[i] = position / rep().strides[i] % rep().axes[i].size;
   }
   return coordinates;
 }
 
-int64_t Mesh::position(absl::Span<const int64_t> coordinates) const {
-  TESSERA_CHECK(static_cast<int>(coordinates.size()) == rank(), "one coordinate an axis");
+StatusOr<int64_t> Mesh::position(absl::Span<const int64_t> coordinates) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  if (static_cast<int>(coordinates.size()) != rank()) {
+    return refuse("mesh ", axes_to_string(axes()), " has ", rank(), " axes, ", coordinates.size(),
+                  " coordinates were given; give one per axis");
+  }
   int64_t position = 0;
   for (int i = 0; i < rank(); ++i) {
-    TESSERA_CHECK(coordinates[i] >= 0 && coordinates[i] < rep_->axes[i].size,
-                  "a coordinate within its axis");
-    position += coordinates[i] * rep_->strides[i];
+    const MeshAxis& axis = rep().axes[i];
+    if (coordinates[i] < 0 || coordinates[i] >= axis.size) {
+      return refuse("mesh ", axes_to_string(axes()), " has no coordinate ", coordinates[i],
+                    " on axis ", quoted(axis.name), "; coordinates of it are 0 to ", axis.size - 1);
+    }
+    position += coordinates[i] * rep().strides[i];
   }
   return position;
 }
 
 std::optional<int64_t> Mesh::position_of_device(int device_id) const {
-  if (rep_->ids_are_positions) {
+  if (rep().ids_are_positions) {
     if (device_id < 0 || device_id >= size()) return std::nullopt;
     return device_id;
   }
-  const auto& table = rep_->id_to_position;
+  const auto& table = rep().id_to_position;
   const auto found = std::lower_bound(table.begin(), table.end(), std::pair(device_id, int64_t{0}));
   if (found == table.end() || found->first != device_id) return std::nullopt;
   return found->second;
@@ -256,6 +284,7 @@ std::optional<int64_t> Mesh::position_of_device(int device_id) const {
 
 StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
                                            absl::Span<const std::string> axes) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   const std::string text = axes_to_string(this->axes());
   if (position < 0 || position >= size()) {
     return refuse("position ", position, " is not in mesh ", text, "; positions are 0 to ",
@@ -271,17 +300,17 @@ StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
   }
   int64_t first = position;
   for (int i = 0; i < rank(); ++i) {
-    if (varies[i]) first -= position / rep_->strides[i] % rep_->axes[i].size * rep_->strides[i];
+    if (varies[i]) first -= position / rep().strides[i] % rep().axes[i].size * rep().strides[i];
   }
   // Invariant: `members` is the group along the axes seen so far, in row-major order.
   std::vector<int64_t> members = {first};
   for (int i = 0; i < rank(); ++i) {
     if (!varies[i]) continue;
     std::vector<int64_t> longer;
-    longer.reserve(members.size() * rep_->axes[i].size);
+    longer.reserve(members.size() * rep().axes[i].size);
     for (int64_t member : members) {
-      for (int64_t c = 0; c < rep_->axes[i].size; ++c) {
-        longer.push_back(member + c * rep_->strides[i]);
+      for (int64_t c = 0; c < rep().axes[i].size; ++c) {
+        longer.push_back(member + c * rep().strides[i]);
       }
     }
     members = std::move(longer);
@@ -290,6 +319,7 @@ StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
 }
 
 StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fixed) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   const std::string text = axes_to_string(axes());
   std::vector<bool> is_fixed(rank(), false);
   int64_t first = 0;
@@ -298,19 +328,19 @@ StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fix
     if (is_fixed[index]) {
       return refuse("a slice of mesh ", text, " fixes axis ", quoted(axis), " twice; fix it once");
     }
-    if (coordinate < 0 || coordinate >= rep_->axes[index].size) {
+    if (coordinate < 0 || coordinate >= rep().axes[index].size) {
       return refuse("a slice of mesh ", text, " fixes axis ", quoted(axis), " at ", coordinate,
-                    "; coordinates of it are 0 to ", rep_->axes[index].size - 1);
+                    "; coordinates of it are 0 to ", rep().axes[index].size - 1);
     }
     is_fixed[index] = true;
-    first += coordinate * rep_->strides[index];
+    first += coordinate * rep().strides[index];
   }
   std::vector<MeshAxis> kept;
   std::vector<std::string> kept_names;
   for (int i = 0; i < rank(); ++i) {
     if (is_fixed[i]) continue;
-    kept.push_back(rep_->axes[i]);
-    kept_names.push_back(rep_->axes[i].name);
+    kept.push_back(rep().axes[i]);
+    kept_names.push_back(rep().axes[i].name);
   }
   if (kept.empty()) {
     return refuse("a slice of mesh ", text, " fixes every axis; leave at least one free");
@@ -319,13 +349,16 @@ StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fix
   std::vector<int> ids;
   ids.reserve(positions.size());
   for (int64_t position : positions) {
-    ids.push_back(rep_->ids_are_positions ? static_cast<int>(position) : rep_->ids[position]);
+    ids.push_back(rep().ids_are_positions ? static_cast<int>(position) : rep().ids[position]);
   }
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create(std::move(kept), std::move(ids)));
   return mesh.with_runtime(runtime_);
 }
 
 Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeout) const {
+  if (const Status moved = check_not_moved_from(); !moved.ok()) {
+    return with_context(moved, absl::StrCat("barrier ", quoted(name)));
+  }
   if (runtime_ != nullptr) return runtime_->barrier(*this, name, timeout);
   return absl::FailedPreconditionError(
       absl::StrCat("barrier ", quoted(name), " on ", to_string(),
@@ -334,8 +367,9 @@ Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeo
 }
 
 std::string Mesh::to_string() const {
+  if (rep_ == nullptr) return "{} (moved from)";
   std::string text = axes_to_string(axes());
-  if (!rep_->ids_are_positions) absl::StrAppend(&text, " on ", absl::StrJoin(rep_->ids, ","));
+  if (!rep().ids_are_positions) absl::StrAppend(&text, " on ", absl::StrJoin(rep().ids, ","));
   return text;
 }
 
@@ -347,11 +381,11 @@ Mesh Mesh::with_runtime(std::shared_ptr<MeshRuntime> runtime) const {
 
 bool operator==(const Mesh& a, const Mesh& b) {
   if (a.rep_ == b.rep_) return true;
-  return a.rep_->hash == b.rep_->hash && a.rep_->axes == b.rep_->axes &&
-         a.rep_->ids_are_positions == b.rep_->ids_are_positions &&
-         (a.rep_->ids_are_positions || a.rep_->ids == b.rep_->ids);
+  return a.rep().hash == b.rep().hash && a.rep().axes == b.rep().axes &&
+         a.rep().ids_are_positions == b.rep().ids_are_positions &&
+         (a.rep().ids_are_positions || a.rep().ids == b.rep().ids);
 }
 
-uint64_t Mesh::hash() const { return rep_->hash; }
+uint64_t Mesh::hash() const { return rep().hash; }
 
 }  // namespace tessera

@@ -18,6 +18,9 @@
 // any thread. An abstract mesh has no devices behind it and serves planning, tests and tools; a
 // live one comes from create_mesh(client, ...) and carries a runtime, which == ignores.
 //
+// No accessor aborts. A mesh that was moved from has no axes and size 0, and what can fail returns
+// FailedPrecondition until it is assigned again.
+//
 // TF DTensor: Mesh. JAX: Mesh, AbstractMesh. PyTorch: DeviceMesh.
 #ifndef TESSERA_MESH_MESH_H_
 #define TESSERA_MESH_MESH_H_
@@ -81,14 +84,17 @@ class Mesh {
   StatusOr<int> axis_index(absl::string_view axis) const;
   // In row-major order of the positions. The list of a mesh over 0..n-1 is made by the first call.
   absl::Span<const int> device_ids() const;
+  // The id at a position, without making the list; nothing where the mesh has no such position.
+  std::optional<int> device_at(int64_t position) const;
   // Whether device_ids() is 0..n-1, without making the list.
   bool ids_are_positions() const;
 
-  // One coordinate an axis, of the position-th device in row-major order. Requires 0 <= position <
-  // size().
+  // One coordinate per axis, of the position-th device in row-major order. Empty where the mesh has
+  // no such position.
   std::vector<int64_t> coordinates(int64_t position) const;
-  // The inverse of coordinates(). Requires one coordinate an axis, each in range.
-  int64_t position(absl::Span<const int64_t> coordinates) const;
+  // The inverse of coordinates(). InvalidArgument unless there is one coordinate per axis, each in
+  // range.
+  StatusOr<int64_t> position(absl::Span<const int64_t> coordinates) const;
   // Where a device stands, if it belongs to the mesh.
   std::optional<int64_t> position_of_device(int device_id) const;
 
@@ -114,6 +120,9 @@ class Mesh {
   // "{batch=4, model=2}", followed by " on 3,1,..." where the ids are not 0..n-1.
   std::string to_string() const;
 
+  // FailedPrecondition where this mesh was moved from.
+  Status check_not_moved_from() const;
+
   // The same mesh bound to a runtime, and the runtime it is bound to (null: abstract).
   Mesh with_runtime(std::shared_ptr<MeshRuntime> runtime) const;
   const std::shared_ptr<MeshRuntime>& runtime() const { return runtime_; }
@@ -130,11 +139,14 @@ class Mesh {
 
  private:
   struct Rep;
+  // What a mesh that was moved from shows.
+  static const Rep& moved_from();
+  const Rep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
   explicit Mesh(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
   // Equal meshes have equal hashes; the same in every process.
   uint64_t hash() const;
 
-  std::shared_ptr<const Rep> rep_;
+  std::shared_ptr<const Rep> rep_;  // null: moved from
   std::shared_ptr<MeshRuntime> runtime_;
 };
 

@@ -62,7 +62,7 @@ class MeshCoordinatesTest : public ::testing::TestWithParam<CoordinatesRow> {};
 TEST_P(MeshCoordinatesTest, AreRowMajor) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(GetParam().mesh));
   EXPECT_EQ(mesh.coordinates(GetParam().position), GetParam().coordinates);
-  EXPECT_EQ(mesh.position(GetParam().coordinates), GetParam().position);
+  EXPECT_THAT(mesh.position(GetParam().coordinates), IsOkAndHolds(GetParam().position));
 }
 INSTANTIATE_TEST_SUITE_P(
     Rows, MeshCoordinatesTest,
@@ -90,7 +90,7 @@ TEST(MeshTest, CoordinatesCountThroughEveryPosition) {
           for (int j = 0; j < b; ++j) {
             for (int k = 0; k < c; ++k, ++position, ++checked) {
               ASSERT_THAT(mesh.coordinates(position), ElementsAre(i, j, k)) << mesh;
-              ASSERT_EQ(mesh.position({i, j, k}), position) << mesh;
+              ASSERT_THAT(mesh.position({i, j, k}), IsOkAndHolds(position)) << mesh;
             }
           }
         }
@@ -277,7 +277,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "be"},
         RefusedText{"size_past_64_bits", "{x=9223372036854775808}",
                     "mesh \"{x=9223372036854775808}\" has \"9223372036854775808\" at character "
-                    "4, where the size of the axis should be"},
+                    "4, where the size of the axis should be; the number is too large for 64 "
+                    "bits, use a smaller one"},
         RefusedText{"no_name", "{x=2, }",
                     "mesh \"{x=2, }\" has \"}\" at character 7, where the name of an axis should "
                     "be"},
@@ -287,13 +288,18 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedText{"trailing_text", "{x=2} of 0,1",
                     "mesh \"{x=2} of 0,1\" has \"of\" at character 7, where the end or \"on\" "
                     "and device ids should be"},
-        RefusedText{"no_ids", "{x=2} on", "mesh \"{x=2} on\" ends where a device id should follow"},
+        RefusedText{"no_ids", "{x=2} on",
+                    "mesh \"{x=2} on\" ends where a device id (0 to 2147483647) should follow"},
         RefusedText{"negative_id", "{x=1} on -1",
-                    "mesh \"{x=1} on -1\" has \"-\" at character 10, where a device id should "
-                    "be"},
+                    "mesh \"{x=1} on -1\" has \"-1\" at character 10, where a device id (0 to "
+                    "2147483647) should be"},
         RefusedText{"id_past_int32", "{x=1} on 2147483648",
                     "mesh \"{x=1} on 2147483648\" has \"2147483648\" at character 10, where a "
-                    "device id should be"},
+                    "device id (0 to 2147483647) should be"},
+        RefusedText{"id_past_64_bits", "{x=1} on -99999999999999999999",
+                    "mesh \"{x=1} on -99999999999999999999\" has \"-99999999999999999999\" at "
+                    "character 10, where a device id (0 to 2147483647) should be; the number is "
+                    "too large for 64 bits, use a smaller one"},
         RefusedText{"text_after_ids", "{x=2} on 0,1 2",
                     "mesh \"{x=2} on 0,1 2\" has \"2\" at character 14, where \",\" or the end "
                     "should be"},
@@ -397,6 +403,49 @@ TEST(MeshTest, RefusesSlices) {
   EXPECT_THAT(
       mesh.slice({{"x", 0}, {"y", 0}}),
       StatusIs(kInvalid, "a slice of mesh {x=2, y=3} fixes every axis; leave at least one free"));
+}
+
+// What an accessor is asked for and does not exist has a documented answer, and no accessor aborts.
+TEST(MeshTest, AccessorsAreTotal) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=2, y=3} on 9,8,7,6,5,4"));
+  for (const int64_t position : {int64_t{-1}, int64_t{6}, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_THAT(mesh.coordinates(position), ElementsAre());
+    EXPECT_EQ(mesh.device_at(position), std::nullopt);
+  }
+  EXPECT_EQ(mesh.device_at(5), 4);
+  EXPECT_THAT(mesh.position({1, 3}),
+              StatusIs(kInvalid,
+                       "mesh {x=2, y=3} has no coordinate 3 on axis \"y\"; coordinates of it are "
+                       "0 to 2"));
+  EXPECT_THAT(mesh.position({-1, 0}), StatusIs(kInvalid, HasSubstr("no coordinate -1")));
+  EXPECT_THAT(mesh.position({1}),
+              StatusIs(kInvalid,
+                       "mesh {x=2, y=3} has 2 axes, 1 coordinates were given; give one per axis"));
+}
+
+TEST(MeshTest, AMovedFromMeshIsEmptyAndItsOperationsFail) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh, Mesh::parse("{x=2, y=3} on 9,8,7,6,5,4"));
+  const Mesh taken = std::move(mesh);
+  EXPECT_EQ(taken.size(), 6);
+  EXPECT_EQ(mesh.rank(), 0);
+  EXPECT_EQ(mesh.size(), 0);
+  EXPECT_THAT(mesh.axes(), ElementsAre());
+  EXPECT_THAT(mesh.device_ids(), ElementsAre());
+  EXPECT_THAT(mesh.coordinates(0), ElementsAre());
+  EXPECT_EQ(mesh.position_of_device(9), std::nullopt);
+  EXPECT_EQ(mesh.to_string(), "{} (moved from)");
+  EXPECT_NE(mesh, taken);
+  EXPECT_EQ(mesh, Mesh(mesh));
+  EXPECT_NE(absl::HashOf(mesh), absl::HashOf(taken));
+  constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+  const char* const kText = "the mesh was moved from; use the mesh that it was moved to";
+  EXPECT_THAT(mesh.axis_size("x"), StatusIs(kFailed, kText));
+  EXPECT_THAT(mesh.position({}), StatusIs(kFailed, kText));
+  EXPECT_THAT(mesh.group(0, {"x"}), StatusIs(kFailed, kText));
+  EXPECT_THAT(mesh.slice({{"x", 0}}), StatusIs(kFailed, kText));
+  EXPECT_THAT(mesh.barrier("epoch"), StatusIs(kFailed, std::string("barrier \"epoch\": ") + kText));
+  mesh = taken;
+  EXPECT_THAT(mesh.axis_size("x"), IsOkAndHolds(2));
 }
 
 class RecordingRuntime : public MeshRuntime {
