@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/math.h"
 
 namespace tessera {
 namespace {
@@ -45,6 +46,21 @@ Status check_counts(const Counts& counts, int num_members) {
   return absl::InvalidArgumentError(
       absl::StrCat("counts ", counts.to_string(),
                    " are more elements than a 64-bit integer counts; use smaller counts"));
+}
+
+// That `count` elements at `memory` can be memory at all: every product of counts and bytes behind
+// this check is below 2^63.
+Status check_memory(absl::string_view what, const std::byte* memory, bool has_buffer, int64_t count,
+                    DType dtype) {
+  if (count < 0 || !checked_product({count, dtype_size(dtype)}).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " has ", count, " elements of ",
+                                                   dtype_name(dtype),
+                                                   ", more than 2^63 - 1 bytes; pass the span of "
+                                                   "memory that exists"));
+  }
+  if (memory != nullptr || has_buffer || count == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is null and has ", count, " elements; pass memory, or 0 elements"));
 }
 
 // The sizes that in and out must have; -1 where any size will do.
@@ -121,19 +137,27 @@ Status check_overlap(const CollectiveCall& call, int position) {
                    has_in_place ? "; only exactly in place is allowed" : "; use separate memory"));
 }
 
-Status check_box(const Box& box) {
+Status check_box(const Box& box, DType dtype) {
   if (box.offsets.size() != box.sizes.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a box has ", box.offsets.size(),
                                                    " offsets and ", box.sizes.size(),
                                                    " sizes; give one of each for every dim"));
   }
-  return validate_shape(box.sizes);
+  TESSERA_RETURN_IF_ERROR(validate_shape(box.sizes, dtype));
+  for (size_t dim = 0; dim < box.sizes.size(); ++dim) {
+    int64_t end = 0;
+    if (!__builtin_add_overflow(box.offsets[dim], box.sizes[dim], &end)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a box has offset ", box.offsets[dim], " and size ", box.sizes[dim],
+                     " in dim ", dim, ", whose sum exceeds 64 bits; use a smaller offset"));
+  }
+  return absl::OkStatus();
 }
 
 Status check_boxes(const CollectiveCall& call, int num_members) {
-  TESSERA_RETURN_IF_ERROR(check_box(call.in_box));
+  TESSERA_RETURN_IF_ERROR(check_box(call.in_box, call.dtype));
   const Box& out_box = call.out_box;
-  TESSERA_RETURN_IF_ERROR(check_box(out_box));
+  TESSERA_RETURN_IF_ERROR(check_box(out_box, call.dtype));
   if (call.kind == OpKind::kReduceBoxes && call.pulls.size() != static_cast<size_t>(num_members)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "boxes of ", call.pulls.size(), " members given, and the group has ", num_members));
@@ -143,8 +167,8 @@ Status check_boxes(const CollectiveCall& call, int num_members) {
       return absl::InvalidArgumentError(absl::StrCat("a pull names member ", pull.source,
                                                      "; the group has 0 to ", num_members - 1));
     }
-    TESSERA_RETURN_IF_ERROR(check_box(pull.source_box));
-    TESSERA_RETURN_IF_ERROR(check_box(pull.box));
+    TESSERA_RETURN_IF_ERROR(check_box(pull.source_box, call.dtype));
+    TESSERA_RETURN_IF_ERROR(check_box(pull.box, call.dtype));
     const Box& box = call.kind == OpKind::kReduceBoxes ? out_box : pull.box;
     if (box.sizes.size() != pull.source_box.sizes.size() ||
         box.sizes.size() != out_box.sizes.size() || !contains(pull.source_box, box) ||
@@ -158,6 +182,11 @@ Status check_boxes(const CollectiveCall& call, int num_members) {
 }
 
 Status check(const CollectiveCall& call, int num_members, int position) {
+  TESSERA_RETURN_IF_ERROR(validate_dtype(call.dtype));
+  TESSERA_RETURN_IF_ERROR(
+      check_memory("in", call.in, call.in_buffer != nullptr, call.in_count, call.dtype));
+  TESSERA_RETURN_IF_ERROR(
+      check_memory("out", call.out, call.out_buffer != nullptr, call.out_count, call.dtype));
   if (reduces(call.kind)) TESSERA_RETURN_IF_ERROR(validate_reduction(call.reduction, call.dtype));
   if (has_root(call.kind) && (call.root < 0 || call.root >= num_members)) {
     return absl::InvalidArgumentError(

@@ -78,9 +78,12 @@ class Group {
   Group(std::shared_ptr<GroupBackend> backend, int position)
       : backend_(std::move(backend)), position_(position) {}
 
-  int size() const { return static_cast<int>(backend_->device_ids().size()); }
+  // A group that was moved from has no members, and its operations fail with FailedPrecondition.
+  int size() const { return static_cast<int>(device_ids().size()); }
   int position() const { return position_; }
-  absl::Span<const int> device_ids() const { return backend_->device_ids(); }
+  absl::Span<const int> device_ids() const {
+    return backend_ == nullptr ? absl::Span<const int>() : backend_->device_ids();
+  }
 
   // Each out = the reduction of all ins. Reads P*S/P a member, writes S/P to each of P outputs.
   // In place: out == in. MPI_Allreduce, ncclAllReduce.
@@ -138,8 +141,8 @@ class Group {
   // Member k's out = part r of each in, one after another: equal parts. MPI_Alltoall.
   template <Element T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out) const {
-    const int64_t part = static_cast<int64_t>(in.size()) / size();
     return start([&](CollectiveCall& c) {
+      const int64_t part = static_cast<int64_t>(in.size()) / size();
       set_memory<T>(c, OpKind::kAllToAll, in, out, in.size());
       c.counts = c.recv_counts = Counts::equal(size(), part);
     });
@@ -183,11 +186,11 @@ class Group {
   // the message has been received.
   template <Element T>
   Work send(absl::Span<const T> in, int to) const {
-    return backend_->start_send(position_, to, message<T>(in, absl::Span<T>()));
+    return start_send(to, message<T>(in, absl::Span<T>()));
   }
   template <Element T>
   Work recv(absl::Span<T> out, int from) const {
-    return backend_->start_recv(position_, from, message<T>(absl::Span<const T>(), out));
+    return start_recv(from, message<T>(absl::Span<const T>(), out));
   }
 
   // Done when all members have arrived.
@@ -213,6 +216,8 @@ class Group {
   }
 
  private:
+  Work start_send(int to, CollectiveCall call) const;
+  Work start_recv(int from, CollectiveCall call) const;
   template <Element T>
   static void set_memory(CollectiveCall& c, OpKind kind, absl::Span<const T> in, absl::Span<T> out,
                          int64_t count) {
@@ -234,7 +239,7 @@ class Group {
     return counts.empty() ? Counts::equal(size(), equal) : Counts::of(counts);
   }
 
-  std::shared_ptr<GroupBackend> backend_;
+  std::shared_ptr<GroupBackend> backend_;  // null: moved from
   int position_;
 };
 

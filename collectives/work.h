@@ -5,9 +5,10 @@
 //   Work w = group.all_reduce(in, out, ReduceOp::kSum);
 //   Status s = w.wait(absl::Seconds(5));
 //
-// Cheap to copy; all copies mean the same operation. Thread-safe. A Work may be dropped without
-// waiting: the operation goes on, and sync_devices() reports its error.
-// PyTorch: c10d Work. NCCL: the stream, plus ncclCommGetAsyncError.
+// A Work that was moved from is done, with FailedPrecondition. Cheap to copy; all copies mean the
+// same operation. Thread-safe. A Work may be dropped without waiting: the operation goes on, and
+// sync_devices() reports its error. PyTorch: c10d Work. NCCL: the stream, plus
+// ncclCommGetAsyncError.
 #ifndef TESSERA_COLLECTIVES_WORK_H_
 #define TESSERA_COLLECTIVES_WORK_H_
 
@@ -34,15 +35,21 @@ class Work {
  public:
   explicit Work(std::shared_ptr<PendingWork> pending) : pending_(std::move(pending)) {}
 
-  bool done() const { return pending_->done(); }
+  bool done() const { return pending_ == nullptr || pending_->done(); }
   // Blocks until the operation is done; its status.
-  Status await() const { return pending_->wait_until(absl::InfiniteFuture()); }
+  Status await() const { return wait_until(absl::InfiniteFuture()); }
   // The same with a deadline over the operation: if a member has not arrived by then, all members
   // get the same DeadlineExceeded, which names it, and the group can be used again.
-  Status wait(absl::Duration timeout) const { return pending_->wait_until(steady_now() + timeout); }
+  Status wait(absl::Duration timeout) const { return wait_until(steady_now() + timeout); }
 
  private:
-  std::shared_ptr<PendingWork> pending_;
+  Status wait_until(absl::Time deadline) const {
+    if (pending_ != nullptr) return pending_->wait_until(deadline);
+    return absl::FailedPreconditionError(
+        "the Work was moved from; wait on the Work that it was moved to");
+  }
+
+  std::shared_ptr<PendingWork> pending_;  // null: moved from
 };
 
 }  // namespace tessera

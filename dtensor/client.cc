@@ -17,19 +17,33 @@ StatusOr<Client> Client::connect(const ClientOptions& options) {
   return Client(std::move(runtime));
 }
 
-int Client::client_id() const { return runtime_->client_id(); }
+Status Client::check_not_moved_from() const {
+  if (runtime_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the client was moved from; use the Client that it was moved to");
+}
 
-int Client::num_clients() const { return runtime_->num_clients(); }
+int Client::client_id() const { return runtime_ == nullptr ? 0 : runtime_->client_id(); }
 
-int Client::local_rank() const { return runtime_->local_rank(); }
+int Client::num_clients() const { return runtime_ == nullptr ? 0 : runtime_->num_clients(); }
 
-absl::Span<const Device> Client::devices() const { return runtime_->devices(); }
+int Client::local_rank() const { return runtime_ == nullptr ? 0 : runtime_->local_rank(); }
 
-absl::Span<const Device> Client::local_devices() const { return runtime_->local_devices(); }
+absl::Span<const Device> Client::devices() const {
+  return runtime_ == nullptr ? absl::Span<const Device>() : runtime_->devices();
+}
 
-const Topology& Client::topology() const { return runtime_->topology(); }
+absl::Span<const Device> Client::local_devices() const {
+  return runtime_ == nullptr ? absl::Span<const Device>() : runtime_->local_devices();
+}
+
+const Topology& Client::topology() const {
+  static const Topology* const kNone = new Topology();
+  return runtime_ == nullptr ? *kNone : runtime_->topology();
+}
 
 StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> local_device) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend, runtime_->group(device_ids));
   std::vector<int> positions;  // in the group, of this client's devices
   for (size_t i = 0; i < device_ids.size(); ++i) {
@@ -58,6 +72,8 @@ StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> lo
 
 StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> axes,
                               int local_device) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(mesh.check_not_moved_from());
   const absl::Span<const Device> local = local_devices();
   if (local_device < 0 || local_device >= static_cast<int>(local.size())) {
     return absl::InvalidArgumentError(absl::StrCat("local device ", local_device,
@@ -79,9 +95,15 @@ StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> ax
 
 std::shared_ptr<MeshRuntime> Client::runtime_of_meshes() const { return runtime_; }
 
-Status Client::sync_devices() { return runtime_->sync_devices(); }
+Status Client::sync_devices() {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  return runtime_->sync_devices();
+}
 
-Status Client::shutdown(absl::Duration timeout) { return runtime_->shutdown(timeout); }
+Status Client::shutdown(absl::Duration timeout) {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  return runtime_->shutdown(timeout);
+}
 
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes) {
   std::vector<int> device_ids(client.devices().size());
@@ -91,6 +113,7 @@ StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes) {
 
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            std::vector<int> device_ids) {
+  TESSERA_RETURN_IF_ERROR(client.check_not_moved_from());
   return client.runtime()->make_mesh(std::move(axes), std::move(device_ids));
 }
 

@@ -11,6 +11,8 @@
 // mean the same client. Destroying the last handle (meshes and tensors hold one too) without
 // shutdown() looks to the other clients as if this one had been lost.
 //
+// A Client that was moved from has no devices and id 0; what can fail returns FailedPrecondition.
+//
 // Threads. Any thread may make any call. An operation on all of a client's devices (relayout,
 // to_host, local_map, mesh.barrier) takes its place in the client's one order when it is called:
 // operations of several threads reach every device in the same order, whichever that is, and each
@@ -153,13 +155,16 @@ class Client {
   // What Mesh::with_runtime() takes to make an abstract mesh live without the agreement of
   // create_mesh().
   std::shared_ptr<MeshRuntime> runtime_of_meshes() const;
-  // For the layers of dtensor/.
+  // For the layers of dtensor/; null of a client that was moved from.
   const std::shared_ptr<Runtime>& runtime() const { return runtime_; }
 
  private:
+  friend StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
+                                    std::vector<int> device_ids);
   explicit Client(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+  Status check_not_moved_from() const;
 
-  std::shared_ptr<Runtime> runtime_;
+  std::shared_ptr<Runtime> runtime_;  // null: moved from
 };
 
 // A live mesh over all devices of the job, row-major. Collective over the clients that own its

@@ -38,6 +38,7 @@ Status TensorRep::await(size_t local_device) const {
 
 StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout) {
   TESSERA_RETURN_IF_ERROR(layout.status());
+  TESSERA_RETURN_IF_ERROR(layout->check_not_moved_from());
   auto runtime = std::dynamic_pointer_cast<Runtime>(layout->mesh().runtime());
   if (runtime == nullptr) {
     return absl::FailedPreconditionError(
@@ -47,6 +48,7 @@ StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layou
   }
   TESSERA_RETURN_IF_ERROR(runtime->check_open());
   TESSERA_RETURN_IF_ERROR(layout->validate_shape(*shape));
+  TESSERA_RETURN_IF_ERROR(validate_shape(*shape, dtype));
   if (layout->is_partial()) {
     TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(layout->partial_op(), dtype),
                                          absl::StrCat("layout ", layout->to_string())));
@@ -168,7 +170,7 @@ DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
         made[{{box.offsets, box.sizes}, is_value, gpu == nullptr ? 0 : device.ordinal}];
     if (shared == nullptr) {
       StatusOr<std::shared_ptr<Buffer>> buffer =
-          rep->runtime->new_buffer(device.ordinal, box.num_elements() * dtype_size(dtype));
+          rep->runtime->new_buffer(device.ordinal, num_bytes(box.sizes, dtype));
       if (!buffer.ok()) {
         shared = Buffer::failed(buffer.status());
       } else {
@@ -252,6 +254,14 @@ DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements
                              "from_host of shape ", shape_to_string(shape), " needs ",
                              tessera::num_elements(shape), " elements, got ", num_elements)));
   }
+  if (values == nullptr && num_elements > 0) {
+    return failed_tensor(dtype, shape, layout,
+                         absl::InvalidArgumentError(
+                             absl::StrCat("from_host of shape ", shape_to_string(shape),
+                                          ": values is null and ", "its span has ", num_elements,
+                                          " elements; pass memory that holds "
+                                          "them")));
+  }
   const Box whole = whole_box(shape);
   HostWriter writer;
   return create(dtype, shape, layout, [&](const Filling& filling) {
@@ -300,13 +310,14 @@ Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) 
           absl::StrCat(device, " has ", local[i].num_elements, " elements; its shape ",
                        shape_to_string(box.sizes), " needs ", box.num_elements()));
     }
-    const int64_t num_bytes = box.num_elements() * dtype_size(rep.dtype);
+    const int64_t size_bytes = num_bytes(box.sizes, rep.dtype);
     for (size_t j = 0; j < i; ++j) {
       const LocalDevice& a = rep.devices[j];
       const LocalDevice& b = rep.devices[i];
       const bool replicas = rep.box_of(a) == box && rep.layout->partial_index(a.position) ==
                                                         rep.layout->partial_index(b.position);
-      if (replicas && num_bytes > 0 && std::memcmp(local[i].data, local[j].data, num_bytes) != 0) {
+      if (replicas && size_bytes > 0 &&
+          std::memcmp(local[i].data, local[j].data, size_bytes) != 0) {
         return absl::InvalidArgumentError(absl::StrCat(
             device, " differs from that of device ", a.device_id, ", and both hold the same box ",
             box.to_string(), "; replicas must be equal"));
@@ -330,17 +341,17 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
       rep->buffers.push_back(Buffer::failed(wrong));
       continue;
     }
-    const int64_t num_bytes = local[i].num_elements * dtype_size(dtype);
+    const Box box = rep->box_of(rep->devices[i]);
+    const int64_t size_bytes = num_bytes(box.sizes, dtype);
     const int ordinal = rep->devices[i].ordinal;
-    StatusOr<std::shared_ptr<Buffer>> buffer = rep->runtime->new_buffer(ordinal, num_bytes);
+    StatusOr<std::shared_ptr<Buffer>> buffer = rep->runtime->new_buffer(ordinal, size_bytes);
     if (!buffer.ok()) {
       rep->buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
-    const Box box = rep->box_of(rep->devices[i]);
     HostWriter().fill({rep->runtime->stream(ordinal), rep->runtime->gpu(ordinal), box, *buffer},
                       [&](std::byte* out) {
-                        if (num_bytes > 0) std::memcpy(out, local[i].data, num_bytes);
+                        if (size_bytes > 0) std::memcpy(out, local[i].data, size_bytes);
                       });
     rep->buffers.push_back(*std::move(buffer));
   }
@@ -349,84 +360,98 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
 
 }  // namespace internal
 
-DType DTensor::dtype() const { return rep_->dtype; }
+const internal::TensorRep& DTensor::moved_from() {
+  static const internal::TensorRep* const kNone = [] {
+    auto* rep = new internal::TensorRep;
+    rep->shape = Shape();
+    rep->error = absl::FailedPreconditionError(
+        "the tensor was moved from; use the tensor that it was moved to, or pass a copy");
+    return rep;
+  }();
+  return *kNone;
+}
 
-const Shape& DTensor::shape() const { return rep_->shape; }
+DType DTensor::dtype() const { return rep().dtype; }
+
+const Shape& DTensor::shape() const { return rep().shape; }
 
 const Layout& DTensor::layout() const {
-  if (rep_->layout.has_value()) return *rep_->layout;
+  if (rep().layout.has_value()) return *rep().layout;
   static const Layout* const kNone =
       new Layout(*Layout::replicated(*Mesh::create({{"none", 1}}), 0));
   return *kNone;
 }
 
 Status DTensor::await() const {
-  Status first = rep_->error;
-  for (size_t i = 0; i < rep_->buffers.size(); ++i) first.Update(rep_->await(i));
+  Status first = rep().error;
+  for (size_t i = 0; i < rep().buffers.size(); ++i) first.Update(rep().await(i));
   return first;
 }
 
 Status DTensor::status() const {
-  Status first = rep_->error;
-  for (const std::shared_ptr<const Buffer>& buffer : rep_->buffers) {
+  Status first = rep().error;
+  for (const std::shared_ptr<const Buffer>& buffer : rep().buffers) {
     first.Update(buffer->ready().status());
   }
   return first;
 }
 
-int DTensor::num_local_shards() const { return static_cast<int>(rep_->buffers.size()); }
+int DTensor::num_local_shards() const { return static_cast<int>(rep().buffers.size()); }
+
+Status DTensor::check_dtype(absl::string_view function, DType dtype) const {
+  if (dtype == rep().dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(function, "<", dtype_name(dtype),
+                                                 "> of a tensor of ", dtype_name(rep().dtype),
+                                                 "; read it as its own dtype"));
+}
 
 StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) const {
-  TESSERA_RETURN_IF_ERROR(rep_->error);
-  if (dtype != rep_->dtype) {
-    return absl::InvalidArgumentError(absl::StrCat("shard<", dtype_name(dtype), "> of a tensor of ",
-                                                   dtype_name(rep_->dtype),
-                                                   "; read it as its own dtype"));
-  }
+  TESSERA_RETURN_IF_ERROR(rep().error);
+  TESSERA_RETURN_IF_ERROR(check_dtype("shard", dtype));
   if (local_device < 0 || local_device >= num_local_shards()) {
     return absl::InvalidArgumentError(
         num_local_shards() == 0
-            ? absl::StrCat("shard(", local_device, "): client ", rep_->runtime->client_id(),
-                           " holds no shard of a tensor on ", rep_->layout->mesh().to_string())
+            ? absl::StrCat("shard(", local_device, "): client ", rep().runtime->client_id(),
+                           " holds no shard of a tensor on ", rep().layout->mesh().to_string())
             : absl::StrCat("shard(", local_device,
                            ") is out of range; this client holds shards 0 "
                            "to ",
                            num_local_shards() - 1));
   }
-  const std::shared_ptr<const Buffer>& buffer = rep_->buffers[local_device];
-  const LocalDevice& device = rep_->devices[local_device];
-  if (cuda::CudaDevice* const gpu = rep_->runtime->gpu(device.ordinal)) {
+  const std::shared_ptr<const Buffer>& buffer = rep().buffers[local_device];
+  const LocalDevice& device = rep().devices[local_device];
+  if (cuda::CudaDevice* const gpu = rep().runtime->gpu(device.ordinal)) {
     const std::shared_ptr<const Buffer> on_host =
         buffer->host_copy([&] { return gpu->download(buffer); });
     TESSERA_RETURN_IF_ERROR(on_host->ready().wait());
-    return internal::RawShard{rep_->box_of(device), on_host->data(), on_host};
+    return internal::RawShard{rep().box_of(device), on_host->data(), on_host};
   }
-  TESSERA_RETURN_IF_ERROR(rep_->await(local_device));
-  return internal::RawShard{rep_->box_of(device), buffer->data(), buffer};
+  TESSERA_RETURN_IF_ERROR(rep().await(local_device));
+  return internal::RawShard{rep().box_of(device), buffer->data(), buffer};
 }
 
 StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
-  TESSERA_RETURN_IF_ERROR(rep_->error);
-  if (num_local_shards() == 0 || dtype != rep_->dtype) {
-    TESSERA_RETURN_IF_ERROR(dtype == rep_->dtype ? absl::OkStatus() : raw_shard(0, dtype).status());
+  TESSERA_RETURN_IF_ERROR(rep().error);
+  if (num_local_shards() == 0 || dtype != rep().dtype) {
+    TESSERA_RETURN_IF_ERROR(check_dtype("to_host", dtype));
     return absl::FailedPreconditionError(absl::StrCat(
-        "to_host: client ", rep_->runtime->client_id(), " owns no device of ",
-        rep_->layout->mesh().to_string(), "; relayout to a mesh that it belongs to first"));
+        "to_host: client ", rep().runtime->client_id(), " owns no device of ",
+        rep().layout->mesh().to_string(), "; relayout to a mesh that it belongs to first"));
   }
-  if (rep_->layout->is_fully_replicated()) return raw_shard(0, dtype);
+  if (rep().layout->is_fully_replicated()) return raw_shard(0, dtype);
   // One copy a client is enough: the first device of each client in the mesh gets it.
   std::map<int, int> first_device;
-  for (const int id : rep_->layout->mesh().device_ids()) {
+  for (const int id : rep().layout->mesh().device_ids()) {
     const auto [it, inserted] =
-        first_device.try_emplace(rep_->runtime->devices()[id].client_id, id);
+        first_device.try_emplace(rep().runtime->devices()[id].client_id, id);
     it->second = std::min(it->second, id);
   }
   std::vector<int> ids;
   for (const auto& [client, id] : first_device) ids.push_back(id);
   TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
                            Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
-  const DTensor whole = relayout(*this, Layout::replicated(clients.with_runtime(rep_->runtime),
-                                                           static_cast<int>(rep_->shape->size())));
+  const DTensor whole = relayout(*this, Layout::replicated(clients.with_runtime(rep().runtime),
+                                                           static_cast<int>(rep().shape->size())));
   return whole.raw_shard(0, dtype);
 }
 

@@ -9,7 +9,7 @@
 //
 // A DTensor is immutable, asynchronous and cheap to copy. It may carry an error instead of a
 // value: an op on it fails with the same first error, and reading it returns it, so expressions
-// compose and nothing is lost.
+// compose and nothing is lost. A tensor that was moved from is such a tensor: FailedPrecondition.
 //
 // Invariants:
 //   1. every client of the mesh holds exactly the shards of its own devices, in buffers of the
@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -71,11 +72,11 @@ struct ShardView {
   absl::Span<const T> data;
   std::shared_ptr<const Buffer> buffer;
 
-  // As a rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>>. Requires
-  // Rank == shape.size(). Include tessera.h or dtensor/eigen.h.
+  // As a rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>>: an empty one
+  // where Rank is not shape.size(). Include tessera.h or dtensor/eigen.h.
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<T, Rank>::map(data.data(), shape);
+    return internal::EigenMap<const T, Rank>::map(data, shape);
   }
 };
 
@@ -88,7 +89,7 @@ struct HostTensor {
   // As ShardView::eigen(). Not for bool, whose vector has no data().
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<T, Rank>::map(data.data(), shape);
+    return internal::EigenMap<const T, Rank>::map(absl::MakeConstSpan(data), shape);
   }
 };
 
@@ -130,13 +131,16 @@ class DTensor {
 
   // For the other parts of dtensor/.
   explicit DTensor(std::shared_ptr<const internal::TensorRep> rep) : rep_(std::move(rep)) {}
-  const internal::TensorRep& rep() const { return *rep_; }
+  const internal::TensorRep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
 
  private:
+  // What a tensor that was moved from shows: an error.
+  static const internal::TensorRep& moved_from();
+  Status check_dtype(absl::string_view function, DType dtype) const;
   StatusOr<internal::RawShard> raw_shard(int local_device, DType dtype) const;
   StatusOr<internal::RawShard> raw_to_host(DType dtype) const;
 
-  std::shared_ptr<const internal::TensorRep> rep_;
+  std::shared_ptr<const internal::TensorRep> rep_;  // null: moved from
 };
 
 namespace internal {

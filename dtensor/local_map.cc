@@ -32,12 +32,21 @@ Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
 
 }  // namespace
 
+bool LocalContext::check_index(int index) const {
+  if (index >= 0 && index < num_inputs()) return true;
+  error_.Update(absl::InvalidArgumentError(
+      absl::StrCat("input ", index, " does not exist; ", num_inputs(),
+                   num_inputs() == 1 ? " input was" : " inputs were", " given")));
+  return false;
+}
+
+const Box& LocalContext::input_box(int index) const {
+  static const Box* const kEmpty = new Box{{0}, {0}};
+  return check_index(index) ? inputs_[index].box : *kEmpty;
+}
+
 bool LocalContext::check_input(int index, DType dtype) {
-  if (index < 0 || index >= num_inputs()) {
-    error_.Update(absl::InvalidArgumentError(
-        absl::StrCat("input ", index, " does not exist; there are ", num_inputs(), " inputs")));
-    return false;
-  }
+  if (!check_index(index)) return false;
   if (input_dtypes_[index] == dtype) return true;
   error_.Update(
       absl::InvalidArgumentError(absl::StrCat("input ", index, " read as ", dtype_name(dtype),
@@ -129,8 +138,8 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
   };
   absl::InlinedVector<Part, kInlineLocalDevices> parts;
   for (const LocalDevice& device : out->devices) {
-    StatusOr<std::shared_ptr<Buffer>> buffer = out->runtime->new_buffer(
-        device.ordinal, out->box_of(device).num_elements() * dtype_size(out_dtype));
+    StatusOr<std::shared_ptr<Buffer>> buffer =
+        out->runtime->new_buffer(device.ordinal, num_bytes(out->box_of(device).sizes, out_dtype));
     if (!buffer.ok()) {
       out->buffers.push_back(Buffer::failed(buffer.status()));
       continue;

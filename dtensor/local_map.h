@@ -55,14 +55,15 @@ struct MutableShardView {
   Shape shape;
   absl::Span<T> data;
 
+  // As ShardView::eigen().
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<T, Rank>::map_mutable(data.data(), shape);
+    return internal::EigenMap<T, Rank>::map(data, shape);
   }
 };
 
-// What the function sees of its device. Lives as long as the call. A view asked for with the wrong
-// type or index is empty, and the op fails with an error that says so.
+// What the function sees of its device. Lives as long as the call. A view or box asked for with the
+// wrong type or index is empty, and the op fails with an error that says so.
 class LocalContext {
  public:
   int device_id() const { return device_id_; }
@@ -72,7 +73,7 @@ class LocalContext {
   // Of a GPU its stream, a cudaStream_t; null of a CPU. Views are then of the GPU's memory: the
   // function gives the stream work that reads and writes them, and returns without waiting for it.
   void* cuda_stream() const { return cuda_stream_; }
-  const Box& input_box(int index) const { return inputs_[index].box; }
+  const Box& input_box(int index) const;
   const Box& output_box() const { return output_box_; }
 
   template <Element T>
@@ -95,6 +96,7 @@ class LocalContext {
 
  private:
   friend class internal::LocalMapPart;
+  bool check_index(int index) const;
   bool check_input(int index, DType dtype);
   bool check_output(DType dtype);
 
@@ -106,7 +108,7 @@ class LocalContext {
   DType output_dtype_ = DType::kFloat32;
   std::byte* output_ = nullptr;
   void* cuda_stream_ = nullptr;
-  Status error_;
+  mutable Status error_;  // the first thing that the function asked for and does not exist
 };
 
 // Any callable with a LocalContext&, that returns nothing or a Status. It is copied, called on the

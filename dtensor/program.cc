@@ -173,30 +173,32 @@ std::vector<int> ordinals_of(const Runtime& runtime, absl::Span<const int> group
 // What devices copy from their own buffers is stored as what they pull from others is: by what all
 // devices of the host write in the step, which is taken to be as much on each client.
 void choose_stores_of(const Runtime& runtime, DType dtype, std::vector<DeviceStep>& rows) {
-  int64_t num_bytes = 0;
+  int64_t written = 0;
   for (const DeviceStep& row : rows) {
-    if (row.new_box.has_value()) num_bytes += row.new_box->num_elements() * dtype_size(dtype);
+    if (!row.new_box.has_value()) continue;
+    written = saturating_add(written, num_bytes(row.new_box->sizes, dtype));
   }
   const auto num_clients =
       static_cast<int64_t>(runtime.devices().size() / runtime.local_devices().size());
   for (DeviceStep& row : rows) {
-    row.stores = host::choose_stores(num_bytes * num_clients, host::last_level_cache_bytes());
+    row.stores =
+        host::choose_stores(saturating_mul(written, num_clients), host::last_level_cache_bytes());
   }
 }
 
 // See RelayoutProgram::runs_on_caller.
 bool is_for_caller(const RelayoutProgram& program) {
   constexpr int64_t kMostBytes = 32 << 10;
-  int64_t num_bytes = 0;
+  int64_t written = 0;
   for (const std::vector<DeviceStep>& rows : program.steps) {
     for (const DeviceStep& row : rows) {
       if (row.group != nullptr && row.member_ordinals.empty()) return false;
       if (row.new_box.has_value()) {
-        num_bytes += row.new_box->num_elements() * dtype_size(program.plan.dtype());
+        written = saturating_add(written, num_bytes(row.new_box->sizes, program.plan.dtype()));
       }
     }
   }
-  return num_bytes <= kMostBytes;
+  return written <= kMostBytes;
 }
 
 // `sharing` is null where replicas have memory of their own.

@@ -109,8 +109,7 @@ std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& ro
   if (row.group == nullptr && !row.new_box.has_value()) return nullptr;
   std::shared_ptr<Buffer> out;
   if (row.new_box.has_value()) {
-    out = launch.runtime.deferred_buffer(row.ordinal,
-                                         row.new_box->num_elements() * dtype_size(launch.dtype));
+    out = launch.runtime.deferred_buffer(row.ordinal, num_bytes(row.new_box->sizes, launch.dtype));
   }
   if (row.group != nullptr) {
     enqueue_collective(launch, row, std::move(in), out);
@@ -146,7 +145,7 @@ bool run_step_here(Runtime& runtime, const std::vector<DeviceStep>& rows, DType 
   for (const DeviceStep& row : rows) {
     if (row.keeps_buffer || !row.new_box.has_value()) continue;
     StatusOr<std::shared_ptr<Buffer>> out =
-        runtime.new_buffer(row.ordinal, row.new_box->num_elements() * dtype_size(dtype));
+        runtime.new_buffer(row.ordinal, num_bytes(row.new_box->sizes, dtype));
     if (!out.ok()) return false;
     made[row.ordinal] = *std::move(out);
   }
@@ -188,6 +187,9 @@ size_t run_here(Runtime& runtime, const RelayoutProgram& program, DType dtype, B
 StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas replicas) {
   const TensorRep& from = tensor.rep();
   TESSERA_RETURN_IF_ERROR(from.error);
+  if (to.ok() && to->check_not_moved_from().ok()) {
+    TESSERA_RETURN_IF_ERROR(check_ranks(*from.layout, *to));
+  }
   TESSERA_ASSIGN_OR_RETURN(TensorRep result, internal::new_tensor(from.dtype, from.shape, to));
   if (result.runtime != from.runtime) {
     return absl::InvalidArgumentError(

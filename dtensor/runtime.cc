@@ -439,9 +439,9 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
     }
   }
   // The cache lives as long as the runtime: it must not hold meshes that hold the runtime.
-  ProgramKey key = {args.from.with_mesh(args.from.mesh().with_runtime(nullptr)),
-                    args.to.with_mesh(args.to.mesh().with_runtime(nullptr)), args.shape, args.dtype,
-                    args.replicas};
+  ProgramKey key = {*args.from.with_mesh(args.from.mesh().with_runtime(nullptr)),
+                    *args.to.with_mesh(args.to.mesh().with_runtime(nullptr)), args.shape,
+                    args.dtype, args.replicas};
   const PlanOptions plan_options = {.topology = topology_,
                                     .reduction_order = options_.reduction_order};
   TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan,

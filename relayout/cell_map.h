@@ -32,7 +32,7 @@ class CellMap {
 
   const Layout& layout() const { return layout_; }
   const Shape& shape() const { return shape_; }
-  int device(int64_t position) const { return layout_.mesh().device_ids()[position]; }
+  int device(int64_t position) const { return *layout_.mesh().device_at(position); }
   std::optional<int64_t> position_of(int device_id) const {
     return layout_.mesh().position_of_device(device_id);
   }

@@ -133,7 +133,8 @@ DType RelayoutPlan::dtype() const { return rep_->dtype; }
 absl::Span<const PlanStep> RelayoutPlan::steps() const { return rep_->steps; }
 
 int64_t RelayoutPlan::received_bytes(int64_t position) const {
-  return internal::received_over(rep_->steps, rep_->to.mesh().device_ids()[position]);
+  const std::optional<int> device = rep_->to.mesh().device_at(position);
+  return device.has_value() ? internal::received_over(rep_->steps, *device) : 0;
 }
 
 int64_t RelayoutPlan::max_received_bytes() const {
@@ -154,6 +155,7 @@ int64_t RelayoutPlan::peak_bytes() const {
 }
 
 int64_t RelayoutPlan::step_peak_bytes(size_t step) const {
+  if (step >= rep_->steps.size()) return 0;
   __int128 most = 0;
   for (int id : internal::all_devices(rep_->from.mesh(), rep_->to.mesh())) {
     most = std::max(most, internal::held_during(rep_->steps, step, id, rep_->dtype));
@@ -166,6 +168,7 @@ absl::Duration RelayoutPlan::predicted_time() const {
 }
 
 absl::Duration RelayoutPlan::step_predicted_time(size_t step) const {
+  if (step >= rep_->steps.size()) return absl::ZeroDuration();
   return absl::Seconds(internal::predicted_seconds({rep_->steps[step]}, rep_->topology));
 }
 
@@ -191,7 +194,7 @@ std::vector<Alternative> RelayoutPlan::alternatives() const {
 const Topology& RelayoutPlan::topology() const { return rep_->topology; }
 
 std::string RelayoutPlan::explain() const {
-  const int64_t tensor_bytes = num_elements(rep_->shape) * dtype_size(rep_->dtype);
+  const int64_t tensor_bytes = num_bytes(rep_->shape, rep_->dtype);
   std::string text =
       absl::StrCat("relayout of ", dtype_name(rep_->dtype), " ", shape_to_string(rep_->shape), ", ",
                    format_bytes(tensor_bytes), "\n  from  ", rep_->from.to_string_with_mesh(),

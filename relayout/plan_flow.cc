@@ -124,7 +124,7 @@ std::vector<Flow> flows_of(const PlanStep& step, DType dtype) {
   for (int device : devices_of(step.from(), step.to())) {
     std::map<int, int64_t> bytes_from;
     for (const Pull& pull : step.pulls(device)) {
-      bytes_from[pull.source_device] += pull.box.num_elements() * dtype_size(dtype);
+      bytes_from[pull.source_device] += num_bytes(pull.box.sizes, dtype);
     }
     const std::vector<int> terms = step.terms(device);
     // The bytes of a reduction are shared by its algorithm; the remainder goes to the first ones.

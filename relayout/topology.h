@@ -103,6 +103,10 @@ class Topology {
   // in such blocks (of_devices()). Each block starts at a multiple of its size.
   std::pair<int64_t, int64_t> block_sizes() const;
 
+  // A value, of which a move is a copy.
+  Topology(const Topology&) = default;
+  Topology& operator=(const Topology&) = default;
+
   // "1 device a process, 4 a host; process 2 us, 10 GB/s, host ..., network ...", or
   // "processes 0,0,1,1, hosts 0,0,0,0; process ...".
   std::string to_string() const;

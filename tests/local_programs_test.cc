@@ -298,7 +298,7 @@ TEST_P(LocalProgramTest, WrongViewsFailTheOp) {
                     {"local_map on device", "input 0 read as f64", "it is f32"}));
                 TESSERA_RETURN_IF_ERROR(
                     expect_error(map([](LocalContext& local) { (void)local.input<float>(1); }),
-                                 invalid, {"input 1 does not exist", "1 inputs"}));
+                                 invalid, {"input 1 does not exist", "1 input was given"}));
                 TESSERA_RETURN_IF_ERROR(
                     expect_error(map([](LocalContext& local) { (void)local.output<int32_t>(); }),
                                  invalid, {"output written as i32", "it is f32"}));

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of bad inputs, part 2: tensors, views, local functions and handles that were moved
+// from, in a job of one client. Each row is one input, the code and the whole message that it must
+// give; none may end the process, and each leaves a client that works.
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tessera.h"
+#include "tests/support/bad_inputs.h"
+#include "tests/support/forked.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t k61 = int64_t{1} << 61;
+
+// A client of four devices, and what most rows need.
+struct Bench {
+  Client client;
+  Mesh mesh;               // {x=4}
+  StatusOr<Layout> rows;   // [x, -]
+  StatusOr<Layout> line;   // [x]
+  StatusOr<Layout> whole;  // [-]
+  std::vector<float> forty_eight = std::vector<float>(48, 1.0f);
+
+  static StatusOr<Bench> create() {
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 4}));
+    TESSERA_ASSIGN_OR_RETURN(Mesh mesh, create_mesh(client, {{"x", 4}}));
+    return Bench{client, mesh, Layout::parse(mesh, "[x, -]"), Layout::parse(mesh, "[x]"),
+                 Layout::parse(mesh, "[-]")};
+  }
+  std::vector<HostTensor<float>> shards() const {
+    return std::vector<HostTensor<float>>(4, {{2, 6}, std::vector<float>(12)});
+  }
+};
+using Row = BadInput<Bench>;
+
+void nothing(LocalContext&) {}
+
+const Row kTensorRows[] = {
+    {"negative_size", kInvalid, "shape [-1, 4] has size -1 in dim 0; a size is 0 or more",
+     [](Bench& b) {
+       return zeros<float>({-1, 4}, b.rows).await();
+     }},
+    {"negative_size_of_iota", kInvalid, "shape [4, -3] has size -3 in dim 1; a size is 0 or more",
+     [](Bench& b) {
+       return iota<float>({4, -3}, b.rows).await();
+     }},
+    {"negative_size_of_local_map", kInvalid, "shape [-1] has size -1 in dim 0; a size is 0 or more",
+     [](Bench& b) { return local_map(b.line, {-1}, DType::kFloat32, {}, nothing).await(); }},
+    {"smallest_size", kInvalid,
+     "shape [-9223372036854775808, 1] has size -9223372036854775808 in dim 0; a size is 0 or more",
+     [](Bench& b) {
+       return zeros<float>({std::numeric_limits<int64_t>::min(), 1}, b.rows).await();
+     }},
+    {"elements_past_64_bits", kInvalid,
+     "shape [1099511627776, 1099511627776] has more elements than a 64-bit integer counts; use "
+     "smaller sizes",
+     [](Bench& b) {
+       return zeros<float>({int64_t{1} << 40, int64_t{1} << 40}, b.rows).await();
+     }},
+    {"bytes_past_64_bits", kInvalid,
+     "shape [4611686018427387904] of f32 has more than 2^63 - 1 bytes; give it fewer elements",
+     [](Bench& b) { return zeros<float>({int64_t{1} << 62}, b.whole).await(); }},
+    {"bytes_past_64_bits_of_iota", kInvalid,
+     "shape [4611686018427387904] of f32 has more than 2^63 - 1 bytes; give it fewer elements",
+     [](Bench& b) { return iota<float>({int64_t{1} << 62}, b.whole).await(); }},
+    {"bytes_that_wrap_to_64", kInvalid,
+     "shape [2305843009213693960] of f64 has more than 2^63 - 1 bytes; give it fewer elements",
+     [](Bench& b) { return full<double>({k61 + 8}, 1.0, b.whole).await(); }},
+    {"bytes_past_64_bits_of_shards", kInvalid,
+     "shape [9223372036854775807] of f64 has more than 2^63 - 1 bytes; give it fewer elements",
+     [](Bench& b) { return zeros<double>({kMax}, b.line).await(); }},
+    {"bytes_past_64_bits_of_from_function", kInvalid,
+     "shape [2305843009213693960] of f64 has more than 2^63 - 1 bytes; give it fewer elements",
+     [](Bench& b) {
+       Status fill = absl::OkStatus();
+       const DTensor x = from_function<double>(
+           {k61 + 8}, b.whole,
+           [&](const Box&, absl::Span<double>) { fill = absl::InternalError("fill was called"); });
+       return fill.ok() ? x.await() : fill;
+     }},
+    {"bytes_past_64_bits_of_from_shards", kInvalid,
+     "shape [4611686018427387904] of f32 has more than 2^63 - 1 bytes; give it fewer elements",
+     [](Bench& b) { return from_shards<float>({int64_t{1} << 62}, b.whole, b.shards()).await(); }},
+    {"bytes_past_64_bits_of_local_map", kInvalid,
+     "shape [2305843009213693952] of f64 has more than 2^63 - 1 bytes; give it fewer elements",
+     [](Bench& b) { return local_map(b.whole, {k61}, DType::kFloat64, {}, nothing).await(); }},
+    {"more_memory_than_addresses", kExhausted,
+     "a block of 4611686018427387904 bytes is beyond the address space",
+     [](Bench& b) { return zeros<float>({int64_t{1} << 60}, b.whole).await(); }},
+    {"dtype_out_of_range", kInvalid,
+     "DType(17) is no element type; use an enumerator of DType, kBool (0) to kFloat64 (8)",
+     [](Bench& b) { return local_map(b.line, {8}, static_cast<DType>(17), {}, nothing).await(); }},
+    {"shape_of_another_rank", kInvalid,
+     "layout [x, -] has 2 dims, shape [8] has 1; give one entry a dim",
+     [](Bench& b) { return zeros<float>({8}, b.rows).await(); }},
+    {"layout_with_an_error", kInvalid,
+     "layout \"[q]\" names axis \"q\" in dim 0; mesh {x=4} has \"x\"",
+     [](Bench& b) { return zeros<float>({8}, Layout::parse(b.mesh, "[q]")).await(); }},
+    {"abstract_mesh", kFailed,
+     "mesh {x=4} is abstract: no devices stand behind it; make it with create_mesh(client, ...) to "
+     "hold tensors",
+     [](Bench&) { return zeros<float>({8}, Layout::parse(*Mesh::parse("{x=4}"), "[x]")).await(); }},
+    {"average_of_integers", kInvalid,
+     "layout [-] avg{x}: avg is not defined for integers, and the dtype is i32; use sum, or a "
+     "floating-point dtype",
+     [](Bench& b) { return ones<int32_t>({4}, Layout::parse(b.mesh, "[-] avg{x}")).await(); }},
+    {"sum_of_bool", kInvalid,
+     "layout [-] sum{x}: sum is not defined for bool; use min (and) or max (or), or another dtype",
+     [](Bench& b) { return ones<bool>({4}, Layout::parse(b.mesh, "[-] sum{x}")).await(); }},
+    {"from_host_of_47", kInvalid, "from_host of shape [8, 6] needs 48 elements, got 47",
+     [](Bench& b) {
+       return from_host<float>(absl::MakeConstSpan(b.forty_eight).first(47), {8, 6}, b.rows)
+           .await();
+     }},
+    {"from_host_of_nothing", kInvalid, "from_host of shape [8, 6] needs 48 elements, got 0",
+     [](Bench& b) {
+       return from_host<float>(absl::Span<const float>(), {8, 6}, b.rows).await();
+     }},
+    {"from_host_of_null", kInvalid,
+     "from_host of shape [8, 6]: values is null and its span has 48 elements; pass memory that "
+     "holds them",
+     [](Bench& b) {
+       return from_host<float>(absl::Span<const float>(nullptr, 48), {8, 6}, b.rows).await();
+     }},
+    {"from_shards_of_three", kInvalid,
+     "from_shards on client 0: expected 4 shards, one for each local device of {x=4}, got 3",
+     [](Bench& b) {
+       std::vector<HostTensor<float>> shards = b.shards();
+       shards.pop_back();
+       return from_shards<float>({8, 6}, b.rows, shards).await();
+     }},
+    {"from_shards_too_short", kInvalid,
+     "from_shards: the shard of device 2 under [x, -] has 11 elements; its shape [2, 6] needs 12",
+     [](Bench& b) {
+       std::vector<HostTensor<float>> shards = b.shards();
+       shards[2].data.resize(11);
+       return from_shards<float>({8, 6}, b.rows, shards).await();
+     }},
+    {"from_shards_of_another_rank", kInvalid,
+     "from_shards: the shard of device 2 under [x, -] has rank 1, and the tensor has rank 2",
+     [](Bench& b) {
+       std::vector<HostTensor<float>> shards = b.shards();
+       shards[2].shape = {12};
+       return from_shards<float>({8, 6}, b.rows, shards).await();
+     }},
+    {"from_shards_of_negative_shape", kInvalid,
+     "from_shards: the shard of device 2 under [x, -] has shape [-2, -6]; expected [2, 6]",
+     [](Bench& b) {
+       std::vector<HostTensor<float>> shards = b.shards();
+       shards[2].shape = {-2, -6};
+       return from_shards<float>({8, 6}, b.rows, shards).await();
+     }},
+    {"shard_of_another_dtype", kInvalid, "shard<f64> of a tensor of f32; read it as its own dtype",
+     [](Bench& b) { return iota<float>({8}, b.line).shard<double>(0).status(); }},
+    {"to_host_of_another_dtype", kInvalid,
+     "to_host<i64> of a tensor of f32; read it as its own dtype",
+     [](Bench& b) { return iota<float>({8}, b.line).to_host<int64_t>().status(); }},
+    {"shard_minus_one", kInvalid, "shard(-1) is out of range; this client holds shards 0 to 3",
+     [](Bench& b) { return iota<float>({8}, b.line).shard<float>(-1).status(); }},
+    {"shard_4_of_4", kInvalid, "shard(4) is out of range; this client holds shards 0 to 3",
+     [](Bench& b) { return iota<float>({8}, b.line).shard<float>(4).status(); }},
+    {"relayout_to_another_rank", kInvalid,
+     "relayout to [x]: the layout has 1 dim, the tensor under [x, -] has 2; relayout keeps the "
+     "rank",
+     [](Bench& b) {
+       return relayout(iota<float>({8, 6}, b.rows), b.line).await();
+     }},
+    {"relayout_of_bool_to_sum", kInvalid,
+     "layout [-] sum{x}: sum is not defined for bool; use min (and) or max (or), or another dtype",
+     [](Bench& b) {
+       return relayout(ones<bool>({4}, b.line), Layout::parse(b.mesh, "[-] sum{x}")).await();
+     }},
+    {"relayout_to_the_mesh_of_another_client", kInvalid,
+     "relayout to [x] on {x=4}, a mesh of another client than the tensor's; use meshes of one "
+     "client",
+     [](Bench& b) {
+       TESSERA_ASSIGN_OR_RETURN(const Bench other, Bench::create());
+       return relayout(iota<float>({8}, b.line), other.line).await();
+     }},
+    {"plan_with_a_bad_dtype", kInvalid,
+     "DType(77) is no element type; use an enumerator of DType, kBool (0) to kFloat64 (8)",
+     [](Bench& b) {
+       return plan_relayout(*b.line, b.whole, {8}, static_cast<DType>(77)).status();
+     }},
+    {"a_first_error_stays", kInvalid,
+     "layout \"[q]\" names axis \"q\" in dim 0; mesh {x=4} has \"x\"",
+     [](Bench& b) {
+       const DTensor bad = zeros<float>({8}, Layout::parse(b.mesh, "[q]"));
+       return relayout(relayout(bad, Layout::parse(b.mesh, "x]")), b.line)
+           .to_host<float>()
+           .status();
+     }},
+};
+
+const Row kLocalMapRows[] = {
+    {"input_3_of_1", kInvalid, "local_map on device 0: input 3 does not exist; 1 input was given",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {iota<float>({8}, b.line)},
+                        [](LocalContext& local) { local.input<float>(3); })
+           .await();
+     }},
+    {"input_minus_one", kInvalid,
+     "local_map on device 0: input -1 does not exist; 1 input was given",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {iota<float>({8}, b.line)},
+                        [](LocalContext& local) { local.input<float>(-1); })
+           .await();
+     }},
+    {"input_box_5_of_none", kInvalid,
+     "local_map on device 0: input 5 does not exist; 0 inputs were given",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {},
+                        [](LocalContext& local) -> Status {
+                          TESSERA_REQUIRE(local.input_box(5).is_empty());
+                          TESSERA_REQUIRE(local.input_box(-1).is_empty());
+                          return absl::OkStatus();
+                        })
+           .await();
+     }},
+    {"input_as_another_dtype", kInvalid,
+     "local_map on device 0: input 0 read as f64, and it is f32",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {iota<float>({8}, b.line)},
+                        [](LocalContext& local) -> Status {
+                          TESSERA_REQUIRE(local.input<double>(0).data.empty());
+                          TESSERA_REQUIRE(local.input<double>(0).eigen<1>().size() == 0);
+                          return absl::OkStatus();
+                        })
+           .await();
+     }},
+    {"output_as_another_dtype", kInvalid,
+     "local_map on device 0: output written as i32, and it is f32",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {},
+                        [](LocalContext& local) -> Status {
+                          TESSERA_REQUIRE(local.output<int32_t>().data.empty());
+                          TESSERA_REQUIRE(local.output<int32_t>().eigen<1>().size() == 0);
+                          return absl::OkStatus();
+                        })
+           .await();
+     }},
+    {"input_on_half_the_mesh", kInvalid,
+     "local_map: input 0 lies on {x=2}, where device 2 of the output's mesh {x=4} holds no shard; "
+     "relayout it first",
+     [](Bench& b) {
+       TESSERA_ASSIGN_OR_RETURN(const Mesh half, create_mesh(b.client, {{"x", 2}}, {0, 1}));
+       return local_map(b.line, {8}, DType::kFloat32,
+                        {iota<float>({8}, Layout::parse(half, "[x]"))}, nothing)
+           .await();
+     }},
+    {"output_of_another_rank", kInvalid,
+     "layout [x] has 1 dim, shape [8, 8] has 2; give one entry a dim",
+     [](Bench& b) {
+       return local_map(b.line, {8, 8}, DType::kFloat32, {}, nothing).await();
+     }},
+    {"an_error_without_text", absl::StatusCode::kNotFound, "local_map on device 2",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {},
+                        [](LocalContext& local) -> Status {
+                          return local.device_id() == 2 ? absl::NotFoundError("")
+                                                        : absl::OkStatus();
+                        })
+           .await();
+     }},
+};
+
+// A handle that was moved from, used again.
+template <class T>
+T moved_from(T handle) {
+  const T taken = std::move(handle);
+  return handle;  // NOLINT: the point of it
+}
+
+const Row kMovedFromRows[] = {
+    {"await_of_a_tensor", kFailed,
+     "the tensor was moved from; use the tensor that it was moved to, or pass a copy",
+     [](Bench& b) { return moved_from(iota<float>({8}, b.line)).await(); }},
+    {"status_of_a_tensor", kFailed,
+     "the tensor was moved from; use the tensor that it was moved to, or pass a copy",
+     [](Bench& b) { return moved_from(iota<float>({8}, b.line)).status(); }},
+    {"shard_of_a_tensor", kFailed,
+     "the tensor was moved from; use the tensor that it was moved to, or pass a copy",
+     [](Bench& b) { return moved_from(iota<float>({8}, b.line)).shard<float>(0).status(); }},
+    {"to_host_of_a_tensor", kFailed,
+     "the tensor was moved from; use the tensor that it was moved to, or pass a copy",
+     [](Bench& b) { return moved_from(iota<float>({8}, b.line)).to_host<float>().status(); }},
+    {"relayout_of_a_tensor", kFailed,
+     "the tensor was moved from; use the tensor that it was moved to, or pass a copy",
+     [](Bench& b) { return relayout(moved_from(iota<float>({8}, b.line)), b.whole).await(); }},
+    {"local_map_of_a_tensor", kFailed,
+     "the tensor was moved from; use the tensor that it was moved to, or pass a copy",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {moved_from(iota<float>({8}, b.line))},
+                        nothing)
+           .await();
+     }},
+    {"a_tensor_given_to_relayout", kFailed,
+     "the tensor was moved from; use the tensor that it was moved to, or pass a copy",
+     [](Bench& b) {
+       DTensor x = iota<float>({8}, b.line);
+       TESSERA_RETURN_IF_ERROR(relayout(std::move(x), b.whole).await());
+       return x.await();  // NOLINT: the point of it
+     }},
+    {"layout_of_zeros", kFailed, "the layout was moved from; use the layout that it was moved to",
+     [](Bench& b) { return zeros<float>({8}, moved_from(*b.line)).await(); }},
+    {"target_of_relayout", kFailed,
+     "the layout was moved from; use the layout that it was moved to",
+     [](Bench& b) { return relayout(iota<float>({8}, b.line), moved_from(*b.line)).await(); }},
+    {"source_of_a_plan", kFailed, "the layout was moved from; use the layout that it was moved to",
+     [](Bench& b) {
+       return plan_relayout(moved_from(*b.line), b.whole, {8}, DType::kFloat32).status();
+     }},
+    {"mesh_of_a_layout", kFailed,
+     "layout \"[x]\": the mesh was moved from; use the mesh that it was moved to",
+     [](Bench& b) { return Layout::parse(moved_from(b.mesh), "[x]").status(); }},
+    {"mesh_of_a_barrier", kFailed,
+     "barrier \"b\": the mesh was moved from; use the mesh that it was moved to",
+     [](Bench& b) { return moved_from(b.mesh).barrier("b"); }},
+    {"mesh_of_a_group", kFailed, "the mesh was moved from; use the mesh that it was moved to",
+     [](Bench& b) {
+       return b.client.group(moved_from(b.mesh), std::vector<std::string>{"x"}, 0).status();
+     }},
+    {"client_of_create_mesh", kFailed,
+     "the client was moved from; use the Client that it was moved to",
+     [](Bench& b) {
+       return create_mesh(moved_from(b.client), {{"x", 4}}).status();
+     }},
+    {"client_of_a_group", kFailed, "the client was moved from; use the Client that it was moved to",
+     [](Bench& b) { return moved_from(b.client).group({0}, 0).status(); }},
+    {"client_of_sync_devices", kFailed,
+     "the client was moved from; use the Client that it was moved to",
+     [](Bench& b) { return moved_from(b.client).sync_devices(); }},
+    {"client_of_shutdown", kFailed,
+     "the client was moved from; use the Client that it was moved to",
+     [](Bench& b) { return moved_from(b.client).shutdown(); }},
+    {"group_of_a_barrier", kFailed, "the group was moved from; use the Group that it was moved to",
+     [](Bench& b) {
+       TESSERA_ASSIGN_OR_RETURN(const Group group, b.client.group({0}, 0));
+       return moved_from(group).barrier().await();
+     }},
+    {"group_of_a_send", kFailed, "the group was moved from; use the Group that it was moved to",
+     [](Bench& b) {
+       TESSERA_ASSIGN_OR_RETURN(const Group group, b.client.group({0, 1}, 0));
+       return moved_from(group).send<float>(b.forty_eight, 1).await();
+     }},
+    {"group_of_an_all_to_all", kFailed,
+     "the group was moved from; use the Group that it was moved to",
+     [](Bench& b) {
+       TESSERA_ASSIGN_OR_RETURN(const Group group, b.client.group({0}, 0));
+       std::vector<float> out(48);
+       return moved_from(group).all_to_all<float>(b.forty_eight, absl::MakeSpan(out)).await();
+     }},
+    {"work", kFailed, "the Work was moved from; wait on the Work that it was moved to",
+     [](Bench& b) {
+       TESSERA_ASSIGN_OR_RETURN(const Group group, b.client.group({0}, 0));
+       const Work work = moved_from(group.barrier());
+       TESSERA_REQUIRE(work.done());
+       return work.wait(absl::Seconds(1));
+     }},
+};
+
+class BadInputTest : public ::testing::TestWithParam<Row> {};
+
+TEST_P(BadInputTest, IsRefused) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Bench bench, Bench::create());
+  EXPECT_THAT(expect_refused(GetParam(), GetParam().call(bench)), IsOk());
+  // A row may have taken the client's handle: the mesh has another one.
+  const DTensor rows = iota<float>({8, 6}, bench.rows);
+  EXPECT_THAT(relayout(rows, Layout::parse(bench.mesh, "[-, x]")).await(), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<float> host, rows.to_host<float>());
+  for (int i = 0; i < 48; ++i) ASSERT_EQ(host.data[i], i);
+}
+INSTANTIATE_TEST_SUITE_P(Tensors, BadInputTest, ::testing::ValuesIn(kTensorRows),
+                         bad_input_name<Bench>);
+INSTANTIATE_TEST_SUITE_P(LocalMap, BadInputTest, ::testing::ValuesIn(kLocalMapRows),
+                         bad_input_name<Bench>);
+INSTANTIATE_TEST_SUITE_P(MovedFrom, BadInputTest, ::testing::ValuesIn(kMovedFromRows),
+                         bad_input_name<Bench>);
+
+TEST(AccessorsTest, OfHandlesThatWereMovedFromAreTotal) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Bench bench, Bench::create());
+  const DTensor tensor = moved_from(iota<float>({8}, bench.line));
+  EXPECT_EQ(tensor.num_local_shards(), 0);
+  EXPECT_EQ(tensor.shape(), Shape());
+  EXPECT_EQ(tensor.layout().rank(), 0);
+  tensor.dtype();
+  const Client client = moved_from(bench.client);
+  EXPECT_EQ(client.client_id(), 0);
+  EXPECT_EQ(client.num_clients(), 0);
+  EXPECT_TRUE(client.devices().empty());
+  EXPECT_TRUE(client.local_devices().empty());
+  EXPECT_EQ(client.topology(), Topology());
+  TESSERA_ASSERT_OK_AND_ASSIGN(Group group, bench.client.group({0}, 0));
+  EXPECT_EQ(moved_from(group).size(), 0);
+  TESSERA_ASSERT_OK_AND_ASSIGN(RelayoutPlan plan,
+                               plan_relayout(*bench.line, bench.whole, {8}, DType::kFloat32));
+  EXPECT_EQ(moved_from(plan), plan);
+  EXPECT_EQ(moved_from(plan.steps()[0]).to_string(), plan.steps()[0].to_string());
+}
+
+// A map of another rank, or of a shape that does not fit the data, is empty; the right one is not.
+TEST(AccessorsTest, EigenMapsCoverTheDataOrNothing) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Bench bench, Bench::create());
+  const DTensor tensor = iota<float>({8, 6}, bench.rows);
+  TESSERA_ASSERT_OK_AND_ASSIGN(ShardView<float> view, tensor.shard<float>(1));
+  const auto map = view.eigen<2>();
+  ASSERT_EQ(map.size(), 12);
+  EXPECT_EQ(map(1, 5), 23.0f);
+  EXPECT_EQ(view.eigen<1>().size(), 0);
+  EXPECT_EQ(view.eigen<3>().size(), 0);
+  EXPECT_EQ(view.eigen<0>()(), 0.0f);
+  view.shape = {2, 7};
+  EXPECT_EQ(view.eigen<2>().size(), 0);
+  HostTensor<float> host = {{2, 2}, {1, 2, 3, 4}};
+  EXPECT_EQ(host.eigen<2>()(1, 1), 4.0f);
+  EXPECT_EQ(host.eigen<1>().size(), 0);
+  host.shape = {int64_t{1} << 62, 4};
+  EXPECT_EQ(host.eigen<2>().size(), 0);
+}
+
+TEST(AccessorsTest, OfPlansAreTotal) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(Bench bench, Bench::create());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
+                               plan_relayout(*bench.line, bench.whole, {8}, DType::kFloat32));
+  EXPECT_EQ(plan.received_bytes(3), 24);
+  EXPECT_EQ(plan.received_bytes(4), 0);
+  EXPECT_EQ(plan.received_bytes(99), 0);
+  EXPECT_EQ(plan.received_bytes(-1), 0);
+  EXPECT_EQ(plan.step_peak_bytes(1), 0);
+  EXPECT_EQ(plan.step_predicted_time(7), absl::ZeroDuration());
+}
+
+}  // namespace
+}  // namespace tessera::testing
