@@ -67,6 +67,7 @@ void write_fields(DeviceActivity& slot, const Activity& activity) {
   slot.since_ns.store(activity.since_ns, std::memory_order_release);
   slot.leader_client.store(activity.leader_client, std::memory_order_release);
   slot.block_offset.store(activity.block_offset, std::memory_order_release);
+  slot.generation.store(activity.generation, std::memory_order_release);
   slot.name_hash.store(activity.name_hash, std::memory_order_release);
   slot.count.store(static_cast<uint64_t>(activity.count), std::memory_order_release);
 }
@@ -109,6 +110,10 @@ void publish_collective(DeviceActivity& slot, Activity& activity, absl::string_v
   write_activity(slot, activity, label);
 }
 
+DeviceActivity::Kind read_kind(const DeviceActivity& slot) {
+  return static_cast<DeviceActivity::Kind>(slot.kind.load(std::memory_order_acquire) & kKindBits);
+}
+
 ActivitySnapshot read_activity(const DeviceActivity& slot) {
   ActivitySnapshot snapshot;
   for (int tries = 0; tries < 1000 && !snapshot.consistent; ++tries) {
@@ -117,6 +122,7 @@ ActivitySnapshot read_activity(const DeviceActivity& slot) {
     snapshot.since_ns = slot.since_ns.load(std::memory_order_acquire);
     snapshot.leader_client = slot.leader_client.load(std::memory_order_acquire);
     snapshot.block_offset = slot.block_offset.load(std::memory_order_acquire);
+    snapshot.generation = slot.generation.load(std::memory_order_acquire);
     snapshot.name_hash = slot.name_hash.load(std::memory_order_acquire);
     snapshot.count = static_cast<int64_t>(slot.count.load(std::memory_order_acquire));
     char text[kLabelBytes] = {};

@@ -23,6 +23,7 @@ struct Activity {
   uint64_t since_ns = 0;
   uint64_t leader_client = 0;
   uint64_t block_offset = 0;
+  uint64_t generation = 0;
   uint64_t name_hash = 0;
   int64_t count = 0;
 };
@@ -45,6 +46,8 @@ void write_activity(DeviceActivity& slot, const Activity& activity, absl::string
 void publish_collective(DeviceActivity& slot, Activity& activity, absl::string_view label);
 // Changes the kind, and since when it is so.
 void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind);
+// The kind alone, which costs little to read.
+DeviceActivity::Kind read_kind(const DeviceActivity& slot);
 // The state of the slot, from any client. Does not wait for a writer that is held up.
 ActivitySnapshot read_activity(const DeviceActivity& slot);
 // The slot of a device in its client's control region.

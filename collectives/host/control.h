@@ -5,8 +5,9 @@
 //   region of client c (a sealed memfd that every client of the host maps):
 //     ControlHeader
 //     DeviceActivity   one for each device of c: what its stream is doing
-//     GroupSlot[]      hash table of the groups whose first member is a device of c
-//     heap             GroupBlocks, made by whichever member comes first
+//     GroupSlot[]      the groups whose first member is a device of c (group_table.h)
+//     unit bits        which parts of the heap are in use
+//     heap             GroupBlocks, made by the first client that opens the group
 //
 //   GroupBlock:  device ids | MemberProgress of each member | OpRecord 0 | ... | OpRecord R-1
 //   OpRecord:    state word, verdict | MemberEntry of each member
@@ -20,7 +21,8 @@
 //      `finished` counts the members that have read it; in kMet nobody is waited for any more, and
 //      nobody counts;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
-//   4. no lock lies in the region: a client that dies leaves nothing held;
+//   4. operations take no lock. The one lock in the region, of the table of groups, is robust: when
+//      its holder dies the next client gets it, and repairs the table;
 //   5. a record goes on to operation s + R when all members are done with s: they have finished
 //      it or read its verdict, or it timed out before all had come, after which nobody need come.
 //      Of kMet they are done when all have arrived at a later one, or written in their
@@ -34,6 +36,8 @@
 // empty, or operation 0, which never is.
 #ifndef TESSERA_COLLECTIVES_HOST_CONTROL_H_
 #define TESSERA_COLLECTIVES_HOST_CONTROL_H_
+
+#include <pthread.h>
 
 #include <atomic>
 #include <cstddef>
@@ -49,8 +53,9 @@ namespace tessera::host {
 
 inline constexpr uint64_t kControlBytes = uint64_t{256} << 20;  // address space; touched as used
 inline constexpr uint64_t kControlMagic = 0x5445535345524132;   // "TESSERA2"
-inline constexpr int kMaxGroups = 16384;                        // a power of two
-inline constexpr int kMaxMembers = 4000;                        // what the state word can count
+inline constexpr int kMaxGroups = 16384;
+inline constexpr uint64_t kHeapUnit = 4096;  // blocks begin at multiples of it
+inline constexpr int kMaxMembers = 4000;     // what the state word can count
 inline constexpr int kDetailBytes = 192;
 inline constexpr int kLabelBytes = 192;
 inline constexpr int kVerdictBytes = 4096;
@@ -134,24 +139,39 @@ struct alignas(64) OpRecord {
 struct alignas(64) GroupBlock {
   uint32_t num_members;
   uint32_t num_records;
+  std::atomic<uint64_t> generation;  // of this use of the memory, never 0 in a block that is in use
+  uint64_t salt;
   uint64_t progress_offset;  // from the start of the block
   uint64_t records_offset;
   uint64_t record_stride;
   // int32_t device_ids[num_members] follows.
 };
 
+inline int32_t* device_ids(GroupBlock* block) {
+  return reinterpret_cast<int32_t*>(reinterpret_cast<std::byte*>(block) + sizeof(GroupBlock));
+}
+
 // A line that its member writes after every operation, and others hardly ever read: to write it
 // takes nothing from them.
 struct alignas(64) MemberProgress {
   std::atomic<uint32_t> left;  // the latest operation that the member is done with
+  // What follows is guarded by the lock of the table.
+  int32_t client_id;
+  uint32_t is_first_of_client;
+  // Of the first member of each client: how many handles the client has, and whether it ever had
+  // one.
+  uint32_t num_handles;
+  uint32_t was_opened;
+  // The member's next operation, as of the last handle that was released; 0: the first.
+  uint32_t next_seq;
 };
 
-// States go kEmpty -> kClaimedBy + client -> kReady, or kAbandoned where that client was lost on
-// the way. All who look for a group agree on the state of each slot before they look at the next
-// one.
+// Guarded by the lock of the table. The state is written last when a slot is taken and first when
+// it is freed, so that a slot in use is complete wherever its writer died.
 struct GroupSlot {
-  enum : uint32_t { kEmpty, kReady, kAbandoned, kClaimedBy };
+  enum : uint32_t { kFree, kInUse };
   std::atomic<uint32_t> state;
+  uint32_t num_units;
   uint64_t key;
   uint64_t block_offset;  // from the start of the region
 };
@@ -167,6 +187,7 @@ struct alignas(64) DeviceActivity {
   // of the barrier's name (0: none) and the count.
   std::atomic<uint64_t> leader_client;
   std::atomic<uint64_t> block_offset;
+  std::atomic<uint64_t> generation;  // of the block; it may be another group's by now
   std::atomic<uint64_t> name_hash;
   std::atomic<uint64_t> count;
   alignas(64) std::atomic<uint64_t> label[kLabelBytes / 8];
@@ -177,7 +198,12 @@ struct alignas(64) ControlHeader {
   uint32_t num_devices;
   uint64_t activities_offset;
   uint64_t slots_offset;
-  std::atomic<uint64_t> heap_used;         // offset of the first free byte
+  uint64_t units_offset;  // uint64_t[kControlBytes / kHeapUnit / 64]; a set bit is a unit in use
+  // The table of groups: the lock, and what it guards beside slots and units.
+  alignas(64) pthread_mutex_t table_lock;
+  uint32_t num_slots;   // slots from here on have never been used
+  uint64_t fresh_unit;  // units from here on have never been used: they are zero
+  uint64_t next_generation;
   alignas(64) std::atomic<uint32_t> life;  // see DeathWatch
 };
 

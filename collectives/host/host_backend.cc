@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/host_backend.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -19,6 +20,10 @@ constexpr uint32_t kGroupRecords = 8;
 constexpr uint32_t kMessageRecords = 16;
 constexpr uint64_t kGroupSalt = 0;
 constexpr uint64_t kMessageSalt = 1;
+// What groups that nothing uses may take of a control region, over all clients of the host.
+constexpr uint64_t kUnusedBytes = kControlBytes / 4;
+// What a group takes beside its block, roughly.
+constexpr uint64_t kBytesOfGroup = 16 << 10;
 
 }  // namespace
 
@@ -33,7 +38,8 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
       devices_(std::move(devices)),
       streams_(std::move(streams)),
       collective_timeout_(collective_timeout),
-      make_mover_(std::move(make_mover)) {
+      make_mover_(std::move(make_mover)),
+      budget_bytes_(kUnusedBytes / link.num_clients()) {
   link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
   pool_->set_reclaim([this] {
     loans_->reclaim();
@@ -52,14 +58,14 @@ void HostBackend::stop() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
     for (Groups& groups : groups_) {
-      for (auto& [ids, group] : groups) group->close();
+      for (auto& [ids, known] : groups) known.group->close();
     }
     for (auto& [key, stream] : message_streams_) streams.push_back(stream.get());
   }
   for (CpuStream* stream : streams) stream->stop();
   std::lock_guard<std::mutex> lock(mutex_);
   for (Groups& groups : groups_) {
-    for (auto& [ids, group] : groups) group->forget_ops();
+    for (auto& [ids, known] : groups) known.group->forget_ops();
   }
 }
 
@@ -67,7 +73,7 @@ void HostBackend::wait_until_read() {
   std::vector<std::shared_ptr<HostGroup>> groups;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [ids, group] : groups_[kGroupSalt]) groups.push_back(group);
+    for (auto& [ids, known] : groups_[kGroupSalt]) groups.push_back(known.group);
   }
   const absl::Time deadline = steady_now() + collective_timeout_;
   for (const auto& group : groups) group->wait_until_read(deadline);
@@ -76,10 +82,14 @@ void HostBackend::wait_until_read() {
 StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {
   std::lock_guard<std::mutex> lock(mutex_);
   // A list that is known is good.
-  const Groups& known = groups_[kGroupSalt];
-  if (const auto it = known.find(device_ids); it != known.end()) return it->second;
+  if (std::shared_ptr<HostGroup> known = find_group(device_ids, kGroupSalt)) return known;
   TESSERA_RETURN_IF_ERROR(validate_devices(device_ids));
-  return group_locked({device_ids.begin(), device_ids.end()}, kGroupSalt, kGroupRecords);
+  return make_group({device_ids.begin(), device_ids.end()}, kGroupSalt, kGroupRecords);
+}
+
+int HostBackend::num_groups() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(by_use_.size());
 }
 
 Status HostBackend::validate_devices(absl::Span<const int> device_ids) const {
@@ -100,34 +110,92 @@ Status HostBackend::validate_devices(absl::Span<const int> device_ids) const {
   return absl::OkStatus();
 }
 
-StatusOr<std::shared_ptr<HostGroup>> HostBackend::message_group(int from_device, int to_device) {
+uint64_t HostBackend::num_group_bytes() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return group_locked({from_device, to_device}, kMessageSalt, kMessageRecords);
+  return known_bytes_;
 }
 
-StatusOr<std::shared_ptr<HostGroup>> HostBackend::group_locked(std::vector<int> device_ids,
-                                                               uint64_t salt,
-                                                               uint32_t num_records) {
-  if (const auto it = groups_[salt].find(device_ids); it != groups_[salt].end()) return it->second;
+void HostBackend::forget_unused_groups() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  forget_unused(Forget::kAllUnused);
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::message_group(int from_device, int to_device) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int pair[] = {from_device, to_device};
+  if (std::shared_ptr<HostGroup> known = find_group(pair, kMessageSalt)) return known;
+  return make_group({from_device, to_device}, kMessageSalt, kMessageRecords);
+}
+
+std::shared_ptr<HostGroup> HostBackend::find_group(absl::Span<const int> device_ids,
+                                                   uint64_t salt) {
+  const auto it = groups_[salt].find(device_ids);
+  if (it == groups_[salt].end()) return nullptr;
+  by_use_.splice(by_use_.begin(), by_use_, it->second.use);
+  return it->second.group;
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> device_ids,
+                                                             uint64_t salt, uint32_t num_records) {
+  forget_unused(Forget::kAboveBudget);
   std::vector<GroupMember> members;
   for (const int id : device_ids) {
     const Device& device = devices_[id];
     TESSERA_RETURN_IF_ERROR(link_.client_status(device.client_id));
     members.push_back({device.id, device.client_id, device.ordinal});
   }
+  const bool takes_part = std::any_of(
+      members.begin(), members.end(),
+      [this](const GroupMember& member) { return member.client_id == link_.client_id(); });
   std::optional<Rendezvous> rendezvous;
-  if (members.size() > 1) {
-    TESSERA_ASSIGN_OR_RETURN(rendezvous, Rendezvous::open(link_, members, num_records, salt));
+  if (takes_part && members.size() > 1) {
+    TESSERA_ASSIGN_OR_RETURN(Rendezvous opened, open_rendezvous(members, salt, num_records));
+    rendezvous.emplace(std::move(opened));
   }
   std::unique_ptr<DeviceMover> mover;
-  if (make_mover_ != nullptr) {
+  if (takes_part && make_mover_ != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(mover, make_mover_(device_ids));
   }
+  const uint64_t num_bytes = kBytesOfGroup + (rendezvous.has_value() ? rendezvous->num_bytes() : 0);
   auto group = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous),
                                            std::move(mover));
-  if (stopped_) group->close();
-  groups_[salt].emplace(std::move(device_ids), group);
+  if (stopped_) {
+    group->close();
+    group->forget_ops();
+  }
+  const auto it = groups_[salt].emplace(std::move(device_ids), Known{group, num_bytes, {}}).first;
+  it->second.use = by_use_.insert(by_use_.begin(), {salt, &it->first});
+  known_bytes_ += num_bytes;
   return group;
+}
+
+StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>& members,
+                                                  uint64_t salt, uint32_t num_records) {
+  StatusOr<Rendezvous> opened = Rendezvous::open(link_, members, num_records, salt);
+  if (!absl::IsResourceExhausted(opened.status())) return opened;
+  forget_unused(Forget::kAllUnused);
+  return Rendezvous::open(link_, members, num_records, salt);
+}
+
+void HostBackend::forget_unused(Forget which) {
+  // Two for each one that is made, so that there are soon few enough of them; those in use are
+  // passed over once a round.
+  size_t num_looks = which == Forget::kAllUnused ? by_use_.size() : 2;
+  for (; num_looks > 0 && !by_use_.empty(); --num_looks) {
+    if (which == Forget::kAboveBudget && known_bytes_ <= budget_bytes_) return;
+    Groups& groups = groups_[by_use_.back().salt];
+    const auto oldest = groups.find(*by_use_.back().device_ids);
+    const Known& known = oldest->second;
+    // Only this list refers to it, and more references come from this list alone. The communicators
+    // of GPUs are made and destroyed by all clients together: they stay.
+    if (known.group.use_count() > 1 || make_mover_ != nullptr) {
+      by_use_.splice(by_use_.begin(), by_use_, known.use);
+      continue;
+    }
+    known_bytes_ -= known.num_bytes;
+    by_use_.pop_back();
+    groups.erase(oldest);
+  }
 }
 
 StatusOr<Stream*> HostBackend::message_stream(int from_device, int to_device, bool sends) {
@@ -147,7 +215,7 @@ StatusOr<Stream*> HostBackend::message_stream(int from_device, int to_device, bo
 void HostBackend::on_lost(int client, const Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (Groups& groups : groups_) {
-    for (auto& [ids, group] : groups) group->on_lost(client, reason);
+    for (auto& [ids, known] : groups) known.group->on_lost(client, reason);
   }
 }
 

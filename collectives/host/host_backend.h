@@ -21,6 +21,7 @@
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,7 @@
 #include "collectives/group.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/rendezvous.h"
 #include "collectives/host/replica_loans.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
@@ -64,14 +66,47 @@ class HostBackend {
   // The group of these devices; calls with the same list share one. Local: no communication.
   // InvalidArgument for an empty list, an unknown or repeated device; Unavailable if the client of
   // a member is lost.
+  // A group that nothing uses any more is kept for the next call, as long as there are few of them.
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
+
+  // Groups that are kept, in use or not.
+  int num_groups() const;
+  // What they take, of control regions above all.
+  uint64_t num_group_bytes() const;
+  // Forgets those that nothing uses.
+  void forget_unused_groups();
 
  private:
   friend class HostGroup;
 
+  // Finds a list of devices without a copy of it.
+  struct ByIds {
+    using is_transparent = void;
+    bool operator()(absl::Span<const int> a, absl::Span<const int> b) const { return a < b; }
+  };
+  // A group in groups_, by its salt and the list of its devices there.
+  struct GroupName {
+    uint64_t salt;
+    const std::vector<int>* device_ids;
+  };
+  struct Known {
+    std::shared_ptr<HostGroup> group;
+    uint64_t num_bytes;                  // what it takes, of the control region above all
+    std::list<GroupName>::iterator use;  // its place in by_use_
+  };
+  using Groups = std::map<std::vector<int>, Known, ByIds>;
+
   Status validate_devices(absl::Span<const int> device_ids) const;
-  StatusOr<std::shared_ptr<HostGroup>> group_locked(std::vector<int> device_ids, uint64_t salt,
-                                                    uint32_t num_records);
+  // Of what follows, all require mutex_.
+  // The group, if it is known.
+  std::shared_ptr<HostGroup> find_group(absl::Span<const int> device_ids, uint64_t salt);
+  StatusOr<std::shared_ptr<HostGroup>> make_group(std::vector<int> device_ids, uint64_t salt,
+                                                  uint32_t num_records);
+  StatusOr<Rendezvous> open_rendezvous(const std::vector<GroupMember>& members, uint64_t salt,
+                                       uint32_t num_records);
+  enum class Forget { kAboveBudget, kAllUnused };
+  // Forgets groups that nothing uses, those that were asked for least recently first.
+  void forget_unused(Forget which);
   // One end's group for the messages from one device to another.
   StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
   // Where one end of the messages between two devices waits, so that the device's stream does not,
@@ -88,14 +123,13 @@ class HostBackend {
   const absl::Duration collective_timeout_;
   const MakeDeviceMover make_mover_;
 
-  std::mutex mutex_;  // guards what follows
-  // Finds a list of devices without a copy of it.
-  struct ByIds {
-    using is_transparent = void;
-    bool operator()(absl::Span<const int> a, absl::Span<const int> b) const { return a < b; }
-  };
-  using Groups = std::map<std::vector<int>, std::shared_ptr<HostGroup>, ByIds>;
-  Groups groups_[2];  // by salt
+  // Groups above it are forgotten when nothing uses them.
+  const uint64_t budget_bytes_;
+
+  mutable std::mutex mutex_;     // guards what follows
+  Groups groups_[2];             // by salt
+  std::list<GroupName> by_use_;  // all of them, the one last asked for first
+  uint64_t known_bytes_ = 0;     // of all of them
   std::map<std::tuple<int, int, bool>, std::unique_ptr<CpuStream>> message_streams_;
   bool stopped_ = false;
 };

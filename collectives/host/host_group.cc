@@ -133,10 +133,19 @@ Status HostOp::labelled(const Status& status) const {
 
 bool HostOp::done() const {
   if (is_send_ && published_.done()) group_->reap_sent();
+  if (completion_.done()) return true;
+  // A thread that polls without a pause would keep the core from the thread that runs the
+  // operation, and from the other members: each of their yields would last as long as its time
+  // slice.
+  sched_yield();
   return completion_.done();
 }
 
 Status HostOp::wait_until(absl::Time deadline) {
+  if (completion_.done()) return completion_.status();
+  const HostGroup::Caller caller(*group_, meeting_.member);
+  // All operations have ended by then, or are about to.
+  if (caller.is_too_late()) return completion_.wait();
   if (is_send_ && published_.wait_until(deadline)) {
     if (!completion_.done()) {
       const Status received = group_->wait_received(*this, std::min(deadline, receive_deadline_));
@@ -184,11 +193,40 @@ HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
     device_ids_.push_back(member.device_id);
     spans_clients_ |= member.client_id != members_[0].client_id;
   }
+  for (size_t m = 0; rendezvous_.has_value() && m < members_.size(); ++m) {
+    if (members_[m].client_id != backend_.link_.client_id()) continue;
+    // Where an earlier group of the same devices has left off.
+    const uint32_t next = rendezvous_->next_seq(static_cast<int>(m));
+    if (next == 0) continue;
+    progress_[m].next_seq = next;
+    progress_[m].done.store(next - 1, std::memory_order_relaxed);
+  }
 }
+
+HostGroup::~HostGroup() { close_rendezvous(); }
+
+void HostGroup::close_rendezvous() {
+  if (!rendezvous_.has_value() || !rendezvous_->is_open()) return;
+  for (size_t m = 0; m < members_.size(); ++m) {
+    if (members_[m].client_id != backend_.link_.client_id()) continue;
+    rendezvous_->set_next_seq(static_cast<int>(m), progress_[m].next_seq);
+  }
+  rendezvous_->close();
+}
+
+HostGroup::Caller::Caller(HostGroup& group, int member)
+    : count_(group.progress_[member].num_callers) {
+  // Before it looks: either it sees that the group is forgotten, or forget_ops() sees it.
+  count_.fetch_add(1, std::memory_order_seq_cst);
+  is_too_late_ = group.forgotten_.load(std::memory_order_seq_cst);
+}
+
+Status HostGroup::too_late() { return absl::CancelledError("the client is shutting down"); }
 
 std::shared_ptr<HostOp> HostGroup::make_op(int member, Fill fill) {
   // Nobody need see at once what another thread has lent just now.
   if (lent_.load(std::memory_order_relaxed) != nullptr) reap_lent();
+  if (has_quarantine_.load(std::memory_order_relaxed)) reap_quarantine();
   auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member, fill);
   // Who moves the bytes may find something wrong with them.
   if (mover_ != nullptr) op->call_.label = op->label();
@@ -213,6 +251,8 @@ void HostGroup::retire(HostOp& op) {
 }
 
 Work HostGroup::start(int position, Fill fill) {
+  const Caller caller(*this, position);
+  if (caller.is_too_late()) return failed(make_op(position, fill), too_late());
   Stream& stream = *backend_.streams_[members_[position].ordinal];
   std::shared_ptr<HostOp> op = make_op(position, fill);
   op->of_task_ = op;
@@ -506,6 +546,19 @@ void HostGroup::quarantine(HostOp& op) {
   }
   std::lock_guard<std::mutex> lock(mutex_);
   quarantine_.push_back(op.of_task_);
+  has_quarantine_.store(true, std::memory_order_relaxed);
+}
+
+void HostGroup::reap_quarantine() {
+  std::vector<std::shared_ptr<HostOp>> gone;  // destroyed without the lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(quarantine_, [&](std::shared_ptr<HostOp>& op) {
+    // What a device was given it may do later.
+    if (is_on_device(*op) || !rendezvous_->all_are_done_with(op->meeting_.seq)) return false;
+    gone.push_back(std::move(op));
+    return true;
+  });
+  has_quarantine_.store(!quarantine_.empty(), std::memory_order_relaxed);
 }
 
 Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
@@ -550,10 +603,9 @@ Status HostGroup::give_up(HostOp& op, bool is_queued, absl::Time called, absl::T
   return rendezvous_->settle_timed_out(describe(op, called, deadline), give_up_from());
 }
 
-Work HostGroup::failed(int position, CollectiveCall call, const Status& error) {
-  const std::shared_ptr<HostOp> op = make_op(position, std::move(call));
-  op->complete(error);
-  return Work(op);
+Work HostGroup::failed(std::shared_ptr<HostOp> op, const Status& error) {
+  op->complete(op->labelled(error));
+  return Work(std::move(op));
 }
 
 void HostGroup::on_lost(int client, const Status& reason) {
@@ -580,15 +632,24 @@ void HostGroup::fail_pending(const Status& reason) {
 
 void HostGroup::close() {
   closing_ = true;
-  fail_pending(absl::CancelledError("the client is shutting down"));
+  fail_pending(too_late());
 }
 
 void HostGroup::forget_ops() {
+  forgotten_.store(true, std::memory_order_seq_cst);
+  // Pairs with Caller. What a caller waits for has ended, or ends by close().
+  for (Progress& progress : progress_) {
+    while (progress.num_callers.load(std::memory_order_acquire) > 0) sched_yield();
+  }
   forget_lent();
-  std::vector<std::shared_ptr<HostOp>> gone[2];
+  std::vector<std::shared_ptr<HostOp>> sent;
+  std::vector<std::shared_ptr<HostOp>> quarantine;
   std::lock_guard<std::mutex> lock(mutex_);
-  sent_.swap(gone[0]);
-  quarantine_.swap(gone[1]);
+  sent_.swap(sent);
+  quarantine_.swap(quarantine);
+  num_unread_ = 0;
+  for (const std::shared_ptr<HostOp>& op : sent) op->complete(op->labelled(too_late()));
+  close_rendezvous();
 }
 
 }  // namespace tessera::host

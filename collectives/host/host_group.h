@@ -107,6 +107,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // `rendezvous` is empty for a group of one; `mover` is null where memory is the host's.
   HostGroup(HostBackend& backend, std::vector<GroupMember> members,
             std::optional<Rendezvous> rendezvous, std::unique_ptr<DeviceMover> mover);
+  ~HostGroup() override;
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
   using GroupBackend::start;
@@ -114,8 +115,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Work start_send(int position, int peer, CollectiveCall call) override;
   Work start_recv(int position, int peer, CollectiveCall call) override;
 
-  // Drops every operation: they hold the group, and the group holds them. What others still read
-  // is settled as failed first. Requires that no stream of this client runs.
+  // Ends every operation, and gives back what the group has in memory that clients share: nothing
+  // touches that afterwards. What others still read is settled as failed first. Requires that
+  // close() was called and no stream of this client runs.
   void forget_ops();
   // Blocks until the others have read what this client has lent them, are lost, or the deadline
   // comes; what they have read is free then.
@@ -129,6 +131,25 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
  private:
   friend class HostOp;
   friend class HostBackend;
+
+  // A thread that has come in by a call of a user: forget_ops() waits until it has left, and it
+  // must leave at once where that is over.
+  class Caller {
+   public:
+    Caller(HostGroup& group, int member);
+    ~Caller() { count_.fetch_sub(1, std::memory_order_release); }
+    Caller(const Caller&) = delete;
+    Caller& operator=(const Caller&) = delete;
+    bool is_too_late() const { return is_too_late_; }
+
+   private:
+    std::atomic<int>& count_;
+    bool is_too_late_;
+  };
+  // What an operation gets that begins too late.
+  static Status too_late();
+  // Gives the block of the control region back.
+  void close_rendezvous();
 
   // How often a wait for the other members looks whether they are still there.
   static constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
@@ -210,6 +231,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Rendezvous::Op describe(const HostOp& op, absl::Time start, absl::Time deadline) const;
   // Keeps the memory of an operation that failed while peers might be writing to it.
   void quarantine(HostOp& op);
+  // Releases what no peer can be writing to any more.
+  void reap_quarantine();
   // The verdict of an operation whose waiter's deadline has come.
   Status give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline);
   // The operation is done here: what others still read of it is lent to them.
@@ -231,7 +254,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // still read, 0 where none was found.
   uint32_t reap_lent();
   StatusOr<std::shared_ptr<HostGroup>> message_group(int position, int peer, bool sends);
-  Work failed(int position, CollectiveCall call, const Status& error);
+  // Of an operation that was never enqueued.
+  Work failed(std::shared_ptr<HostOp> op, const Status& error);
 
   HostBackend& backend_;
   const std::vector<GroupMember> members_;
@@ -240,6 +264,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   std::optional<Rendezvous> rendezvous_;
   const std::unique_ptr<DeviceMover> mover_;
   std::atomic<bool> closing_{false};
+  std::atomic<bool> forgotten_{false};  // no thread may come in any more
 
   // What a member of this client has done. Its operations get their numbers in the order in which
   // its stream has them: next_seq is the stream's to guard.
@@ -252,6 +277,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
     // The latest operation that the member is done with, which no loss ends any more. A sender is
     // done with a message when the record says so: with those that had its record before.
     std::atomic<uint32_t> done{0};
+    std::atomic<int> num_callers{0};  // see Caller
   };
   std::vector<Progress> progress_;  // by member
 
@@ -264,6 +290,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   std::vector<std::shared_ptr<HostOp>> sent_;        // messages that may not have been read yet
   uint32_t num_unread_ = 0;                          // sent_, and those still to be published
   std::vector<std::shared_ptr<HostOp>> quarantine_;  // failed while peers may still write
+  std::atomic<bool> has_quarantine_{false};          // may be read without the lock
 };
 
 }  // namespace tessera::host

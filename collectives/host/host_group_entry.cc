@@ -157,6 +157,7 @@ void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind, absl::strin
     activity.seq = op.meeting_.seq;
     activity.leader_client = rendezvous_->leader_client();
     activity.block_offset = rendezvous_->block_offset();
+    activity.generation = rendezvous_->generation();
   }
   activity.name_hash = op.meeting_.name_hash;
   publish_collective(backend_.link_.activity(members_[op.meeting_.member].ordinal), activity,

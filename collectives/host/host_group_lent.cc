@@ -82,6 +82,7 @@ uint32_t HostGroup::reap_lent() {
 }
 
 void HostGroup::wait_until_read(absl::Time deadline) {
+  if (has_quarantine_.load(std::memory_order_relaxed)) reap_quarantine();
   while (true) {
     const uint32_t oldest = reap_lent();
     if (num_lent_.load(std::memory_order_acquire) == 0 || steady_now() >= deadline) return;

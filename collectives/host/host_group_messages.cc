@@ -67,7 +67,7 @@ void HostGroup::reap_sent() {
 
 Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
-  if (!group.ok()) return failed(position, std::move(call), group.status());
+  if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
   validate(call, 2, 0);
   return (*group)->enqueue_send(std::move(call));
 }
@@ -88,6 +88,8 @@ Status HostGroup::expect_send(const HostOp& op) {
 }
 
 Work HostGroup::enqueue_send(CollectiveCall call) {
+  const Caller caller(*this, 0);
+  if (caller.is_too_late()) return failed(make_op(0, std::move(call)), too_late());
   Stream& stream = *backend_.streams_[members_[0].ordinal];
   std::shared_ptr<HostOp> op = make_op(0, std::move(call));
   if (const Status status = expect_send(*op); !status.ok()) {
@@ -118,15 +120,17 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
 
 Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
-  if (!group.ok()) return failed(position, std::move(call), group.status());
+  if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
   validate(call, 2, 1);
   return (*group)->enqueue_recv(std::move(call));
 }
 
 Work HostGroup::enqueue_recv(CollectiveCall call) {
+  const Caller caller(*this, 1);
+  if (caller.is_too_late()) return failed(make_op(1, std::move(call)), too_late());
   StatusOr<Stream*> stream =
       backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
-  if (!stream.ok()) return failed(1, std::move(call), stream.status());
+  if (!stream.ok()) return failed(make_op(1, std::move(call)), stream.status());
   std::shared_ptr<HostOp> op = make_op(1, std::move(call));
   op->of_task_ = op;
   auto task = [op]() -> Status { return op->run(); };

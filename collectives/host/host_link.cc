@@ -113,6 +113,10 @@ StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
 HostLink::~HostLink() { close(); }
 
 void HostLink::close() {
+  {
+    std::lock_guard<std::mutex> lock(openness_->mutex);
+    openness_->is_open = false;
+  }
   pool_->set_arena_callback(nullptr).IgnoreError();
   death_watch_.reset();
   if (server_.joinable()) {
@@ -137,9 +141,8 @@ Status HostLink::make_control_region() {
   auto* header = reinterpret_cast<ControlHeader*>(own_control_->data());
   header->num_devices = member(client_id_).num_local_devices;
   header->activities_offset = align64(sizeof(ControlHeader));
-  header->slots_offset =
-      align64(header->activities_offset + header->num_devices * sizeof(DeviceActivity));
-  header->heap_used.store(align64(header->slots_offset + kMaxGroups * sizeof(GroupSlot)));
+  GroupTable::initialize(own_control_->data(),
+                         header->activities_offset + header->num_devices * sizeof(DeviceActivity));
   header->magic = kControlMagic;
   for (uint32_t i = 0; i < header->num_devices; ++i) {
     activities_.push_back(&activity_slot(own_control_->data(), static_cast<int>(i)));
@@ -467,6 +470,17 @@ bool HostLink::has_died(int client) const {
 }
 
 bool HostLink::is_dead(int client) const { return has_died(client) || !client_status(client).ok(); }
+
+bool HostLink::is_gone(int client) const {
+  if (client == client_id_) return false;
+  const uint32_t life = reinterpret_cast<const ControlHeader*>(control(client))->life.load();
+  return life == 0 || (life & FUTEX_OWNER_DIED) != 0;
+}
+
+GroupTable HostLink::groups_led_by(int client) const {
+  return GroupTable(control(client), client, client_id_,
+                    [this](int other) { return is_gone(other); });
+}
 
 void HostLink::leave() {
   std::lock_guard<std::mutex> lock(mutex_);

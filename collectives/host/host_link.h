@@ -38,6 +38,7 @@
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
+#include "collectives/host/group_table.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator.h"
@@ -85,6 +86,18 @@ class HostLink {
   // Whether the client is lost, or the kernel has marked it dead and the news is still under way:
   // whoever knows of a death sees the mark here, before others were told.
   bool is_dead(int client) const;
+  // Whether the client will not touch shared memory any more: its process has ended, or it has
+  // closed its link. Not so of one that is lost because it does not answer.
+  bool is_gone(int client) const;
+  // Whether the link is open, for handles of shared memory that outlive it: they give nothing back
+  // then. It is not closed while the mutex is held.
+  struct Openness {
+    std::mutex mutex;
+    bool is_open = true;  // guarded by mutex
+  };
+  const std::shared_ptr<Openness>& openness() const { return openness_; }
+  // The groups that the client leads, as this one uses them.
+  GroupTable groups_led_by(int client) const;
   // A member that arrives looks here afterwards, and who reports a loss looks afterwards who has
   // arrived: in the one order of such operations, one of the two sees the other.
   bool any_lost() const { return num_lost_.load(std::memory_order_seq_cst) > 0; }
@@ -138,6 +151,7 @@ class HostLink {
   const Mapping* find_mapping(const std::byte* memory, int64_t num_bytes, int* client) const;
 
   Coordinator& coordinator_;
+  const std::shared_ptr<Openness> openness_ = std::make_shared<Openness>();
   const int client_id_;
   const std::shared_ptr<ArenaPool> pool_;
   int num_spins_ = 0;

@@ -13,6 +13,7 @@
 #include <climits>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -50,10 +51,6 @@ void fetch_to_write(const void* line) {
 #endif
 }
 
-int32_t* device_ids(GroupBlock* block) {
-  return reinterpret_cast<int32_t*>(reinterpret_cast<std::byte*>(block) + sizeof(GroupBlock));
-}
-
 absl::Span<const int32_t> ids_of(GroupBlock* block) {
   return {device_ids(block), block->num_members};
 }
@@ -66,49 +63,6 @@ std::string detail_of(const MemberEntry& entry, int num_members) {
   return equal.to_string().substr(0, kDetailBytes - 1);
 }
 
-uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-GroupBlock* make_block(std::byte* region, ControlHeader* header,
-                       const std::vector<GroupMember>& members, uint32_t num_records) {
-  const uint64_t n = members.size();
-  const uint64_t progress_offset = align64(sizeof(GroupBlock) + n * sizeof(int32_t));
-  const uint64_t records_offset = progress_offset + n * sizeof(MemberProgress);
-  const uint64_t stride = sizeof(OpRecord) + n * sizeof(MemberEntry);
-  const uint64_t bytes = records_offset + num_records * stride;
-  const uint64_t offset = header->heap_used.fetch_add(bytes);
-  if (offset + bytes > kControlBytes) return nullptr;
-  auto* block = reinterpret_cast<GroupBlock*>(region + offset);
-  block->num_members = static_cast<uint32_t>(n);
-  block->num_records = num_records;
-  block->progress_offset = progress_offset;
-  block->records_offset = records_offset;
-  block->record_stride = stride;
-  for (uint64_t i = 0; i < n; ++i) device_ids(block)[i] = members[i].device_id;
-  return block;
-}
-
-bool same_devices(GroupBlock* block, const std::vector<GroupMember>& members) {
-  if (block->num_members != members.size()) return false;
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (device_ids(block)[i] != members[i].device_id) return false;
-  }
-  return true;
-}
-
-// Waits until the slot is ready, or abandoned because its maker is lost. The loss of another client
-// says nothing of this slot: to go on to the next one would make a second block of one group.
-uint32_t settled_state(const HostLink& link, GroupSlot& slot) {
-  while (true) {
-    uint32_t state = slot.state.load(std::memory_order_acquire);
-    if (state < GroupSlot::kClaimedBy) return state;
-    const bool lost = !link.client_status(static_cast<int>(state - GroupSlot::kClaimedBy)).ok();
-    if (lost && slot.state.compare_exchange_strong(state, GroupSlot::kAbandoned)) {
-      return GroupSlot::kAbandoned;
-    }
-    sched_yield();
-  }
-}
-
 }  // namespace
 
 StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> members,
@@ -118,48 +72,35 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
         "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
   }
   TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
-  uint64_t key = salt + 1;
-  for (const GroupMember& member : members) {
-    key = stable_hash(absl::StrCat(member.device_id, ","), key);
-  }
-  Rendezvous result(link, std::move(members));
-  result.leader_client_ = result.members_[0].client_id;
-  std::byte* region = link.control(result.leader_client_);
-  auto* header = reinterpret_cast<ControlHeader*>(region);
-  auto* slots = reinterpret_cast<GroupSlot*>(region + header->slots_offset);
-  // Slots are claimed in probing order and never freed, so that two clients which look for the
-  // same group at once meet at the same slot.
-  for (int i = 0; i < kMaxGroups; ++i) {
-    GroupSlot& slot = slots[(key + i) % kMaxGroups];
-    uint32_t claimed = GroupSlot::kClaimedBy + static_cast<uint32_t>(link.client_id());
-    uint32_t empty = GroupSlot::kEmpty;
-    if (slot.state.compare_exchange_strong(empty, claimed)) {
-      GroupBlock* block = make_block(region, header, result.members_, num_records);
-      slot.key = key;
-      slot.block_offset = block == nullptr ? 0 : reinterpret_cast<std::byte*>(block) - region;
-      // Fails where the others have declared this client lost in the meantime.
-      slot.state.compare_exchange_strong(claimed, GroupSlot::kReady);
-    }
-    if (settled_state(link, slot) != GroupSlot::kReady || slot.key != key) continue;
-    if (slot.block_offset == 0) break;  // its maker found the region full
-    auto* block = reinterpret_cast<GroupBlock*>(region + slot.block_offset);
-    if (!same_devices(block, result.members_)) continue;
-    result.block_offset_ = slot.block_offset;
-    result.use(block);
-    return result;
-  }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no room for another group in the control region of client ",
-                   result.leader_client_, " (", kControlBytes >> 20, " MiB); use fewer groups"));
+  const int leader = members[0].client_id;
+  TESSERA_ASSIGN_OR_RETURN(GroupBlock * block,
+                           link.groups_led_by(leader).open(members, num_records, salt));
+  Rendezvous result(link, std::move(members), leader, block);
+  result.held_.value = true;
+  result.held_.link = link.openness();
+  return result;
 }
 
-void Rendezvous::use(GroupBlock* block) {
-  block_ = block;
+Rendezvous::Rendezvous(HostLink& link, std::vector<GroupMember> members, int leader_client,
+                       GroupBlock* block)
+    : link_(&link),
+      members_(std::move(members)),
+      leader_client_(leader_client),
+      block_offset_(reinterpret_cast<std::byte*>(block) - link.control(leader_client)),
+      block_(block),
+      generation_(block->generation.load(std::memory_order_acquire)) {
   auto* const start = reinterpret_cast<std::byte*>(block);
   progress_ = reinterpret_cast<MemberProgress*>(start + block->progress_offset);
   records_ = start + block->records_offset;
   record_stride_ = block->record_stride;
   last_record_ = block->num_records - 1;
+}
+
+void Rendezvous::close() {
+  if (!std::exchange(held_.value, false)) return;
+  std::lock_guard<std::mutex> lock(held_.link->mutex);
+  if (!held_.link->is_open) return;
+  link_->groups_led_by(leader_client_).close(block_, generation_, members_);
 }
 
 bool Rendezvous::is_free(const State& state, uint32_t seq) const {
@@ -433,6 +374,23 @@ bool Rendezvous::failed_on_the_move(uint32_t seq) const {
          op_record.verdict_kind.load(std::memory_order_relaxed) != VerdictKind::kMismatch;
 }
 
+bool Rendezvous::all_are_done_with(uint32_t seq) const {
+  const State state = load(seq);
+  // A record goes on when all that have arrived have acknowledged the verdict.
+  if (static_cast<int32_t>(state.seq - seq) > 0) return true;
+  if (state.seq == seq && state.phase == Phase::kFailed && state.finished == members_.size()) {
+    return true;
+  }
+  for (int m = 0; m < size(); ++m) {
+    // Pairs with leave().
+    const uint32_t left = progress_[m].left.load(std::memory_order_acquire);
+    if (static_cast<int32_t>(left - seq) < 0 && !link_->is_gone(members_[m].client_id)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Status Rendezvous::describe_missing(const Op& op) const {
   std::map<int, std::vector<int>> missing;  // client -> its ordinals that have not arrived
   std::set<int> clients;
@@ -495,83 +453,6 @@ Status Rendezvous::settle_mismatch(const Op& op) {
   return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op));
 }
 
-void Rendezvous::check_conflicts(const Op& op) {
-  // Between what this device has written down and what it reads of others.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const Status mismatch = find_mismatch(op);
-  if (!mismatch.ok()) {
-    settle(op.seq, VerdictKind::kError, From::kOpen, mismatch).IgnoreError();
-    return;
-  }
-  for (int m = 0; m < size(); ++m) {
-    const GroupMember& member = members_[m];
-    const bool missing = entry(op.seq, m).seq.load(std::memory_order_acquire) != op.seq;
-    if (missing && conflicts_with(op, member.client_id, member.ordinal, true)) return;
-  }
-  if (op.name_hash == 0) return;
-  for (int client = 0; client < link_->num_clients(); ++client) {
-    for (int ordinal = 0; ordinal < link_->member(client).num_local_devices; ++ordinal) {
-      if (conflicts_with(op, client, ordinal, false)) return;
-    }
-  }
-}
-
-bool Rendezvous::conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member) {
-  const ActivitySnapshot other = last_seen(client, ordinal);
-  // A device that is about to wait writes that down first, and then looks for conflicts itself: of
-  // two that wait for each other, the later one finds the other's words complete.
-  if (!other.consistent || other.kind != DeviceActivity::kWaiting) return false;
-  std::byte* region = link_->control(static_cast<int>(other.leader_client));
-  auto* other_block = reinterpret_cast<GroupBlock*>(region + other.block_offset);
-  if (other_block == block_) return false;
-  // Two waits are a deadlock where each needs the other's device: streams are in order. Two
-  // barriers of one name on meshes that overlap are a mistake, whoever waits for whom.
-  const absl::Span<const int32_t> their_ids = ids_of(other_block);
-  const auto waits_for = [&](int device_id) {
-    return std::find(their_ids.begin(), their_ids.end(), device_id) != their_ids.end();
-  };
-  const bool mutual = is_missing_member && waits_for(members_[op.member].device_id);
-  const bool same_name =
-      op.name_hash != 0 && op.name_hash == other.name_hash &&
-      std::any_of(members_.begin(), members_.end(),
-                  [&](const GroupMember& member) { return waits_for(member.device_id); });
-  if (!mutual && !same_name) return false;
-  // Who knows of a death passes over what it cannot do any more, while another still waits there:
-  // the loss ends that wait, and nobody has made a mistake.
-  const auto is_dead = [this](int device_id) { return link_->is_dead(client_of(device_id)); };
-  if (std::any_of(members_.begin(), members_.end(),
-                  [&](const GroupMember& member) { return link_->is_dead(member.client_id); }) ||
-      std::any_of(their_ids.begin(), their_ids.end(), is_dead)) {
-    return false;
-  }
-  Rendezvous theirs(*link_, {});
-  theirs.use(other_block);
-  theirs.members_.resize(other_block->num_members);
-  const State state = theirs.load(other.seq);
-  if (state.seq != other.seq || state.phase != Phase::kOpen) return false;
-  // Still open after the other one was seen to wait: so it was not on its way to this operation.
-  const State ours = load(op.seq);
-  if (ours.seq != op.seq || ours.phase != Phase::kOpen) return false;
-  // Both sides may find this at once: they make one text of it.
-  const GroupMember& self = members_[op.member];
-  const auto describe = [&](int waiting_client, absl::string_view label) {
-    return absl::StrCat(link_->member(waiting_client).to_string(), " waits in ",
-                        label.substr(0, kLabelBytes - 1));
-  };
-  std::string first = describe(self.client_id, label_of(op));
-  std::string second = describe(client, other.label);
-  if (std::pair(client, ordinal) < std::pair(self.client_id, self.ordinal))
-    std::swap(first, second);
-  const Status error = absl::InvalidArgumentError(
-      absl::StrCat("operations differ between clients: ", first, ", ", second,
-                   "; make the same calls in the same order on every client"));
-  // Ours first: theirs cannot go on before this member comes to it, but a member of theirs that is
-  // let go could come to ours.
-  settle(op.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
-  theirs.settle(other.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
-  return true;
-}
-
 std::string Rendezvous::label_of(const Signature& signature,
                                  absl::Span<const int32_t> device_ids) const {
   return default_label(signature.kind, signature.dtype, signature.reduction, signature.count,
@@ -592,13 +473,10 @@ ActivitySnapshot Rendezvous::last_seen(int client, int ordinal) const {
   if (seen.has_label) return seen;
   int32_t own_id = ordinal;
   for (int i = 0; i < client; ++i) own_id += link_->member(i).num_local_devices;
-  absl::Span<const int32_t> ids(&own_id, 1);
+  std::vector<int32_t> ids;
   // An offset that need not be that of a group is not followed.
-  if (!seen.consistent) ids = {};
-  if (seen.consistent && seen.block_offset != 0) {
-    ids = ids_of(reinterpret_cast<GroupBlock*>(
-        link_->control(static_cast<int>(seen.leader_client)) + seen.block_offset));
-  }
+  if (seen.consistent && seen.block_offset != 0) ids = ids_in(seen);
+  if (seen.consistent && seen.block_offset == 0) ids = {own_id};
   seen.label = default_label(seen.op, seen.dtype, seen.reduction, seen.count, ids);
   return seen;
 }

@@ -22,6 +22,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,32 +34,42 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/control.h"
+#include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
 #include "collectives/label.h"
 #include "collectives/shared.h"
 
 namespace tessera::host {
 
-// One device of a group, and where it lives.
-struct GroupMember {
-  int device_id = 0;
-  int client_id = 0;
-  int ordinal = 0;
-};
-
+// A handle of the group's block, which the destructor gives back. The link must outlive it, but for
+// the destructor: a client that has closed its link holds nothing.
 class Rendezvous {
  public:
-  // Finds or makes the group's block of that many records, a power of two. `salt` tells groups of
-  // the same devices apart that serve different ends. ResourceExhausted where the region of the
-  // first member's client is full.
+  // Finds or makes the group's block of that many records, a power of two; a device of this client
+  // must be a member. `salt` tells groups of the same devices apart that serve different ends.
+  // ResourceExhausted where the region of the first member's client is full.
   static StatusOr<Rendezvous> open(HostLink& link, std::vector<GroupMember> members,
                                    uint32_t num_records, uint64_t salt);
+  Rendezvous(Rendezvous&& other) = default;
+  ~Rendezvous() { close(); }
+  // Gives the handle back; nothing else may be called after that.
+  void close();
+  bool is_open() const { return held_.value; }
+  // The same without a handle, for as long as this one or another client's keeps the block.
+  Rendezvous view() const { return Rendezvous(*link_, members_, leader_client_, block_); }
+  // What the block takes of the region.
+  uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
 
   absl::Span<const GroupMember> members() const { return members_; }
   int size() const { return static_cast<int>(members_.size()); }
   // Whose control region the block lies in, and where.
   int leader_client() const { return leader_client_; }
   uint64_t block_offset() const { return block_offset_; }
+  uint64_t generation() const { return generation_; }
+  // The number of the member's next operation, as the last handle of its client left it; 0: its
+  // first. For the client of the member alone, which has no operation under way.
+  uint32_t next_seq(int member) const { return progress_[member].next_seq; }
+  void set_next_seq(int member, uint32_t seq) { progress_[member].next_seq = seq; }
   uint32_t num_records() const { return last_record_ + 1; }
   MemberEntry& entry(uint32_t seq, int member) const {
     return reinterpret_cast<MemberEntry*>(&record(seq) + 1)[member];
@@ -137,6 +149,9 @@ class Rendezvous {
   void acknowledge(uint32_t seq);
   // Whether the operation failed when peers might be reading or writing its memory already.
   bool failed_on_the_move(uint32_t seq) const;
+  // Whether no member touches the memory of the operation any more: all have acknowledged its
+  // verdict, or each is done with it or has ended.
+  bool all_are_done_with(uint32_t seq) const;
   // What to say of an operation that waits for the members in vain.
   Status describe_missing(const Op& op) const;
 
@@ -150,11 +165,10 @@ class Rendezvous {
   void pass_over(uint32_t from, uint32_t to);
 
  private:
-  Rendezvous(HostLink& link, std::vector<GroupMember> members)
-      : link_(&link), members_(std::move(members)) {}
+  // A view of a block, without a handle.
+  Rendezvous(HostLink& link, std::vector<GroupMember> members, int leader_client,
+             GroupBlock* block);
 
-  // Makes the block that of this rendezvous.
-  void use(GroupBlock* block);
   OpRecord& record(uint32_t seq) const {
     return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
   }
@@ -180,9 +194,25 @@ class Rendezvous {
   Status settle_mismatch(const Op& op);
   // The members of this group that did arrive, but with another signature than `op`'s member.
   Status find_mismatch(const Op& op) const;
-  // Settles this operation and another group's where both wait for each other.
+  // Whether the member has not arrived at the operation.
+  bool is_missing(uint32_t seq, int member) const {
+    return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
+  }
+  bool is_open(uint32_t seq) const {
+    const State state = load(seq);
+    return state.seq == seq && state.phase == Phase::kOpen;
+  }
+  // Settles this operation, and those of other groups, where they wait for each other.
   void check_conflicts(const Op& op);
-  bool conflicts_with(const Op& op, int client, int ordinal, bool is_missing_member);
+  struct Wait;
+  // What the device waits in, if it is an operation of another group than this.
+  std::optional<Wait> other_wait_of(const GroupMember& device) const;
+  // Devices that wait for each other in a circle, from the member of `op` on; empty: none found.
+  std::vector<Wait> find_circle(const Op& op);
+  // Another barrier of the same name whose mesh overlaps with this group.
+  std::optional<Wait> find_same_name(const Op& op) const;
+  // Makes it an error of all these operations that they wait for each other.
+  void settle_conflict(const Op& op, std::vector<Wait> others);
   // What an operation is, to people.
   std::string label_of(const Signature& signature, absl::Span<const int32_t> device_ids) const;
   std::string label_of(const Op& op) const;
@@ -191,13 +221,27 @@ class Rendezvous {
   ActivitySnapshot last_seen(int client, int ordinal) const;
   // Devices are numbered by client.
   int client_of(int device_id) const;
+  GroupMember member_of(int device_id) const;
+  // The devices of the group that an activity names; empty where that is not there any more.
+  std::vector<int32_t> ids_in(const Activity& activity) const;
+
+  // Whether there is a handle to give back: moves with it.
+  struct Held {
+    bool value = false;
+    std::shared_ptr<HostLink::Openness> link;
+    Held() = default;
+    Held(Held&& other) noexcept
+        : value(std::exchange(other.value, false)), link(std::move(other.link)) {}
+  };
 
   HostLink* link_;
   std::vector<GroupMember> members_;
   int leader_client_ = 0;
   uint64_t block_offset_ = 0;
   GroupBlock* block_ = nullptr;
+  Held held_;
   // What the block says, for it does not change.
+  uint64_t generation_ = 0;
   MemberProgress* progress_ = nullptr;
   std::byte* records_ = nullptr;
   uint64_t record_stride_ = 0;

@@ -89,8 +89,8 @@ class RendezvousTest : public ::testing::Test {
   std::unique_ptr<Rendezvous> group_;
 };
 
-// Three clients of one device each, and the table of the groups that client 0 leads.
-class GroupTableTest : public ::testing::Test {
+// Three clients of one device each.
+class ThreeClientsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::vector<std::thread> threads;
@@ -104,57 +104,15 @@ class GroupTableTest : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
     for (const auto& link : links_) ASSERT_NE(link, nullptr);
   }
-  // The group of clients 0 and 1, as one of them opens it.
-  uint64_t open(int client) {
-    const StatusOr<Rendezvous> opened =
-        Rendezvous::open(*links_[client], {{0, 0, 0}, {1, 1, 0}}, kRecords, /*salt=*/0);
-    EXPECT_THAT(opened.status(), IsOk());
-    return opened.ok() ? opened->block_offset() : 0;
-  }
-  // The slot of the only group.
-  GroupSlot& slot() {
-    std::byte* region = links_[0]->control(0);
-    auto* header = reinterpret_cast<ControlHeader*>(region);
-    auto* slots = reinterpret_cast<GroupSlot*>(region + header->slots_offset);
-    return *std::find_if(slots, slots + kMaxGroups,
-                         [](const GroupSlot& one) { return one.state != GroupSlot::kEmpty; });
-  }
-
   testing::TestDeadline deadline_{absl::Seconds(30), "rendezvous_test"};
   testing::FakeJob job_{std::vector<int>(3, 1)};
   std::unique_ptr<HostLink> links_[3];
 };
 
-TEST_F(GroupTableTest, AClaimedSlotIsWaitedForThoughAnotherClientIsLost) {
-  const uint64_t block = open(0);
-  slot().state = GroupSlot::kClaimedBy + 0;
-  links_[1]->report_lost(2, absl::UnavailableError("client 2 is lost"));
-  std::atomic<uint64_t> found = 0;
-  std::thread other([&] { found = open(1); });
-  // Time enough to go wrong; it cannot go right before the slot is ready.
-  for (int i = 0; i < 1000 && found == 0; ++i) std::this_thread::yield();
-  EXPECT_EQ(found, 0u);
-  slot().state = GroupSlot::kReady;
-  other.join();
-  EXPECT_EQ(found, block);
-}
-
-TEST_F(GroupTableTest, ASlotWhoseMakerIsLostIsAbandonedByAll) {
-  const uint64_t block = open(0);
-  GroupSlot& first = slot();
-  first.state = GroupSlot::kClaimedBy + 2;
-  links_[1]->report_lost(2, absl::UnavailableError("client 2 is lost"));
-  const uint64_t next = open(1);
-  EXPECT_NE(next, block);
-  EXPECT_EQ(first.state, uint32_t{GroupSlot::kAbandoned});
-  // Client 0 has not heard of the loss yet.
-  EXPECT_EQ(open(0), next);
-}
-
 // facts/barrier.md: double_arrival_does_not_count.
 // Client 0 waits in an operation of all, and client 1 in one of theirs alone: the error that client
 // 0 gets when nobody else comes.
-class ConflictTest : public GroupTableTest {
+class ConflictTest : public ThreeClientsTest {
  protected:
   Status wait_crosswise() {
     TESSERA_ASSIGN_OR_RETURN(Rendezvous pair,
@@ -167,6 +125,7 @@ class ConflictTest : public GroupTableTest {
     waiting.seq = 1;
     waiting.leader_client = pair.leader_client();
     waiting.block_offset = pair.block_offset();
+    waiting.generation = pair.generation();
     publish_collective(links_[1]->activity(0), waiting, "");
     pair.entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
@@ -471,6 +430,7 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   activity.dtype = DType::kFloat64;
   activity.count = int64_t{1} << 40;
   activity.block_offset = group_->block_offset();
+  activity.generation = group_->generation();
   publish_collective(link_->activity(1), activity, "");
   expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
   link_->observer(1)->task_finished();
@@ -509,9 +469,12 @@ TEST_F(RendezvousTest, TooManyMembersAreRefused) {
 
 TEST_F(RendezvousTest, AFullRegionIsSaid) {
   open(2);
+  std::vector<Rendezvous> groups;
   Status status;
   for (uint64_t salt = 1; status.ok() && salt < 20000; ++salt) {
-    status = Rendezvous::open(*link_, {{0, 0, 0}, {1, 0, 1}}, 16, salt).status();
+    StatusOr<Rendezvous> group = Rendezvous::open(*link_, {{0, 0, 0}, {1, 0, 1}}, 16, salt);
+    if (group.ok()) groups.push_back(*std::move(group));
+    status = group.status();
   }
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
                                HasSubstr("no room for another group in the control region of "

@@ -47,7 +47,7 @@ struct Lane {
 class Communicator {
  public:
   Communicator(Api& api, Lane& lane, const host::Rendezvous& generations, uint32_t generation)
-      : api_(api), lane_(lane), generations_(generations), generation_(generation) {}
+      : api_(api), lane_(lane), generations_(generations.view()), generation_(generation) {}
 
   Lane& lane() { return lane_; }
   uint32_t generation() const { return generation_; }
@@ -105,7 +105,7 @@ class Communicator {
 
   Api& api_;
   Lane& lane_;
-  host::Rendezvous generations_;
+  host::Rendezvous generations_;  // a view of the mover's
   const uint32_t generation_;
   std::atomic<bool> member_lost_{false};
   // Guarded by the lane's lock.

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GroupTable: the groups of one control region, which its clients find, share and give back.
+//
+//   slots   in use: key, block | free | in use: key, block | ...
+//   units   1 1 1 1 0 0 1 1 1 ...      one bit for each 4 KiB of the region
+//   heap    block    |   | block   |
+//
+// A client that uses a group has a handle of its block. Blocks are few and are opened seldom, so
+// that one lock and a search through the slots are enough.
+//
+// Invariants:
+//   1. slots and units change under the lock of the region alone. It is robust: the client that
+//      gets it after its holder has died makes the units from the slots again;
+//   2. clients that hold a group at the same time hold the same block;
+//   3. a block stays while a client holds it whose process may still use it. A client that has
+//      ended, or has closed its link, holds nothing;
+//   4. a block stays until every client of the group has held it: one that has not may still have
+//   to
+//      read there how an operation ended that it is late for. Where there is no room for another
+//      block that does not keep it;
+//   5. each use of the memory as a block has a generation of its own. A client without a handle
+//      reads a block only after comparing it, and writes to it only under the lock as well.
+//
+// Thread-safe. Every wait for the lock has a deadline: a client may be stopped while it has it.
+#ifndef TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_
+#define TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/control.h"
+
+namespace tessera::host {
+
+// One device of a group, and where it lives.
+struct GroupMember {
+  int device_id = 0;
+  int client_id = 0;
+  int ordinal = 0;
+};
+
+class GroupTable {
+ public:
+  // Whether a client will not touch the region any more.
+  using IsGone = std::function<bool(int client)>;
+
+  // The table in the region of `leader`, as `self` uses it.
+  GroupTable(std::byte* region, int leader, int self, IsGone is_gone,
+             absl::Duration lock_timeout = absl::Seconds(10));
+
+  // Makes the table in a new region, which ends with the heap and has room for the table itself
+  // from `begin` on.
+  static void initialize(std::byte* region, uint64_t begin);
+
+  // A handle of the group's block for this client, one of whose devices must be a member; makes the
+  // block if need be. `salt` tells groups of the same devices apart that serve different ends.
+  // ResourceExhausted where there is no room for it; Unavailable where another client keeps the
+  // lock for too long.
+  StatusOr<GroupBlock*> open(absl::Span<const GroupMember> members, uint32_t num_records,
+                             uint64_t salt);
+  // Gives a handle back. Does nothing where the block is another generation's by now, for the
+  // client was taken for gone.
+  void close(GroupBlock* block, uint64_t generation, absl::Span<const GroupMember> members);
+
+  // The block at that offset, null if it is not that generation's any more, or never was. What is
+  // read of it counts only if the generation is the same afterwards.
+  static GroupBlock* find(std::byte* region, uint64_t offset, uint64_t generation);
+  // Calls `use` while the block cannot be freed; false if it is not that generation's any more.
+  bool with_block(GroupBlock* block, uint64_t generation, absl::FunctionRef<void()> use);
+
+  // Blocks in use.
+  int num_blocks() const;
+
+ private:
+  class Lock;
+
+  ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(region_); }
+  GroupSlot* slots() const { return reinterpret_cast<GroupSlot*>(region_ + header().slots_offset); }
+  uint64_t* units() const { return reinterpret_cast<uint64_t*>(region_ + header().units_offset); }
+  // What follows requires the lock.
+  GroupBlock* make(absl::Span<const GroupMember> members, uint32_t num_records, uint64_t salt,
+                   uint64_t key);
+  // The first of so many free units in a row, 0 where there are none.
+  uint64_t find_units(uint64_t count) const;
+  void mark_units(uint64_t first, uint64_t count, bool in_use);
+  void free(GroupSlot& slot);
+  // Null where there is no such block.
+  GroupSlot* slot_of(const GroupBlock* block) const;
+  bool is_in_use(const GroupBlock* block, uint64_t generation) const;
+  // Frees the blocks that no client holds. Whether there were any.
+  bool free_unheld();
+  enum class Keep { kForLateClients, kWhileHeld };
+  bool is_needed(const GroupBlock& block, Keep keep) const;
+  void repair();
+
+  std::byte* const region_;
+  const int leader_;
+  const int self_;
+  const IsGone is_gone_;
+  const absl::Duration lock_timeout_;  // by default far longer than anything under the lock
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_

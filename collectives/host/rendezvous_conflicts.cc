@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a member of a Rendezvous finds that its operation can never be joined: members called
+// different operations, or operations of several groups wait for each other in a circle.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+#include "collectives/host/activity.h"
+#include "collectives/host/rendezvous.h"
+
+namespace tessera::host {
+
+// An operation that a device waits in.
+struct Rendezvous::Wait {
+  GroupMember device;
+  std::unique_ptr<Rendezvous> group;  // a view
+  uint32_t seq = 0;
+  std::string label;
+  uint64_t name_hash = 0;
+  size_t waited_for_by = 0;  // in the search: what led here
+};
+
+void Rendezvous::check_conflicts(const Op& op) {
+  // Between what this device has written down and what it reads of others.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const Status mismatch = find_mismatch(op);
+  if (!mismatch.ok()) {
+    settle(op.seq, VerdictKind::kError, From::kOpen, mismatch).IgnoreError();
+    return;
+  }
+  std::vector<Wait> others = find_circle(op);
+  if (others.empty() && op.name_hash != 0) {
+    if (std::optional<Wait> other = find_same_name(op)) others.push_back(*std::move(other));
+  }
+  if (!others.empty()) settle_conflict(op, std::move(others));
+}
+
+std::optional<Rendezvous::Wait> Rendezvous::other_wait_of(const GroupMember& device) const {
+  const DeviceActivity& slot = activity_slot(link_->control(device.client_id), device.ordinal);
+  if (read_kind(slot) != DeviceActivity::kWaiting) return std::nullopt;
+  ActivitySnapshot seen = last_seen(device.client_id, device.ordinal);
+  // A device that is about to wait writes that down first, and then looks for conflicts itself: of
+  // several that wait for each other, the last one finds the words of all others complete.
+  if (!seen.consistent || seen.kind != DeviceActivity::kWaiting) return std::nullopt;
+  const std::vector<int32_t> ids = ids_in(seen);
+  const int leader = static_cast<int>(seen.leader_client);
+  GroupBlock* const block =
+      ids.empty() ? nullptr
+                  : GroupTable::find(link_->control(leader), seen.block_offset, seen.generation);
+  if (block == nullptr || block == block_) return std::nullopt;
+  std::vector<GroupMember> members;
+  for (const int32_t id : ids) members.push_back(member_of(id));
+  auto group =
+      std::unique_ptr<Rendezvous>(new Rendezvous(*link_, std::move(members), leader, block));
+  if (group->generation_ != seen.generation || !group->is_open(seen.seq)) return std::nullopt;
+  return Wait{device, std::move(group), seen.seq, std::move(seen.label), seen.name_hash, 0};
+}
+
+// Breadth first, from each operation to what its missing members wait in: each device is looked at
+// once, and the circle that is found is a shortest one.
+std::vector<Rendezvous::Wait> Rendezvous::find_circle(const Op& op) {
+  const int own_id = members_[op.member].device_id;
+  std::vector<Wait> found;
+  std::set<int> visited = {own_id};
+  // Position 0 is this operation, position k is found[k - 1].
+  for (size_t at = 0; at <= found.size(); ++at) {
+    const Rendezvous& group = at == 0 ? *this : *found[at - 1].group;
+    const uint32_t seq = at == 0 ? op.seq : found[at - 1].seq;
+    for (int m = 0; m < group.size(); ++m) {
+      const GroupMember member = group.members_[m];
+      if (!group.is_missing(seq, m)) continue;
+      if (member.device_id == own_id && at > 0) {
+        std::vector<Wait> circle;
+        for (size_t k = at; k > 0;) {
+          const size_t next = found[k - 1].waited_for_by;
+          circle.insert(circle.begin(), std::move(found[k - 1]));
+          k = next;
+        }
+        return circle;
+      }
+      if (!visited.insert(member.device_id).second) continue;
+      std::optional<Wait> wait = other_wait_of(member);
+      if (!wait.has_value()) continue;
+      wait->waited_for_by = at;
+      found.push_back(*std::move(wait));
+    }
+  }
+  return {};
+}
+
+std::optional<Rendezvous::Wait> Rendezvous::find_same_name(const Op& op) const {
+  const auto is_member_here = [&](const GroupMember& other) {
+    return std::any_of(members_.begin(), members_.end(), [&](const GroupMember& member) {
+      return member.device_id == other.device_id;
+    });
+  };
+  for (int client = 0; client < link_->num_clients(); ++client) {
+    for (int ordinal = 0; ordinal < link_->member(client).num_local_devices; ++ordinal) {
+      std::optional<Wait> wait = other_wait_of({0, client, ordinal});
+      if (!wait.has_value() || wait->name_hash != op.name_hash) continue;
+      const std::vector<GroupMember>& theirs = wait->group->members_;
+      if (std::any_of(theirs.begin(), theirs.end(), is_member_here)) return wait;
+    }
+  }
+  return std::nullopt;
+}
+
+void Rendezvous::settle_conflict(const Op& op, std::vector<Wait> others) {
+  // A client that knows of a death passes over what it cannot do any more, while another one still
+  // waits there: the loss ends that wait, and is no mistake of theirs.
+  const auto is_dead = [this](const GroupMember& member) {
+    return link_->is_dead(member.client_id);
+  };
+  bool is_over = std::any_of(members_.begin(), members_.end(), is_dead) || !is_open(op.seq);
+  for (const Wait& other : others) {
+    const std::vector<GroupMember>& theirs = other.group->members_;
+    is_over |= std::any_of(theirs.begin(), theirs.end(), is_dead);
+    // Still open after all of them were seen to wait: none was on its way to another of these.
+    is_over |= !other.group->is_open(other.seq);
+  }
+  if (is_over) return;
+  // Several members may find this at once: they make one text of it.
+  const GroupMember& self = members_[op.member];
+  std::vector<std::pair<std::pair<int, int>, std::string>> waits;
+  const auto add = [&](const GroupMember& device, absl::string_view label) {
+    waits.push_back({{device.client_id, device.ordinal},
+                     absl::StrCat(link_->member(device.client_id).to_string(), " waits in ",
+                                  label.substr(0, kLabelBytes - 1))});
+  };
+  add(self, label_of(op));
+  for (const Wait& other : others) add(other.device, other.label);
+  std::rotate(waits.begin(), std::min_element(waits.begin(), waits.end()), waits.end());
+  const Status error = absl::InvalidArgumentError(absl::StrCat(
+      "operations differ between clients: ",
+      absl::StrJoin(waits, ", ",
+                    [](std::string* out, const auto& wait) { out->append(wait.second); }),
+      "; make the same calls in the same order on every client"));
+  // Ours first, and then in the order in which one waits for the next: a member that is told goes
+  // on, and may go to the operation before, which has its verdict by then. This member goes on when
+  // the last one has it.
+  settle(op.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
+  for (const Wait& other : others) {
+    const Rendezvous& theirs = *other.group;
+    link_->groups_led_by(theirs.leader_client_).with_block(theirs.block_, theirs.generation_, [&] {
+      other.group->settle(other.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
+    });
+  }
+}
+
+GroupMember Rendezvous::member_of(int device_id) const {
+  const int client = client_of(device_id);
+  int ordinal = device_id;
+  for (int i = 0; i < client; ++i) ordinal -= link_->member(i).num_local_devices;
+  return {device_id, client, ordinal};
+}
+
+std::vector<int32_t> Rendezvous::ids_in(const Activity& activity) const {
+  if (activity.leader_client >= static_cast<uint64_t>(link_->num_clients())) return {};
+  std::byte* const region = link_->control(static_cast<int>(activity.leader_client));
+  const auto find = [&] {
+    return GroupTable::find(region, activity.block_offset, activity.generation);
+  };
+  GroupBlock* const block = find();
+  if (block == nullptr || block->num_members > kMaxMembers) return {};
+  std::vector<int32_t> ids(block->num_members);
+  const int32_t* const first = device_ids(block);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = std::atomic_ref(first[i]).load(std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // The memory may have become another block's meanwhile.
+  if (find() == nullptr) ids.clear();
+  return ids;
+}
+
+}  // namespace tessera::host
