@@ -82,7 +82,31 @@ StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts
   return Topology::of_devices(std::move(process_of), std::vector<int>(num_devices, 0), costs);
 }
 
+// Bounds of the caches. Programs: rows of devices and pulls, each some 600 bytes. Plans of
+// barriers: devices, and as many beside them as a plan costs.
+constexpr int64_t kMostOfPrograms = 100'000;
+constexpr int64_t kMostOfBarrierPlans = 20'000;
+constexpr int64_t kWeightOfPlan = 16;
+// What groups may take while the caches hold some of them: half of a control region.
+constexpr uint64_t kGroupBytes = host::kControlBytes / 2;
+
+int64_t weight_of(const RelayoutProgram& program) {
+  int64_t weight = 1;
+  for (const std::vector<DeviceStep>& rows : program.steps) {
+    for (const DeviceStep& row : rows) {
+      weight += static_cast<int64_t>(1 + row.pulls.size() + row.call.pulls.size());
+    }
+  }
+  return weight;
+}
+
 }  // namespace
+
+Runtime::Runtime(const ClientOptions& options)
+    : options_(options),
+      barrier_plans_(kMostOfBarrierPlans),
+      programs_(kMostOfPrograms),
+      most_group_bytes_(kGroupBytes) {}
 
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
   TESSERA_RETURN_IF_ERROR(check_options(options));
@@ -305,26 +329,17 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
   return mesh.with_runtime(shared_from_this());
 }
 
-StatusOr<const Runtime::BarrierPlan*> Runtime::barrier_plan(const Mesh& mesh) {
-  // Acquire: the plan is complete where its address is seen.
-  const BarrierPlan* const last = last_barrier_plan_.load(std::memory_order_acquire);
-  if (last != nullptr && last->mesh == mesh) return last;
-  std::lock_guard<std::mutex> lock(barrier_mutex_);
-  const auto known = std::find_if(barrier_plans_.begin(), barrier_plans_.end(),
-                                  [&](const auto& plan) { return plan->mesh == mesh; });
-  const BarrierPlan* result = known != barrier_plans_.end() ? known->get() : nullptr;
-  if (result == nullptr) {
-    // It lives as long as the runtime: it must not hold a mesh that holds the runtime.
-    auto plan = std::make_unique<BarrierPlan>(BarrierPlan{mesh.with_runtime(nullptr),
-                                                          absl::StrCat("on ", mesh.to_string()),
-                                                          local_devices_of(mesh), nullptr});
-    if (!plan->local.empty()) {
-      TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
-    }
-    result = barrier_plans_.emplace_back(std::move(plan)).get();
+StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(const Mesh& mesh) {
+  if (std::shared_ptr<const BarrierPlan> known = barrier_plans_.find(mesh)) return known;
+  // The cache lives as long as the runtime: it must not hold a mesh that holds the runtime.
+  auto plan = std::make_shared<BarrierPlan>(BarrierPlan{mesh.with_runtime(nullptr),
+                                                        absl::StrCat("on ", mesh.to_string()),
+                                                        local_devices_of(mesh), nullptr});
+  if (!plan->local.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
   }
-  last_barrier_plan_.store(result, std::memory_order_release);
-  return result;
+  Mesh key = plan->mesh;
+  return barrier_plans_.insert(std::move(key), std::move(plan), kWeightOfPlan + mesh.size());
 }
 
 int32_t Runtime::barrier_term(int device_id) const {
@@ -388,7 +403,7 @@ StatusOr<int64_t> Runtime::await_barrier(const Arrivals& arrivals, const Barrier
 Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
                         std::optional<absl::Duration> timeout) {
   TESSERA_RETURN_IF_ERROR(check_open());
-  const StatusOr<const BarrierPlan*> found = barrier_plan(mesh);
+  const StatusOr<std::shared_ptr<const BarrierPlan>> found = barrier_plan(mesh);
   if (!found.ok()) {
     return with_context(found.status(),
                         absl::StrCat("barrier \"", name, "\" on ", mesh.to_string()));
@@ -414,6 +429,14 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
 
 StatusOr<std::shared_ptr<GroupBackend>> Runtime::group(absl::Span<const int> device_ids) {
   TESSERA_RETURN_IF_ERROR(check_open());
+  if (backend_->num_group_bytes() > most_group_bytes_.load(std::memory_order_relaxed)) {
+    programs_.clear();
+    barrier_plans_.clear();
+    backend_->forget_unused_groups();
+    // What users hold stays: the caches are not emptied again before there is much more.
+    most_group_bytes_.store(std::max(kGroupBytes, backend_->num_group_bytes() + kGroupBytes / 4),
+                            std::memory_order_relaxed);
+  }
   return backend_->group(device_ids);
 }
 
@@ -427,17 +450,7 @@ Status Runtime::sync_devices() {
 
 StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
     const ProgramArgs& args) {
-  // Acquire: the entry is complete where its address is seen.
-  const Programs::value_type* const last = last_program_.load(std::memory_order_acquire);
-  if (last != nullptr && SameProgram()(last->first, args)) return last->second;
-  {
-    std::lock_guard<std::mutex> lock(programs_mutex_);
-    const auto it = programs_.find(args);
-    if (it != programs_.end()) {
-      last_program_.store(&*it, std::memory_order_release);
-      return it->second;
-    }
-  }
+  if (std::shared_ptr<const RelayoutProgram> known = programs_.find(args)) return known;
   // The cache lives as long as the runtime: it must not hold meshes that hold the runtime.
   ProgramKey key = {*args.from.with_mesh(args.from.mesh().with_runtime(nullptr)),
                     *args.to.with_mesh(args.to.mesh().with_runtime(nullptr)), args.shape,
@@ -448,8 +461,8 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
                            plan_relayout(key.from, key.to, key.shape, key.dtype, plan_options));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
                            RelayoutProgram::create(*this, std::move(plan), key.replicas));
-  std::lock_guard<std::mutex> lock(programs_mutex_);
-  return programs_.try_emplace(std::move(key), std::move(program)).first->second;
+  const int64_t weight = weight_of(*program);
+  return programs_.insert(std::move(key), std::move(program), weight);
 }
 
 bool Runtime::drain(absl::Time deadline) {

@@ -11,6 +11,7 @@
 #define TESSERA_DTENSOR_RUNTIME_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,7 +21,6 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/container/node_hash_map.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -38,6 +38,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/device.h"
 #include "device/stream.h"
+#include "dtensor/bounded_cache.h"
 #include "dtensor/client.h"
 #include "dtensor/program.h"
 #include "job/coordinator.h"
@@ -102,6 +103,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   };
   // What this client does in a relayout; made once for equal arguments.
   StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const ProgramArgs& args);
+  // Programs and plans of barriers that are kept.
+  size_t num_cached() const { return programs_.size() + barrier_plans_.size(); }
+  const host::HostBackend& backend() const { return *backend_; }
   // A place in the order of this client's operations. Whoever starts an operation holds it from the
   // first device that gets a part of it to the last, so that two operations are in the same order
   // on every device. Nothing that waits for another thread or client may happen meanwhile, and no
@@ -112,7 +116,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
  private:
-  explicit Runtime(const ClientOptions& options) : options_(options) {}
+  explicit Runtime(const ClientOptions& options);
   Status start_devices(absl::Time deadline);
   Status start_streams();
   // Of a job of several clients; null where there is none, and nccl_status_ says why.
@@ -126,7 +130,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     LocalDevices local;
     std::shared_ptr<GroupBackend> group;  // null where no device is local
   };
-  StatusOr<const BarrierPlan*> barrier_plan(const Mesh& mesh);
+  StatusOr<std::shared_ptr<const BarrierPlan>> barrier_plan(const Mesh& mesh);
   // What a device adds to the sum of a barrier.
   int32_t barrier_term(int device_id) const;
   // A barrier among idle devices of this client is there at once: the sum of their terms. False
@@ -178,9 +182,13 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::mutex shutdown_mutex_;  // serialises shutdown()
   std::atomic<bool> open_{false};
 
-  std::mutex barrier_mutex_;                                       // guards barrier_plans_
-  std::vector<std::unique_ptr<const BarrierPlan>> barrier_plans_;  // of each mesh with a barrier
-  std::atomic<const BarrierPlan*> last_barrier_plan_{nullptr};     // found without the lock
+  struct MeshHash {
+    size_t operator()(const Mesh& mesh) const { return absl::HashOf(mesh); }
+  };
+  struct SameMesh {
+    bool operator()(const Mesh& a, const Mesh& b) const { return a == b; }
+  };
+  BoundedCache<Mesh, BarrierPlan, MeshHash, SameMesh> barrier_plans_;
 
   struct ProgramKey {
     Layout from;
@@ -192,14 +200,12 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   };
   // Finds a program without a copy of its key.
   struct ProgramHash {
-    using is_transparent = void;
     size_t operator()(const ProgramArgs& args) const {
       return absl::HashOf(args.from, args.to, args.shape, args.dtype, args.replicas);
     }
     size_t operator()(const ProgramKey& key) const { return (*this)(key.args()); }
   };
   struct SameProgram {
-    using is_transparent = void;
     bool operator()(const ProgramKey& key, const ProgramArgs& b) const {
       const ProgramArgs a = key.args();
       return a.dtype == b.dtype && a.replicas == b.replicas && a.shape == b.shape &&
@@ -207,13 +213,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     }
     bool operator()(const ProgramKey& a, const ProgramKey& b) const { return (*this)(a, b.args()); }
   };
-  // Entries stay where they are, and what they are.
-  using Programs = absl::node_hash_map<ProgramKey, std::shared_ptr<const RelayoutProgram>,
-                                       ProgramHash, SameProgram>;
-  std::mutex programs_mutex_;  // guards programs_
-  Programs programs_;
-  // The latest one that was looked up: a program that does the same again needs no lock.
-  std::atomic<const Programs::value_type*> last_program_{nullptr};
+  BoundedCache<ProgramKey, RelayoutProgram, ProgramHash, SameProgram> programs_;
+  // When groups take so many bytes, what the caches hold of them is released.
+  std::atomic<uint64_t> most_group_bytes_;
 };
 
 }  // namespace tessera
