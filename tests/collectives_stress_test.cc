@@ -4,7 +4,8 @@
 // equal bits for every split of the devices over clients (collectives_bits_test.cc), and clients
 // that are killed at any moment (collectives_kills_test.cc), in the same program.
 //
-//   collectives_stress_test [--seed=N] [--random_ops=N] [--growth_ops=N] [--calls=N] [--kills=N]
+//   collectives_stress_test [--seed=N] [--random_ops=N] [--growth_ops=N] [--meshes=N] [--shapes=N]
+//                           [--calls=N] [--kills=N]
 //                           [--slowest_call_ms=X] [--slowest_loss_ms=X]
 //
 // Without flags each proof is short, as CI runs it; tools/soak runs the long forms. What waits for
@@ -22,6 +23,8 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -138,6 +141,118 @@ TEST_P(GrowthTest, NothingGrows) {
     return expect_no_growth(before, after, arguments.growth_ops, client.num_clients());
   };
   EXPECT_THAT(run_form(GetParam(), arguments.growth_ops, body), IsOk());
+}
+
+// ---- Ever new meshes and shapes. Issue 15, R17.
+
+// The most of what a client holds in each half of a long run.
+class Halves {
+ public:
+  explicit Halves(int64_t count) : count_(count) {}
+  void note(const Client& client, int64_t i) {
+    if (i % 50 != 49) return;
+    const Runtime& runtime = *client.runtime();
+    const Holdings now = current_holdings();
+    Most& most = i < count_ / 2 ? first_ : second_;
+    most.heap_bytes = std::max(most.heap_bytes, now.heap_bytes);
+    most.resident_kib = std::max(most.resident_kib, now.private_kib + now.shared_kib);
+    most.group_bytes = std::max(most.group_bytes, runtime.backend().num_group_bytes());
+    most.num_cached = std::max(most.num_cached, runtime.num_cached());
+  }
+  Status check(const Client& client) const {
+    if (client.client_id() == 0) {
+      for (const Most& most : {first_, second_}) {
+        std::cout << "at most " << most.heap_bytes << " bytes of the heap, " << most.resident_kib
+                  << " KiB resident, " << most.group_bytes << " bytes of groups, "
+                  << most.num_cached << " programs and plans" << std::endl;
+      }
+    }
+    // Half of a control region, and what was made since that was looked at.
+    TESSERA_REQUIRE(second_.group_bytes < (uint64_t{129} << 20), second_.group_bytes);
+    TESSERA_REQUIRE(second_.num_cached < 5000, second_.num_cached);
+    if (kSanitized) return absl::OkStatus();
+    TESSERA_REQUIRE(second_.heap_bytes <= first_.heap_bytes + first_.heap_bytes / 10 + 64'000,
+                    second_.heap_bytes, " bytes of the heap after ", first_.heap_bytes);
+    // All pages of the blocks are touched when their memory has been used twice.
+    const int64_t untouched_kib =
+        count_ < 10'000 ? static_cast<int64_t>(second_.group_bytes >> 10) : 0;
+    TESSERA_REQUIRE(second_.resident_kib <=
+                        first_.resident_kib + first_.resident_kib / 10 + 4096 + untouched_kib,
+                    second_.resident_kib, " KiB resident after ", first_.resident_kib);
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Most {
+    int64_t heap_bytes = 0;
+    int64_t resident_kib = 0;
+    uint64_t group_bytes = 0;
+    size_t num_cached = 0;
+  };
+  const int64_t count_;
+  Most first_;
+  Most second_;
+};
+
+// Four different devices out of n, in every order in turn.
+std::vector<int> four_of(int n, int64_t number) {
+  std::vector<int> ids(n);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (int k = 0; k < 4; ++k) {
+    std::swap(ids[k], ids[k + number % (n - k)]);
+    number /= n - k;
+  }
+  ids.resize(4);
+  return ids;
+}
+
+constexpr JobForm kNewMeshForms[] = {
+    {"OneClientOfTwenty", Setting::kThreads, 1, 20},
+    {"TwoProcessesOfSix", Setting::kProcesses, 2, 6},
+};
+
+class NewMeshesTest : public GrowthTest {};
+INSTANTIATE_TEST_SUITE_P(Forms, NewMeshesTest, ::testing::ValuesIn(kNewMeshForms), job_form_name);
+
+TEST_P(NewMeshesTest, NothingGrows) {
+  const auto body = [](Client& client) -> Status {
+    const auto n = static_cast<int>(client.devices().size());
+    Halves halves(arguments.meshes);
+    for (int64_t i = 0; i < arguments.meshes; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}}, four_of(n, i)));
+      TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x, -]"));
+      TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, x]"));
+      // Beyond what a caller does by itself.
+      const DTensor moved = relayout(full<float>({4, 4096}, 1, rows), columns);
+      TESSERA_RETURN_IF_ERROR(moved.await());
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("made", absl::Seconds(60)));
+      halves.note(client, i);
+    }
+    return halves.check(client);
+  };
+  EXPECT_THAT(run_form(GetParam(), arguments.meshes, body), IsOk());
+}
+
+class NewShapesTest : public GrowthTest {};
+INSTANTIATE_TEST_SUITE_P(Forms, NewShapesTest,
+                         ::testing::Values(JobForm{"OneClientOfEight", Setting::kThreads, 1, 8}),
+                         job_form_name);
+
+TEST_P(NewShapesTest, NothingGrows) {
+  const auto body = [](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x, -]"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, x]"));
+    Halves halves(arguments.shapes);
+    for (int64_t i = 0; i < arguments.shapes; ++i) {
+      // Each shape once; all of about the same size.
+      const Shape shape = {200 + i % 300, 200 + i / 300};
+      TESSERA_RETURN_IF_ERROR(relayout(zeros<float>(shape, rows), columns).await());
+      halves.note(client, i);
+    }
+    return halves.check(client);
+  };
+  EXPECT_THAT(run_form(GetParam(), arguments.shapes, body), IsOk());
 }
 
 // ---- Many members.
@@ -336,7 +451,8 @@ bool parse(absl::string_view text) {
     return absl::ConsumePrefix(&text, name) && absl::SimpleAtod(text, value) && *value > 0;
   };
   return number("--seed=", &arguments.seed) || number("--random_ops=", &arguments.random_ops) ||
-         number("--growth_ops=", &arguments.growth_ops) || number("--calls=", &arguments.calls) ||
+         number("--growth_ops=", &arguments.growth_ops) || number("--meshes=", &arguments.meshes) ||
+         number("--shapes=", &arguments.shapes) || number("--calls=", &arguments.calls) ||
          number("--kills=", &arguments.kills) ||
          milliseconds("--slowest_call_ms=", &arguments.slowest_call_ms) ||
          milliseconds("--slowest_loss_ms=", &arguments.slowest_loss_ms);

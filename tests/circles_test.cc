@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients that call operations in orders of which none can be: each waits for the next one in a
+// group of the two, around a circle.
+//
+//   client 0   {0, 1}, then {2, 0}
+//   client 1   {1, 2}, then {0, 1}
+//   client 2   {2, 0}, then {1, 2}
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "collectives/group.h"
+#include "dtensor/client.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/clients.h"
+#include "tests/support/matchers.h"
+#include "tests/support/members.h"
+
+namespace tessera::testing {
+namespace {
+
+// Far beyond what is needed: the circle is found at once.
+constexpr absl::Duration kLimit = absl::Seconds(60);
+
+struct Row {
+  const char* name;
+  Setting setting;
+  int num_clients;
+};
+std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
+
+constexpr Row kRows[] = {
+    {"two_threads", Setting::kThreads, 2},      {"three_threads", Setting::kThreads, 3},
+    {"four_threads", Setting::kThreads, 4},     {"three_processes", Setting::kProcesses, 3},
+    {"four_processes", Setting::kProcesses, 4},
+};
+
+class CirclesTest : public ::testing::TestWithParam<Row> {
+ protected:
+  static Status run(const ClientBody& body) {
+    return run_clients({.setting = GetParam().setting, .num_clients = GetParam().num_clients},
+                       body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Rows, CirclesTest, ::testing::ValuesIn(kRows),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Issue 15, R11.
+TEST_P(CirclesTest, AllClientsOfACircleAreTold) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        const int n = client.num_clients();
+        const int own = client.client_id();
+        const auto pair_from = [&](int first) {
+          // Of two clients there is one pair: then its order tells the groups apart.
+          return client.group({first, (first + 1) % n});
+        };
+        for (int round = 0; round < 3; ++round) {
+          TESSERA_ASSIGN_OR_RETURN(const Group mine, pair_from(own));
+          TESSERA_ASSIGN_OR_RETURN(const Group theirs, pair_from((own + n - 1) % n));
+          const Work first = mine.barrier();
+          const Work second = theirs.barrier();
+          for (const Work& work : {first, second}) {
+            const Status status = work.wait(kLimit);
+            TESSERA_REQUIRE(status.code() == absl::StatusCode::kInvalidArgument, status.ToString());
+            for (int other = 0; other < n; ++other) {
+              TESSERA_REQUIRE(
+                  absl::StrContains(status.message(), absl::StrCat("client ", other, " (")),
+                  status.ToString());
+            }
+            TESSERA_REQUIRE(
+                absl::StrContains(status.message(), "make the same calls in the same order"),
+                status.ToString());
+          }
+          // All groups go on.
+          TESSERA_ASSIGN_OR_RETURN(const Group all, client.group(all_devices(client)));
+          TESSERA_RETURN_IF_ERROR(all.barrier().wait(kLimit));
+          const Group& even = own % 2 == 0 ? mine : theirs;
+          const Group& odd = own % 2 == 0 ? theirs : mine;
+          if (n % 2 == 1) continue;
+          TESSERA_RETURN_IF_ERROR(even.barrier().wait(kLimit));
+          TESSERA_RETURN_IF_ERROR(odd.barrier().wait(kLimit));
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+// A chain that ends is no circle: the last client comes later.
+TEST_P(CirclesTest, AChainOfWaitsIsNoError) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                const int n = client.num_clients();
+                const int own = client.client_id();
+                std::vector<Work> works;
+                // Client k waits for client k + 1, which comes to their group last.
+                for (int first = own; first >= 0 && first >= own - 1; --first) {
+                  if (first + 1 >= n) continue;
+                  TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({first, first + 1}));
+                  works.push_back(group.barrier());
+                }
+                for (const Work& work : works) TESSERA_RETURN_IF_ERROR(work.wait(kLimit));
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
