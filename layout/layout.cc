@@ -74,11 +74,6 @@ bool same_device_order(const Mesh& a, const Mesh& b) {
   return a.ids_are_positions() || a.device_ids() == b.device_ids();
 }
 
-// Empty boxes of equal sizes hold the same elements wherever they begin.
-bool same_box(const Box& a, const Box& b) {
-  return a.sizes == b.sizes && (a.offsets == b.offsets || a.is_empty());
-}
-
 std::string count_of(size_t count, absl::string_view noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
@@ -420,11 +415,28 @@ bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shap
     const std::optional<int64_t> position_b =
         b.mesh().position_of_device(*a.mesh().device_at(position_a));
     if (!position_b.has_value() || a.partial_index(position_a) != b.partial_index(*position_b) ||
-        !same_box(a.box(shape, position_a), b.box(shape, *position_b))) {
+        !a.has_box_of(b, shape, position_a, *position_b)) {
       return false;
     }
   }
   return true;
+}
+
+// Empty boxes of equal sizes hold the same elements wherever they begin.
+bool Layout::has_box_of(const Layout& other, absl::Span<const int64_t> shape, int64_t position,
+                        int64_t position_of_other) const {
+  bool same_offsets = true;
+  bool is_empty = false;
+  for (int dim = 0; dim < rank(); ++dim) {
+    const Rep::Parts& a = rep().dim_parts[dim];
+    const Rep::Parts& b = other.rep().dim_parts[dim];
+    const auto [first_a, end_a] = shard_interval(shape[dim], a.count, a.index(position));
+    const auto [first_b, end_b] = shard_interval(shape[dim], b.count, b.index(position_of_other));
+    if (end_a - first_a != end_b - first_b) return false;
+    same_offsets &= first_a == first_b;
+    is_empty |= end_a == first_a;
+  }
+  return same_offsets || is_empty;
 }
 
 std::optional<bool> Layout::has_shards_of(const Layout& other,

@@ -172,6 +172,9 @@ class Layout {
   // Whether every position has the same shard and term numbers under both, in any mesh, but for
   // dims of no elements.
   bool has_digits_of(const Layout& other, absl::Span<const int64_t> shape) const;
+  // Whether the box of a position is that of a position under the other layout. Allocates nothing.
+  bool has_box_of(const Layout& other, absl::Span<const int64_t> shape, int64_t position,
+                  int64_t position_of_other) const;
   // Whether every position has the same box and term under both, dim by dim, in any mesh; nothing
   // where that does not tell, for boxes without elements begin elsewhere.
   std::optional<bool> has_shards_of(const Layout& other, absl::Span<const int64_t> shape) const;

@@ -43,6 +43,15 @@ std::pair<int64_t, int64_t> CellMap::interval(int dim, int64_t position) const {
   return shard_interval(shape_[dim], layout_.num_shards(dim), value_at(dim_digits_[dim], position));
 }
 
+int64_t CellMap::elements(int64_t position) const {
+  int64_t elements = 1;
+  for (size_t dim = 0; dim < shape_.size(); ++dim) {
+    const auto [first, end] = interval(dim, position);
+    elements *= end - first;
+  }
+  return elements;
+}
+
 int64_t CellMap::cell_offset(const Cell& cell) const {
   int64_t offset = 0;
   for (size_t dim = 0; dim < cell.size(); ++dim) offset += offset_of(dim_digits_[dim], cell[dim]);

@@ -42,6 +42,8 @@ class CellMap {
   bool holds(int64_t position, const Cell& cell) const;
   // {first, end} of what the device at a position holds of a dim.
   std::pair<int64_t, int64_t> interval(int dim, int64_t position) const;
+  // How many elements the device at a position holds. Allocates nothing.
+  int64_t elements(int64_t position) const;
   // The part of a position that says which cell its device holds: positions of one cell have it in
   // common.
   int64_t cell_offset(const Cell& cell) const;
@@ -50,6 +52,15 @@ class CellMap {
   // the mesh, half of them holding elements evenly spread over the tensor, of which a mesh larger
   // than its tensor has few. The same in every process; some may come twice.
   std::vector<int64_t> spread_positions(int64_t most) const;
+  // Calls fn(position) for each of them; where these are all, without making the list.
+  template <class Fn>
+  void for_each_spread(int64_t most, Fn fn) const {
+    if (most < layout_.mesh().size()) {
+      for (const int64_t position : spread_positions(most)) fn(position);
+      return;
+    }
+    for (int64_t position = 0; position < layout_.mesh().size(); ++position) fn(position);
+  }
 
   // The number of the shard of a dim that an element belongs to. Requires 0 <= element < size.
   int64_t shard_of(int dim, int64_t element) const;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "relayout/cell_map.h"
 #include "relayout/moves.h"
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"
@@ -17,8 +18,8 @@ namespace {
 int64_t most_lacking(const Layout& from, const Layout& goal, const Shape& shape) {
   const Moves moves(from, goal, shape, Topology());
   int64_t most = 0;
-  for (const int id : goal.mesh().device_ids()) {
-    most = std::max(most, moves.received_elements(id));
+  for (int64_t position = 0; position < goal.mesh().size(); ++position) {
+    most = std::max(most, moves.received_elements(*goal.mesh().device_at(position)));
   }
   return most;
 }
@@ -29,7 +30,7 @@ __int128 num_held_where_wanted(const Layout& from, const Layout& goal, const Sha
   absl::flat_hash_set<std::pair<int64_t, std::vector<int64_t>>> seen;  // Term that stays, cell.
   __int128 values = 0;
   for (int64_t position = 0; position < goal.mesh().size(); ++position) {
-    const int id = goal.mesh().device_ids()[position];
+    const int id = *goal.mesh().device_at(position);
     const std::optional<int64_t> old_position = from.mesh().position_of_device(id);
     if (!old_position.has_value()) continue;
     const Box common = intersect(from.box(shape, *old_position), goal.box(shape, position));
@@ -47,14 +48,18 @@ int64_t least_received_elements(const Layout& from, const Layout& goal, const Pa
   if (reduced.empty()) return most_lacking(from, goal, shape);
   __int128 wanted = 0;
   int64_t largest = 0;
+  const CellMap goals(goal, shape);
   for (int64_t position = 0; position < goal.mesh().size(); ++position) {
-    const int64_t elements = goal.box(shape, position).num_elements();
+    const int64_t elements = goals.elements(position);
     wanted += elements;
     largest = std::max(largest, elements);
   }
   const int64_t terms = num_values(digits_of(from.mesh(), reduced));
   const __int128 values = static_cast<__int128>(num_elements(shape)) * goal.num_partial_terms();
-  const __int128 lonely = values - num_held_where_wanted(from, goal, shape);
+  // The cells of larger meshes do not fit in memory: without this term the bound is lower.
+  constexpr int64_t kMostCells = int64_t{1} << 20;
+  const bool counts_cells = goal.mesh().size() <= kMostCells;
+  const __int128 lonely = counts_cells ? values - num_held_where_wanted(from, goal, shape) : 0;
   const __int128 messages = wanted + (terms - 2) * values + lonely;
   const int64_t devices = num_devices(from.mesh(), goal.mesh());
   return std::max(largest, saturated((messages + devices - 1) / devices));

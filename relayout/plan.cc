@@ -19,14 +19,17 @@ namespace tessera {
 namespace internal {
 namespace {
 
-// Devices of both meshes, each once.
-std::vector<int> all_devices(const Mesh& a, const Mesh& b) {
-  std::vector<int> devices(a.device_ids().begin(), a.device_ids().end());
-  if (a == b) return devices;
-  for (int id : b.device_ids()) {
-    if (!a.position_of_device(id).has_value()) devices.push_back(id);
+// Calls fn(device id) for devices of both meshes, the one that holds most among them. On one mesh
+// that is the first, whatever the layouts: shard 0 of a dim is a largest one, and it holds shard 0
+// of every dim. On two meshes each device is called, once.
+template <class Fn>
+void for_each_that_may_hold_most(const Mesh& a, const Mesh& b, Fn fn) {
+  if (a == b) return fn(*a.device_at(0));
+  for (int64_t position = 0; position < a.size(); ++position) fn(*a.device_at(position));
+  for (int64_t position = 0; position < b.size(); ++position) {
+    const int id = *b.device_at(position);
+    if (!a.position_of_device(id).has_value()) fn(id);
   }
-  return devices;
 }
 
 int64_t received_over(absl::Span<const PlanStep> steps, int device_id) {
@@ -41,16 +44,12 @@ int64_t lower_bound(const RelayoutPlan::Rep& rep) {
   return saturated(elements * dtype_size(rep.dtype));
 }
 
-__int128 bytes_of(const std::optional<Box>& box, DType dtype) {
-  return box.has_value() ? static_cast<__int128>(box->num_elements()) * dtype_size(dtype) : 0;
-}
-
 // What a device holds while step `i` runs: the source, the target, and what is in between.
 __int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id, DType dtype) {
-  __int128 held = bytes_of(steps[0].old_box(device_id), dtype);
-  held += bytes_of(steps[i].new_box(device_id), dtype);
-  if (i > 0) held += bytes_of(steps[i].old_box(device_id), dtype);
-  return held;
+  __int128 held = steps[0].old_elements(device_id);
+  held += steps[i].new_elements(device_id);
+  if (i > 0) held += steps[i].old_elements(device_id);
+  return held * dtype_size(dtype);
 }
 
 // FNV-1a: a fixed function of the text, unlike absl::Hash, which differs from process to process.
@@ -81,9 +80,9 @@ int64_t most_received(absl::Span<const PlanStep> steps) {
   int64_t most = 0;
   const auto look_at = [&](const PlanStep& step, const Layout& layout) {
     const CellMap cells(layout, step.shape());
-    for (int64_t position : cells.spread_positions(kEveryDevice)) {
+    cells.for_each_spread(kEveryDevice, [&](int64_t position) {
       most = std::max(most, received_over(steps, cells.device(position)));
-    }
+    });
   };
   look_at(steps.back(), steps.back().to());
   const bool one_mesh = steps.front().from().mesh() == steps.back().to().mesh();
@@ -102,15 +101,17 @@ std::string step_names(absl::Span<const PlanStep> steps) {
 int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
              absl::Span<const PlanStep> steps) {
   __int128 most = 0;
-  for (int id : all_devices(from.mesh(), to.mesh())) {
-    const std::optional<int64_t> position = from.mesh().position_of_device(id);
+  const CellMap source(from, tensor.shape);
+  for_each_that_may_hold_most(from.mesh(), to.mesh(), [&](int id) {
+    const std::optional<int64_t> position = source.position_of(id);
     if (position.has_value()) {
-      most = std::max(most, bytes_of(from.box(tensor.shape, *position), tensor.dtype));
+      const __int128 held = source.elements(*position);
+      most = std::max(most, held * dtype_size(tensor.dtype));
     }
     for (size_t i = 0; i < steps.size(); ++i) {
       most = std::max(most, held_during(steps, i, id, tensor.dtype));
     }
-  }
+  });
   return saturated(most);
 }
 
@@ -143,8 +144,15 @@ int64_t RelayoutPlan::max_received_bytes() const {
 }
 
 int64_t RelayoutPlan::lower_bound_bytes() const {
-  return static_cast<int64_t>(
-      internal::once(rep_->lower_bound, [this] { return internal::lower_bound(*rep_); }));
+  return static_cast<int64_t>(internal::once(rep_->lower_bound, [this] {
+    // A direct batch attains the bound: each device receives what it lacks. On small meshes the
+    // bound is found by itself all the same, which checks that.
+    constexpr int64_t kSmallMesh = int64_t{1} << 16;
+    const bool is_direct =
+        rep_->steps.size() == 1 && rep_->reduced.empty() && rep_->steps[0].to() == rep_->goal;
+    if (is_direct && rep_->goal.mesh().size() > kSmallMesh) return max_received_bytes();
+    return internal::lower_bound(*rep_);
+  }));
 }
 
 int64_t RelayoutPlan::peak_bytes() const {
@@ -157,9 +165,9 @@ int64_t RelayoutPlan::peak_bytes() const {
 int64_t RelayoutPlan::step_peak_bytes(size_t step) const {
   if (step >= rep_->steps.size()) return 0;
   __int128 most = 0;
-  for (int id : internal::all_devices(rep_->from.mesh(), rep_->to.mesh())) {
+  internal::for_each_that_may_hold_most(rep_->from.mesh(), rep_->to.mesh(), [&](int id) {
     most = std::max(most, internal::held_during(rep_->steps, step, id, rep_->dtype));
-  }
+  });
   return internal::saturated(most);
 }
 
@@ -208,7 +216,9 @@ std::string RelayoutPlan::explain() const {
     if (step.shape() != rep_->shape) {
       absl::StrAppend(&text, " as ", shape_to_string(step.shape()));
     }
-    const int64_t received = internal::most_received({step});
+    // Of the only step it is known, or found for good.
+    const int64_t received =
+        rep_->steps.size() == 1 ? max_received_bytes() : internal::most_received({step});
     if (received == 0) {
       absl::StrAppend(&text, "; local\n");
       continue;

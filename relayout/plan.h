@@ -10,7 +10,8 @@
 //                     c c d d                        d d                     b b
 //
 // A plan is made from its arguments alone, so every client makes the same one, and rows of single
-// devices are made on demand, so a plan for 65,536 devices is as cheap as one for 2.
+// devices are made on demand, so a plan for kMaxPlannedDevices is as cheap as one for 2. What is
+// O(devices) below takes no memory for them, and up to a second for the most.
 //
 // What holds for every plan:
 //   1. The identity (equivalent layouts, equal partials) has no steps.
@@ -48,6 +49,10 @@
 #include "relayout/topology.h"
 
 namespace tessera {
+
+// The most devices of a mesh that relayouts are planned for: numbers that are the worst of all
+// devices are found by looking at each.
+inline constexpr int64_t kMaxPlannedDevices = int64_t{1} << 24;
 
 // In which order the terms of a reduction are added, where devices of several hosts hold them.
 enum class ReductionOrder : uint8_t {
@@ -133,6 +138,9 @@ class PlanStep {
   // What a device holds before and after; nothing where it does not belong to that mesh.
   std::optional<Box> old_box(int device_id) const;
   std::optional<Box> new_box(int device_id) const;
+  // How many elements these are; 0 where there is no box.
+  int64_t old_elements(int device_id) const;
+  int64_t new_elements(int device_id) const;
 
   // Moves: disjoint boxes that tile the new box of the device, its own part included, in row-major
   // order of their sources' boxes. kExpand: at most one, from the device itself; what it does not
@@ -186,13 +194,14 @@ class RelayoutPlan {
   // of both layouts of the new boxes and of n-2 times the tensor, and of the tensor once more where
   // no device that wants an element holds a term of it; 2(n-1)/n of the tensor to whole copies on n
   // devices, n-1 times a shard to shards. lower_bound.h has the proof, and what it leaves out: the
-  // terms of partial axes that stay are left as they are, and new partial axes do not count
-  // (expansion is local). O(devices), once.
+  // terms of partial axes that stay are left as they are, new partial axes do not count (expansion
+  // is local), and among more than 2^20 devices the tensor once more is left out. O(devices), once.
   int64_t lower_bound_bytes() const;
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
-  // between. O(devices), once.
+  // between. Where the meshes differ O(devices), once.
   int64_t peak_bytes() const;
-  // What of that it holds during one of the steps(); 0 where there is no such step. O(devices).
+  // What of that it holds during one of the steps(); 0 where there is no such step. O(devices)
+  // where the meshes differ.
   int64_t step_peak_bytes(size_t step) const;
   // What the steps take by the costs of the topology that the plan was made for: a step takes the
   // latency of the farthest link that it uses, and seconds for each byte that the worst placed
@@ -242,9 +251,10 @@ Status check_ranks(const Layout& from, const Layout& to);
 // Plans the relayout of a tensor of `shape`. Pure, and the same on every client. InvalidArgument
 // for the error that `to` carries, ranks that differ, a bad shape, and a reduction that the dtype
 // does not have: avg of integers; any but min and max of bool. InvalidArgument for a device that
-// the topology does not list, too. ResourceExhausted names the need, the cap and the least feasible
-// cap. Moves pull boxes to where they belong, with no staging: source and target together are the
-// least that a move can need, and plans of one batch need no more; batches are not cut into chunks.
+// the topology does not list, and for a mesh of more than kMaxPlannedDevices, too.
+// ResourceExhausted names the need, the cap and the least feasible cap. Moves pull boxes to where
+// they belong, with no staging: source and target together are the least that a move can need, and
+// plans of one batch need no more; batches are not cut into chunks.
 StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to, const Shape& shape,
                                      DType dtype, const PlanOptions& options = {});
 

@@ -126,14 +126,7 @@ std::vector<int64_t> PlanStep::Rep::members(int64_t position) const {
   return result;
 }
 
-int64_t PlanStep::Rep::new_elements(int64_t position) const {
-  int64_t elements = 1;
-  for (size_t dim = 0; dim < to.shape().size(); ++dim) {
-    const auto [first, end] = to.interval(dim, position);
-    elements *= end - first;
-  }
-  return elements;
-}
+int64_t PlanStep::Rep::new_elements(int64_t position) const { return to.elements(position); }
 
 const std::vector<int>* PlanStep::Rep::component(int device_id) const {
   std::call_once(components_once, [this] {
@@ -164,9 +157,9 @@ internal::Traffic PlanStep::Rep::traffic(int64_t most_devices) const {
     if (larger <= kMostRowsMade) return pulled_traffic(most_devices);
   }
   int64_t most = 0;
-  for (int64_t position : to.spread_positions(most_devices)) {
+  to.for_each_spread(most_devices, [&](int64_t position) {
     most = std::max(most, moves->received_elements(to.device(position)));
-  }
+  });
   const LinkClass link = flat.value_or(LinkClass::kNetwork);
   result.bytes[static_cast<int>(link)] = most * dtype_size(dtype);
   return result;
@@ -285,6 +278,16 @@ std::optional<Box> PlanStep::new_box(int device_id) const {
   const std::optional<int64_t> position = rep_->to.position_of(device_id);
   if (!position.has_value()) return std::nullopt;
   return to().box(rep_->to.shape(), *position);
+}
+
+int64_t PlanStep::old_elements(int device_id) const {
+  const std::optional<int64_t> position = rep_->from.position_of(device_id);
+  return position.has_value() ? rep_->from.elements(*position) : 0;
+}
+
+int64_t PlanStep::new_elements(int device_id) const {
+  const std::optional<int64_t> position = rep_->to.position_of(device_id);
+  return position.has_value() ? rep_->to.elements(*position) : 0;
 }
 
 std::vector<Pull> PlanStep::pulls(int device_id) const {
@@ -526,8 +529,11 @@ Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
 }
 
 int64_t num_devices(const Mesh& a, const Mesh& b) {
+  if (a == b) return a.size();
   int64_t count = a.size();
-  for (int id : b.device_ids()) count += a.position_of_device(id).has_value() ? 0 : 1;
+  for (int64_t position = 0; position < b.size(); ++position) {
+    count += a.position_of_device(*b.device_at(position)).has_value() ? 0 : 1;
+  }
   return count;
 }
 

@@ -91,7 +91,8 @@ std::optional<HostParts> hosts_of_terms(const Layout& from, const Partials& part
 
 Status validate_devices(const Mesh& mesh, const Topology& topology) {
   if (!topology.num_devices().has_value()) return absl::OkStatus();
-  for (int id : mesh.device_ids()) {
+  for (int64_t position = 0; position < mesh.size(); ++position) {
+    const int id = *mesh.device_at(position);
     if (id < *topology.num_devices()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "mesh ", axes_to_string(mesh.axes()), " has device ", id, ", the topology lists ",
@@ -112,6 +113,14 @@ Status validate(const Layout& from, const Layout& to, const Shape& shape, DType 
   TESSERA_RETURN_IF_ERROR(from.check_not_moved_from());
   TESSERA_RETURN_IF_ERROR(to.check_not_moved_from());
   TESSERA_RETURN_IF_ERROR(check_ranks(from, to));
+  for (const Layout* layout : {&from, &to}) {
+    const Mesh& mesh = layout->mesh();
+    if (mesh.size() <= kMaxPlannedDevices) continue;
+    return absl::InvalidArgumentError(absl::StrCat("mesh ", axes_to_string(mesh.axes()), " has ",
+                                                   mesh.size(),
+                                                   " devices; relayouts are planned for at most ",
+                                                   kMaxPlannedDevices, ", use a smaller mesh"));
+  }
   TESSERA_RETURN_IF_ERROR(from.validate_shape(shape));
   TESSERA_RETURN_IF_ERROR(validate_shape(shape, dtype));
   for (const Layout* layout : {&from, &to}) {
