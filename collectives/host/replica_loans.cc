@@ -4,6 +4,8 @@
 #include <atomic>
 #include <utility>
 
+#include "base/fork_guard.h"
+
 namespace tessera::host {
 namespace {
 
@@ -39,6 +41,7 @@ StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
   loan->size_bytes = size_bytes;
   loan->holder_clients = std::move(holder_clients);
   const auto let_go = [self = shared_from_this()](Loan* released) {
+    if (self->fork_guard_.in_child()) return;  // the memory is the parent's, and stays
     std::unique_ptr<Loan> loan(released);
     std::lock_guard<std::mutex> lock(self->mutex_);
     if (!self->is_read(*loan)) return;
@@ -54,7 +57,10 @@ StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
 ReplicaLoans::Replica ReplicaLoans::hold(std::byte* contents, int64_t size_bytes, int holder,
                                          std::shared_ptr<const void> memory) {
   word_of(contents, size_bytes, holder).fetch_or(bit_of(holder), std::memory_order_relaxed);
-  const auto let_go = [size_bytes, holder, memory = std::move(memory)](std::byte* contents) {
+  const auto let_go = [size_bytes, holder, memory = std::move(memory),
+                       fork_guard = ForkGuard()](std::byte* contents) {
+    // The parent still reads the contents.
+    if (fork_guard.in_child()) return;
     word_of(contents, size_bytes, holder).fetch_and(~bit_of(holder), std::memory_order_acq_rel);
   };
   return {contents, std::shared_ptr<std::byte>(contents, let_go)};

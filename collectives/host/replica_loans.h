@@ -24,6 +24,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fork_guard.h"
 #include "base/status.h"
 #include "device/cpu/arena.h"
 
@@ -62,6 +63,7 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
   bool is_read(const Loan& loan) const;
   void withhold(const Loan& loan);
 
+  const ForkGuard fork_guard_;
   const std::shared_ptr<ArenaPool> pool_;
   std::mutex mutex_;                                // guards what follows
   std::function<bool(int client)> has_died_;        // null: closed

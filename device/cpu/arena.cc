@@ -280,6 +280,7 @@ bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
 }
 
 void ArenaPool::release(uint64_t word, int size_class) {
+  if (fork_guard_.in_child()) return;
   // Before another thread can take the block and count it again.
   live_bytes_.fetch_sub(class_bytes(size_class), std::memory_order_relaxed);
   if (num_withheld_.load(std::memory_order_relaxed) == 0 && put_into_slot(word, size_class)) {

@@ -22,6 +22,8 @@
 // Blocks are rounded up to size classes (at most 25 % more) and reused by class; memory goes back
 // to the system with the pool.
 //
+// In a forked child blocks that go are not given back: the memory is the parent's.
+//
 // Thread-safe. A class of up to 64 KiB has 8 slots for blocks that were given back: a slot is
 // filled by one compare-and-swap and emptied by one exchange, so that giving a block back, and
 // allocating one when some lie there, takes no lock. Whoever empties a slot owns the block and sees
@@ -39,6 +41,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork_guard.h"
 #include "base/status.h"
 
 namespace tessera {
@@ -182,6 +185,7 @@ class ArenaPool {
   bool end_withholding(ArenaAddress address, int size_class);
 
   std::weak_ptr<ArenaPool> self_;
+  const ForkGuard fork_guard_;
   std::mutex reclaim_mutex_;  // held while reclaim_ runs; before mutex_ where both are
   std::function<void()> reclaim_;
   mutable std::mutex mutex_;  // guards the members up to the blank line

@@ -87,6 +87,7 @@ StatusOr<std::byte*> SlabPool::allocate(int64_t size_bytes) {
 }
 
 void SlabPool::release(std::byte* memory, int64_t size_bytes) {
+  if (fork_guard_.in_child()) return;
   const int64_t rounded = class_bytes(size_bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   free_blocks_[rounded].push_back(memory);

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork_guard.h"
 #include "base/status.h"
 #include "device/cuda/api.h"
 #include "device/memory_pool.h"
@@ -83,7 +84,8 @@ class SlabPool : public MemoryPool {
   const Kind kind_;
   const SlabSource source_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  const ForkGuard fork_guard_;  // a child gives nothing back
+  mutable std::mutex mutex_;    // guards what follows
   std::vector<Slab> slabs_;
   std::byte* free_begin_ = nullptr;  // of the last slab
   std::byte* free_end_ = nullptr;
