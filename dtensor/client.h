@@ -9,7 +9,12 @@
 //
 // Every client of a job makes the same calls in the same order. A Client is a cheap handle: copies
 // mean the same client. Destroying the last handle (meshes and tensors hold one too) without
-// shutdown() looks to the other clients as if this one had been lost.
+// shutdown() looks to the other clients as if this one had been lost. A function that runs on a
+// device may hold the last handle: the client then ends on another thread, and the process does not
+// end before it has.
+//
+// A forked child cannot use the client: calls are FailedPrecondition there, and destroying its
+// handles does nothing. Fork before connect(), or exec in the child.
 //
 // A Client that was moved from has no devices and id 0; what can fail returns FailedPrecondition.
 //
@@ -148,8 +153,11 @@ class Client {
   // TF: tf.test.experimental.sync_devices.
   Status sync_devices();
 
-  // Leaves the job in order: finishes pending work, and waits until the other live clients do the
-  // same, both up to the timeout. Then pending work is Cancelled. The second call returns at once.
+  // Leaves the job in order: refuses what is called from now on, finishes pending work, and waits
+  // until the other live clients do the same, both up to the timeout. Then pending work is
+  // Cancelled, on all clients that take part in it. DeadlineExceeded names the devices whose local
+  // functions still run: those go on, and the client is gone when they end. The second call returns
+  // at once.
   Status shutdown(absl::Duration timeout = absl::Seconds(30));
 
   // What Mesh::with_runtime() takes to make an abstract mesh live without the agreement of

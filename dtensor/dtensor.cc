@@ -384,6 +384,8 @@ const Layout& DTensor::layout() const {
 
 Status DTensor::await() const {
   Status first = rep().error;
+  if (!rep().buffers.empty()) first.Update(rep().runtime->check_may_wait("await"));
+  if (!first.ok()) return first;
   for (size_t i = 0; i < rep().buffers.size(); ++i) first.Update(rep().await(i));
   return first;
 }
@@ -418,6 +420,7 @@ StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) c
                            "to ",
                            num_local_shards() - 1));
   }
+  TESSERA_RETURN_IF_ERROR(rep().runtime->check_may_wait("shard"));
   const std::shared_ptr<const Buffer>& buffer = rep().buffers[local_device];
   const LocalDevice& device = rep().devices[local_device];
   if (cuda::CudaDevice* const gpu = rep().runtime->gpu(device.ordinal)) {
@@ -438,6 +441,7 @@ StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
         "to_host: client ", rep().runtime->client_id(), " owns no device of ",
         rep().layout->mesh().to_string(), "; relayout to a mesh that it belongs to first"));
   }
+  TESSERA_RETURN_IF_ERROR(rep().runtime->check_may_wait("to_host"));
   if (rep().layout->is_fully_replicated()) return raw_shard(0, dtype);
   // One copy a client is enough: the first device of each client in the mesh gets it.
   std::map<int, int> first_device;

@@ -26,6 +26,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/open_api.h"
 #include "dtensor/check_options.h"
+#include "dtensor/dispose.h"
 #include "dtensor/taken_streams.h"
 #include "job/environment.h"
 #include "job/host.h"
@@ -111,7 +112,7 @@ Runtime::Runtime(const ClientOptions& options)
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
   TESSERA_RETURN_IF_ERROR(check_options(options));
   const absl::Time deadline = steady_now() + options.connect_timeout;
-  std::shared_ptr<Runtime> runtime(new Runtime(options));
+  std::shared_ptr<Runtime> runtime(new Runtime(options), dispose);
   int default_local_devices = 1;
   if (options.device_type == DeviceType::kCuda) {
     runtime->cuda_ = options.cuda;
@@ -146,6 +147,8 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
   TESSERA_RETURN_IF_ERROR(runtime->start_devices(deadline));
   runtime->open_ = true;
+  // After all that lasts as long as the process was made: it goes first.
+  prepare_run_before_exit();
   return runtime;
 }
 
@@ -271,10 +274,13 @@ std::shared_ptr<Buffer> Runtime::deferred_buffer(int ordinal, int64_t size_bytes
 }
 
 Runtime::~Runtime() {
-  if (open_) stop(absl::InfiniteFuture());
+  if (!open_) return;
+  close();
+  stop(absl::InfiniteFuture());
 }
 
 Status Runtime::check_open() const {
+  TESSERA_RETURN_IF_ERROR(backend_->check_process());
   if (open_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("client ", client_id(), " has shut down; connect a new client first"));
@@ -410,6 +416,7 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
   }
   const BarrierPlan& plan = **found;
   if (plan.local.empty()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(check_may_wait("barrier"));
   const BarrierCall call = {name, timeout,
                             timeout.has_value() ? steady_now() + *timeout : absl::InfiniteFuture()};
   int64_t sum = 0;
@@ -442,6 +449,7 @@ StatusOr<std::shared_ptr<GroupBackend>> Runtime::group(absl::Span<const int> dev
 
 Status Runtime::sync_devices() {
   TESSERA_RETURN_IF_ERROR(check_open());
+  TESSERA_RETURN_IF_ERROR(check_may_wait("sync_devices"));
   Status first;
   for (Stream* const stream : streams_) first.Update(stream->sync());
   backend_->wait_until_read();
@@ -479,12 +487,28 @@ bool Runtime::drain(absl::Time deadline) {
                      [&](const auto& done) { return done->wait_until(deadline); });
 }
 
+void Runtime::close() {
+  // Whoever starts an operation has a turn: it reaches all of its devices first.
+  const std::lock_guard<std::mutex> turn(order_mutex_);
+  open_ = false;
+}
+
+void Runtime::cancel_pending() {
+  link_->report_lost(
+      client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
+}
+
 Status Runtime::shutdown(absl::Duration timeout) {
+  TESSERA_RETURN_IF_ERROR(check_may_wait("shutdown"));
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (!open_) return absl::OkStatus();
   const absl::Time deadline = steady_now() + timeout;
   Status status;
+  close();
   const bool is_idle = drain(deadline);
+  // Before the job hears that this client leaves: what others do with it ends as Cancelled, not
+  // with the loss of the service where this client hosts it.
+  if (!is_idle) cancel_pending();
   const Status left =
       coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));
   link_->leave();
@@ -500,14 +524,9 @@ Status Runtime::shutdown(absl::Duration timeout) {
 }
 
 std::string Runtime::stop(absl::Time deadline) {
-  open_ = false;
   coordinator_->set_lost_callback(nullptr);
-  // Whatever still waits for other clients is given up, so that the streams come to an end.
-  link_->report_lost(
-      client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
-  // The operation that is being started reaches all of its devices while their threads are there.
-  order_mutex_.lock();
-  order_mutex_.unlock();
+  // So that the streams come to an end.
+  cancel_pending();
   std::string still_run;
   for (size_t i = 0; i < streams_.size(); ++i) {
     if (streams_[i]->stop_by(deadline).ok()) continue;
@@ -518,13 +537,9 @@ std::string Runtime::stop(absl::Time deadline) {
     end_threads();
     return still_run;
   }
-  StatusOr<Thread> rest = start_thread("the end of a client whose functions still run",
-                                       [self = shared_from_this()] { self->end_threads(); });
-  if (rest.ok()) {
-    rest->detach();
-  } else {
-    end_threads();
-  }
+  const Status rest = run_before_exit("the end of a client whose functions still run",
+                                      [self = shared_from_this()] { self->end_threads(); });
+  if (!rest.ok()) end_threads();
   return still_run;
 }
 

@@ -2,8 +2,9 @@
 //
 // Runtime: what stands behind a Client, its live meshes and its tensors. Internal to dtensor/.
 //
-// Owns, in this order: the connection to the coordinator, the memory, the ties to the clients of
-// the host, a stream for each local device, and the collectives on top of them. Thread-safe.
+// Its last handle ends it (dispose.h). Owns, in this order: the connection to the coordinator, the
+// memory, the ties to the clients of the host, a stream for each local device, and the collectives
+// on top of them. Thread-safe.
 //
 // Where devices are GPUs, tensors live in their memory, and the memory of the host serves barriers
 // and what clients tell each other.
@@ -76,8 +77,14 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
                  std::optional<absl::Duration> timeout) override;
   Status sync_devices();
   Status shutdown(absl::Duration timeout);
-  // FailedPrecondition after shutdown.
+  // FailedPrecondition after shutdown, and in a forked child.
   Status check_open() const;
+  // FailedPrecondition where `call` would wait for the task that it is made from, and in a forked
+  // child.
+  Status check_may_wait(absl::string_view call) const {
+    return backend_ == nullptr ? absl::OkStatus() : backend_->check_may_wait(call);
+  }
+  bool is_in_forked_child() const { return backend_ != nullptr && !backend_->check_process().ok(); }
 
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
   // This client's devices in the mesh, by ordinal.
@@ -153,9 +160,14 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   static StatusOr<int64_t> await_barrier(const Arrivals& arrivals, const BarrierCall& call);
   // Waits until all streams are idle; false at the deadline.
   bool drain(absl::Time deadline);
+  // Refuses operations from now on; those that have begun are in all of their streams.
+  void close();
+  // Ends what waits for other clients, here and there, as Cancelled.
+  void cancel_pending();
   // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
   // Functions that still run on a device at the deadline go on; a thread of its own then keeps the
-  // runtime until they have ended. Returns which devices those are, empty for none.
+  // runtime until they have ended. Returns which devices those are, empty for none. Requires
+  // close().
   std::string stop(absl::Time deadline);
   // The rest of stop(): waits for all threads.
   void end_threads();

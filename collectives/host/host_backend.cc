@@ -49,6 +49,29 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
 
 HostBackend::~HostBackend() { stop(); }
 
+Status HostBackend::check_process() const {
+  if (!fork_guard_.in_child()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "client ", link_.client_id(), " is of the process that forked this one (pid ", pid_,
+      "); a forked child cannot use it: fork before Client::connect, or start "
+      "the child by exec"));
+}
+
+Status HostBackend::check_may_wait(absl::string_view call) const {
+  TESSERA_RETURN_IF_ERROR(check_process());
+  for (size_t ordinal = 0; ordinal < streams_.size(); ++ordinal) {
+    const std::optional<absl::string_view> task = streams_[ordinal]->task_here();
+    if (!task.has_value()) continue;
+    const auto device = std::find_if(devices_.begin(), devices_.end(), [&](const Device& d) {
+      return d.client_id == link_.client_id() && d.ordinal == static_cast<int>(ordinal);
+    });
+    return absl::FailedPreconditionError(
+        absl::StrCat(call, ": called inside ", task->empty() ? "a task" : *task, " on device ",
+                     device->id, ", which it would wait for; call it outside of the function"));
+  }
+  return absl::OkStatus();
+}
+
 void HostBackend::stop() {
   link_.set_lost_listener(nullptr);
   pool_->set_reclaim(nullptr);

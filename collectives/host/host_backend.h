@@ -20,6 +20,8 @@
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <list>
 #include <map>
@@ -29,8 +31,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/fork_guard.h"
 #include "base/status.h"
 #include "collectives/group.h"
 #include "collectives/host/device_mover.h"
@@ -55,6 +59,12 @@ class HostBackend {
               std::vector<Stream*> streams, absl::Duration collective_timeout,
               MakeDeviceMover make_mover = nullptr);
   ~HostBackend();
+
+  // FailedPrecondition in a forked child of the client's process.
+  Status check_process() const;
+  // The same; and where this thread runs a task of a device of the client, which `call` would wait
+  // for. Names the call, the task and the device.
+  Status check_may_wait(absl::string_view call) const;
 
   // Blocks until the other clients have read what operations that are done have lent to them,
   // or are lost; no longer than a collective may take.
@@ -115,6 +125,8 @@ class HostBackend {
   StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   void on_lost(int client, const Status& reason);
 
+  const ForkGuard fork_guard_;
+  const int64_t pid_ = getpid();
   HostLink& link_;
   const std::shared_ptr<ArenaPool> pool_;
   const std::shared_ptr<ReplicaLoans> loans_;

@@ -146,6 +146,7 @@ Status HostOp::wait_until(absl::Time deadline) {
   const HostGroup::Caller caller(*group_, meeting_.member);
   // All operations have ended by then, or are about to.
   if (caller.is_too_late()) return completion_.wait();
+  TESSERA_RETURN_IF_ERROR(group_->backend_.check_may_wait("Work::wait"));
   if (is_send_ && published_.wait_until(deadline)) {
     if (!completion_.done()) {
       const Status received = group_->wait_received(*this, std::min(deadline, receive_deadline_));
@@ -253,6 +254,8 @@ void HostGroup::retire(HostOp& op) {
 Work HostGroup::start(int position, Fill fill) {
   const Caller caller(*this, position);
   if (caller.is_too_late()) return failed(make_op(position, fill), too_late());
+  const Status process = backend_.check_process();
+  if (!process.ok()) return refused(position, fill, process);
   Stream& stream = *backend_.streams_[members_[position].ordinal];
   std::shared_ptr<HostOp> op = make_op(position, fill);
   op->of_task_ = op;
@@ -606,6 +609,13 @@ Status HostGroup::give_up(HostOp& op, bool is_queued, absl::Time called, absl::T
 Work HostGroup::failed(std::shared_ptr<HostOp> op, const Status& error) {
   op->complete(op->labelled(error));
   return Work(std::move(op));
+}
+
+// Looks at nothing that the process which forked this one has in use.
+Work HostGroup::refused(int position, Fill fill, const Status& error) {
+  const auto op = std::make_shared<HostOp>(shared_from_this(), position, fill);
+  op->complete(error);
+  return Work(op);
 }
 
 void HostGroup::on_lost(int client, const Status& reason) {

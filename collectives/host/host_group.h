@@ -256,6 +256,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   StatusOr<std::shared_ptr<HostGroup>> message_group(int position, int peer, bool sends);
   // Of an operation that was never enqueued.
   Work failed(std::shared_ptr<HostOp> op, const Status& error);
+  // In a forked child.
+  Work refused(int position, Fill fill, const Status& error);
 
   HostBackend& backend_;
   const std::vector<GroupMember> members_;

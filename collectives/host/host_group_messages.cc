@@ -66,6 +66,11 @@ void HostGroup::reap_sent() {
 }
 
 Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
+  const Status process = backend_.check_process();
+  if (!process.ok()) {
+    return refused(
+        position, [&](CollectiveCall& place) { place = std::move(call); }, process);
+  }
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
   if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
   validate(call, 2, 0);
@@ -119,6 +124,11 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
 }
 
 Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
+  const Status process = backend_.check_process();
+  if (!process.ok()) {
+    return refused(
+        position, [&](CollectiveCall& place) { place = std::move(call); }, process);
+  }
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
   if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
   validate(call, 2, 1);
