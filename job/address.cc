@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 
 namespace tessera {
 
@@ -24,6 +26,11 @@ std::optional<Address> parse_address(absl::string_view text) {
   if (!std::all_of(host.begin(), host.end(), absl::ascii_isgraph)) return std::nullopt;
   address.host = std::string(host);
   return address;
+}
+
+std::string join_address(absl::string_view host, int port) {
+  const bool is_bare_ipv6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
+  return is_bare_ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
 }  // namespace tessera

@@ -18,6 +18,8 @@ struct Address {
 
 // Nothing where the text is no HOST:PORT.
 std::optional<Address> parse_address(absl::string_view text);
+// "host:port"; an IPv6 address without brackets gets them.
+std::string join_address(absl::string_view host, int port);
 
 }  // namespace tessera
 

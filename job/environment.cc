@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "job/address.h"
 
 namespace tessera {
 namespace {
@@ -138,6 +138,27 @@ std::optional<uint64_t> launch_number(const Form& form, const EnvironmentLookup&
   return job_id + 257 * step_id;
 }
 
+// What tells this job from another one that uses the same address, and an attempt from the one
+// before it.
+std::string job_name(const Form* form, const EnvironmentLookup& lookup) {
+  const auto value = [&lookup](const char* name) {
+    const char* const text = lookup(name);
+    return absl::string_view(text == nullptr ? "" : text);
+  };
+  if (!value("TESSERA_JOB").empty()) return std::string(value("TESSERA_JOB"));
+  if (form == &kTorchForm && !value("TORCHELASTIC_RUN_ID").empty()) {
+    return absl::StrCat("torchrun ", value("TORCHELASTIC_RUN_ID"), " attempt ",
+                        value("TORCHELASTIC_RESTART_COUNT"));
+  }
+  if (form == &kOpenMpiForm && !value("PMIX_NAMESPACE").empty()) {
+    return absl::StrCat("mpirun ", value("PMIX_NAMESPACE"));
+  }
+  if (form == &kSlurmForm && !value("SLURM_STEP_ID").empty()) {
+    return absl::StrCat("slurm ", value("SLURM_JOB_ID"), ".", value("SLURM_STEP_ID"));
+  }
+  return "";
+}
+
 // The address of a job that mpirun or srun started without TESSERA_COORDINATOR.
 StatusOr<std::string> find_address(const Form& form, const EnvironmentLookup& lookup,
                                    const JobEnvironment& job) {
@@ -152,12 +173,6 @@ StatusOr<std::string> find_address(const Form& form, const EnvironmentLookup& lo
       " clients ", number.has_value() ? "on several hosts" : "without an id of the job",
       "; set it to host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (",
       command, " passes them on)"));
-}
-
-// "host:port"; an IPv6 address gets its brackets.
-std::string join_address(absl::string_view host, int port) {
-  const bool is_bare_ipv6 = absl::StrContains(host, ':') && !absl::StartsWith(host, "[");
-  return is_bare_ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
 StatusOr<std::string> read_address(const Form& form, const EnvironmentLookup& lookup) {
@@ -259,6 +274,10 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
     return absl::InvalidArgumentError(absl::StrCat("num_local_devices is ", job.num_local_devices,
                                                    "; it must be from 1 to ", kMostDevices));
   }
+  job.job = job_name(form, lookup);
+  const char* const hosted = lookup("TESSERA_HOSTED_COORDINATOR");
+  job.coordinator_is_hosted = overrides.coordinator_is_hosted.value_or(
+      hosted != nullptr && !job.coordinator.empty() && job.coordinator == hosted);
   job.token = overrides.token;
   const char* token = lookup("TESSERA_TOKEN");
   if (job.token.empty() && token != nullptr) job.token = token;

@@ -9,8 +9,10 @@
 //   Slurm         SLURM_PROCID, SLURM_NTASKS, with TESSERA_COORDINATOR
 //   TF DTensor    DTENSOR_CLIENT_ID, DTENSOR_NUM_CLIENTS, DTENSOR_JOBS ("host:port,...": the
 //                 first is the coordinator)
-// None: a job of one client. TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in
-// every form.
+// None: a job of one client. TESSERA_HOSTED_COORDINATOR says that a service of no client listens at
+// that address (tessera_run sets it, and a user of tessera_coordinator does): where it is the
+// address of the job, client 0 does not host the coordinator. TESSERA_LOCAL_DEVICES, TESSERA_TOKEN
+// and TESSERA_SHARE_GPUS count in every form.
 //
 // On one host mpirun and srun need no TESSERA_COORDINATOR: the address is 127.0.0.1 and a port that
 // is made from the id of their job. On several hosts they do, and its absence is an error. Where
@@ -40,16 +42,21 @@ struct JobOverrides {
   int default_local_devices = 1;
   std::string token = {};
   std::optional<bool> share_gpus = {};
+  std::optional<bool> coordinator_is_hosted = {};
 };
 
 struct JobEnvironment {
-  std::string coordinator;  // "host:port"; empty for a job of one client
+  std::string coordinator = {};  // "host:port"; empty for a job of one client
+  // Another process than client 0 hosts the coordinator.
+  bool coordinator_is_hosted = false;
+  // Tells the job from others that use the same address; empty where the launcher gives no name.
+  std::string job = {};
   int client_id = 0;
   int num_clients = 1;
   int num_local_devices = 1;
-  std::string token;
+  std::string token = {};
   // Whether the launcher started all clients on one host; unset where it does not say.
-  std::optional<bool> on_one_host;
+  std::optional<bool> on_one_host = {};
   bool share_gpus = false;
 };
 

@@ -310,6 +310,33 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, GoodEnvironmentTest, ValuesIn(kGood), name_of<GoodCase>);
 
+TEST(EnvironmentTest, CoordinatorIsHostedWhereTheVariableNamesItsAddress) {
+  Variables variables = {
+      {"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_CLIENT_ID", "0"}, {"TESSERA_NUM_CLIENTS", "2"}};
+  EXPECT_FALSE(read(variables)->coordinator_is_hosted);
+  variables["TESSERA_HOSTED_COORDINATOR"] = "h:1";
+  EXPECT_TRUE(read(variables)->coordinator_is_hosted);
+  // Inherited by a job within a client, which has an address of its own.
+  EXPECT_FALSE(read(variables, {.coordinator = "h:2"})->coordinator_is_hosted);
+  EXPECT_TRUE(read(variables, {.coordinator = "h:2", .coordinator_is_hosted = true})
+                  ->coordinator_is_hosted);
+  EXPECT_FALSE(read({{"TESSERA_HOSTED_COORDINATOR", "h:1"}})->coordinator_is_hosted);
+}
+
+// Row torchrun_restart, and the same of other launchers.
+TEST(EnvironmentTest, JobsAndAttemptsHaveNames) {
+  Variables torchrun = torchrun_and("TORCHELASTIC_RUN_ID", "none");
+  torchrun["TORCHELASTIC_RESTART_COUNT"] = "2";
+  EXPECT_EQ(read(torchrun)->job, "torchrun none attempt 2");
+  EXPECT_EQ(read(torchrun_and("TORCHELASTIC_RESTART_COUNT", "2"))->coordinator, "h:29500");
+  EXPECT_EQ(read(open_mpi("1", "2", "2"))->job, "mpirun 1661665281");
+  EXPECT_EQ(read(slurm("1", "4", "1"))->job, "slurm 8191.2");
+  EXPECT_EQ(read({})->job, "");
+  Variables given = slurm("1", "4", "1");
+  given["TESSERA_JOB"] = "abc";
+  EXPECT_EQ(read(given)->job, "abc");
+}
+
 struct BadCase {
   const char* name;
   Variables variables;
