@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/token_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "job/address.h"
+#include "job/file_descriptor.h"
+
+namespace tessera {
+namespace {
+
+int port_of(const std::string& address) {
+  const std::optional<Address> parsed = parse_address(address);
+  return parsed.has_value() ? parsed->port : 0;
+}
+
+// Tells apart the network and process namespaces in which a port and a process id mean something.
+std::string namespace_suffix() {
+  std::string suffix;
+  for (const char* path : {"/proc/self/ns/net", "/proc/self/ns/pid"}) {
+    struct stat info = {};
+    absl::StrAppend(&suffix, "-", stat(path, &info) == 0 ? info.st_ino : 0);
+  }
+  return suffix;
+}
+
+std::string file_name(const std::string& address) {
+  return absl::StrCat("coordinator-", port_of(address), namespace_suffix());
+}
+
+// When the process was started, in ticks since the boot; 0 if there is no such process.
+uint64_t start_ticks(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  // "pid (name) state ...": a name may hold blanks and brackets. The start is field 22.
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::string skipped;
+  for (int i = 3; i < 22; ++i) fields >> skipped;
+  uint64_t ticks = 0;
+  fields >> ticks;
+  return ticks;
+}
+
+bool is_of_this_user_alone(const struct stat& info) {
+  return info.st_uid == geteuid() && (info.st_mode & 077) == 0;
+}
+
+bool is_private_folder(const std::string& path) {
+  struct stat info = {};
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && is_of_this_user_alone(info);
+}
+
+// The folder, made if needed.
+StatusOr<std::string> runtime_folder() {
+  std::string folder = absl::StrCat("/tmp/tessera-", geteuid());
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && is_private_folder(runtime)) folder = absl::StrCat(runtime, "/tessera");
+  mkdir(folder.c_str(), 0700);
+  if (is_private_folder(folder)) return folder;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the job token cannot be kept in ", folder,
+                   ", which is no folder of this user alone (mode 0700); mend that, or set "
+                   "TESSERA_TOKEN to the same secret on all clients"));
+}
+
+struct Published {
+  pid_t pid = 0;
+  std::string token;
+};
+
+// What a living process has published in the file; none where it is absent or left behind.
+std::optional<Published> read_published(const std::string& path) {
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  struct stat info = {};
+  if (!fd.is_open() || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      !is_of_this_user_alone(info)) {
+    return std::nullopt;
+  }
+  char bytes[512];
+  const ssize_t size = read(fd.get(), bytes, sizeof bytes);
+  std::istringstream text(std::string(bytes, size > 0 ? static_cast<size_t>(size) : 0));
+  Published published;
+  uint64_t ticks = 0;
+  text >> published.pid >> ticks >> published.token;
+  if (published.token.empty() || ticks == 0 || start_ticks(published.pid) != ticks) {
+    return std::nullopt;
+  }
+  return published;
+}
+
+// The lock of the folder, held by who changes files in it.
+FileDescriptor lock_folder(const std::string& folder) {
+  FileDescriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  while (fd.is_open() && flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
+  return fd;
+}
+
+// Removes what dead processes of these namespaces have left behind.
+void sweep(const std::string& folder) {
+  DIR* const entries = opendir(folder.c_str());
+  if (entries == nullptr) return;
+  const std::string suffix = namespace_suffix();
+  while (const dirent* entry = readdir(entries)) {
+    const std::string path = absl::StrCat(folder, "/", entry->d_name);
+    if (absl::EndsWith(entry->d_name, suffix) && !read_published(path).has_value()) {
+      unlink(path.c_str());
+    }
+  }
+  closedir(entries);
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+  const FileDescriptor fd(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd.is_open() ||
+      write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job token cannot be written to ", path, ": ", std::strerror(errno),
+                     "; mend that, or set TESSERA_TOKEN to the same secret on all clients"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether a socket can be bound to the address, which is so for those of this host alone.
+bool can_bind(const addrinfo& address) {
+  const FileDescriptor fd(socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd.is_open() && bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
+}
+
+}  // namespace
+
+StatusOr<TokenFile> TokenFile::publish(const std::string& address, const std::string& token) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string folder, runtime_folder());
+  const FileDescriptor lock = lock_folder(folder);
+  sweep(folder);
+  const std::string path = absl::StrCat(folder, "/", file_name(address));
+  if (const std::optional<Published> other = read_published(path)) {
+    return absl::UnavailableError(absl::StrCat("the process ", other->pid,
+                                               " of this user already hosts a coordinator at port ",
+                                               port_of(address), "; use a free port of this host"));
+  }
+  const std::string complete = absl::StrCat(folder, "/.new-", getpid(), namespace_suffix());
+  unlink(complete.c_str());  // left behind by a process that had the same id
+  TESSERA_RETURN_IF_ERROR(
+      write_file(complete, absl::StrCat(getpid(), " ", start_ticks(getpid()), " ", token, "\n")));
+  if (rename(complete.c_str(), path.c_str()) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job token cannot be written to ", path, ": ", std::strerror(errno)));
+  }
+  return TokenFile(path, getpid());
+}
+
+TokenFile::~TokenFile() {
+  if (!path_.empty() && pid_ == getpid()) unlink(path_.c_str());
+}
+
+StatusOr<std::string> await_token(const std::string& address, absl::Time deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string folder, runtime_folder());
+  const std::string path = absl::StrCat(folder, "/", file_name(address));
+  const FileDescriptor watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  if (inotify_add_watch(watch.get(), folder.c_str(), IN_MOVED_TO) < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot watch ", folder, ": ", std::strerror(errno)));
+  }
+  while (true) {
+    // Watched first, so that a file that appears after this look wakes the wait.
+    if (std::optional<Published> published = read_published(path)) {
+      return std::move(published->token);
+    }
+    const absl::Duration left = deadline - steady_now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the coordinator at ", address, " has left no job token in ", folder,
+          "; see whether it was started on this host and by this user, or set TESSERA_TOKEN to the "
+          "same secret on all clients"));
+    }
+    pollfd waiting = {watch.get(), POLLIN, 0};
+    poll(&waiting, 1,
+         static_cast<int>(absl::ToInt64Milliseconds(std::min(left, absl::Hours(1)))) + 1);
+    char events[4096];
+    while (read(watch.get(), events, sizeof events) > 0) {
+    }
+  }
+}
+
+bool is_address_of_this_host(const std::string& address) {
+  const std::optional<Address> parsed = parse_address(address);
+  if (!parsed.has_value()) return false;
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(parsed->host.c_str(), nullptr, &hints, &found) != 0) return false;
+  bool is_local = false;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) is_local |= can_bind(*one);
+  freeaddrinfo(found);
+  return is_local;
+}
+
+}  // namespace tessera

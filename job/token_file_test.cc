@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tokens that clients of one host share by a file: who may read it, and what dead jobs leave
+// behind.
+#include "job/token_file.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "job/environment.h"
+#include "job/job_token.h"
+#include "tests/support/forked.h"
+#include "tests/support/matchers.h"
+
+namespace tessera {
+namespace {
+
+using absl::StatusCode;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::IsOkAndHolds;
+using testing::run_isolated;
+using testing::StatusIs;
+
+constexpr char kAddress[] = "127.0.0.1:4711";
+constexpr char kOtherAddress[] = "localhost:4712";
+
+absl::Time soon() { return steady_now() + absl::Seconds(60); }
+
+// A runtime folder of the test's own.
+class TokenFileTest : public ::testing::Test {
+ protected:
+  TokenFileTest() {
+    std::string folder = absl::StrCat(::testing::TempDir(), "/runtime_XXXXXX");
+    runtime_ = mkdtemp(folder.data());
+    setenv("XDG_RUNTIME_DIR", runtime_.c_str(), 1);
+  }
+
+  std::string folder() const { return absl::StrCat(runtime_, "/tessera"); }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    DIR* const entries = opendir(folder().c_str());
+    while (const dirent* entry = entries == nullptr ? nullptr : readdir(entries)) {
+      if (entry->d_type == DT_REG) names.push_back(entry->d_name);
+    }
+    if (entries != nullptr) closedir(entries);
+    return names;
+  }
+
+  std::string runtime_;
+};
+
+TEST_F(TokenFileTest, OthersOfThisUserFindIt) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
+  EXPECT_THAT(await_token(kAddress, soon()), IsOkAndHolds("secret"));
+  EXPECT_THAT(await_token("localhost:4711", soon()), IsOkAndHolds("secret"));
+  EXPECT_THAT(
+      run_isolated(absl::Seconds(60), [] { return await_token(kAddress, soon()).status(); }),
+      IsOk());
+}
+
+TEST_F(TokenFileTest, OnlyThisUserMayReadIt) {
+  umask(0);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
+  struct stat info = {};
+  ASSERT_EQ(stat(folder().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700);
+  ASSERT_EQ(files().size(), 1);
+  ASSERT_EQ(stat(absl::StrCat(folder(), "/", files()[0]).c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600);
+}
+
+TEST_F(TokenFileTest, WaitsUntilItIsPublished) {
+  StatusOr<std::string> found = absl::UnknownError("");
+  std::thread waiting([&] { found = await_token(kAddress, soon()); });
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile other, TokenFile::publish(kOtherAddress, "other"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
+  waiting.join();
+  EXPECT_THAT(found, IsOkAndHolds("secret"));
+}
+
+TEST_F(TokenFileTest, DeadlineNamesTheFolderAndTheRemedy) {
+  EXPECT_THAT(await_token(kAddress, steady_now()),
+              StatusIs(StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("the coordinator at 127.0.0.1:4711 has left no job token"),
+                             HasSubstr(folder()), HasSubstr("TESSERA_TOKEN"))));
+}
+
+TEST_F(TokenFileTest, EndOfTheObjectRemovesIt) {
+  { TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret")); }
+  EXPECT_THAT(files(), ::testing::IsEmpty());
+  EXPECT_THAT(await_token(kAddress, steady_now()), StatusIs(StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(TokenFileTest, SecondProcessAtThePortIsRefused) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
+  EXPECT_THAT(TokenFile::publish(kAddress, "other"),
+              StatusIs(StatusCode::kUnavailable,
+                       AllOf(HasSubstr(absl::StrCat("the process ", getpid(), " of this user")),
+                             HasSubstr("port 4711; use a free port"))));
+  EXPECT_THAT(await_token(kAddress, soon()), IsOkAndHolds("secret"));
+}
+
+// A process that is killed leaves its file behind: it is no token, does not stand in the way, and
+// goes away with the next one that is published, whatever the port.
+TEST_F(TokenFileTest, FilesOfDeadProcessesDoNoHarm) {
+  EXPECT_THAT(run_isolated(absl::Seconds(60),
+                           []() -> Status {
+                             StatusOr<TokenFile> file = TokenFile::publish(kAddress, "old");
+                             TESSERA_REQUIRE(file.ok(), file.status().ToString());
+                             kill(getpid(), SIGKILL);
+                             return absl::OkStatus();
+                           }),
+              StatusIs(StatusCode::kAborted));
+  ASSERT_EQ(files().size(), 1);
+  EXPECT_THAT(await_token(kAddress, steady_now()), StatusIs(StatusCode::kDeadlineExceeded));
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kOtherAddress, "new"));
+    EXPECT_EQ(files().size(), 1);
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "new"));
+  EXPECT_THAT(await_token(kAddress, soon()), IsOkAndHolds("new"));
+}
+
+// The id of a dead process may be that of another one by now.
+TEST_F(TokenFileTest, FileOfAnEarlierProcessOfThisIdIsNoToken) {
+  std::string name;
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
+    name = files()[0];
+  }
+  const std::string path = absl::StrCat(folder(), "/", name);
+  std::ofstream(path) << getpid() << " 12345 old\n";
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  EXPECT_THAT(await_token(kAddress, steady_now()), StatusIs(StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(TokenFileTest, ForkedChildLeavesItAlone) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(TokenFile file, TokenFile::publish(kAddress, "secret"));
+  EXPECT_THAT(run_isolated(absl::Seconds(60),
+                           [&] {
+                             { const TokenFile taken = std::move(file); }
+                             return absl::OkStatus();
+                           }),
+              IsOk());
+  EXPECT_THAT(await_token(kAddress, soon()), IsOkAndHolds("secret"));
+}
+
+// A folder that others may write is not used; the next choice is /tmp/tessera-UID.
+TEST_F(TokenFileTest, FolderOfOthersIsNotUsed) {
+  ASSERT_EQ(chmod(runtime_.c_str(), 0777), 0);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
+  EXPECT_THAT(files(), ::testing::IsEmpty());
+  EXPECT_THAT(await_token(kAddress, soon()), IsOkAndHolds("secret"));
+  ASSERT_EQ(chmod(runtime_.c_str(), 0700), 0);
+  ASSERT_EQ(mkdir(folder().c_str(), 0755), 0);
+  ASSERT_EQ(chmod(folder().c_str(), 0755), 0);
+  EXPECT_THAT(
+      TokenFile::publish(kAddress, "secret"),
+      StatusIs(StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr(folder()), HasSubstr("mode 0700"), HasSubstr("TESSERA_TOKEN"))));
+}
+
+TEST(AddressTest, OfThisHostOrNot) {
+  for (const char* address : {"127.0.0.1:1", "localhost:1", "[::1]:1", "0.0.0.0:1"}) {
+    EXPECT_TRUE(is_address_of_this_host(address)) << address;
+  }
+  for (const char* address : {"192.0.2.1:1", ":1", "", "no.such.host.invalid:1"}) {
+    EXPECT_FALSE(is_address_of_this_host(address)) << address;
+  }
+}
+
+// Rows token_one_host and token_two_hosts of facts/cluster.md.
+TEST_F(TokenFileTest, OneHostNeedsNoToken) {
+  JobEnvironment job = {.coordinator = kAddress, .client_id = 0, .num_clients = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const JobToken made, find_job_token(job, soon()));
+  EXPECT_EQ(made.text.size(), 32);
+  job.client_id = 1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const JobToken found, find_job_token(job, soon()));
+  EXPECT_EQ(found.text, made.text);
+  // A service that no client hosts makes the token of client 0 too.
+  job.client_id = 0;
+  job.coordinator_is_hosted = true;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const JobToken of_client_0, find_job_token(job, soon()));
+  EXPECT_EQ(of_client_0.text, made.text);
+  job.token = "mine";
+  EXPECT_EQ(find_job_token(job, soon())->text, "mine");
+  EXPECT_EQ(find_job_token({.num_clients = 1}, soon())->text, "");
+}
+
+TEST_F(TokenFileTest, SeveralHostsAreRefusedWithoutAToken) {
+  JobEnvironment job = {.coordinator = "192.0.2.1:4711", .client_id = 1, .num_clients = 2};
+  const auto refusal = StatusIs(StatusCode::kInvalidArgument,
+                                AllOf(HasSubstr("a job over several hosts needs a token"),
+                                      HasSubstr("set TESSERA_TOKEN to the same secret")));
+  EXPECT_THAT(find_job_token(job, soon()), refusal);
+  job = {.coordinator = kAddress, .client_id = 0, .num_clients = 2};
+  job.on_one_host = false;
+  EXPECT_THAT(find_job_token(job, soon()), refusal);
+  EXPECT_THAT(files(), ::testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace tessera
