@@ -95,7 +95,13 @@ struct ClientOptions {
   DeviceType device_type = DeviceType::kCpu;
   // Equal on all clients: where it is not, operations between them are InvalidArgument.
   Backend backend = Backend::kAuto;
-  std::string token = {};  // job token; empty: $TESSERA_TOKEN
+  // Another process hosts the coordinator at this address: a launcher, or tessera_coordinator. Else
+  // client 0 does, and its loss is the end of the job for all. Unset: whether
+  // $TESSERA_HOSTED_COORDINATOR is the address.
+  std::optional<bool> coordinator_is_hosted = {};
+  // Job token; empty: $TESSERA_TOKEN. Without one, clients of one host share a token that the host
+  // of the coordinator makes, in a file that only this user can read.
+  std::string token = {};
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
   // Lost after three missed ones. 1 ms to 1 h, equal on all clients.

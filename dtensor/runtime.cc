@@ -30,6 +30,7 @@
 #include "dtensor/taken_streams.h"
 #include "job/environment.h"
 #include "job/host.h"
+#include "job/job_token.h"
 #include "job/status_channel.h"
 
 namespace tessera {
@@ -121,14 +122,16 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
     }
     TESSERA_ASSIGN_OR_RETURN(default_local_devices, runtime->cuda_->device_count());
   }
-  TESSERA_ASSIGN_OR_RETURN(const JobEnvironment job,
-                           read_job_environment({.coordinator = options.coordinator,
-                                                 .client_id = options.client_id,
-                                                 .num_clients = options.num_clients,
-                                                 .num_local_devices = options.num_local_devices,
-                                                 .default_local_devices = default_local_devices,
-                                                 .token = options.token,
-                                                 .share_gpus = options.share_gpus}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const JobEnvironment job,
+      read_job_environment({.coordinator = options.coordinator,
+                            .client_id = options.client_id,
+                            .num_clients = options.num_clients,
+                            .num_local_devices = options.num_local_devices,
+                            .default_local_devices = default_local_devices,
+                            .token = options.token,
+                            .share_gpus = options.share_gpus,
+                            .coordinator_is_hosted = options.coordinator_is_hosted}));
   TESSERA_RETURN_IF_ERROR(check_address(job));
   // Before NCCL is loaded; another one than this machine's has its own ways.
   runtime->shares_gpus_ =
@@ -136,7 +139,11 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   if (runtime->shares_gpus_) nccl::share_gpus_among_processes();
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
-  coordinator.token = job.token;
+  coordinator.service_host =
+      job.coordinator_is_hosted ? ServiceHost::kElsewhere : ServiceHost::kClient0;
+  // A file of it is needed no longer than until all clients have connected.
+  TESSERA_ASSIGN_OR_RETURN(const JobToken token, find_job_token(job, deadline));
+  coordinator.token = token.text;
   coordinator.num_clients = job.num_clients;
   coordinator.self = describe_this_process();
   coordinator.self.client_id = job.client_id;

@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "job/coordinator.h"
+#include "job/coordinator_process.h"
 #include "job/exit_status.h"
 #include "job/host.h"
 #include "job/port.h"
@@ -220,8 +221,17 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
   client_options.coordinator = absl::StrCat("127.0.0.1:", port.port());
   client_options.num_clients = num_clients;
   client_options.token = random_token();
+  client_options.coordinator_is_hosted = num_clients > 1;
   const pid_t parent = getpid();
   std::fflush(nullptr);
+  std::optional<CoordinatorProcess> coordinator;
+  if (num_clients > 1) {
+    TESSERA_ASSIGN_OR_RETURN(CoordinatorProcess started,
+                             CoordinatorProcess::start({.address = client_options.coordinator,
+                                                        .token = client_options.token,
+                                                        .num_clients = num_clients}));
+    coordinator.emplace(std::move(started));
+  }
   std::vector<Child> children(num_clients);
   Status failure;
   for (int i = 0; i < num_clients && failure.ok(); ++i) {

@@ -42,9 +42,9 @@ Status check_nodes(const LauncherOptions& options) {
                   absl::StrCat("fewer with --clients ", options.num_clients));
   }
   if (options.num_nodes > 1 && options.coordinator.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--coordinator is not given; with --nodes ", options.num_nodes,
-                     " it should be HOST:PORT of the host of client 0, the same on every host"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--coordinator is not given; with --nodes ", options.num_nodes,
+        " it should be HOST:PORT of the host with --node-id 0, the same on every host"));
   }
   if (options.num_nodes > 1 && options.max_restarts > 0) {
     return refuse("max-restarts", absl::StrCat(options.max_restarts),
@@ -92,6 +92,8 @@ std::vector<std::string> ClientEnvironment::variables(const LauncherOptions& opt
   // It comes from launch(), which has checked it.
   const Address master = parse_address(master_address).value_or(Address());
   values["TESSERA_COORDINATOR"] = coordinator;
+  values["TESSERA_HOSTED_COORDINATOR"] = coordinator;
+  values["TESSERA_JOB"] = job;
   values["TESSERA_CLIENT_ID"] = absl::StrCat(client_id);
   values["TESSERA_NUM_CLIENTS"] = absl::StrCat(num_clients);
   values["TESSERA_TOKEN"] = token;

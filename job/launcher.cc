@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "job/child_process.h"
+#include "job/coordinator_process.h"
 #include "job/file_descriptor.h"
 #include "job/host.h"
 #include "job/launch_report.h"
@@ -96,6 +97,7 @@ class Job {
   Status set_up();
   Status set_up_signals();
   Status start_clients(int attempt);
+  Status start_coordinator(const ClientEnvironment& environment);
   Status start_client(const ClientEnvironment& environment);
   Status open_log(RunningClient& client, int attempt);
   void connect_output(RunningClient& client);
@@ -129,6 +131,7 @@ class Job {
   OutputSink* error_ = nullptr;
   std::optional<ReservedPort> coordinator_port_;
   std::optional<ReservedPort> master_port_;
+  std::optional<CoordinatorProcess> coordinator_;  // of the attempt; absent on nodes other than 0
   FileDescriptor signals_;
   FileDescriptor exits_;  // epoll over the pidfds: its ready list keeps the order of the ends
   absl::Time job_deadline_;
@@ -234,6 +237,8 @@ Status Job::start_clients(int attempt) {
   } else {
     environment.token = random_token();
   }
+  if (options_.num_nodes == 1) environment.job = random_token();
+  TESSERA_RETURN_IF_ERROR(start_coordinator(environment));
   for (int i = 0; i < options_.num_clients; ++i) {
     environment.local_index = i;
     const Status started = start_client(environment);
@@ -245,6 +250,19 @@ Status Job::start_clients(int attempt) {
   for (auto& client : clients_) {
     TESSERA_RETURN_IF_ERROR(client->process.await_exec(options_.command[0]));
   }
+  return absl::OkStatus();
+}
+
+// Before the clients: what they would find at an address that is taken is another job.
+Status Job::start_coordinator(const ClientEnvironment& environment) {
+  coordinator_.reset();
+  const int num_clients = options_.num_nodes * options_.num_clients;
+  if (options_.node_id != 0 || num_clients == 1) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(CoordinatorProcess coordinator,
+                           CoordinatorProcess::start({.address = environment.coordinator,
+                                                      .token = environment.token,
+                                                      .num_clients = num_clients}));
+  coordinator_.emplace(std::move(coordinator));
   return absl::OkStatus();
 }
 
@@ -524,6 +542,10 @@ void Job::report_attempt() {
       if (client->was_stopped) stopped.push_back(client->end.client_id);
     }
     say(stopped_report(stopped));
+  }
+  if (coordinator_.has_value() && coordinator_->poll_exit().has_value()) {
+    say(absl::StrCat("tessera_run: the coordinator (pid ", coordinator_->pid(), ") ",
+                     coordinator_->poll_exit()->to_string(), " before the job was over\n"));
   }
   if (timed_out_) say(timeout_report(unfinished_, options_.num_clients, options_.timeout));
   if (interrupted_by_ != 0) {

@@ -18,6 +18,9 @@
 //   3. After the first failure the others have `settle` to fail by themselves, so that two
 //      failures at one time are both told, before they are stopped.
 //   4. Each line of output is written whole, with its client before it.
+//   5. The coordinator of the job is in a process of its own (coordinator_process.h), a new one for
+//      each attempt: the loss of any client, 0 included, leaves it running. Of several nodes the
+//      launcher of node 0 hosts it.
 //
 // torch: torchrun. Open MPI: mpirun.
 #ifndef TESSERA_JOB_LAUNCHER_H_
@@ -49,14 +52,16 @@ struct LauncherOptions {
   Status validate() const;
 };
 
-// The environment of one client but for TESSERA_STATUS_FD: that of this process, with
-//   TESSERA_COORDINATOR, TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN, TESSERA_RESTART,
-//   TESSERA_LOCAL_DEVICES (where it is given), and for other libraries RANK, LOCAL_RANK,
-//   WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+// The environment of one client without TESSERA_STATUS_FD: that of this process, with
+//   TESSERA_COORDINATOR, TESSERA_HOSTED_COORDINATOR (the same address: no client hosts it),
+//   TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN, TESSERA_JOB (empty with several nodes),
+//   TESSERA_RESTART, TESSERA_LOCAL_DEVICES (where it is given), and for other libraries RANK,
+//   LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 struct ClientEnvironment {
   std::string coordinator;     // "host:port"
   std::string master_address;  // "host:port", another port: both libraries may be in one program
   std::string token;
+  std::string job;  // tells the attempts of jobs apart
   int local_index = 0;
   int attempt = 0;  // 0, then one more for each restart
 
@@ -71,6 +76,7 @@ struct ClientEnvironment {
 //   FailedPrecondition   the program cannot be executed
 //   InvalidArgument      options.validate()
 //   ResourceExhausted    too many clients for the limits of this host
+//   Unavailable          the coordinator cannot listen at its address
 //
 // For a process that does nothing else: it takes the signals SIGINT, SIGTERM, SIGQUIT, SIGHUP and
 // SIGPIPE of the whole process, and is called from the main thread.

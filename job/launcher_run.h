@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LauncherRun: one run of the real tessera_run in a test, with its output and the ends of
-// processes.
+// LauncherRun: one run of the real tessera_run, or of another launcher, in a test, with its output
+// and the ends of processes.
 //
 //   LauncherRun run = LauncherRun::shell({"--clients", "2"}, "echo ready; exec sleep 1000");
 //   run.await_lines("ready", 2);
@@ -61,28 +61,12 @@ class LauncherRun {
  public:
   using Arguments = std::vector<std::string>;
 
-  explicit LauncherRun(const Arguments& arguments, const Arguments& environment = {}) {
-    int output[2];
-    int error[2];
-    EXPECT_EQ(pipe2(output, O_CLOEXEC), 0);
-    EXPECT_EQ(pipe2(error, O_CLOEXEC), 0);
-    std::vector<std::string> command = {"job/tessera_run"};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    std::vector<char*> pointers;
-    for (std::string& argument : command) pointers.push_back(argument.data());
-    pointers.push_back(nullptr);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(output[1], STDOUT_FILENO);
-      dup2(error[1], STDERR_FILENO);
-      for (const std::string& entry : environment) putenv(const_cast<char*>(entry.c_str()));
-      execv(pointers[0], pointers.data());
-      _exit(99);
-    }
-    close(output[1]);
-    close(error[1]);
-    streams_[0].fd = FileDescriptor(output[0]);
-    streams_[1].fd = FileDescriptor(error[0]);
+  explicit LauncherRun(const Arguments& arguments, const Arguments& environment = {})
+      : LauncherRun(arguments, environment, "job/tessera_run") {}
+
+  // Any program, found on PATH: `command` and its arguments.
+  static LauncherRun program(const Arguments& command, const Arguments& environment = {}) {
+    return LauncherRun({command.begin() + 1, command.end()}, environment, command[0]);
   }
 
   // Client K runs `script` in sh.
@@ -98,6 +82,33 @@ class LauncherRun {
     waitpid(pid_, nullptr, 0);
   }
 
+ private:
+  LauncherRun(const Arguments& arguments, const Arguments& environment,
+              const std::string& program) {
+    int output[2];
+    int error[2];
+    EXPECT_EQ(pipe2(output, O_CLOEXEC), 0);
+    EXPECT_EQ(pipe2(error, O_CLOEXEC), 0);
+    std::vector<std::string> command = {program};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& argument : command) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(output[1], STDOUT_FILENO);
+      dup2(error[1], STDERR_FILENO);
+      for (const std::string& entry : environment) putenv(const_cast<char*>(entry.c_str()));
+      execvp(pointers[0], pointers.data());
+      _exit(99);
+    }
+    close(output[1]);
+    close(error[1]);
+    streams_[0].fd = FileDescriptor(output[0]);
+    streams_[1].fd = FileDescriptor(error[0]);
+  }
+
+ public:
   LauncherRun(const LauncherRun&) = delete;
 
   void send(int signal) const { kill(pid_, signal); }

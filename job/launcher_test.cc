@@ -271,6 +271,43 @@ TEST(LauncherTest, NoClientIsLeftWhenTheLauncherIsKilled) {
   }
 }
 
+// The children of a process, of its main thread.
+std::vector<pid_t> children_of(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/task/", pid, "/children"));
+  std::vector<pid_t> children;
+  for (pid_t child; file >> child;) children.push_back(child);
+  return children;
+}
+
+// The clients, and the coordinator beside them; with one client there is none.
+TEST(LauncherTest, CoordinatorEndsWithTheLauncher) {
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    LauncherRun run = LauncherRun::shell({"--clients", "2"}, absl::StrCat("echo pid $$; ", kHang));
+    run.await_lines("pid", 2);
+    std::vector<Watched> watched;
+    for (const pid_t child : children_of(run.pid())) watched.emplace_back(child);
+    ASSERT_THAT(watched, SizeIs(3));
+    run.send(signal);
+    EXPECT_EQ(run.wait(), 128 + signal);
+    for (const Watched& process : watched) EXPECT_TRUE(process.ends_within(kPatience));
+  }
+}
+
+TEST(LauncherTest, CoordinatorThatIsKilledIsNamed) {
+  LauncherRun run = LauncherRun::shell({"--clients", "2", "--settle", "50s"},
+                                       "echo pid $$; read x; exec sleep 1000");
+  run.await_lines("pid", 2);
+  const std::map<int, pid_t> clients = client_pids(run);
+  for (const pid_t child : children_of(run.pid())) {
+    const bool is_client = child == clients.at(0) || child == clients.at(1);
+    EXPECT_TRUE(is_client || (kill(child, SIGKILL) == 0 && await_state(child, 'Z')));
+  }
+  for (const auto& [client, pid] : clients) EXPECT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_EQ(run.wait(), 128 + SIGKILL);
+  EXPECT_THAT(run.error(), ContainsRegex("tessera_run: the coordinator \\(pid [0-9]+\\) was killed "
+                                         "by SIGKILL \\(Killed\\) before the job was over"));
+}
+
 TEST(LauncherTest, SeesASignalWhileItsOutputIsNotRead) {
   LauncherRun run = LauncherRun::shell({"--clients", "2", "--grace", "200ms"},
                                        "echo pid $$ >&2; exec yes an_endless_line");
@@ -410,8 +447,9 @@ TEST(LauncherTest, SecondHostContinuesTheIds) {
                           std::make_pair(3, "3 1 6 2 [::1]:4000 ::1 4000 secret")));
 }
 
-// The ports are held while the job runs, and yet a client can serve at them.
-TEST(LauncherTest, ClientCanServeAtTheAddresses) {
+// The port for other libraries is held while the job runs, and yet a client can serve at it. That
+// of the coordinator is served already.
+TEST(LauncherTest, ClientCanServeAtTheMasterAddress) {
   LauncherRun run = LauncherRun::shell(
       {"--clients", "1"},
       absl::StrCat("echo ports ${TESSERA_COORDINATOR#*:} $MASTER_PORT; ", kHang));
@@ -420,19 +458,17 @@ TEST(LauncherTest, ClientCanServeAtTheAddresses) {
   ASSERT_THAT(ports, SizeIs(2));
   EXPECT_NE(ports[0], ports[1]);
   for (const int option : {0, SO_REUSEADDR, SO_REUSEPORT}) {
-    for (const std::string& port : ports) {
-      FileDescriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      const int on = 1;
-      if (option != 0) setsockopt(server.get(), SOL_SOCKET, option, &on, sizeof(on));
-      sockaddr_in address = {};
-      address.sin_family = AF_INET;
-      address.sin_port = htons(static_cast<uint16_t>(std::stoi(port)));
-      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      const int bound = bind(server.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
-      EXPECT_EQ(bound == 0, option != 0) << port << " option " << option;
-      if (bound == 0) {
-        EXPECT_EQ(listen(server.get(), 1), 0) << std::strerror(errno);
-      }
+    FileDescriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    if (option != 0) setsockopt(server.get(), SOL_SOCKET, option, &on, sizeof(on));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(std::stoi(ports[1])));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int bound = bind(server.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+    EXPECT_EQ(bound == 0, option != 0) << ports[1] << " option " << option;
+    if (bound == 0) {
+      EXPECT_EQ(listen(server.get(), 1), 0) << std::strerror(errno);
     }
   }
 }

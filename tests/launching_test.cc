@@ -92,6 +92,34 @@ TEST(SpawnLossTest, KilledClientWithMuchMemoryIsNamed) {
   EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, ContainsRegex("^client 1 .*SIGKILL")));
 }
 
+// The parent is stopped while the others go on without client 0: it would ask them to end.
+TEST(SpawnLossTest, LossOfClient0IsSurvived) {
+  Shared<std::atomic<int>> num_survivors;
+  const Status status = run_isolated(absl::Seconds(100), [&] {
+    return spawn(3, [&](const Client& client) -> Status {
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 3}}));
+      if (client.client_id() == 1) kill(getppid(), SIGSTOP);
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
+      if (client.client_id() == 0) kill(getpid(), SIGKILL);
+      const Status lost = mesh.barrier("wait");
+      const auto survive = [&]() -> Status {
+        TESSERA_RETURN_IF_ERROR(
+            expect_error(lost, StatusCode::kUnavailable, {"client 0 ", "lost"}));
+        TESSERA_ASSIGN_OR_RETURN(const Mesh rest, create_mesh(client, {{"x", 2}}, {1, 2}));
+        return rest.barrier("after");
+      };
+      const Status survived = survive();
+      if (survived.ok()) ++*num_survivors;
+      // Both have said so before the parent goes on; a client of an error does not wait for it.
+      while (survived.ok() && *num_survivors < 2) sched_yield();
+      if (client.client_id() == 1) kill(getppid(), SIGCONT);
+      return survived;
+    });
+  });
+  EXPECT_EQ(*num_survivors, 2);
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, ContainsRegex("^client 0 .*SIGKILL")));
+}
+
 std::atomic<bool> was_asked_to_end{false};
 
 // R25. Client 1 needs some of the time that it is given after the failure of client 0, and signals

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CoordinatorProcess: the service of a job in a child process of its own, for launchers.
+//
+//   TESSERA_ASSIGN_OR_RETURN(CoordinatorProcess coordinator,
+//                            CoordinatorProcess::start({.address = ..., .token = ...}));
+//   ... start the clients, and wait for their end ...
+//
+// A launcher forks: clients, and their restarts. gRPC and its threads do not survive a fork, so the
+// service runs in a child that is forked before the clients, and the launcher stays free of gRPC.
+// A thread of the launcher would also end with whatever ends the launcher's other work.
+//
+// Invariants:
+//   1. When start() returns OK the service listens.
+//   2. The child ends with the object, and with the thread that made it: the kernel kills it then.
+//   3. Signals that a terminal sends do not reach it, and it holds no descriptor of the launcher
+//   but
+//      standard error: the job decides when it ends.
+//
+// Not thread-safe.
+#ifndef TESSERA_JOB_COORDINATOR_PROCESS_H_
+#define TESSERA_JOB_COORDINATOR_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <utility>
+
+#include "base/status.h"
+#include "job/coordinator_server.h"
+#include "job/exit_status.h"
+#include "job/file_descriptor.h"
+
+namespace tessera {
+
+class CoordinatorProcess {
+ public:
+  // Errors as of CoordinatorServer::start(). ResourceExhausted: no process or descriptor is left.
+  static StatusOr<CoordinatorProcess> start(const CoordinatorServerOptions& options);
+
+  CoordinatorProcess(CoordinatorProcess&&) = default;
+  CoordinatorProcess& operator=(CoordinatorProcess&&) = delete;
+  // Kills the child and waits for its end. Clients that still take part lose the service.
+  ~CoordinatorProcess();
+
+  pid_t pid() const { return pid_.value; }
+  // How the child has ended, if it has or is being ended: before its time.
+  std::optional<ExitStatus> poll_exit();
+
+ private:
+  // Zero after a move, so that only one object ever kills.
+  struct OwnedPid {
+    OwnedPid() = default;
+    OwnedPid(OwnedPid&& other) noexcept : value(std::exchange(other.value, 0)) {}
+    pid_t value = 0;
+  };
+
+  CoordinatorProcess() = default;
+
+  OwnedPid pid_;
+  FileDescriptor pidfd_;  // a signal by it reaches the child and no other process, ever
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_COORDINATOR_PROCESS_H_
