@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
+#include "job/command_line.h"
 #include "job/launcher.h"
 
 ABSL_FLAG(int, clients, 0, "How many clients to start on this host. Required.");
@@ -37,17 +35,14 @@ ABSL_FLAG(int, nodes, 1,
           "hosts cannot connect yet: connect() says so.");
 ABSL_FLAG(int, node_id, 0, "Which of them this one is, from 0.");
 ABSL_FLAG(std::string, coordinator, "",
-          "Address at which client 0 serves. By default a free port of 127.0.0.1.");
+          "Address of the coordinator, which tessera_run hosts (with --nodes, that of node 0).\n"
+          "By default a free port of 127.0.0.1.");
 
 namespace tessera {
 namespace {
 
 constexpr int kUsageExitCode = 2;
 
-struct FlagRow {
-  const char* name;
-  const char* value;
-};
 constexpr FlagRow kFlags[] = {
     {"clients", "N"},    {"devices-per-client", "D"},
     {"timeout", "TIME"}, {"max-restarts", "R"},
@@ -55,6 +50,9 @@ constexpr FlagRow kFlags[] = {
     {"settle", "TIME"},  {"nodes", "M"},
     {"node-id", "K"},    {"coordinator", "HOST:PORT"},
 };
+
+constexpr char kHint[] =
+    "see tessera_run --help, and put the flags of the program after the program";
 
 constexpr char kUsage[] =
     R"(tessera_run starts the clients of a job on this host and ends them together.
@@ -71,6 +69,8 @@ Each line of output is written whole, after "[client K] ". Standard input is emp
 When a client fails the others are stopped; the report says which failed, how, when, and its
 last lines. SIGINT, SIGTERM, SIGQUIT and SIGHUP are passed on; a second one kills at once.
 
+The coordinator of the job runs beside the clients: it outlives the loss of any of them.
+
 Each client finds TESSERA_COORDINATOR, TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN,
 TESSERA_RESTART, and for other libraries RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
 MASTER_ADDR, MASTER_PORT.
@@ -79,70 +79,6 @@ Exit code: 0, or that of the first failure (128 + signal if a signal ended it); 
 timeout; 128 + signal when stopped by a signal; 2 for bad flags; 126 if the program cannot be
 executed; 127 if there is no such program.
 )";
-
-void print_help() {
-  std::string text = absl::StrCat(kUsage, "\n");
-  for (const FlagRow& row : kFlags) {
-    const absl::CommandLineFlag* flag =
-        absl::FindCommandLineFlag(absl::StrReplaceAll(row.name, {{"-", "_"}}));
-    const std::string fallback = flag->DefaultValue();
-    const bool is_telling = !fallback.empty() && fallback != "0" && fallback != "inf";
-    absl::StrAppendFormat(&text, "  --%s %s%s\n      %s\n", row.name, row.value,
-                          is_telling ? absl::StrCat("  (", fallback, ")") : "",
-                          absl::StrReplaceAll(flag->Help(), {{"\n", "\n      "}}));
-  }
-  std::fputs(absl::StrCat(text, kUsageEnd).c_str(), stdout);
-}
-
-const char* expected_value(const absl::CommandLineFlag& flag) {
-  if (flag.IsOfType<absl::Duration>()) return "a time such as 90s, 10m or 1h30m";
-  if (flag.IsOfType<std::string>()) return "a text";
-  return "a whole number";
-}
-
-// Where the program begins in the arguments, or that help was asked for.
-struct ParsedFlags {
-  bool wants_help = false;
-  int program_index = 0;
-};
-
-// absl::ParseCommandLine also takes flags that follow a positional argument, and those belong to
-// the program here; its registry and its value parsers do the rest.
-StatusOr<ParsedFlags> parse_flags(int argc, char** argv) {
-  int i = 1;
-  for (; i < argc && absl::StartsWith(argv[i], "-"); ++i) {
-    const absl::string_view argument = argv[i];
-    if (argument == "--help" || argument == "-h") return ParsedFlags{.wants_help = true};
-    if (argument == "--") {
-      ++i;
-      break;
-    }
-    const absl::string_view text = argument.substr(absl::StartsWith(argument, "--") ? 2 : 1);
-    const absl::string_view name = text.substr(0, text.find('='));
-    absl::CommandLineFlag* flag =
-        absl::FindCommandLineFlag(absl::StrReplaceAll(name, {{"-", "_"}}));
-    if (flag == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "there is no flag \"", argument, "\"; see tessera_run --help, and put the flags of ",
-          "the program after the program"));
-    }
-    absl::string_view value;
-    if (name.size() < text.size()) {
-      value = text.substr(name.size() + 1);
-    } else if (++i < argc) {
-      value = argv[i];
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " has no value; it should be ", expected_value(*flag)));
-    }
-    std::string ignored;
-    if (!flag->ParseFrom(value, &ignored)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " is \"", value, "\"; it should be ", expected_value(*flag)));
-    }
-  }
-  return ParsedFlags{.program_index = i};
-}
 
 LauncherOptions options_from_flags(char** command, int size) {
   LauncherOptions options;
@@ -176,9 +112,9 @@ int exit_code_of(const Status& error) {
 }
 
 StatusOr<int> run(int argc, char** argv) {
-  TESSERA_ASSIGN_OR_RETURN(const ParsedFlags parsed, parse_flags(argc, argv));
+  TESSERA_ASSIGN_OR_RETURN(const ParsedFlags parsed, parse_flags(argc, argv, kHint));
   if (parsed.wants_help) {
-    print_help();
+    std::fputs(absl::StrCat(kUsage, "\n", flags_help(kFlags), kUsageEnd).c_str(), stdout);
     return 0;
   }
   const LauncherOptions options =
