@@ -25,6 +25,15 @@ HAS_GPU = """case "$1" in
 esac
 echo 'reached: rate: 0.9'
 echo 'not reached: overhead: 7 us'"""
+RECENT_NCCL = "\0NCCL version 2.28.9+cuda13.0\0ncclCommRevoke\0"
+OLD_NCCL = "\0NCCL version 2.28.3+cuda13.0\0"
+NO_NCCL = """echo 'UNIMPLEMENTED: libnccl.so.2 is too old: it has no ncclCommRevoke; groups need'
+echo '[  SKIPPED ] A.b (0 ms)'"""
+# What a program sees of its surroundings, in its log.
+SHOWS = """echo "NCCL_DEBUG=$NCCL_DEBUG"
+echo "$@"
+echo text >"${NCCL_DEBUG_FILE/\\%p/1}"
+echo '[       OK ] A.b (1 ms)'"""
 HAS_NO_GPU = "echo 'gpu_benchmark: no GPU: no driver' >&2; exit 3"
 PROGRAMS = [
     "gpu_suites", "contract_on_gpu_test", "contract_test", "conformance_test", "digits_gpu_test"
@@ -41,9 +50,30 @@ class GpuRunTest(unittest.TestCase):
         for name in PROGRAMS:
             self.program(name, PASSES)
         self.program("gpu_benchmark", HAS_GPU)
+        # What the machine of a test has: an NCCL that is recent, and no GPU that anything shows.
+        self.library("machine/new/libnccl.so.2", RECENT_NCCL)
+        self.environment = {
+            **os.environ, "TESSERA_LIBRARY_SEARCH": os.path.join(self.folder, "machine"),
+            "TESSERA_PROC": os.path.join(self.folder, "proc"),
+            "TESSERA_SHM_SIZE": "no",
+            "LD_LIBRARY_PATH": "",
+            "NCCL_HOME": os.path.join(self.folder, "none"),
+            "CUDA_HOME": os.path.join(self.folder, "none"),
+            "PATH": os.path.join(self.folder, "tools") + ":" + os.environ["PATH"]
+        }
+        self.program("ldconfig", "exit 0", "tools")
+        self.program("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9", "tools")
 
-    def program(self, name, text):
-        path = os.path.join(self.folder, "bin", name)
+    def library(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def program(self, name, text, folder="bin"):
+        os.makedirs(os.path.join(self.folder, folder), exist_ok=True)
+        path = os.path.join(self.folder, folder, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write("#!/usr/bin/env bash\n" + text + "\n")
         os.chmod(path, 0o755)
@@ -51,7 +81,8 @@ class GpuRunTest(unittest.TestCase):
     def run_it(self, *flags):
         """Its exit status, and its last lines by their first word."""
         ended = subprocess.run([os.path.join(self.folder, "run"), "--out=o", *flags],
-                               cwd=self.folder, stdout=subprocess.PIPE, check=False)
+                               cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
+                               check=False)
         with open(os.path.join(self.folder, "o", "summary.txt"), encoding="utf-8") as file:
             lines = file.read().splitlines()
         self.assertEqual(ended.stdout.decode().splitlines(), lines)
@@ -86,6 +117,80 @@ class GpuRunTest(unittest.TestCase):
         self.assertRegex(lines["relayouts"], "skipped +[0-9]+ s  no GPU: no driver$")
         self.assertIn("no GPU: no driver", lines["memcheck"])
 
+    def test_nccl_is_the_first_that_can_revoke(self):
+        """The loader knows an old one; the recent one lies in a package of Python."""
+        old = self.library("machine/a_old/libnccl.so.2", OLD_NCCL)
+        self.program("ldconfig", "echo '  libnccl.so.2 (libc6,x86-64) => %s'" % old, "tools")
+        self.environment["LD_LIBRARY_PATH"] = os.path.dirname(old)
+        status, lines, _ = self.run_it("--parts=losses")
+        self.assertEqual(status, 0)
+        recent = os.path.realpath(os.path.join(self.folder, "machine/new/libnccl.so.2"))
+        self.assertEqual(lines["nccl:"], "nccl: 2.28.9 " + recent)
+        link = os.path.join(self.folder, "lib", "libnccl.so.2")
+        self.assertEqual(os.path.realpath(link), recent)
+
+    def test_nccl_of_the_bundle_is_the_last_resort(self):
+        os.remove(os.path.join(self.folder, "machine/new/libnccl.so.2"))
+        old = self.library("machine/a_old/libnccl.so.2", OLD_NCCL)
+        carried = self.library("carried/libnccl.so.2", RECENT_NCCL)
+        status, lines, _ = self.run_it("--parts=losses")
+        self.assertEqual(status, 0)
+        self.assertEqual(lines["nccl:"],
+                         "nccl: 2.28.9 of the bundle, sm_90 alone; too old: 2.28.3 " + old)
+        link = os.path.join(self.folder, "lib", "libnccl.so.2")
+        self.assertEqual(os.path.realpath(link), os.path.realpath(carried))
+
+    def test_an_old_nccl_on_a_machine_with_a_gpu_is_a_failure(self):
+        os.remove(os.path.join(self.folder, "machine/new/libnccl.so.2"))
+        old = self.library("machine/a_old/libnccl.so.2", OLD_NCCL)
+        self.program("gpu_suites", NO_NCCL)
+        status, lines, last = self.run_it("--parts=losses,one_client")
+        self.assertEqual((status, last), (1, "1 passed, 1 failed, 0 skipped, 0 not run"))
+        self.assertIn("failed: no NCCL of 2.28.7 or later; too old: 2.28.3 " + old,
+                      lines["failed:"])
+        self.assertRegex(lines["losses"], "failed +[0-9]+ s  libnccl.so.2 is too old: it has no")
+
+    def test_a_gpu_that_cuda_cannot_use_is_a_failure(self):
+        self.program("gpu_benchmark", HAS_NO_GPU)
+        for name in PROGRAMS:
+            self.program(name, SKIPS)
+        self.program("nvidia-smi", "echo 'NVIDIA H200, 570.1'; echo 'NVIDIA H200, 570.1'", "tools")
+        status, lines, last = self.run_it("--parts=losses")
+        self.assertEqual((status, last), (1, "0 passed, 0 failed, 1 skipped, 0 not run"))
+        self.assertEqual(lines["gpu:"], "gpu: NVIDIA H200, 570.1")
+        self.assertIn("has a GPU (NVIDIA H200, 570.1), and CUDA cannot", lines["failed:"])
+
+    def test_a_gpu_that_only_the_driver_shows_is_one_too(self):
+        self.program("gpu_benchmark", HAS_NO_GPU)
+        os.makedirs(os.path.join(self.folder, "proc/driver/nvidia/gpus/0000:00:1e.0"))
+        status, lines, _ = self.run_it("--parts=losses")
+        self.assertEqual(status, 1)
+        self.assertIn("CUDA cannot use it", lines["failed:"])
+
+    def test_nccl_writes_what_it_does(self):
+        self.program("gpu_suites", SHOWS)
+        self.run_it("--parts=nccl_onegpu,losses")
+        with tarfile.open(os.path.join(self.folder, "o", "logs.tar.gz")) as logs:
+            self.assertIn("./nccl_losses.1", logs.getnames())
+            self.assertIn("./nccl_nccl_onegpu.1", logs.getnames())
+            first = logs.extractfile("./nccl_onegpu.log").read().decode()
+            later = logs.extractfile("./losses.log").read().decode()
+        self.assertIn("NCCL_DEBUG=INFO\n", first)
+        self.assertIn("--gtest_fail_fast", first)
+        self.assertIn("NCCL_DEBUG=WARN\n", later)
+        self.assertNotIn("--gtest_fail_fast", later)
+
+    def test_shared_memory_is_shown(self):
+        _, lines, _ = self.run_it("--parts=losses")
+        self.assertRegex(lines["shm:"], r"[0-9.]+[MGT]? .*8 processes of 15 communicators")
+
+    def test_the_clock_starts_with_the_program(self):
+        """Time that the search for libraries takes is time of the limit."""
+        self.program("nvidia-smi", "sleep 4; exit 9", "tools")
+        status, lines, last = self.run_it("--parts=losses", "--limit=7")
+        self.assertEqual((status, last), (0, "0 passed, 0 failed, 0 skipped, 1 not run"))
+        self.assertIn("no time left", lines["losses"])
+
     def test_a_failure_names_its_case(self):
         self.program("conformance_test", FAILS)
         status, lines, last = self.run_it("--parts=one_client,losses")
@@ -110,7 +215,7 @@ echo '[  SKIPPED ] A.b (0 ms)'""")
         self.program("contract_on_gpu_test", HANGS)
         status, lines, last = self.run_it("--parts=cuda_contract,losses", "--limit=7")
         self.assertEqual((status, last), (1, "0 passed, 1 failed, 0 skipped, 1 not run"))
-        self.assertIn("then the limit of 7 s", lines["cuda_contract"])
+        self.assertRegex(lines["cuda_contract"], "then the limit of [567] s")
         self.assertIn("[ RUN      ] A.slow", lines["cuda_contract"])
         self.assertIn("not run", lines["losses"])
 
