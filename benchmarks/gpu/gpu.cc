@@ -13,6 +13,7 @@ namespace tessera::benchmarks {
 StatusOr<std::unique_ptr<Gpu>> Gpu::create(std::shared_ptr<cuda::Api> api, int index) {
   std::unique_ptr<Gpu> gpu(new Gpu(std::move(api), index));
   TESSERA_RETURN_IF_ERROR(gpu->use());
+  TESSERA_RETURN_IF_ERROR(gpu->api_->load_kernels());
   TESSERA_ASSIGN_OR_RETURN(gpu->stream_, gpu->api_->create_stream());
   TESSERA_ASSIGN_OR_RETURN(gpu->event_, gpu->api_->create_event());
   return gpu;

@@ -14,7 +14,10 @@
 // Errors are what CUDA reports, with the function's name: ResourceExhausted for memory, Unavailable
 // where the GPU or the driver is gone, Internal for the rest, which are bugs of the caller.
 //
-// Thread-safe. As in CUDA, set_device() holds for the calling thread.
+// Thread-safe. As in CUDA, set_device() holds for the calling thread, and a thread that has set no
+// device works on GPU 0: a call from it would make a context there, which takes some 500 MB. So
+// every thread calls set_device() before anything but device_count(). Memory is allocated and freed
+// when the current GPU, and the GPUs that have peer access with it, have done what they were given.
 #ifndef TESSERA_DEVICE_CUDA_API_H_
 #define TESSERA_DEVICE_CUDA_API_H_
 
@@ -47,7 +50,7 @@ class Api {
   // FailedPrecondition where they cannot. cudaDeviceCanAccessPeer, cudaDeviceEnablePeerAccess.
   virtual Status enable_peer_access(int peer) = 0;
 
-  // Memory of the current GPU, aligned to 256 bytes. free() waits for the GPU. cudaMalloc.
+  // Memory of the current GPU, aligned to 256 bytes. Both wait, as said above. cudaMalloc.
   virtual StatusOr<std::byte*> allocate(uint64_t size_bytes) = 0;
   virtual Status free(std::byte* memory) = 0;
   // Memory of the host that all GPUs copy from and to by themselves. cudaHostAlloc.
@@ -73,6 +76,9 @@ class Api {
   // Copies within and between memory of GPUs and pinned memory. cudaMemcpyAsync.
   virtual Status copy(std::byte* to, const std::byte* from, uint64_t num_bytes,
                       StreamHandle stream) = 0;
+  // Loads the kernels of launch() on the current GPU, once before the first. CUDA loads a kernel at
+  // its first launch otherwise, which may wait for kernels that run; one of NCCL waits for others.
+  virtual Status load_kernels() = 0;
   // Runs a kernel of at least one item on a stream of the current GPU.
   virtual Status launch(const Kernel& kernel, StreamHandle stream) = 0;
 };

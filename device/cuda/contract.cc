@@ -40,6 +40,7 @@ class Bench {
   static StatusOr<std::unique_ptr<Bench>> create(Api& api) {
     std::unique_ptr<Bench> bench(new Bench(api));
     TESSERA_RETURN_IF_ERROR(api.set_device(0));
+    TESSERA_RETURN_IF_ERROR(api.load_kernels());
     TESSERA_ASSIGN_OR_RETURN(bench->stream_, api.create_stream());
     TESSERA_ASSIGN_OR_RETURN(bench->event_, api.create_event());
     return bench;

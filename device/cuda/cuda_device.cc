@@ -18,6 +18,8 @@ Status enable_peers(Api& api, absl::Span<const int> gpus) {
 StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<Api> api, int gpu,
                                                          StreamObserver* observer,
                                                          SlabSource source) {
+  TESSERA_RETURN_IF_ERROR(api->set_device(gpu));
+  TESSERA_RETURN_IF_ERROR(api->load_kernels());
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream,
                            CudaStream::create(api, gpu, observer));
   return std::unique_ptr<CudaDevice>(

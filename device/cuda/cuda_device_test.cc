@@ -144,6 +144,11 @@ TEST_F(CudaDeviceTest, SyncWaitsForTheGpu) {
 // A block that is given back serves the next buffer at once, in the order of the stream.
 TEST_F(CudaDeviceTest, MemoryIsReusedInTheOrderOfTheStream) {
   std::vector<std::shared_ptr<const Buffer>> results;
+  {
+    // A pool that grew while the stream is held would wait for it.
+    std::vector<std::shared_ptr<Buffer>> reserved = {*Buffer::allocate(device().memory(), 1 << 20)};
+    for (int i = 0; i < 42; ++i) reserved.push_back(*Buffer::allocate(device().pinned(), 1 << 20));
+  }
   api_->hold();
   for (int32_t round = 0; round < 20; ++round) {
     const std::shared_ptr<Buffer> buffer = on_gpu(1 << 20);
@@ -282,6 +287,28 @@ TEST_F(CudaDeviceTest, ALostGpuHoldsUpNobody) {
   }
   EXPECT_THAT(device().stream().sync(), StatusIs(absl::StatusCode::kUnavailable));
   api_->release();
+}
+
+// Threads that call CUDA set their device first, a program's that drops the last tensor too: else
+// they make a context on GPU 0.
+TEST_F(CudaDeviceTest, EveryThreadSetsItsDevice) {
+  std::thread([&] {
+    const auto two_gpus = CudaDouble::create({.num_gpus = 2});
+    std::unique_ptr<CudaDevice> device;
+    std::shared_ptr<const Buffer> last;
+    std::thread([&] {
+      device = *CudaDevice::create(two_gpus, 1, nullptr);
+      const auto buffer = Buffer::deferred(device->memory(), 4);
+      device->upload(*Buffer::allocate(device->pinned(), 4), buffer);
+      last = device->download(buffer);
+    }).join();
+    EXPECT_THAT(last->ready().wait(), IsOk());
+    EXPECT_THAT(device->queue().wait_done(absl::InfiniteFuture()), IsOk());
+    std::thread([&] { device = nullptr; }).join();
+    std::thread([&] { last = nullptr; }).join();
+    EXPECT_THAT(two_gpus->misuses(), IsEmpty());
+    EXPECT_EQ(two_gpus->allocated_bytes(), 0u);
+  }).join();
 }
 
 TEST_F(CudaDeviceTest, DevicesOnOneGpuAreOrderedByEvents) {

@@ -39,6 +39,7 @@ class Nap {
 }  // namespace
 
 EventPool::~EventPool() {
+  if (free_.empty() || !api_->set_device(gpu_).ok()) return;
   for (const EventHandle event : free_) api_->destroy_event(event).IgnoreError();
 }
 
@@ -72,9 +73,12 @@ CudaQueue::CudaQueue(std::shared_ptr<Api> api, int gpu, StreamHandle handle)
       handle_(handle),
       events_(std::make_shared<EventPool>(api_, gpu)) {}
 
-CudaQueue::~CudaQueue() { api_->destroy_stream(handle_).IgnoreError(); }
+CudaQueue::~CudaQueue() {
+  if (api_->set_device(gpu_).ok()) api_->destroy_stream(handle_).IgnoreError();
+}
 
 StatusOr<Event> CudaQueue::record() {
+  TESSERA_RETURN_IF_ERROR(api_->set_device(gpu_));
   TESSERA_ASSIGN_OR_RETURN(const EventHandle handle, events_->take());
   Event event(new EventHandle(handle), [pool = events_](const EventHandle* own) {
     pool->put_back(*own);
@@ -84,7 +88,18 @@ StatusOr<Event> CudaQueue::record() {
   return event;
 }
 
+Status CudaQueue::wait_for(const Event& event) {
+  TESSERA_RETURN_IF_ERROR(api_->set_device(gpu_));
+  return api_->wait_event(handle_, *event);
+}
+
+StatusOr<bool> CudaQueue::is_done(const Event& event) const {
+  TESSERA_RETURN_IF_ERROR(api_->set_device(gpu_));
+  return api_->query_event(*event);
+}
+
 Status CudaQueue::wait(const Event& event, absl::Time deadline) const {
+  TESSERA_RETURN_IF_ERROR(api_->set_device(gpu_));
   Nap nap;
   while (true) {
     TESSERA_ASSIGN_OR_RETURN(const bool done, api_->query_event(*event));

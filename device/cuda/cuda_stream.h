@@ -58,7 +58,8 @@ class EventPool {
 // the last reference.
 using Event = std::shared_ptr<const EventHandle>;
 
-// A CUDA stream and its events, without threads. Thread-safe, as CUDA is.
+// A CUDA stream and its events, without threads. Thread-safe, as CUDA is. Its calls, those of Event
+// and the destructors among them, make its GPU the calling thread's current one.
 class CudaQueue {
  public:
   static StatusOr<std::unique_ptr<CudaQueue>> create(std::shared_ptr<Api> api, int gpu);
@@ -74,10 +75,12 @@ class CudaQueue {
   // The place after all that the queue was given so far.
   StatusOr<Event> record();
   // What the queue gets from now on comes after that place of any queue.
-  Status wait_for(const Event& event) { return api_->wait_event(handle_, *event); }
+  Status wait_for(const Event& event);
   // Blocks until the GPU has come to that place: OK, the GPU's error, or DeadlineExceeded.
   Status wait(const Event& event, absl::Time deadline) const;
-  // The same for all that the queue was given so far.
+  // Whether the GPU has come to that place; its error.
+  StatusOr<bool> is_done(const Event& event) const;
+  // wait() for all that the queue was given so far.
   Status wait_done(absl::Time deadline);
 
  private:

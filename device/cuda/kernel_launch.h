@@ -10,6 +10,9 @@
 
 namespace tessera::cuda {
 
+// Loads all kernels on the current GPU.
+int load_kernels();
+
 int launch(const CopyBatch& batch, void* stream);
 int launch(const Reduce& reduce, void* stream);
 int launch(const Fill& fill, void* stream);

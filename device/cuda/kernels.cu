@@ -56,7 +56,25 @@ void launch_reduce_of(const Reduce& reduce, cudaStream_t stream) {
   reduce_kernel<T><<<blocks_for(reduce.loops.num_items), kThreads, 0, stream>>>(reduce);
 }
 
+template <class... Kernels>
+int load(Kernels*... kernels) {
+  cudaError_t error = cudaSuccess;
+  const auto load_one = [&error](auto* kernel) {
+    cudaFuncAttributes attributes;
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  };
+  (load_one(kernels), ...);
+  return error;
+}
+
 }  // namespace
+
+int load_kernels() {
+  return load(&copy_kernel, &reduce_kernel<uint8_t>, &reduce_kernel<int8_t>,
+              &reduce_kernel<int32_t>, &reduce_kernel<int64_t>, &reduce_kernel<Half>,
+              &reduce_kernel<BFloat16>, &reduce_kernel<float>, &reduce_kernel<double>,
+              &fill_kernel, &iota_kernel, &cast_kernel);
+}
 
 int launch(const CopyBatch& batch, void* stream) {
   uint64_t most = 0;

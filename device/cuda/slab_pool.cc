@@ -24,6 +24,7 @@ int64_t class_bytes(int64_t size_bytes) {
 }  // namespace
 
 SlabPool::~SlabPool() {
+  if (slabs_.empty() || !api_->set_device(gpu_).ok()) return;
   for (const Slab& slab : slabs_) {
     // Where the GPU is lost there is nothing left to free.
     free_slab(slab.begin).IgnoreError();

@@ -15,7 +15,8 @@
 //   3. all slabs are of one source: CUDA, or another one that the pool was made with.
 //
 // Sizes are rounded up to classes, four to each doubling (at most 25 % more), and reused by class.
-// Thread-safe. A call that needs a slab makes the pool's GPU the calling thread's.
+// Thread-safe. A call that needs a slab, and the destructor, make the pool's GPU the calling
+// thread's current one.
 #ifndef TESSERA_DEVICE_CUDA_SLAB_POOL_H_
 #define TESSERA_DEVICE_CUDA_SLAB_POOL_H_
 

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -141,6 +142,9 @@ class ToolkitApi : public Api {
     return status_of(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, native(stream)),
                      "cudaMemcpyAsync");
   }
+  Status load_kernels() override {
+    return status_of(static_cast<cudaError_t>(cuda::load_kernels()), "cudaFuncGetAttributes");
+  }
   Status launch(const Kernel& kernel, StreamHandle stream) override {
     const int error = std::visit(
         [stream](const auto& values) { return cuda::launch(values, native(stream)); }, kernel);
@@ -151,6 +155,9 @@ class ToolkitApi : public Api {
 }  // namespace
 
 StatusOr<std::shared_ptr<Api>> open_api() {
+  // Streams share hardware queues, 8 unless CUDA is told otherwise when it starts: a message would
+  // wait behind a kernel of NCCL on another stream.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   auto api = std::make_shared<ToolkitApi>();
   TESSERA_RETURN_IF_ERROR(api->device_count());
   return api;

@@ -20,8 +20,9 @@ constexpr uint64_t kAlignment = 256;
 constexpr int kUnwritten = 0xcd;
 constexpr int kPinned = -1;
 
-// As cudaSetDevice: of the thread, 0 at first.
-thread_local int thread_gpu = 0;
+// As cudaSetDevice: of the thread. CUDA takes kUnset for GPU 0.
+constexpr int kUnset = -1;
+thread_local int thread_gpu = kUnset;
 
 }  // namespace
 
@@ -97,11 +98,21 @@ void CudaDouble::release() {
   for (const auto& [handle, stream] : streams_) stream->wake.notify_all();
 }
 
-int CudaDouble::current_gpu() const { return std::min(thread_gpu, options_.num_gpus - 1); }
+int CudaDouble::current_gpu() const { return std::clamp(thread_gpu, 0, options_.num_gpus - 1); }
+
+void CudaDouble::expect_device(absl::string_view function) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (thread_gpu == kUnset) misuse(function, "a thread that has set no device").IgnoreError();
+}
 
 Status CudaDouble::enter(absl::string_view function, int gpu) {
   const std::string name(function);
   const int call = ++calls_[name];
+  // CUDA does what it is asked; only the context on GPU 0 is one too many.
+  const bool needs_device = name != "device_count" && name != "set_device";
+  if (needs_device && thread_gpu == kUnset) {
+    misuse(function, "a thread that has set no device").IgnoreError();
+  }
   std::map<int, Status>& faults = faults_[name];
   if (const auto it = faults.find(call); it != faults.end()) {
     Status error = it->second;
@@ -139,12 +150,11 @@ StatusOr<int> CudaDouble::device_count() {
 
 Status CudaDouble::set_device(int gpu) {
   std::lock_guard<std::mutex> lock(mutex_);
-  TESSERA_RETURN_IF_ERROR(enter("set_device", gpu));
   if (gpu < 0 || gpu >= options_.num_gpus) {
     return misuse("set_device", absl::StrCat("GPU ", gpu, " of ", options_.num_gpus));
   }
-  thread_gpu = gpu;
-  return absl::OkStatus();
+  thread_gpu = gpu;  // also one that is broken
+  return enter("set_device", gpu);
 }
 
 Status CudaDouble::enable_peer_access(int peer) {
@@ -174,15 +184,44 @@ StatusOr<std::byte*> CudaDouble::allocate_on(int gpu, uint64_t size_bytes) {
 }
 
 StatusOr<std::byte*> CudaDouble::allocate(uint64_t size_bytes) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("allocate", current_gpu()));
+  wait_for_peers(current_gpu(), lock);
+  return allocate_on(current_gpu(), size_bytes);
+}
+
+StatusOr<std::byte*> CudaDouble::allocate_pinned(uint64_t size_bytes) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("allocate_pinned", current_gpu()));
+  wait_for_peers(current_gpu(), lock);
+  return allocate_on(kPinned, size_bytes);
+}
+
+StatusOr<std::byte*> CudaDouble::map_memory(uint64_t size_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("allocate", current_gpu()));
   return allocate_on(current_gpu(), size_bytes);
 }
 
-StatusOr<std::byte*> CudaDouble::allocate_pinned(uint64_t size_bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  TESSERA_RETURN_IF_ERROR(enter("allocate_pinned", current_gpu()));
-  return allocate_on(kPinned, size_bytes);
+void CudaDouble::wait_for_peers(int gpu, std::unique_lock<std::mutex>& lock) {
+  const auto is_concerned = [&](int other) {
+    return other == gpu || peers_.count({gpu, other}) > 0 || peers_.count({other, gpu}) > 0;
+  };
+  std::vector<std::pair<std::shared_ptr<StreamState>, uint64_t>> given;
+  for (const auto& [handle, stream] : streams_) {
+    if (is_concerned(stream->gpu)) {
+      given.emplace_back(stream, stream->num_done + stream->queue.size());
+    }
+  }
+  for (const auto& [stream, number] : given) {
+    changed_.wait(lock,
+                  [&, state = stream.get(), last = number] { return state->num_done >= last; });
+  }
+}
+
+void CudaDouble::wait_for_gpu(int gpu) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait_for_peers(gpu, lock);
 }
 
 bool CudaDouble::is_in_flight(const Range& range) const {
@@ -219,13 +258,23 @@ Status CudaDouble::free_on(absl::string_view function, std::byte* memory, bool p
 Status CudaDouble::free(std::byte* memory) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("free", current_gpu()));
+  const Status status = free_on("free", memory, /*pinned=*/false, lock);
+  wait_for_peers(current_gpu(), lock);
+  return status;
+}
+
+Status CudaDouble::unmap_memory(std::byte* memory) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("free", current_gpu()));
   return free_on("free", memory, /*pinned=*/false, lock);
 }
 
 Status CudaDouble::free_pinned(std::byte* memory) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("free_pinned", current_gpu()));
-  return free_on("free_pinned", memory, /*pinned=*/true, lock);
+  const Status status = free_on("free_pinned", memory, /*pinned=*/true, lock);
+  wait_for_peers(current_gpu(), lock);
+  return status;
 }
 
 StatusOr<StreamHandle> CudaDouble::create_stream() {
@@ -340,6 +389,13 @@ Status CudaDouble::copy(std::byte* to, const std::byte* from, uint64_t num_bytes
   return absl::OkStatus();
 }
 
+Status CudaDouble::load_kernels() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(enter("load_kernels", current_gpu()));
+  with_kernels_.insert(current_gpu());
+  return absl::OkStatus();
+}
+
 Status CudaDouble::launch(const Kernel& kernel, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on, find_stream("launch", stream));
@@ -347,6 +403,10 @@ Status CudaDouble::launch(const Kernel& kernel, StreamHandle stream) {
   if (current_gpu() != on->gpu) {
     return misuse("launch", absl::StrCat("a stream of GPU ", on->gpu, " while GPU ", current_gpu(),
                                          " is current"));
+  }
+  if (with_kernels_.count(on->gpu) == 0) {
+    // CUDA loads it now, and may wait for kernels that wait for this one.
+    return misuse("launch", absl::StrCat("the kernels of GPU ", on->gpu, " are not loaded"));
   }
   if (std::string why = why_invalid(kernel); !why.empty()) return misuse("launch", std::move(why));
   std::vector<Range> ranges;
@@ -399,6 +459,7 @@ void CudaDouble::work(const std::shared_ptr<StreamState>& stream, uint64_t seed)
     run();
     lock.lock();
     stream->queue.pop_front();
+    ++stream->num_done;
     changed_.notify_all();
   }
 }

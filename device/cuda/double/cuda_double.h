@@ -14,7 +14,12 @@
 // What CUDA leaves undefined, or answers with an error that only a bug brings about, is kept as a
 // misuse: memory that is not there, is freed while in flight, or belongs to another GPU without
 // peer access; handles that were destroyed; an event that was never recorded; a stream of another
-// GPU than the current one; a copy of pageable memory.
+// GPU than the current one; a copy of pageable memory; a kernel before load_kernels(); and a call
+// from a thread that has not set its device, which would make a context on GPU 0.
+//
+// As in CUDA, allocating and freeing wait until the current GPU, and every GPU that has peer access
+// with it, has done what it was given before. Work that is itself waiting for the caller therefore
+// deadlocks here as it does there.
 //
 // Faults: fail() makes a call return an error, break_gpu() makes all of them, hold() keeps the
 // streams from doing anything. Thread-safe.
@@ -74,6 +79,13 @@ class CudaDouble : public Api {
   // of theirs, which reads or writes these bytes (begin, number) of the stream's GPU. It may block
   // as a kernel may that waits for another one.
   int current_device() const { return current_gpu(); }
+  // Reports a misuse if the calling thread has not set its device.
+  void expect_device(absl::string_view function);
+  // Waits as free() does, without freeing anything.
+  void wait_for_gpu(int gpu);
+  // Memory by cuMemCreate() and cuMemMap(), and its end: neither waits for the GPU.
+  StatusOr<std::byte*> map_memory(uint64_t size_bytes);
+  Status unmap_memory(std::byte* memory);
   Status enqueue_work(absl::string_view function,
                       absl::Span<const std::pair<const std::byte*, uint64_t>> memory,
                       std::function<void()> run, StreamHandle stream);
@@ -94,6 +106,7 @@ class CudaDouble : public Api {
   Status wait_event(StreamHandle stream, EventHandle event) override;
   Status copy(std::byte* to, const std::byte* from, uint64_t num_bytes,
               StreamHandle stream) override;
+  Status load_kernels() override;
   Status launch(const Kernel& kernel, StreamHandle stream) override;
 
  private:
@@ -121,6 +134,7 @@ class CudaDouble : public Api {
   struct StreamState {
     int gpu = 0;
     std::deque<Operation> queue;  // the first one may be running
+    uint64_t num_done = 0;
     bool ending = false;
     std::condition_variable wake;  // of the worker
     std::thread worker;
@@ -144,6 +158,8 @@ class CudaDouble : public Api {
   Status free_on(absl::string_view function, std::byte* memory, bool pinned,
                  std::unique_lock<std::mutex>& lock);
   bool is_in_flight(const Range& range) const;
+  // Waits until the GPU and its peers have done what their streams were given before the call.
+  void wait_for_peers(int gpu, std::unique_lock<std::mutex>& lock);
   void enqueue(StreamState& stream, Operation operation);
   void work(const std::shared_ptr<StreamState>& stream, uint64_t seed);
 
@@ -156,6 +172,7 @@ class CudaDouble : public Api {
   std::map<StreamHandle, std::shared_ptr<StreamState>> streams_;
   std::map<EventHandle, EventState> events_;
   std::set<std::pair<int, int>> peers_;
+  std::set<int> with_kernels_;  // GPUs
   std::map<int, Status> broken_;
   std::map<std::string, std::map<int, Status>> faults_;  // by function, by number of the call
   std::map<std::string, int> calls_;

@@ -3,11 +3,15 @@
 // What the double says of misuse, and the faults that it puts into calls.
 #include "device/cuda/double/cuda_double.h"
 
+#include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <ostream>
 #include <thread>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -38,6 +42,7 @@ struct Rig {
   Rig() {
     for (int gpu = 1; gpu >= 0; --gpu) {
       api->set_device(gpu).IgnoreError();
+      api->load_kernels().IgnoreError();
       streams[gpu] = *api->create_stream();
       events[gpu] = *api->create_event();
       memory[gpu] = *api->allocate(kBytes);
@@ -147,6 +152,67 @@ TEST(CudaDoubleTest, FreeingWhatIsInFlightIsAMisuse) {
   EXPECT_THAT(rig.api->misuses(), ElementsAre("free: memory that is in flight"));
 }
 
+// A context of GPU 0 is made for it, which CUDA does without a word.
+TEST(CudaDoubleTest, AThreadWithoutADeviceIsAMisuse) {
+  Rig rig;
+  std::thread([&] {
+    EXPECT_THAT(rig.api->device_count(), IsOk());
+    EXPECT_THAT(rig.api->record_event(rig.events[1], rig.streams[1]), IsOk());
+    EXPECT_THAT(rig.api->set_device(1), IsOk());
+    EXPECT_THAT(rig.api->destroy_event(rig.events[1]), IsOk());
+  }).join();
+  EXPECT_THAT(rig.api->misuses(), ElementsAre("record_event: a thread that has set no device"));
+}
+
+TEST(CudaDoubleTest, KernelsAreLoadedBeforeTheyRun) {
+  const auto api = CudaDouble::create();
+  ASSERT_THAT(api->set_device(0), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, api->create_stream());
+  TESSERA_ASSERT_OK_AND_ASSIGN(std::byte* const memory, api->allocate(16));
+  EXPECT_THAT(api->launch(fill_of(memory, 16), stream),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("kernels of GPU 0 are not loaded")));
+  EXPECT_THAT(api->load_kernels(), IsOk());
+  EXPECT_THAT(api->launch(fill_of(memory, 16), stream), IsOk());
+}
+
+// As cudaMalloc() and cudaFree() do: work of a peer that waits for the caller is a deadlock.
+TEST(CudaDoubleTest, AllocatingAndFreeingWaitForTheGpuAndItsPeers) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "waits");
+  using Call = std::function<void(Rig&)>;
+  const std::pair<const char*, Call> calls[] = {
+      {"free", [](Rig& rig) { EXPECT_THAT(rig.api->free(rig.memory[0]), IsOk()); }},
+      {"free_pinned", [](Rig& rig) { EXPECT_THAT(rig.api->free_pinned(rig.pinned), IsOk()); }},
+      {"allocate", [](Rig& rig) { EXPECT_THAT(rig.api->allocate(16), IsOk()); }},
+      {"allocate_pinned", [](Rig& rig) { EXPECT_THAT(rig.api->allocate_pinned(16), IsOk()); }},
+  };
+  for (const int busy : {0, 1}) {
+    for (const auto& [name, call] : calls) {
+      SCOPED_TRACE(absl::StrCat(name, " beside GPU ", busy));
+      Rig rig;
+      ASSERT_THAT(rig.api->set_device(0), IsOk());
+      ASSERT_THAT(rig.api->enable_peer_access(1), IsOk());
+      ASSERT_THAT(rig.api->set_device(busy), IsOk());
+      std::promise<void> may_end;
+      std::atomic<bool> has_ended{false};
+      const auto work = [&, future = may_end.get_future().share()] {
+        future.wait();
+        has_ended = true;
+      };
+      ASSERT_THAT(rig.api->enqueue_work("work", {}, work, rig.streams[busy]), IsOk());
+      const int before = rig.api->num_calls(name);
+      std::thread caller([&, call = call] {
+        EXPECT_THAT(rig.api->set_device(0), IsOk());
+        call(rig);
+        EXPECT_TRUE(has_ended);
+      });
+      while (rig.api->num_calls(name) == before) std::this_thread::yield();
+      may_end.set_value();
+      caller.join();
+      EXPECT_THAT(rig.api->misuses(), IsEmpty());
+    }
+  }
+}
+
 TEST(CudaDoubleTest, PeerAccessLetsKernelsReachMemory) {
   Rig rig;
   EXPECT_THAT(rig.api->enable_peer_access(1), IsOk());
@@ -187,6 +253,7 @@ TEST(CudaDoubleTest, FaultsComeAtTheCallTheyAreFor) {
 
 TEST(CudaDoubleTest, MemoryOfAGpuComesToAnEnd) {
   const auto api = CudaDouble::create({.gpu_bytes = 8192});
+  ASSERT_THAT(api->set_device(0), IsOk());
   EXPECT_THAT(api->allocate(4096), IsOk());
   EXPECT_THAT(api->allocate(8192), StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(api->allocate(4096), IsOk());
