@@ -17,8 +17,9 @@
 // which are all of ours but bool.
 //
 // Thread rule, NCCL's: calls for the communicators of one GPU come from one thread at a time, and
-// those that give work to a stream from the thread that made the communicator. As in CUDA, the GPU
-// is the calling thread's current one.
+// those that give work to a stream from the thread that made the communicator; the ends (revoke,
+// finalize, destroy, abort) may come beside calls for other communicators. As in CUDA, the GPU is
+// the calling thread's current one, and every thread sets it.
 //
 // Errors are what NCCL reports, with the function's name and NCCL's last words: Unavailable where a
 // peer or the network is gone, Internal for CUDA's and the system's, FailedPrecondition for what
@@ -84,7 +85,8 @@ class Api {
   // Equally many bytes of each rank; `from` may be its place in `to`. ncclAllGather.
   virtual Status all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes,
                             CommHandle comm, StreamHandle stream) = 0;
-  // `from` counts at the root alone, where it may be `to`. ncclBroadcast.
+  // `from` counts at the root alone, where it may be `to`. Beside the root it is `to`, or other
+  // memory that is registered where `to` is: NCCL looks for both. ncclBroadcast.
   virtual Status broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
                            CommHandle comm, StreamHandle stream) = 0;
 
@@ -92,7 +94,7 @@ class Api {
   // on all ranks that get the same element. Any dtype but bool. avg, of floats alone, adds terms
   // that were multiplied by the rounded 1 / n. min and max ignore NaN, and may give either zero.
   //
-  // `from` may be `to`. ncclAllReduce.
+  // `from` may be `to`: on all ranks, or their memory is not registered. ncclAllReduce.
   virtual Status all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
                             ReduceOp op, CommHandle comm, StreamHandle stream) = 0;
   // `to` counts at the root alone, where it may be `from`. ncclReduce.
@@ -104,7 +106,10 @@ class Api {
                                 ReduceOp op, CommHandle comm, StreamHandle stream) = 0;
 
   // Ends what is under way, so that streams come to an end; what it had to do is undefined then.
-  // poll() says when. Only the two last functions may follow. ncclCommRevoke.
+  // poll() says when, unless the communicator has an error. Only the two last functions may follow.
+  // It joins a thread of NCCL, which may be in a call of CUDA that waits. Not while the last call
+  // is in progress, nor after it failed, unless earlier work is in flight: ncclCommRevoke of
+  // 2.28.9 to 2.30.7 then uses freed memory. ncclCommRevoke.
   virtual Status comm_revoke(CommHandle comm) = 0;
   // Begins an orderly end, which takes all ranks; poll() says when. ncclCommFinalize.
   virtual Status comm_finalize(CommHandle comm) = 0;

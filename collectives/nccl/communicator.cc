@@ -11,6 +11,14 @@
 #include "base/clock.h"
 
 namespace tessera::nccl {
+namespace {
+
+// Between two tries to lock a lane, whose holder is in a call of NCCL.
+constexpr absl::Duration kTryInterval = absl::Microseconds(100);
+// How long an idle stream may take to say so.
+constexpr absl::Duration kIdleLimit = absl::Milliseconds(100);
+
+}  // namespace
 
 Status Communicator::settle(absl::Time deadline) {
   const absl::Time begin = steady_now();
@@ -19,7 +27,10 @@ Status Communicator::settle(absl::Time deadline) {
       std::lock_guard<std::mutex> lock(lane_.calls);
       if (state_ != State::kInUse) break;
       TESSERA_ASSIGN_OR_RETURN(const bool settled, api_.poll(handle_));
-      if (settled) return absl::OkStatus();
+      if (settled) {
+        is_settled_ = true;
+        return absl::OkStatus();
+      }
     }
     if (is_failed()) break;
     const absl::Time now = steady_now();
@@ -38,7 +49,7 @@ Status Communicator::settle(absl::Time deadline) {
 Status Communicator::init(const UniqueId& id, int rank, absl::Time deadline) {
   {
     std::lock_guard<std::mutex> lock(lane_.calls);
-    TESSERA_RETURN_IF_ERROR(lane_.lost);
+    TESSERA_RETURN_IF_ERROR(lane_.lost());
     if (state_ != State::kNone) return fail(absl::AbortedError("the communicator was given up"));
     TESSERA_ASSIGN_OR_RETURN(handle_, api_.comm_init_rank(generations_.size(), id, rank));
     state_ = State::kInUse;
@@ -49,21 +60,25 @@ Status Communicator::init(const UniqueId& id, int rank, absl::Time deadline) {
 Status Communicator::issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Time deadline) {
   {
     std::lock_guard<std::mutex> lock(lane_.calls);
-    TESSERA_RETURN_IF_ERROR(lane_.lost);
+    TESSERA_RETURN_IF_ERROR(lane_.lost());
     if (state_ != State::kInUse) return fail(absl::AbortedError("the communicator was given up"));
+    is_settled_ = false;
     TESSERA_RETURN_IF_ERROR(api_.group_start());
     const Status called = calls(handle_);
     const Status ended = api_.group_end();
     TESSERA_RETURN_IF_ERROR(called);
     TESSERA_RETURN_IF_ERROR(ended);
   }
-  return settle(deadline);
+  TESSERA_RETURN_IF_ERROR(settle(deadline));
+  std::lock_guard<std::mutex> lock(lane_.calls);
+  has_given_work_ = true;
+  return absl::OkStatus();
 }
 
 bool Communicator::register_memory() {
   const std::shared_ptr<cuda::SlabPool>& pool = lane_.device->memory();
   std::lock_guard<std::mutex> lock(lane_.calls);
-  if (state_ != State::kInUse || !lane_.lost.ok()) return false;
+  if (state_ != State::kInUse || !lane_.lost().ok()) return false;
   may_register_ &= pool->has_source();
   if (!may_register_) return false;
   for (const cuda::Slab& slab : pool->slabs(registrations_.size())) {
@@ -98,18 +113,44 @@ void Communicator::deregister_all() {
 }
 
 Status Communicator::async_error() {
-  std::lock_guard<std::mutex> lock(lane_.calls);
+  std::unique_lock<std::mutex> lock(lane_.calls, std::try_to_lock);
+  while (!lock.owns_lock()) {
+    if (is_failed()) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(lane_.lost());
+    absl::SleepFor(kTryInterval);  // sleep: the holder is in a call of NCCL, which tells nobody
+    lock.try_lock();
+  }
   return state_ == State::kInUse ? api_.poll(handle_).status() : absl::OkStatus();
 }
 
-Status Communicator::revoke() {
-  std::lock_guard<std::mutex> lock(lane_.calls);
+Status Communicator::try_async_error() {
+  const std::unique_lock<std::mutex> lock(lane_.calls, std::try_to_lock);
+  if (!lock.owns_lock() || state_ != State::kInUse) return absl::OkStatus();
+  return api_.poll(handle_).status();
+}
+
+std::unique_lock<std::mutex> Communicator::lock_until(absl::Time deadline) {
+  std::unique_lock<std::mutex> lock(lane_.calls, std::try_to_lock);
+  while (!lock.owns_lock() && steady_now() < deadline) {
+    absl::SleepFor(kTryInterval);  // sleep: the holder is in a call of NCCL, which tells nobody
+    lock.try_lock();
+  }
+  return lock;
+}
+
+Communicator::End Communicator::begin_end(absl::Time deadline) {
+  const std::unique_lock<std::mutex> lock = lock_until(deadline);
+  if (!lock.owns_lock()) return End::kStuck;
   if (state_ != State::kInUse) {
     if (state_ == State::kNone) state_ = State::kReleased;
-    return absl::OkStatus();
+    return End::kNothing;
   }
   state_ = State::kEnding;
-  return api_.comm_revoke(handle_);
+  if (is_settled_) return End::kRevoke;
+  if (!has_given_work_) return End::kAbort;
+  // What the stream still does may be of this communicator. Where the GPU failed it does nothing.
+  const Status idle = lane_.device->queue().wait_done(steady_now() + kIdleLimit);
+  return absl::IsDeadlineExceeded(idle) ? End::kRevoke : End::kAbort;
 }
 
 Status Communicator::finalize() {
@@ -121,21 +162,27 @@ Status Communicator::finalize() {
 }
 
 StatusOr<bool> Communicator::poll() {
-  std::lock_guard<std::mutex> lock(lane_.calls);
+  const std::unique_lock<std::mutex> lock(lane_.calls, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
   if (state_ != State::kEnding) return true;
   return api_.poll(handle_);
 }
 
-bool Communicator::is_there() {
-  std::lock_guard<std::mutex> lock(lane_.calls);
-  return state_ == State::kInUse || state_ == State::kEnding;
+// In State::kEnding no other thread looks at the handle.
+Communicator::Released Communicator::to_revoke() {
+  const cuda::CudaQueue& queue = lane_.device->queue();
+  return {handle_, pool_, queue.api(), queue.gpu()};
 }
 
-Communicator::Released Communicator::release() {
-  std::lock_guard<std::mutex> lock(lane_.calls);
+std::optional<Communicator::Released> Communicator::release(absl::Time deadline) {
+  const std::unique_lock<std::mutex> lock = lock_until(deadline);
+  if (!lock.owns_lock()) return std::nullopt;
+  const Released released = to_revoke();
   state_ = State::kReleased;
   registrations_.clear();
-  return {std::exchange(handle_, nullptr), std::exchange(pool_, nullptr)};
+  handle_ = nullptr;
+  pool_ = nullptr;
+  return released;
 }
 
 }  // namespace tessera::nccl

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -40,8 +41,23 @@ namespace tessera::nccl {
 // A device of this client, as NCCL sees it.
 struct Lane {
   cuda::CudaDevice* device;
-  std::mutex calls;  // held during calls of NCCL for the device
-  Status lost;       // guarded by `calls`: the device is not to be used again
+  // Held during calls of NCCL for the device by its issuing thread, and for short polls by others.
+  // A call of NCCL may fail to return: only the issuing thread waits for it without a limit.
+  std::mutex calls;
+
+  // Why the device cannot be used any more; OK while it can.
+  Status lost() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return lost_;
+  }
+  void lose(const Status& reason) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lost_.Update(reason);
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards lost_
+  Status lost_;
 };
 
 class Communicator {
@@ -77,27 +93,46 @@ class Communicator {
   bool register_memory();
   // Deregisters it, for good; waits until the stream is done with it.
   Status stop_registering(absl::Time deadline);
-  // The error that NCCL has found, if it has.
+  // The error that NCCL has found, if it has. Waits for the issuing thread's call of NCCL, unless
+  // there is a verdict, or the device is lost.
   Status async_error();
+  // The same without waiting: OK while the issuing thread is in a call.
+  Status try_async_error();
 
   // ---- For the end; none of the above gives the stream anything after the first of these.
 
-  Status revoke();
+  // How a communicator that failed is to end.
+  enum class End {
+    kNothing,  // there is none, or it has ended
+    kRevoke,
+    // Without a revoke: the last call is in progress or failed, with no earlier work in flight
+    // (Api::comm_revoke()).
+    kAbort,
+    kStuck,  // the issuing thread's call of NCCL did not return by the deadline
+  };
+  End begin_end(absl::Time deadline);
   // Requires an idle stream.
   Status finalize();
-  // Whether nothing is in progress.
+  // Whether nothing is in progress; not while the issuing thread is in a call.
   StatusOr<bool> poll();
-  bool is_there();
-  // Takes the handle, to be freed, and what must live as long; null where there is none any more.
+  // A handle, and what must live as long; null where there is none any more.
   struct Released {
     CommHandle handle = nullptr;
     std::shared_ptr<cuda::SlabPool> registered;
+    std::shared_ptr<cuda::Api> cuda;
+    int gpu = 0;
   };
-  Released release();
+  // After kRevoke: what to revoke.
+  Released to_revoke();
+  // Takes it, to be freed; nothing where the issuing thread's call of NCCL did not return by the
+  // deadline.
+  std::optional<Released> release(absl::Time deadline);
 
  private:
   enum class State { kNone, kInUse, kEnding, kReleased };
 
+  // Locks the lane for a thread that does not wait for ever.
+  std::unique_lock<std::mutex> lock_until(absl::Time deadline);
   // Polls until NCCL is through with the last call.
   Status settle(absl::Time deadline);
   // Requires the lane's lock.
@@ -111,6 +146,8 @@ class Communicator {
   // Guarded by the lane's lock.
   State state_ = State::kNone;
   CommHandle handle_ = nullptr;
+  bool is_settled_ = false;      // NCCL was through with the last call, without an error
+  bool has_given_work_ = false;  // by a call that NCCL was through with
   bool may_register_ = true;
   std::shared_ptr<cuda::SlabPool> pool_;       // once something is registered
   std::vector<RegisterHandle> registrations_;  // of the first slabs of the pool

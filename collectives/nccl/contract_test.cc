@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/errors.h"
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/double/cuda_double.h"
 #include "device/cuda/open_api.h"
@@ -107,8 +108,12 @@ struct Pair {
       while (!*nccl->poll(comm)) std::this_thread::yield();
     }
   }
-  ~Pair() {
-    for (const CommHandle comm : comms) nccl->comm_abort(comm).IgnoreError();
+  // In one group: the end of one waits for what the GPU does, which may be of the other.
+  ~Pair() { abort({comms[0], comms[1]}); }
+  void abort(const std::vector<CommHandle>& of) const {
+    EXPECT_THAT(nccl->group_start(), IsOk());
+    for (const CommHandle comm : of) nccl->comm_abort(comm).IgnoreError();
+    EXPECT_THAT(nccl->group_end(), IsOk());
   }
   void on(int rank) const { EXPECT_THAT(cuda->set_device(rank), IsOk()); }
   Status send(int rank, uint64_t num_bytes, CommHandle comm) {
@@ -255,6 +260,42 @@ const MisuseCase kMisuses[] = {
        p.drain(0);
        p.drain(1);
      }},
+    {"broadcast_without_a_send_buffer",
+     "broadcast from 0: memory of rank 0 is registered, and that of rank 1 not",
+     [](Pair& p) {
+       p.in_groups([&](int rank) {
+         std::byte* const slab = p.slab(rank);
+         EXPECT_THAT(p.nccl->comm_register(p.comms[rank], slab, 4096), IsOk());
+         return p.nccl->broadcast(rank == 0 ? slab : nullptr, slab + 512, 8, 0, p.comms[rank],
+                                  p.streams[rank]);
+       });
+     }},
+    {"in_place_on_one_rank", "memory of rank 1 is registered, and that of rank 0 not",
+     [](Pair& p) {
+       p.in_groups([&](int rank) {
+         std::byte* const slab = p.slab(rank);
+         EXPECT_THAT(p.nccl->comm_register(p.comms[rank], slab, 4096), IsOk());
+         return p.nccl->all_reduce(slab, slab + 512 * rank, 4, DType::kInt8, ReduceOp::kSum,
+                                   p.comms[rank], p.streams[rank]);
+       });
+     }},
+    {"revoked_while_it_is_made", "comm_revoke: the last call is in progress",
+     [](Pair& p) {
+       const UniqueId id = *p.nccl->get_unique_id();
+       p.on(0);
+       const CommHandle alone = *p.nccl->comm_init_rank(2, id, 0);
+       EXPECT_FALSE(p.nccl->comm_revoke(alone).ok());
+       EXPECT_THAT(p.nccl->comm_abort(alone), IsOk());
+     }},
+    {"revoked_with_a_call_in_progress", "comm_revoke: the last call is in progress",
+     [](Pair& p) {
+       p.nccl->stall("group_end", 1, 1000);
+       p.on(0);
+       EXPECT_THAT(p.nccl->group_start(), IsOk());
+       EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
+       EXPECT_THAT(p.nccl->group_end(), IsOk());
+       EXPECT_FALSE(p.nccl->comm_revoke(p.comms[0]).ok());
+     }},
     {"registers_memory_of_cuda", "comm_register: memory that is not of mem_alloc()",
      [](Pair& p) {
        p.on(0);
@@ -310,6 +351,7 @@ const MisuseCase kMisuses[] = {
      [](Pair& p) {
        EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
        std::thread receiver([&p] {
+         p.on(0);
          while (p.cuda->misuses().empty()) std::this_thread::yield();
          EXPECT_THAT(p.nccl->comm_revoke(p.comms[0]), IsOk());
        });
@@ -334,7 +376,7 @@ const MisuseCase kMisuses[] = {
        EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
        EXPECT_THAT(p.send(0, 8, others[0]), IsOk());
        EXPECT_THAT(p.recv(1, 8, others[1]), IsOk());
-       for (const CommHandle other : others) EXPECT_THAT(p.nccl->comm_abort(other), IsOk());
+       p.abort({others[0], others[1], p.comms[0], p.comms[1]});
      }},
 };
 
@@ -354,8 +396,64 @@ TEST_P(MisuseTest, IsReported) {
 INSTANTIATE_TEST_SUITE_P(Double, MisuseTest, ::testing::ValuesIn(kMisuses),
                          [](const auto& info) { return info.param.name; });
 
+// With earlier work in flight there is no better way.
+TEST(NcclDoubleTest, RevokesBehindWorkInFlight) {
+  const testing::TestDeadline deadline(absl::Seconds(30), "revoke behind work");
+  Pair p;
+  EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
+  p.nccl->stall("group_end", 1, 1000);
+  EXPECT_THAT(p.nccl->group_start(), IsOk());
+  EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
+  EXPECT_THAT(p.nccl->group_end(), IsOk());
+  EXPECT_THAT(p.nccl->comm_revoke(p.comms[0]), IsOk());
+  p.drain(0);
+  EXPECT_THAT(p.nccl->misuses(), IsEmpty());
+}
+
+TEST(NcclDoubleTest, EndsOnAThreadWithoutADeviceAreMisuse) {
+  Pair p;
+  std::thread([&] { EXPECT_THAT(p.nccl->comm_abort(p.comms[0]), IsOk()); }).join();
+  EXPECT_THAT(p.cuda->misuses(),
+              ::testing::ElementsAre("comm_abort: a thread that has set no device"));
+}
+
+// Each rank that uses sockets takes its part of /dev/shm: a container's 64 MiB are enough for one.
+TEST(NcclDoubleTest, SharedMemoryOfTheHostRunsOut) {
+  const auto cuda = CudaDouble::create();
+  const auto nccl = NcclDouble::create(cuda, {.shares_gpus = true, .shm_bytes = 64 << 20});
+  const UniqueId id = *nccl->get_unique_id();
+  const auto make = [&](int rank) {
+    EXPECT_THAT(cuda->set_device(0), IsOk());
+    return *nccl->comm_init_rank(2, id, rank);
+  };
+  const CommHandle first = make(0);
+  EXPECT_THAT(nccl->poll(first), testing::IsOkAndHolds(false));
+  std::thread([&] {
+    const CommHandle second = make(1);
+    EXPECT_THAT(nccl->poll(second), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             HasSubstr("; /dev/shm is too small: each")));
+    EXPECT_THAT(nccl->comm_abort(second), IsOk());
+  }).join();
+  EXPECT_THAT(nccl->comm_abort(first), IsOk());
+}
+
+TEST(ErrorsTest, SayWhatToDo) {
+  using absl::StatusCode;
+  EXPECT_THAT(error_of(StatusCode::kFailedPrecondition, "ncclCommInitRankConfig", "invalid usage",
+                       "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"),
+              StatusIs(StatusCode::kFailedPrecondition, HasSubstr("TESSERA_SHARE_GPUS=1")));
+  EXPECT_THAT(error_of(StatusCode::kInternal, "NCCL", "unhandled system error",
+                       "Error while creating shared memory segment /dev/shm/nccl-UL1RHn (size "
+                       "33292), error: No space left on device (28)"),
+              StatusIs(StatusCode::kResourceExhausted,
+                       HasSubstr("mount -o remount,size=32G /dev/shm, or docker run --shm-size")));
+  EXPECT_THAT(error_of(StatusCode::kUnavailable, "NCCL", "remote process exited", "socket closed"),
+              StatusIs(StatusCode::kUnavailable, "NCCL: remote process exited: socket closed"));
+}
+
 TEST(NcclDoubleTest, RefusesTwoRanksOnOneGpu) {
   const auto cuda = CudaDouble::create();
+  ASSERT_THAT(cuda->set_device(0), IsOk());
   const auto nccl = NcclDouble::create(cuda);
   const UniqueId id = *nccl->get_unique_id();
   const StatusOr<CommHandle> first = nccl->comm_init_rank(2, id, 0);

@@ -208,6 +208,79 @@ TEST_F(FailuresTest, OneMemberCannotDoItsPart) {
   expect_works({0, 1, 2});
 }
 
+// A revoke that does not return holds up nothing else: it may join a thread of NCCL that waits.
+TEST_F(FailuresTest, ARevokeTakesLong) {
+  start();
+  expect_works({0, 1});
+  nccl_->hang_revokes();
+  close_gate(2);
+  const int groups = calls("group_end");
+  const auto sums = begin_sum({0, 1, 2});
+  wait_for_groups(groups, 6);
+  lose(2);
+  while (calls("comm_revoke") < 2) std::this_thread::yield();
+  // Other groups of the same devices are given work, and watched.
+  const int before = calls("group_end");
+  const auto others = begin_sum({0, 1});
+  wait_for_groups(before, 4);
+  for (const int client : {0, 1}) EXPECT_THAT(job_->client(client).watch->check(), IsOk());
+  EXPECT_FALSE(others[0]->work->done());
+  nccl_->release_revokes();
+  for (const int device : {0, 1}) {
+    EXPECT_THAT(sums[device]->work->await(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  for (const auto& sum : others) EXPECT_THAT(sum->work->await(), IsOk());
+  open_gate();
+}
+
+// One that never returns takes its GPU with it.
+TEST_F(FailuresTest, ARevokeNeverReturns) {
+  start({.collective_timeout = absl::Seconds(30),
+         .watch = {.revoke_limit = absl::Milliseconds(200)}});
+  nccl_->hang_revokes();
+  close_gate(2);
+  const int groups = calls("group_end");
+  const auto sums = begin_sum({0, 1, 2});
+  wait_for_groups(groups, 6);
+  lose(2);
+  for (const int device : {0, 1}) {
+    EXPECT_THAT(sums[device]->work->await(), StatusIs(absl::StatusCode::kUnavailable));
+  }
+  Status later;
+  do {
+    later = sum({0, 1})[0];
+  } while (later.ok());
+  EXPECT_THAT(later,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost: NCCL did not end")));
+}
+
+// While a communicator is being made there is nothing to revoke: it is aborted at once, and the
+// next operation makes another one.
+TEST_F(FailuresTest, ACommunicatorIsNotMadeInTime) {
+  start({.collective_timeout = absl::Seconds(2)});
+  expect_works({0, 1});
+  const int revokes = calls("comm_revoke");
+  nccl_->stall("comm_init_rank", 2, 1 << 30);
+  for (const Status& status : sum({1, 2})) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
+  expect_works({1, 2});
+  while (calls("comm_abort") < 2) std::this_thread::yield();
+  EXPECT_EQ(calls("comm_revoke"), revokes);
+}
+
+// So it is where two ranks connect, at their first operation.
+TEST_F(FailuresTest, AFirstOperationIsNotTakenInTime) {
+  start({.collective_timeout = absl::Seconds(2)});
+  nccl_->stall("group_end", 2, 1 << 30);
+  for (const Status& status : sum({1, 2})) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
+  expect_works({1, 2});
+  while (calls("comm_abort") < 2) std::this_thread::yield();
+  EXPECT_EQ(calls("comm_revoke"), 0);
+}
+
 // An abort that does not return takes its GPU with it, and nothing else: no call hangs.
 TEST_F(FailuresTest, AnAbortNeverReturns) {
   start(

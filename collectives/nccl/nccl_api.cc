@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/nccl/errors.h"
 #include "collectives/nccl/open_api.h"
 
 namespace tessera::nccl {
@@ -242,13 +242,8 @@ class NcclApi : public Api {
   // What is in progress is no error: poll() follows it.
   Status status_of(ncclResult_t result, absl::string_view function) const {
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
-    const absl::string_view last = nccl_.ncclGetLastError(nullptr);
-    const char* const hint = absl::StrContains(last, "Duplicate GPU")
-                                 ? "; clients share a GPU: give each one of its own, or, for "
-                                   "tests, set ClientOptions::share_gpus (TESSERA_SHARE_GPUS=1)"
-                                 : "";
-    return Status(code_of(result),
-                  absl::StrCat(function, ": ", nccl_.ncclGetErrorString(result), ": ", last, hint));
+    return error_of(code_of(result), function, nccl_.ncclGetErrorString(result),
+                    nccl_.ncclGetLastError(nullptr));
   }
 
   const Functions nccl_;

@@ -43,6 +43,7 @@ class ThreeClientsTest : public ::testing::Test {
   void TearDown() override {
     open_gate();
     nccl_->release_aborts();
+    nccl_->release_revokes();
     job_ = nullptr;
     EXPECT_THAT(cuda_->misuses(), ::testing::IsEmpty());
     EXPECT_THAT(nccl_->misuses(), ::testing::IsEmpty());

@@ -2,6 +2,7 @@
 #include "collectives/nccl/watch.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -79,16 +80,16 @@ void Watch::given(uint64_t id, cuda::Event begun, cuda::Event ended) {
 bool Watch::is_through(Entry& entry) {
   Flight& flight = entry.flight;
   Communicator& communicator = *flight.communicator;
-  cuda::Api& cuda = *communicator.lane().device->queue().api();
+  const cuda::CudaQueue& queue = communicator.lane().device->queue();
   const auto is_done = [&](const cuda::Event& event) -> StatusOr<bool> {
     if (event == nullptr) return false;
-    return cuda.query_event(*event);
+    return queue.is_done(event);
   };
   // Before the verdict is asked for: one that comes later is none on what is done.
   const StatusOr<bool> done = is_done(flight.ended);
   if (communicator.is_failed()) return false;
   Status error = done.status();  // of the GPU: the peers' would wait for it
-  error.Update(communicator.async_error());
+  error.Update(communicator.try_async_error());
   if (!error.ok()) {
     communicator.fail(error).IgnoreError();
     return false;
@@ -111,16 +112,32 @@ bool Watch::is_through(Entry& entry) {
   return false;
 }
 
-Status Watch::check() {
+std::vector<std::shared_ptr<Communicator>> Watch::communicators_under_way() {
   std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<Communicator>> communicators;
   for (const Entry& entry : under_way_) {
-    Communicator& communicator = *entry.flight.communicator;
-    if (!communicator.is_failed()) {
-      const Status error = communicator.async_error();
-      if (error.ok()) continue;
-      communicator.fail(error).IgnoreError();
+    const auto& communicator = entry.flight.communicator;
+    if (std::find(communicators.begin(), communicators.end(), communicator) ==
+        communicators.end()) {
+      communicators.push_back(communicator);
     }
-    return fail_all(communicator.fail(absl::AbortedError("")));
+  }
+  return communicators;
+}
+
+Status Watch::check() {
+  for (const auto& communicator : communicators_under_way()) {
+    if (!communicator->is_failed()) {
+      const Status error = communicator->async_error();
+      if (error.ok() && !communicator->is_failed()) continue;
+      if (!error.ok()) communicator->fail(error).IgnoreError();
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    // What was through by the time of the verdict does not fail.
+    const bool is_under_way =
+        std::any_of(under_way_.begin(), under_way_.end(),
+                    [&](const Entry& entry) { return entry.flight.communicator == communicator; });
+    if (is_under_way) return fail_all(communicator->fail(absl::AbortedError("")));
   }
   return absl::OkStatus();
 }
@@ -201,6 +218,8 @@ bool Watch::settle(absl::Span<const std::shared_ptr<Communicator>> communicators
                    absl::Time deadline) {
   bool all = true;
   for (const auto& communicator : communicators) {
+    cuda::CudaDevice& device = *communicator->lane().device;
+    if (!device.queue().api()->set_device(device.gpu()).ok()) return false;
     while (true) {
       const StatusOr<bool> settled = communicator->poll();
       if (settled.ok() && *settled) break;
@@ -218,9 +237,7 @@ bool Watch::drain(absl::Span<const std::shared_ptr<Communicator>> communicators,
                   absl::Time deadline) {
   bool all = true;
   for (const auto& communicator : communicators) {
-    cuda::CudaDevice& device = *communicator->lane().device;
-    if (!device.queue().api()->set_device(device.gpu()).ok()) return false;
-    all &= device.queue().wait_done(deadline).ok();
+    all &= communicator->lane().device->queue().wait_done(deadline).ok();
   }
   return all;
 }
@@ -239,58 +256,110 @@ void Watch::wait_until_left(absl::Span<const std::shared_ptr<Communicator>> comm
 
 void Watch::end(std::vector<std::shared_ptr<Communicator>> communicators) {
   if (communicators.empty()) return;
-  for (const auto& communicator : communicators) communicator->revoke().IgnoreError();
-  settle(communicators, steady_now() + options_.revoke_limit);
-  drain(communicators, steady_now() + options_.revoke_limit);
-  for (const auto& communicator : communicators) communicator->leave();
-  wait_until_left(communicators);
-  free(communicators, /*in_order=*/false);
+  std::vector<std::shared_ptr<Communicator>> revoked;
+  std::vector<std::shared_ptr<Communicator>> aborted;
+  const absl::Time deadline = steady_now() + options_.revoke_limit;
+  for (const auto& communicator : communicators) {
+    switch (communicator->begin_end(deadline)) {
+      case Communicator::End::kNothing:
+        communicator->leave();
+        break;
+      case Communicator::End::kRevoke:
+        revoked.push_back(communicator);
+        break;
+      case Communicator::End::kAbort:
+        aborted.push_back(communicator);
+        break;
+      case Communicator::End::kStuck:
+        lose(absl::MakeConstSpan(&communicator, 1), options_.revoke_limit);
+        break;
+    }
+  }
+  // Nothing of these is at work on any GPU of this client.
+  free(aborted, /*in_order=*/false);
+  for (const auto& communicator : aborted) communicator->leave();
+  if (!revoke(revoked)) return;
+  settle(revoked, steady_now() + options_.revoke_limit);
+  drain(revoked, steady_now() + options_.revoke_limit);
+  for (const auto& communicator : revoked) communicator->leave();
+  wait_until_left(revoked);
+  free(revoked, /*in_order=*/false);
 }
 
 void Watch::finalize(std::vector<std::shared_ptr<Communicator>> communicators) {
   bool all = drain(communicators, steady_now() + options_.revoke_limit);
   if (all) {
-    for (const auto& communicator : communicators) all &= communicator->finalize().ok();
+    for (const auto& communicator : communicators) {
+      const cuda::CudaQueue& queue = communicator->lane().device->queue();
+      all &= queue.api()->set_device(queue.gpu()).ok() && communicator->finalize().ok();
+    }
     all &= settle(communicators, steady_now() + options_.revoke_limit);
   }
   free(communicators, all);
 }
 
-void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order) {
-  struct Freed {
+// Calls of NCCL that may not return, on a thread of their own, each with the GPU of its
+// communicator current; false where they have not returned within the limit. What they use is kept
+// until they do.
+bool Watch::call_with_limit(std::vector<Communicator::Released> communicators, absl::Duration limit,
+                            Status (Api::*call)(CommHandle)) {
+  struct Calls {
     std::vector<Communicator::Released> communicators;
     Completion done;
   };
-  const auto freed = std::make_shared<Freed>();
-  for (const auto& communicator : communicators) {
-    Communicator::Released released = communicator->release();
-    if (released.handle != nullptr) freed->communicators.push_back(std::move(released));
-  }
-  if (freed->communicators.empty()) return;
-  // All in one group: one alone may wait for another one's memory to be let go.
-  StatusOr<Thread> freer = start_thread("freeing NCCL's memory", [api = api_, freed, in_order] {
-    api->group_start().IgnoreError();
-    for (const Communicator::Released& released : freed->communicators) {
-      (in_order ? api->comm_destroy(released.handle) : api->comm_abort(released.handle))
-          .IgnoreError();
+  const auto calls = std::make_shared<Calls>();
+  calls->communicators = std::move(communicators);
+  StatusOr<Thread> caller = start_thread("the end of what NCCL failed", [api = api_, calls, call] {
+    const bool in_group = call != &Api::comm_revoke;
+    if (in_group) api->group_start().IgnoreError();
+    for (const Communicator::Released& released : calls->communicators) {
+      released.cuda->set_device(released.gpu).IgnoreError();
+      (api.get()->*call)(released.handle).IgnoreError();
     }
-    api->group_end().IgnoreError();
-    for (Communicator::Released& released : freed->communicators) released.registered = nullptr;
-    freed->done.set(absl::OkStatus());
+    // All in one group: the end of one alone may wait for that of another one.
+    if (in_group) api->group_end().IgnoreError();
+    for (Communicator::Released& released : calls->communicators) released.registered = nullptr;
+    calls->done.set(absl::OkStatus());
   });
-  if (freer.ok()) {
-    freer->detach();
-    if (freed->done.wait_until(steady_now() + options_.abort_limit)) return;
+  if (!caller.ok()) return false;
+  caller->detach();
+  return calls->done.wait_until(steady_now() + limit);
+}
+
+bool Watch::revoke(const std::vector<std::shared_ptr<Communicator>>& communicators) {
+  if (communicators.empty()) return true;
+  std::vector<Communicator::Released> handles;
+  for (const auto& communicator : communicators) handles.push_back(communicator->to_revoke());
+  if (call_with_limit(std::move(handles), options_.revoke_limit, &Api::comm_revoke)) return true;
+  lose(communicators, options_.revoke_limit);
+  return false;
+}
+
+void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order) {
+  std::vector<Communicator::Released> handles;
+  for (const auto& communicator : communicators) {
+    std::optional<Communicator::Released> released =
+        communicator->release(steady_now() + options_.abort_limit);
+    if (!released.has_value()) {
+      lose(absl::MakeConstSpan(&communicator, 1), options_.abort_limit);
+    } else if (released->handle != nullptr) {
+      handles.push_back(*std::move(released));
+    }
   }
+  if (handles.empty()) return;
+  const auto call = in_order ? &Api::comm_destroy : &Api::comm_abort;
+  if (call_with_limit(std::move(handles), options_.abort_limit, call)) return;
+  lose(communicators, options_.abort_limit);
+}
+
+void Watch::lose(absl::Span<const std::shared_ptr<Communicator>> communicators,
+                 absl::Duration limit) {
   for (const auto& communicator : communicators) {
     Lane& lane = communicator->lane();
     const Status lost = absl::UnavailableError(
         absl::StrCat("GPU ", lane.device->gpu(), " is lost: NCCL did not end what failed on it in ",
-                     format_duration(options_.abort_limit), "; start the client anew"));
-    {
-      std::lock_guard<std::mutex> lock(lane.calls);
-      lane.lost.Update(lost);
-    }
+                     format_duration(limit), "; start the client anew"));
+    lane.lose(lost);
     lane.device->stream().lose(lost);
   }
 }

@@ -16,7 +16,8 @@
 // have used what never came. In this order:
 //   1. the communicators of all that is under way get the verdict, which their members see;
 //   2. whatever the streams were given ends with it (CudaStream::fail_given());
-//   3. the communicators are revoked, so that their kernels end, and the streams drain;
+//   3. the communicators are revoked, so that their kernels end, and the streams drain; one whose
+//      last call is in progress, with nothing at work, is aborted at once (Api::comm_revoke());
 //   4. when the other members have come as far, or have had time to, they are aborted, which frees
 //      them: what a peer's kernel still reads is not freed before.
 //
@@ -25,11 +26,13 @@
 //      moved what it should: a peer that failed earlier has told its verdict before it let its
 //      stream go on;
 //   2. calls for the communicators of one GPU come from one thread at a time (Lane::calls);
-//   3. no thread but the watch's wait for NCCL's end, and none for ever: where an abort does not
-//      return, the devices concerned are lost, and everything on them fails at once. One that ends
-//      what failed is made for each failure, so that the rest is still watched.
+//   3. no thread waits for the end of a communicator for ever: revokes, aborts and destroys run on
+//      threads of their own, and where one does not return in time, the devices concerned are lost,
+//      and everything on them fails at once. A thread that ends what failed is made for each
+//      failure, so that the rest is still watched;
+//   4. no thread waits for a lane while it holds mutex_: a call of NCCL may last, or not return.
 //
-// Thread-safe. Locks: mutex_, then those of lanes.
+// Thread-safe. Locks: mutex_, then those of lanes, which are then only tried.
 #ifndef TESSERA_COLLECTIVES_NCCL_WATCH_H_
 #define TESSERA_COLLECTIVES_NCCL_WATCH_H_
 
@@ -102,6 +105,7 @@ class Watch {
   };
 
   void run();
+  std::vector<std::shared_ptr<Communicator>> communicators_under_way();
   // Whether it is through; makes a verdict where it cannot go on. Requires mutex_.
   bool is_through(Entry& entry);
   // Steps 1 and 2. Requires mutex_.
@@ -114,9 +118,14 @@ class Watch {
   // Waits until nothing of them is in progress; false where that did not come in time.
   bool settle(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
   bool drain(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
-  // Destroys them, or aborts them, on a thread of its own; loses the devices where it does not
+  // Revokes them, on a thread of its own; false, and the devices are lost, where it does not
   // return.
+  bool call_with_limit(std::vector<Communicator::Released> communicators, absl::Duration limit,
+                       Status (Api::*call)(CommHandle));
+  bool revoke(const std::vector<std::shared_ptr<Communicator>>& communicators);
+  // Destroys them, or aborts them, in the same way.
   void free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order);
+  void lose(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Duration limit);
 
   const std::shared_ptr<Api> api_;
   const WatchOptions options_;

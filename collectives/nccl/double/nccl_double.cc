@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/nccl/double/nccl_double_state.h"
+#include "collectives/nccl/errors.h"
 
 namespace tessera::nccl {
 
@@ -94,6 +95,21 @@ void NcclDouble::release_aborts() {
   changed_.notify_all();
 }
 
+void NcclDouble::hang_revokes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  revokes_hang_ = true;
+}
+
+void NcclDouble::release_revokes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  revokes_hang_ = false;
+  changed_.notify_all();
+}
+
+bool NcclDouble::has_shm() const {
+  return !options_.shares_gpus || (comms_.size() + 1) * kShmBytesOfRank <= options_.shm_bytes;
+}
+
 Status NcclDouble::misuse(std::string what) {
   misuses_.push_back(std::move(what));
   return absl::InternalError(absl::StrCat("the double of NCCL: ", misuses_.back()));
@@ -156,6 +172,7 @@ StatusOr<UniqueId> NcclDouble::get_unique_id() {
 }
 
 StatusOr<CommHandle> NcclDouble::comm_init_rank(int num_ranks, const UniqueId& id, int rank) {
+  cuda_->expect_device("comm_init_rank");
   std::lock_guard<std::mutex> lock(mutex_);
   ++calls_["comm_init_rank"];
   uint64_t number = 0;
@@ -186,6 +203,12 @@ StatusOr<CommHandle> NcclDouble::comm_init_rank(int num_ranks, const UniqueId& i
   comm->seat = seat;
   comm->maker = std::this_thread::get_id();
   take_stall("comm_init_rank", *comm);
+  if (!has_shm()) {
+    comm->error = error_of(absl::StatusCode::kInternal, "NCCL", "unhandled system error",
+                           absl::StrCat("Error while creating shared memory segment "
+                                        "/dev/shm/nccl-0 (size ",
+                                        kShmBytesOfRank, "), error: No space left on device (28)"));
+  }
   world.ranks[rank] = comm;
   const auto handle = reinterpret_cast<CommHandle>(next_handle_++);
   comms_[handle] = std::move(comm);
@@ -196,12 +219,14 @@ StatusOr<bool> NcclDouble::poll(CommHandle comm) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("poll", comm));
   if (found->state == Comm::State::kRevoked) {
+    // An error stays, and then nothing says when the revoke is through.
+    if (found->error.has_value()) return *found->error;
     if (found->stalled_polls > 0) --found->stalled_polls;
     return found->stalled_polls == 0 && found->running == 0;
   }
   if (found->error.has_value()) return *found->error;
   if (found->stalled_polls > 0) {
-    --found->stalled_polls;
+    if (--found->stalled_polls == 0) launch_deferred(*found);
     return false;
   }
   if (found->state == Comm::State::kMaking) {
@@ -212,10 +237,28 @@ StatusOr<bool> NcclDouble::poll(CommHandle comm) {
   return true;
 }
 
+// As NCCL's own thread does, on the GPU of the communicator.
+void NcclDouble::launch_deferred(Comm& comm) {
+  std::vector<Call> calls = std::exchange(comm.deferred, {});
+  if (calls.empty()) return;
+  const int current = cuda_->current_device();
+  cuda_->set_device(comm.gpu).IgnoreError();
+  const Status status = launch(std::move(calls));
+  cuda_->set_device(current).IgnoreError();
+  if (!status.ok()) comm.error = status;
+}
+
 Status NcclDouble::comm_revoke(CommHandle comm) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  cuda_->expect_device("comm_revoke");
+  std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_revoke", comm));
   if (found->state == Comm::State::kRevoked) return misuse("comm_revoke: revoked already");
+  const bool in_progress = found->state == Comm::State::kMaking || found->stalled_polls > 0;
+  if (in_progress && found->queued == 0) {
+    return misuse("comm_revoke: the last call is in progress, and no earlier work in flight");
+  }
+  found->deferred.clear();
+  changed_.wait(lock, [this] { return !revokes_hang_; });
   found->state = Comm::State::kRevoked;
   found->stalled_polls = 0;
   take_stall("comm_revoke", *found);
@@ -226,6 +269,7 @@ Status NcclDouble::comm_revoke(CommHandle comm) {
 }
 
 Status NcclDouble::comm_finalize(CommHandle comm) {
+  cuda_->expect_device("comm_finalize");
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_finalize", comm));
   if (found->state != Comm::State::kReady) {
@@ -236,7 +280,8 @@ Status NcclDouble::comm_finalize(CommHandle comm) {
 }
 
 Status NcclDouble::comm_destroy(CommHandle comm) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  cuda_->expect_device("comm_destroy");
+  std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_destroy", comm));
   if (found->state != Comm::State::kFinalized && found->state != Comm::State::kRevoked) {
     return misuse("comm_destroy: a communicator that was neither finalized nor revoked");
@@ -244,10 +289,13 @@ Status NcclDouble::comm_destroy(CommHandle comm) {
   if (found->queued > 0) return misuse("comm_destroy: work of it is in flight");
   if (!found->registered.empty()) return misuse("comm_destroy: memory is registered with it");
   comms_.erase(comm);
+  lock.unlock();
+  wait_to_free(found->gpu);
   return absl::OkStatus();
 }
 
 Status NcclDouble::comm_abort(CommHandle comm) {
+  cuda_->expect_device("comm_abort");
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_abort", comm));
   changed_.wait(lock, [this] { return !aborts_hang_; });
@@ -255,6 +303,8 @@ Status NcclDouble::comm_abort(CommHandle comm) {
   forget_meetings(*found->world);
   comms_.erase(comm);
   changed_.notify_all();
+  lock.unlock();
+  wait_to_free(found->gpu);
   return absl::OkStatus();
 }
 

@@ -26,16 +26,26 @@
 //     it;
 //   - a send or receive outside of a group while an earlier one of the communicator is under way,
 //     and calls of one thread for several ranks of a communicator outside of one group;
-//   - registered memory on one rank of an operation, and other memory on another;
+//   - registered memory on one rank of an operation, and other memory on another. NCCL looks at
+//     both buffers that a call names, also at those that it does not use: a null one is no
+//     registered memory, and a sum in place never is;
 //   - memory that is registered and is not of mem_alloc(), is deregistered in flight or by a handle
 //     that is not (or no longer) the communicator's, is freed while registered, or is still
 //     registered when its communicator is destroyed (an abort deregisters it);
-//   - memory that is freed in flight, or belongs to another GPU (CudaDouble's own).
+//   - memory that is freed in flight, or belongs to another GPU (CudaDouble's own);
+//   - a revoke while the last call is still in progress, or after it failed, with no earlier work
+//     in flight: NCCL then uses memory that it has freed;
+//   - a call that makes, ends or frees something from a thread that has set no device.
 // NCCL itself refuses several ranks on one GPU; so does the double, unless its ranks are processes
 // that share GPUs (gpu_sharing.h): then each thread that makes communicators stands for one.
 //
+// As in NCCL, work whose group_end() is in progress is given to the stream when poll() says that
+// the call is through; an abort and a destroy free memory as CUDA does, and so wait for the GPU and
+// its peers; mem_alloc() and mem_free() do not wait, unless Options::uses_cumem is false.
+//
 // Faults: stall() makes a call go on in the background for a while, break_link() ends a
-// communicator by an error of the network, hang_aborts() keeps aborts from returning. Thread-safe.
+// communicator by an error of the network, hang_aborts() and hang_revokes() keep these calls from
+// returning, Options::shm_bytes lets /dev/shm run out. Thread-safe.
 #ifndef TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
 #define TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
 
@@ -43,6 +53,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -66,7 +77,13 @@ class NcclDouble : public Api {
  public:
   struct Options {
     bool shares_gpus = false;
+    // What NCCL_CUMEM_ENABLE says.
+    bool uses_cumem = true;
+    // Of /dev/shm. Each rank of a communicator that uses sockets, as all do that share GPUs, takes
+    // kShmBytesOfRank for as long as it is there.
+    uint64_t shm_bytes = std::numeric_limits<uint64_t>::max();
   };
+  static constexpr uint64_t kShmBytesOfRank = 34'210'176;  // sizeof(ncclProxyOpsPool), 2.28.9
   static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda);
   static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda,
                                             const Options& options);
@@ -95,6 +112,9 @@ class NcclDouble : public Api {
   // From now on comm_abort() does not return, until release_aborts().
   void hang_aborts();
   void release_aborts();
+  // From now on comm_revoke() does not return, until release_revokes().
+  void hang_revokes();
+  void release_revokes();
 
   StatusOr<UniqueId> get_unique_id() override;
   StatusOr<CommHandle> comm_init_rank(int num_ranks, const UniqueId& id, int rank) override;
@@ -154,6 +174,13 @@ class NcclDouble : public Api {
   // Adds the call to the thread's group; without one does `alone` and launches it.
   Status submit(Call call, absl::FunctionRef<void(Comm&)> alone);
   Status check_ungrouped(const Call& call);
+  // Gives its stream what a call in progress kept back.
+  void launch_deferred(Comm& comm);
+  // Whether /dev/shm has room for one more rank.
+  bool has_shm() const;
+  Status launch_group();
+  // Waits as cudaFree() does, at the end of the thread's group if there is one. Without the lock.
+  void wait_to_free(int gpu);
   // Gives the calls of one communicator to its stream.
   Status launch(std::vector<Call> calls);
   StatusOr<std::shared_ptr<Operation>> merge(std::vector<Call> calls);
@@ -190,6 +217,7 @@ class NcclDouble : public Api {
   std::optional<std::pair<int, StatusOr<RegisterHandle>>> refusal_;  // calls until then
   int num_queued_ = 0;  // operations that streams were given and have not done
   bool aborts_hang_ = false;
+  bool revokes_hang_ = false;
   std::vector<std::string> misuses_;
 };
 

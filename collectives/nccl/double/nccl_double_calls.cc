@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,23 @@ Status NcclDouble::group_start() {
   return absl::OkStatus();
 }
 
+void NcclDouble::wait_to_free(int gpu) {
+  ThreadGroup& group = thread_group();
+  if (group.depth > 0) {
+    group.freed_on.insert(gpu);
+  } else {
+    cuda_->wait_for_gpu(gpu);
+  }
+}
+
 Status NcclDouble::group_end() {
+  const Status status = launch_group();
+  if (thread_group().depth > 0) return status;
+  for (const int gpu : std::exchange(thread_group().freed_on, {})) cuda_->wait_for_gpu(gpu);
+  return status;
+}
+
+Status NcclDouble::launch_group() {
   std::lock_guard<std::mutex> lock(mutex_);
   ++calls_["group_end"];
   ThreadGroup& group = thread_group();
@@ -39,6 +56,10 @@ Status NcclDouble::group_end() {
     std::vector<Call> own(std::make_move_iterator(calls.begin()), std::make_move_iterator(others));
     calls.erase(calls.begin(), others);
     take_stall("group_end", *comm);
+    if (comm->stalled_polls > 0) {
+      comm->deferred = std::move(own);
+      continue;
+    }
     TESSERA_RETURN_IF_ERROR(launch(std::move(own)));
   }
   return absl::OkStatus();
@@ -112,6 +133,8 @@ Status NcclDouble::all_gather(const std::byte* from, std::byte* to, uint64_t num
   operation.from = from;
   operation.to = to + rank * num_bytes;
   operation.num_bytes = num_bytes;
+  const auto num_ranks = static_cast<uint64_t>(call.comm->world->num_ranks);
+  operation.named = {{from, num_bytes}, {to, num_ranks * num_bytes}};
   return submit(std::move(call), [this](Comm& own) { take_stall("all_gather", own); });
 }
 
@@ -124,6 +147,7 @@ Status NcclDouble::broadcast(const std::byte* from, std::byte* to, uint64_t num_
   operation.to = to;
   operation.from = to;
   operation.num_bytes = num_bytes;
+  operation.named = {{from, num_bytes}, {to, num_bytes}};
   if (call.comm->rank == root) {
     operation.from = from;
     for (int peer = 0; peer < call.comm->world->num_ranks; ++peer) {
@@ -140,6 +164,7 @@ Status NcclDouble::all_reduce(const std::byte* from, std::byte* to, uint64_t cou
                               ReduceOp op, CommHandle comm, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_reduction("all_reduce", dtype, op, comm, stream));
+  call.operation.is_never_registered = from == to;
   const auto num_ranks = static_cast<uint64_t>(call.comm->world->num_ranks);
   return submit_reduction(
       std::move(call),

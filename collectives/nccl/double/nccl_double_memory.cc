@@ -14,9 +14,12 @@
 namespace tessera::nccl {
 
 StatusOr<std::byte*> NcclDouble::mem_alloc(uint64_t size_bytes) {
+  // Not under the lock: what it may wait for needs that.
+  TESSERA_ASSIGN_OR_RETURN(std::byte* const memory, options_.uses_cumem
+                                                        ? cuda_->map_memory(size_bytes)
+                                                        : cuda_->allocate(size_bytes));
   std::lock_guard<std::mutex> lock(mutex_);
   ++calls_["mem_alloc"];
-  TESSERA_ASSIGN_OR_RETURN(std::byte* const memory, cuda_->allocate(size_bytes));
   allocations_[memory] = size_bytes;
   return memory;
 }
@@ -38,7 +41,7 @@ Status NcclDouble::mem_free(std::byte* memory) {
     allocations_.erase(it);
   }
   // Waits for what is in flight, which may need the lock.
-  return cuda_->free(memory);
+  return options_.uses_cumem ? cuda_->unmap_memory(memory) : cuda_->free(memory);
 }
 
 StatusOr<RegisterHandle> NcclDouble::comm_register(CommHandle comm, std::byte* memory,
@@ -69,8 +72,9 @@ Status NcclDouble::comm_deregister(CommHandle comm, RegisterHandle handle) {
 }
 
 bool NcclDouble::is_registered(const Comm& comm, const Operation& operation) const {
-  if (comm.registered.empty()) return false;
-  const std::vector<Bytes> memory = operation.memory();
+  if (comm.registered.empty() || operation.is_never_registered) return false;
+  std::vector<Bytes> memory = operation.memory();
+  memory.insert(memory.end(), operation.named.begin(), operation.named.end());
   return std::all_of(memory.begin(), memory.end(), [&](const Bytes& bytes) {
     return std::any_of(comm.registered.begin(), comm.registered.end(), [&](const auto& entry) {
       const Comm::Registration& piece = entry.second;

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -69,6 +70,9 @@ struct NcclDouble::Reduction {
 struct NcclDouble::Operation {
   std::vector<Transfer> sends;
   std::vector<Transfer> recvs;
+  // The buffers that the call names, which NCCL looks for among those that are registered.
+  std::vector<Bytes> named = {};
+  bool is_never_registered = false;
   // A rank's own part of a collective.
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -91,6 +95,7 @@ struct NcclDouble::Call {
 struct NcclDouble::ThreadGroup {
   int depth = 0;
   std::vector<Call> calls;
+  std::set<int> freed_on;  // GPUs of communicators that ended in the group
 };
 
 struct NcclDouble::World {
@@ -120,6 +125,8 @@ struct NcclDouble::Comm {
   };
   std::map<RegisterHandle, Registration> registered;
   std::optional<Status> error;
+  // Calls of a group whose end is in progress.
+  std::vector<Call> deferred;
 };
 
 }  // namespace tessera::nccl
