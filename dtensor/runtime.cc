@@ -133,6 +133,10 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
                             .share_gpus = options.share_gpus,
                             .coordinator_is_hosted = options.coordinator_is_hosted}));
   TESSERA_RETURN_IF_ERROR(check_address(job));
+  if (runtime->cuda_ != nullptr && job.num_clients > 1) {
+    TESSERA_RETURN_IF_ERROR(
+        nccl::check_allocator(std::min(default_local_devices, job.num_local_devices)));
+  }
   // Before NCCL is loaded; another one than this machine's has its own ways.
   runtime->shares_gpus_ =
       job.share_gpus && job.num_clients > 1 && runtime->cuda_ != nullptr && options.nccl == nullptr;
@@ -265,8 +269,10 @@ host::MakeDeviceMover Runtime::make_mover() {
         nccl_status_.ok() ? StatusOr<nccl::Watch*>(nccl_watch_.get()) : nccl_status_;
     const nccl::Sums sums =
         options_.backend == Backend::kNccl ? nccl::Sums::kNccl : nccl::Sums::kOrdered;
-    return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus), sums,
-                                   options_.collective_timeout);
+    return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus),
+                                   {.sums = sums,
+                                    .timeout = options_.collective_timeout,
+                                    .registers_memory = nccl::is_registration_asked_for()});
   };
 }
 

@@ -111,8 +111,9 @@ host::MakeDeviceMover CudaJob::make_mover(int client_id) {
     const auto sums = options_.sums_of_client.find(client_id);
     return nccl::NcclMover::create(
         client.watch.get(), *client.link, std::move(members), std::move(devices),
-        sums == options_.sums_of_client.end() ? options_.sums : sums->second,
-        options_.collective_timeout);
+        {.sums = sums == options_.sums_of_client.end() ? options_.sums : sums->second,
+         .timeout = options_.collective_timeout,
+         .registers_memory = options_.registers_memory});
   };
 }
 

@@ -49,6 +49,7 @@ class CudaJob {
     nccl::WatchOptions watch = {};
     // Of groups of several clients.
     nccl::Sums sums = nccl::Sums::kOrdered;
+    bool registers_memory = true;
     // Of one client alone, instead.
     std::map<int, nccl::Sums> sums_of_client = {};
   };

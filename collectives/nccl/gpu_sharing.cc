@@ -31,13 +31,15 @@ std::vector<NcclVariable> gpu_sharing_variables(int64_t pid, uint64_t nonce) {
       {"NCCL_NVLS_ENABLE", "0"},
       {"NCCL_MNNVL_ENABLE", "0"},
       // Memory of the host that is bound to a NUMA node, which containers often refuse.
-      {"NCCL_CUMEM_ENABLE", "0"},
       {"NCCL_CUMEM_HOST_ENABLE", "0"},
+      // Libraries that a site may have installed beside NCCL.
+      {"NCCL_NET_PLUGIN", "none"},
+      {"NCCL_TUNER_PLUGIN", "none"},
       // Kernels of several processes take turns on the GPU: few large steps, not many small ones,
-      // and few blocks, so that a kernel that waits leaves room.
+      // and one block, so that a kernel that waits leaves room and a communicator pins little.
       {"NCCL_ALGO", "Ring"},
       {"NCCL_PROTO", "Simple"},
-      {"NCCL_MAX_CTAS", "2"},
+      {"NCCL_MAX_CTAS", "1"},
       // All processes would listen on one port.
       {"NCCL_RAS_ENABLE", "0"},
   };

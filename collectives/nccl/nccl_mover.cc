@@ -6,12 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "device/cuda/kernels.h"
+#include "device/memory_pool.h"
 
 namespace tessera::nccl {
 namespace {
@@ -23,6 +25,30 @@ using Members = absl::Span<const MemberMemory>;
 constexpr uint32_t kGenerationRecords = 4;
 // Tells the generations of a group from its operations and messages.
 constexpr uint64_t kGenerationSalt = 2;
+// The same for meetings of members that lacked memory: they are rare, and never two at once.
+constexpr uint32_t kMemoryRecords = 2;
+constexpr uint64_t kMemorySalt = 3;
+
+// Cuts one block of memory into pieces. Of one thread.
+class PackingPool : public MemoryPool {
+ public:
+  explicit PackingPool(std::shared_ptr<Buffer> block) : block_(std::move(block)) {}
+  StatusOr<std::byte*> allocate(int64_t size_bytes) override {
+    const int64_t begin = used_;
+    used_ += (size_bytes + kPackingAlignment - 1) / kPackingAlignment * kPackingAlignment;
+    if (block_ == nullptr || used_ > block_->size_bytes()) {
+      return absl::InternalError(absl::StrCat("packing takes ", used_,
+                                              " bytes, more than its bound of ",
+                                              block_ == nullptr ? 0 : block_->size_bytes()));
+    }
+    return block_->mutable_data() + begin;
+  }
+  void release(std::byte* /*memory*/, int64_t /*size_bytes*/) override {}
+
+ private:
+  const std::shared_ptr<Buffer> block_;
+  int64_t used_ = 0;
+};
 
 // Verdicts are of communicators; each operation that they end says which it is.
 Status labelled(const Status& verdict, const CollectiveCall& call) {
@@ -70,25 +96,30 @@ absl::Time deadline_of(const CollectiveCall& call, absl::Duration timeout) {
 StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, host::HostLink& link,
                                                        std::vector<host::GroupMember> members,
                                                        std::vector<cuda::CudaDevice*> devices,
-                                                       Sums sums, absl::Duration timeout) {
+                                                       const Options& options) {
   std::vector<int> clients;
   for (const host::GroupMember& member : members) clients.push_back(member.client_id);
   TESSERA_ASSIGN_OR_RETURN(
       host::Rendezvous generations,
-      host::Rendezvous::open(link, std::move(members), kGenerationRecords, kGenerationSalt));
+      host::Rendezvous::open(link, members, kGenerationRecords, kGenerationSalt));
+  TESSERA_ASSIGN_OR_RETURN(
+      host::Rendezvous memory,
+      host::Rendezvous::open(link, std::move(members), kMemoryRecords, kMemorySalt));
   return std::unique_ptr<NcclMover>(new NcclMover(std::move(watch), std::move(generations),
-                                                  std::move(clients), std::move(devices), sums,
-                                                  timeout));
+                                                  std::move(memory), std::move(clients),
+                                                  std::move(devices), options));
 }
 
-NcclMover::NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, std::vector<int> clients,
-                     std::vector<cuda::CudaDevice*> devices, Sums sums, absl::Duration timeout)
+NcclMover::NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, host::Rendezvous memory,
+                     std::vector<int> clients, std::vector<cuda::CudaDevice*> devices,
+                     const Options& options)
     : watch_(std::move(watch)),
       generations_(std::move(generations)),
+      memory_(std::move(memory)),
       clients_(std::move(clients)),
       devices_(std::move(devices)),
-      sums_(sums),
-      timeout_(timeout),
+      options_(options),
+      packing_(devices_.size()),
       ranks_(devices_.size()) {
   refusal_ = find_refusal();
 }
@@ -122,6 +153,7 @@ std::vector<int64_t> NcclMover::words(const CollectiveCall& call) const {
 
 Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
                          absl::Span<std::byte> board) {
+  if (call.kind != OpKind::kSendRecv) TESSERA_RETURN_IF_ERROR(take_packing(call, member));
   std::lock_guard<std::mutex> lock(mutex_);
   if (call.kind == OpKind::kSendRecv) {
     // What the stream has now comes first; what it has when the message's turn comes does not.
@@ -133,15 +165,95 @@ Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
   const bool is_usable = rank.communicator != nullptr && !rank.communicator->is_failed();
   Board own = {};
   own.generation = is_usable ? rank.generation : rank.generation + 1;
-  own.sums = sums_;
+  own.sums = options_.sums;
+  own.sums_in_place = call.kind == OpKind::kAllReduce && options_.sums == Sums::kNccl &&
+                      call.count > 0 && call.in == call.out;
+  const std::shared_ptr<Buffer>& sent = packing_[member].sent;
+  own.sent_bytes = sent == nullptr ? 0 : sent->size_bytes();
   own.registered =
       is_usable ? register_memory(call, member, *rank.communicator) : Board::Registered::kNotYet;
   std::memcpy(board.data(), &own, sizeof(own));
   return absl::OkStatus();
 }
 
+Status NcclMover::take_packing(const CollectiveCall& call, int member) {
+  Packing& packing = packing_[member];
+  packing.own = packing.sent = nullptr;
+  const std::shared_ptr<cuda::SlabPool>& pool = devices_[member]->memory();
+  const int64_t own_bytes =
+      packing_bytes(call, member, static_cast<int>(devices_.size()), options_.sums);
+  if (own_bytes > 0) {
+    TESSERA_ASSIGN_OR_RETURN(packing.own, Buffer::allocate(pool, own_bytes));
+  }
+  const bool may_be_wanted = call.kind == OpKind::kExchange || call.kind == OpKind::kReduceBoxes;
+  if (!may_be_wanted || packing.most_sent_bytes == 0) return absl::OkStatus();
+  // It may not be needed: without it members meet again if it is.
+  StatusOr<std::shared_ptr<Buffer>> sent = Buffer::allocate(pool, packing.most_sent_bytes);
+  if (sent.ok()) packing.sent = *std::move(sent);
+  return absl::OkStatus();
+}
+
+Status NcclMover::take_sent_packing(const CollectiveCall& call, int member, Members members,
+                                    absl::Time deadline) {
+  const std::vector<int64_t> sent_bytes = sent_packing_bytes(call, members);
+  bool is_enough = true;
+  for (size_t m = 0; m < members.size(); ++m) {
+    Board board = {};
+    std::memcpy(&board, members[m].board, sizeof(board));
+    is_enough &= sent_bytes[m] <= board.sent_bytes;
+  }
+  return is_enough ? absl::OkStatus() : meet_for_memory(call, member, sent_bytes[member], deadline);
+}
+
+Status NcclMover::meet_for_memory(const CollectiveCall& call, int member, int64_t sent_bytes,
+                                  absl::Time deadline) {
+  uint32_t seq = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!lost_.ok()) return lost_;
+    seq = ++ranks_[member].met_for_memory;
+  }
+  const host::Rendezvous::Op op = {.seq = seq,
+                                   .member = member,
+                                   .label = &call.label,
+                                   .detail_field = "memory",
+                                   .holds_device = false,
+                                   .ends_at_arrival = true,
+                                   .start = steady_now(),
+                                   .deadline = deadline};
+  const auto meet = [&]() -> Status {
+    if (!memory_.wait_free(seq, deadline)) return memory_.describe_missing(op);
+    Packing& packing = packing_[member];
+    if (packing.sent == nullptr || packing.sent->size_bytes() < sent_bytes) {
+      packing.sent = nullptr;
+      packing.most_sent_bytes = std::max(packing.most_sent_bytes, sent_bytes);
+      StatusOr<std::shared_ptr<Buffer>> sent =
+          Buffer::allocate(devices_[member]->memory(), sent_bytes);
+      if (!sent.ok()) {
+        const Status verdict = memory_.settle(seq, host::VerdictKind::kError,
+                                              host::Rendezvous::From::kOpen, sent.status());
+        return verdict.ok() ? sent.status() : verdict;
+      }
+      packing.sent = *std::move(sent);
+    }
+    host::MemberEntry& entry = memory_.entry(seq, member);
+    entry.signature = {};
+    call.label.copy_to(absl::MakeSpan(entry.label));
+    TESSERA_RETURN_IF_ERROR(memory_.arrive(op));
+    return memory_.wait_arrived(op);
+  };
+  const Status met = meet();
+  if (met.ok()) {
+    memory_.leave(seq, member);
+  } else {
+    memory_.acknowledge(seq);
+  }
+  return met;
+}
+
 NcclMover::Board::Registered NcclMover::register_memory(const CollectiveCall& call, int member,
                                                         Communicator& communicator) const {
+  if (!options_.registers_memory) return Board::Registered::kNo;
   const cuda::SlabPool& pool = *devices_[member]->memory();
   const int64_t size = dtype_size(call.dtype);
   const bool is_of_pool =
@@ -157,7 +269,10 @@ StatusOr<NcclMover::Board> NcclMover::agree(const CollectiveCall& call, Members 
   for (size_t member = 0; member < members.size(); ++member) {
     Board board = {};
     std::memcpy(&board, members[member].board, sizeof(board));
-    if (member == 0) all.sums = board.sums;
+    if (member == 0) {
+      all.sums = board.sums;
+      all.sums_in_place = board.sums_in_place;
+    }
     if (board.sums != all.sums) {
       const auto has = [&](size_t k, Sums sums) {
         return absl::StrCat("client ", clients_[k], " has ",
@@ -169,6 +284,8 @@ StatusOr<NcclMover::Board> NcclMover::agree(const CollectiveCall& call, Members 
     }
     all.generation = std::max(all.generation, board.generation);
     all.registered = std::max(all.registered, board.registered);
+    // NCCL does not look for memory of a sum in place among what is registered.
+    if (board.sums_in_place != all.sums_in_place) all.registered = Board::Registered::kNo;
   }
   return all;
 }
@@ -181,7 +298,10 @@ Status NcclMover::move(const CollectiveCall& call, uint32_t seq, int member, Mem
     return part;
   }
   TESSERA_ASSIGN_OR_RETURN(const Board board, agree(call, members));
-  const absl::Time deadline = deadline_of(call, timeout_);
+  const absl::Time deadline = deadline_of(call, options_.timeout);
+  const absl::Cleanup release = [&] { packing_[member].own = packing_[member].sent = nullptr; };
+  const Status taken = take_sent_packing(call, member, members, deadline);
+  if (!taken.ok()) return labelled(taken, call);
   const StatusOr<std::shared_ptr<Communicator>> found =
       this->communicator(call, seq, member, board.generation, deadline);
   if (!found.ok()) return labelled(found.status(), call);
@@ -198,8 +318,10 @@ Status NcclMover::give(const CollectiveCall& call, int member, Members members, 
   if (board.registered == Registered::kNo) {
     TESSERA_RETURN_IF_ERROR(communicator->stop_registering(deadline));
   }
-  TESSERA_ASSIGN_OR_RETURN(const Schedule schedule, make_schedule(call, member, members, board.sums,
-                                                                  devices_[member]->memory()));
+  const PackingPools pools = {std::make_shared<PackingPool>(packing_[member].own),
+                              std::make_shared<PackingPool>(packing_[member].sent)};
+  TESSERA_ASSIGN_OR_RETURN(const Schedule schedule,
+                           make_schedule(call, member, members, board.sums, pools));
   // What is packed may lie in a new slab.
   if (board.registered == Registered::kYes && !communicator->register_memory()) {
     return absl::InternalError("NCCL did not register memory, as it did before");
@@ -232,7 +354,8 @@ StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Collective
     communicator = std::make_shared<Communicator>(
         (*watch_)->api(), (*watch_)->lane(devices_[member]), generations_, generation);
     if (!lost_.ok()) return lost_;
-    rank = {generation, nullptr, seq};
+    rank.generation = generation;
+    rank.communicator = nullptr;
   }
   TESSERA_RETURN_IF_ERROR(meet(call, member, generation, deadline));
   UniqueId id;
@@ -292,7 +415,7 @@ Status NcclMover::run(const CollectiveCall& call, int member, const Schedule& sc
   Watch::Flight flight;
   flight.communicator = communicator;
   flight.label = call.label.to_string();
-  flight.timeout = call.timeout.value_or(timeout_);
+  flight.timeout = call.timeout.value_or(options_.timeout);
   flight.deadline = call.deadline.value_or(absl::InfiniteFuture());
   TESSERA_ASSIGN_OR_RETURN(const uint64_t id, watch.begin(std::move(flight)));
   TESSERA_ASSIGN_OR_RETURN(cuda::Event begun, device.queue().record());
@@ -338,6 +461,12 @@ void NcclMover::lose(const Status& reason) {
   lost_.Update(reason);
   for (const Rank& rank : ranks_) {
     if (rank.communicator != nullptr) rank.communicator->set_member_lost();
+    if (rank.met_for_memory != 0) {
+      memory_
+          .settle(rank.met_for_memory, host::VerdictKind::kError, host::Rendezvous::From::kOpen,
+                  reason)
+          .IgnoreError();
+    }
     if (rank.generation == 0) continue;
     generations_
         .settle(rank.generation, host::VerdictKind::kError, host::Rendezvous::From::kRunning,
@@ -368,7 +497,7 @@ Status NcclMover::fetch(uint32_t seq, std::byte* to, const std::byte* from, int6
                            Buffer::allocate(devices_[0]->pinned(), num_bytes));
   TESSERA_RETURN_IF_ERROR(queue->api()->copy(pinned->mutable_data(), from,
                                              static_cast<uint64_t>(num_bytes), queue->handle()));
-  TESSERA_RETURN_IF_ERROR(queue->wait_done(steady_now() + timeout_));
+  TESSERA_RETURN_IF_ERROR(queue->wait_done(steady_now() + options_.timeout));
   std::memcpy(to, pinned->data(), static_cast<size_t>(num_bytes));
   return absl::OkStatus();
 }
@@ -382,7 +511,7 @@ Status NcclMover::receive(const CollectiveCall& call, uint32_t seq, Members memb
   std::memcpy(pinned->mutable_data(), members[0].in, static_cast<size_t>(num_bytes));
   TESSERA_RETURN_IF_ERROR(queue->api()->copy(members[1].out, pinned->data(),
                                              static_cast<uint64_t>(num_bytes), queue->handle()));
-  return queue->wait_done(steady_now() + timeout_);
+  return queue->wait_done(steady_now() + options_.timeout);
 }
 
 }  // namespace tessera::nccl

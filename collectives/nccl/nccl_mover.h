@@ -14,10 +14,19 @@
 // highest (communicator.h). What is under way is the watch's (watch.h): it fails with one text on
 // all members, and the group can be used again unless a member is lost.
 //
-// Memory. NCCL leaves undefined what happens where some ranks have registered memory and others
-// have not. So each member says, when it arrives, whether all of its memory is: the operation's,
-// and what its pool has for packing. From the first that cannot say so on (memory that is not of
-// the device's pool, or which NCCL did not take) the communicator does without on all members.
+// Registered memory, if the mover uses it. NCCL leaves undefined what happens where some ranks have
+// registered memory and others have not, or where some sum in place and others do not. So each
+// member says, when it arrives, whether all of its memory is: the operation's, and what its pool
+// has for packing. From the first that cannot say so on (memory that is not of the device's pool,
+// or which NCCL did not take) the communicator does without on all members.
+//
+// Memory for packing. Invariant: between the meeting and its last call of NCCL a member takes no
+// memory. To allocate may wait for this GPU and for all that have peer access with it; where one of
+// these waits in NCCL for this member, that is a deadlock. So a member takes what it knows that it
+// needs before it arrives, and a block for what others may want packed, of the size that they
+// wanted before. All members see how large these blocks are and how large each has to be
+// (schedule.h). Where one is too small, nobody gives its GPU anything: all take what they need and
+// meet again.
 //
 // Who adds, our kernels or NCCL, is said when the mover is made, and equal on all members: each
 // arrives with it too.
@@ -43,18 +52,27 @@
 #include "collectives/nccl/communicator.h"
 #include "collectives/nccl/schedule.h"
 #include "collectives/nccl/watch.h"
+#include "device/buffer.h"
 #include "device/cuda/cuda_device.h"
 
 namespace tessera::nccl {
 
 class NcclMover : public host::DeviceMover {
  public:
+  struct Options {
+    Sums sums = Sums::kOrdered;
+    // Of calls that have none.
+    absl::Duration timeout = absl::InfiniteDuration();
+    // Whether NCCL may use memory of the devices' pools directly. One client that does not use it
+    // decides for the group.
+    bool registers_memory = false;
+  };
   // `devices` by member, null for those of other clients. All must outlive the mover. `watch` is an
-  // error where there is no NCCL: then every operation is. `timeout`: of calls that have none.
+  // error where there is no NCCL: then every operation is.
   static StatusOr<std::unique_ptr<NcclMover>> create(StatusOr<Watch*> watch, host::HostLink& link,
                                                      std::vector<host::GroupMember> members,
                                                      std::vector<cuda::CudaDevice*> devices,
-                                                     Sums sums, absl::Duration timeout);
+                                                     const Options& options);
 
   Status check(const CollectiveCall& call) const override;
   std::vector<int64_t> words(const CollectiveCall& call) const override;
@@ -74,6 +92,14 @@ class NcclMover : public host::DeviceMover {
     uint32_t generation = 0;
     std::shared_ptr<Communicator> communicator;  // null: not there (yet)
     uint32_t begun = 0;                          // the last operation that asked for it
+    uint32_t met_for_memory = 0;                 // the last meeting of memory_
+  };
+  // Memory of a member's device for packing, from its arrival until its GPU was given all. Accessed
+  // by the member's issuing thread alone.
+  struct Packing {
+    std::shared_ptr<Buffer> own;
+    std::shared_ptr<Buffer> sent;
+    int64_t most_sent_bytes = 0;  // that an operation has wanted
   };
   // What a member tells the others when it arrives.
   struct Board {
@@ -83,10 +109,20 @@ class NcclMover : public host::DeviceMover {
     // members: not yet while there is none.
     enum class Registered : uint8_t { kYes, kNotYet, kNo };
     Registered registered;
+    bool sums_in_place;  // by NCCL
+    int64_t sent_bytes;  // of its block for what others want packed
   };
-  NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, std::vector<int> clients,
-            std::vector<cuda::CudaDevice*> devices, Sums sums, absl::Duration timeout);
+  NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, host::Rendezvous memory,
+            std::vector<int> clients, std::vector<cuda::CudaDevice*> devices,
+            const Options& options);
   Status find_refusal() const;
+  // Takes memory for packing before the member arrives.
+  Status take_packing(const CollectiveCall& call, int member);
+  // Makes sure that all members have memory for what others want packed.
+  Status take_sent_packing(const CollectiveCall& call, int member,
+                           absl::Span<const host::MemberMemory> members, absl::Time deadline);
+  Status meet_for_memory(const CollectiveCall& call, int member, int64_t sent_bytes,
+                         absl::Time deadline);
   // Registers what is not yet.
   Board::Registered register_memory(const CollectiveCall& call, int member,
                                     Communicator& communicator) const;
@@ -113,11 +149,12 @@ class NcclMover : public host::DeviceMover {
 
   const StatusOr<Watch*> watch_;
   host::Rendezvous generations_;
+  host::Rendezvous memory_;         // of members some of which lacked memory for packing
   const std::vector<int> clients_;  // by member
   const std::vector<cuda::CudaDevice*> devices_;
-  const Sums sums_;
-  const absl::Duration timeout_;
-  Status refusal_;  // what no operation of the group can do
+  const Options options_;
+  Status refusal_;                // what no operation of the group can do
+  std::vector<Packing> packing_;  // by member
 
   std::mutex mutex_;  // guards what follows
   std::vector<Rank> ranks_;

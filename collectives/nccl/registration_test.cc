@@ -5,6 +5,7 @@
 // has registered memory where another has not is found by the double.
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/call.h"
+#include "collectives/nccl/slab_source.h"
 #include "collectives/nccl/three_clients.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
@@ -231,6 +233,43 @@ TEST_F(RegistrationTest, UnusedInputsMayBeAnyMemory) {
   for (Work& work : works) EXPECT_THAT(work.await(), IsOk());
   EXPECT_THAT(expect_filled(2, *kept[5], 3, kSmall), IsOk());
   EXPECT_EQ(nccl_->num_registrations(), kMembers);
+}
+
+// In place on some members only: NCCL does not look for that memory, so nobody's is used directly.
+TEST_F(RegistrationTest, SumsInPlaceOnSomeMembersAreNotMixedWithIt) {
+  start({.collective_timeout = absl::Seconds(30), .sums = Sums::kNccl});
+  for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  EXPECT_EQ(nccl_->num_registrations(), kMembers);
+  Buffers ins, outs;
+  for (int device = 0; device < kMembers; ++device) {
+    ins.push_back(take(device, kSmall));
+    outs.push_back(device == 1 ? ins.back() : take(device, kSmall));
+    ASSERT_THAT(fill(device, 2, ins[device].get(), kSmall), IsOk());
+  }
+  for (Work& work : begin(ins, outs)) EXPECT_THAT(work.await(), IsOk());
+  for (int device = 0; device < kMembers; ++device) {
+    EXPECT_THAT(expect_filled(device, *outs[device], 6, kSmall), IsOk());
+  }
+  EXPECT_EQ(nccl_->num_registrations(), 0);
+}
+
+// It is off unless all clients ask for it.
+TEST_F(RegistrationTest, NothingIsRegisteredUnasked) {
+  start({.collective_timeout = absl::Seconds(30), .registers_memory = false});
+  for (int i = 0; i < 3; ++i) ASSERT_THAT(sum(kSmall), IsOk());
+  EXPECT_EQ(calls("comm_register"), 0);
+}
+
+TEST(AllocatorTest, RefusesWhatCanDeadlock) {
+  EXPECT_THAT(check_allocator(8), IsOk());
+  setenv("NCCL_CUMEM_ENABLE", "0", 1);
+  EXPECT_THAT(check_allocator(1), IsOk());
+  EXPECT_THAT(check_allocator(2),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("NCCL_CUMEM_ENABLE=0 with 2 GPUs in a client: ")));
+  setenv("NCCL_CUMEM_ENABLE", "1", 1);
+  EXPECT_THAT(check_allocator(2), IsOk());
+  unsetenv("NCCL_CUMEM_ENABLE");
 }
 
 // What is given up may be in flight: first the GPU does that.

@@ -128,15 +128,24 @@ bool wants_reduce_scatter(const Wishes& wishes) {
   });
 }
 
+// Of all_reduce, reduce and reduce_scatter.
+bool has_nccl_reduction(const CollectiveCall& call) {
+  return call.kind != OpKind::kReduceScatter || call.counts.are_equal();
+}
+
+int64_t block_bytes(int64_t size_bytes) {
+  return (size_bytes + kPackingAlignment - 1) / kPackingAlignment * kPackingAlignment;
+}
+
 class Planner {
  public:
   Planner(const CollectiveCall& call, int member, Members members, Sums sums,
-          const std::shared_ptr<MemoryPool>& pool)
+          const PackingPools& pools)
       : call_(call),
         member_(member),
         members_(members),
         sums_(sums),
-        pool_(pool),
+        pools_(pools),
         size_(dtype_size(call.dtype)),
         num_members_(static_cast<int>(members.size())),
         in_(members[member].in),
@@ -162,10 +171,10 @@ class Planner {
     if (count == 0 || from == to) return;
     round().before.dense.push_back({from, to, static_cast<uint64_t>(count * size_)});
   }
-  StatusOr<std::byte*> memory(int64_t count) {
+  StatusOr<std::byte*> memory(int64_t count) { return memory(count, pools_.own); }
+  StatusOr<std::byte*> memory(int64_t count, const std::shared_ptr<MemoryPool>& pool) {
     if (count == 0) return nullptr;
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> buffer,
-                             Buffer::allocate(pool_, count * size_));
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> buffer, Buffer::allocate(pool, count * size_));
     schedule_.packed.push_back(std::move(buffer));
     return schedule_.packed.back()->mutable_data();
   }
@@ -219,7 +228,8 @@ class Planner {
   Status broadcast() {
     if (call_.count == 0) return absl::OkStatus();
     round().kind = Round::Kind::kBroadcast;
-    round().from = member_ == call_.root ? in_ : nullptr;
+    // NCCL does not read it beside the root, but a null one is no registered memory.
+    round().from = member_ == call_.root ? in_ : out_;
     round().to = out_;
     round().num_bytes = call_.count * size_;
     round().root = call_.root;
@@ -254,9 +264,10 @@ class Planner {
 
   // The elements of `box` of a buffer of `held`, as one run: where they are, if they are that, else
   // packed before the round.
-  StatusOr<const std::byte*> packed(const Box& box, const std::byte* from, const Box& held) {
+  StatusOr<const std::byte*> packed(const Box& box, const std::byte* from, const Box& held,
+                                    const std::shared_ptr<MemoryPool>& pool) {
     if (const auto first = only_run(box, held)) return from + *first * size_;
-    TESSERA_ASSIGN_OR_RETURN(std::byte * to, memory(box.num_elements()));
+    TESSERA_ASSIGN_OR_RETURN(std::byte * to, memory(box.num_elements(), pool));
     cuda::add_copy(box, from, held, to, box, size_, &round().before);
     return to;
   }
@@ -274,7 +285,8 @@ class Planner {
       if (peer == member_ || !wishes[peer].has_value()) continue;
       for (const BoxPull& pull : *wishes[peer]) {
         if (pull.source != member_) continue;
-        TESSERA_ASSIGN_OR_RETURN(const std::byte* from, packed(pull.box, in_, pull.source_box));
+        TESSERA_ASSIGN_OR_RETURN(const std::byte* from,
+                                 packed(pull.box, in_, pull.source_box, pools_.sent));
         send(peer, from, pull.box.num_elements());
       }
     }
@@ -302,7 +314,8 @@ class Planner {
   Status gather_boxes(const std::vector<BoxPull>& pulls) {
     const int64_t count = pulls[0].box.num_elements();
     const BoxPull& own = pulls[member_];
-    TESSERA_ASSIGN_OR_RETURN(const std::byte* from, packed(own.box, in_, own.source_box));
+    TESSERA_ASSIGN_OR_RETURN(const std::byte* from,
+                             packed(own.box, in_, own.source_box, pools_.sent));
     const std::optional<int64_t> first = consecutive_runs(
         num_members_, count, call_.out_box, [&](int k) -> const Box& { return pulls[k].box; });
     std::byte* to = first.has_value() ? out_ + *first * size_ : nullptr;
@@ -328,12 +341,13 @@ class Planner {
     round().root = pull.source;
     if (pull.source != member_) {
       TESSERA_ASSIGN_OR_RETURN(round().to, unpacked(pull.box, out_, call_.out_box));
+      round().from = round().to;  // as in broadcast()
       return absl::OkStatus();
     }
     if (!wishes[member_]->empty()) {
       cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
     }
-    TESSERA_ASSIGN_OR_RETURN(round().from, packed(pull.box, in_, pull.source_box));
+    TESSERA_ASSIGN_OR_RETURN(round().from, packed(pull.box, in_, pull.source_box, pools_.sent));
     round().to = const_cast<std::byte*>(round().from);  // in place, where nothing is written
     return absl::OkStatus();
   }
@@ -367,7 +381,7 @@ class Planner {
     for (int peer = 0; peer < num_members_; ++peer) {
       if (peer == member_) {
         TESSERA_ASSIGN_OR_RETURN(const std::byte* own,
-                                 packed(box, in_, call_.pulls[peer].source_box));
+                                 packed(box, in_, call_.pulls[peer].source_box, pools_.own));
         terms.push_back(own);
         continue;
       }
@@ -385,18 +399,15 @@ class Planner {
         cuda::plan_reduce(call_.dtype, call_.reduction, terms, absl::MakeConstSpan(&out, 1), count);
   }
 
-  // False where NCCL has no such call.
-  bool reduce_by_nccl() {
+  void reduce_by_nccl() {
     if (call_.kind == OpKind::kAllReduce) {
       reduce_by_nccl(Round::Kind::kAllReduce, in_, out_, call_.count);
     } else if (call_.kind == OpKind::kReduce) {
       std::byte* const to = member_ == call_.root ? out_ : nullptr;
       reduce_by_nccl(Round::Kind::kReduce, in_, to, call_.count);
     } else {
-      if (!call_.counts.are_equal()) return false;
       reduce_by_nccl(Round::Kind::kReduceScatter, in_, out_, call_.counts[0]);
     }
-    return true;
   }
   void reduce_by_nccl(Round::Kind kind, const std::byte* from, std::byte* to, int64_t count) {
     if (count == 0) return;
@@ -412,7 +423,10 @@ class Planner {
 
   // Chunks go to their owners, who add them; then to where the whole is wanted.
   Status reduce() {
-    if (sums_ == Sums::kNccl && reduce_by_nccl()) return absl::OkStatus();
+    if (sums_ == Sums::kNccl && has_nccl_reduction(call_)) {
+      reduce_by_nccl();
+      return absl::OkStatus();
+    }
     std::vector<int64_t> counts;
     std::vector<int64_t> firsts;
     for (int peer = 0; peer < num_members_; ++peer) {
@@ -459,7 +473,7 @@ class Planner {
   const int member_;
   const Members members_;
   const Sums sums_;
-  const std::shared_ptr<MemoryPool>& pool_;
+  const PackingPools& pools_;
   const int64_t size_;
   const int num_members_;
   const std::byte* const in_;
@@ -484,10 +498,62 @@ std::vector<int64_t> words(const CollectiveCall& call) {
   return words;
 }
 
+int64_t packing_bytes(const CollectiveCall& call, int member, int num_members, Sums sums) {
+  const int64_t size = dtype_size(call.dtype);
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+    case OpKind::kReduceScatter: {
+      if (sums == Sums::kNccl && has_nccl_reduction(call)) return 0;
+      // The others' terms, and the sum where the member gets no result.
+      const int64_t own = host::own_chunk(call, member, static_cast<size_t>(num_members)).count;
+      const bool has_out = call.kind != OpKind::kReduce || member == call.root;
+      return (num_members - (has_out ? 1 : 0)) * block_bytes(own * size);
+    }
+    case OpKind::kReduceBoxes: {
+      // All terms; or, where NCCL adds, the boxes of all, one after another.
+      const int64_t box = call.out_box->num_elements() * size;
+      return std::max(num_members * block_bytes(box), block_bytes(num_members * box));
+    }
+    case OpKind::kExchange: {
+      int64_t received = 0;
+      int64_t gathered = 0;
+      for (const BoxPull& pull : call.pulls) {
+        const int64_t bytes = pull.box.num_elements() * size;
+        gathered += bytes;
+        if (pull.source == member || only_run(pull.box, call.out_box).has_value()) continue;
+        received += block_bytes(bytes);
+      }
+      // As an all-gather it is received as one block.
+      const bool may_be_all_gather = static_cast<int>(call.pulls.size()) == num_members;
+      return may_be_all_gather ? std::max(received, block_bytes(gathered)) : received;
+    }
+    default:
+      return 0;
+  }
+}
+
+std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
+                                        absl::Span<const MemberMemory> members) {
+  std::vector<int64_t> bytes(members.size());
+  if (call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) return bytes;
+  const int64_t size = dtype_size(call.dtype);
+  const Wishes wishes = read_wishes(members);
+  for (size_t peer = 0; peer < wishes.size(); ++peer) {
+    if (!wishes[peer].has_value()) continue;
+    for (const BoxPull& pull : *wishes[peer]) {
+      if (pull.source == static_cast<int>(peer)) continue;
+      if (only_run(pull.box, pull.source_box).has_value()) continue;
+      bytes[pull.source] += block_bytes(pull.box.num_elements() * size);
+    }
+  }
+  return bytes;
+}
+
 StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
                                  absl::Span<const MemberMemory> members, Sums sums,
-                                 const std::shared_ptr<MemoryPool>& pool) {
-  return Planner(call, member, members, sums, pool).plan();
+                                 const PackingPools& pools) {
+  return Planner(call, member, members, sums, pools).plan();
 }
 
 }  // namespace tessera::nccl

@@ -35,6 +35,11 @@
 //
 // A member knows its own pulls alone. It tells the others in words() what it wants of whom, and
 // each finds there what to send. Pure, but for the memory that is taken for packing.
+//
+// Memory for packing is taken before the first member gives its GPU anything (nccl_mover.h), so
+// there is a bound on it: packing_bytes() is what the member knows by itself, its terms and what it
+// receives; sent_packing_bytes() is what the wishes of all say of every member. Invariant: a
+// schedule takes no more than these two.
 #ifndef TESSERA_COLLECTIVES_NCCL_SCHEDULE_H_
 #define TESSERA_COLLECTIVES_NCCL_SCHEDULE_H_
 
@@ -98,6 +103,21 @@ struct Schedule {
   std::vector<std::shared_ptr<Buffer>> packed;
 };
 
+// Where a schedule packs: what the member sends, because others want it, and the rest.
+struct PackingPools {
+  std::shared_ptr<MemoryPool> own;
+  std::shared_ptr<MemoryPool> sent;
+};
+
+// Blocks of packing memory are aligned, and begin, to so many bytes.
+inline constexpr int64_t kPackingAlignment = 256;
+
+// Bytes of the own pool that the member's schedule takes at most.
+int64_t packing_bytes(const CollectiveCall& call, int member, int num_members, Sums sums);
+// Bytes of the other pool, of each member; the same on all. Requires the words of all.
+std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
+                                        absl::Span<const host::MemberMemory> members);
+
 // What the others need of an exchange or a reduction of boxes; else nothing.
 std::vector<int64_t> words(const CollectiveCall& call);
 
@@ -105,7 +125,7 @@ std::vector<int64_t> words(const CollectiveCall& call);
 // exchange, in which a member whose pulls are wrong gets nothing, and still sends.
 StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
                                  absl::Span<const host::MemberMemory> members, Sums sums,
-                                 const std::shared_ptr<MemoryPool>& pool);
+                                 const PackingPools& pools);
 
 }  // namespace tessera::nccl
 

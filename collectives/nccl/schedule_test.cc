@@ -30,13 +30,15 @@ using ::testing::ElementsAre;
 class NoMemory : public MemoryPool {
  public:
   StatusOr<std::byte*> allocate(int64_t size_bytes) override {
-    next_ += size_bytes;
-    return reinterpret_cast<std::byte*>(next_ - size_bytes);
+    next_ += (size_bytes + kPackingAlignment - 1) / kPackingAlignment * kPackingAlignment;
+    return reinterpret_cast<std::byte*>(next_);
   }
+  int64_t taken() const { return next_ - kFirst; }
   void release(std::byte* /*memory*/, int64_t /*size_bytes*/) override {}
 
  private:
-  int64_t next_ = int64_t{1} << 40;
+  static constexpr int64_t kFirst = int64_t{1} << 40;
+  int64_t next_ = kFirst;
 };
 
 constexpr DType kDType = DType::kFloat32;
@@ -59,10 +61,16 @@ class Plan {
       members[m].in_count = call.in_count;
       members[m].counts = told[m].data();
     }
-    const auto pool = std::make_shared<NoMemory>();
+    const std::vector<int64_t> sent = sent_packing_bytes(calls_[0], members);
     for (int m = 0; m < num_members; ++m) {
-      StatusOr<Schedule> schedule = make_schedule(calls_[m], m, members, sums, pool);
+      const auto own_pool = std::make_shared<NoMemory>();
+      const auto sent_pool = std::make_shared<NoMemory>();
+      StatusOr<Schedule> schedule =
+          make_schedule(calls_[m], m, members, sums, {own_pool, sent_pool});
       EXPECT_THAT(schedule, testing::IsOk());
+      // What is taken before members meet, and what all know when they have, is enough.
+      EXPECT_LE(own_pool->taken(), packing_bytes(calls_[m], m, num_members, sums)) << m;
+      EXPECT_LE(sent_pool->taken(), sent[m]) << m;
       schedules_.push_back(*std::move(schedule));
     }
   }
