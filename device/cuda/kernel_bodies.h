@@ -220,6 +220,10 @@ TESSERA_KERNEL_BODY void reduce_pack(const Reduce& reduce, int64_t from, int64_t
   if (reduce.num_terms > 1) {
     W totals[kPack];
     for (int e = 0; e < kPack; ++e) totals[e] = Wide<T>::of(result.elements[e]);
+      // Several loads before the first addition.
+#ifdef __CUDA_ARCH__
+#pragma unroll 4
+#endif
     for (int k = 1; k < reduce.num_terms; ++k) {
       const Pack term = *reinterpret_cast<const Pack*>(reduce.terms[k] + from);
       for (int e = 0; e < kPack; ++e) {
