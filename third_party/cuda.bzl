@@ -1,7 +1,8 @@
 """@cuda: the CUDA toolkit and NCCL where they are installed, and an empty shell where not.
 
 Looked for in $CUDA_HOME, where that is set, else in /usr/local/cuda: `nvcc`, cuda_runtime_api.h and
-the static runtime library, of CUDA 12 or later. NCCL (nccl.h and libnccl.so.2, of 2.28.7 or later)
+the static runtime library, of CUDA 12.1 or later (12.0 allows a kernel 4096
+bytes of parameters, and ours take up to 8712). NCCL (nccl.h and libnccl.so.2, of 2.28.7 or later)
 is looked for in $NCCL_HOME, where that is set, else in the toolkit and the system's own folders.
 
 `@cuda//:defs.bzl` says what there is: HAVE_CUDA, HAVE_NCCL, HAVE_CUBLASLT, NVCC. `@cuda//:cudart`,

@@ -183,24 +183,19 @@ TEST(NcclSumsTest, AreTheSameForAllClients) {
   EXPECT_EQ(nccl->num_calls("comm_init_rank"), 0);
 }
 
-// All devices share GPU 0. Without one there are no cases.
+// All devices share GPU 0.
 class ConformanceOnGpuTest : public ::testing::TestWithParam<Case> {};
-
-std::vector<Case> cases_if_there_is_a_gpu() {
-  return open_api().ok() ? cases() : std::vector<Case>();
-}
 
 TEST_P(ConformanceOnGpuTest, Holds) {
   const StatusOr<std::shared_ptr<Api>> api = open_api();
-  ASSERT_THAT(api, IsOk());
+  if (!api.ok()) GTEST_SKIP() << api.status().message();
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<CudaJob> job,
                                CudaJob::create(*api, nullptr, 1, {GetParam().num_members}));
   EXPECT_THAT(job->run(GetParam().body), IsOk());
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ConformanceOnGpuTest);
-INSTANTIATE_TEST_SUITE_P(Cuda, ConformanceOnGpuTest, ::testing::ValuesIn(cases_if_there_is_a_gpu()),
+INSTANTIATE_TEST_SUITE_P(Cuda, ConformanceOnGpuTest, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -28,27 +28,21 @@ TEST(OpenApiTest, SaysWhatIsMissing) {
     EXPECT_THAT(api.status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no GPU: ")));
   } else {
-    EXPECT_THAT(api.status(),
-                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install CUDA 12 or later")));
+    EXPECT_THAT(api.status(), StatusIs(absl::StatusCode::kUnimplemented,
+                                       HasSubstr("install CUDA 12.1 or later")));
   }
 }
 
-// Without a GPU there are no cases.
 class ContractOnGpuTest : public ::testing::TestWithParam<ContractCase> {};
-
-std::vector<ContractCase> cases_if_there_is_a_gpu() {
-  return open_api().ok() ? contract_cases() : std::vector<ContractCase>();
-}
 
 TEST_P(ContractOnGpuTest, Holds) {
   const StatusOr<std::shared_ptr<Api>> api = open_api();
-  ASSERT_THAT(api, IsOk());
+  if (!api.ok()) GTEST_SKIP() << api.status().message();
   const testing::TestDeadline deadline(absl::Seconds(120), GetParam().name);
   EXPECT_THAT(GetParam().body(**api), IsOk());
 }
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ContractOnGpuTest);
-INSTANTIATE_TEST_SUITE_P(Api, ContractOnGpuTest, ::testing::ValuesIn(cases_if_there_is_a_gpu()),
+INSTANTIATE_TEST_SUITE_P(Api, ContractOnGpuTest, ::testing::ValuesIn(contract_cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

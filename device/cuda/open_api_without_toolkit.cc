@@ -9,7 +9,7 @@ namespace tessera::cuda {
 
 StatusOr<std::shared_ptr<Api>> open_api() {
   return absl::UnimplementedError(
-      "device_type kCuda is not in this build, which found no CUDA toolkit; install CUDA 12 or "
+      "device_type kCuda is not in this build, which found no CUDA toolkit; install CUDA 12.1 or "
       "later (nvcc, cuda_runtime_api.h, libcudart_static.a) in /usr/local/cuda or set $CUDA_HOME, "
       "and build again; or use DeviceType::kCpu");
 }
