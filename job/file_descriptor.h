@@ -24,6 +24,8 @@ class FileDescriptor {
 
   bool is_open() const { return fd_ >= 0; }
   int get() const { return fd_; }
+  // Gives the descriptor to the caller.
+  int release() { return std::exchange(fd_, -1); }
   void close() {
     if (is_open()) ::close(std::exchange(fd_, -1));
   }

@@ -44,13 +44,24 @@ uint64_t pack(const Activity& activity) {
          static_cast<uint64_t>(activity.reduction) << 28 | uint64_t{activity.seq} << 32;
 }
 
-void unpack(uint64_t word, Activity& activity) {
-  activity.kind = static_cast<DeviceActivity::Kind>(word & kKindBits);
+// False where the word is none that pack() makes: another process may have overwritten it.
+bool unpack(uint64_t word, Activity& activity) {
+  const uint64_t kind = word & kKindBits;
+  const uint64_t op = word >> 16 & 0xff;
+  const uint64_t dtype = word >> 24 & 0xf;
+  const uint64_t reduction = word >> 28 & 0xf;
+  if (kind > DeviceActivity::kFinished || op >= kNumOpKinds ||
+      dtype > static_cast<uint64_t>(DType::kFloat64) ||
+      reduction > static_cast<uint64_t>(ReduceOp::kAvg)) {
+    return false;
+  }
+  activity.kind = static_cast<DeviceActivity::Kind>(kind);
   activity.has_label = (word >> 8 & 0xff) != 0;
-  activity.op = static_cast<OpKind>(word >> 16 & 0xff);
-  activity.dtype = static_cast<DType>(word >> 24 & 0xf);
-  activity.reduction = static_cast<ReduceOp>(word >> 28 & 0xf);
+  activity.op = static_cast<OpKind>(op);
+  activity.dtype = static_cast<DType>(dtype);
+  activity.reduction = static_cast<ReduceOp>(reduction);
   activity.seq = static_cast<uint32_t>(word >> 32);
+  return true;
 }
 
 // Lets readers see that the slot is being written meanwhile.
@@ -118,7 +129,10 @@ ActivitySnapshot read_activity(const DeviceActivity& slot) {
   ActivitySnapshot snapshot;
   for (int tries = 0; tries < 1000 && !snapshot.consistent; ++tries) {
     const uint64_t version = slot.version.load(std::memory_order_acquire);
-    unpack(slot.kind.load(std::memory_order_acquire), snapshot);
+    if (!unpack(slot.kind.load(std::memory_order_acquire), snapshot)) {
+      // A seqlock that is torn has parts of two writes, never parts of a word.
+      return ActivitySnapshot();
+    }
     snapshot.since_ns = slot.since_ns.load(std::memory_order_acquire);
     snapshot.leader_client = slot.leader_client.load(std::memory_order_acquire);
     snapshot.block_offset = slot.block_offset.load(std::memory_order_acquire);
@@ -140,8 +154,7 @@ ActivitySnapshot read_activity(const DeviceActivity& slot) {
 }
 
 DeviceActivity& activity_slot(std::byte* control, int ordinal) {
-  const auto* header = reinterpret_cast<const ControlHeader*>(control);
-  return reinterpret_cast<DeviceActivity*>(control + header->activities_offset)[ordinal];
+  return reinterpret_cast<DeviceActivity*>(control + kActivitiesOffset)[ordinal];
 }
 
 }  // namespace tessera::host

@@ -207,6 +207,24 @@ struct alignas(64) ControlHeader {
   alignas(64) std::atomic<uint32_t> life;  // see DeathWatch
 };
 
+// Where the parts of a region are, which follows from the number of its client's devices: other
+// clients compute it, for what the header says may have been overwritten.
+inline constexpr uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+inline constexpr uint64_t kActivitiesOffset = align64(sizeof(ControlHeader));
+inline constexpr uint64_t slots_offset(uint64_t num_devices) {
+  return align64(kActivitiesOffset + num_devices * sizeof(DeviceActivity));
+}
+
+// Whether the region is that of a client with so many devices.
+inline bool is_valid_control(const std::byte* region, int num_devices) {
+  const auto* header = reinterpret_cast<const ControlHeader*>(region);
+  return header->magic == kControlMagic &&
+         header->num_devices == static_cast<uint32_t>(num_devices) &&
+         header->activities_offset == kActivitiesOffset &&
+         header->slots_offset == slots_offset(header->num_devices) &&
+         header->units_offset == align64(header->slots_offset + kMaxGroups * sizeof(GroupSlot));
+}
+
 }  // namespace tessera::host
 
 #endif  // TESSERA_COLLECTIVES_HOST_CONTROL_H_

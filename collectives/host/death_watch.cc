@@ -35,29 +35,32 @@ LifeSign::~LifeSign() {
   wake_all(word_);
 }
 
-DeathWatch::DeathWatch(std::vector<LifeWord*> words, std::function<void(int index)> on_death)
-    : words_(std::move(words)), on_death_(std::move(on_death)) {
-  int num_words = 0;
-  for (LifeWord*& word : words_) {
-    if (word != nullptr && ++num_words > kMaxWords) word = nullptr;
-  }
-}
-
 StatusOr<std::unique_ptr<DeathWatch>> DeathWatch::create(std::vector<LifeWord*> words,
                                                          std::function<void(int index)> on_death) {
-  std::unique_ptr<DeathWatch> watch(new DeathWatch(std::move(words), std::move(on_death)));
-  TESSERA_ASSIGN_OR_RETURN(watch->thread_, start_thread("the watch over the clients of this host",
-                                                        [self = watch.get()] { self->run(); }));
+  std::unique_ptr<DeathWatch> watch(new DeathWatch(std::move(on_death)));
+  std::vector<std::vector<Watched>> groups;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == nullptr) continue;
+    if (groups.empty() || groups.back().size() == kWordsPerThread) groups.emplace_back();
+    groups.back().push_back({static_cast<int>(i), words[i]});
+  }
+  for (std::vector<Watched>& group : groups) {
+    TESSERA_ASSIGN_OR_RETURN(
+        Thread thread,
+        start_thread("the watch over the clients of this host",
+                     [self = watch.get(), group = std::move(group)] { self->run(group); }));
+    watch->threads_.push_back(std::move(thread));
+  }
   return watch;
 }
 
 DeathWatch::~DeathWatch() {
   stopping_.store(1);
   wake_all(stopping_);
-  if (thread_.joinable()) thread_.join();
+  for (Thread& thread : threads_) thread.join();
 }
 
-void DeathWatch::run() {
+void DeathWatch::run(std::vector<Watched> words) {
   std::vector<futex_waitv> waits;
   const auto wait_on = [&waits](std::atomic<uint32_t>& word, uint32_t value) {
     waits.push_back({value, reinterpret_cast<uint64_t>(&word), FUTEX_32, 0});
@@ -65,21 +68,21 @@ void DeathWatch::run() {
   while (stopping_.load() == 0) {
     waits.clear();
     wait_on(stopping_, 0);
-    for (size_t i = 0; i < words_.size(); ++i) {
-      if (words_[i] == nullptr) continue;
-      LifeWord& word = *words_[i];
+    std::erase_if(words, [&](const Watched& watched) {
+      LifeWord& word = *watched.word;
       const uint32_t value = word.load();
       const bool is_dead = (value & FUTEX_OWNER_DIED) != 0;
       if (value != 0 && !is_dead) {
         wait_on(word, value);
-        continue;
+        return false;
       }
-      words_[i] = nullptr;
-      if (!is_dead) continue;
-      // The kernel has woken one of the watchers only.
-      wake_all(word);
-      on_death_(static_cast<int>(i));
-    }
+      if (is_dead) {
+        // The kernel has woken one of the watchers only.
+        wake_all(word);
+        on_death_(watched.index);
+      }
+      return true;
+    });
     // A word that has changed since it was looked at ends the wait at once.
     const long woken = syscall(SYS_futex_waitv, waits.data(), waits.size(), 0, nullptr, 0);
     if (woken < 0 && errno != EAGAIN && errno != EINTR) return;

@@ -8,6 +8,8 @@
 // others. This is the robust futex of set_robust_list(2), without a lock: the hang-up of a socket
 // comes only after all memory is freed, some 70 ms for a GiB.
 //
+// The kernel watches up to 127 words per thread; a watch over more has several threads.
+//
 // Where the kernel does not offer it (futex_waitv came with Linux 5.16, sandboxes may refuse it)
 // nothing is told, and the hang-ups remain.
 #ifndef TESSERA_COLLECTIVES_HOST_DEATH_WATCH_H_
@@ -19,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -46,27 +49,29 @@ class LifeSign {
   size_t former_size_ = 0;
 };
 
-// Watches the words of others with a thread of its own.
+// Watches the words of others with threads of its own.
 class DeathWatch {
  public:
-  // The most words that are watched; what goes beyond is left to the hang-ups.
-  static constexpr int kMaxWords = FUTEX_WAITV_MAX - 1;
+  static constexpr int kWordsPerThread = FUTEX_WAITV_MAX - 1;
 
-  // Calls `on_death` with the index of a word whose thread has died, once for each, on the thread
-  // of the watch. Null words are passed over. The words must outlive the watch. ResourceExhausted
-  // where the thread cannot be started.
+  // Calls `on_death` with the index of a word whose thread has died, once for each, on a thread of
+  // the watch, on several at once where there are more than kWordsPerThread. Null words are passed
+  // over. The words must outlive the watch. ResourceExhausted where a thread cannot be started.
   static StatusOr<std::unique_ptr<DeathWatch>> create(std::vector<LifeWord*> words,
                                                       std::function<void(int index)> on_death);
   ~DeathWatch();
 
  private:
-  DeathWatch(std::vector<LifeWord*> words, std::function<void(int index)> on_death);
-  void run();
+  explicit DeathWatch(std::function<void(int index)> on_death) : on_death_(std::move(on_death)) {}
+  struct Watched {
+    int index;
+    LifeWord* word;
+  };
+  void run(std::vector<Watched> words);
 
-  std::vector<LifeWord*> words_;
   const std::function<void(int index)> on_death_;
   std::atomic<uint32_t> stopping_{0};
-  Thread thread_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace tessera::host

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <utility>
@@ -104,13 +105,14 @@ TEST_F(DeathWatchTest, TheWatchEndsWhileAllLive) {
   EXPECT_TRUE(DeathWatch::create({&words_[0]}, [](int) { ADD_FAILURE() << "it lives"; }).ok());
 }
 
-TEST_F(DeathWatchTest, WordsBeyondTheMostAreLeftAlone) {
+TEST_F(DeathWatchTest, WordsBeyondThoseOfOneThreadAreWatchedToo) {
   const pid_t victim = start(0, Child::kLives);
-  std::vector<LifeWord*> words(DeathWatch::kMaxWords + 40, &words_[0]);
+  constexpr int kWords = 2 * DeathWatch::kWordsPerThread + 40;
+  std::vector<LifeWord*> words(kWords, &words_[0]);
   std::promise<void> all_told;
-  int num_told = 0;
+  std::atomic<int> num_told{0};
   const auto watch = DeathWatch::create(std::move(words), [&](int) {
-    if (++num_told == DeathWatch::kMaxWords) all_told.set_value();
+    if (++num_told == kWords) all_told.set_value();
   });
   ASSERT_TRUE(watch.ok()) << watch.status();
   kill(victim, SIGKILL);

@@ -22,8 +22,6 @@ namespace {
 
 constexpr uint64_t kNumUnits = kControlBytes / kHeapUnit;
 
-uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 MemberProgress* progress_of(const GroupBlock& block) {
   auto* const start = reinterpret_cast<std::byte*>(const_cast<GroupBlock*>(&block));
   return reinterpret_cast<MemberProgress*>(start + block.progress_offset);

@@ -168,17 +168,27 @@ StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
   MemberMemories memory(members_.size());
   for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
     const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
-    const auto resolve = [&](SharedAddress address) -> StatusOr<std::byte*> {
-      std::byte* pointer = backend_.link_.resolve(address);
-      if (pointer == nullptr && address.arena != SharedAddress::kNull) {
-        return backend_.link_.client_status(address.client);
+    const auto resolve = [&](SharedAddress address, int64_t count,
+                             int64_t size) -> StatusOr<std::byte*> {
+      // Of a group within one process alone.
+      if (address.arena == SharedAddress::kPointer && !spans_clients_) {
+        return reinterpret_cast<std::byte*>(address.offset);
       }
-      return pointer;
+      // A negative count is an error too: no arena is as large.
+      return backend_.link_.resolve(address, static_cast<uint64_t>(count) * size,
+                                    op.meeting_.deadline);
     };
+    const CollectiveCall& call = op.call_;
+    const int64_t size = dtype_size(call.dtype);
+    // Of other replicas' outputs nothing is used.
+    int64_t out_count = call.count;
+    if (!call.replicas.empty()) out_count = m == call.replicas[0] ? call.out_count : 0;
+    const int64_t num_counts = needs_peer_counts(call) ? op.peer_counts_.size() : 0;
     memory[m].in_count = entry.in_count;
-    TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in));
-    TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out));
-    TESSERA_ASSIGN_OR_RETURN(const std::byte* counts, resolve(entry.counts));
+    TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in, entry.in_count, size));
+    TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out, out_count, size));
+    TESSERA_ASSIGN_OR_RETURN(const std::byte* counts,
+                             resolve(entry.counts, num_counts, sizeof(int64_t)));
     memory[m].counts = reinterpret_cast<const int64_t*>(counts);
     memory[m].board = entry.inlined;
   }

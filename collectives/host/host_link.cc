@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -25,15 +26,6 @@
 #include "device/cpu/machine.h"
 
 namespace tessera::host {
-
-// Fixed-size messages of a socket; a descriptor travels beside some of them.
-struct HostLink::Message {
-  enum Kind : uint32_t { kHello, kArena, kGoodbye };
-  Kind kind;
-  int32_t client;
-  int32_t arena;
-  uint64_t size_bytes;
-};
 
 // Writes what the stream of one device runs into its slot of the control region. A task without a
 // label is a collective's, which says by itself what it is.
@@ -57,10 +49,6 @@ class HostLink::Observer : public StreamObserver {
 
 namespace {
 
-Status system_error(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
-
 // An abstract address: the name lives in the kernel alone.
 socklen_t abstract_address(absl::string_view name, sockaddr_un* address) {
   *address = {};
@@ -76,7 +64,10 @@ std::string random_name() {
   return name;
 }
 
-uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+// How long close() waits until goodbyes are sent.
+constexpr absl::Duration kGoodbyeLimit = absl::Seconds(1);
+// How often an arena that does not come is asked for.
+constexpr absl::Duration kAskInterval = absl::Seconds(1);
 
 }  // namespace
 
@@ -86,7 +77,7 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
   int num_devices = 0;
   for (int i = 0; i < coordinator.num_clients(); ++i) {
     num_devices += coordinator.members()[i].num_local_devices;
-    peers_[i].arenas = std::vector<std::atomic<std::byte*>>(ArenaPool::kMaxArenas);
+    peers_[i].arenas = std::vector<PeerArena>(ArenaPool::kMaxArenas);
   }
   // Half a microsecond where every waiter may have a core of its own. It may not, beside other
   // programs: whoever spins for longer keeps the one it waits for from coming.
@@ -120,17 +111,26 @@ void HostLink::close() {
   pool_->set_arena_callback(nullptr).IgnoreError();
   death_watch_.reset();
   if (server_.joinable()) {
-    const uint64_t one = 1;
-    (void)!write(stop_event_, &one, sizeof one);
+    {
+      // A goodbye that is not sent would make an orderly leave a loss.
+      std::unique_lock<std::mutex> lock(mutex_);
+      const absl::Time deadline = steady_now() + kGoodbyeLimit;
+      changed_.wait_until(lock, to_chrono_steady(deadline),
+                          [this] { return !leaving_ || is_all_sent(); });
+    }
+    stopping_ = true;
+    wake_server();
     server_.join();
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  for (Peer& peer : peers_) {
-    if (peer.socket >= 0) ::close(std::exchange(peer.socket, -1));
-  }
-  for (int* fd : {&listen_socket_, &epoll_, &stop_event_}) {
-    if (*fd >= 0) ::close(std::exchange(*fd, -1));
-  }
+  for (Peer& peer : peers_) peer.socket.close();
+  strangers_.clear();
+  for (FileDescriptor* fd : {&listen_socket_, &epoll_, &wake_event_}) fd->close();
+}
+
+void HostLink::wake_server() {
+  const uint64_t one = 1;
+  (void)!write(wake_event_.get(), &one, sizeof one);
 }
 
 Status HostLink::make_control_region() {
@@ -140,9 +140,8 @@ Status HostLink::make_control_region() {
   own_control_ = std::make_unique<SharedMapping>(std::move(region));
   auto* header = reinterpret_cast<ControlHeader*>(own_control_->data());
   header->num_devices = member(client_id_).num_local_devices;
-  header->activities_offset = align64(sizeof(ControlHeader));
-  GroupTable::initialize(own_control_->data(),
-                         header->activities_offset + header->num_devices * sizeof(DeviceActivity));
+  header->activities_offset = kActivitiesOffset;
+  GroupTable::initialize(own_control_->data(), slots_offset(header->num_devices));
   header->magic = kControlMagic;
   for (uint32_t i = 0; i < header->num_devices; ++i) {
     activities_.push_back(&activity_slot(own_control_->data(), static_cast<int>(i)));
@@ -155,21 +154,9 @@ Status HostLink::make_control_region() {
 
 Status HostLink::listen_and_connect(absl::Time deadline) {
   if (num_clients() == 1) return absl::OkStatus();
+  raise_descriptor_limit();
   const std::string name = random_name();
-  sockaddr_un address;
-  socklen_t length = abstract_address(name, &address);
-  listen_socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (listen_socket_ < 0 ||
-      bind(listen_socket_, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      listen(listen_socket_, num_clients()) != 0) {
-    return system_error("cannot listen on a unix socket for the clients of this host");
-  }
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  stop_event_ = eventfd(0, EFD_CLOEXEC);
-  for (int fd : {listen_socket_, stop_event_}) {
-    epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
-  }
+  TESSERA_RETURN_IF_ERROR(listen(name));
   TESSERA_ASSIGN_OR_RETURN(
       server_, start_thread("the sockets between the clients of this host", [this] { serve(); }));
   // Who greets this client finds its sign of life.
@@ -180,87 +167,134 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
   for (int peer = 0; peer < client_id_; ++peer) {
     TESSERA_ASSIGN_OR_RETURN(const std::string peer_name,
                              coordinator_.get(absl::StrCat("host_link/", peer), deadline));
-    length = abstract_address(peer_name, &address);
-    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
-      const Status error =
-          system_error(absl::StrCat("cannot reach ", member(peer).to_string(), " on this host"));
-      if (fd >= 0) ::close(fd);
-      return error;
-    }
-    TESSERA_RETURN_IF_ERROR(greet(fd));
+    TESSERA_RETURN_IF_ERROR(connect_to(peer, peer_name));
   }
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto all_ready = [this] {
-    return std::all_of(peers_.begin(), peers_.end(),
-                       [](const Peer& peer) { return peer.ready || !peer.status.ok(); });
-  };
-  if (deadline == absl::InfiniteFuture()) {
-    changed_.wait(lock, all_ready);
-  } else {
-    changed_.wait_until(lock, to_chrono_steady(deadline), all_ready);
-  }
-  std::vector<std::string> missing;
-  for (int i = 0; i < num_clients(); ++i) {
-    // Who was ready, and is lost since, may be one that this client never works with.
-    if (peers_[i].ready) continue;
-    if (!peers_[i].status.ok()) return peers_[i].status;
-    missing.push_back(member(i).to_string());
-  }
-  if (!missing.empty()) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("sharing memory on this host: no answer from ", absl::StrJoin(missing, ", ")));
-  }
-  lock.unlock();
+  TESSERA_RETURN_IF_ERROR(wait_until_ready(deadline));
   TESSERA_RETURN_IF_ERROR(watch_peers());
   return pool_->set_arena_callback([this](int arena, int fd, uint64_t size_bytes) {
     return announce_arena(arena, fd, size_bytes);
   });
 }
 
-Status HostLink::greet(int socket) {
-  ucred peer = {};
-  socklen_t length = sizeof peer;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.uid != getuid()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("a process of user ", peer.uid, " answers for a client of user ", getuid(),
-                     " on this host; run all clients of a job as one user"));
+Status HostLink::listen(absl::string_view name) {
+  constexpr absl::string_view kWhat = "cannot listen on a unix socket for the clients of this host";
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, &address);
+  listen_socket_ = FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!listen_socket_.is_open() ||
+      bind(listen_socket_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(listen_socket_.get(), num_clients()) != 0) {
+    return link_error(kWhat, errno);
   }
-  const Message hello = {Message::kHello, client_id_, 0, kControlBytes};
-  TESSERA_RETURN_IF_ERROR(send(socket, hello, own_control_->fd()));
-  epoll_event event = {.events = EPOLLIN, .data = {.fd = socket}};
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) return system_error("epoll_ctl");
+  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.is_open()) return link_error(kWhat, errno);
+  wake_event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
+  if (!wake_event_.is_open()) return link_error(kWhat, errno);
+  for (const int fd : {listen_socket_.get(), wake_event_.get()}) {
+    if (!watch_descriptor(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN))
+      return link_error(kWhat, errno);
+  }
   return absl::OkStatus();
 }
 
-Status HostLink::send(int socket, const Message& message, int fd) const {
-  iovec data = {const_cast<Message*>(&message), sizeof message};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header = {};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  if (fd >= 0) {
-    header.msg_control = ancillary;
-    header.msg_controllen = sizeof ancillary;
-    cmsghdr* part = CMSG_FIRSTHDR(&header);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(part), &fd, sizeof fd);
+Status HostLink::connect_to(int peer, absl::string_view name) {
+  const std::string what = absl::StrCat("cannot reach ", member(peer).to_string(), " on this host");
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, &address);
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd.is_open() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    return link_error(what, errno);
   }
-  ssize_t sent;
-  do {
-    sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  return sent < 0 ? system_error("cannot send to a client of this host") : absl::OkStatus();
+  if (const std::optional<uid_t> user = other_user(fd.get())) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("a process of user ", *user, " answers for a client of user ", geteuid(),
+                     " on this host; run all clients of a job as one user"));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  Peer& other = peers_[peer];
+  other.socket = std::move(fd);
+  if (!watch_descriptor(epoll_.get(), EPOLL_CTL_ADD, other.socket.get(), EPOLLIN))
+    return link_error(what, errno);
+  post(other, hello_to(peer), own_control_->fd());
+  return absl::OkStatus();
+}
+
+bool HostLink::all_ready() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ready; });
+}
+
+Status HostLink::wait_until_ready(absl::Time deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_settled = [this] {
+    return !own_error_.ok() || std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+      return peer.ready || !peer.status.ok();
+    });
+  };
+  if (deadline == absl::InfiniteFuture()) {
+    changed_.wait(lock, is_settled);
+  } else {
+    changed_.wait_until(lock, to_chrono_steady(deadline), is_settled);
+  }
+  TESSERA_RETURN_IF_ERROR(own_error_);
+  std::vector<std::string> missing;
+  for (int i = 0; i < num_clients(); ++i) {
+    // A client that was ready and is lost since may be one that this client never works with.
+    if (peers_[i].ready) continue;
+    if (!peers_[i].status.ok()) return peers_[i].status;
+    missing.push_back(member(i).to_string());
+  }
+  if (missing.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("sharing memory on this host: no answer from ", absl::StrJoin(missing, ", ")));
+}
+
+LinkMessage HostLink::hello_to(int peer) const {
+  LinkMessage hello;
+  hello.kind = LinkMessage::kHello;
+  hello.client = client_id_;
+  hello.size_bytes = kControlBytes;
+  hello.from_incarnation = member(client_id_).incarnation;
+  hello.to_incarnation = member(peer).incarnation;
+  return hello;
+}
+
+void HostLink::post(Peer& peer, const LinkMessage& message, int fd) {
+  peer.unsent.push_back({message, fd});
+  flush(peer);
+}
+
+void HostLink::flush(Peer& peer) {
+  const int socket = peer.socket.get();
+  SendResult result = SendResult::kSent;
+  while (!peer.unsent.empty() && result == SendResult::kSent) {
+    const Outgoing& next = peer.unsent.front();
+    result = send_message(socket, next.message, next.fd);
+    if (result == SendResult::kSent) peer.unsent.pop_front();
+  }
+  // A peer that cannot be told has gone: its hang-up or its heartbeats say so.
+  if (result == SendResult::kOver) peer.unsent.clear();
+  if (result == SendResult::kTooManyInTransit && !retries_.exchange(true)) wake_server();
+  const bool waits = result == SendResult::kFull;
+  if (waits != peer.waits_to_send) {
+    watch_descriptor(epoll_.get(), EPOLL_CTL_MOD, socket, waits ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    peer.waits_to_send = waits;
+  }
+  if (peer.unsent.empty()) changed_.notify_all();
+}
+
+bool HostLink::is_all_sent() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.unsent.empty(); });
 }
 
 Status HostLink::announce_arena(int arena, int fd, uint64_t size_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const Peer& peer : peers_) {
-    if (peer.socket < 0) continue;
-    // A peer that cannot be told is dying: its hang-up or its heartbeats will say so.
-    send(peer.socket, {Message::kArena, client_id_, arena, size_bytes}, fd).IgnoreError();
+  LinkMessage message;
+  message.kind = LinkMessage::kArena;
+  message.client = client_id_;
+  message.arena = arena;
+  message.size_bytes = size_bytes;
+  for (Peer& peer : peers_) {
+    if (peer.socket.is_open()) post(peer, message, fd);
   }
   return absl::OkStatus();
 }
@@ -273,90 +307,6 @@ Status HostLink::watch_peers() {
   TESSERA_ASSIGN_OR_RETURN(death_watch_,
                            DeathWatch::create(std::move(words), [this](int i) { hang_up(i); }));
   return absl::OkStatus();
-}
-
-void HostLink::serve() {
-  const LifeSign life(reinterpret_cast<ControlHeader*>(own_control_->data())->life);
-  server_runs_.set_value();
-  while (true) {
-    epoll_event event;
-    const int count = epoll_wait(epoll_, &event, 1, -1);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0 || event.data.fd == stop_event_) return;
-    if (event.data.fd == listen_socket_) {
-      accept_peer();
-      continue;
-    }
-    int client = -1;
-    if (!receive(event.data.fd, &client)) {
-      epoll_ctl(epoll_, EPOLL_CTL_DEL, event.data.fd, nullptr);
-      hang_up(client);
-      if (client < 0) ::close(event.data.fd);
-    }
-  }
-}
-
-void HostLink::accept_peer() {
-  const int socket = accept4(listen_socket_, nullptr, nullptr, SOCK_CLOEXEC);
-  if (socket < 0) return;
-  if (!greet(socket).ok()) ::close(socket);
-}
-
-bool HostLink::receive(int socket, int* client) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (int i = 0; i < num_clients(); ++i) {
-      if (peers_[i].socket == socket) *client = i;
-    }
-  }
-  Message message = {};
-  iovec data = {&message, sizeof message};
-  alignas(cmsghdr) char ancillary[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header = {};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = ancillary;
-  header.msg_controllen = sizeof ancillary;
-  ssize_t received;
-  do {
-    received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  } while (received < 0 && errno == EINTR);
-  int fd = -1;
-  const cmsghdr* part = received > 0 ? CMSG_FIRSTHDR(&header) : nullptr;
-  if (part != nullptr && part->cmsg_type == SCM_RIGHTS) {
-    std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
-  }
-  if (received != sizeof message) {
-    if (fd >= 0) ::close(fd);
-    return false;
-  }
-  return take_message(socket, client, message, fd);
-}
-
-bool HostLink::take_message(int socket, int* client, const Message& message, int fd) {
-  if (message.kind == Message::kGoodbye) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (*client >= 0) peers_[*client].left = true;
-    return true;
-  }
-  if (fd < 0 || message.client < 0 || message.client >= num_clients()) return false;
-  StatusOr<SharedMapping> mapping = SharedMapping::map(fd, message.size_bytes);
-  std::lock_guard<std::mutex> lock(mutex_);
-  Peer& peer = peers_[message.client];
-  *client = message.client;
-  if (message.kind == Message::kHello) peer.socket = socket;
-  if (!mapping.ok()) return false;
-  if (message.kind == Message::kHello) {
-    peer.control = mapping->data();
-    peer.ready = true;
-  } else if (message.arena >= 0 && message.arena < ArenaPool::kMaxArenas) {
-    peer.arenas[message.arena].store(mapping->data(), std::memory_order_release);
-  }
-  const bool is_control = message.kind == Message::kHello;
-  peer.mappings.push_back({is_control ? SharedAddress::kNull : message.arena,
-                           std::make_shared<const SharedMapping>(*std::move(mapping))});
-  changed_.notify_all();
-  return true;
 }
 
 void HostLink::hang_up(int client) {
@@ -372,22 +322,67 @@ void HostLink::hang_up(int client) {
                                    : " is lost: its process has ended without shutdown")));
 }
 
-std::byte* HostLink::resolve(SharedAddress address) {
+std::byte* HostLink::find_in_control(uint64_t client, uint64_t offset, uint64_t num_bytes) const {
+  if (client >= peers_.size() || offset > kControlBytes || num_bytes > kControlBytes - offset) {
+    return nullptr;
+  }
+  return control(static_cast<int>(client)) + offset;
+}
+
+StatusOr<std::byte*> HostLink::resolve(SharedAddress address, uint64_t num_bytes,
+                                       absl::Time deadline) {
   if (address.arena == SharedAddress::kNull) return nullptr;
-  if (address.arena == SharedAddress::kPointer) {
-    return reinterpret_cast<std::byte*>(address.offset);
+  const auto bad_address = [&] {
+    return absl::InternalError(
+        absl::StrCat(num_bytes, " bytes at offset ", address.offset, " of arena ", address.arena,
+                     " of client ", address.client,
+                     " do not exist, and a client says that its memory is there; its memory may "
+                     "have been overwritten"));
+  };
+  if (address.client == client_id_) {
+    std::byte* const own = pool_->find({address.arena, address.offset}, num_bytes);
+    if (own == nullptr) return bad_address();
+    return own;
   }
-  if (address.client == client_id_) return pool_->at({address.arena, address.offset});
-  std::atomic<std::byte*>& arena = peers_[address.client].arenas[address.arena];
-  std::byte* base = arena.load(std::memory_order_acquire);
+  if (address.client < 0 || address.client >= num_clients() || address.arena < 0 ||
+      address.arena >= ArenaPool::kMaxArenas) {
+    return bad_address();
+  }
+  const PeerArena& arena = peers_[address.client].arenas[address.arena];
+  std::byte* base = arena.data.load(std::memory_order_acquire);
   if (base == nullptr) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] {
-      base = arena.load(std::memory_order_acquire);
-      return base != nullptr || !peers_[address.client].status.ok();
-    });
+    TESSERA_RETURN_IF_ERROR(wait_for_arena(address, deadline));
+    base = arena.data.load(std::memory_order_acquire);
   }
-  return base == nullptr ? nullptr : base + address.offset;
+  if (address.offset > arena.size_bytes || num_bytes > arena.size_bytes - address.offset) {
+    return bad_address();
+  }
+  return base + address.offset;
+}
+
+Status HostLink::wait_for_arena(SharedAddress address, absl::Time deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Peer& peer = peers_[address.client];
+  const std::atomic<std::byte*>& base = peer.arenas[address.arena].data;
+  LinkMessage ask;
+  ask.kind = LinkMessage::kAskArena;
+  ask.client = client_id_;
+  ask.arena = address.arena;
+  // One that came and could not be mapped is asked for again: it may fit now.
+  bool asks = !std::exchange(peer.arena_error, absl::OkStatus()).ok();
+  while (base.load(std::memory_order_acquire) == nullptr) {
+    TESSERA_RETURN_IF_ERROR(peer.status);
+    TESSERA_RETURN_IF_ERROR(peer.arena_error);
+    const absl::Time now = steady_now();
+    if (now >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "memory of ", member(address.client).to_string(), " was not shared in time"));
+    }
+    if (asks) post(peer, ask, -1);
+    const absl::Time next = std::min(deadline, now + kAskInterval);
+    asks = changed_.wait_until(lock, to_chrono_steady(next)) == std::cv_status::timeout;
+  }
+  return absl::OkStatus();
 }
 
 const HostLink::Mapping* HostLink::find_mapping(const std::byte* memory, int64_t num_bytes,
@@ -454,6 +449,10 @@ void HostLink::report_lost(int client, const Status& reason) {
 }
 
 Status HostLink::client_status(int client) const {
+  if (client < 0 || client >= num_clients()) {
+    return absl::InternalError(
+        absl::StrCat("client ", client, " does not exist; the job has ", num_clients()));
+  }
   if (!any_lost()) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);
   return peers_[client].status;
@@ -485,9 +484,11 @@ GroupTable HostLink::groups_led_by(int client) const {
 void HostLink::leave() {
   std::lock_guard<std::mutex> lock(mutex_);
   leaving_ = true;
-  for (const Peer& peer : peers_) {
-    if (peer.socket < 0) continue;
-    send(peer.socket, {Message::kGoodbye, client_id_, 0, 0}, -1).IgnoreError();
+  LinkMessage goodbye;
+  goodbye.kind = LinkMessage::kGoodbye;
+  goodbye.client = client_id_;
+  for (Peer& peer : peers_) {
+    if (peer.socket.is_open()) post(peer, goodbye, -1);
   }
 }
 

@@ -14,15 +14,23 @@
 //   1. create() returns when the control regions of all clients are mapped;
 //   2. a peer's memory stays mapped, and so readable without a fault, until the link goes, whether
 //      or not the peer lives;
-//   3. a client that is lost stays lost, and the listener hears of it once.
+//   3. a client that is lost stays lost, and the listener hears of it once;
+//   4. no memory is handed out before the other side has shown that it is a member of the job;
+//      memory is mapped once it is known to have the size that was said, for good; addresses that
+//      other clients write are compared with what is mapped before they are used;
+//   5. a message is sent or kept until the socket takes it; descriptors that were received are
+//      closed once they are mapped;
+//   6. what this process lacks, descriptors or address space, is its own ResourceExhausted and
+//      never the loss of another client.
 //
-// Thread-safe. One thread a link serves the sockets.
+// Thread-safe. One thread per link serves the sockets.
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
@@ -39,9 +47,11 @@
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
 #include "collectives/host/group_table.h"
+#include "collectives/host/link_message.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator.h"
+#include "job/file_descriptor.h"
 
 namespace tessera::host {
 
@@ -51,7 +61,8 @@ class HostLink {
   using LostListener = std::function<void(int client, const Status& reason)>;
 
   // Collective over the clients of the job. Unimplemented where they are on several hosts;
-  // DeadlineExceeded names the clients that did not answer. `coordinator` must outlive the link.
+  // DeadlineExceeded names the clients that did not answer; ResourceExhausted where descriptors,
+  // threads or memory are used up. `coordinator` must outlive the link.
   static StatusOr<std::unique_ptr<HostLink>> create(Coordinator& coordinator,
                                                     std::shared_ptr<ArenaPool> pool,
                                                     absl::Time deadline);
@@ -63,9 +74,15 @@ class HostLink {
 
   // The control region of a client, this one included.
   std::byte* control(int client) const { return peers_[client].control; }
-  // The memory at an address that a client has published. Waits for the descriptor where it is
-  // still under way; null if the client of the arena is lost before it comes.
-  std::byte* resolve(SharedAddress address);
+  // The region of `num_bytes` at an offset of a client's control region; null where either is out
+  // of range. For words that another process has written.
+  std::byte* find_in_control(uint64_t client, uint64_t offset, uint64_t num_bytes) const;
+  // The memory at an address that a client has published, null for kNull. Waits for the arena where
+  // it is still under way, and asks for it every second. The errors: the loss of the arena's
+  // client; ResourceExhausted where this process cannot map it; DeadlineExceeded; Internal for an
+  // address that does not exist, or that is a pointer.
+  StatusOr<std::byte*> resolve(SharedAddress address, uint64_t num_bytes,
+                               absl::Time deadline = absl::InfiniteFuture());
   // The inverse, for memory in an arena of any client.
   std::optional<SharedAddress> locate(const std::byte* memory, int64_t num_bytes) const;
   // What keeps memory that resolve() has given: the pool, or the mapping of another client's arena.
@@ -76,7 +93,7 @@ class HostLink {
   void set_lost_listener(LostListener listener);
   // Reports a loss that was noticed elsewhere (the coordinator's heartbeats), also of this client.
   void report_lost(int client, const Status& reason);
-  // OK while the client takes part.
+  // OK while the client takes part; Internal for a number that is no client's.
   Status client_status(int client) const;
   // Whether the client has said goodbye: its process may live on, and read what it was lent.
   bool has_left(int client) const;
@@ -117,36 +134,69 @@ class HostLink {
 
  private:
   class Observer;
-  struct Message;
   struct Mapping {
     int arena;  // SharedAddress::kNull: the control region
     std::shared_ptr<const SharedMapping> memory;
   };
+  // An arena of another client, found without the lock.
+  struct PeerArena {
+    std::atomic<std::byte*> data{nullptr};
+    uint64_t size_bytes = 0;  // written before `data`
+  };
+  struct Outgoing {
+    LinkMessage message;
+    int fd;  // of this client's memory, which outlives the link's thread; or -1
+  };
   struct Peer {
-    int socket = -1;
+    FileDescriptor socket;
     bool ready = false;  // its control region is mapped
     std::byte* control = nullptr;
     std::vector<Mapping> mappings;
-    std::vector<std::atomic<std::byte*>> arenas;
+    std::vector<PeerArena> arenas;
     Status status;  // OK, or why it is lost
     bool left = false;
+    std::deque<Outgoing> unsent;
+    bool waits_to_send = false;  // the socket is watched for that
+    Status arena_error;          // of the last arena that came and could not be mapped
   };
 
   HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool);
 
   Status make_control_region();
   Status listen_and_connect(absl::Time deadline);
-  Status greet(int socket);
-  Status send(int socket, const Message& message, int fd) const;
+  Status listen(absl::string_view name);
+  Status connect_to(int peer, absl::string_view name);
+  Status wait_until_ready(absl::Time deadline);
   Status announce_arena(int arena, int fd, uint64_t size_bytes);
   // Watches over the processes of the other clients, whose regions are all mapped.
   Status watch_peers();
+  LinkMessage hello_to(int peer) const;
+  // Adds a message for a peer, and sends what the socket takes. Require mutex_.
+  void post(Peer& peer, const LinkMessage& message, int fd);
+  void flush(Peer& peer);
+
+  // Of the thread that serves.
   void serve();
-  void accept_peer();
-  // Reads one message; false when the connection is over.
-  bool receive(int socket, int* client);
-  bool take_message(int socket, int* client, const Message& message, int fd);
+  void serve_event(int fd, uint32_t events);
+  // Closes what is not of a member, when all members are known.
+  void stop_listening();
+  void accept_stranger();
+  // Whether the message is a hello of a client that has not said it yet; then it is a peer.
+  bool admit_stranger(int socket);
+  // Reads a message of a peer; the reason where the connection is over.
+  Status receive(int client);
+  Status take_message(int client, ReceivedMessage received);
+  Status map_control(int client, ReceivedMessage received);
+  void map_arena(int client, ReceivedMessage received);
+  void answer_ask(int client, int arena);
+  // This client cannot be linked to the others.
+  void fail(const Status& error);
   void hang_up(int client);
+  void wake_server();
+
+  bool all_ready() const;  // requires mutex_
+  bool is_all_sent() const;
+  Status wait_for_arena(SharedAddress address, absl::Time deadline);
   // Where memory lies among the arenas of the other clients. Requires mutex_.
   const Mapping* find_mapping(const std::byte* memory, int64_t num_bytes, int* client) const;
 
@@ -161,15 +211,20 @@ class HostLink {
 
   // Held while the listener is called, so that it can be taken away. Before mutex_ where both are.
   std::mutex listener_mutex_;
-  mutable std::mutex mutex_;  // guards peers_ (but its atomics and control), listener_, sockets
+  // Guards peers_ (except its atomics and control), listener_, leaving_, own_error_.
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Peer> peers_;
   LostListener listener_;
   bool leaving_ = false;
+  Status own_error_;
   std::atomic<int> num_lost_{0};
-  int listen_socket_ = -1;
-  int epoll_ = -1;
-  int stop_event_ = -1;
+  FileDescriptor listen_socket_;  // of server_ while that runs, like strangers_
+  std::vector<FileDescriptor> strangers_;
+  FileDescriptor epoll_;
+  FileDescriptor wake_event_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> retries_{false};  // messages wait for time to pass
   Thread server_;
   std::promise<void> server_runs_;
   std::unique_ptr<DeathWatch> death_watch_;

@@ -26,6 +26,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::IsOk;
+using testing::IsOkAndHolds;
 using testing::StatusIs;
 
 class HostLinkTest : public ::testing::Test {
@@ -104,11 +105,11 @@ TEST_F(HostLinkTest, PeersSeeArenasThatAreMadeLater) {
     TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pools_[0]->allocate(4096 << k));
     std::memset(block.data(), 10 + k, 4096 << k);
     const SharedAddress address = {block.address().arena, 0, block.address().offset};
-    const std::byte* seen = links_[1]->resolve(address);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::byte* seen, links_[1]->resolve(address, 4096 << k));
     ASSERT_NE(seen, nullptr);
     EXPECT_NE(seen, block.data());
     EXPECT_EQ(std::to_integer<int>(seen[(4096 << k) - 1]), 10 + k);
-    EXPECT_EQ(links_[0]->resolve(address), block.data());
+    EXPECT_THAT(links_[0]->resolve(address, 4096 << k), IsOkAndHolds(block.data()));
     // Who reads it says where it lies in the same words, and keeps it.
     const std::optional<SharedAddress> located = links_[1]->locate(seen, 4096 << k);
     ASSERT_TRUE(located.has_value());
@@ -120,7 +121,7 @@ TEST_F(HostLinkTest, PeersSeeArenasThatAreMadeLater) {
     blocks.push_back(std::move(block));
   }
   EXPECT_GT(blocks.back().address().arena, 0);
-  EXPECT_EQ(links_[0]->resolve(SharedAddress{}), nullptr);
+  EXPECT_THAT(links_[0]->resolve(SharedAddress{}, 1), IsOkAndHolds(nullptr));
 }
 
 TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
@@ -129,7 +130,9 @@ TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pools_[0]->allocate(64));
   std::memcpy(block.data(), "early", 6);
   connect(2);
-  const std::byte* seen = links_[1]->resolve({block.address().arena, 0, block.address().offset});
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::byte* seen,
+      links_[1]->resolve({block.address().arena, 0, block.address().offset}, 6));
   ASSERT_NE(seen, nullptr);
   EXPECT_STREQ(reinterpret_cast<const char*>(seen), "early");
 }
@@ -152,7 +155,7 @@ TEST_F(HostLinkTest, AHangUpWithoutGoodbyeIsALoss) {
     EXPECT_TRUE(links_[c]->any_lost());
     // Its memory stays mapped, and what never came is not waited for.
     EXPECT_EQ(reinterpret_cast<const ControlHeader*>(links_[c]->control(2))->magic, kControlMagic);
-    EXPECT_EQ(links_[c]->resolve({7, 2, 0}), nullptr);
+    EXPECT_EQ(links_[c]->resolve({7, 2, 0}, 1).status(), heard[0].second);
   }
 }
 

@@ -124,7 +124,8 @@ class LateReadsTest : public ::testing::Test {
     std::optional<Work> works[3];
     for (int c = 0; c < 3; ++c) outputs[c] = new_buffer(c, input->size_bytes(), std::byte{0});
     Gate reached, resume;
-    const HeldUpReads held_up(job_->client(1).link->resolve(*address), kBytes, reached, resume);
+    const HeldUpReads held_up(*job_->client(1).link->resolve(*address, kBytes), kBytes, reached,
+                              resume);
     for (int c = 0; c < 3; ++c) works[c] = broadcast(c, c == 0 ? input : nullptr, outputs[c]);
     EXPECT_THAT(works[0]->await(), IsOk());
     EXPECT_THAT(works[2]->await(), IsOk());

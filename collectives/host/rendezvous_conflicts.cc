@@ -172,16 +172,27 @@ std::vector<int32_t> Rendezvous::ids_in(const Activity& activity) const {
     return GroupTable::find(region, activity.block_offset, activity.generation);
   };
   GroupBlock* const block = find();
-  if (block == nullptr || block->num_members > kMaxMembers) return {};
-  std::vector<int32_t> ids(block->num_members);
+  if (block == nullptr) return {};
+  // All that another process has written is compared with what there can be.
+  const uint32_t num_ids = block->num_members;
+  if (num_ids > kMaxMembers ||
+      link_->find_in_control(activity.leader_client, activity.block_offset,
+                             sizeof(GroupBlock) + num_ids * sizeof(int32_t)) == nullptr) {
+    return {};
+  }
+  std::vector<int32_t> ids(num_ids);
   const int32_t* const first = device_ids(block);
   for (size_t i = 0; i < ids.size(); ++i) {
     ids[i] = std::atomic_ref(first[i]).load(std::memory_order_relaxed);
   }
   std::atomic_thread_fence(std::memory_order_acquire);
   // The memory may have become another block's meanwhile.
-  if (find() == nullptr) ids.clear();
-  return ids;
+  if (find() == nullptr) return {};
+  int num_devices = 0;
+  for (int i = 0; i < link_->num_clients(); ++i) num_devices += link_->member(i).num_local_devices;
+  const bool are_devices =
+      std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return id >= 0 && id < num_devices; });
+  return are_devices ? ids : std::vector<int32_t>();
 }
 
 }  // namespace tessera::host

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -101,6 +102,22 @@ StatusOr<SharedMapping> SharedMapping::map(int fd, uint64_t size_bytes) {
   return SharedMapping(fd, static_cast<std::byte*>(data), size_bytes);
 }
 
+StatusOr<SharedMapping> SharedMapping::map_received(int fd, uint64_t size_bytes) {
+  struct stat file = {};
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  const bool is_right = fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && size_bytes > 0 &&
+                        static_cast<uint64_t>(file.st_size) == size_bytes &&
+                        (fcntl(fd, F_GET_SEALS) & kSeals) == kSeals;
+  if (fd < 0 || !is_right) {
+    if (fd >= 0) close(fd);
+    return absl::InvalidArgumentError(
+        absl::StrCat("what was shared is no sealed file of ", size_bytes, " bytes"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(SharedMapping mapping, map(fd, size_bytes));
+  close(std::exchange(mapping.fd_, -1));
+  return mapping;
+}
+
 SharedMapping::SharedMapping(SharedMapping&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       data_(std::exchange(other.data_, nullptr)),
@@ -148,7 +165,7 @@ Status ArenaPool::add_arena(uint64_t at_least_bytes) {
       SharedMapping::create("tessera-arena", size_bytes, SharedMapping::Pages::kReserve));
   const int index = static_cast<int>(arenas_.size());
   if (callback_) TESSERA_RETURN_IF_ERROR(callback_(index, arena.fd(), size_bytes));
-  ranges_[index] = {arena.data(), size_bytes};
+  ranges_[index] = {arena.data(), size_bytes, arena.fd()};
   arenas_.push_back(std::move(arena));
   num_arenas_.store(index + 1, std::memory_order_release);
   reserved_bytes_.fetch_add(size_bytes, std::memory_order_relaxed);
@@ -239,7 +256,8 @@ StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
     }
     block.word_ = *found;
   }
-  block.data_ = at(block.address());
+  const ArenaAddress address = block.address();
+  block.data_ = ranges_[address.arena].data + address.offset;
   block.pool_ = self_.lock();
   count_live(class_bytes(block.size_class_));
   return block;
@@ -289,6 +307,21 @@ void ArenaPool::release(uint64_t word, int size_class) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (end_withholding(address_of(word), size_class)) return;
   free_blocks_[size_class].push_back(word);
+}
+
+std::byte* ArenaPool::find(ArenaAddress address, uint64_t size_bytes) const {
+  const int num_arenas = num_arenas_.load(std::memory_order_acquire);
+  if (address.arena < 0 || address.arena >= num_arenas) return nullptr;
+  const Range& range = ranges_[address.arena];
+  if (address.offset > range.size_bytes || size_bytes > range.size_bytes - address.offset) {
+    return nullptr;
+  }
+  return range.data + address.offset;
+}
+
+std::optional<ArenaPool::Shared> ArenaPool::shared(int arena) const {
+  if (arena < 0 || arena >= num_arenas_.load(std::memory_order_acquire)) return std::nullopt;
+  return Shared{ranges_[arena].fd, ranges_[arena].size_bytes};
 }
 
 std::optional<ArenaAddress> ArenaPool::locate(const void* pointer, uint64_t size_bytes) const {

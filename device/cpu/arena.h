@@ -59,8 +59,10 @@ class SharedMapping {
   // `reserve` asks to have all pages at once; otherwise pages come as they are touched.
   enum class Pages { kReserve, kOnTouch };
   static StatusOr<SharedMapping> create(const char* name, uint64_t size_bytes, Pages pages);
-  // Maps what a peer sent, and takes the descriptor.
-  static StatusOr<SharedMapping> map(int fd, uint64_t size_bytes);
+  // Maps what a peer sent, and closes the descriptor: fd() is negative. InvalidArgument unless it
+  // is a file of this size that can never change it, so that no access meets SIGBUS;
+  // ResourceExhausted where there is no address space.
+  static StatusOr<SharedMapping> map_received(int fd, uint64_t size_bytes);
 
   SharedMapping(SharedMapping&& other) noexcept;
   SharedMapping& operator=(SharedMapping&& other) noexcept;
@@ -71,6 +73,8 @@ class SharedMapping {
   int fd() const { return fd_; }
 
  private:
+  // Takes the descriptor.
+  static StatusOr<SharedMapping> map(int fd, uint64_t size_bytes);
   SharedMapping(int fd, std::byte* data, uint64_t size_bytes)
       : fd_(fd), data_(data), size_bytes_(size_bytes) {}
 
@@ -134,8 +138,15 @@ class ArenaPool {
   // The address of `pointer`, if [pointer, pointer + size_bytes) lies in an arena of this pool.
   std::optional<ArenaAddress> locate(const void* pointer, uint64_t size_bytes) const;
 
-  // The inverse. Requires an address of this pool.
-  std::byte* at(ArenaAddress address) const { return ranges_[address.arena].data + address.offset; }
+  // The inverse: the memory of that many bytes there; null if it is not in an arena of this pool.
+  std::byte* find(ArenaAddress address, uint64_t size_bytes) const;
+
+  // The file of an arena, for other clients; nullopt where there is no such arena.
+  struct Shared {
+    int fd;
+    uint64_t size_bytes;
+  };
+  std::optional<Shared> shared(int arena) const;
 
   uint64_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
   // Bytes of the blocks that are live, by size class.
@@ -200,6 +211,7 @@ class ArenaPool {
   struct Range {
     std::byte* data;
     uint64_t size_bytes;
+    int fd;
   };
   Range ranges_[kMaxArenas] = {};
   std::atomic<int> num_arenas_{0};

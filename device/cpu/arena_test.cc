@@ -91,7 +91,7 @@ TEST(ArenaTest, RandomOperationsKeepTheInvariants) {
       ASSERT_FALSE(HasFatalFailure()) << "step " << step;
       std::memset(live.block.data(), live.fill, size);
       const ArenaAddress address = live.block.address();
-      ASSERT_EQ(pool->at(address), live.block.data());
+      ASSERT_EQ(pool->find(address, 1), live.block.data());
       const auto located = pool->locate(live.block.data(), size);
       ASSERT_TRUE(located.has_value());
       ASSERT_EQ(located->arena, address.arena);
