@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,30 +23,66 @@ bool is_reduction(StepKind kind) {
   return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
 }
 
-int position_of(absl::Span<const int> group, int device_id) {
-  return static_cast<int>(std::find(group.begin(), group.end(), device_id) - group.begin());
-}
+// A group of devices that run a step together, with what each of their rows needs of all members:
+// to look it up for each row anew would take longer than the step itself with many devices.
+struct StepGroup {
+  std::vector<int> ids;
+  std::shared_ptr<GroupBackend> backend;
+  absl::flat_hash_map<int, int> positions;  // by device id
+  std::vector<int> ordinals;                // by position, if all are this client's; else empty
+  int64_t most_elements = 0;                // that a member holds before the step
+};
+
+// The groups of one step.
+class StepGroups {
+ public:
+  StepGroups(Runtime& runtime, const PlanStep& step) : runtime_(runtime), step_(step) {}
+
+  StatusOr<const StepGroup*> find(std::vector<int> ids) {
+    std::unique_ptr<StepGroup>& group = groups_[ids];
+    if (group != nullptr) return group.get();
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend, runtime_.group(ids));
+    group = std::make_unique<StepGroup>();
+    group->backend = std::move(backend);
+    for (const int id : ids) {
+      group->positions.emplace(id, static_cast<int>(group->positions.size()));
+      const Device& device = runtime_.devices()[id];
+      if (device.client_id == runtime_.client_id()) group->ordinals.push_back(device.ordinal);
+      const std::optional<Box> box = step_.old_box(id);
+      if (box.has_value()) {
+        group->most_elements = std::max(group->most_elements, box->num_elements());
+      }
+    }
+    if (group->ordinals.size() < ids.size()) group->ordinals.clear();
+    group->ids = std::move(ids);
+    return group.get();
+  }
+
+ private:
+  Runtime& runtime_;
+  const PlanStep& step_;
+  absl::flat_hash_map<std::vector<int>, std::unique_ptr<StepGroup>> groups_;
+};
 
 // The call of a device that meets others in this step.
-StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, absl::Span<const int> group,
+StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, const StepGroup& step_group,
                                    int device_id, const DeviceStep& row) {
+  const std::vector<int>& group = step_group.ids;
   CollectiveCall call;
   call.dtype = dtype;
   if (row.old_box.has_value()) call.in_box = *row.old_box;
   if (row.new_box.has_value()) call.out_box = *row.new_box;
   call.in_count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
   call.out_count = row.new_box.has_value() ? row.new_box->num_elements() : 0;
-  if (step.kind() != StepKind::kAllReduce) {
-    for (const int id : group) {
-      const std::optional<Box> box = step.old_box(id);
-      if (box.has_value()) call.count = std::max(call.count, box->num_elements());
-    }
-  }
+  if (step.kind() != StepKind::kAllReduce) call.count = step_group.most_elements;
   if (!is_reduction(step.kind())) {
     call.kind = OpKind::kExchange;
+    std::vector<BoxPull> pulls;
+    pulls.reserve(row.pulls.size());
     for (const Pull& pull : row.pulls) {
-      call.pulls.push_back({position_of(group, pull.source_device), pull.source_box, pull.box});
+      pulls.push_back({step_group.positions.at(pull.source_device), pull.source_box, pull.box});
     }
+    call.pulls = std::move(pulls);
     return call;
   }
   call.reduction = step.op();
@@ -158,18 +196,6 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
   call.pulls = std::move(pulls_of_slice);
 }
 
-// By position, if all of the group are this client's; else none.
-std::vector<int> ordinals_of(const Runtime& runtime, absl::Span<const int> group) {
-  std::vector<int> ordinals;
-  for (const int id : group) {
-    for (const Device& device : runtime.local_devices()) {
-      if (device.id == id) ordinals.push_back(device.ordinal);
-    }
-  }
-  if (ordinals.size() < group.size()) ordinals.clear();
-  return ordinals;
-}
-
 // What devices copy from their own buffers is stored as what they pull from others is: by what all
 // devices of the host write in the step, which is taken to be as much on each client.
 void choose_stores_of(const Runtime& runtime, DType dtype, std::vector<DeviceStep>& rows) {
@@ -201,27 +227,40 @@ bool is_for_caller(const RelayoutProgram& program) {
   return written <= kMostBytes;
 }
 
-// `sharing` is null where replicas have memory of their own.
-StatusOr<DeviceStep> make_row(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step,
-                              const Device& device, const SharingGroups* sharing) {
+// What the rows of one step have in common.
+struct StepOfRows {
+  const RelayoutPlan& plan;
+  const PlanStep& step;
+  StepGroups groups;
+  SharedText detail;                     // of the calls
+  std::optional<SharingGroups> sharing;  // where replicas do not have memory of their own
+
+  bool shares_output() const {
+    return sharing.has_value() && step.kind() != StepKind::kReduceScatter;
+  }
+};
+
+StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
+  const PlanStep& step = rows.step;
   DeviceStep row;
   row.ordinal = device.ordinal;
   row.old_box = step.old_box(device.id);
   row.new_box = step.new_box(device.id);
   row.pulls = step.pulls(device.id);
   if (step.kind() == StepKind::kExpand) row.fill = step.op();
-  const bool joins = sharing != nullptr && !is_reduction(step.kind());
-  const std::vector<int> group = joins ? sharing->group(device.id) : step.group(device.id);
-  if (group.size() > 1) {
-    TESSERA_ASSIGN_OR_RETURN(row.group, runtime.group(group));
-    row.position = position_of(group, device.id);
-    row.member_ordinals = ordinals_of(runtime, group);
-    TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, plan.dtype(), group, device.id, row));
-    const bool shares = sharing != nullptr && step.kind() != StepKind::kReduceScatter;
-    row.call.detail =
-        absl::StrCat(plan.to_string(), " / ", step.to_string(), shares ? " / shared replicas" : "");
+  const bool joins = rows.sharing.has_value() && !is_reduction(step.kind());
+  std::vector<int> ids = joins ? rows.sharing->group(device.id) : step.group(device.id);
+  if (ids.size() > 1) {
+    TESSERA_ASSIGN_OR_RETURN(const StepGroup* group, rows.groups.find(std::move(ids)));
+    row.group = group->backend;
+    row.position = group->positions.at(device.id);
+    row.member_ordinals = group->ordinals;
+    TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, rows.plan.dtype(), *group, device.id, row));
+    // The call has them.
+    row.pulls = {};
+    row.call.detail = rows.detail;
     row.call.detail_field = "layouts";
-    if (shares) share_output(step, group, device.id, row);
+    if (rows.shares_output()) share_output(step, group->ids, device.id, row);
     return row;
   }
   // A reduction of one term, or a move without peers, is a copy.
@@ -244,16 +283,17 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
   for (const PlanStep& step : program->plan.steps()) {
     std::vector<DeviceStep>& rows = program->steps.emplace_back();
     const bool is_last = &step == &program->plan.steps().back();
-    std::optional<SharingGroups> sharing;
+    StepOfRows common = {program->plan, step, StepGroups(runtime, step), {}, {}};
     if (replicas == Replicas::kShared && is_last && step.kind() != StepKind::kExpand) {
-      sharing.emplace(step);
+      common.sharing.emplace(step);
     }
+    common.detail = absl::StrCat(program->text.view(), " / ", step.to_string(),
+                                 common.shares_output() ? " / shared replicas" : "");
     for (const Device& device : runtime.local_devices()) {
       const bool takes_part = step.from().mesh().position_of_device(device.id).has_value() ||
                               step.to().mesh().position_of_device(device.id).has_value();
       if (!takes_part) continue;
-      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(runtime, program->plan, step, device,
-                                                        sharing ? &*sharing : nullptr));
+      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(common, device));
       rows.push_back(std::move(row));
     }
     choose_stores_of(runtime, program->plan.dtype(), rows);

@@ -32,7 +32,8 @@ struct DeviceStep {
   std::optional<Box> new_box;
   // The device already holds its new box, and nobody needs it: the buffer is passed on.
   bool keeps_buffer = false;
-  // Null: the step is local to the device, and `pulls` are from its own buffer.
+  // Null: the step is local to the device, and `pulls` are from its own buffer. Else `call` has the
+  // pulls.
   std::shared_ptr<GroupBackend> group;
   int position = 0;  // in the group
   // By position, where all of the group are this client's.
