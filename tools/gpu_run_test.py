@@ -55,13 +55,14 @@ class GpuRunTest(unittest.TestCase):
         self.environment = {
             **os.environ, "TESSERA_LIBRARY_SEARCH": os.path.join(self.folder, "machine"),
             "TESSERA_PROC": os.path.join(self.folder, "proc"),
-            "TESSERA_SHM_SIZE": "no",
+            "TESSERA_SHM_GIB": "0",  # leave that of this machine as it is
             "LD_LIBRARY_PATH": "",
             "NCCL_HOME": os.path.join(self.folder, "none"),
             "CUDA_HOME": os.path.join(self.folder, "none"),
             "PATH": os.path.join(self.folder, "tools") + ":" + os.environ["PATH"]
         }
         self.program("ldconfig", "exit 0", "tools")
+        self.program("mount", "echo \"$*\" >>mounted", "tools")
         self.program("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9", "tools")
 
     def library(self, name, text):
@@ -113,7 +114,7 @@ class GpuRunTest(unittest.TestCase):
             self.program(name, SKIPS)
         self.program("gpu_benchmark", HAS_NO_GPU)
         status, lines, last = self.run_it()
-        self.assertEqual((status, last), (0, "0 passed, 0 failed, 13 skipped, 0 not run"))
+        self.assertEqual((status, last), (0, "0 passed, 0 failed, 14 skipped, 0 not run"))
         self.assertRegex(lines["relayouts"], "skipped +[0-9]+ s  no GPU: no driver$")
         self.assertIn("no GPU: no driver", lines["memcheck"])
 
@@ -180,9 +181,16 @@ class GpuRunTest(unittest.TestCase):
         self.assertIn("NCCL_DEBUG=WARN\n", later)
         self.assertNotIn("--gtest_fail_fast", later)
 
-    def test_shared_memory_is_shown(self):
+    def test_shared_memory_is_shown_and_mounted_larger(self):
+        mounted = os.path.join(self.folder, "mounted")
         _, lines, _ = self.run_it("--parts=losses")
         self.assertRegex(lines["shm:"], r"[0-9.]+[MGT]? .*8 processes of 15 communicators")
+        self.assertFalse(os.path.exists(mounted))
+        self.environment["TESSERA_SHM_GIB"] = "1048576"
+        self.program("id", "echo 0", "tools")
+        self.run_it("--parts=losses")
+        with open(mounted, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "-o remount,size=1048576G /dev/shm\n")
 
     def test_the_clock_starts_with_the_program(self):
         """Time that the search for libraries takes is time of the limit."""

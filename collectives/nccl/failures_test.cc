@@ -18,6 +18,7 @@
 #include "collectives/nccl/three_clients.h"
 #include "device/cuda/double/cuda_double.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
@@ -302,6 +303,26 @@ TEST_F(FailuresTest, AnAbortNeverReturns) {
   EXPECT_THAT(later,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost: NCCL did not end")));
   while (job_->device(0).stream().sync().ok()) std::this_thread::yield();
+}
+
+// /dev/shm of a container holds one rank of a communicator that uses sockets: all members hear what
+// is too small.
+TEST(SharedGpuTest, SharedMemoryOfTheHostRunsOut) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "a full /dev/shm");
+  const auto cuda = CudaDouble::create();
+  const auto nccl = NcclDouble::create(cuda, {.shares_gpus = true, .shm_bytes = 64 << 20});
+  auto job = CudaJob::create(cuda, nccl, 1, {1, 1});
+  ASSERT_THAT(job, IsOk());
+  EXPECT_THAT((*job)->run([](const conformance::Member& m) -> Status {
+    const float in = 1;
+    float out = 0;
+    const Status status = m.group.all_reduce<float>({&in, 1}, {&out, 1}, ReduceOp::kSum).await();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("; /dev/shm is too small: each")));
+    return absl::OkStatus();
+  }),
+              IsOk());
+  EXPECT_THAT(nccl->misuses(), ::testing::IsEmpty());
 }
 
 // NCCL takes one device of a GPU.
