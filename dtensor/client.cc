@@ -70,17 +70,20 @@ StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> lo
   return Group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0]);
 }
 
+Status Client::check_local_device(int local_device) const {
+  const absl::Span<const Device> local = local_devices();
+  if (local_device >= 0 && local_device < static_cast<int>(local.size())) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("local device ", local_device,
+                                                 " does not exist; client ", client_id(),
+                                                 " has 0 to ", local.size() - 1));
+}
+
 StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> axes,
                               int local_device) const {
   TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   TESSERA_RETURN_IF_ERROR(mesh.check_not_moved_from());
-  const absl::Span<const Device> local = local_devices();
-  if (local_device < 0 || local_device >= static_cast<int>(local.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("local device ", local_device,
-                                                   " does not exist; client ", client_id(),
-                                                   " has 0 to ", local.size() - 1));
-  }
-  const int id = local[local_device].id;
+  TESSERA_RETURN_IF_ERROR(check_local_device(local_device));
+  const int id = local_devices()[local_device].id;
   const std::optional<int64_t> position = mesh.position_of_device(id);
   if (!position.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("device ", id, " does not belong to mesh ",
@@ -91,6 +94,19 @@ StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> ax
   std::vector<int> device_ids;
   for (const int64_t p : positions) device_ids.push_back(mesh.device_ids()[p]);
   return group(std::move(device_ids), local_device);
+}
+
+StatusOr<std::shared_ptr<Buffer>> Client::raw_allocate(int local_device, int64_t count,
+                                                       DType dtype) const {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(check_local_device(local_device));
+  if (count < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("allocate of ", count, " elements; give 0 or more"));
+  }
+  const int64_t shape[] = {count};
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, dtype), "allocate"));
+  return runtime_->allocate(local_device, num_bytes(shape, dtype));
 }
 
 std::shared_ptr<MeshRuntime> Client::runtime_of_meshes() const { return runtime_; }

@@ -44,9 +44,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "collectives/group.h"
+#include "device/buffer.h"
 #include "device/device.h"
+#include "device/device_span.h"
 #include "mesh/mesh.h"
 #include "relayout/plan.h"
 #include "relayout/topology.h"
@@ -153,6 +156,17 @@ class Client {
   StatusOr<Group> group(const Mesh& mesh, absl::Span<const std::string> axes,
                         int local_device) const;
 
+  // Memory of a local device that collectives reach directly (device_span.h). InvalidArgument for a
+  // local device that does not exist, or a count that is negative or beyond 2^63 - 1 bytes;
+  // ResourceExhausted where there is no memory.
+  template <Element T>
+  StatusOr<DeviceSpan<T>> allocate(int local_device, int64_t count) const {
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> buffer,
+                             raw_allocate(local_device, count, dtype_of<T>()));
+    T* const first = reinterpret_cast<T*>(buffer->mutable_data());
+    return DeviceSpan<T>(absl::MakeSpan(first, static_cast<size_t>(count)), std::move(buffer));
+  }
+
   // Blocks until every pending op of this client's devices has finished; returns the first error
   // since the last call. Local: it does not wait for work that only other clients have, but until
   // they have read what they need of this client's tensors. What nobody holds is free then.
@@ -175,6 +189,9 @@ class Client {
  private:
   friend StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                                     std::vector<int> device_ids);
+  Status check_local_device(int local_device) const;
+  StatusOr<std::shared_ptr<Buffer>> raw_allocate(int local_device, int64_t count,
+                                                 DType dtype) const;
   explicit Client(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
   Status check_not_moved_from() const;
 

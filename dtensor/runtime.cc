@@ -286,6 +286,12 @@ std::shared_ptr<Buffer> Runtime::deferred_buffer(int ordinal, int64_t size_bytes
   return Buffer::deferred(gpus_[ordinal]->memory(), size_bytes);
 }
 
+StatusOr<std::shared_ptr<Buffer>> Runtime::allocate(int ordinal, int64_t size_bytes) {
+  TESSERA_RETURN_IF_ERROR(check_open());
+  if (cuda_ == nullptr) return Buffer::allocate(*pool_, size_bytes);
+  return Buffer::allocate(gpus_[ordinal]->memory(), size_bytes);
+}
+
 Runtime::~Runtime() {
   if (!open_) return;
   close();

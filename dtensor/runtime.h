@@ -99,6 +99,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // then. Only the first may fail.
   StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes);
   std::shared_ptr<Buffer> deferred_buffer(int ordinal, int64_t size_bytes);
+  // Memory of a local device that it has now.
+  StatusOr<std::shared_ptr<Buffer>> allocate(int ordinal, int64_t size_bytes);
 
   // What tells programs apart, owned by the caller.
   struct ProgramArgs {
