@@ -38,9 +38,10 @@ struct Child {
   pid_t pid = -1;
   int report = -1;           // read end of what the child has to say
   std::string report_bytes;  // received so far: ReportHeader, message
-  int64_t stopped_ns = 0;  // when this process asked it to end; 0: never, or it was ending already
-  bool done = false;       // it has ended and was reaped, and
-  ExitStatus exit;         // how
+  int64_t stopped_ns = 0;   // when this process asked it to end; 0: never, or it was ending already
+  bool was_killed = false;  // this process sent it SIGKILL
+  bool done = false;        // it has ended and was reaped, and
+  ExitStatus exit;          // how
 };
 
 void write_all(int fd, const std::string& text) {
@@ -146,7 +147,9 @@ bool read_reports(std::vector<Child>& children, absl::Time deadline) {
 std::optional<std::pair<int, int64_t>> rank(const Child& child) {
   const std::optional<ReportHeader> header = header_of(child);
   if (!header.has_value()) {
-    if (!child.done || child.stopped_ns != 0) return std::nullopt;
+    // A SIGKILL of another sender, the kernel's for memory say, struck as it was asked to end.
+    const bool is_own_death = child.exit.signal == SIGKILL && !child.was_killed;
+    if (!child.done || (child.stopped_ns != 0 && !is_own_death)) return std::nullopt;
     return std::make_pair(0, int64_t{0});
   }
   const bool is_consequence = child.stopped_ns != 0 && header->time_ns >= child.stopped_ns;
@@ -175,9 +178,11 @@ void stop_others(std::vector<Child>& children) {
   }
 }
 
-void kill_all(const std::vector<Child>& children) {
-  for (const Child& child : children) {
-    if (!child.done) kill(child.pid, SIGKILL);
+void kill_all(std::vector<Child>& children) {
+  for (Child& child : children) {
+    if (child.done) continue;
+    child.was_killed = true;
+    kill(child.pid, SIGKILL);
   }
 }
 

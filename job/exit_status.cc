@@ -6,13 +6,31 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace tessera {
+
+namespace {
+
+// Whether the main thread has a SIGKILL to act on. Whatever ends a process, the kernel gives one to
+// each of its threads, and other threads may be gone before the main thread has run.
+bool has_pending_kill(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StartsWith(line, "SigPnd:") && !absl::StartsWith(line, "ShdPnd:")) continue;
+    const uint64_t mask = std::strtoull(line.c_str() + 7, nullptr, 16);
+    if ((mask & (uint64_t{1} << (SIGKILL - 1))) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 ExitStatus ExitStatus::of_wait(int wait_status) {
   if (WIFSIGNALED(wait_status)) return {.signal = WTERMSIG(wait_status)};
@@ -43,7 +61,7 @@ bool is_process_ending(pid_t pid) {
   for (int i = 0; i < 6; ++i) fields >> skipped;
   uint64_t flags = 0;
   fields >> flags;
-  return (flags & kExitingFlag) != 0;
+  return (flags & kExitingFlag) != 0 || has_pending_kill(pid);
 }
 
 }  // namespace tessera

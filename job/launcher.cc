@@ -79,6 +79,7 @@ struct RunningClient {
   FileDescriptor log;
   bool has_exited = false;
   bool was_stopped = false;  // the launcher signalled it before it ended
+  bool was_killed = false;   // the launcher sent it SIGKILL
   absl::Time drain_deadline = absl::InfiniteFuture();
 
   bool has_open_stream() const { return streams[0].fd->is_open() || streams[1].fd->is_open(); }
@@ -418,6 +419,11 @@ void Job::take_exit(RunningClient& client) {
   client.process.status_channel().close();
   if (client.end.exit.signal == 0) note_ending(client.end.time);
 
+  // A SIGKILL of another sender, the kernel's for memory say, struck as it was asked to end.
+  const bool is_told_to_stop = interrupted_by_ != 0 || timed_out_;
+  if (client.end.exit.signal == SIGKILL && !client.was_killed && !is_told_to_stop) {
+    client.was_stopped = false;
+  }
   if (!client.end.exit.ok() && !client.was_stopped) {
     failures_.push_back(&client.end);
     if (phase_ == Phase::kRunning) {
@@ -512,7 +518,7 @@ void Job::kill_all() {
       continue;
     }
     if (client->process.is_ending()) continue;
-    client->was_stopped = true;
+    client->was_stopped = client->was_killed = true;
     client->process.signal_group(SIGKILL);
     say(absl::StrCat("tessera_run: ", client->end.name(),
                      " had not ended after the request to stop, and was killed\n"));

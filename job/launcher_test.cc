@@ -104,6 +104,19 @@ TEST(LauncherTest, ReportNamesTheClientsThatWereStopped) {
   EXPECT_THAT(run.error(), HasSubstr("tessera_run: then stopped clients 0, 2\n"));
 }
 
+// The kernel may kill a client for its memory, and be slow to: it is asked to end meanwhile.
+TEST(LauncherTest, ClientThatAnotherSenderKillsHasFailed) {
+  const std::string fifo = temporary_path("ready");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "2", "--settle", "0s"},
+      absl::StrCat("if [ $RANK = 0 ]; then read x < ", fifo, "; exit 3; fi; ",
+                   "trap 'kill -KILL $$' TERM; echo go > ", fifo, "; while :; do :; done"));
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_THAT(run.error(), HasSubstr("2 of 2 clients failed; the first was client 0"));
+  EXPECT_THAT(run.error(), ContainsRegex("client 1 .* was killed by SIGKILL"));
+}
+
 TEST(LauncherTest, ReportOfOneClientStopsNobody) {
   LauncherRun run({"--clients", "1", "false"});
   EXPECT_EQ(run.wait(), 1);

@@ -41,17 +41,22 @@ using ::testing::StartsWith;
 // that its call returns: the program may end right then, before the coordinator notices anything.
 TEST(StatusChannelTest, SurvivorHasReportedWhenItsCallReturns) {
   for (int round = 0; round < 5; ++round) {
+    Shared<std::atomic<int>> num_told;
     const std::vector<Status> statuses =
-        run_processes({.num_clients = 3}, [](Client& client) -> Status {
+        run_processes({.num_clients = 3}, [&](Client& client) -> Status {
           int ends[2];
           TESSERA_REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
           setenv(kStatusFdVariable, absl::StrCat(ends[0]).c_str(), 1);
           TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 3}}));
           TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
           if (client.client_id() == 1) kill(getpid(), SIGKILL);
-          TESSERA_RETURN_IF_ERROR(
-              expect_error(mesh.barrier("wait"), StatusCode::kUnavailable, {"client 1 ", "lost"}));
+          const Status lost = mesh.barrier("wait");
           const std::string report = receive_fatal_status(ends[1]);
+          // A survivor that ends is a loss too.
+          ++*num_told;
+          while (*num_told < 2) sched_yield();
+          TESSERA_RETURN_IF_ERROR(
+              expect_error(lost, StatusCode::kUnavailable, {"client 1 ", "lost"}));
           TESSERA_REQUIRE(absl::StartsWith(report, "UNAVAILABLE: "), report);
           TESSERA_REQUIRE(absl::StrContains(report, "client 1 "), report);
           return absl::OkStatus();
@@ -76,6 +81,20 @@ TEST(SpawnLossTest, KilledClientIsNamedAndNoSurvivor) {
                                  AllOf(StartsWith("client 1 (pid "),
                                        HasSubstr(") was killed by SIGKILL (Killed)"))));
   }
+}
+
+// A death may be seen late, after the parent has asked the client to end. Its signal tells.
+TEST(SpawnLossTest, KillOfAnotherSenderIsTheCauseThoughTheClientWasAskedToEnd) {
+  const Status status = run_isolated(absl::Seconds(100), [] {
+    return spawn(2, [](const Client& client) -> Status {
+      signal(SIGTERM, [](int) { kill(getpid(), SIGKILL); });
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("ready"));
+      if (client.client_id() == 0) return absl::UnavailableError("client 1 is lost, it seems");
+      while (true) pause();
+    });
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, ContainsRegex("^client 1 .*SIGKILL")));
 }
 
 // The kernel frees 512 MiB of the killed client while the others report and end.
