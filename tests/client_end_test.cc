@@ -219,6 +219,20 @@ INSTANTIATE_TEST_SUITE_P(
                }}),
     ::testing::PrintToStringParamName());
 
+// What the function holds: its destructor opens a gate once the handle has gone.
+struct LastOne {
+  explicit LastOne(Gate& gate) : has_gone(gate) {}
+  ~LastOne() {
+    handle = nullptr;
+    has_gone.open();
+  }
+  LastOne(const LastOne&) = delete;
+  LastOne& operator=(const LastOne&) = delete;
+
+  Gate& has_gone;
+  std::shared_ptr<void> handle;
+};
+
 TEST_P(LastHandleTest, GoesOnADevicesThread) {
   EXPECT_THAT(run_as_program([]() -> Status {
                 static Gate all_others_gone;
@@ -227,21 +241,17 @@ TEST_P(LastHandleTest, GoesOnADevicesThread) {
                   TESSERA_ASSIGN_OR_RETURN(const Client client,
                                            Client::connect({.num_local_devices = 2}));
                   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
-                  // Opens the gate when the function goes, before what it holds does.
-                  std::shared_ptr<void> handle(nullptr);
-                  handle = GetParam().hold(client, mesh);
+                  const auto last = std::make_shared<LastOne>(has_gone);
+                  last->handle = GetParam().hold(client, mesh);
                   local_map(Layout::parse(mesh, "[x]"), {8}, DType::kFloat32, {},
-                            [handle](LocalContext& local) -> Status {
+                            [last](LocalContext& local) -> Status {
                               if (local.device_id() == 1) return absl::OkStatus();
-                              const Status waited = all_others_gone.wait();
-                              has_gone.open();
-                              return waited;
+                              return all_others_gone.wait();
                             });
                 }
                 all_others_gone.open();
-                TESSERA_RETURN_IF_ERROR(has_gone.wait());
                 // The program may end while the client does.
-                return absl::OkStatus();
+                return has_gone.wait();
               }),
               IsOk());
 }
