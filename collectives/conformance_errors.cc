@@ -401,10 +401,10 @@ Status late_member(const Member& m, bool comes_with_another_op) {
     const absl::Time start = steady_now();
     status = m.group.all_reduce<int32_t>(in.in(), out.out(), kSum).wait(absl::Milliseconds(500));
     const absl::Duration waited = steady_now() - start;
-    TESSERA_RETURN_IF_ERROR(expect_error(
-        status, absl::StatusCode::kDeadlineExceeded,
-        {"all_reduce sum i32 of 1 elements on devices 0, 1, 2: ", " clients arrived in 5",
-         "missing client ", "which has not run any operation yet"}));
+    TESSERA_RETURN_IF_ERROR(
+        expect_error(status, absl::StatusCode::kDeadlineExceeded,
+                     {"all_reduce sum i32 of 1 elements on devices 0, 1, 2: ", " arrived in 5",
+                      "missing client ", "which has not run any operation yet"}));
     // The deadline of the other member may come first.
     TESSERA_RETURN_IF_ERROR(expect(waited >= absl::Milliseconds(300), "waits for 500 ms"));
     TESSERA_RETURN_IF_ERROR(m.group.send<uint8_t>(note.in(), 2).await());

@@ -18,8 +18,10 @@
 //      cannot both win;
 //   2. phases go kOpen -> kRunning or kMet (all arrived), or from there to kSettling -> kFailed; in
 //      kFailed the verdict is complete and never changes while the record describes s, and
-//      `finished` counts the members that have read it; in kMet nobody is waited for any more, and
-//      nobody counts;
+//      `finished` counts the members that have read it; in kMet no member is waited for any more,
+//      and none counts. Where the client that settles is lost in kSettling, any member takes the
+//      record to kOrphaned: what the verdict says then follows from the state alone, for the lost
+//      client may be resumed and go on writing;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
 //   4. operations take no lock. The one lock in the region, of the table of groups, is robust: when
 //      its holder dies the next client gets it, and repairs the table;
@@ -30,10 +32,15 @@
 //   6. a member reuses memory that others may read only when the record says that the run is
 //      finished or failed. What the member knows of a loss or of its own shutdown is not enough: a
 //      reader that is held up in its copy would count itself out and return OK with other bytes.
-//      Memory that others may write is not reused after a failure either (HostGroup::quarantine).
+//      Memory that others may write is not reused after a failure either (HostGroup::quarantine);
+//   7. a member sleeps on `num_wakes` alone. It counts itself in num_sleepers, reads num_wakes and
+//      then the state; whoever changes the state looks at num_sleepers afterwards, counts num_wakes
+//      up and wakes. A word that repeats itself, as parts of the state do, would lose wake-ups.
 //
-// Everything here is plain data at fixed offsets, zero-initialised by the kernel. Zero means
-// empty, or operation 0, which never is.
+// Everything here is plain data at fixed offsets, zero-initialised by the kernel. Operations are
+// numbered 1, 2, ..., 2^32 - 1, 1, ...: 0 stands for none, and a state word of 0 for a record that
+// was never used. Numbers are compared by their difference. A waiter that dies stays counted in
+// num_sleepers: each later wake of the record then costs a system call.
 #ifndef TESSERA_COLLECTIVES_HOST_CONTROL_H_
 #define TESSERA_COLLECTIVES_HOST_CONTROL_H_
 
@@ -48,6 +55,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "collectives/call.h"
+#include "collectives/host/shared_word.h"
 
 namespace tessera::host {
 
@@ -55,7 +63,7 @@ inline constexpr uint64_t kControlBytes = uint64_t{256} << 20;  // address space
 inline constexpr uint64_t kControlMagic = 0x5445535345524132;   // "TESSERA2"
 inline constexpr int kMaxGroups = 16384;
 inline constexpr uint64_t kHeapUnit = 4096;  // blocks begin at multiples of it
-inline constexpr int kMaxMembers = 4000;     // what the state word can count
+inline constexpr int kMaxMembers = 4000;     // what the state word can count; clients as well
 inline constexpr int kDetailBytes = 192;
 inline constexpr int kLabelBytes = 192;
 inline constexpr int kVerdictBytes = 4096;
@@ -89,8 +97,11 @@ struct Signature {
 static_assert(std::has_unique_object_representations_v<Signature>);
 
 struct alignas(64) MemberEntry {
-  std::atomic<uint32_t> seq;  // the operation that the rest describes
-  uint32_t label_size;        // 0: its label is the default_label() of the signature
+  static constexpr uint16_t kNoPlace = 0xffff;
+
+  SharedWord<uint32_t> seq;     // the operation that the rest describes; 0 while it is written
+  std::atomic<uint16_t> place;  // the number of the arrival that the member has made or is making
+  uint16_t label_size;          // 0: its label is the default_label() of the signature
   Signature signature;
   int64_t in_count;  // elements of `in`
   SharedAddress in;
@@ -102,34 +113,56 @@ struct alignas(64) MemberEntry {
   alignas(64) std::byte inlined[kInlineBytes];
 };
 
-enum class Phase : uint8_t { kOpen, kRunning, kMet, kSettling, kFailed };
+// The number after `seq`, and the one that its record had before.
+inline uint32_t seq_after(uint32_t seq) { return seq == UINT32_MAX ? 1 : seq + 1; }
+inline uint32_t seq_before(uint32_t seq, uint32_t num_records) {
+  return seq == num_records ? 0 - num_records : seq - num_records;
+}
+inline bool is_later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }
 
-// seq:32 | arrived:12 | finished:12 | phase:8. The low half is the futex word.
+enum class Phase : uint8_t { kOpen, kRunning, kMet, kSettling, kFailed, kOrphaned };
+
+// kMismatch: every member finds it by itself, after the arrival and before it moves a byte.
+enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch };
+
+// seq:32 | arrived:12 | finished:12 | 0 | after_arrival:1 | kind:2 | phase:4. From kSettling on the
+// settler takes the place of the arrivals.
 struct State {
   uint32_t seq = 0;
   uint32_t arrived = 0;
   uint32_t finished = 0;
   Phase phase = Phase::kOpen;
+  // What follows is of kSettling, kFailed and kOrphaned.
+  VerdictKind kind = VerdictKind::kError;
+  bool after_arrival = false;  // all had arrived, members may have begun to move bytes
+  uint32_t settler = 0;        // 1 + the client that settles; 0: unknown
+
+  bool is_settled() const { return phase >= Phase::kSettling; }
 
   static State unpack(uint64_t word) {
-    return {static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word >> 20) & 0xfff,
-            static_cast<uint32_t>(word >> 8) & 0xfff, static_cast<Phase>(word & 0xff)};
+    State state;
+    state.seq = static_cast<uint32_t>(word >> 32);
+    state.phase = static_cast<Phase>(word & 0xf);
+    state.finished = static_cast<uint32_t>(word >> 8) & 0xfff;
+    (state.is_settled() ? state.settler : state.arrived) =
+        static_cast<uint32_t>(word >> 20) & 0xfff;
+    state.kind = static_cast<VerdictKind>(word >> 4 & 3);
+    state.after_arrival = (word >> 6 & 1) != 0;
+    return state;
   }
   uint64_t pack() const {
-    return uint64_t{seq} << 32 | uint64_t{arrived} << 20 | uint64_t{finished} << 8 |
-           static_cast<uint64_t>(phase);
+    return uint64_t{seq} << 32 | uint64_t{is_settled() ? settler : arrived} << 20 |
+           uint64_t{finished} << 8 | uint64_t{after_arrival} << 6 |
+           static_cast<uint64_t>(kind) << 4 | static_cast<uint64_t>(phase);
   }
+  // The record has never described an operation.
+  bool is_unused() const { return pack() == 0; }
 };
 
-// kMismatch: every member finds it by itself, after the arrival and before it moves a byte.
-enum class VerdictKind : uint32_t { kError, kTimedOut, kMismatch };
-
 struct alignas(64) OpRecord {
-  std::atomic<uint64_t> state;
-  std::atomic<uint32_t> num_sleepers;
-  std::atomic<VerdictKind> verdict_kind;  // these two are read of records that move on
-  std::atomic<uint32_t>
-      verdict_after_arrival;  // 1: all had arrived, members may have begun to move bytes
+  SharedWord<uint64_t> state;
+  SharedWord<uint32_t> num_sleepers;
+  SharedWord<uint32_t> num_wakes;  // the futex word
   std::atomic<int32_t> verdict_code;
   std::atomic<uint32_t> verdict_bytes;
   char verdict[kVerdictBytes];
@@ -154,7 +187,7 @@ inline int32_t* device_ids(GroupBlock* block) {
 // A line that its member writes after every operation, and others hardly ever read: to write it
 // takes nothing from them.
 struct alignas(64) MemberProgress {
-  std::atomic<uint32_t> left;  // the latest operation that the member is done with
+  SharedWord<uint32_t> left;  // the latest operation that the member is done with
   // What follows is guarded by the lock of the table.
   int32_t client_id;
   uint32_t is_first_of_client;

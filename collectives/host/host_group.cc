@@ -240,7 +240,7 @@ void HostGroup::number(HostOp& op) {
   rendezvous_->fetch_lines(next_seq, op.meeting_.member);
   op.meeting_.seq = rendezvous_->align(next_seq, op.meeting_.signature);
   if (op.meeting_.seq != next_seq) rendezvous_->pass_over(next_seq, op.meeting_.seq);
-  next_seq = op.meeting_.seq + 1;
+  next_seq = seq_after(op.meeting_.seq);
 }
 
 void HostGroup::retire(HostOp& op) {
@@ -442,7 +442,7 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
     TESSERA_RETURN_IF_ERROR(interruption(op));
     if (steady_now() < meeting.deadline) continue;
     Rendezvous::Op oldest = meeting;
-    oldest.seq = op.meeting_.seq - rendezvous_->num_records();
+    oldest.seq = seq_before(op.meeting_.seq, rendezvous_->num_records());
     return rendezvous_->describe_missing(oldest);
   }
 }
@@ -597,7 +597,8 @@ Status HostGroup::give_up(HostOp& op, bool is_queued, absl::Time called, absl::T
   // fallen behind joins the newest operation, and so must not see one that this member is not at.
   const bool is_behind =
       is_queued && op.meeting_.holds_device &&
-      progress_[op.meeting_.member].done.load(std::memory_order_acquire) + 1 != op.meeting_.seq;
+      seq_after(progress_[op.meeting_.member].done.load(std::memory_order_acquire)) !=
+          op.meeting_.seq;
   if (!rendezvous_.has_value() || is_behind || !rendezvous_->is_next(op.meeting_.seq)) {
     return absl::DeadlineExceededError(absl::StrCat(op.label(), ": not done in ",
                                                     format_duration(deadline - called),

@@ -2,6 +2,7 @@
 //
 // What a member of a HostGroup tells the others of its operation, and what it reads of them: where
 // the memory lies, what the operation is, what its device is doing.
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -69,6 +70,9 @@ Status HostGroup::fill_entry(HostOp& op) {
   const int64_t size = dtype_size(call.dtype);
   const int64_t in_bytes = call.in_count * size;
   MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
+  // After a timeout other members may still look at what the record held before.
+  entry.seq.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   if (is_on_device(op)) {
     TESSERA_RETURN_IF_ERROR(
         mover_->arrive(call, op.meeting_.seq, op.meeting_.member, absl::MakeSpan(entry.inlined)));
@@ -130,7 +134,7 @@ void HostGroup::fill_signature(HostOp& op) {
   }
   entry.label_size = 0;
   if (!op.call_.label.empty()) {
-    entry.label_size = static_cast<uint32_t>(op.call_.label.copy_to(absl::MakeSpan(entry.label)));
+    entry.label_size = static_cast<uint16_t>(op.call_.label.copy_to(absl::MakeSpan(entry.label)));
   }
 }
 

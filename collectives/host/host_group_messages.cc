@@ -41,7 +41,7 @@ Status HostGroup::publish_message(HostOp& op) {
     op.complete(status);
     op.of_task_ = nullptr;
   }
-  progress_[op.meeting_.member].done.store(op.meeting_.seq - rendezvous_->num_records(),
+  progress_[op.meeting_.member].done.store(seq_before(op.meeting_.seq, rendezvous_->num_records()),
                                            std::memory_order_release);
   op.receive_deadline_ = op.call_.deadline.value_or(
       steady_now() + op.call_.timeout.value_or(backend_.collective_timeout_));

@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/rendezvous.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <climits>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,12 +21,13 @@
 namespace tessera::host {
 namespace {
 
-// So often a member that waits gives its core away before it sleeps. Who has the core to itself
-// gets it back at once, and to be woken from sleep takes longest (docs/performance.md).
-constexpr int kYields = 200;
-
-// The low half of the state word. x86-64 and arm64 are little-endian.
-uint32_t* futex_word(OpRecord& record) { return reinterpret_cast<uint32_t*>(&record.state); }
+// Yields before a waiter sleeps. A yield is nearly free on an idle core, and to be woken from sleep
+// takes longest (docs/performance.md).
+constexpr int kYields = kStepped ? 0 : 200;
+// A settler takes microseconds. One that is stopped is waited for: for so long where no sign of its
+// loss comes, which is looked for this often.
+constexpr absl::Duration kSettleLimit = absl::Seconds(20);
+constexpr absl::Duration kSettlerCheckInterval = absl::Milliseconds(5);
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -71,6 +65,10 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
     return absl::UnimplementedError(absl::StrCat(
         "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
   }
+  if (link.num_clients() > kMaxMembers) {
+    return absl::UnimplementedError(
+        absl::StrCat(link.num_clients(), " clients on one host; the most is ", kMaxMembers));
+  }
   TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
   const int leader = members[0].client_id;
   TESSERA_ASSIGN_OR_RETURN(GroupBlock * block,
@@ -104,28 +102,25 @@ void Rendezvous::close() {
 }
 
 bool Rendezvous::is_free(const State& state, uint32_t seq) const {
-  if (static_cast<int32_t>(seq - state.seq) <= 0) return false;
-  if (state.seq == 0) return true;
+  if (state.is_unused()) return true;
+  if (!is_later(seq, state.seq)) return false;
   if (state.phase == Phase::kRunning) return state.finished == members_.size();
   if (state.phase == Phase::kMet) return all_left(state.seq, seq);
-  if (state.phase != Phase::kFailed) return false;
+  if (state.phase != Phase::kFailed && state.phase != Phase::kOrphaned) return false;
   if (state.finished == members_.size()) return true;
   // Members that had all arrived are in the operation, and come for its verdict.
-  const OpRecord& op_record = record(seq);
-  return op_record.verdict_kind.load(std::memory_order_relaxed) == VerdictKind::kTimedOut &&
-         op_record.verdict_after_arrival.load(std::memory_order_relaxed) == 0;
+  return state.kind == VerdictKind::kTimedOut && !state.after_arrival;
 }
 
 bool Rendezvous::all_left(uint32_t met, uint32_t seq) const {
   // Members come to one operation after the other: where all have arrived at the one before, they
   // have left those before it. Their arrivals are in the state that is read here, so what they did
   // before is done. That is so but after failures, and takes no line from those who write it.
-  if (seq - 1 != met && all_arrived(seq - 1)) return true;
+  const uint32_t previous = seq_before(seq, 1);
+  if (previous != met && all_arrived(previous)) return true;
   for (int m = 0; m < size(); ++m) {
     // Pairs with leave(): the member has read what this one is going to overwrite.
-    if (static_cast<int32_t>(progress_[m].left.load(std::memory_order_acquire) - met) < 0) {
-      return false;
-    }
+    if (is_later(met, progress_[m].left.load(std::memory_order_acquire))) return false;
   }
   return true;
 }
@@ -137,7 +132,7 @@ void Rendezvous::fetch_lines(uint32_t seq, int member) const {
 
 bool Rendezvous::was_freed(uint32_t seq) const {
   const State now = load(seq);
-  return static_cast<int32_t>(now.seq - seq) >= 0 || is_free(now, seq);
+  return is_free(now, seq) || !is_later(seq, now.seq);
 }
 
 bool Rendezvous::wait_free(uint32_t seq, absl::Time deadline) {
@@ -151,13 +146,15 @@ bool Rendezvous::wait_free(uint32_t seq, absl::Time deadline) {
 bool Rendezvous::is_next(uint32_t seq) const {
   const State state = load(seq);
   if (state.seq == seq) return true;
-  const uint32_t previous = seq > num_records() ? seq - num_records() : 0;
-  return state.seq == previous && is_free(state, seq);
+  // On the first lap there is no operation before it.
+  if (state.is_unused()) return seq <= num_records();
+  return state.seq == seq_before(seq, num_records()) && is_free(state, seq);
 }
 
 void Rendezvous::wake(OpRecord& record) const {
   if (record.num_sleepers.load(std::memory_order_seq_cst) == 0) return;
-  syscall(SYS_futex, futex_word(record), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  record.num_wakes.fetch_add(1, std::memory_order_seq_cst);
+  wake_all(record.num_wakes);
 }
 
 template <class Waiting>
@@ -167,7 +164,8 @@ bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, 
     const State state = State::unpack(word);
     return state.seq == seq && waiting(state);
   };
-  for (int i = 0; i < link_->num_spins(); ++i) {
+  const int num_spins = kStepped ? 0 : link_->num_spins();
+  for (int i = 0; i < num_spins; ++i) {
     if (!still(op_record.state.load(std::memory_order_acquire))) return true;
     pause_cpu();
   }
@@ -176,41 +174,76 @@ bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, 
     sched_yield();
   }
   if (check != nullptr) check_conflicts(*check);
+  // Invariant 7 of control.h.
   op_record.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
   bool in_time = true;
-  while (true) {
-    const uint64_t word = op_record.state.load(std::memory_order_seq_cst);
-    if (!still(word)) break;
-    timespec left;
-    timespec* timeout = nullptr;
-    if (deadline != absl::InfiniteFuture()) {
-      const absl::Duration remaining = deadline - steady_now();
-      in_time = remaining > absl::ZeroDuration();
-      if (!in_time) break;
-      left = absl::ToTimespec(remaining);
-      timeout = &left;
-    }
-    syscall(SYS_futex, futex_word(op_record), FUTEX_WAIT, static_cast<uint32_t>(word), timeout,
-            nullptr, 0);
+  while (in_time) {
+    const uint32_t num_wakes = op_record.num_wakes.load(std::memory_order_seq_cst);
+    if (!still(op_record.state.load(std::memory_order_seq_cst))) break;
+    in_time = sleep_while(op_record.num_wakes, num_wakes, deadline);
   }
   op_record.num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return in_time;
 }
 
-Status Rendezvous::verdict(uint32_t seq) const {
+void Rendezvous::wait_settled(uint32_t seq) {
   OpRecord& op_record = record(seq);
-  // Settling takes microseconds; a settler that dies at it is given up after a second.
-  for (int i = 0; i < 1'000'000 && load(seq).phase == Phase::kSettling; ++i) {
-    if (i > 100) sched_yield();
+  absl::Time limit = absl::InfinitePast();
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  while (true) {
+    State state = State::unpack(word);
+    if (state.seq != seq || state.phase != Phase::kSettling) return;
+    if (is_lost(state.settler)) {
+      state.phase = Phase::kOrphaned;
+      if (op_record.state.compare_exchange_strong(word, state.pack(), std::memory_order_seq_cst)) {
+        wake(op_record);
+        return;
+      }
+      continue;
+    }
+    const absl::Time now = steady_now();
+    if (limit == absl::InfinitePast()) limit = now + kSettleLimit;
+    if (now >= limit) return;
+    wait_while(seq, now + kSettlerCheckInterval, nullptr,
+               [](const State& state) { return state.phase == Phase::kSettling; });
+    word = op_record.state.load(std::memory_order_seq_cst);
   }
+}
+
+bool Rendezvous::is_lost(uint32_t settler) const {
+  const int client = static_cast<int>(settler) - 1;
+  if (client < 0 || client >= link_->num_clients()) return true;
+  return client != link_->client_id() && link_->is_dead(client);
+}
+
+Status Rendezvous::verdict(uint32_t seq) {
+  OpRecord& op_record = record(seq);
+  wait_settled(seq);
   const State state = load(seq);
-  if (state.seq != seq || state.phase != Phase::kFailed) {
+  const auto operation = [&] {
+    return absl::StrCat("operation ", seq, " of the group of devices ",
+                        absl::StrJoin(ids_of(block_), ", "));
+  };
+  if (state.seq != seq || !state.is_settled()) {
+    return absl::UnavailableError(absl::StrCat(operation(), " was given up without this client"));
+  }
+  const auto settler = [&] {
+    const int client = static_cast<int>(state.settler) - 1;
+    const bool is_known = client >= 0 && client < link_->num_clients();
+    return is_known ? link_->member(client).to_string() : std::string("a client");
+  };
+  if (state.phase == Phase::kOrphaned) {
     return absl::UnavailableError(
-        absl::StrCat("operation ", seq, " of the group was given up without this client"));
+        absl::StrCat(operation(), " failed, and ", settler(), " was lost before it could say why"));
+  }
+  if (state.phase == Phase::kSettling) {
+    return absl::UnavailableError(absl::StrCat(operation(), " failed, and ", settler(),
+                                               " has not said why in ",
+                                               format_duration(kSettleLimit)));
   }
   const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
   std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), kVerdictBytes), '\0');
-  // After a timeout nobody is waited for: the record may go on meanwhile.
+  // After a timeout no member is waited for: the record may go on meanwhile.
   for (size_t i = 0; i < text.size(); ++i) {
     text[i] = std::atomic_ref(op_record.verdict[i]).load(std::memory_order_acquire);
   }
@@ -222,17 +255,20 @@ Status Rendezvous::arrive(const Op& op) {
   OpRecord& op_record = record(op.seq);
   MemberEntry& own = entry(op.seq, op.member);
   if (own.seq.load(std::memory_order_relaxed) == op.seq) return absl::OkStatus();
+  own.place.store(MemberEntry::kNoPlace, std::memory_order_relaxed);
   own.seq.store(op.seq, std::memory_order_release);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   while (true) {
     State state = State::unpack(word);
     if (state.seq != op.seq) {
-      if (static_cast<int32_t>(state.seq - op.seq) > 0) return verdict(op.seq);
-      // wait_free() has seen the record free, and that does not change but by this operation.
-      state = {op.seq, 0, 0, Phase::kOpen};
+      const bool is_over = !state.is_unused() && is_later(state.seq, op.seq);
+      if (is_over) return is_too_late(own, op.seq);
+      // wait_free() has seen the record free, which only this operation changes.
+      state = {.seq = op.seq};
     }
-    if (state.phase != Phase::kOpen) return verdict(op.seq);
+    if (state.phase != Phase::kOpen) return is_too_late(own, op.seq);
     ++state.arrived;
+    own.place.store(static_cast<uint16_t>(state.arrived), std::memory_order_relaxed);
     const bool last = state.arrived == members_.size();
     if (last) state.phase = op.ends_at_arrival ? Phase::kMet : Phase::kRunning;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
@@ -240,6 +276,11 @@ Status Rendezvous::arrive(const Op& op) {
       return absl::OkStatus();
     }
   }
+}
+
+Status Rendezvous::is_too_late(MemberEntry& own, uint32_t seq) {
+  own.place.store(MemberEntry::kNoPlace, std::memory_order_relaxed);
+  return verdict(seq);
 }
 
 Status Rendezvous::wait_arrived(const Op& op) {
@@ -290,46 +331,57 @@ bool Rendezvous::is_finished(uint32_t seq) const {
 }
 
 Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error) {
-  return settle_with(seq, kind, from, [&] { return error; });
+  return settle_with(seq, kind, from, [&](const State&) { return error; });
 }
 
 Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
-                               absl::FunctionRef<Status()> make_error) {
+                               absl::FunctionRef<Status(const State& before)> make_error) {
   OpRecord& op_record = record(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
-  bool after_arrival = false;
+  State before;
   while (true) {
-    State state = State::unpack(word);
-    if (state.seq != seq) {
-      if (static_cast<int32_t>(state.seq - seq) > 0) return verdict(seq);
-      if (!is_free(state, seq)) return make_error();
-      state = {seq, 0, 0, Phase::kOpen};
+    before = State::unpack(word);
+    if (before.seq != seq) {
+      if (!before.is_unused() && is_later(before.seq, seq)) return verdict(seq);
+      if (!is_free(before, seq)) return make_error({.seq = seq});
+      before = {.seq = seq};
     }
-    if (state.phase >= Phase::kSettling) return verdict(seq);
-    after_arrival = state.phase != Phase::kOpen;
-    const bool is_over = state.finished == members_.size() ||
-                         (state.phase == Phase::kMet && kind != VerdictKind::kMismatch);
-    if (after_arrival && (from == From::kOpen || is_over)) return absl::OkStatus();
-    state.phase = Phase::kSettling;
-    state.finished = 0;  // from here on it counts who has read the verdict
-    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      word = state.pack();
+    // A member that died between a change of the state and the wake-up left others asleep: whoever
+    // settles because of its death wakes them.
+    if (before.is_settled()) {
+      wake(op_record);
+      return verdict(seq);
+    }
+    const bool after_arrival = before.phase != Phase::kOpen;
+    const bool is_over = before.finished == members_.size() ||
+                         (before.phase == Phase::kMet && kind != VerdictKind::kMismatch);
+    if (after_arrival && (from == From::kOpen || is_over)) {
+      wake(op_record);
+      return absl::OkStatus();
+    }
+    const State settling = {.seq = seq,
+                            .phase = Phase::kSettling,
+                            .kind = kind,
+                            .after_arrival = after_arrival,
+                            .settler = static_cast<uint32_t>(link_->client_id()) + 1};
+    const uint64_t next = settling.pack();
+    if (op_record.state.compare_exchange_weak(word, next, std::memory_order_seq_cst)) {
+      word = next;
       break;
     }
   }
-  // From here on the entries stay what they are until the verdict is read.
-  const Status error = make_error();
-  const absl::string_view message = error.message().substr(0, kVerdictBytes);
-  op_record.verdict_kind.store(kind, std::memory_order_relaxed);
-  op_record.verdict_after_arrival.store(after_arrival ? 1 : 0, std::memory_order_relaxed);
+  // From here on no member arrives, and the entries stay what they are until the verdict is read.
+  const Status error = make_error(before);
+  std::string message(error.message());
+  if (message.size() > kVerdictBytes) message.replace(kVerdictBytes - 3, message.npos, "...");
   op_record.verdict_code = static_cast<int32_t>(error.code());
   op_record.verdict_bytes = static_cast<uint32_t>(message.size());
   for (size_t i = 0; i < message.size(); ++i) {
     std::atomic_ref(op_record.verdict[i]).store(message[i], std::memory_order_release);
   }
-  State settled = State::unpack(word);  // nobody changes a record that is being settled
+  State settled = State::unpack(word);
   settled.phase = Phase::kFailed;
-  // Unless this thread was held up for so long that the others have gone on without its verdict.
+  // Fails where this client was declared lost meanwhile, and others have orphaned the record.
   op_record.state.compare_exchange_strong(word, settled.pack(), std::memory_order_seq_cst);
   wake(op_record);
   return verdict(seq);
@@ -341,15 +393,16 @@ void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Stat
     const State state = load(i);
     const MemberEntry& own = entry(i, member);
     const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
-    if (!has_arrived || static_cast<int32_t>(state.seq - done) <= 0) continue;
-    settle_with(state.seq, VerdictKind::kError, from, [&] {
+    if (state.is_unused() || !has_arrived || !is_later(state.seq, done)) continue;
+    settle_with(state.seq, VerdictKind::kError, from, [&](const State&) {
       return with_context(error, label_of(own));
     }).IgnoreError();
   }
 }
 
 Status Rendezvous::settle_timed_out(const Op& op, From from) {
-  return settle(op.seq, VerdictKind::kTimedOut, from, describe_missing(op));
+  return settle_with(op.seq, VerdictKind::kTimedOut, from,
+                     [&](const State& before) { return describe_missing(op, before); });
 }
 
 void Rendezvous::acknowledge(uint32_t seq) {
@@ -357,7 +410,8 @@ void Rendezvous::acknowledge(uint32_t seq) {
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   while (true) {
     State state = State::unpack(word);
-    if (state.seq != seq || state.phase != Phase::kFailed) return;
+    const bool has_verdict = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
+    if (state.seq != seq || !has_verdict) return;
     ++state.finished;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
       if (state.finished == members_.size()) wake(op_record);
@@ -368,48 +422,93 @@ void Rendezvous::acknowledge(uint32_t seq) {
 
 bool Rendezvous::failed_on_the_move(uint32_t seq) const {
   const State state = load(seq);
-  if (state.seq != seq || state.phase != Phase::kFailed) return true;
-  const OpRecord& op_record = record(seq);
-  return op_record.verdict_after_arrival.load(std::memory_order_relaxed) != 0 &&
-         op_record.verdict_kind.load(std::memory_order_relaxed) != VerdictKind::kMismatch;
+  if (state.seq != seq || !state.is_settled()) return true;
+  return state.after_arrival && state.kind != VerdictKind::kMismatch;
 }
 
 bool Rendezvous::all_are_done_with(uint32_t seq) const {
   const State state = load(seq);
   // A record goes on when all that have arrived have acknowledged the verdict.
-  if (static_cast<int32_t>(state.seq - seq) > 0) return true;
-  if (state.seq == seq && state.phase == Phase::kFailed && state.finished == members_.size()) {
+  if (is_later(state.seq, seq)) return true;
+  if (state.seq == seq && state.phase > Phase::kSettling && state.finished == members_.size()) {
     return true;
   }
   for (int m = 0; m < size(); ++m) {
     // Pairs with leave().
     const uint32_t left = progress_[m].left.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(left - seq) < 0 && !link_->is_gone(members_[m].client_id)) {
+    if (is_later(seq, left) && !link_->is_gone(members_[m].client_id)) {
       return false;
     }
   }
   return true;
 }
 
-Status Rendezvous::describe_missing(const Op& op) const {
-  std::map<int, std::vector<int>> missing;  // client -> its ordinals that have not arrived
-  std::set<int> clients;
-  for (int m = 0; m < size(); ++m) {
-    clients.insert(members_[m].client_id);
-    if (entry(op.seq, m).seq.load(std::memory_order_acquire) != op.seq) {
-      missing[members_[m].client_id].push_back(members_[m].ordinal);
+std::vector<bool> Rendezvous::arrivals(uint32_t seq, const State& state) const {
+  const bool all = state.phase != Phase::kOpen;
+  std::vector<bool> arrived(size(), all);
+  // A member takes its place in the entry before it is counted. One that was held up in between has
+  // a place beyond those counted, or that of another member: it finds the record settled, and then
+  // says that it has none.
+  for (int tries = 0; !all && tries < kYields + 1; ++tries) {
+    for (int m = 0; m < size(); ++m) {
+      const MemberEntry& other = entry(seq, m);
+      arrived[m] = other.seq.load(std::memory_order_acquire) == seq &&
+                   other.place.load(std::memory_order_relaxed) <= state.arrived;
     }
+    if (std::count(arrived.begin(), arrived.end(), true) <= static_cast<int>(state.arrived)) break;
+    sched_yield();
+  }
+  return arrived;
+}
+
+Status Rendezvous::describe_missing(const Op& op, const State& before) const {
+  struct Client {
+    int num_members = 0;
+    std::vector<int> missing;  // members
+  };
+  std::map<int, Client> clients;
+  const std::vector<bool> arrived = arrivals(op.seq, before);
+  int num_missing_clients = 0;
+  for (int m = 0; m < size(); ++m) {
+    Client& client = clients[members_[m].client_id];
+    ++client.num_members;
+    if (arrived[m]) continue;
+    if (client.missing.empty()) ++num_missing_clients;
+    client.missing.push_back(m);
   }
   const std::string waited = format_duration(
       op.deadline == absl::InfiniteFuture() ? steady_now() - op.start : op.deadline - op.start);
-  std::string text = absl::StrCat(label_of(op), ": ", clients.size() - missing.size(), " of ",
-                                  clients.size(), " clients arrived in ", waited);
-  if (missing.empty()) absl::StrAppend(&text, "; some had not finished");
+  const bool one_client = clients.size() == 1;
+  const int num_all = one_client ? size() : static_cast<int>(clients.size());
+  int num_missing = num_missing_clients;
+  if (one_client) num_missing = static_cast<int>(clients.begin()->second.missing.size());
+  const bool is_unclear = num_missing == 0 && before.phase == Phase::kOpen;
+  if (is_unclear) num_missing = 1;
+  std::string text = absl::StrCat(label_of(op), ": ", num_all - num_missing, " of ", num_all,
+                                  one_client ? " devices" : " clients", " arrived in ", waited);
+  if (is_unclear) absl::StrAppend(&text, "; one was about to arrive");
+  if (num_missing == 0) absl::StrAppend(&text, "; some had not finished");
   const char* separator = "; missing ";
-  for (const auto& [client, ordinals] : missing) {
-    absl::StrAppend(&text, separator, link_->member(client).to_string(), ", ",
-                    last_seen(client, ordinals[0]).to_string());
+  int num_named = 0;
+  for (const auto& [id, client] : clients) {
+    if (client.missing.empty()) continue;
+    std::string name = link_->member(id).to_string();
+    // Of a client of which others have come, or which is the only one: which devices.
+    if (one_client || static_cast<int>(client.missing.size()) < client.num_members) {
+      absl::StrAppend(&name, client.missing.size() == 1 ? " device " : " devices ",
+                      absl::StrJoin(client.missing, ", ", [&](std::string* out, int m) {
+                        absl::StrAppend(out, members_[m].device_id);
+                      }));
+    }
+    absl::StrAppend(&name, ", ", last_seen(id, members_[client.missing[0]].ordinal).to_string());
+    constexpr size_t kMoreBytes = 32;
+    if (num_named > 0 && text.size() + name.size() + kMoreBytes > kVerdictBytes) {
+      absl::StrAppend(&text, "; and ", num_missing_clients - num_named, " more");
+      break;
+    }
+    absl::StrAppend(&text, separator, name);
     separator = "; ";
+    ++num_named;
   }
   return absl::DeadlineExceededError(text);
 }
@@ -492,18 +591,21 @@ int Rendezvous::client_of(int device_id) const {
 
 uint32_t Rendezvous::newest() const {
   uint32_t newest = 0;
-  for (uint32_t i = 0; i <= last_record_; ++i) newest = std::max(newest, load(i).seq);
+  for (uint32_t i = 0; i <= last_record_; ++i) {
+    const State state = load(i);
+    if (!state.is_unused() && (newest == 0 || is_later(state.seq, newest))) newest = state.seq;
+  }
   return newest;
 }
 
 void Rendezvous::pass_over(uint32_t from, uint32_t to) {
   // Of those before the last ones the records have gone on.
-  for (uint32_t seq = std::max(from, to - std::min(to, num_records())); seq != to; ++seq) {
-    if (load(seq).seq != seq || load(seq).phase < Phase::kSettling) continue;
+  const bool is_far = to - from > num_records();
+  for (uint32_t seq = is_far ? seq_before(to, num_records()) : from; seq != to;
+       seq = seq_after(seq)) {
+    if (load(seq).seq != seq || !load(seq).is_settled()) continue;
     verdict(seq).IgnoreError();  // it is there now
-    if (record(seq).verdict_kind.load(std::memory_order_relaxed) != VerdictKind::kTimedOut) {
-      acknowledge(seq);
-    }
+    if (load(seq).kind != VerdictKind::kTimedOut) acknowledge(seq);
   }
 }
 
@@ -511,23 +613,28 @@ uint32_t Rendezvous::align(uint32_t seq, const Signature& signature) const {
   while (true) {
     const State state = load(seq);
     // Left behind by more than the records hold: join what is going on now.
-    if (static_cast<int32_t>(state.seq - seq) > 0) {
+    if (!state.is_unused() && is_later(state.seq, seq)) {
       const uint32_t last = newest();
-      return load(last).phase == Phase::kOpen ? last : last + 1;
+      return load(last).phase == Phase::kOpen ? last : seq_after(last);
     }
-    if (state.seq != seq || state.phase != Phase::kFailed ||
-        record(seq).verdict_kind.load(std::memory_order_relaxed) != VerdictKind::kTimedOut) {
+    if (state.seq != seq || state.kind != VerdictKind::kTimedOut || !state.is_settled() ||
+        state.phase == Phase::kSettling) {
       return seq;
     }
-    bool anyone = false;
-    for (int m = 0; m < size(); ++m) {
+    bool any = false;
+    bool is_ours = false;
+    for (int m = 0; m < size() && !is_ours; ++m) {
       const MemberEntry& other = entry(seq, m);
       if (other.seq.load(std::memory_order_acquire) != seq) continue;
-      anyone = true;
-      if (other.signature == signature) return seq;
+      any = true;
+      is_ours = other.signature == signature;
     }
-    if (!anyone) return seq;
-    ++seq;
+    // The others need not wait for this member: what was read counts only if the record is still
+    // that of the operation.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (load(seq).seq != seq) continue;
+    if (!any || is_ours) return seq;
+    seq = seq_after(seq);
   }
 }
 

@@ -152,8 +152,10 @@ class Rendezvous {
   // Whether no member touches the memory of the operation any more: all have acknowledged its
   // verdict, or each is done with it or has ended.
   bool all_are_done_with(uint32_t seq) const;
-  // What to say of an operation that waits for the members in vain.
-  Status describe_missing(const Op& op) const;
+  // What to say of an operation that waits for the members in vain. `before`: its state, which must
+  // not change meanwhile where the names are to be exact.
+  Status describe_missing(const Op& op, const State& before) const;
+  Status describe_missing(const Op& op) const { return describe_missing(op, load(op.seq)); }
 
   // The operation that a member whose next one would be `seq` must do next: after operations that
   // timed out without it, and that were not this one, it goes on with the one after them.
@@ -181,15 +183,23 @@ class Rendezvous {
   }
   // Whether the record in `state` may go on to `seq`.
   bool is_free(const State& state, uint32_t seq) const;
-  // settle(), which makes the error only once it is the verdict, or nothing can be one.
+  // settle(), which makes the error only once it is the verdict, or nothing can be one; of the
+  // state that it ends.
   Status settle_with(uint32_t seq, VerdictKind kind, From from,
-                     absl::FunctionRef<Status()> make_error);
+                     absl::FunctionRef<Status(const State& before)> make_error);
+  // Waits until what is being settled is settled. Orphans it where the settler is lost.
+  void wait_settled(uint32_t seq);
+  bool is_lost(uint32_t settler) const;
+  // The verdict of an operation that has ended before the member was counted.
+  Status is_too_late(MemberEntry& own, uint32_t seq);
+  // Which members are counted in `state`, that of an operation that is settled now.
+  std::vector<bool> arrivals(uint32_t seq, const State& state) const;
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
   template <class Waiting>
   bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
-  Status verdict(uint32_t seq) const;
+  Status verdict(uint32_t seq);
   void wake(OpRecord& record) const;
   Status settle_mismatch(const Op& op);
   // The members of this group that did arrive, but with another signature than `op`'s member.

@@ -76,6 +76,16 @@ class RendezvousTest : public ::testing::Test {
     group_->entry(seq, member).signature = signature;
     return group_->arrive(op(seq, member));
   }
+  OpRecord& record(uint32_t seq) { return reinterpret_cast<OpRecord*>(&group_->entry(seq, 0))[-1]; }
+  // As if the group had been used up to operation `last`, which all members have finished.
+  void have_finished(uint32_t last) {
+    for (uint32_t seq = last, i = 0; i < kRecords; ++i, seq = seq_before(seq, 1)) {
+      const auto n = static_cast<uint32_t>(group_->size());
+      record(seq).state =
+          State{.seq = seq, .arrived = n, .finished = n, .phase = Phase::kRunning}.pack();
+      for (uint32_t m = 0; m < n; ++m) group_->entry(seq, static_cast<int>(m)).seq = seq;
+    }
+  }
   Status wait_and_finish(uint32_t seq, int member) {
     TESSERA_RETURN_IF_ERROR(group_->wait_arrived(op(seq, member)));
     TESSERA_RETURN_IF_ERROR(group_->finish(seq, 1));
@@ -157,6 +167,85 @@ TEST_F(ConflictTest, WhoPassesOverADeadClientMakesNoMistake) {
   header->life.fetch_or(FUTEX_OWNER_DIED);
   EXPECT_THAT(wait_crosswise(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing")));
+}
+
+// Client 2 begins to settle an operation of all, and comes no further.
+class SettlerTest : public ThreeClientsTest {
+ protected:
+  void SetUp() override {
+    ThreeClientsTest::SetUp();
+    for (int c = 0; c < 3; ++c) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          Rendezvous opened,
+          Rendezvous::open(*links_[c], {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}}, kRecords, 0));
+      groups_.push_back(std::make_unique<Rendezvous>(std::move(opened)));
+    }
+  }
+  static Rendezvous::Op op(int member, absl::Time deadline = absl::InfiniteFuture()) {
+    return {.seq = 1,
+            .member = member,
+            .label = &kLabel,
+            .detail_field = "counts",
+            .start = steady_now(),
+            .deadline = deadline};
+  }
+  OpRecord& record() { return reinterpret_cast<OpRecord*>(&groups_[0]->entry(1, 0))[-1]; }
+  void begin_to_settle(uint32_t settler) {
+    const State state = {.seq = 1, .phase = Phase::kSettling, .settler = settler};
+    record().state = state.pack();
+  }
+  Status settle(int client) {
+    return groups_[client]->settle(1, VerdictKind::kError, From::kRunning,
+                                   absl::InternalError("another error"));
+  }
+
+  std::vector<std::unique_ptr<Rendezvous>> groups_;
+};
+
+TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
+  ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
+  ASSERT_THAT(groups_[1]->arrive(op(1)), IsOk());
+  begin_to_settle(1 + 2);
+  Status told[2];
+  std::thread other([&] { told[1] = groups_[1]->wait_arrived(op(1)); });
+  reinterpret_cast<ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
+  told[0] = groups_[0]->wait_arrived(op(0, steady_now()));
+  other.join();
+  EXPECT_THAT(told[0],
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("operation 1 of the group of devices 0, 1, 2 failed, and "
+                                       "client 2 "),
+                             HasSubstr("was lost before it could say why"))));
+  EXPECT_EQ(told[1], told[0]);
+  // As do those that come later, whatever they know, and the settler if it is resumed.
+  for (int client = 0; client < 3; ++client) EXPECT_EQ(settle(client), told[0]);
+  EXPECT_TRUE(groups_[0]->is_finished(1));
+  for (int client = 0; client < 3; ++client) {
+    EXPECT_FALSE(groups_[0]->was_freed(1 + kRecords));
+    groups_[client]->acknowledge(1);
+  }
+  EXPECT_TRUE(groups_[0]->was_freed(1 + kRecords));
+}
+
+// A number that is that of no client, as a stray write would leave it.
+TEST_F(SettlerTest, OneThatIsUnknownIsNotWaitedFor) {
+  for (const uint32_t settler : {0u, 4u, 0xfffu}) {
+    begin_to_settle(settler);
+    EXPECT_THAT(settle(0), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was lost before")));
+  }
+}
+
+TEST_F(SettlerTest, OneThatIsHeldUpIsWaitedForPastTheDeadline) {
+  ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
+  begin_to_settle(1 + 2);
+  Status told;
+  std::thread waiter([&] { told = groups_[0]->wait_arrived(op(0, steady_now())); });
+  while (record().num_sleepers.load() == 0) std::this_thread::yield();
+  // Goes on.
+  record().verdict_code = static_cast<int>(absl::StatusCode::kAborted);
+  record().state = State{.seq = 1, .phase = Phase::kFailed, .settler = 1 + 2}.pack();
+  waiter.join();
+  EXPECT_THAT(told, StatusIs(absl::StatusCode::kAborted));
 }
 
 TEST_F(RendezvousTest, ArrivingTwiceCountsOnce) {
@@ -266,7 +355,7 @@ TEST_F(MetTest, ARecordGoesOnWhenAllHaveLeftIt) {
   // The later ones time out, which says nothing of the first.
   for (uint32_t seq = 2; seq <= kRecords; ++seq) {
     ASSERT_THAT(group_->settle_timed_out(op(seq, 0, steady_now()), From::kOpen),
-                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0 of 1")));
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0 of 2 devices")));
   }
   EXPECT_FALSE(group_->was_freed(kRecords + 1));
   group_->leave(1, 1);
@@ -326,6 +415,109 @@ TEST_F(RendezvousTest, WhatAMemberHasArrivedAtIsSettled) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
 }
 
+// Operation 2^32 - 1 is followed by operation 1.
+TEST_F(RendezvousTest, NumbersGoRound) {
+  open(2);
+  have_finished(UINT32_MAX - kRecords);
+  uint32_t seq = UINT32_MAX - kRecords;
+  for (uint32_t i = 0; i < 3 * kRecords; ++i) {
+    seq = seq_after(seq);
+    ASSERT_NE(seq, 0u);
+    ASSERT_TRUE(group_->was_freed(seq)) << seq;
+    ASSERT_TRUE(group_->is_next(seq)) << seq;
+    ASSERT_EQ(group_->align(seq, kSum), seq);
+    ASSERT_THAT(arrive(seq, 0), IsOk());
+    // What member 1 has not come to is not overwritten.
+    for (uint32_t later = seq_after(seq), k = 1; k < 2 * kRecords; later = seq_after(later), ++k) {
+      ASSERT_EQ(group_->was_freed(later), &record(later) != &record(seq)) << seq << " " << later;
+    }
+    ASSERT_EQ(group_->newest(), seq);
+    ASSERT_FALSE(group_->is_finished(seq));
+    ASSERT_THAT(arrive(seq, 1), IsOk());
+    for (int m = 0; m < 2; ++m) ASSERT_THAT(group_->finish(seq, 1), IsOk());
+    ASSERT_TRUE(group_->is_finished(seq));
+    uint32_t next = seq_after(seq);
+    while (&record(next) != &record(seq)) next = seq_after(next);
+    ASSERT_EQ(seq_before(next, kRecords), seq);
+    ASSERT_TRUE(group_->is_next(next)) << seq;
+    ASSERT_FALSE(group_->is_next(seq_before(seq, kRecords))) << seq;
+  }
+}
+
+TEST_F(RendezvousTest, AMemberCatchesUpWhereNumbersGoRound) {
+  open(2);
+  have_finished(UINT32_MAX - 2);
+  const uint32_t first = UINT32_MAX - 1;
+  uint32_t seq = first;
+  for (int i = 0; i < 3; ++i, seq = seq_after(seq)) {
+    ASSERT_THAT(arrive(seq, 0), IsOk());
+    ASSERT_THAT(group_->wait_arrived(op_that_waits(seq, 0, absl::ZeroDuration())), Not(IsOk()));
+  }
+  ASSERT_EQ(seq, 2u);
+  Signature other = kSum;
+  other.kind = OpKind::kBarrier;
+  EXPECT_EQ(group_->align(first, other), 2u);
+  // All three operations have their verdict: whoever passes them over does not end up elsewhere.
+  group_->pass_over(first, 2);
+  EXPECT_EQ(group_->newest(), 1u);
+  // A member that has missed more than the records hold.
+  for (uint32_t k = 0; k < kRecords; ++k, seq = seq_after(seq)) {
+    ASSERT_TRUE(group_->wait_free(seq, absl::InfinitePast()));
+    ASSERT_THAT(arrive(seq, 0), IsOk());
+    ASSERT_THAT(group_->wait_arrived(op_that_waits(seq, 0, absl::ZeroDuration())), Not(IsOk()));
+  }
+  EXPECT_EQ(group_->align(first, kSum), seq);
+}
+
+TEST_F(RendezvousTest, ALossEndsWhatWasBegunWhereNumbersGoRound) {
+  open(2);
+  have_finished(UINT32_MAX - 1);
+  ASSERT_THAT(arrive(UINT32_MAX, 0), IsOk());
+  ASSERT_THAT(arrive(1, 0), IsOk());
+  group_->settle_arrived(0, UINT32_MAX - 1, From::kRunning, absl::UnavailableError("lost"));
+  for (const uint32_t seq : {UINT32_MAX, uint32_t{1}}) {
+    EXPECT_THAT(group_->wait_arrived(op(seq, 0)), StatusIs(absl::StatusCode::kUnavailable));
+  }
+}
+
+// A record that was never used is not one of operation 0.
+TEST_F(RendezvousTest, WhatWasNeverUsedIsNotSettled) {
+  open(2);
+  group_->settle_arrived(0, 0 - kRecords, From::kRunning, absl::UnavailableError("lost"));
+  for (uint32_t seq = 1; seq <= kRecords; ++seq) {
+    EXPECT_TRUE(State::unpack(record(seq).state).is_unused());
+  }
+}
+
+// The client of the last member to arrive, or to finish, dies before it wakes the others: they are
+// woken when the loss is known.
+TEST_F(RendezvousTest, AWakeUpThatDiedIsMadeUpForByTheLoss) {
+  open(2);
+  uint32_t seq = 0;
+  const auto expect_woken = [&](const State& last, auto wait) {
+    ASSERT_THAT(arrive(++seq, 0), IsOk());
+    Status woken = absl::UnknownError("asleep");
+    if (last.finished > 0) {
+      ASSERT_THAT(arrive(seq, 1), IsOk());
+      ASSERT_THAT(group_->finish(seq, 1), IsOk());
+    }
+    std::thread waiter([&] { woken = wait(); });
+    while (record(seq).num_sleepers.load() == 0) std::this_thread::yield();
+    State state = last;
+    state.seq = seq;
+    record(seq).state = state.pack();
+    group_->settle_arrived(0, seq - 1, From::kRunning, absl::UnavailableError("lost"));
+    waiter.join();
+    EXPECT_NE(woken.code(), absl::StatusCode::kUnknown);
+  };
+  const auto wait_arrived = [&] { return group_->wait_arrived(op(seq, 0)); };
+  expect_woken({.arrived = 2, .phase = Phase::kRunning}, wait_arrived);
+  expect_woken({.arrived = 2, .phase = Phase::kMet}, wait_arrived);
+  expect_woken({.phase = Phase::kFailed, .settler = 1}, wait_arrived);
+  expect_woken({.arrived = 2, .finished = 2, .phase = Phase::kRunning},
+               [&] { return group_->wait_finished(op(seq, 0), From::kRunning); });
+}
+
 TEST_F(RendezvousTest, SharingOfOutputsIsNamed) {
   open(2);
   Signature inlined = kSum;
@@ -336,6 +528,35 @@ TEST_F(RendezvousTest, SharingOfOutputsIsNamed) {
   EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument,
                                 HasSubstr("sharing of outputs differs between clients")));
   EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has some, ")));
+}
+
+// Client 1 is held up between its entry and its arrival: it is not counted, and so it is missing.
+TEST_F(SettlerTest, WhatIsMissingIsWhatIsNotCounted) {
+  ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
+  ASSERT_THAT(groups_[2]->arrive(op(2)), IsOk());
+  for (const uint16_t place : {uint16_t{3}, MemberEntry::kNoPlace}) {
+    groups_[0]->entry(1, 1).place = place;
+    groups_[0]->entry(1, 1).seq = 1;
+    const State open = {.seq = 1, .arrived = 2};
+    const std::string text(groups_[0]->describe_missing(op(0), open).message());
+    EXPECT_THAT(text, AllOf(HasSubstr("2 of 3 clients arrived"), HasSubstr("missing client 1 "),
+                            Not(HasSubstr("client 0 ")), Not(HasSubstr("client 2 "))));
+  }
+  // It was settled just before; its number is that of an arrival that was counted.
+  groups_[0]->entry(1, 1).place = 2;
+  groups_[0]->entry(1, 1).seq = 1;
+  EXPECT_THAT(groups_[0]->wait_arrived(op(0, steady_now())),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("2 of 3 clients arrived in 0 ms; one was about to arrive")));
+}
+
+TEST_F(RendezvousTest, AMissingDeviceOfAClientIsNamed) {
+  open(3);
+  EXPECT_THAT(arrive(1, 0), IsOk());
+  EXPECT_THAT(group_->wait_arrived(op_that_waits(1, 0, absl::ZeroDuration())),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("1 of 3 devices arrived"), HasSubstr("missing client 0 "),
+                             HasSubstr(" devices 1, 2, which has not run any operation yet"))));
 }
 
 TEST_F(RendezvousTest, DifferentSignaturesAreNamed) {
@@ -419,9 +640,10 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
     EXPECT_THAT(arrive(seq, 0), IsOk());
     EXPECT_THAT(
         group_->wait_arrived(waits),
-        StatusIs(absl::StatusCode::kDeadlineExceeded,
-                 AllOf(HasSubstr("all_reduce sum f32 of 8 elements on devices 0, 1: 0 of 1"),
-                       HasSubstr(text))));
+        StatusIs(
+            absl::StatusCode::kDeadlineExceeded,
+            AllOf(HasSubstr("all_reduce sum f32 of 8 elements on devices 0, 1: 1 of 2 devices"),
+                  HasSubstr(text))));
   };
   expect_text("which has not run any operation yet");
   Activity activity;
