@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-std::optional<Address> parse_address(absl::string_view text) {
+std::optional<Address> parse_address(absl::string_view text, int least_port) {
   const size_t colon = text.rfind(':');
   if (colon == absl::string_view::npos || colon == 0) return std::nullopt;
   Address address;
@@ -18,7 +18,7 @@ std::optional<Address> parse_address(absl::string_view text) {
   // SimpleAtoi takes spaces and signs too.
   if (!std::all_of(port.begin(), port.end(), absl::ascii_isdigit)) return std::nullopt;
   if (!absl::SimpleAtoi(port, &address.port)) return std::nullopt;
-  if (address.port < 1 || address.port > 65535) return std::nullopt;
+  if (address.port < least_port || address.port > 65535) return std::nullopt;
   absl::string_view host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);

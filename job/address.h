@@ -13,11 +13,11 @@ namespace tessera {
 
 struct Address {
   std::string host;  // without brackets
-  int port = 0;      // 1 to 65535
+  int port = 0;      // to 65535
 };
 
-// Nothing where the text is no HOST:PORT.
-std::optional<Address> parse_address(absl::string_view text);
+// Nothing where the text is no HOST:PORT. Port 0, any free one, is for those that listen.
+std::optional<Address> parse_address(absl::string_view text, int least_port = 1);
 // "host:port"; an IPv6 address without brackets gets them.
 std::string join_address(absl::string_view host, int port);
 

@@ -9,12 +9,15 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/thread.h"
+#include "job/address.h"
+#include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
 #include "job/coordinator_state.h"
@@ -26,15 +29,15 @@ namespace {
 // Whether this process has ever started gRPC: forking is unsafe from then on.
 std::atomic<bool> grpc_started{false};
 
-// How long past the service's own deadline a call waits for its answer.
-constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
-constexpr int kMissedHeartbeats = 3;
+// How long past the deadline that the service keeps a call waits for its answer.
+constexpr absl::Duration kAnswerGrace = absl::Milliseconds(500);
+constexpr size_t kMostTokenBytes = 1024;
 
-int64_t timeout_us(absl::Time deadline) {
+int64_t timeout_us(absl::Duration timeout) {
   constexpr absl::Duration kLongest = absl::Hours(24 * 365);
-  return absl::ToInt64Microseconds(
-      std::clamp(deadline - steady_now(), absl::ZeroDuration(), kLongest));
+  return absl::ToInt64Microseconds(std::clamp(timeout, absl::ZeroDuration(), kLongest));
 }
+int64_t timeout_us(absl::Time deadline) { return timeout_us(deadline - steady_now()); }
 
 Status status_of(const rpc::Outcome& outcome) {
   return Status(static_cast<absl::StatusCode>(outcome.code()), outcome.message());
@@ -44,11 +47,16 @@ Status status_of(const rpc::Outcome& outcome) {
 class LocalCoordinator : public Coordinator {
  public:
   explicit LocalCoordinator(const CoordinatorOptions& options)
-      : members_{options.self}, state_(1, "this process", absl::InfiniteDuration()) {
-    state_.register_client(options.self, 1, steady_now(), absl::InfiniteFuture(),
-                           [](const Status&) {});
-    state_.take_callbacks();
+      : members_{options.self},
+        state_({.num_clients = 1,
+                .address = "this process",
+                .heartbeat_interval = absl::InfiniteDuration()}) {
+    state_.register_client(1, {.member = options.self}, steady_now(), absl::InfiniteFuture(),
+                           [this](const Status& status) { registered_ = status; });
+    run_callbacks();
   }
+  // Whether the client describes itself well.
+  const Status& registered() const { return registered_; }
 
   int client_id() const override { return 0; }
   absl::Span<const MemberInfo> members() const override { return members_; }
@@ -60,10 +68,11 @@ class LocalCoordinator : public Coordinator {
     run_callbacks();
     return status;
   }
-  StatusOr<std::string> get(absl::string_view key, absl::Time deadline) override {
+  StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) override {
     std::unique_lock<std::mutex> lock(mutex_);
     std::optional<StatusOr<std::string>> result;
-    state_.get(key, deadline, [&](const StatusOr<std::string>& value) { result = value; });
+    state_.get(0, key, setter, deadline,
+               [&](const StatusOr<std::string>& value) { result = value; });
     run_callbacks();
     while (!result.has_value()) {
       if (deadline == absl::InfiniteFuture()) {
@@ -79,7 +88,7 @@ class LocalCoordinator : public Coordinator {
                   absl::Span<const int> participants, absl::Time deadline) override {
     std::lock_guard<std::mutex> lock(mutex_);
     Status result;
-    state_.check_in(0, name, value, participants, steady_now(), deadline,
+    state_.check_in(0, name, value, ClientRanges::of(participants), steady_now(), deadline,
                     [&](const Status& status) { result = status; });
     run_callbacks();
     return result;
@@ -93,28 +102,35 @@ class LocalCoordinator : public Coordinator {
   }
 
   const std::vector<MemberInfo> members_;
+  Status registered_;
   std::mutex mutex_;  // guards state_
   std::condition_variable changed_;
   CoordinatorState state_;
 };
 
 // A connection to the service over gRPC; client 0 owns the service where it hosts it.
+//
+// One thread reads the session and one writes heartbeats, from connect() on. `verdict_` says why
+// there is no service any more; what sets it cancels the calls under way, and they return it.
 class GrpcCoordinator : public Coordinator {
  public:
   explicit GrpcCoordinator(const CoordinatorOptions& options) : options_(options) {}
   ~GrpcCoordinator() override {
+    // Without leave(): the others see this client, and a service that it hosts, break off.
     close_session();
-    if (server_ != nullptr) server_->stop();
+    server_ = nullptr;
   }
 
   Status connect() {
     grpc_started = true;
     quiet_grpc_log();
+    const absl::Time deadline = steady_now() + options_.connect_timeout;
     if (options_.self.client_id == 0 && options_.service_host == ServiceHost::kClient0) {
       TESSERA_ASSIGN_OR_RETURN(
           server_, CoordinatorServer::start({.address = options_.address,
                                              .token = options_.token,
                                              .num_clients = options_.num_clients,
+                                             .job = options_.job,
                                              .heartbeat_interval = options_.heartbeat_interval}));
     }
     grpc::ChannelArguments arguments;
@@ -125,10 +141,11 @@ class GrpcCoordinator : public Coordinator {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetMaxReceiveMessageSize(-1);
     stub_ = rpc::CoordinatorService::NewStub(
         grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments));
-    TESSERA_RETURN_IF_ERROR(join());
-    return open_session();
+    TESSERA_RETURN_IF_ERROR(open_session(deadline));
+    return join(deadline);
   }
 
   int client_id() const override { return options_.self.client_id; }
@@ -144,7 +161,7 @@ class GrpcCoordinator : public Coordinator {
 
   Status put(absl::string_view key, absl::string_view value) override {
     rpc::PutRequest request;
-    request.set_client_id(client_id());
+    request.set_session(session_number_);
     request.set_key(std::string(key));
     request.set_value(std::string(value));
     rpc::Outcome response;
@@ -152,10 +169,11 @@ class GrpcCoordinator : public Coordinator {
                                  steady_now() + options_.connect_timeout));
     return status_of(response);
   }
-  StatusOr<std::string> get(absl::string_view key, absl::Time deadline) override {
+  StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) override {
     rpc::GetRequest request;
-    request.set_client_id(client_id());
+    request.set_session(session_number_);
     request.set_key(std::string(key));
+    request.set_setter(setter);
     request.set_timeout_us(timeout_us(deadline));
     rpc::GetResponse response;
     TESSERA_RETURN_IF_ERROR(
@@ -166,45 +184,82 @@ class GrpcCoordinator : public Coordinator {
   Status check_in(absl::string_view name, absl::string_view value,
                   absl::Span<const int> participants, absl::Time deadline) override {
     rpc::CheckInRequest request;
-    request.set_client_id(client_id());
+    request.set_session(session_number_);
     request.set_name(std::string(name));
     request.set_value(std::string(value));
-    for (const int participant : participants) request.add_participants(participant);
+    const ClientRanges set = ClientRanges::of(participants);
+    for (const ClientRanges::Range& range : set.ranges()) {
+      request.add_participants(range.begin);
+      request.add_participants(range.end);
+    }
     request.set_timeout_us(timeout_us(deadline));
     rpc::Outcome response;
-    TESSERA_RETURN_IF_ERROR(
-        call(&rpc::CoordinatorService::Stub::CheckIn, request, &response, deadline));
+    TESSERA_RETURN_IF_ERROR(with_context(
+        call(&rpc::CoordinatorService::Stub::CheckIn, request, &response, deadline), name));
     return status_of(response);
   }
 
   Status leave(absl::Time deadline) override {
     if (leaving_.exchange(true)) return absl::OkStatus();
     rpc::LeaveRequest request;
-    request.set_client_id(client_id());
+    request.set_session(session_number_);
     request.set_timeout_us(timeout_us(deadline));
     rpc::Outcome response;
     Status status = call(&rpc::CoordinatorService::Stub::Leave, request, &response, deadline);
+    // A service that is over has nobody left to wait for.
+    if (absl::IsCancelled(status) && service_is_over()) status = absl::OkStatus();
     if (status.ok()) status = status_of(response);
-    close_session();
     if (server_ != nullptr) server_->stop();
+    close_session();
     return status;
   }
 
  private:
+  // A context that end_service() cancels, for the time of one call.
+  class CallContext {
+   public:
+    CallContext(GrpcCoordinator& owner, absl::Time deadline) : owner_(owner) {
+      owner.prepare(context_);
+      if (deadline != absl::InfiniteFuture()) {
+        context_.set_deadline(to_chrono_wall(deadline + kAnswerGrace));
+      }
+      std::lock_guard<std::mutex> lock(owner.session_mutex_);
+      owner.calls_.insert(&context_);
+      if (!owner.verdict_.ok()) context_.TryCancel();
+    }
+    ~CallContext() {
+      std::lock_guard<std::mutex> lock(owner_.session_mutex_);
+      owner_.calls_.erase(&context_);
+    }
+    grpc::ClientContext* get() { return &context_; }
+
+   private:
+    GrpcCoordinator& owner_;
+    grpc::ClientContext context_;
+  };
+
   void prepare(grpc::ClientContext& context) const {
-    context.AddMetadata(kTokenMetadata, options_.token);
+    context.AddMetadata(kTokenMetadata, token_metadata(options_.token));
   }
 
   template <class Method, class Request, class Response>
   Status call(Method method, const Request& request, Response* response, absl::Time deadline) {
-    grpc::ClientContext context;
-    prepare(context);
-    context.set_wait_for_ready(false);
-    if (deadline != absl::InfiniteFuture()) {
-      context.set_deadline(to_chrono_wall(deadline + kAnswerGrace));
+    TESSERA_RETURN_IF_ERROR(verdict());
+    CallContext context(*this, deadline);
+    const grpc::Status status = (stub_.get()->*method)(context.get(), request, response);
+    return status.ok() ? absl::OkStatus() : failure_of(status);
+  }
+
+  // Why a call got no answer: the same for all calls of this client where the service is gone.
+  Status failure_of(const grpc::Status& status) {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      // The session breaks off too; it says whether the service ended in order.
+      std::unique_lock<std::mutex> lock(session_mutex_);
+      session_changed_.wait_until(lock, to_chrono_steady(steady_now() + kAnswerGrace),
+                                  [&] { return !verdict_.ok(); });
     }
-    const grpc::Status status = (stub_.get()->*method)(&context, request, response);
-    return status.ok() ? absl::OkStatus() : transport_error(status);
+    TESSERA_RETURN_IF_ERROR(verdict());
+    return transport_error(status);
   }
 
   bool hosted_by_client0() const { return options_.service_host == ServiceHost::kClient0; }
@@ -215,19 +270,55 @@ class GrpcCoordinator : public Coordinator {
   }
 
   Status transport_error(const grpc::Status& status) const {
-    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
-      return absl::UnauthenticatedError(absl::StrCat(
-          "the coordinator at ", options_.address, " refuses client ", client_id(), ": ",
-          status.error_message(), "; give all clients of the job the same TESSERA_TOKEN"));
+    switch (status.error_code()) {
+      case grpc::StatusCode::UNAUTHENTICATED:
+        return absl::UnauthenticatedError(absl::StrCat(
+            "the coordinator at ", options_.address, " refuses client ", client_id(), ": ",
+            status.error_message(), "; give all clients of the job the same TESSERA_TOKEN"));
+      case grpc::StatusCode::DEADLINE_EXCEEDED:
+        return absl::DeadlineExceededError(
+            absl::StrCat(describe_service(), " did not answer by the deadline"));
+      default:
+        return absl::UnavailableError(
+            absl::StrCat(describe_service(), " does not answer: ", status.error_message()));
     }
-    return absl::UnavailableError(
-        absl::StrCat(describe_service(), " does not answer: ", status.error_message()));
+  }
+
+  Status did_not_answer() const {
+    return absl::DeadlineExceededError(
+        absl::StrCat("client ", client_id(), ": ", describe_service(), " did not answer within ",
+                     format_duration(options_.connect_timeout), "; see whether ",
+                     hosted_by_client0() ? "client 0 was started"
+                                         : "the launcher or tessera_coordinator runs there"));
+  }
+
+  // Opens the session and starts its threads: from here on the service and this client watch each
+  // other. Returns when the service has answered.
+  Status open_session(absl::Time deadline) {
+    prepare(session_context_);
+    session_context_.set_wait_for_ready(true);
+    // The call starts with the first heartbeat: this thread must not wait for a service that may
+    // not be there.
+    session_context_.set_initial_metadata_corked(true);
+    session_ = stub_->Session(&session_context_);
+    TESSERA_ASSIGN_OR_RETURN(
+        reader_, start_thread("the events of the coordinator", [this] { read_events(); }));
+    TESSERA_ASSIGN_OR_RETURN(
+        heartbeats_, start_thread("the heartbeats of this client", [this] { send_heartbeats(); }));
+    std::unique_lock<std::mutex> lock(session_mutex_);
+    const auto answered = [this] { return session_number_ != 0 || !verdict_.ok(); };
+    if (deadline == absl::InfiniteFuture()) {
+      session_changed_.wait(lock, answered);
+    } else if (!session_changed_.wait_until(lock, to_chrono_steady(deadline), answered)) {
+      return did_not_answer();
+    }
+    return verdict_;
   }
 
   // Registers, and waits for the others.
-  Status join() {
-    const absl::Time deadline = steady_now() + options_.connect_timeout;
+  Status join(absl::Time deadline) {
     rpc::RegisterRequest request;
+    request.set_session(session_number_);
     rpc::Member* member = request.mutable_member();
     member->set_client_id(options_.self.client_id);
     member->set_host(options_.self.host);
@@ -238,100 +329,152 @@ class GrpcCoordinator : public Coordinator {
     member->set_device_type(options_.self.device_type);
     request.set_num_clients(options_.num_clients);
     request.set_timeout_us(timeout_us(deadline));
-    grpc::ClientContext context;
-    prepare(context);
-    context.set_wait_for_ready(true);
-    // The service answers by the deadline; past it, it was never reached.
-    context.set_deadline(to_chrono_wall(deadline + absl::Milliseconds(500)));
+    request.set_connect_timeout_us(timeout_us(options_.connect_timeout));
+    request.set_job(options_.job);
+    request.set_heartbeat_interval_us(timeout_us(options_.heartbeat_interval));
     rpc::RegisterResponse response;
-    const grpc::Status status = stub_->Register(&context, request, &response);
-    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("client ", client_id(), ": ", describe_service(), " did not answer within ",
-                       format_duration(options_.connect_timeout), "; see whether ",
-                       hosted_by_client0() ? "client 0 was started"
-                                           : "the launcher or tessera_coordinator runs there"));
-    }
-    if (!status.ok()) return transport_error(status);
+    const Status status =
+        call(&rpc::CoordinatorService::Stub::Register, request, &response, deadline);
+    if (absl::IsDeadlineExceeded(status)) return did_not_answer();
+    TESSERA_RETURN_IF_ERROR(status);
     TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
-    for (const rpc::Member& other : response.members()) {
-      members_.push_back({other.client_id(), other.host(), other.boot_id(), other.pid(),
-                          other.incarnation(), other.num_local_devices(), other.device_type()});
+    {
+      std::lock_guard<std::mutex> lock(session_mutex_);
+      interval_ = absl::Microseconds(response.heartbeat_interval_us());
     }
-    return absl::OkStatus();
+    session_changed_.notify_all();
+    return read_members(response.members());
   }
 
-  Status open_session() {
-    prepare(session_context_);
-    session_ = stub_->Session(&session_context_);
-    rpc::Heartbeat first;
-    first.set_client_id(client_id());
-    rpc::Event answer;
-    if (!session_->Write(first) || !session_->Read(&answer)) {
-      session_context_.TryCancel();
-      return transport_error(session_->Finish());
+  Status read_members(const std::string& serialized) {
+    rpc::MemberList list;
+    const bool is_complete =
+        list.ParseFromString(serialized) && list.pids_size() == options_.num_clients &&
+        list.hosts_size() == list.pids_size() && list.boot_ids_size() == list.pids_size() &&
+        list.device_types_size() == list.pids_size() &&
+        list.incarnations_size() == list.pids_size() &&
+        list.num_local_devices_size() == list.pids_size();
+    std::vector<MemberInfo> members(is_complete ? list.pids_size() : 0);
+    const auto text = [&](int index) {
+      return index >= 0 && index < list.texts_size() ? list.texts(index) : std::string();
+    };
+    for (int i = 0; i < static_cast<int>(members.size()); ++i) {
+      members[i] = {i,
+                    text(list.hosts(i)),
+                    text(list.boot_ids(i)),
+                    list.pids(i),
+                    list.incarnations(i),
+                    list.num_local_devices(i),
+                    text(list.device_types(i))};
     }
-    note_event(answer);
-    TESSERA_ASSIGN_OR_RETURN(
-        reader_, start_thread("the events of the coordinator", [this] { read_events(); }));
-    TESSERA_ASSIGN_OR_RETURN(
-        heartbeats_, start_thread("the heartbeats of this client", [this] { send_heartbeats(); }));
-    return absl::OkStatus();
+    std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
+    members_ = std::move(members);
+    if (is_complete) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat(describe_service(), " sent a malformed list of members"));
   }
 
   void read_events() {
     rpc::Event event;
-    while (session_->Read(&event)) note_event(event);
-    session_->Finish();
-    if (!leaving_ && !closing()) lose_coordinator("its connections broke off");
+    while (session_->Read(&event)) {
+      note_event(event);
+      if (event.closing()) break;
+    }
+    if (event.closing()) {
+      end_service(absl::CancelledError(
+          absl::StrCat("the coordinator at ", options_.address, " has shut down in order")));
+      session_->Finish();
+      return;
+    }
+    const grpc::Status status = session_->Finish();
+    if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+      end_service(transport_error(status));
+    } else if (!leaving_ && !closing()) {
+      lose_coordinator("its connections broke off");
+    }
   }
 
   void note_event(const rpc::Event& event) {
     {
       std::lock_guard<std::mutex> lock(session_mutex_);
       num_unanswered_ = 0;
+      if (event.session() != 0) session_number_ = event.session();
     }
-    if (event.has_loss()) {
-      report_lost(event.lost_client(), absl::UnavailableError(event.reason()));
+    session_changed_.notify_all();
+    for (const rpc::Loss& loss : event.losses()) {
+      report_lost(loss.client_id(), absl::UnavailableError(loss.reason()));
     }
   }
 
   void send_heartbeats() {
-    rpc::Heartbeat heartbeat;
-    heartbeat.set_client_id(client_id());
+    const rpc::Heartbeat heartbeat;
+    if (!session_->Write(heartbeat)) return;
     std::unique_lock<std::mutex> lock(session_mutex_);
-    while (!closing_) {
-      const absl::Time next = steady_now() + options_.heartbeat_interval;
-      session_changed_.wait_until(lock, to_chrono_steady(next));
-      if (closing_) return;
+    // Not counted: the service may not be there yet.
+    session_changed_.wait(lock, [this] { return session_number_ != 0 || over(); });
+    while (!over()) {
+      const absl::Time next = steady_now() + interval_;
+      const absl::Duration interval = interval_;
+      session_changed_.wait_until(lock, to_chrono_steady(next),
+                                  [&] { return over() || interval_ != interval; });
+      if (over()) return;
+      if (interval_ != interval) continue;
       // Counted, not timed: a client that was stopped for a while asks before it judges.
-      const bool silent = num_unanswered_++ > kMissedHeartbeats;
+      const bool is_silent = num_unanswered_++ > kMissedHeartbeats;
       lock.unlock();
-      const bool sent = session_->Write(heartbeat);
-      if (silent && !leaving_) lose_coordinator("it answered no heartbeats");
+      if (is_silent) {
+        lose_coordinator(absl::StrCat("it left more than ", kMissedHeartbeats, " heartbeats of ",
+                                      format_duration(interval), " unanswered"));
+        return;
+      }
+      const bool is_sent = session_->Write(heartbeat);
       lock.lock();
-      if (!sent) return;
+      if (!is_sent) return;
     }
   }
+
+  // The service is gone, or this client goes. Needs session_mutex_.
+  bool over() const { return closing_ || !verdict_.ok(); }
 
   bool closing() {
     std::lock_guard<std::mutex> lock(session_mutex_);
     return closing_;
   }
+  Status verdict() {
+    std::lock_guard<std::mutex> lock(session_mutex_);
+    return verdict_;
+  }
+  bool service_is_over() { return absl::IsCancelled(verdict()); }
+
+  // What waits for the service, and what will, returns this status. The first one stays.
+  void end_service(const Status& verdict) {
+    {
+      std::lock_guard<std::mutex> lock(session_mutex_);
+      if (!verdict_.ok()) return;
+      verdict_ = verdict;
+      for (grpc::ClientContext* const call : calls_) call->TryCancel();
+    }
+    session_changed_.notify_all();
+    session_context_.TryCancel();
+  }
 
   void lose_coordinator(absl::string_view how) {
+    std::string name = absl::StrCat("the coordinator at ", options_.address);
+    bool is_declared_lost;
     {
-      // It is the coordinator that gave up this client.
       std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
-      if (lost_.count(client_id()) > 0) return;
+      // Then the coordinator has given up this client.
+      is_declared_lost = lost_.count(client_id()) > 0;
+      if (hosted_by_client0() && !members_.empty()) {
+        name = absl::StrCat(members_[0].to_string(), ", which hosts the coordinator,");
+      } else {
+        name = describe_service();
+      }
     }
-    if (hosted_by_client0()) {
-      report_lost(
-          0, absl::UnavailableError(absl::StrCat(members_[0].to_string(),
-                                                 ", which hosts the coordinator, is lost: ", how)));
-    } else {
-      report_lost(client_id(),
-                  absl::UnavailableError(absl::StrCat(describe_service(), " is lost: ", how)));
+    const Status lost = absl::UnavailableError(absl::StrCat(name, " is lost: ", how));
+    end_service(lost);
+    if (!is_declared_lost && !leaving_) {
+      report_lost(hosted_by_client0() ? 0 : client_id(), lost);
     }
   }
 
@@ -353,7 +496,7 @@ class GrpcCoordinator : public Coordinator {
   }
 
   const CoordinatorOptions options_;
-  std::vector<MemberInfo> members_;
+  std::vector<MemberInfo> members_;  // constant once connected
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<rpc::CoordinatorService::Stub> stub_;
 
@@ -363,7 +506,11 @@ class GrpcCoordinator : public Coordinator {
   Thread heartbeats_;
   std::mutex session_mutex_;  // guards what follows
   std::condition_variable session_changed_;
+  std::atomic<uint64_t> session_number_{0};  // constant once it is known
+  absl::Duration interval_ = options_.heartbeat_interval;
   int num_unanswered_ = 0;  // heartbeats
+  Status verdict_;          // why there is no service any more
+  std::set<grpc::ClientContext*> calls_;
   bool closing_ = false;
 
   std::recursive_mutex lost_mutex_;  // guards what follows
@@ -376,11 +523,29 @@ class GrpcCoordinator : public Coordinator {
 }  // namespace
 
 StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOptions& options) {
-  if (options.num_clients == 1) return std::make_unique<LocalCoordinator>(options);
+  if (options.num_clients == 1) {
+    auto local = std::make_unique<LocalCoordinator>(options);
+    TESSERA_RETURN_IF_ERROR(local->registered());
+    return local;
+  }
   if (options.token.empty()) {
     return absl::InvalidArgumentError(
         "a job of several clients needs a token: set TESSERA_TOKEN to the same secret on all of "
         "them, or start them with tessera_run");
+  }
+  if (options.token.size() > kMostTokenBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the job token has ", options.token.size(),
+                                                   " bytes; use at most ", kMostTokenBytes));
+  }
+  if (options.heartbeat_interval < absl::Milliseconds(1)) {
+    return absl::InvalidArgumentError(absl::StrCat("heartbeat_interval is ",
+                                                   format_duration(options.heartbeat_interval),
+                                                   "; it must be 1 ms or longer"));
+  }
+  if (!parse_address(options.address).has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the coordinator's address is \"", options.address,
+                     "\"; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
   }
   auto coordinator = std::make_unique<GrpcCoordinator>(options);
   TESSERA_RETURN_IF_ERROR(coordinator->connect());

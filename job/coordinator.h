@@ -12,13 +12,18 @@
 //   ... session streams and heartbeats run until leave(); a broken one is a lost client ...
 //
 // Invariants:
-//   1. register_client (in the factory) returns only when all num_clients have registered.
+//   1. The factory returns only when all num_clients have registered.
 //   2. All participants of one check-in get the same Status: code and message. A late participant
 //      gets the stored verdict at once. The earliest deadline of the callers decides for all.
 //   3. A client that was declared lost stays lost: its own later calls fail and say so.
 //   4. Each lost client is reported to every other client once, however many signs there are.
+//   5. Every call returns by its deadline (half a second later where the service is silent), and at
+//      once when the service is known to be lost or over. Heartbeats run both ways from the moment
+//      that a client has reached the service. Either side gives the other up when more than
+//      kMissedHeartbeats in a row are missed, counted and not timed: a process that was stopped
+//      asks before it judges, and a pause of kMissedHeartbeats intervals ends nothing.
 //
-// Thread-safe. Every call returns by its deadline.
+// Thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_H_
 #define TESSERA_JOB_COORDINATOR_H_
 
@@ -70,20 +75,22 @@ class Coordinator {
 
   // Stores a value under a key. AlreadyExists if the key has another value.
   virtual Status put(absl::string_view key, absl::string_view value) = 0;
-  // Waits until the key has a value. DeadlineExceeded names the key.
-  virtual StatusOr<std::string> get(absl::string_view key, absl::Time deadline) = 0;
+  // Waits until the key has a value, which client `setter` is to set. DeadlineExceeded names the
+  // key; Unavailable where that client is lost or has left before.
+  virtual StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) = 0;
 
-  // Waits until every participant has checked in under `name`, all with the same `value`.
-  // A name may be used again once it has passed or failed for all: calls are counted by client.
-  //   InvalidArgument   values differ: names the first two clients that disagree and both values
+  // Waits until every participant has checked in under `name`, all with the same `value` and the
+  // same participants (check_ins.h). A name may be used again and again.
+  //   InvalidArgument   values or participants differ: names two clients that disagree, and both
   //   DeadlineExceeded  names every missing participant with host and pid
-  //   Unavailable       a participant is lost
-  //   Cancelled         the service shut down in order
+  //   Unavailable       a participant is lost, or has left before it came
+  //   Cancelled         a participant, or the service, shut down in order while it waited
   virtual Status check_in(absl::string_view name, absl::string_view value,
                           absl::Span<const int> participants, absl::Time deadline) = 0;
 
-  // Leaves the job in order: waits (up to the deadline) until all live clients have called it, so
-  // that nobody sees the service vanish. Idempotent. After it this client is not reported lost.
+  // Leaves the job in order: waits (up to its own deadline) until all live clients have called it.
+  // From its start on this client is not reported lost. DeadlineExceeded names the clients that had
+  // not called it; they may still leave, in order. OK where the service is over. Idempotent.
   virtual Status leave(absl::Time deadline) = 0;
 };
 
@@ -100,14 +107,22 @@ struct CoordinatorOptions {
   int num_clients = 1;
   MemberInfo self;
   absl::Duration connect_timeout = absl::Seconds(60);
-  absl::Duration heartbeat_interval = absl::Seconds(1);  // lost after three missed ones
+  // Identity of the job: a service of another job refuses the client. Empty: not known.
+  std::string job = {};
+  // The job uses the shortest that one of its clients asks for, at most that of the service.
+  absl::Duration heartbeat_interval = absl::Seconds(1);
 };
+
+// How many heartbeats in a row may be missed, on either side.
+inline constexpr int kMissedHeartbeats = 3;
 
 // Joins the job and waits for all its clients. One client: an in-process service, no network.
 //   DeadlineExceeded  names every client that did not connect
 //   InvalidArgument   two clients with one id (both named, with host and pid), different
 //                     num_clients (both named)
+//   InvalidArgument   a malformed address, a token beyond kMostTokenBytes, a client of another job
 //   Unauthenticated   a wrong token
+//   Unavailable       the service is lost while clients connect
 StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOptions& options);
 
 // Whether a service or a connection of this process has started gRPC: forking is unsafe from then

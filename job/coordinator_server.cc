@@ -3,22 +3,27 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <random>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_state.h"
 #include "job/grpc_log.h"
+#include "job/listener.h"
 
 namespace tessera {
 namespace {
@@ -30,86 +35,121 @@ void fill(rpc::Outcome* outcome, const Status& status) {
   outcome->set_message(std::string(status.message()));
 }
 
-// Takes the same time wherever the two differ.
+// Takes a time that depends on the lengths alone.
 bool equal_in_constant_time(grpc::string_ref a, const std::string& b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
   for (size_t i = 0; i < b.size(); ++i) {
-    difference |= static_cast<unsigned>(b[i]) ^
-                  static_cast<unsigned>(a.size() > 0 ? a.data()[i % a.size()] : ~b[i]);
+    difference |= static_cast<unsigned char>(a.data()[i]) ^ static_cast<unsigned char>(b[i]);
   }
   return difference == 0;
 }
 
-rpc::Event loss_event(int client, const Status& reason) {
-  rpc::Event event;
-  event.set_has_loss(true);
-  event.set_lost_client(client);
-  event.set_reason(std::string(reason.message()));
-  return event;
+MemberInfo member_of(const rpc::Member& member) {
+  MemberInfo info;
+  info.client_id = member.client_id();
+  info.host = member.host();
+  info.boot_id = member.boot_id();
+  info.pid = member.pid();
+  info.incarnation = member.incarnation();
+  info.num_local_devices = member.num_local_devices();
+  info.device_type = member.device_type();
+  return info;
+}
+
+std::string serialize(const std::vector<MemberInfo>& members) {
+  rpc::MemberList list;
+  std::map<std::string, int> texts;
+  const auto index_of = [&](const std::string& text) {
+    const auto [it, is_new] = texts.emplace(text, list.texts_size());
+    if (is_new) list.add_texts(text);
+    return it->second;
+  };
+  for (const MemberInfo& info : members) {
+    list.add_hosts(index_of(info.host));
+    list.add_boot_ids(index_of(info.boot_id));
+    list.add_device_types(index_of(info.device_type));
+    list.add_pids(info.pid);
+    list.add_incarnations(info.incarnation);
+    list.add_num_local_devices(info.num_local_devices);
+  }
+  return list.SerializeAsString();
 }
 
 class ServerImpl;
 
-// One client's open stream: reads heartbeats, writes events. Deletes itself when it is done.
+// One client's open stream: reads heartbeats, writes events. What is to be said is computed when
+// the stream is ready to write, so that a client that does not read costs nothing. Deletes itself
+// when it is done.
 class ClientSession : public grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event> {
  public:
-  explicit ClientSession(ServerImpl* server) : server_(server) {}
+  ClientSession(ServerImpl* server, uint64_t number) : server_(server), number_(number) {}
 
-  void start() { StartRead(&heartbeat_); }
+  void start();
+  // There is something to say: a heartbeat to answer, or a loss.
+  void notify();
+  // Says that the service ends, or ends without a word.
+  void close(bool in_order);
 
-  void send(const rpc::Event& event);
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone() override;
 
  private:
+  void write_if_idle();           // needs mutex_
+  void finish(grpc::Status why);  // needs mutex_
+
   ServerImpl* const server_;
+  const uint64_t number_;
   rpc::Heartbeat heartbeat_;
-  int client_id_ = -1;
   std::mutex mutex_;  // guards what follows
-  std::deque<rpc::Event> unsent_;
-  bool writing_ = false;
-  bool over_ = false;
+  rpc::Event event_;  // being written
+  size_t num_losses_told_ = 0;
+  bool is_first_ = true;
+  bool has_news_ = false;
+  bool is_writing_ = false;
+  bool is_closing_ = false;
+  bool is_finished_ = false;
 };
 
 class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::CallbackService {
  public:
   explicit ServerImpl(const CoordinatorServerOptions& options)
-      : token_(options.token),
-        state_(options.num_clients, options.address, options.heartbeat_interval) {
+      : token_(token_metadata(options.token)),
+        state_({.num_clients = options.num_clients,
+                .address = options.address,
+                .job = options.job,
+                .heartbeat_interval = options.heartbeat_interval}) {
     state_.set_loss_listener([this](int client, const Status& reason) { tell(client, reason); });
   }
-  ~ServerImpl() override { stop(); }
+  ~ServerImpl() override { end(false); }
 
-  Status listen(const std::string& address) {
+  Status listen(const CoordinatorServerOptions& options) {
+    TESSERA_ASSIGN_OR_RETURN(
+        listener_,
+        Listener::listen(options.address, {.max_unproven = options.max_unproven_connections,
+                                           .unproven_timeout = options.unproven_timeout}));
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+    using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        External::FROM_FD, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      server_ = nullptr;
-      return absl::UnavailableError(absl::StrCat("the coordinator cannot listen on ", address,
-                                                 "; use a free port of this host"));
-    }
+    if (server_ == nullptr) return absl::InternalError("gRPC does not start the coordinator");
     TESSERA_ASSIGN_OR_RETURN(timer_,
                              start_thread("the timer of the coordinator", [this] { run_timer(); }));
-    return absl::OkStatus();
-  }
-
-  void stop() override {
-    if (server_ == nullptr) return;
-    change([&] {
-      state_.stop();
-      stopping_ = true;
+    return listener_->start([this](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      acceptor_->HandleNewConnection(&connection);
     });
-    if (timer_.joinable()) timer_.join();
-    // Answers under way and sessions that are closing get a moment; the rest is cut off.
-    server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(1)));
-    server_ = nullptr;
   }
 
-  // Changes the state, wakes the timer for what has become due, and answers those concerned.
+  int port() const override { return listener_->port(); }
+  void stop() override { end(true); }
+
+  // Changes the state, wakes the timer if something is due earlier now, and answers those
+  // concerned.
   template <class Change>
   void change(Change&& change) {
     std::vector<std::function<void()>> callbacks;
@@ -117,29 +157,32 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       std::lock_guard<std::mutex> lock(mutex_);
       change();
       callbacks = state_.take_callbacks();
-      timer_changed_.notify_one();
+      for (std::function<void()>& ready : std::exchange(answers_, {})) {
+        callbacks.push_back(std::move(ready));
+      }
+      if (stopping_ || state_.next_event() < timer_wakes_) timer_changed_.notify_one();
     }
     for (const std::function<void()>& callback : callbacks) callback();
   }
-  CoordinatorState& state() { return state_; }
 
-  void session_started(ClientSession* session, int client_id) {
-    {
-      std::lock_guard<std::mutex> lock(sessions_mutex_);
-      sessions_.insert(session);
-    }
-    std::map<int, Status> lost;
-    change([&] {
-      state_.session_started(client_id, steady_now());
-      lost = state_.lost();
-    });
-    // Lost before this session could be told; what it is told twice, it ignores.
-    for (const auto& [client, reason] : lost) session->send(loss_event(client, reason));
+  void heartbeat(uint64_t session) {
+    change([&] { state_.heartbeat(session); });
   }
-  void session_over(ClientSession* session, int client_id) {
-    if (client_id >= 0) change([&] { state_.session_ended(client_id); });
+  void session_broke(uint64_t session) {
+    change([&] {
+      state_.disconnected(session);
+      registered_.erase(session);
+    });
+  }
+  void session_done(ClientSession* session) {
     std::lock_guard<std::mutex> lock(sessions_mutex_);
     sessions_.erase(session);
+  }
+  // Adds the losses from the num_told-th on; how many there are.
+  size_t add_losses(size_t num_told, rpc::Event* event) {
+    std::lock_guard<std::mutex> lock(losses_mutex_);
+    for (size_t i = num_told; i < losses_.size(); ++i) *event->add_losses() = losses_[i];
+    return losses_.size();
   }
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
@@ -147,105 +190,97 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
                                      rpc::RegisterResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     if (!admit(context, reactor)) return reactor;
-    MemberInfo info;
-    info.client_id = request->member().client_id();
-    info.host = request->member().host();
-    info.boot_id = request->member().boot_id();
-    info.pid = request->member().pid();
-    info.incarnation = request->member().incarnation();
-    info.num_local_devices = request->member().num_local_devices();
-    info.device_type = request->member().device_type();
+    CoordinatorState::Registration registration;
+    registration.member = member_of(request->member());
+    registration.num_clients = request->num_clients();
+    registration.job = request->job();
+    registration.connect_timeout = absl::Microseconds(request->connect_timeout_us());
+    registration.heartbeat_interval = absl::Microseconds(request->heartbeat_interval_us());
+    const auto done = [this, reactor, response](const Status& status) {
+      fill(response->mutable_outcome(), status);
+      // Complete and constant once it is OK.
+      if (status.ok()) fill_job(response);
+      finish(reactor);
+    };
+    bool is_known = false;
     change([&] {
-      state_.register_client(info, request->num_clients(), steady_now(),
-                             deadline_of(request->timeout_us()),
-                             [this, reactor, response](const Status& status) {
-                               fill(response->mutable_outcome(), status);
-                               // Complete and constant once it is OK.
-                               if (status.ok()) fill_members(response);
-                               reactor->Finish(grpc::Status::OK);
-                             });
+      const auto session = registered_.find(request->session());
+      is_known = session != registered_.end() && !std::exchange(session->second, true);
+      if (!is_known) return;
+      state_.register_client(request->session(), registration, steady_now(),
+                             deadline_of(request->timeout_us()), done);
     });
+    if (!is_known) {
+      done(absl::FailedPreconditionError(
+          "a client registers once, while its session is open; connect again"));
+    }
     return reactor;
   }
 
   grpc::ServerUnaryReactor* Put(grpc::CallbackServerContext* context,
                                 const rpc::PutRequest* request, rpc::Outcome* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    change([&] {
-      Status status = state_.check_alive(request->client_id());
-      if (status.ok()) status = state_.put(request->key(), request->value());
-      fill(response, status);
-    });
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
+    return serve(
+        context, request->session(), outcome_in(response), [=, this](int, const auto& done) {
+          answers_.push_back(
+              [done, status = state_.put(request->key(), request->value())] { done(status); });
+        });
   }
 
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
                                 const rpc::GetRequest* request,
                                 rpc::GetResponse* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    const auto found = [reactor, response](const StatusOr<std::string>& value) {
+    const auto fill_in = [response](const StatusOr<std::string>& value) {
       fill(response->mutable_outcome(), value.status());
       if (value.ok()) response->set_value(*value);
-      reactor->Finish(grpc::Status::OK);
     };
-    Status refused;
-    change([&] {
-      refused = state_.check_alive(request->client_id());
-      if (!refused.ok()) return;
-      state_.get(request->key(), deadline_of(request->timeout_us()), found);
+    return serve(context, request->session(), fill_in, [=, this](int client, const auto& done) {
+      state_.get(client, request->key(), request->setter(), deadline_of(request->timeout_us()),
+                 done);
     });
-    if (!refused.ok()) found(refused);
-    return reactor;
   }
 
   grpc::ServerUnaryReactor* CheckIn(grpc::CallbackServerContext* context,
                                     const rpc::CheckInRequest* request,
                                     rpc::Outcome* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    const auto done = [reactor, response](const Status& status) {
-      fill(response, status);
-      reactor->Finish(grpc::Status::OK);
-    };
-    const std::vector<int> participants(request->participants().begin(),
-                                        request->participants().end());
-    Status refused;
-    change([&] {
-      refused = state_.check_alive(request->client_id());
-      if (!refused.ok()) return;
-      state_.check_in(request->client_id(), request->name(), request->value(), participants,
-                      steady_now(), deadline_of(request->timeout_us()), done);
-    });
-    if (!refused.ok()) done(refused);
-    return reactor;
+    std::vector<ClientRanges::Range> ranges;
+    for (int i = 0; i + 1 < request->participants_size(); i += 2) {
+      ranges.push_back({request->participants(i), request->participants(i + 1)});
+    }
+    const ClientRanges participants = ClientRanges::of_ranges(ranges);
+    return serve(context, request->session(), outcome_in(response),
+                 [=, this](int client, const auto& done) {
+                   state_.check_in(client, request->name(), request->value(), participants,
+                                   steady_now(), deadline_of(request->timeout_us()), done);
+                 });
   }
 
   grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
                                   const rpc::LeaveRequest* request,
                                   rpc::Outcome* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    change([&] {
-      state_.leave(request->client_id(), steady_now(), deadline_of(request->timeout_us()),
-                   [reactor, response](const Status& status) {
-                     fill(response, status);
-                     reactor->Finish(grpc::Status::OK);
-                   });
-    });
-    return reactor;
+    return serve(context, request->session(), outcome_in(response),
+                 [=, this](int client, const auto& done) {
+                   state_.leave(client, steady_now(), deadline_of(request->timeout_us()), done);
+                 });
   }
 
   grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>* Session(
       grpc::CallbackServerContext* context) override {
-    auto* session = new ClientSession(this);
-    if (token_matches(context)) {
-      session->start();
-    } else {
+    const uint64_t number = random_number();
+    auto* session = new ClientSession(this, number);
+    if (!token_matches(context)) {
       session->Finish(bad_token());
+      return session;
     }
+    listener_->proven(context->peer());
+    change([&] { registered_[number] = false; });
+    bool is_over;
+    {
+      std::lock_guard<std::mutex> lock(sessions_mutex_);
+      sessions_.insert(session);
+      is_over = sessions_closed_;
+    }
+    session->start();
+    if (is_over) session->close(true);
     return session;
   }
 
@@ -262,24 +297,76 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     reactor->Finish(bad_token());
     return false;
   }
+  static std::function<void(const Status&)> outcome_in(rpc::Outcome* response) {
+    return [response](const Status& status) { fill(response, status); };
+  }
+  void finish(grpc::ServerUnaryReactor* reactor) const {
+    reactor->Finish(aborting_ ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the service has ended")
+                              : grpc::Status::OK);
+  }
 
-  void fill_members(rpc::RegisterResponse* response) {
-    for (const MemberInfo& info : state_.members()) {
-      rpc::Member* member = response->add_members();
-      member->set_client_id(info.client_id);
-      member->set_host(info.host);
-      member->set_boot_id(info.boot_id);
-      member->set_pid(info.pid);
-      member->set_incarnation(info.incarnation);
-      member->set_num_local_devices(info.num_local_devices);
-      member->set_device_type(info.device_type);
-    }
+  // One call of a client: `body(client, done)` under the lock, where done writes the answer with
+  // `fill_in`, then or later; a stranger and a lost client are refused.
+  template <class FillIn, class Body>
+  grpc::ServerUnaryReactor* serve(grpc::CallbackServerContext* context, uint64_t session,
+                                  const FillIn& fill_in, const Body& body) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (!admit(context, reactor)) return reactor;
+    const auto done = [this, reactor, fill_in](const auto& result) {
+      fill_in(result);
+      finish(reactor);
+    };
+    change([&] {
+      const StatusOr<int> client = state_.client_of(session);
+      if (client.ok()) {
+        body(*client, done);
+      } else {
+        answers_.push_back([done, refused = client.status()] { done(refused); });
+      }
+    });
+    return reactor;
+  }
+
+  void fill_job(rpc::RegisterResponse* response) {
+    std::lock_guard<std::mutex> lock(members_mutex_);
+    if (members_.empty()) members_ = serialize(state_.members());
+    response->set_members(members_);
+    response->set_heartbeat_interval_us(absl::ToInt64Microseconds(state_.heartbeat_interval()));
+  }
+
+  uint64_t random_number() {
+    std::lock_guard<std::mutex> lock(sessions_mutex_);
+    return uint64_t{random_()} << 32 | random_();
   }
 
   void tell(int client, const Status& reason) {
-    const rpc::Event event = loss_event(client, reason);
+    {
+      std::lock_guard<std::mutex> lock(losses_mutex_);
+      rpc::Loss& loss = losses_.emplace_back();
+      loss.set_client_id(client);
+      loss.set_reason(std::string(reason.message()));
+    }
     std::lock_guard<std::mutex> lock(sessions_mutex_);
-    for (ClientSession* session : sessions_) session->send(event);
+    for (ClientSession* const session : sessions_) session->notify();
+  }
+
+  void end(bool in_order) {
+    if (server_ == nullptr) return;
+    aborting_ = !in_order;
+    listener_->stop();
+    change([&] {
+      state_.stop();
+      stopping_ = true;
+    });
+    if (timer_.joinable()) timer_.join();
+    {
+      std::lock_guard<std::mutex> lock(sessions_mutex_);
+      sessions_closed_ = true;
+      for (ClientSession* const session : sessions_) session->close(in_order);
+    }
+    // Answers under way and sessions that are closing get a moment; the rest is cut off.
+    server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(in_order ? 1 : 0)));
+    server_ = nullptr;
   }
 
   void run_timer() {
@@ -293,77 +380,112 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
         lock.lock();
         continue;
       }
-      const absl::Time next = state_.next_event();
-      if (next == absl::InfiniteFuture()) {
+      timer_wakes_ = state_.next_event();
+      if (timer_wakes_ == absl::InfiniteFuture()) {
         timer_changed_.wait(lock);
       } else {
-        timer_changed_.wait_until(lock, to_chrono_steady(next));
+        timer_changed_.wait_until(lock, to_chrono_steady(timer_wakes_));
       }
+      // Changes need not wake a thread that is about to look.
+      timer_wakes_ = absl::InfinitePast();
     }
   }
 
   const std::string token_;
-  std::mutex mutex_;  // guards state_ and stopping_
+  std::atomic<bool> aborting_{false};
+  std::mutex mutex_;  // guards what follows
   std::condition_variable timer_changed_;
   CoordinatorState state_;
+  std::vector<std::function<void()>> answers_;  // that need not wait; given without the lock
+  absl::Time timer_wakes_ = absl::InfinitePast();
   bool stopping_ = false;
-  std::mutex sessions_mutex_;  // guards sessions_; taken after mutex_, never before
+  std::unordered_map<uint64_t, bool> registered_;  // by open session, whether it has registered
+
+  std::mutex sessions_mutex_;  // guards what follows; taken after mutex_, never before
   std::set<ClientSession*> sessions_;
+  bool sessions_closed_ = false;
+  std::random_device random_;
+
+  std::mutex losses_mutex_;  // guards losses_; taken after all others
+  std::vector<rpc::Loss> losses_;
+  std::mutex members_mutex_;  // guards members_
+  std::string members_;       // a serialized MemberList
+
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Thread timer_;
 };
 
-void ClientSession::send(const rpc::Event& event) {
+void ClientSession::start() {
+  StartRead(&heartbeat_);
+  notify();
+}
+
+void ClientSession::notify() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (over_) return;
-  unsent_.push_back(event);
-  if (writing_) return;
-  writing_ = true;
-  StartWrite(&unsent_.front());
+  has_news_ = true;
+  write_if_idle();
+}
+
+void ClientSession::close(bool in_order) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (in_order) {
+    is_closing_ = has_news_ = true;
+    write_if_idle();
+  } else {
+    finish({grpc::StatusCode::UNAVAILABLE, "the service has ended"});
+  }
+}
+
+void ClientSession::write_if_idle() {
+  if (is_finished_ || is_writing_ || !has_news_) return;
+  has_news_ = false;
+  is_writing_ = true;
+  event_.Clear();
+  if (std::exchange(is_first_, false)) event_.set_session(number_);
+  num_losses_told_ = server_->add_losses(num_losses_told_, &event_);
+  event_.set_closing(is_closing_);
+  StartWrite(&event_);
+}
+
+void ClientSession::finish(grpc::Status why) {
+  if (!std::exchange(is_finished_, true)) Finish(std::move(why));
 }
 
 void ClientSession::OnReadDone(bool ok) {
   if (ok) {
-    if (client_id_ < 0) {
-      client_id_ = heartbeat_.client_id();
-      server_->session_started(this, client_id_);
-    }
-    server_->change([&] { server_->state().heartbeat(client_id_, steady_now()); });
-    send(rpc::Event());
+    server_->heartbeat(number_);
+    notify();
     StartRead(&heartbeat_);
     return;
   }
-  server_->session_over(this, client_id_);
-  bool finish;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    over_ = true;
-    finish = !writing_;
-  }
-  if (finish) Finish(grpc::Status::OK);
+  server_->session_broke(number_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  finish(grpc::Status::OK);
 }
 
 void ClientSession::OnWriteDone(bool ok) {
-  bool finish = false;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    unsent_.pop_front();
-    writing_ = ok && !unsent_.empty() && !over_;
-    if (writing_) StartWrite(&unsent_.front());
-    finish = over_ && !writing_;
-  }
-  if (finish) Finish(grpc::Status::OK);
+  std::lock_guard<std::mutex> lock(mutex_);
+  is_writing_ = false;
+  if (event_.closing()) finish(grpc::Status::OK);
+  if (ok) write_if_idle();
 }
 
-void ClientSession::OnDone() { delete this; }
+void ClientSession::OnDone() {
+  server_->session_done(this);
+  delete this;
+}
 
 }  // namespace
+
+std::string token_metadata(const std::string& token) { return absl::BytesToHexString(token); }
 
 StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(
     const CoordinatorServerOptions& options) {
   quiet_grpc_log();
   auto server = std::make_unique<ServerImpl>(options);
-  TESSERA_RETURN_IF_ERROR(server->listen(options.address));
+  TESSERA_RETURN_IF_ERROR(server->listen(options));
   return server;
 }
 

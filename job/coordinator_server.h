@@ -3,8 +3,18 @@
 // CoordinatorServer: the coordinator's service. Any process may host it: a launcher, a program of
 // its own, or client 0 of the job. The rest of job/ sees no gRPC.
 //
-// Invariant: the service knows clients by their registrations alone. The end of the process that
-// hosts it is the end of the service, and is the loss of a client only where that client hosts it.
+//   server = CoordinatorServer::start({.address = "127.0.0.1:0", .token = token, .num_clients =
+//   4});
+//   ... start clients with the address "127.0.0.1:<server->port()>" ...
+//   server->stop();                      in order; the destructor alone looks like a crash
+//
+// Invariants:
+//   1. The service knows clients by their registrations alone. The end of the process that hosts it
+//      is the end of the service, and is the loss of a client only where that client hosts it.
+//   2. The port belongs to this service alone: a second one at the same address is refused.
+//   3. A connection that does not show the token costs a bounded share of the process, for a
+//   bounded
+//      time (listener.h). The token is never written anywhere.
 #ifndef TESSERA_JOB_COORDINATOR_SERVER_H_
 #define TESSERA_JOB_COORDINATOR_SERVER_H_
 
@@ -17,25 +27,38 @@
 namespace tessera {
 
 struct CoordinatorServerOptions {
-  std::string address;  // "host:port" to listen on, as clients are given it
-  std::string token;    // job token, which every call must carry
+  std::string address;  // "host:port" to listen on; port 0: a free one
+  std::string token;    // job token, which every call must carry; any bytes
   int num_clients = 1;
-  absl::Duration heartbeat_interval = absl::Seconds(1);  // a client is lost after three missed ones
+  // Identity of the job: clients of another one are refused. Empty: that of the first client that
+  // says one.
+  std::string job = {};
+  // The longest; the job uses the shortest that a client asks for. A client is lost after three
+  // missed heartbeats.
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  // Connections that have not shown the token: how many at a time, and for how long.
+  int max_unproven_connections = 64;
+  absl::Duration unproven_timeout = absl::Seconds(30);
 };
 
 class CoordinatorServer {
  public:
-  // Serves one job at the address until stop() or destruction. Unavailable where the address cannot
-  // be listened on.
+  // Serves one job at the address until stop() or destruction. InvalidArgument for a malformed
+  // address, Unavailable where it cannot be listened on.
   static StatusOr<std::unique_ptr<CoordinatorServer>> start(
       const CoordinatorServerOptions& options);
+  // Without stop(): clients see the service break off.
   virtual ~CoordinatorServer() = default;
-  // Cancels what waits, lets answers that are under way arrive, and closes. Idempotent.
+
+  virtual int port() const = 0;
+  // Ends in order: cancels what waits, tells all clients that the service is over, and closes.
+  // Clients report no loss. Idempotent.
   virtual void stop() = 0;
 };
 
-// What clients attach to each call.
+// What clients attach to each call: the token in hexadecimal, so that it may have any bytes.
 inline constexpr char kTokenMetadata[] = "tessera-token";
+std::string token_metadata(const std::string& token);
 
 }  // namespace tessera
 

@@ -10,309 +10,413 @@
 namespace tessera {
 namespace {
 
-constexpr int kMissedHeartbeats = 3;
-// How much later than the others the first heartbeat may come: the client has to be told first that
-// the job is complete, and to open its session.
-constexpr absl::Duration kTimeToOpenSession = absl::Seconds(5);
+constexpr int kMostDevices = 65'536;
+constexpr size_t kMostNameBytes = 64 << 10;
+// In one message: its size is told to every client.
+constexpr size_t kMostNamed = 128;
 
 }  // namespace
 
-CoordinatorState::CoordinatorState(int num_clients, std::string address,
-                                   absl::Duration heartbeat_interval)
-    : num_clients_(num_clients),
-      address_(std::move(address)),
-      heartbeat_interval_(heartbeat_interval) {
-  for (int i = 0; i < num_clients; ++i) leaving_.participants.push_back(i);
-}
+CoordinatorState::CoordinatorState(Options options)
+    : options_(std::move(options)),
+      job_(options_.job),
+      interval_(options_.heartbeat_interval),
+      check_ins_(
+          options_.num_clients, [this](int client) { return describe(client); }, deadlines_,
+          callbacks_) {}
 
 void CoordinatorState::answer(const Done& done, const Status& status) {
   callbacks_.push_back([done, status] { done(status); });
 }
 
+void CoordinatorState::answer_get(const Found& found, const StatusOr<std::string>& value) {
+  callbacks_.push_back([found, value] { found(value); });
+}
+
 std::string CoordinatorState::describe(int client_id) const {
-  const auto it = registered_.find(client_id);
-  return it == registered_.end() ? absl::StrCat("client ", client_id) : it->second.to_string();
+  if (!members_.empty()) return members_[client_id].to_string();
+  const auto it = registering_.find(client_id);
+  return it == registering_.end() ? absl::StrCat("client ", client_id)
+                                  : it->second.member.to_string();
+}
+
+void CoordinatorState::register_client(Connection connection, const Registration& registration,
+                                       absl::Time now, absl::Time deadline, Done done) {
+  now_ = std::max(now_, now);
+  const MemberInfo& member = registration.member;
+  const Status other_job = different_job(registration);
+  if (!other_job.ok()) return answer(done, other_job);
+  if (!registration_error_.ok()) return answer(done, registration_error_);
+  const Status valid = check_registration(registration);
+  if (!valid.ok()) return refuse(valid, done);
+  if (!members_.empty()) {
+    return answer(done, two_clients(members_[member.client_id], member));
+  }
+  if (job_.empty()) job_ = registration.job;
+  interval_ = std::min(interval_, registration.heartbeat_interval);
+  const auto same_id = registering_.find(member.client_id);
+  if (same_id == registering_.end()) {
+    add_registration(connection, registration, deadline, std::move(done));
+  } else if (twins_.count(member.client_id) > 0) {
+    refuse(two_clients(same_id->second.member, member), done);
+  } else {
+    // The restart of a client whose end is not known yet, or a mistake: a heartbeat of the first
+    // one will say which.
+    const absl::Duration timeout = registration.connect_timeout;
+    Registering twin = {connection, member, std::move(done), {}};
+    twin.expiry = deadlines_.add(deadline, [this, timeout] { missing_clients(timeout); });
+    twins_.emplace(member.client_id, std::move(twin));
+  }
+}
+
+Status CoordinatorState::different_job(const Registration& registration) const {
+  if (job_.empty() || registration.job.empty() || registration.job == job_) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(registration.member.to_string(), " belongs to job \"", registration.job,
+                   "\", and the coordinator at ", options_.address, " serves job \"", job_,
+                   "\"; give each job an address of its own"));
+}
+
+Status CoordinatorState::check_registration(const Registration& registration) const {
+  const MemberInfo& member = registration.member;
+  const int num_clients = options_.num_clients;
+  if (registration.num_clients != num_clients) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(member.to_string(), " was started for a job of ", registration.num_clients,
+                     " clients, and the coordinator at ", options_.address, " for one of ",
+                     num_clients, "; give all clients the same number"));
+  }
+  if (member.client_id < 0 || member.client_id >= num_clients) {
+    return absl::InvalidArgumentError(absl::StrCat("client id ", member.client_id,
+                                                   " is out of range; a job of ", num_clients,
+                                                   " clients has ids 0 to ", num_clients - 1));
+  }
+  if (registration.heartbeat_interval < absl::Milliseconds(1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        member.to_string(), " asks for a heartbeat_interval of ",
+        format_duration(registration.heartbeat_interval), "; it must be 1 ms or longer"));
+  }
+  if (member.num_local_devices < 1 || member.num_local_devices > kMostDevices) {
+    return absl::InvalidArgumentError(absl::StrCat(member.to_string(), " says that it has ",
+                                                   member.num_local_devices,
+                                                   " devices; a client has 1 to ", kMostDevices));
+  }
+  return absl::OkStatus();
+}
+
+void CoordinatorState::refuse(const Status& error, const Done& done) {
+  if (members_.empty()) fail_registration(error);
+  answer(done, error);
+}
+
+Status CoordinatorState::two_clients(const MemberInfo& first, const MemberInfo& second) const {
+  return absl::InvalidArgumentError(absl::StrCat("two clients have the id ", first.client_id, ": ",
+                                                 first.to_string(), " and ", second.to_string(),
+                                                 "; give each client an id of its own"));
+}
+
+void CoordinatorState::add_registration(Connection connection, const Registration& registration,
+                                        absl::Time deadline, Done done) {
+  const absl::Duration timeout = registration.connect_timeout;
+  Registering registering = {connection, registration.member, std::move(done), {}};
+  registering.expiry = deadlines_.add(deadline, [this, timeout] { missing_clients(timeout); });
+  registering_.emplace(registration.member.client_id, std::move(registering));
+  client_of_[connection] = registration.member.client_id;
+  complete_if_all_came();
+}
+
+void CoordinatorState::complete_if_all_came() {
+  if (static_cast<int>(registering_.size()) < options_.num_clients || !twins_.empty()) return;
+  clients_.resize(options_.num_clients);
+  for (const auto& [id, registering] : registering_) {
+    members_.push_back(registering.member);
+    clients_[id].connection = registering.connection;
+    deadlines_.remove(registering.expiry);
+    answer(registering.done, absl::OkStatus());
+  }
+  registering_.clear();
+  next_tick_ = now_ + interval_;
 }
 
 void CoordinatorState::fail_registration(const Status& error) {
   registration_error_ = error;
-  for (const Done& done : std::exchange(registering_, {})) answer(done, error);
+  for (auto* const waiting : {&registering_, &twins_}) {
+    for (const auto& [id, registering] : std::exchange(*waiting, {})) {
+      deadlines_.remove(registering.expiry);
+      client_of_.erase(registering.connection);
+      answer(registering.done, error);
+    }
+  }
 }
 
-void CoordinatorState::register_client(const MemberInfo& member, int num_clients, absl::Time now,
-                                       absl::Time deadline, Done done) {
-  const auto refuse = [&](const Status& error) {
-    if (members_.empty() && registration_error_.ok()) fail_registration(error);
-    answer(done, error);
-  };
-  if (!registration_error_.ok()) return answer(done, registration_error_);
-  if (num_clients != num_clients_) {
-    return refuse(absl::InvalidArgumentError(
-        absl::StrCat(member.to_string(), " was started for a job of ", num_clients,
-                     " clients, and the coordinator at ", address_, " for one of ", num_clients_,
-                     "; give all clients the same number")));
+void CoordinatorState::missing_clients(absl::Duration timeout) {
+  std::vector<int> missing;
+  for (int i = 0; i < options_.num_clients; ++i) {
+    if (registering_.count(i) == 0) missing.push_back(i);
   }
-  if (member.client_id < 0 || member.client_id >= num_clients_) {
-    return refuse(absl::InvalidArgumentError(
-        absl::StrCat("client id ", member.client_id, " is out of range; a job of ", num_clients_,
-                     " clients has ids 0 to ", num_clients_ - 1)));
+  if (missing.empty()) {
+    const auto& [id, twin] = *twins_.begin();
+    return fail_registration(two_clients(registering_.at(id).member, twin.member));
   }
-  const auto [it, is_new] = registered_.try_emplace(member.client_id, member);
-  if (!is_new) {
-    return refuse(absl::InvalidArgumentError(
-        absl::StrCat("two clients have the id ", member.client_id, ": ", it->second.to_string(),
-                     " and ", member.to_string(), "; give each client an id of its own")));
-  }
-  registration_start_ = std::min(registration_start_, now);
-  registration_deadline_ = std::min(registration_deadline_, deadline);
-  registering_.push_back(std::move(done));
-  if (static_cast<int>(registered_.size()) < num_clients_) return;
-  for (const auto& [id, info] : registered_) {
-    members_.push_back(info);
-    // From now on: it may have died while it waited for the others.
-    last_heartbeat_[id] = now + kTimeToOpenSession;
-  }
-  registration_deadline_ = absl::InfiniteFuture();
-  for (const Done& waiting : std::exchange(registering_, {})) answer(waiting, absl::OkStatus());
+  fail_registration(absl::DeadlineExceededError(absl::StrCat(
+      "job of ", options_.num_clients, " clients at ", options_.address, ": ",
+      missing.size() == 1 ? "client " : "clients ", ClientRanges::of(missing).to_list(),
+      " did not connect within ", format_duration(timeout),
+      "; see whether they were started, and with this address")));
 }
 
-void CoordinatorState::session_started(int client_id, absl::Time now) {
-  // One that came too late stays lost, and one that nobody knows is not missed.
-  if (last_heartbeat_.count(client_id) > 0) last_heartbeat_[client_id] = now;
+bool CoordinatorState::withdraw(Connection connection) {
+  for (auto twin = twins_.begin(); twin != twins_.end(); ++twin) {
+    if (twin->second.connection != connection) continue;
+    deadlines_.remove(twin->second.expiry);
+    answer(twin->second.done, absl::CancelledError("the client is gone"));
+    twins_.erase(twin);
+    return true;
+  }
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end()) return true;
+  const auto registering = registering_.find(known->second);
+  if (registering == registering_.end()) return false;
+  deadlines_.remove(registering->second.expiry);
+  answer(registering->second.done, absl::CancelledError("the client is gone"));
+  registering_.erase(registering);
+  client_of_.erase(known);
+  return true;
 }
 
-void CoordinatorState::heartbeat(int client_id, absl::Time now) {
-  if (last_heartbeat_.count(client_id) > 0) last_heartbeat_[client_id] = now;
+void CoordinatorState::disconnected(Connection connection) {
+  if (!stopped_.ok()) return;
+  const auto known = client_of_.find(connection);
+  const int id = known == client_of_.end() ? -1 : known->second;
+  if (!withdraw(connection)) {
+    if (left_.count(id) == 0) lose(id, " is lost: its connection to the coordinator broke off");
+    return;
+  }
+  const auto twin = twins_.find(id);
+  if (twin != twins_.end()) {
+    // The restart takes the place of the client that is gone.
+    Registering restarted = std::move(twin->second);
+    twins_.erase(twin);
+    client_of_[restarted.connection] = id;
+    registering_.emplace(id, std::move(restarted));
+  }
+  if (registration_error_.ok() && members_.empty()) complete_if_all_came();
 }
 
-void CoordinatorState::session_ended(int client_id) {
-  if (last_heartbeat_.erase(client_id) == 0 || left_.count(client_id) > 0) return;
-  lose(client_id, " is lost: its connection to the coordinator broke off");
+void CoordinatorState::heartbeat(Connection connection) {
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end()) return;
+  const int id = known->second;
+  if (!members_.empty()) {
+    clients_[id].num_silent_ticks = 0;
+    return;
+  }
+  const auto twin = twins_.find(id);
+  if (twin == twins_.end()) return;
+  fail_registration(two_clients(registering_.at(id).member, twin->second.member));
+}
+
+StatusOr<int> CoordinatorState::client_of(Connection connection) const {
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end() || members_.empty()) {
+    return absl::FailedPreconditionError("this connection has not registered as a client");
+  }
+  const auto lost = lost_.find(known->second);
+  if (lost == lost_.end()) return known->second;
+  return absl::FailedPreconditionError(
+      absl::StrCat("this client was declared lost, and the others went on without it: ",
+                   lost->second.message()));
 }
 
 void CoordinatorState::lose(int client_id, const std::string& how) {
   const Status reason = absl::UnavailableError(absl::StrCat(describe(client_id), how));
   if (!lost_.try_emplace(client_id, reason).second) return;
-  last_heartbeat_.erase(client_id);
-  for (auto& [key, check_in] : check_ins_) {
-    const bool concerned = std::find(check_in.participants.begin(), check_in.participants.end(),
-                                     client_id) != check_in.participants.end();
-    if (concerned && !check_in.settled) settle(check_in, with_context(reason, key.first));
-  }
+  gone(client_id, reason, reason);
   if (loss_listener_) {
     callbacks_.push_back([this, client_id, reason] { loss_listener_(client_id, reason); });
   }
-  // Those that wait to leave wait for the living only.
-  advance(absl::InfinitePast());
 }
 
-Status CoordinatorState::check_alive(int client_id) const {
-  const auto it = lost_.find(client_id);
-  if (it == lost_.end()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "this client was declared lost, and the others went on without it: ", it->second.message()));
+// Ends what waits for the client.
+void CoordinatorState::gone(int client_id, const Status& reason, const Status& own) {
+  clients_[client_id].is_gone = true;
+  ++num_gone_;
+  check_ins_.client_gone(client_id, reason, own);
+  std::vector<uint64_t> concerned;
+  for (const auto& [number, waiter] : waiters_) {
+    if (waiter.setter == client_id) concerned.push_back(number);
+  }
+  for (const uint64_t number : concerned) finish_waiter(number, reason);
+  finish_leaving();
 }
 
 Status CoordinatorState::put(absl::string_view key, absl::string_view value) {
-  const auto [it, is_new] = values_.try_emplace(std::string(key), value);
-  if (!is_new && it->second != value) {
+  if (!stopped_.ok()) return stopped_;
+  const auto known = values_.find(std::string(key));
+  if (known != values_.end()) {
+    if (known->second == value) return absl::OkStatus();
     return absl::AlreadyExistsError(
         absl::StrCat("key \"", key, "\" has another value already; use a new key"));
   }
-  for (const Waiter& waiter : waiters_) {
-    if (waiter.key != key) continue;
-    callbacks_.push_back([found = waiter.found, text = it->second] { found(text); });
+  const auto num_bytes = static_cast<int64_t>(key.size() + value.size());
+  if (num_bytes > kMostValueBytes - value_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "key \"", key.substr(0, 100), "\" needs ", num_bytes, " bytes; the coordinator holds ",
+        value_bytes_, " of at most ", kMostValueBytes, "; use fewer and smaller values"));
   }
-  std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.key == key; });
+  value_bytes_ += num_bytes;
+  values_.emplace(key, value);
+  const auto waiting = waiters_of_.find(std::string(key));
+  if (waiting == waiters_of_.end()) return absl::OkStatus();
+  for (const uint64_t number : std::set<uint64_t>(waiting->second)) {
+    finish_waiter(number, std::string(value));
+  }
   return absl::OkStatus();
 }
 
-void CoordinatorState::get(absl::string_view key, absl::Time deadline, Found found) {
-  const auto it = values_.find(std::string(key));
-  if (!stopped_.ok()) {
-    callbacks_.push_back([found, status = stopped_] { found(status); });
-  } else if (it == values_.end()) {
-    waiters_.push_back({std::string(key), deadline, std::move(found)});
-  } else {
-    callbacks_.push_back([found, text = it->second] { found(text); });
+void CoordinatorState::get(int client_id, absl::string_view key, int setter, absl::Time deadline,
+                           Found found) {
+  if (!stopped_.ok()) return answer_get(found, stopped_);
+  const auto known = values_.find(std::string(key));
+  if (known != values_.end()) return answer_get(found, known->second);
+  if (setter < 0 || setter >= options_.num_clients) {
+    return answer_get(found,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "key \"", key, "\" would be set by client ", setter, "; the job has ",
+                          options_.num_clients, " clients, 0 to ", options_.num_clients - 1)));
   }
+  const auto lost = lost_.find(setter);
+  if (lost != lost_.end()) return answer_get(found, lost->second);
+  if (left_.count(setter) > 0) {
+    return answer_get(found,
+                      absl::UnavailableError(absl::StrCat(describe(setter), " has left the job")));
+  }
+  if (clients_[client_id].num_waiting_gets == kMostWaitingCalls) {
+    return answer_get(found, absl::ResourceExhaustedError(absl::StrCat(
+                                 describe(client_id), " waits for ", kMostWaitingCalls,
+                                 " keys already, the most that a client may; wait for fewer")));
+  }
+  ++clients_[client_id].num_waiting_gets;
+  const uint64_t number = ++last_waiter_;
+  const auto expiry = deadlines_.add(deadline, [this, number, key = std::string(key)] {
+    finish_waiter(number, absl::DeadlineExceededError(
+                              absl::StrCat("key \"", key,
+                                           "\" was not set in time; see whether the client that "
+                                           "sets it has come so far")));
+  });
+  waiters_of_[std::string(key)].insert(number);
+  waiters_.emplace(number, Waiter{client_id, setter, std::string(key), std::move(found), expiry});
 }
 
-void CoordinatorState::settle(CheckIn& check_in, const Status& verdict) {
-  check_in.settled = true;
-  check_in.verdict = verdict;
-  for (const Done& done : std::exchange(check_in.waiting, {})) answer(done, verdict);
-  for (const auto& [client, value] : check_in.values) check_in.told.insert(client);
+void CoordinatorState::finish_waiter(uint64_t number, const StatusOr<std::string>& value) {
+  const auto it = waiters_.find(number);
+  const Waiter& waiter = it->second;
+  deadlines_.remove(waiter.expiry);
+  --clients_[waiter.client].num_waiting_gets;
+  const auto same_key = waiters_of_.find(waiter.key);
+  same_key->second.erase(number);
+  if (same_key->second.empty()) waiters_of_.erase(same_key);
+  answer_get(waiter.found, value);
+  waiters_.erase(it);
 }
 
 void CoordinatorState::check_in(int client_id, absl::string_view name, absl::string_view value,
-                                absl::Span<const int> participants, absl::Time now,
+                                const ClientRanges& participants, absl::Time now,
                                 absl::Time deadline, Done done) {
   if (!stopped_.ok()) return answer(done, with_context(stopped_, name));
-  const Status valid = check_participants(client_id, name, participants);
-  if (!valid.ok()) return answer(done, valid);
-  const CheckInKey key = {std::string(name), ++instances_[{std::string(name), client_id}]};
-  CheckIn& check_in = check_ins_[key];
-  const bool is_first = check_in.first_client < 0;
-  if (is_first) {
-    check_in.first_client = client_id;
-    check_in.participants.assign(participants.begin(), participants.end());
-    check_in.start = now;
+  if (name.size() + value.size() > kMostNameBytes) {
+    return answer(done, absl::InvalidArgumentError(absl::StrCat(
+                            name.substr(0, 100), ": name and value have ",
+                            name.size() + value.size(), " bytes; use at most ", kMostNameBytes)));
   }
-  check_in.values[client_id] = std::string(value);
-  if (check_in.settled) {
-    answer(done, check_in.verdict);
-    check_in.told.insert(client_id);
-  } else {
-    check_in.waiting.push_back(std::move(done));
-    check_in.deadline = std::min(check_in.deadline, deadline);
-    const std::string& first_value = check_in.values[check_in.first_client];
-    if (first_value != value) {
-      settle(check_in, disagreement(name, check_in.first_client, first_value, client_id, value));
-    } else if (absl::MakeConstSpan(check_in.participants) != participants) {
-      const auto list = [](absl::Span<const int> clients) {
-        return absl::StrCat("participants [", absl::StrJoin(clients, ", "), "]");
-      };
-      settle(check_in, disagreement(name, check_in.first_client, list(check_in.participants),
-                                    client_id, list(participants)));
-    }
+  const absl::Span<const ClientRanges::Range> ranges = participants.ranges();
+  if (!participants.contains(client_id) || ranges.front().begin < 0 ||
+      ranges.back().end > options_.num_clients) {
+    return answer(done, absl::InvalidArgumentError(absl::StrCat(
+                            name, ": participants ", participants.to_string(), " of ",
+                            describe(client_id), " must be clients from 0 to ",
+                            options_.num_clients - 1, " with client ", client_id, " among them")));
   }
-  for (const int participant : check_in.participants) {
-    const auto it = lost_.find(participant);
-    if (it != lost_.end() && !check_in.settled) settle(check_in, with_context(it->second, name));
+  if (check_ins_.num_waiting(client_id) == kMostWaitingCalls) {
+    return answer(done, absl::ResourceExhaustedError(absl::StrCat(
+                            name, ": ", describe(client_id), " waits in ", kMostWaitingCalls,
+                            " check-ins already, the most that a client may; wait for fewer")));
   }
-  if (!check_in.settled && check_in.values.size() == check_in.participants.size()) {
-    settle(check_in, absl::OkStatus());
-  }
-  // Kept for those that are still to come.
-  const bool all_told = std::all_of(
-      check_in.participants.begin(), check_in.participants.end(),
-      [&](int client) { return check_in.told.count(client) > 0 || lost_.count(client) > 0; });
-  if (check_in.settled && all_told) check_ins_.erase(key);
-}
-
-Status CoordinatorState::disagreement(absl::string_view name, int first, absl::string_view its,
-                                      int second, absl::string_view other) const {
-  return absl::InvalidArgumentError(absl::StrCat(name, ": clients disagree: ", describe(first),
-                                                 " has ", its, ", ", describe(second), " has ",
-                                                 other, "; make the same call on every client"));
-}
-
-Status CoordinatorState::check_participants(int client_id, absl::string_view name,
-                                            absl::Span<const int> participants) const {
-  const std::set<int> distinct(participants.begin(), participants.end());
-  const bool in_range =
-      !distinct.empty() && *distinct.begin() >= 0 && *distinct.rbegin() < num_clients_;
-  if (in_range && distinct.size() == participants.size() && distinct.count(client_id) > 0) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": participants [", absl::StrJoin(participants, ", "), "] of ",
-                   describe(client_id), " must be different clients from 0 to ", num_clients_ - 1,
-                   " with client ", client_id, " among them"));
-}
-
-Status CoordinatorState::missing_at(const std::string& subject, const CheckIn& check_in,
-                                    absl::Time now) const {
-  std::vector<std::string> missing;
-  for (const int client : check_in.participants) {
-    if (check_in.values.count(client) == 0 && lost_.count(client) == 0) {
-      missing.push_back(describe(client));
-    }
-  }
-  return absl::DeadlineExceededError(absl::StrCat(subject, ": ", check_in.values.size(), " of ",
-                                                  check_in.participants.size(), " clients came in ",
-                                                  format_duration(now - check_in.start),
-                                                  "; missing ", absl::StrJoin(missing, ", ")));
+  check_ins_.check_in({client_id, std::string(name), std::string(value), participants, deadline},
+                      now, std::move(done));
 }
 
 void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline, Done done) {
-  const Status alive = check_alive(client_id);
-  if (!alive.ok()) return answer(done, alive);
-  if (leaving_.settled) return answer(done, leaving_.verdict);
-  if (leaving_.values.empty()) leaving_.start = now;
-  left_.insert(client_id);
-  leaving_.values[client_id] = "";
-  leaving_.deadline = std::min(leaving_.deadline, deadline);
-  leaving_.waiting.push_back(std::move(done));
-  advance(absl::InfinitePast());
+  if (!stopped_.ok()) return answer(done, absl::OkStatus());
+  if (!left_.insert(client_id).second) return answer(done, absl::OkStatus());
+  const absl::Duration timeout = deadline - now;
+  const auto expiry = deadlines_.add(deadline, [this, client_id, timeout] {
+    const auto leaver = leaving_.find(client_id);
+    answer(leaver->second.done, still_here(timeout));
+    leaving_.erase(leaver);
+  });
+  leaving_.emplace(client_id, Leaver{std::move(done), expiry});
+  gone(client_id, absl::UnavailableError(absl::StrCat(describe(client_id), " has left the job")),
+       absl::CancelledError(absl::StrCat(describe(client_id), " is shutting down")));
+}
+
+void CoordinatorState::finish_leaving() {
+  if (num_gone_ < options_.num_clients) return;
+  for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
+    deadlines_.remove(leaver.expiry);
+    answer(leaver.done, absl::OkStatus());
+  }
+}
+
+Status CoordinatorState::still_here(absl::Duration timeout) const {
+  std::vector<std::string> missing;
+  int num_missing = 0;
+  for (int i = 0; i < options_.num_clients; ++i) {
+    if (clients_[i].is_gone) continue;
+    if (++num_missing <= static_cast<int>(kMostNamed)) missing.push_back(describe(i));
+  }
+  if (num_missing > static_cast<int>(kMostNamed)) {
+    missing.push_back(absl::StrCat(num_missing - kMostNamed, " more"));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("shutdown: ", left_.size(), " of ", options_.num_clients, " clients came in ",
+                   format_duration(timeout), "; missing ", absl::StrJoin(missing, ", ")));
+}
+
+void CoordinatorState::tick() {
+  for (int i = 0; i < options_.num_clients; ++i) {
+    Client& client = clients_[i];
+    if (client.is_gone || ++client.num_silent_ticks <= kMissedHeartbeats) continue;
+    lose(i, absl::StrCat(" was declared lost: it missed ", kMissedHeartbeats, " heartbeats of ",
+                         format_duration(interval_)));
+  }
 }
 
 void CoordinatorState::advance(absl::Time now) {
-  if (now >= registration_deadline_ && registration_error_.ok()) {
-    std::vector<int> missing;
-    for (int i = 0; i < num_clients_; ++i) {
-      if (registered_.count(i) == 0) missing.push_back(i);
-    }
-    fail_registration(absl::DeadlineExceededError(absl::StrCat(
-        "job of ", num_clients_, " clients at ", address_, ": ",
-        missing.size() == 1 ? "client " : "clients ", absl::StrJoin(missing, ", "),
-        " did not connect within ", format_duration(registration_deadline_ - registration_start_),
-        "; see whether they were started, and with this address")));
-  }
-  for (const Waiter& waiter : waiters_) {
-    if (waiter.deadline > now) continue;
-    callbacks_.push_back([waiter] {
-      waiter.found(absl::DeadlineExceededError(
-          absl::StrCat("key \"", waiter.key,
-                       "\" was not set in time; see whether the client that "
-                       "sets it has come so far")));
-    });
-  }
-  std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.deadline <= now; });
-  for (auto& [key, check_in] : check_ins_) {
-    if (!check_in.settled && check_in.deadline <= now) {
-      settle(check_in, missing_at(key.first, check_in, check_in.deadline));
-    }
-  }
-  std::vector<int> silent;
-  for (const auto& [client, time] : last_heartbeat_) {
-    if (time + kMissedHeartbeats * heartbeat_interval_ <= now && left_.count(client) == 0) {
-      silent.push_back(client);
-    }
-  }
-  for (const int client : silent) {
-    lose(client, absl::StrCat(" was declared lost: it missed ", kMissedHeartbeats,
-                              " heartbeats of ", format_duration(heartbeat_interval_)));
-  }
-  if (!leaving_.settled && !leaving_.values.empty()) {
-    const bool all =
-        std::all_of(leaving_.participants.begin(), leaving_.participants.end(),
-                    [&](int client) { return left_.count(client) > 0 || lost_.count(client) > 0; });
-    if (all) {
-      settle(leaving_, absl::OkStatus());
-    } else if (leaving_.deadline <= now) {
-      settle(leaving_, missing_at("shutdown", leaving_, leaving_.deadline));
-    }
-  }
+  now_ = std::max(now_, now);
+  deadlines_.advance(now);
+  if (now < next_tick_) return;
+  // One tick, however late it is: what clients sent meanwhile may not have been read yet.
+  next_tick_ = now + interval_;
+  tick();
 }
 
-absl::Time CoordinatorState::next_event() const {
-  absl::Time next = registration_error_.ok() ? registration_deadline_ : absl::InfiniteFuture();
-  for (const Waiter& waiter : waiters_) next = std::min(next, waiter.deadline);
-  for (const auto& [key, check_in] : check_ins_) {
-    if (!check_in.settled) next = std::min(next, check_in.deadline);
-  }
-  for (const auto& [client, time] : last_heartbeat_) {
-    if (left_.count(client) > 0) continue;
-    next = std::min(next, time + kMissedHeartbeats * heartbeat_interval_);
-  }
-  if (!leaving_.settled && !leaving_.values.empty()) next = std::min(next, leaving_.deadline);
-  return next;
-}
+absl::Time CoordinatorState::next_event() const { return std::min(next_tick_, deadlines_.next()); }
 
 void CoordinatorState::stop() {
-  const Status cancelled =
-      absl::CancelledError(absl::StrCat("the coordinator at ", address_, " is shutting down"));
-  stopped_ = cancelled;
-  fail_registration(cancelled);
-  for (auto& [key, check_in] : check_ins_) {
-    if (!check_in.settled) settle(check_in, with_context(cancelled, key.first));
+  if (!stopped_.ok()) return;
+  stopped_ = absl::CancelledError(
+      absl::StrCat("the coordinator at ", options_.address, " is shutting down"));
+  fail_registration(stopped_);
+  check_ins_.stop(stopped_);
+  while (!waiters_.empty()) finish_waiter(waiters_.begin()->first, stopped_);
+  for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
+    deadlines_.remove(leaver.expiry);
+    answer(leaver.done, absl::OkStatus());
   }
-  if (!leaving_.settled) settle(leaving_, absl::OkStatus());
-  for (const Waiter& waiter : std::exchange(waiters_, {})) {
-    callbacks_.push_back([waiter, cancelled] { waiter.found(cancelled); });
-  }
+  next_tick_ = absl::InfiniteFuture();
 }
 
 }  // namespace tessera

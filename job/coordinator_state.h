@@ -4,11 +4,20 @@
 //
 // A call that may have to wait takes a callback, which gets the answer exactly once: now, when an
 // event settles it, when advance() passes its deadline, or at stop(). Callbacks are collected and
-// run by whoever called in, after the state is consistent again (take_callbacks).
+// run by the caller after the state is consistent again (take_callbacks).
+//
+// A client is known by its connection, a number that the service draws and tells this client alone:
+// what is said under it is said by the client that registered under it, and its end is the end of
+// that client.
 //
 // Invariants: those of Coordinator (coordinator.h), and:
 //   1. every callback runs exactly once;
-//   2. time goes forward only: advance(now) with now ascending.
+//   2. time goes forward only: advance(now) with now ascending;
+//   3. heartbeats are counted, not timed. The state ticks once per interval; a client is lost when
+//   it
+//      has been silent for more than kMissedHeartbeats ticks. A process that was stopped, or that
+//      wakes late, makes one tick of all the time that it missed, so that it asks before it judges;
+//   4. a heartbeat costs O(1), a call O(log n), and what is kept is bounded by the constants below.
 //
 // Not thread-safe: the service guards it.
 #ifndef TESSERA_JOB_COORDINATOR_STATE_H_
@@ -17,8 +26,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,111 +37,151 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "job/check_ins.h"
+#include "job/client_ranges.h"
 #include "job/coordinator.h"
+#include "job/deadline_queue.h"
 
 namespace tessera {
 
 class CoordinatorState {
  public:
+  using Connection = uint64_t;
   using Done = std::function<void(const Status&)>;
   using Found = std::function<void(const StatusOr<std::string>&)>;
   using LossListener = std::function<void(int client_id, const Status& reason)>;
 
-  // A client is lost after three heartbeats that did not come.
-  CoordinatorState(int num_clients, std::string address, absl::Duration heartbeat_interval);
+  static constexpr int64_t kMostValueBytes = 64 << 20;  // of all keys and values together
+  static constexpr int kMostWaitingCalls = 1024;        // per client
+
+  struct Options {
+    int num_clients = 1;
+    std::string address = {};  // for messages
+    std::string job = {};      // identity; empty: that of the first client that has one
+    absl::Duration heartbeat_interval = absl::Seconds(1);  // the longest; clients may ask for less
+  };
+  explicit CoordinatorState(Options options);
 
   // Called for every loss, among the callbacks.
   void set_loss_listener(LossListener listener) { loss_listener_ = std::move(listener); }
 
-  // Answered when all clients have registered. Two clients of one id, or of different
-  // num_clients, fail the whole job unless it is complete.
-  void register_client(const MemberInfo& member, int num_clients, absl::Time now,
+  struct Registration {
+    MemberInfo member = {};
+    int num_clients = 1;
+    std::string job = {};
+    absl::Duration heartbeat_interval = absl::InfiniteDuration();
+    absl::Duration connect_timeout = absl::Seconds(60);  // for messages
+  };
+  // Answered when all clients have registered. Different num_clients, and two clients of one id
+  // that both live, fail the whole job unless it is complete. A client of another job is refused
+  // alone.
+  void register_client(Connection connection, const Registration& registration, absl::Time now,
                        absl::Time deadline, Done done);
+  // All, once the job is complete; constant from then on.
   const std::vector<MemberInfo>& members() const { return members_; }
+  // The least that a client asked for.
+  absl::Duration heartbeat_interval() const { return interval_; }
 
-  // The client's session is open; its heartbeats are expected as soon as the job is complete.
-  void session_started(int client_id, absl::Time now);
-  void heartbeat(int client_id, absl::Time now);
-  // The client's connection is gone: a loss, unless it has left.
-  void session_ended(int client_id);
+  void heartbeat(Connection connection);
+  // The connection is gone. While clients register, its registration is taken back; later the
+  // client is lost, unless it has left.
+  void disconnected(Connection connection);
+  // The client that speaks. FailedPrecondition where it was declared lost, or has not registered.
+  StatusOr<int> client_of(Connection connection) const;
 
-  // Why, by client.
-  const std::map<int, Status>& lost() const { return lost_; }
-
+  // ResourceExhausted beyond kMostValueBytes.
   Status put(absl::string_view key, absl::string_view value);
-  void get(absl::string_view key, absl::Time deadline, Found found);
-  // InvalidArgument unless the participants are different clients of the job, the caller among
-  // them.
+  // Unavailable where `setter` is lost or has left before it set the key.
+  void get(int client_id, absl::string_view key, int setter, absl::Time deadline, Found found);
+  // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(int client_id, absl::string_view name, absl::string_view value,
-                absl::Span<const int> participants, absl::Time now, absl::Time deadline, Done done);
+                const ClientRanges& participants, absl::Time now, absl::Time deadline, Done done);
+  // Each caller is told by its own deadline what is true for it.
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
-
-  // FailedPrecondition for a client that was declared lost.
-  Status check_alive(int client_id) const;
 
   // Settles what is due. next_event() is when the next thing will be.
   void advance(absl::Time now);
   absl::Time next_event() const;
-  // Cancels everything that waits, and whatever comes after.
+  // Cancels everything that waits, and whatever comes after. Clients that wait to leave have left.
   void stop();
 
   // The callbacks to run now, outside of any lock.
   std::vector<std::function<void()>> take_callbacks() { return std::exchange(callbacks_, {}); }
 
  private:
-  // One agreement: who has come, and what they were told or wait for.
-  struct CheckIn {
-    std::vector<int> participants;
-    std::map<int, std::string> values;  // by client, of those that have come
-    int first_client = -1;
-    absl::Time start;
-    absl::Time deadline = absl::InfiniteFuture();
-    std::vector<Done> waiting;
-    bool settled = false;
-    Status verdict;
-    std::set<int> told;  // forgotten when all participants that live have been
+  // A client that waits for the others to register.
+  struct Registering {
+    Connection connection = 0;
+    MemberInfo member;
+    Done done;
+    DeadlineQueue::Handle expiry;
+  };
+  struct Client {
+    Connection connection = 0;
+    int num_silent_ticks = 0;
+    int num_waiting_gets = 0;
+    bool is_gone = false;  // lost or left: no heartbeats are expected
   };
   struct Waiter {
+    int client;
+    int setter;
     std::string key;
-    absl::Time deadline;
     Found found;
+    DeadlineQueue::Handle expiry;
   };
-  using CheckInKey = std::pair<std::string, int64_t>;
+  struct Leaver {
+    Done done;
+    DeadlineQueue::Handle expiry;
+  };
 
   void answer(const Done& done, const Status& status);
-  void settle(CheckIn& check_in, const Status& verdict);
+  void answer_get(const Found& found, const StatusOr<std::string>& value);
+  Status check_registration(const Registration& registration) const;
+  Status different_job(const Registration& registration) const;
+  void refuse(const Status& error, const Done& done);
+  void add_registration(Connection connection, const Registration& registration,
+                        absl::Time deadline, Done done);
+  Status two_clients(const MemberInfo& first, const MemberInfo& second) const;
   void fail_registration(const Status& error);
-  Status check_participants(int client_id, absl::string_view name,
-                            absl::Span<const int> participants) const;
-  Status disagreement(absl::string_view name, int first, absl::string_view its, int second,
-                      absl::string_view other) const;
-  Status missing_at(const std::string& subject, const CheckIn& check_in, absl::Time now) const;
+  void missing_clients(absl::Duration timeout);
+  void complete_if_all_came();
+  bool withdraw(Connection connection);
+  void tick();
+  void finish_waiter(uint64_t number, const StatusOr<std::string>& value);
   void lose(int client_id, const std::string& how);
+  void gone(int client_id, const Status& reason, const Status& own);
+  void finish_leaving();
+  Status still_here(absl::Duration timeout) const;
   std::string describe(int client_id) const;
 
-  const int num_clients_;
-  const std::string address_;
-  const absl::Duration heartbeat_interval_;
+  const Options options_;
+  std::string job_;
+  absl::Duration interval_;
   LossListener loss_listener_;
   std::vector<std::function<void()>> callbacks_;
+  DeadlineQueue deadlines_;
 
-  std::map<int, MemberInfo> registered_;
-  std::vector<Done> registering_;
-  absl::Time registration_start_ = absl::InfiniteFuture();
-  absl::Time registration_deadline_ = absl::InfiniteFuture();
+  std::map<int, Registering> registering_;  // by client
+  std::map<int, Registering> twins_;  // that wait to see whether the client of their id still lives
   Status registration_error_;
-  std::vector<MemberInfo> members_;  // all, once complete
-  Status stopped_;                   // what calls after stop() are told
+  std::vector<MemberInfo> members_;
+  Status stopped_;  // what calls after stop() are told
 
-  std::map<int, absl::Time> last_heartbeat_;
+  absl::Time now_ = absl::InfinitePast();  // the latest that the state was told
+  absl::Time next_tick_ = absl::InfiniteFuture();
+  std::vector<Client> clients_;  // by id, once complete
+  std::unordered_map<Connection, int> client_of_;
   std::map<int, Status> lost_;
   std::set<int> left_;
+  int num_gone_ = 0;  // lost or left
 
   std::map<std::string, std::string> values_;
-  std::vector<Waiter> waiters_;
-  std::map<CheckInKey, CheckIn> check_ins_;
-  std::map<std::pair<std::string, int>, int64_t> instances_;  // calls by (name, client)
-  CheckIn leaving_;
+  int64_t value_bytes_ = 0;
+  std::map<uint64_t, Waiter> waiters_;
+  std::map<std::string, std::set<uint64_t>> waiters_of_;  // by key
+  uint64_t last_waiter_ = 0;
+  CheckIns check_ins_;
+  std::map<int, Leaver> leaving_;
 };
 
 }  // namespace tessera

@@ -31,6 +31,7 @@ inline MemberInfo member(int client_id) {
   info.client_id = client_id;
   info.host = absl::StrCat("host-", client_id);
   info.pid = 100 + client_id;
+  info.num_local_devices = 1;
   return info;
 }
 
@@ -46,36 +47,43 @@ using AnswerPtr = std::shared_ptr<Answer>;
 class StateService {
  public:
   explicit StateService(int num_clients)
-      : state(num_clients, "host-0:1234", kInterval), size_(num_clients) {
+      : state({.num_clients = num_clients,
+               .address = "host-0:1234",
+               .heartbeat_interval = kInterval}),
+        size_(num_clients) {
     state.set_loss_listener([this](int client, const Status& reason) {
       losses.emplace_back(client, std::string(reason.message()));
     });
   }
 
-  // With all clients registered and their sessions open.
+  // With all clients registered.
   static std::unique_ptr<StateService> complete(int num_clients) {
     auto service = std::make_unique<StateService>(num_clients);
     for (int i = 0; i < num_clients; ++i) service->register_client(i);
-    for (int i = 0; i < num_clients; ++i) service->state.session_started(i, service->now);
     return service;
   }
 
   AnswerPtr register_client(int client_id, absl::Duration timeout = absl::Seconds(60)) {
-    return register_member(member(client_id), -1, timeout);
+    CoordinatorState::Registration registration = {member(client_id), size()};
+    registration.connect_timeout = timeout;
+    return register_as(connection_of(client_id), registration, timeout);
   }
-  AnswerPtr register_member(const MemberInfo& info, int num_clients = -1,
-                            absl::Duration timeout = absl::Seconds(60)) {
-    if (num_clients < 0) num_clients = size();
+  AnswerPtr register_as(CoordinatorState::Connection connection,
+                        const CoordinatorState::Registration& registration,
+                        absl::Duration timeout = absl::Seconds(60)) {
     return ask([&](CoordinatorState::Done done) {
-      state.register_client(info, num_clients, now, now + timeout, std::move(done));
+      state.register_client(connection, registration, now, now + timeout, std::move(done));
     });
   }
+  // The connection of a client that registered by register_client().
+  static CoordinatorState::Connection connection_of(int client_id) { return 1000 + client_id; }
   AnswerPtr check_in(int client, const std::string& name, const std::string& value,
                      absl::Duration timeout = absl::Seconds(60),
                      std::vector<int> participants = {}) {
     if (participants.empty()) participants = everyone();
     return ask([&](CoordinatorState::Done done) {
-      state.check_in(client, name, value, participants, now, now + timeout, std::move(done));
+      state.check_in(client, name, value, ClientRanges::of(participants), now, now + timeout,
+                     std::move(done));
     });
   }
   AnswerPtr leave(int client, absl::Duration timeout = absl::Seconds(60)) {
@@ -84,22 +92,25 @@ class StateService {
     });
   }
   // What was found is in last_found.
-  AnswerPtr get(const std::string& key, absl::Duration timeout = absl::Seconds(60)) {
+  AnswerPtr get(const std::string& key, absl::Duration timeout = absl::Seconds(60), int setter = 0,
+                int client = 0) {
     auto answer = std::make_shared<Answer>();
-    state.get(key, now + timeout, [this, answer](const StatusOr<std::string>& found) {
-      ++answer->count;
-      answer->status = found.status();
-      if (found.ok()) last_found = *found;
-    });
+    state.get(client, key, setter, now + timeout,
+              [this, answer](const StatusOr<std::string>& found) {
+                ++answer->count;
+                answer->status = found.status();
+                if (found.ok()) last_found = *found;
+              });
     run();
     return answer;
   }
   void lose(int client) {
-    state.session_ended(client);
+    state.disconnected(connection_of(client));
     run();
   }
   void heartbeat(const std::vector<int>& clients) {
-    for (const int client : clients) state.heartbeat(client, now);
+    for (const int client : clients) state.heartbeat(connection_of(client));
+    run();
   }
   void pass(absl::Duration time) {
     now += time;

@@ -169,12 +169,12 @@ TEST_F(CoordinatorTest, PutAndGet) {
   const auto clients = connect_all(2);
   ASSERT_THAT(clients, SizeIs(2));
   const std::string binary("a\0\xff", 3);
-  std::thread waiter([&] { EXPECT_THAT(clients[0]->get("k", soon()), IsOkAndHolds(binary)); });
+  std::thread waiter([&] { EXPECT_THAT(clients[0]->get("k", 1, soon()), IsOkAndHolds(binary)); });
   EXPECT_THAT(clients[1]->put("k", binary), IsOk());
   waiter.join();
   EXPECT_THAT(clients[0]->put("k", "other"),
               StatusIs(StatusCode::kAlreadyExists, HasSubstr("key \"k\"")));
-  EXPECT_THAT(clients[1]->get("none", steady_now() + absl::Milliseconds(50)),
+  EXPECT_THAT(clients[1]->get("none", 0, steady_now() + absl::Milliseconds(50)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("key \"none\" was not set")));
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
 }
@@ -231,9 +231,7 @@ TEST_F(CoordinatorTest, SessionOfAStrangerIsRefused) {
   context.AddMetadata("tessera-token", "guess");
   context.set_deadline(to_chrono_wall(soon()));
   const auto session = stub->Session(&context);
-  rpc::Heartbeat heartbeat;
-  heartbeat.set_client_id(1);
-  session->Write(heartbeat);
+  session->Write(rpc::Heartbeat());
   rpc::Event event;
   EXPECT_FALSE(session->Read(&event));
   EXPECT_EQ(session->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
@@ -308,7 +306,96 @@ TEST_F(CoordinatorTest, PortInUse) {
   EXPECT_THAT(connect_coordinator(host),
               StatusIs(StatusCode::kUnavailable,
                        Eq(absl::StrCat("the coordinator cannot listen on ", host.address,
-                                       "; use a free port of this host"))));
+                                       ": Address already in use; use a free port of this host"))));
+}
+
+// Two services of this software: the port that a launcher has reserved is of the first one alone.
+TEST_F(CoordinatorTest, SecondServiceAtTheAddressIsRefused) {
+  const auto clients = connect_all(2);
+  ASSERT_THAT(clients, SizeIs(2));
+  EXPECT_THAT(connect_coordinator(options(0, 2)),
+              StatusIs(StatusCode::kUnavailable, HasSubstr("Address already in use")));
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
+}
+
+// Both started with one address and one token, as from a script: the clients of the second job do
+// not get into the first one.
+TEST_F(CoordinatorTest, ClientsOfTwoJobsDoNotMix) {
+  std::vector<CoordinatorOptions> all = {options(0, 2), options(1, 2), options(1, 2)};
+  all[0].job = all[1].job = "run-a";
+  all[2].job = "run-b";
+  std::vector<Connection> told(3);
+  in_parallel(2, [&](size_t i) {
+    if (i == 0) told[0] = connect_coordinator(all[0]);
+    if (i == 1) {
+      told[2] = connect_coordinator(all[2]);
+      told[1] = connect_coordinator(all[1]);
+    }
+  });
+  EXPECT_THAT(told[0], IsOk());
+  EXPECT_THAT(told[1], IsOk());
+  EXPECT_THAT(told[2],
+              StatusIs(StatusCode::kInvalidArgument, AllOf(HasSubstr("belongs to job \"run-b\""),
+                                                           HasSubstr("serves job \"run-a\""),
+                                                           HasSubstr(all[2].self.to_string()))));
+}
+
+TEST_F(CoordinatorTest, MalformedAddresses) {
+  for (const char* address : {"nonsense", ":1234", "host:", "host:99999", "host:0", "host:-1"}) {
+    for (const int client_id : {0, 1}) {
+      CoordinatorOptions wrong = options(client_id, 2);
+      wrong.address = address;
+      EXPECT_THAT(connect_coordinator(wrong),
+                  StatusIs(StatusCode::kInvalidArgument,
+                           Eq(absl::StrCat("the coordinator's address is \"", address,
+                                           "\"; it must be HOST:PORT, as in host-a:4000, the same "
+                                           "on all clients"))));
+    }
+  }
+  EXPECT_THAT(CoordinatorServer::start({.address = "nonsense", .token = "t"}),
+              StatusIs(StatusCode::kInvalidArgument,
+                       Eq("the coordinator's address is \"nonsense\"; it must be HOST:PORT, as in "
+                          "host-a:4000")));
+}
+
+// gRPC would end the process on bytes that are not printable, and log them.
+TEST_F(CoordinatorTest, TokensMayHaveAnyBytes) {
+  for (const std::string& token :
+       {std::string("secret\n"), std::string("schl\xc3\xbcssel"), std::string("a\0b", 3)}) {
+    const auto clients =
+        connect_all(2, [&](CoordinatorOptions& options) { options.token = token; });
+    ASSERT_THAT(clients, SizeIs(2));
+    EXPECT_THAT(leave_all(clients), Each(IsOk()));
+  }
+  CoordinatorOptions longest = options(1, 2);
+  longest.token = std::string(5000, 't');
+  EXPECT_THAT(
+      connect_coordinator(longest),
+      StatusIs(StatusCode::kInvalidArgument, Eq("the job token has 5000 bytes; use at most 1024")));
+}
+
+TEST_F(CoordinatorTest, HeartbeatIntervalIsChecked) {
+  CoordinatorOptions hasty = options(1, 2);
+  hasty.heartbeat_interval = absl::ZeroDuration();
+  EXPECT_THAT(connect_coordinator(hasty),
+              StatusIs(StatusCode::kInvalidArgument,
+                       Eq("heartbeat_interval is 0 ms; it must be 1 ms or longer")));
+}
+
+// The clients that come with an interval of their own agree on the shortest.
+TEST_F(CoordinatorTest, DifferentHeartbeatIntervals) {
+  const auto clients = connect_all(2, [](CoordinatorOptions& options) {
+    const bool is_host = options.self.client_id == 0;
+    options.heartbeat_interval = is_host ? absl::Milliseconds(20) : absl::Hours(1);
+  });
+  ASSERT_THAT(clients, SizeIs(2));
+  Losses losses(*clients[0]);
+  // Far longer than the short one.
+  EXPECT_THAT(clients[0]->get("none", 1, steady_now() + absl::Milliseconds(400)),
+              StatusIs(StatusCode::kDeadlineExceeded));
+  clients[0]->set_lost_callback(nullptr);
+  EXPECT_THAT(losses.so_far(), IsEmpty());
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
 }
 
 TEST_F(CoordinatorTest, LeaveTwiceAndConnectAgain) {
@@ -325,13 +412,44 @@ TEST_F(CoordinatorTest, LeaveTwiceAndConnectAgain) {
   }
 }
 
-TEST_F(CoordinatorTest, LeaveNamesTheMissing) {
-  const auto clients = connect_all(2);
-  ASSERT_THAT(clients, SizeIs(2));
-  EXPECT_THAT(clients[1]->leave(steady_now() + absl::Milliseconds(100)),
-              StatusIs(StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("shutdown: 1 of 2 clients came in"),
-                             HasSubstr(clients[0]->members()[0].to_string()))));
+// One gives up; the others leave in order afterwards, although it hosts the service (client 0) or
+// does not.
+TEST_F(CoordinatorTest, LeaveNamesTheMissingAndSpoilsNothing) {
+  for (const size_t hasty : {0, 1}) {
+    const auto clients = connect_all(3);
+    ASSERT_THAT(clients, SizeIs(3));
+    std::vector<std::unique_ptr<Losses>> losses;
+    for (const auto& client : clients) losses.push_back(std::make_unique<Losses>(*client));
+    EXPECT_THAT(clients[hasty]->leave(steady_now() + absl::Milliseconds(100)),
+                StatusIs(StatusCode::kDeadlineExceeded,
+                         AllOf(HasSubstr("shutdown: 1 of 3 clients came in"),
+                               HasSubstr(clients[2]->members()[2].to_string()))));
+    std::vector<Status> told(3);
+    in_parallel(3, [&](size_t i) {
+      if (i != hasty) told[i] = clients[i]->leave(soon());
+    });
+    EXPECT_THAT(told, Each(IsOk()));
+    for (size_t i = 0; i < 3; ++i) {
+      clients[i]->set_lost_callback(nullptr);
+      EXPECT_THAT(losses[i]->so_far(), IsEmpty());
+    }
+  }
+}
+
+// The calls of the others are Cancelled, and no client is blamed.
+TEST_F(CoordinatorTest, HostThatShutsDownInOrderIsNotLost) {
+  const auto clients = connect_all(3);
+  ASSERT_THAT(clients, SizeIs(3));
+  Losses losses(*clients[1]);
+  Status told;
+  std::thread waiter([&] { told = clients[1]->get("k", 2, soon()).status(); });
+  clients[0]->leave(steady_now() + absl::Milliseconds(100)).IgnoreError();
+  waiter.join();
+  EXPECT_THAT(told, StatusIs(StatusCode::kCancelled, HasSubstr(options(0, 3).address)));
+  EXPECT_THAT(clients[2]->check_in("b", "v", {1, 2}, soon()), StatusIs(StatusCode::kCancelled));
+  EXPECT_THAT(clients[1]->leave(soon()), IsOk());
+  clients[1]->set_lost_callback(nullptr);
+  EXPECT_THAT(losses.so_far(), IsEmpty());
 }
 
 TEST_F(CoordinatorTest, ClientThatGoesWithoutLeavingIsLost) {
@@ -374,7 +492,8 @@ TEST_F(CoordinatorTest, HostThatGoesIsLost) {
                 ElementsAre(Pair(0, StatusIs(StatusCode::kUnavailable, HasSubstr(name)))));
   }
   EXPECT_THAT(clients[1]->check_in("b", "v", {1, 2}, soon()),
-              StatusIs(StatusCode::kUnavailable, HasSubstr("(client 0) does not answer")));
+              StatusIs(StatusCode::kUnavailable,
+                       AllOf(HasSubstr("b: "), HasSubstr(name), HasSubstr("is lost: "))));
   for (size_t i : {1, 2}) clients[i]->set_lost_callback(nullptr);
 }
 
@@ -417,6 +536,31 @@ TEST_F(HostedElsewhereTest, LossOfClient0LeavesTheServiceRunning) {
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
 }
 
+TEST_F(HostedElsewhereTest, PortIsChosenAndTold) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<CoordinatorServer> server,
+      CoordinatorServer::start({.address = "127.0.0.1:0", .token = "secret", .num_clients = 2}));
+  EXPECT_GT(server->port(), 0);
+  const auto clients = connect_all(2, [&](CoordinatorOptions& options) {
+    options.service_host = ServiceHost::kElsewhere;
+    options.address = absl::StrCat("127.0.0.1:", server->port());
+  });
+  ASSERT_THAT(clients, SizeIs(2));
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
+}
+
+TEST_F(HostedElsewhereTest, ServiceThatStopsInOrderBlamesNoClient) {
+  auto server = start(2);
+  const auto clients = connect_elsewhere(2);
+  ASSERT_THAT(clients, SizeIs(2));
+  Losses first(*clients[0]);
+  server->stop();
+  EXPECT_THAT(clients[0]->check_in("b", "v", {0, 1}, soon()), StatusIs(StatusCode::kCancelled));
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
+  clients[0]->set_lost_callback(nullptr);
+  EXPECT_THAT(first.so_far(), IsEmpty());
+}
+
 TEST_F(HostedElsewhereTest, LossOfTheServiceBlamesNoClient) {
   auto server = start(2);
   const auto clients = connect_elsewhere(2);
@@ -429,6 +573,7 @@ TEST_F(HostedElsewhereTest, LossOfTheServiceBlamesNoClient) {
                HasSubstr(absl::StrCat("the coordinator at ", options(0, 2).address, " is lost: ")));
   EXPECT_THAT(first.first(), ElementsAre(Pair(0, lost)));
   EXPECT_THAT(second.first(), ElementsAre(Pair(1, lost)));
+  EXPECT_THAT(clients[0]->get("k", 1, soon()), lost);
   for (const auto& client : clients) client->set_lost_callback(nullptr);
 }
 
@@ -436,7 +581,7 @@ TEST_F(CoordinatorTest, HostThatGoesAnswersWhoWaits) {
   auto clients = connect_all(2);
   ASSERT_THAT(clients, SizeIs(2));
   Status told;
-  std::thread waiter([&] { told = clients[1]->get("k", soon()).status(); });
+  std::thread waiter([&] { told = clients[1]->get("k", 0, soon()).status(); });
   clients[0].reset();
   waiter.join();
   // Cancelled by the service, or refused where it came too late.
@@ -447,15 +592,16 @@ TEST(LocalCoordinatorTest, OneClientNeedsNeitherNetworkNorToken) {
   testing::TestDeadline deadline(absl::Seconds(60), "one client");
   CoordinatorOptions options;
   options.self = describe_this_process();
+  options.self.num_local_devices = 1;
   options.heartbeat_interval = absl::Milliseconds(1);
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Coordinator> alone,
                                connect_coordinator(options));
   EXPECT_EQ(alone->client_id(), 0);
   ASSERT_THAT(alone->members(), SizeIs(1));
   EXPECT_EQ(alone->members()[0].pid, getpid());
-  EXPECT_THAT(alone->get("k", steady_now() + absl::Milliseconds(30)),
+  EXPECT_THAT(alone->get("k", 0, steady_now() + absl::Milliseconds(30)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("key \"k\"")));
-  std::thread waiter([&] { EXPECT_THAT(alone->get("k", soon()), IsOkAndHolds("v")); });
+  std::thread waiter([&] { EXPECT_THAT(alone->get("k", 0, soon()), IsOkAndHolds("v")); });
   EXPECT_THAT(alone->put("k", "v"), IsOk());
   waiter.join();
   EXPECT_THAT(alone->check_in("b", "v", {0}, soon()), IsOk());

@@ -97,13 +97,22 @@ StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
   }
   std::unique_ptr<HostLink> link(new HostLink(coordinator, std::move(pool)));
   TESSERA_RETURN_IF_ERROR(link->make_control_region());
-  TESSERA_RETURN_IF_ERROR(link->listen_and_connect(deadline));
+  // The death of a peer ends the waits for it. The caller may set a callback of its own later,
+  // which then hears of all losses so far.
+  coordinator.set_lost_callback(
+      [raw = link.get()](int client, const Status& reason) { raw->report_lost(client, reason); });
+  const Status connected = link->listen_and_connect(deadline);
+  if (!connected.ok()) {
+    coordinator.set_lost_callback(nullptr);
+    return connected;
+  }
   return link;
 }
 
 HostLink::~HostLink() { close(); }
 
 void HostLink::close() {
+  coordinator_.set_lost_callback(nullptr);
   {
     std::lock_guard<std::mutex> lock(openness_->mutex);
     openness_->is_open = false;
@@ -166,7 +175,7 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
   // The later client of each pair connects to the earlier one.
   for (int peer = 0; peer < client_id_; ++peer) {
     TESSERA_ASSIGN_OR_RETURN(const std::string peer_name,
-                             coordinator_.get(absl::StrCat("host_link/", peer), deadline));
+                             coordinator_.get(absl::StrCat("host_link/", peer), peer, deadline));
     TESSERA_RETURN_IF_ERROR(connect_to(peer, peer_name));
   }
   TESSERA_RETURN_IF_ERROR(wait_until_ready(deadline));

@@ -42,12 +42,16 @@ class FakeJob::Client : public Coordinator {
     return absl::OkStatus();
   }
 
-  StatusOr<std::string> get(absl::string_view key, absl::Time deadline) override {
+  StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) override {
     std::unique_lock<std::mutex> lock(job_.mutex_);
     const std::string name(key);
-    if (!job_.wait_until(lock, deadline, [&] { return job_.values_.count(name) > 0; })) {
+    const auto settled = [&] {
+      return job_.values_.count(name) > 0 || job_.lost_.count(setter) > 0;
+    };
+    if (!job_.wait_until(lock, deadline, settled)) {
       return absl::DeadlineExceededError(absl::StrCat("nobody has put key \"", key, "\""));
     }
+    if (job_.values_.count(name) == 0) return job_.lost_[setter];
     return job_.values_[name];
   }
 

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/check_ins.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/format.h"
+
+namespace tessera {
+namespace {
+
+// In one message: its size is told to every client.
+constexpr size_t kMostNamed = 128;
+
+}  // namespace
+
+CheckIns::CheckIns(int num_clients, std::function<std::string(int)> describe,
+                   DeadlineQueue& deadlines, std::vector<std::function<void()>>& callbacks)
+    : num_clients_(num_clients),
+      describe_(std::move(describe)),
+      deadlines_(deadlines),
+      callbacks_(callbacks),
+      open_of_(num_clients),
+      waiting_in_(num_clients) {}
+
+CheckIns::~CheckIns() = default;
+
+void CheckIns::check_in(Call call, absl::Time now, Done done) {
+  const Key key = {call.name, call.participants};
+  Open* check_in = find_open(key, call.client);
+  if (check_in == nullptr || check_in->value != call.value) {
+    Status verdict;
+    if (take_stored(key, call, &verdict)) return answer(done, verdict);
+  }
+  if (check_in == nullptr) {
+    // An open check-in has no participant that is gone: a new one must not either.
+    for (const auto& [client, reason] : gone_) {
+      if (call.participants.contains(client)) {
+        return answer(done, with_context(reason, call.name));
+      }
+    }
+    check_in = open(call, now);
+  }
+  const std::pair<int, std::string> first = {check_in->first_client, check_in->value};
+  arrive(check_in, call.client, now, call.deadline, std::move(done));
+  if (first.second != call.value) {
+    settle(check_in, disagreement(call.name, first, {call.client, call.value}));
+  } else if (check_in->num_arrived == call.participants.size()) {
+    settle(check_in, absl::OkStatus());
+  } else {
+    break_circle(check_in);
+  }
+}
+
+CheckIns::Open* CheckIns::find_open(const Key& key, int client) {
+  const auto found = open_.find(key);
+  if (found == open_.end()) return nullptr;
+  for (const std::unique_ptr<Open>& check_in : found->second) {
+    if (!check_in->arrived[client]) return check_in.get();
+  }
+  return nullptr;
+}
+
+CheckIns::Open* CheckIns::open(Call& call, absl::Time now) {
+  const Key key = {call.name, call.participants};
+  Open* const result = open_[key].emplace_back(std::make_unique<Open>()).get();
+  ++num_open_;
+  result->key = key;
+  result->value = call.value;
+  result->first_client = call.client;
+  result->start = now;
+  result->arrived.resize(num_clients_);
+  call.participants.for_each([&](int client) {
+    open_of_[client].push_back(result);
+    for (Open* const other : waiting_in_[client]) {
+      if (other->key.first == call.name) ++result->waits_for[other];
+    }
+  });
+  return result;
+}
+
+void CheckIns::arrive(Open* check_in, int client, absl::Time now, absl::Time deadline, Done done) {
+  const std::string& name = check_in->key.first;
+  // The client is missing here no longer; where it is missing, it waits here from now on.
+  for (Open* const other : waiting_in_[client]) {
+    if (other->key.first != name) continue;
+    const auto edge = check_in->waits_for.find(other);
+    if (--edge->second == 0) check_in->waits_for.erase(edge);
+  }
+  for (Open* const other : open_of_[client]) {
+    if (other != check_in && other->key.first == name && !other->arrived[client]) {
+      ++other->waits_for[check_in];
+    }
+  }
+  waiting_in_[client].push_back(check_in);
+  check_in->arrived[client] = true;
+  ++check_in->num_arrived;
+  check_in->waiting.emplace_back(client, std::move(done));
+  if (deadline < check_in->deadline) {
+    deadlines_.remove(check_in->expiry);
+    check_in->deadline = std::max(deadline, now);
+    check_in->expiry = deadlines_.add(deadline, [this, check_in] { expire(check_in); });
+  }
+}
+
+// Breadth first along the waits, from this check-in back to itself.
+void CheckIns::break_circle(Open* check_in) {
+  std::map<Open*, Open*> reached_from;
+  std::deque<Open*> next = {check_in};
+  while (!next.empty() && reached_from.count(check_in) == 0) {
+    Open* const from = next.front();
+    next.pop_front();
+    for (const auto& [to, count] : from->waits_for) {
+      if (reached_from.emplace(to, from).second) next.push_back(to);
+    }
+  }
+  if (reached_from.count(check_in) == 0) return;
+  std::vector<Open*> circle = {check_in};
+  for (Open* at = reached_from[check_in]; at != check_in; at = reached_from[at]) {
+    circle.push_back(at);
+  }
+  const auto part_of = [](const Open& open) {
+    return std::make_pair(open.first_client,
+                          absl::StrCat(open.value, " with clients ", open.key.second.to_string()));
+  };
+  auto first = part_of(*circle[0]);
+  auto second = part_of(*circle[1]);
+  if (second.first < first.first) std::swap(first, second);
+  const Status verdict = disagreement(check_in->key.first, first, second);
+  for (Open* const open : circle) settle(open, verdict);
+}
+
+void CheckIns::expire(Open* check_in) { settle(check_in, missing_at_deadline(*check_in)); }
+
+void CheckIns::settle(Open* check_in, const Status& verdict) {
+  deadlines_.remove(check_in->expiry);
+  Stored stored = {check_in->value, verdict, check_in->arrived, 0};
+  check_in->key.second.for_each([&](int client) {
+    for (Open* const other : open_of_[client]) other->waits_for.erase(check_in);
+    std::erase(open_of_[client], check_in);
+    if (check_in->arrived[client]) {
+      std::erase(waiting_in_[client], check_in);
+    } else {
+      ++stored.num_untold;
+    }
+  });
+  for (const auto& [client, done] : check_in->waiting) answer(done, verdict);
+  const Key key = check_in->key;
+  const auto same = open_.find(key);
+  same->second.remove_if([&](const auto& open) { return open.get() == check_in; });
+  if (same->second.empty()) open_.erase(same);
+  --num_open_;
+
+  forget_stored(key);
+  if (stored.num_untold == 0) return;
+  stored_.emplace(key, std::move(stored));
+  stored_order_.push_back(key);
+  if (stored_order_.size() > kMostStored) forget_stored(Key(stored_order_.front()));
+}
+
+bool CheckIns::take_stored(const Key& key, const Call& call, Status* verdict) {
+  const auto found = stored_.find(key);
+  if (found == stored_.end()) return false;
+  Stored& stored = found->second;
+  if (stored.told[call.client]) return false;
+  // Another value is that of a later call: this client has left out the one that failed.
+  if (stored.value != call.value && !absl::IsInvalidArgument(stored.verdict)) return false;
+  *verdict = stored.verdict;
+  stored.told[call.client] = true;
+  if (--stored.num_untold == 0) forget_stored(key);
+  return true;
+}
+
+void CheckIns::forget_stored(const Key& key) {
+  if (stored_.erase(key) > 0) std::erase(stored_order_, key);
+}
+
+void CheckIns::client_gone(int client, const Status& reason, const Status& own) {
+  const bool is_known = std::any_of(gone_.begin(), gone_.end(),
+                                    [&](const auto& gone) { return gone.first == client; });
+  if (is_known) return;
+  gone_.emplace_back(client, reason);
+  const std::vector<Open*> concerned = open_of_[client];
+  for (Open* const check_in : concerned) {
+    settle(check_in, with_context(check_in->arrived[client] ? own : reason, check_in->key.first));
+  }
+}
+
+void CheckIns::stop(const Status& reason) {
+  while (!open_.empty()) {
+    Open* const check_in = open_.begin()->second.front().get();
+    settle(check_in, with_context(reason, check_in->key.first));
+  }
+}
+
+void CheckIns::answer(const Done& done, const Status& status) {
+  callbacks_.push_back([done, status] { done(status); });
+}
+
+Status CheckIns::disagreement(const std::string& name, const std::pair<int, std::string>& first,
+                              const std::pair<int, std::string>& second) const {
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, ": clients disagree: ", describe_(first.first), " has ", first.second, ", ",
+      describe_(second.first), " has ", second.second, "; make the same call on every client"));
+}
+
+Status CheckIns::missing_at_deadline(const Open& check_in) const {
+  std::vector<std::string> missing;
+  const int64_t num_missing = check_in.key.second.size() - check_in.num_arrived;
+  check_in.key.second.for_each([&](int client) {
+    if (check_in.arrived[client] || missing.size() == kMostNamed) return;
+    missing.push_back(describe_(client));
+    for (const Open* const other : waiting_in_[client]) {
+      if (other->key.first != check_in.key.first) continue;
+      absl::StrAppend(&missing.back(), ", which waits with ", other->value, " for clients ",
+                      other->key.second.to_string());
+    }
+  });
+  if (num_missing > static_cast<int64_t>(missing.size())) {
+    missing.push_back(absl::StrCat(num_missing - missing.size(), " more"));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      check_in.key.first, ": ", check_in.num_arrived, " of ", check_in.key.second.size(),
+      " clients came in ", format_duration(check_in.deadline - check_in.start), "; missing ",
+      absl::StrJoin(missing, ", ")));
+}
+
+}  // namespace tessera

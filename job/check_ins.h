@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CheckIns: the named agreements of a job that have not been reached yet, and the verdicts that
+// some participant has not been given yet.
+//
+//   client 0   check_in("create_mesh", "{x=3}", [0-2])  waits  --+
+//   client 2   check_in("create_mesh", "{x=3}", [0-2])  waits  --+--> all OK
+//   client 1   check_in("create_mesh", "{x=3}", [0-2])  ---------+
+//
+// A check-in is one name with one set of participants. Invariants:
+//   1. All participants that wait in one check-in get the same Status, exactly once.
+//   2. A call joins the oldest open check-in of its name and participants that its client is not
+//   in.
+//      So a client that left out a call is not one behind: it joins what the others wait in now.
+//   3. A participant that comes after a failure gets that verdict, once, unless the others have
+//      begun the next check-in and the value of its call is of that one.
+//   4. Clients that wait for each other under one name with different participants (in a circle of
+//      any length) fail at once: no further call could end their wait.
+//   5. What is kept is bounded: a check-in is forgotten when all participants have its verdict, and
+//      of those that some never take, the last kMostStored.
+//
+// A check-in of n clients costs O(n log n) in all. Not thread-safe.
+#ifndef TESSERA_JOB_CHECK_INS_H_
+#define TESSERA_JOB_CHECK_INS_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "job/client_ranges.h"
+#include "job/deadline_queue.h"
+
+namespace tessera {
+
+class CheckIns {
+ public:
+  using Done = std::function<void(const Status&)>;
+  static constexpr size_t kMostStored = 256;
+
+  struct Call {
+    int client = 0;
+    std::string name;
+    std::string value;
+    ClientRanges participants;
+    absl::Time deadline = absl::InfiniteFuture();
+  };
+
+  // `describe` names a client in messages. Answers are appended to `callbacks`.
+  CheckIns(int num_clients, std::function<std::string(int)> describe, DeadlineQueue& deadlines,
+           std::vector<std::function<void()>>& callbacks);
+  ~CheckIns();
+  CheckIns(const CheckIns&) = delete;
+  CheckIns& operator=(const CheckIns&) = delete;
+
+  // Requires that the participants are clients of the job, the caller among them.
+  void check_in(Call call, absl::Time now, Done done);
+  // The client takes part in nothing from now on: what waits for it, and what will, fails with the
+  // reason, and its own calls with `own`. The first reason of a client stays.
+  void client_gone(int client, const Status& reason, const Status& own);
+  // Fails everything that waits.
+  void stop(const Status& reason);
+
+  // Calls of this client that wait.
+  int num_waiting(int client) const { return static_cast<int>(waiting_in_[client].size()); }
+  size_t num_open() const { return num_open_; }
+  size_t num_stored() const { return stored_order_.size(); }
+
+ private:
+  using Key = std::pair<std::string, ClientRanges>;
+  // One agreement that is not settled.
+  struct Open {
+    Key key;
+    std::string value;
+    int first_client = 0;
+    absl::Time start;
+    std::vector<bool> arrived;  // by client
+    int64_t num_arrived = 0;
+    std::vector<std::pair<int, Done>> waiting;
+    // The check-ins of this name in which a client waits that is missing here, and how many do.
+    std::map<Open*, int> waits_for;
+    absl::Time deadline = absl::InfiniteFuture();
+    DeadlineQueue::Handle expiry;
+  };
+  // A failure that some participant has not been told.
+  struct Stored {
+    std::string value;
+    Status verdict;
+    std::vector<bool> told;  // by client
+    int64_t num_untold = 0;
+  };
+
+  Open* find_open(const Key& key, int client);
+  Open* open(Call& call, absl::Time now);
+  void arrive(Open* check_in, int client, absl::Time now, absl::Time deadline, Done done);
+  // The verdict that this call is late for, if there is one; it counts as told.
+  bool take_stored(const Key& key, const Call& call, Status* verdict);
+  void forget_stored(const Key& key);
+  void settle(Open* check_in, const Status& verdict);
+  void expire(Open* check_in);
+  void break_circle(Open* check_in);
+  void answer(const Done& done, const Status& status);
+  Status disagreement(const std::string& name, const std::pair<int, std::string>& first,
+                      const std::pair<int, std::string>& second) const;
+  Status missing_at_deadline(const Open& check_in) const;
+
+  const int num_clients_;
+  const std::function<std::string(int)> describe_;
+  DeadlineQueue& deadlines_;
+  std::vector<std::function<void()>>& callbacks_;
+
+  std::map<Key, std::list<std::unique_ptr<Open>>> open_;  // oldest first
+  size_t num_open_ = 0;
+  std::vector<std::vector<Open*>> open_of_;     // by client, those in which it takes part
+  std::vector<std::vector<Open*>> waiting_in_;  // by client, those in which it has arrived
+  std::map<Key, Stored> stored_;
+  std::deque<Key> stored_order_;              // oldest first
+  std::vector<std::pair<int, Status>> gone_;  // in the order in which they went
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_CHECK_INS_H_
