@@ -121,16 +121,17 @@ Status Client::shutdown(absl::Duration timeout) {
   return runtime_->shutdown(timeout);
 }
 
-StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes) {
+StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
+                           const MeshOptions& options) {
   std::vector<int> device_ids(client.devices().size());
   std::iota(device_ids.begin(), device_ids.end(), 0);
-  return create_mesh(client, std::move(axes), std::move(device_ids));
+  return create_mesh(client, std::move(axes), std::move(device_ids), options);
 }
 
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
-                           std::vector<int> device_ids) {
+                           std::vector<int> device_ids, const MeshOptions& options) {
   TESSERA_RETURN_IF_ERROR(client.check_not_moved_from());
-  return client.runtime()->make_mesh(std::move(axes), std::move(device_ids));
+  return client.runtime()->make_mesh(std::move(axes), std::move(device_ids), options);
 }
 
 }  // namespace tessera

@@ -126,6 +126,12 @@ struct ClientOptions {
   std::shared_ptr<nccl::Api> nccl = {};
 };
 
+struct MeshOptions {
+  // Of the agreement among the clients; the earliest of theirs counts. Unset: until all have made
+  // the call, or one is lost or has left.
+  std::optional<absl::Duration> timeout = {};
+};
+
 class Client {
  public:
   // Joins the job, and returns when all its clients have. Errors as in docs/errors.md: options that
@@ -188,7 +194,7 @@ class Client {
 
  private:
   friend StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
-                                    std::vector<int> device_ids);
+                                    std::vector<int> device_ids, const MeshOptions& options);
   Status check_local_device(int local_device) const;
   StatusOr<std::shared_ptr<Buffer>> raw_allocate(int local_device, int64_t count,
                                                  DType dtype) const;
@@ -199,12 +205,15 @@ class Client {
 };
 
 // A live mesh over all devices of the job, row-major. Collective over the clients that own its
-// devices: InvalidArgument on all where their arguments differ, naming two clients and both
-// meshes. TF DTensor: create_mesh, create_distributed_mesh.
-StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes);
+// devices, with one Status for all: InvalidArgument where their arguments differ, or where clients
+// wait for each other over different devices, naming two clients and both meshes with their
+// devices; Unavailable naming a client that is lost or has left; DeadlineExceeded naming those that
+// did not make the call. TF DTensor: create_mesh, create_distributed_mesh.
+StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
+                           const MeshOptions& options = {});
 // A live mesh over some devices, in this order. Clients that own none of them do not wait.
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
-                           std::vector<int> device_ids);
+                           std::vector<int> device_ids, const MeshOptions& options = {});
 
 }  // namespace tessera
 

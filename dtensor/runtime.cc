@@ -69,6 +69,28 @@ Status check_processes(absl::Span<const MemberInfo> members) {
   return absl::OkStatus();
 }
 
+// "[0-3, 9]", in the order of the mesh: equal texts mean equal lists.
+std::string describe_devices(absl::Span<const int> ids) {
+  constexpr size_t kMostRuns = 16;
+  std::vector<std::string> runs;
+  for (size_t first = 0, next; first < ids.size(); first = next) {
+    next = first + 1;
+    while (next < ids.size() && ids[next] == ids[next - 1] + 1) ++next;
+    if (runs.size() == kMostRuns) {
+      // The rest by its FNV-1a hash, of ids instead of bytes.
+      uint64_t hash = 14695981039346656037u;
+      for (const int id : ids.subspan(first)) hash = (hash ^ id) * 1099511628211u;
+      runs.push_back(absl::StrCat("and ", ids.size() - first, " more with hash ", absl::Hex(hash)));
+      break;
+    }
+    const int last = ids[next - 1];
+    runs.push_back(next == first + 1   ? absl::StrCat(last)
+                   : next == first + 2 ? absl::StrCat(ids[first], ", ", last)
+                                       : absl::StrCat(ids[first], "-", last));
+  }
+  return absl::StrCat("[", absl::StrJoin(runs, ", "), "]");
+}
+
 // Devices of one client are of one process, and all are on one host.
 StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts& costs) {
   const auto num_devices = static_cast<int64_t>(devices.size());
@@ -148,6 +170,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   // A file of it is needed no longer than until all clients have connected.
   TESSERA_ASSIGN_OR_RETURN(const JobToken token, find_job_token(job, deadline));
   coordinator.token = token.text;
+  coordinator.job = job.job;
   coordinator.num_clients = job.num_clients;
   coordinator.self = describe_this_process();
   coordinator.self.client_id = job.client_id;
@@ -331,7 +354,8 @@ LocalDevices Runtime::local_devices_of(const Mesh& mesh) const {
   return result;
 }
 
-StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids) {
+StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids,
+                                  const MeshOptions& options) {
   TESSERA_RETURN_IF_ERROR(check_open());
   for (const int id : device_ids) {
     if (id >= static_cast<int>(devices_.size())) {
@@ -345,9 +369,12 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
   for (const int id : mesh.device_ids()) owners.insert(devices_[id].client_id);
   if (owners.count(client_id()) > 0 && owners.size() > 1) {
     const std::vector<int> participants(owners.begin(), owners.end());
+    const absl::Time deadline =
+        options.timeout.has_value() ? steady_now() + *options.timeout : absl::InfiniteFuture();
     const Status agreed = coordinator_->check_in(
-        absl::StrCat("create_mesh of clients ", absl::StrJoin(participants, ", ")),
-        mesh.to_string(), participants, steady_now() + options_.connect_timeout);
+        "create_mesh",
+        absl::StrCat(mesh.to_string(), " of devices ", describe_devices(mesh.device_ids())),
+        participants, deadline);
     if (absl::IsUnavailable(agreed)) report_fatal_status(agreed);
     TESSERA_RETURN_IF_ERROR(agreed);
   }

@@ -72,7 +72,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   absl::Span<const Device> local_devices() const { return local_devices_; }
   const Topology& topology() const { return topology_; }
 
-  StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids);
+  StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids,
+                           const MeshOptions& options);
   Status barrier(const Mesh& mesh, absl::string_view name,
                  std::optional<absl::Duration> timeout) override;
   Status sync_devices();

@@ -75,7 +75,7 @@ FileDescriptor make_control() {
 class RawPeer {
  public:
   explicit RawPeer(testing::FakeJob& job) {
-    const std::string name = *job.coordinator(1).get("host_link/0", absl::InfiniteFuture());
+    const std::string name = *job.coordinator(1).get("host_link/0", 0, absl::InfiniteFuture());
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, name.data(), name.size());

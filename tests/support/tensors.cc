@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 
@@ -14,7 +15,7 @@ namespace tessera::testing {
 StatusOr<Mesh> live_mesh(const Client& client, absl::string_view text) {
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::parse(text));
   return create_mesh(client, {mesh.axes().begin(), mesh.axes().end()},
-                     {mesh.device_ids().begin(), mesh.device_ids().end()});
+                     std::vector<int>(mesh.device_ids().begin(), mesh.device_ids().end()));
 }
 
 void for_each_element(const Box& box,

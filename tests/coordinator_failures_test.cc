@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the coordinator does to a job of real processes when processes are stopped and resumed, die
+// while they connect, shut down while others wait, or do not make the same calls.
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "collectives/group.h"
+#include "dtensor/client.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "job/coordinator.h"
+#include "job/host.h"
+#include "job/port.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/forked.h"
+#include "tests/support/gate.h"
+#include "tests/support/matchers.h"
+#include "tests/support/shared.h"
+
+namespace tessera::testing {
+namespace {
+
+using absl::StatusCode;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kClients = 3;
+constexpr absl::Duration kDeadline = absl::Seconds(100);
+
+// Three clients as processes of their own, and beside them `beside`, which is no client.
+class CoordinatorFailuresTest : public ::testing::Test {
+ protected:
+  using Body = std::function<Status(int id, const ClientOptions& options)>;
+
+  std::vector<Status> run(
+      const Body& body, const std::function<Status()>& beside = [] { return absl::OkStatus(); }) {
+    const StatusOr<ReservedPort> port = ReservedPort::create();
+    if (!port.ok()) return {port.status()};
+    port_ = port->port();
+    std::vector<Status> told = run_forked(kClients + 1, kDeadline, [&](int child) -> Status {
+      return child < kClients ? body(child, options(child)) : beside();
+    });
+    EXPECT_THAT(told.back(), IsOk());
+    told.pop_back();
+    return told;
+  }
+
+  ClientOptions options(int id) const {
+    ClientOptions result;
+    result.coordinator = absl::StrCat("127.0.0.1:", port_);
+    result.client_id = id;
+    result.num_clients = kClients;
+    result.num_local_devices = 1;
+    result.token = "secret";
+    result.heartbeat_interval = interval;
+    return result;
+  }
+
+  absl::Duration interval = absl::Seconds(1);
+
+ private:
+  int port_ = 0;
+};
+
+class PauseTest : public CoordinatorFailuresTest {
+ protected:
+  // Stops the first processes of a job for a time, and lets all of them go on working together.
+  std::vector<Status> pause(int num_stopped, absl::Duration time) {
+    return run(
+        [&](int id, const ClientOptions& options) -> Status {
+          TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+          TESSERA_ASSIGN_OR_RETURN(const Mesh all, create_mesh(client, {{"x", kClients}}));
+          TESSERA_RETURN_IF_ERROR(all.barrier("before"));
+          (*pids_)[id] = getpid();
+          ready_.open();
+          TESSERA_RETURN_IF_ERROR(resumed_.wait());
+          TESSERA_RETURN_IF_ERROR(all.barrier("after"));
+          TESSERA_RETURN_IF_ERROR(create_mesh(client, {{"y", kClients}}).status());
+          return client.shutdown();
+        },
+        [&]() -> Status {
+          for (int i = 0; i < kClients; ++i) TESSERA_RETURN_IF_ERROR(ready_.wait());
+          for (int i = 0; i < num_stopped; ++i) kill((*pids_)[i], SIGSTOP);
+          absl::SleepFor(time);  // sleep: the length of the pause is what is tested
+          for (int i = 0; i < num_stopped; ++i) kill((*pids_)[i], SIGCONT);
+          absl::SleepFor(5 * interval);  // sleep: all sides judge by what they then know
+          resumed_.open(kClients);
+          return absl::OkStatus();
+        });
+  }
+
+ private:
+  Shared<std::array<std::atomic<pid_t>, kClients>> pids_;
+  Gate ready_;
+  Gate resumed_;
+};
+
+TEST_F(PauseTest, OfTheHostOfTheService) { EXPECT_THAT(pause(1, 3 * interval), Each(IsOk())); }
+
+// As by docker pause, the lid of a laptop, or the migration of a virtual machine.
+TEST_F(PauseTest, OfTheWholeJob) {
+  interval = absl::Milliseconds(200);
+  EXPECT_THAT(pause(kClients, 15 * interval), Each(IsOk()));
+}
+
+class ConnectTest : public CoordinatorFailuresTest {};
+
+// Registered, and dead before it shares memory with the others: they are told at once, although no
+// heartbeat is missed for an hour.
+TEST_F(ConnectTest, DeathAfterRegistrationIsToldToAll) {
+  interval = absl::Hours(1);
+  const std::vector<Status> told = run([](int id, const ClientOptions& options) -> Status {
+    if (id != 1) return Client::connect(options).status();
+    CoordinatorOptions coordinator;
+    coordinator.address = options.coordinator;
+    coordinator.token = options.token;
+    coordinator.num_clients = kClients;
+    coordinator.self = describe_this_process();
+    coordinator.self.client_id = id;
+    coordinator.self.num_local_devices = 1;
+    coordinator.self.device_type = "cpu";
+    coordinator.heartbeat_interval = options.heartbeat_interval;
+    TESSERA_ASSIGN_OR_RETURN(const auto connected, connect_coordinator(coordinator));
+    kill(getpid(), SIGKILL);
+    return absl::OkStatus();
+  });
+  for (const int id : {0, 2}) {
+    EXPECT_THAT(told[id], StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 (")));
+  }
+}
+
+// A client that dies while others still register is not missed: its restart takes its place.
+TEST_F(ConnectTest, RestartWhileOthersRegister) {
+  Gate dead;
+  const std::vector<Status> told = run(
+      [&](int id, const ClientOptions& options) -> Status {
+        if (id != 0) TESSERA_RETURN_IF_ERROR(dead.wait());
+        TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+        TESSERA_RETURN_IF_ERROR(create_mesh(client, {{"x", kClients}}).status());
+        return client.shutdown();
+      },
+      [&]() -> Status {
+        // What client 2 is before a supervisor starts it again.
+        const Status killed = run_isolated(kDeadline, [&]() -> Status {
+          ClientOptions first = options(2);
+          std::thread connecting([&] { Client::connect(first).status().IgnoreError(); });
+          connecting.detach();
+          absl::SleepFor(absl::Milliseconds(300));  // sleep: nothing tells that it has registered
+          kill(getpid(), SIGKILL);
+          return absl::OkStatus();
+        });
+        TESSERA_REQUIRE(killed.code() == StatusCode::kAborted, killed.ToString());
+        dead.open(2);
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(told, Each(IsOk()));
+}
+
+class ShutdownTest : public CoordinatorFailuresTest {};
+
+// Client 0, which hosts the service, shuts down while it and client 1 wait for client 2: both are
+// told Cancelled, no client is lost, and the others shut down in order later.
+TEST_F(ShutdownTest, WhileOthersWait) {
+  Gate waits;
+  Gate cancelled;
+  const std::vector<Status> told = run([&](int id, const ClientOptions& options) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    TESSERA_ASSIGN_OR_RETURN(const Group all, client.group({0, 1, 2}));
+    if (id == 2) {
+      TESSERA_RETURN_IF_ERROR(cancelled.wait());
+      TESSERA_RETURN_IF_ERROR(cancelled.wait());
+      return client.shutdown();
+    }
+    const Work barrier = all.barrier();
+    if (id == 0) {
+      TESSERA_RETURN_IF_ERROR(waits.wait());
+      TESSERA_RETURN_IF_ERROR(expect_error(client.shutdown(absl::Milliseconds(500)),
+                                           StatusCode::kDeadlineExceeded, {"shutdown"}));
+    } else {
+      waits.open();
+    }
+    const Status ended = barrier.await();
+    cancelled.open();
+    TESSERA_RETURN_IF_ERROR(
+        expect_error(ended, StatusCode::kCancelled, {"client 0 is shutting down"}));
+    return id == 0 ? absl::OkStatus() : client.shutdown();
+  });
+  EXPECT_THAT(told, Each(IsOk()));
+}
+
+TEST_F(ShutdownTest, OneThatGivesUpSpoilsNothing) {
+  Gate gave_up;
+  const std::vector<Status> told = run([&](int id, const ClientOptions& options) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    if (id == 1) {
+      const Status ended = client.shutdown(absl::Milliseconds(100));
+      gave_up.open(kClients - 1);
+      return expect_error(ended, StatusCode::kDeadlineExceeded,
+                          {"1 of 3 clients came in", "missing client 0 (", "client 2 ("});
+    }
+    TESSERA_RETURN_IF_ERROR(gave_up.wait());
+    return client.shutdown();
+  });
+  EXPECT_THAT(told, Each(IsOk()));
+}
+
+class CreateMeshTest : public CoordinatorFailuresTest {};
+
+TEST_F(CreateMeshTest, WithAClientThatHasLeft) {
+  Gate left;
+  const std::vector<Status> told = run([&](int id, const ClientOptions& options) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    if (id == 2) {
+      client.shutdown(absl::ZeroDuration()).IgnoreError();
+      left.open(kClients - 1);
+      return absl::OkStatus();
+    }
+    TESSERA_RETURN_IF_ERROR(left.wait());
+    // Without a timeout: it would wait for ever.
+    TESSERA_RETURN_IF_ERROR(expect_error(create_mesh(client, {{"x", kClients}}).status(),
+                                         StatusCode::kUnavailable,
+                                         {"create_mesh: client 2 (", ") has left the job"}));
+    TESSERA_RETURN_IF_ERROR(create_mesh(client, {{"x", 2}}, {0, 1}).status());
+    return client.shutdown();
+  });
+  EXPECT_THAT(told, Each(IsOk()));
+}
+
+// Clients 0 and 1 wait for each other over different devices.
+TEST_F(CreateMeshTest, OverDifferentDevices) {
+  const std::vector<Status> told = run([](int id, const ClientOptions& options) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    StatusOr<Mesh> mesh =
+        id == 0 ? create_mesh(client, {{"x", 2}}, {0, 1}) : create_mesh(client, {{"x", kClients}});
+    const Status refused = mesh.status();
+    client.shutdown().IgnoreError();
+    return refused;
+  });
+  EXPECT_THAT(told[0], StatusIs(StatusCode::kInvalidArgument,
+                                AllOf(HasSubstr("create_mesh: clients disagree: client 0 ("),
+                                      HasSubstr("has {x=2} of devices [0, 1] with clients [0, 1]"),
+                                      HasSubstr("has {x=3} of devices [0-2] with clients [0-2]"))));
+  EXPECT_THAT(told, Each(told[0]));
+}
+
+TEST_F(CreateMeshTest, OrderOfDevicesIsCompared) {
+  const std::vector<Status> told = run([](int id, const ClientOptions& options) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    const std::vector<int> devices =
+        id == 0 ? std::vector<int>{2, 1, 0} : std::vector<int>{0, 1, 2};
+    const Status refused = create_mesh(client, {{"x", kClients}}, devices).status();
+    client.shutdown().IgnoreError();
+    return refused;
+  });
+  EXPECT_THAT(told[0],
+              StatusIs(StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("of devices [2, 1, 0]"), HasSubstr("of devices [0-2]"))));
+  EXPECT_THAT(told, Each(told[0]));
+}
+
+TEST_F(CreateMeshTest, TimeoutNamesTheMissing) {
+  Gate told_all;
+  const std::vector<Status> told = run([&](int id, const ClientOptions& options) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    if (id == 2) {
+      TESSERA_RETURN_IF_ERROR(told_all.wait());
+      TESSERA_RETURN_IF_ERROR(told_all.wait());
+    } else {
+      const MeshOptions hasty = {.timeout = absl::Milliseconds(200)};
+      const Status status = create_mesh(client, {{"x", kClients}}, hasty).status();
+      told_all.open();
+      TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kDeadlineExceeded,
+                                           {"create_mesh: ", "missing ", "client 2 ("}));
+    }
+    // Client 2 has left out a call, and is not one behind.
+    TESSERA_RETURN_IF_ERROR(create_mesh(client, {{"y", kClients}}).status());
+    return client.shutdown();
+  });
+  EXPECT_THAT(told, Each(IsOk()));
+}
+
+}  // namespace
+}  // namespace tessera::testing
