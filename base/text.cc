@@ -44,12 +44,16 @@ bool is_name(absl::string_view text) {
 
 std::string quoted(absl::string_view text) {
   constexpr size_t kMost = 200;
-  if (text.size() <= kMost) return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+  if (text.size() <= kMost) return quoted_whole(text);
   size_t end = kMost;
   // Not within a character of UTF-8, whose bytes but the first are 10xxxxxx.
   while (end > kMost - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return absl::StrCat("\"", absl::Utf8SafeCEscape(text.substr(0, end)), "...\" (", text.size(),
                       " bytes)");
+}
+
+std::string quoted_whole(absl::string_view text) {
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
 }
 
 std::string quoted_list(absl::Span<const std::string> names) {

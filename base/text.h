@@ -26,6 +26,8 @@ bool is_name(absl::string_view text);
 // `text` in double quotes; quotes, backslashes and control characters in it are escaped. For
 // messages: of a text of more than 200 bytes the beginning, and how long it is.
 std::string quoted(absl::string_view text);
+// The same of any length: for what is compared, not shown.
+std::string quoted_whole(absl::string_view text);
 
 // "\"batch\", \"model\"".
 std::string quoted_list(absl::Span<const std::string> names);

@@ -302,21 +302,21 @@ std::vector<BadCall> disagreements_on_counts() {
              m.position == 0 ? std::vector<int64_t>{4, 4} : std::vector<int64_t>{3, 5};
          return m.group.all_gather<float>(in.first(counts[m.position]), out, counts);
        },
-       {"counts differs between clients", "device 0 has 4, 4", "device 1 has 3, 5"}},
+       {"counts differ between clients", "device 0 has 4, 4", "device 1 has 3, 5"}},
       {"equal_counts_mismatch",
        3,
        [](const Member& m, In in, Out out) {
          const size_t count = m.position == 2 ? 1 : 2;
          return m.group.scatter<float>(in.first(3 * count), out.first(count), 0);
        },
-       {"counts differs between clients", " has 2, 2, 2, ", "device 2 has 1, 1, 1; "}},
+       {"counts differ between clients", " has 2, 2, 2, ", "device 2 has 1, 1, 1; "}},
       {"equal_and_other_counts_mismatch",
        2,
        [](const Member& m, In in, Out out) {
          if (m.position == 0) return m.group.all_gather<float>(in.first(4), out);
          return m.group.all_gather<float>(in.first(5), out, {3, 5});
        },
-       {"counts differs between clients", "device 0 has 4, 4, ", "device 1 has 3, 5; "}},
+       {"counts differ between clients", "device 0 has 4, 4, ", "device 1 has 3, 5; "}},
       {"equal_and_other_parts_of_all_to_all",
        2,
        [](const Member& m, In in, Out out) {
@@ -459,7 +459,8 @@ Status barrier_names_differ(const Member& m) {
       named_barrier(m.group, m.position == 0 ? "ckpt" : "step", absl::Seconds(60)).await();
   TESSERA_RETURN_IF_ERROR(expect_error(
       status, absl::StatusCode::kInvalidArgument,
-      {"name differs between clients", "device 0 has \"ckpt\"", "device 1 has \"step\""}));
+      {"name differs between clients", "device 0 has \"ckpt\"", "device 1 has \"step\"",
+       "; it is operation ", " of the group; make the same call on every client"}));
   TESSERA_RETURN_IF_ERROR(expect_same_text(m.group, status.message()));
   return expect_works(m.group);
 }

@@ -63,6 +63,11 @@ StatusOr<Backend> parse_backend(absl::string_view text) {
 }
 
 Status check_options(const ClientOptions& options) {
+  if (options.device_type != DeviceType::kCpu && options.device_type != DeviceType::kCuda) {
+    return absl::InvalidArgumentError(absl::StrCat("device_type is ",
+                                                   static_cast<int>(options.device_type),
+                                                   ", which is no value of DeviceType"));
+  }
   TESSERA_RETURN_IF_ERROR(check_backend(options));
   if (options.num_local_devices < 0) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/math.h"
 #include "base/shape.h"
@@ -227,6 +228,11 @@ bool is_for_caller(const RelayoutProgram& program) {
   return written <= kMostBytes;
 }
 
+// What must be equal on all members: the plan, whose text this is, and which of several steps.
+std::string detail_of(absl::string_view text, const RelayoutPlan& plan, const PlanStep& step) {
+  return plan.steps().size() == 1 ? std::string(text) : absl::StrCat(text, " / ", step.to_string());
+}
+
 // What the rows of one step have in common.
 struct StepOfRows {
   const RelayoutPlan& plan;
@@ -287,7 +293,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
     if (replicas == Replicas::kShared && is_last && step.kind() != StepKind::kExpand) {
       common.sharing.emplace(step);
     }
-    common.detail = absl::StrCat(program->text.view(), " / ", step.to_string(),
+    common.detail = absl::StrCat(detail_of(program->text.view(), program->plan, step),
                                  common.shares_output() ? " / shared replicas" : "");
     for (const Device& device : runtime.local_devices()) {
       const bool takes_part = step.from().mesh().position_of_device(device.id).has_value() ||

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/host/activity.h"
@@ -418,6 +419,8 @@ StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
     // The sum, and behind it the term.
     TESSERA_ASSIGN_OR_RETURN(arrival.sum, Buffer::allocate(*pool_, 2 * sizeof(int32_t)));
   }
+  const SharedText name(quoted_whole(barrier.name));
+  const SharedText shown_name(quoted(barrier.name));
   for (size_t i = 0; i < arrivals.size(); ++i) {
     const LocalDevice& device = plan.local[i];
     const std::shared_ptr<Buffer>& sum = arrivals[i].sum;
@@ -429,9 +432,9 @@ StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
       call.count = call.in_count = call.out_count = 1;
       call.in = reinterpret_cast<const std::byte*>(term);
       call.out_buffer = sum;
-      call.detail = absl::StrCat("\"", barrier.name, "\"");
+      call.detail = name;
       call.detail_field = "name";
-      call.label = Label(std::string("barrier"), 0, call.detail, plan.where);
+      call.label = Label(std::string("barrier"), 0, shown_name, plan.where);
       if (barrier.timeout.has_value()) {
         call.timeout = *barrier.timeout;
         call.deadline = barrier.deadline;
@@ -458,7 +461,7 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
   const StatusOr<std::shared_ptr<const BarrierPlan>> found = barrier_plan(mesh);
   if (!found.ok()) {
     return with_context(found.status(),
-                        absl::StrCat("barrier \"", name, "\" on ", mesh.to_string()));
+                        absl::StrCat("barrier ", quoted(name), " on ", mesh.to_string()));
   }
   const BarrierPlan& plan = **found;
   if (plan.local.empty()) return absl::OkStatus();
@@ -473,7 +476,7 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
     TESSERA_ASSIGN_OR_RETURN(sum, await_barrier(arrivals, call));
   }
   if (sum != mesh.size()) {
-    return absl::InternalError(absl::StrCat("barrier \"", name, "\" ", plan.where.view(),
+    return absl::InternalError(absl::StrCat("barrier ", quoted(name), " ", plan.where.view(),
                                             ": the devices add up to ", sum, ", not to ",
                                             mesh.size(), "; this is a bug of Tessera"));
   }

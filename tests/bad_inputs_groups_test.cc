@@ -246,12 +246,17 @@ const Row kCollectiveRows[] = {
        return b.both(
            [&](Group& g, int k) { return g.all_to_all<float>(b.take(k, 7), b.give(k, 7)); });
      }},
-    {"send_to_member_5", kInvalid, "member 0 cannot send to member 5; name another member, 0 to 1",
+    {"send_to_member_5", kInvalid,
+     "send/recv f32 of 2 elements on devices 0, 1: member 0 cannot send to member 5; name another "
+     "member, 0 to 1",
      [](Bench& b) { return b.groups[0].send<float>(b.take(0, 2), 5).await(); }},
-    {"send_to_itself", kInvalid, "member 0 cannot send to member 0; name another member, 0 to 1",
+    {"send_to_itself", kInvalid,
+     "send/recv f32 of 2 elements on devices 0, 1: member 0 cannot send to member 0; name another "
+     "member, 0 to 1",
      [](Bench& b) { return b.groups[0].send<float>(b.take(0, 2), 0).await(); }},
     {"recv_from_minus_one", kInvalid,
-     "member 0 cannot receive from member -1; name another member, 0 to 1",
+     "send/recv f32 of 2 elements on devices 0, 1: member 0 cannot receive from member -1; name "
+     "another member, 0 to 1",
      [](Bench& b) { return b.groups[0].recv<float>(b.give(0, 2), -1).await(); }},
     {"pull_from_member_2", kInvalid,
      "exchange f32 on devices 0, 1: a pull names member 2; the group has 0 to 1",

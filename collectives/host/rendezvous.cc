@@ -57,6 +57,14 @@ std::string detail_of(const MemberEntry& entry, int num_members) {
   return equal.to_string().substr(0, kDetailBytes - 1);
 }
 
+// "relayout #12" of "relayout #12 [x, -] -> [-, x] on {x=2}, ...": where the message goes on with
+// what both clients have, the layouts would be in it twice. Other labels as they are.
+absl::string_view name_of(absl::string_view label) {
+  constexpr absl::string_view kNumbered = "relayout #";
+  if (label.substr(0, kNumbered.size()) != kNumbered) return label;
+  return label.substr(0, label.find(' ', kNumbered.size()));
+}
+
 }  // namespace
 
 StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> members,
@@ -523,12 +531,16 @@ Status Rendezvous::find_mismatch(const Op& op) const {
     const MemberEntry& b = entry(op.seq, m);
     if (b.seq.load(std::memory_order_acquire) != op.seq || a.signature == b.signature) continue;
     const auto differ = [&](absl::string_view field, const auto& x, const auto& y) {
+      const bool is_plural = field == "layouts" || field == "counts";
+      const bool says_both = field == "layouts" || field == "operation";
+      const std::string label = label_of(a);
       return absl::InvalidArgumentError(absl::StrCat(
-          label_of(a), ": ", field,
-          " differs between clients: ", link_->member(members_[first].client_id).to_string(),
-          " device ", members_[first].device_id, " has ", x, ", ",
+          says_both ? name_of(label) : label, ": ", field, is_plural ? " differ" : " differs",
+          " between clients: ", link_->member(members_[first].client_id).to_string(), " device ",
+          members_[first].device_id, " has ", x, ", ",
           link_->member(members_[m].client_id).to_string(), " device ", members_[m].device_id,
-          " has ", y, "; make the same call on every client"));
+          " has ", y, "; it is operation ", op.seq,
+          " of the group; make the same call on every client"));
     };
     const Signature& x = a.signature;
     const Signature& y = b.signature;
