@@ -262,7 +262,8 @@ Status Job::start_coordinator(const ClientEnvironment& environment) {
   TESSERA_ASSIGN_OR_RETURN(CoordinatorProcess coordinator,
                            CoordinatorProcess::start({.address = environment.coordinator,
                                                       .token = environment.token,
-                                                      .num_clients = num_clients}));
+                                                      .num_clients = num_clients,
+                                                      .job = environment.job}));
   coordinator_.emplace(std::move(coordinator));
   return absl::OkStatus();
 }

@@ -154,6 +154,28 @@ TEST_F(LaunchersTest, HelpOfTheCoordinatorListsEveryFlag) {
   }
 }
 
+// R5, A3. With a token that is the same, as from one script with a fixed port.
+TEST_F(LaunchersTest, SecondJobAtOneAddressIsRefused) {
+  port_ = absl::CancelledError("free");  // a port that was free a moment ago, and is not held
+  StatusOr<ReservedPort> port = ReservedPort::create();
+  ASSERT_THAT(port.status(), IsOk());
+  const std::string address = absl::StrCat("127.0.0.1:", port->port());
+  port = absl::CancelledError("free");
+  LauncherRun first({"--clients", "3", "--coordinator", address, "sh", "-c",
+                     absl::StrCat("sleep 1000 | ", kClient, " wait")},
+                    {"TESSERA_TOKEN=secret"});
+  first.await_lines("connected", 3);
+  LauncherRun second({"--clients", "3", "--coordinator", address, kClient, "meet"},
+                     {"TESSERA_TOKEN=secret"});
+  EXPECT_EQ(second.wait(), 1);
+  EXPECT_THAT(second.error(),
+              HasSubstr(absl::StrCat("tessera_run: the coordinator cannot listen on ", address)));
+  EXPECT_EQ(second.output(), "");
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait(), 128 + SIGTERM);
+  EXPECT_THAT(first.error(), Not(HasSubstr("failed")));
+}
+
 TEST_F(LaunchersTest, RestartedClientsMakeANewJob) {
   LauncherRun run({"--clients", "3", "--max-restarts", "1", "sh", "-c",
                    absl::StrCat("if [ $TESSERA_RESTART = 0 ]; then exec ", kClient,
