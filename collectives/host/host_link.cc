@@ -143,9 +143,8 @@ void HostLink::wake_server() {
 }
 
 Status HostLink::make_control_region() {
-  TESSERA_ASSIGN_OR_RETURN(
-      SharedMapping region,
-      SharedMapping::create("tessera-control", kControlBytes, SharedMapping::Pages::kOnTouch));
+  TESSERA_ASSIGN_OR_RETURN(SharedMapping region,
+                           SharedMapping::create("tessera-control", kControlBytes));
   own_control_ = std::make_unique<SharedMapping>(std::move(region));
   auto* header = reinterpret_cast<ControlHeader*>(own_control_->data());
   header->num_devices = member(client_id_).num_local_devices;

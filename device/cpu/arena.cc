@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <climits>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -37,8 +39,8 @@ int class_of(uint64_t size_bytes) {
   }
 }
 
-// Gives the mapping all its pages, so that no write meets a page fault; 0 or an errno.
-int reserve_pages(int fd, std::byte* data, uint64_t size_bytes) {
+// Makes the pages of a part of a file, so that no write meets a page fault; 0 or an errno.
+int reserve_pages(int fd, uint64_t offset, std::byte* data, uint64_t size_bytes) {
   int error = 0;
 #ifdef MADV_POPULATE_WRITE
   // Unlike fallocate() it knows the mapping's wish for huge pages. Linux 5.14.
@@ -46,23 +48,38 @@ int reserve_pages(int fd, std::byte* data, uint64_t size_bytes) {
   }
   if (error != EINVAL) return error;
 #endif
-  while ((error = posix_fallocate(fd, 0, static_cast<off_t>(size_bytes))) == EINTR) {
+  while ((error = posix_fallocate(fd, static_cast<off_t>(offset),
+                                  static_cast<off_t>(size_bytes))) == EINTR) {
   }
   return error;
 }
 
+Status not_given(uint64_t size_bytes, int error) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the system does not give ", size_bytes, " bytes of shared memory: ", std::strerror(error)));
+}
+
+// Blocks of this size and more are page-aligned, and their pages can go back.
+constexpr uint64_t kLarge = (uint64_t{64} << 10) + 1;
+bool is_large(int size_class) { return class_bytes(size_class) >= kLarge; }
+
+constexpr uint64_t kPage = 4096;
+uint64_t align_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+// Small blocks get their pages in steps of so many bytes: a huge page.
+constexpr uint64_t kStep = uint64_t{2} << 20;
+
+// Reserving more does not fail: the kernel kills a process instead.
+Status check_available(uint64_t size_bytes) {
+  const uint64_t available = available_memory_bytes();
+  if (size_bytes <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the system has ", available, " bytes of memory left, and ", size_bytes,
+                   " are needed; use smaller tensors, or more hosts"));
+}
+
 }  // namespace
 
-StatusOr<SharedMapping> SharedMapping::create(const char* name, uint64_t size_bytes, Pages pages) {
-  if (pages == Pages::kReserve) {
-    // Reserving more does not fail: the kernel kills somebody instead.
-    const uint64_t available = available_memory_bytes();
-    if (size_bytes > available) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the system has ", available, " bytes of memory left, and ", size_bytes,
-                       " are needed; use smaller tensors, or more hosts"));
-    }
-  }
+StatusOr<SharedMapping> SharedMapping::create(const char* name, uint64_t size_bytes) {
   const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
     return absl::ResourceExhaustedError(
@@ -73,19 +90,21 @@ StatusOr<SharedMapping> SharedMapping::create(const char* name, uint64_t size_by
   if (error == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     error = errno;
   }
-  const auto refused = [size_bytes](int reason) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the system does not give ", size_bytes,
-                     " bytes of shared memory: ", std::strerror(reason)));
-  };
   if (error != 0) {
     close(fd);
-    return refused(error);
+    return not_given(size_bytes, error);
   }
-  TESSERA_ASSIGN_OR_RETURN(SharedMapping mapping, map(fd, size_bytes));
-  if (pages == Pages::kReserve) error = reserve_pages(fd, mapping.data_, size_bytes);
-  if (error != 0) return refused(error);
-  return mapping;
+  return map(fd, size_bytes);
+}
+
+Status SharedMapping::populate(uint64_t offset, uint64_t size_bytes) {
+  const int error = reserve_pages(fd_, offset, data_ + offset, size_bytes);
+  return error == 0 ? absl::OkStatus() : not_given(size_bytes, error);
+}
+
+bool SharedMapping::give_back(uint64_t offset, uint64_t size_bytes) {
+  return fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                   static_cast<off_t>(size_bytes)) == 0;
 }
 
 StatusOr<SharedMapping> SharedMapping::map(int fd, uint64_t size_bytes) {
@@ -142,12 +161,12 @@ std::shared_ptr<ArenaPool> ArenaPool::create(uint64_t first_arena_bytes) {
 }
 
 Status ArenaPool::set_arena_callback(ArenaCallback callback) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(growth_mutex_);
   callback_ = std::move(callback);
   if (!callback_) return absl::OkStatus();
   for (size_t i = 0; i < arenas_.size(); ++i) {
-    TESSERA_RETURN_IF_ERROR(
-        callback_(static_cast<int>(i), arenas_[i].fd(), arenas_[i].size_bytes()));
+    const SharedMapping& mapping = arenas_[i].mapping;
+    TESSERA_RETURN_IF_ERROR(callback_(static_cast<int>(i), mapping.fd(), mapping.size_bytes()));
   }
   return absl::OkStatus();
 }
@@ -157,19 +176,13 @@ Status ArenaPool::add_arena(uint64_t at_least_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all ", kMaxArenas, " arenas of the client are in use; keep fewer or smaller tensors"));
   }
-  constexpr uint64_t kPage = 4096;
-  const uint64_t wanted = std::max(next_arena_bytes_, at_least_bytes);
-  const uint64_t size_bytes = (wanted + kPage - 1) / kPage * kPage;
-  TESSERA_ASSIGN_OR_RETURN(
-      SharedMapping arena,
-      SharedMapping::create("tessera-arena", size_bytes, SharedMapping::Pages::kReserve));
+  const uint64_t size_bytes = align_up(std::max(next_arena_bytes_, at_least_bytes), kPage);
+  TESSERA_ASSIGN_OR_RETURN(SharedMapping arena, SharedMapping::create("tessera-arena", size_bytes));
   const int index = static_cast<int>(arenas_.size());
   if (callback_) TESSERA_RETURN_IF_ERROR(callback_(index, arena.fd(), size_bytes));
   ranges_[index] = {arena.data(), size_bytes, arena.fd()};
-  arenas_.push_back(std::move(arena));
+  arenas_.push_back({std::move(arena)});
   num_arenas_.store(index + 1, std::memory_order_release);
-  reserved_bytes_.fetch_add(size_bytes, std::memory_order_relaxed);
-  last_arena_used_ = 0;
   next_arena_bytes_ = std::min(kLargestGrowth, std::max(next_arena_bytes_, size_bytes / 2) * 2);
   return absl::OkStatus();
 }
@@ -203,39 +216,135 @@ bool ArenaPool::put_into_slot(uint64_t word, int size_class) {
   return false;
 }
 
-uint64_t ArenaPool::take(int size_class) {
+ArenaPool::Found ArenaPool::take(int size_class, int largest_class) {
+  std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t in_slot = take_from_slot(size_class);
-  if (in_slot != 0) return in_slot;
-  if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);
-  std::vector<uint64_t>& listed = free_blocks_[size_class];
-  if (!listed.empty()) {
+  if (in_slot != 0) return {in_slot, size_class};
+  const int end = std::min(largest_class + 1, static_cast<int>(free_blocks_.size()));
+  for (int c = size_class; c < end; ++c) {
+    std::vector<uint64_t>& listed = free_blocks_[c];
+    if (listed.empty()) continue;
     const uint64_t word = listed.back();
     listed.pop_back();
-    return word;
+    return {word, c};
   }
-  const uint64_t bytes = class_bytes(size_class);
-  if (arenas_.empty() || arenas_.back().size_bytes() - last_arena_used_ < bytes) return 0;
-  const uint64_t offset = std::exchange(last_arena_used_, last_arena_used_ + bytes);
-  return word_of({static_cast<int32_t>(arenas_.size()) - 1, offset});
+  return {};
 }
 
-StatusOr<uint64_t> ArenaPool::take_or_grow(int size_class) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  uint64_t word = take(size_class);
-  if (word == 0) {
-    lock.unlock();
-    {
-      std::lock_guard<std::mutex> calls(reclaim_mutex_);
-      if (reclaim_) reclaim_();
+StatusOr<ArenaPool::Found> ArenaPool::take_or_grow(int size_class) {
+  // Four classes to a doubling.
+  const int largest_class = is_large(size_class) ? size_class + 4 : size_class;
+  Found found = take(size_class, largest_class);
+  if (found.word != 0) return found;
+  {
+    std::lock_guard<std::mutex> calls(reclaim_mutex_);
+    if (reclaim_) reclaim_();
+  }
+  std::lock_guard<std::mutex> growing(growth_mutex_);
+  found = take(size_class, largest_class);
+  if (found.word != 0) return found;
+  StatusOr<Found> grown = grow(size_class);
+  if (!absl::IsResourceExhausted(grown.status())) return grown;
+  // What is too large to be worth it is better than nothing.
+  constexpr int kLastClass = INT_MAX - 1;
+  found = take(size_class, kLastClass);
+  if (found.word != 0) return found;
+  return grown;
+}
+
+StatusOr<ArenaPool::Found> ArenaPool::grow(int size_class) {
+  const uint64_t bytes = class_bytes(size_class);
+  give_back(excess_with(bytes));
+  StatusOr<uint64_t> word = take_without_pages(size_class);
+  if (absl::IsResourceExhausted(word.status())) {
+    give_back(UINT64_MAX);
+    word = take_without_pages(size_class);
+  }
+  if (word.ok() && *word == 0) {
+    // Before an arena is made for it, whose address space stays.
+    if (!check_available(bytes).ok()) give_back(UINT64_MAX);
+    TESSERA_RETURN_IF_ERROR(check_available(bytes));
+    TESSERA_RETURN_IF_ERROR(add_arena(bytes));
+    word = take_without_pages(size_class);
+  }
+  TESSERA_RETURN_IF_ERROR(word);
+  return Found{*word, size_class};
+}
+
+StatusOr<uint64_t> ArenaPool::take_without_pages(int size_class) {
+  const uint64_t bytes = class_bytes(size_class);
+  if (static_cast<size_t>(size_class) < cold_blocks_.size() && !cold_blocks_[size_class].empty()) {
+    const uint64_t word = cold_blocks_[size_class].back();
+    const ArenaAddress address = address_of(word);
+    TESSERA_RETURN_IF_ERROR(populate(address.arena, address.offset, address.offset + bytes));
+    cold_blocks_[size_class].pop_back();
+    return word;
+  }
+  const uint64_t alignment = is_large(size_class) ? kPage : kAlignment;
+  // The arena with the least room for it keeps the others whole.
+  int best = -1;
+  uint64_t least_left = UINT64_MAX;
+  for (size_t i = 0; i < arenas_.size(); ++i) {
+    const uint64_t begin = align_up(arenas_[i].used, alignment);
+    const uint64_t size = arenas_[i].mapping.size_bytes();
+    if (begin > size || size - begin < bytes || size - begin >= least_left) continue;
+    best = static_cast<int>(i);
+    least_left = size - begin;
+  }
+  if (best < 0) return uint64_t{0};
+  Arena& arena = arenas_[best];
+  const uint64_t begin = align_up(arena.used, alignment);
+  if (begin + bytes > arena.populated) {
+    const uint64_t step = is_large(size_class) ? 0 : kStep;
+    const uint64_t end = std::min(arena.mapping.size_bytes(),
+                                  align_up(std::max(begin + bytes, arena.populated + step), kPage));
+    TESSERA_RETURN_IF_ERROR(populate(best, arena.populated, end));
+    arena.populated = end;
+  }
+  arena.used = begin + bytes;
+  return word_of({best, begin});
+}
+
+Status ArenaPool::populate(int arena, uint64_t begin, uint64_t end) {
+  TESSERA_RETURN_IF_ERROR(check_available(end - begin));
+  TESSERA_RETURN_IF_ERROR(arenas_[arena].mapping.populate(begin, end - begin));
+  reserved_bytes_.fetch_add(end - begin, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+uint64_t ArenaPool::excess_with(uint64_t size_bytes) {
+  former_peak_ = std::max(former_peak_, peak_live_bytes());
+  const uint64_t peak = std::max(former_peak_, live_bytes() + size_bytes);
+  const uint64_t most = peak + peak / 2;
+  const uint64_t wanted = reserved_bytes() + size_bytes;
+  return wanted > most ? wanted - most : 0;
+}
+
+void ArenaPool::give_back(uint64_t size_bytes) {
+  std::vector<Found> given;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (int c = static_cast<int>(free_blocks_.size()) - 1; c >= 0 && is_large(c); --c) {
+      while (size_bytes > 0 && !free_blocks_[c].empty()) {
+        given.push_back({free_blocks_[c].back(), c});
+        free_blocks_[c].pop_back();
+        size_bytes -= std::min(size_bytes, class_bytes(c));
+      }
     }
-    lock.lock();
-    word = take(size_class);
   }
-  if (word == 0) {
-    TESSERA_RETURN_IF_ERROR(add_arena(class_bytes(size_class)));
-    word = take(size_class);
+  for (const Found& block : given) {
+    const ArenaAddress address = address_of(block.word);
+    const uint64_t bytes = class_bytes(block.size_class);
+    if (!arenas_[address.arena].mapping.give_back(address.offset, bytes)) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      free_blocks_[block.size_class].push_back(block.word);
+      continue;
+    }
+    reserved_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    const auto index = static_cast<size_t>(block.size_class);
+    if (cold_blocks_.size() <= index) cold_blocks_.resize(index + 1);
+    cold_blocks_[index].push_back(block.word);
   }
-  return word;
 }
 
 StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
@@ -245,21 +354,22 @@ StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
         absl::StrCat("a block of ", size_bytes, " bytes is beyond the address space"));
   }
   Block block;
-  block.size_class_ = class_of(size_bytes);
+  block.size_class_ = block.counted_class_ = class_of(size_bytes);
   block.word_ = take_from_slot(block.size_class_);
   if (block.word_ == 0) {
-    const StatusOr<uint64_t> found = take_or_grow(block.size_class_);
+    const StatusOr<Found> found = take_or_grow(block.size_class_);
     if (!found.ok()) {
       return with_context(found.status(),
                           absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
                                        reserved_bytes(), " bytes that the client holds"));
     }
-    block.word_ = *found;
+    block.word_ = found->word;
+    block.size_class_ = found->size_class;
   }
   const ArenaAddress address = block.address();
   block.data_ = ranges_[address.arena].data + address.offset;
   block.pool_ = self_.lock();
-  count_live(class_bytes(block.size_class_));
+  count_live(class_bytes(block.counted_class_));
   return block;
 }
 
@@ -273,6 +383,10 @@ void ArenaPool::count_live(uint64_t bytes) {
 }
 
 void ArenaPool::restart_peak() {
+  {
+    std::lock_guard<std::mutex> lock(growth_mutex_);
+    former_peak_ = std::max(former_peak_, peak_live_bytes());
+  }
   peak_live_bytes_.store(0);
   // Who has found the former peak high enough has added to live_bytes_ before, which is seen here:
   // these accesses have one order for all threads (seq_cst).
@@ -297,15 +411,16 @@ bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
   return was_withheld;
 }
 
-void ArenaPool::release(uint64_t word, int size_class) {
+void ArenaPool::release(uint64_t word, int size_class, int counted_class) {
   if (fork_guard_.in_child()) return;
   // Before another thread can take the block and count it again.
-  live_bytes_.fetch_sub(class_bytes(size_class), std::memory_order_relaxed);
+  live_bytes_.fetch_sub(class_bytes(counted_class), std::memory_order_relaxed);
   if (num_withheld_.load(std::memory_order_relaxed) == 0 && put_into_slot(word, size_class)) {
     return;
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (end_withholding(address_of(word), size_class)) return;
+  if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);
   free_blocks_[size_class].push_back(word);
 }
 

@@ -13,14 +13,19 @@
 //   1. a block lies wholly in one arena, is aligned to 64 bytes, and overlaps no other live block;
 //   2. an arena is never resized, moved or unmapped while the pool lives, so a pointer into it
 //      stays good;
-//   3. the pages of an arena are there when it is made, huge ones where the system grants them: a
-//      write of its owner meets no page fault, and nobody's meets SIGBUS;
+//   3. the pages of a block are there when it is handed out, huge ones where the system grants
+//      them: a write of its owner meets no page fault, and no access meets SIGBUS;
 //   4. a block that was given back lies in one place, a slot or the list of its class, until it is
 //      taken or, where it was withheld, in none. Who looks for a block of the class finds one that
-//      stays there: no new memory is taken beside it.
+//      stays there: no new memory is taken beside it;
+//   5. the pages that the pool holds are at most 1.5 times the most that was ever live, and 2 MiB
+//      per arena, and what small blocks (up to 64 KiB) of other classes hold.
 //
-// Blocks are rounded up to size classes (at most 25 % more) and reused by class; memory goes back
-// to the system with the pool.
+// Blocks are rounded up to size classes (at most 25 % more) and reused by class. A large block also
+// serves requests of half its size and more. Before the pool takes pages from the system it gives
+// pages of large free blocks back, as far as (5) needs it: such a block is cold, keeps its place,
+// and gets pages again when it is handed out. The half above the peak lets a program that uses two
+// sizes in turn keep both.
 //
 // In a forked child blocks that go are not given back: the memory is the parent's.
 //
@@ -55,10 +60,12 @@ struct ArenaAddress {
 // A sealed memfd and its mapping, owned.
 class SharedMapping {
  public:
-  // `name` is what /proc shows. ResourceExhausted where the system does not have the memory, when
-  // `reserve` asks to have all pages at once; otherwise pages come as they are touched.
-  enum class Pages { kReserve, kOnTouch };
-  static StatusOr<SharedMapping> create(const char* name, uint64_t size_bytes, Pages pages);
+  // `name` is what /proc shows. Pages come as they are touched.
+  static StatusOr<SharedMapping> create(const char* name, uint64_t size_bytes);
+  // Makes the pages of a part at once. ResourceExhausted where the system does not have them.
+  Status populate(uint64_t offset, uint64_t size_bytes);
+  // Gives the pages of a part back to the system: it reads as zero then. Whether it worked.
+  bool give_back(uint64_t offset, uint64_t size_bytes);
   // Maps what a peer sent, and closes the descriptor: fd() is negative. InvalidArgument unless it
   // is a file of this size that can never change it, so that no access meets SIGBUS;
   // ResourceExhausted where there is no address space.
@@ -97,10 +104,11 @@ class ArenaPool {
       std::swap(data_, other.data_);
       std::swap(word_, other.word_);
       std::swap(size_class_, other.size_class_);
+      std::swap(counted_class_, other.counted_class_);
       return *this;
     }
     ~Block() {
-      if (pool_ != nullptr) pool_->release(word_, size_class_);
+      if (pool_ != nullptr) pool_->release(word_, size_class_, counted_class_);
     }
     std::byte* data() const { return data_; }
     ArenaAddress address() const { return address_of(word_); }
@@ -111,9 +119,11 @@ class ArenaPool {
     std::byte* data_ = nullptr;
     uint64_t word_ = 0;  // the address
     int size_class_ = 0;
+    int counted_class_ = 0;  // that of the request, which live_bytes() counts
   };
 
-  // Called for each new arena, before a block of it is handed out, from the allocating thread.
+  // Called for each new arena, before a block of it is handed out, from the allocating thread. It
+  // must not allocate.
   using ArenaCallback = std::function<Status(int arena, int fd, uint64_t size_bytes)>;
 
   // The first arena has `first_arena_bytes`; later ones double, up to 1 GiB or the block's size.
@@ -148,6 +158,7 @@ class ArenaPool {
   };
   std::optional<Shared> shared(int arena) const;
 
+  // Bytes of the pages that the pool holds.
   uint64_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
   // Bytes of the blocks that are live, by size class.
   uint64_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
@@ -183,15 +194,29 @@ class ArenaPool {
   uint64_t take_from_slot(int size_class);
   // False: all slots are full, or the class has none.
   bool put_into_slot(uint64_t word, int size_class);
-  // A block without a new arena: of a slot, of the list, or the next of the last arena. Requires
-  // mutex_.
-  uint64_t take(int size_class);
-  // The same where no slot has a block, and with a new arena if need be.
-  StatusOr<uint64_t> take_or_grow(int size_class);
+  // A free block with its pages, of this class or of a larger one up to `largest_class`. Word 0:
+  // there is none.
+  struct Found {
+    uint64_t word = 0;
+    int size_class = 0;
+  };
+  Found take(int size_class, int largest_class);
+  // The same where no slot has a block, with pages of the system if need be.
+  StatusOr<Found> take_or_grow(int size_class);
+  // What follows requires growth_mutex_.
+  StatusOr<Found> grow(int size_class);
+  // A block that is cold, or has never been used. Word 0: there is no room in the arenas.
+  StatusOr<uint64_t> take_without_pages(int size_class);
   Status add_arena(uint64_t at_least_bytes);
+  // Makes large free blocks cold, largest first, until so many bytes have gone back or none is
+  // left.
+  void give_back(uint64_t size_bytes);
+  // How much has to go back before the pool takes `size_bytes` more.
+  uint64_t excess_with(uint64_t size_bytes);
+  Status populate(int arena, uint64_t begin, uint64_t end);
   // `bytes` more are live.
   void count_live(uint64_t bytes);
-  void release(uint64_t word, int size_class);
+  void release(uint64_t word, int size_class, int counted_class);
   // Whether the block was withheld, which it is no longer: it is gone for good. Requires mutex_.
   bool end_withholding(ArenaAddress address, int size_class);
 
@@ -199,13 +224,23 @@ class ArenaPool {
   const ForkGuard fork_guard_;
   std::mutex reclaim_mutex_;  // held while reclaim_ runs; before mutex_ where both are
   std::function<void()> reclaim_;
-  mutable std::mutex mutex_;  // guards the members up to the blank line
-  std::vector<SharedMapping> arenas_;
+  // Held while pages are taken from the system or given back, which takes long: blocks that are
+  // free meanwhile are handed out without it. Before mutex_ where both are. Guards the members up
+  // to mutex_.
+  std::mutex growth_mutex_;
+  struct Arena {
+    SharedMapping mapping;
+    uint64_t used = 0;       // what comes after has never been handed out
+    uint64_t populated = 0;  // what comes after has no pages
+  };
+  std::vector<Arena> arenas_;
   uint64_t next_arena_bytes_;
-  uint64_t last_arena_used_ = 0;                    // bytes handed out of arenas_.back()
+  uint64_t former_peak_ = 0;  // of live bytes, before peaks that were restarted
+  std::vector<std::vector<uint64_t>> cold_blocks_;  // words of blocks without pages, by size class
+  ArenaCallback callback_;
+  mutable std::mutex mutex_;                        // guards the members up to the blank line
   std::vector<std::vector<uint64_t>> free_blocks_;  // their words, by size class
   std::vector<ArenaAddress> withheld_;              // of live blocks, inside of them
-  ArenaCallback callback_;
 
   // Readable without the lock: entry i is written before num_arenas_ passes i.
   struct Range {

@@ -5,6 +5,7 @@
 #include "device/cpu/arena.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -151,6 +152,84 @@ TEST(ArenaTest, AFreedBlockIsUsedAgain) {
   const uint64_t reserved = pool->reserved_bytes();
   for (int i = 0; i < 10000; ++i) ASSERT_THAT(pool->allocate(100000).status(), IsOk());
   EXPECT_EQ(pool->reserved_bytes(), reserved);
+}
+
+// The bytes that the files of a pool hold, as the kernel counts them.
+uint64_t bytes_in_files(ArenaPool& pool) {
+  uint64_t bytes = 0;
+  for (int arena = 0; pool.shared(arena).has_value(); ++arena) {
+    struct stat file = {};
+    EXPECT_EQ(fstat(pool.shared(arena)->fd, &file), 0);
+    bytes += static_cast<uint64_t>(file.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+// Every phase has blocks of sizes of its own, as many as make up its peak, and frees them all.
+TEST(ArenaTest, PhasesOfOtherSizesHoldAtMostOneAndAHalfTimesThePeak) {
+  std::mt19937 random(20);
+  const auto pool = ArenaPool::create();
+  constexpr uint64_t kPhaseBytes = uint64_t{48} << 20;
+  // A huge page for small blocks in each arena, and for each end that is cut within one.
+  for (int phase = 0; phase < 20; ++phase) {
+    const uint64_t largest = uint64_t{100} << (10 + random() % 8);  // 100 KiB to 12.5 MiB
+    std::vector<ArenaPool::Block> blocks;
+    for (uint64_t used = 0; used < kPhaseBytes;) {
+      const uint64_t size = 70000 + random() % largest;
+      TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pool->allocate(size));
+      std::memset(block.data(), phase + 1, size);
+      used += size;
+      blocks.push_back(std::move(block));
+    }
+    const uint64_t most = pool->peak_live_bytes() * 3 / 2 + (uint64_t{16} << 20);
+    ASSERT_LE(pool->reserved_bytes(), most) << "phase " << phase;
+    ASSERT_LE(bytes_in_files(*pool), most) << "phase " << phase;
+    // Pages that went back and came again are those of their blocks.
+    for (const ArenaPool::Block& block : blocks) {
+      ASSERT_EQ(std::to_integer<int>(block.data()[69999]), phase + 1);
+    }
+  }
+}
+
+// Two sizes in turn, which together are less than 1.5 times the larger one, take pages once.
+TEST(ArenaTest, TwoSizesInTurnTakePagesOnce) {
+  const auto pool = ArenaPool::create();
+  uint64_t held = 0;
+  for (int round = 0; round < 20; ++round) {
+    { TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block large, pool->allocate(8 << 20)); }
+    { TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block small, pool->allocate(3 << 20)); }
+    { TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block most, pool->allocate(7 << 20)); }
+    if (round == 0) held = pool->reserved_bytes();
+    EXPECT_EQ(pool->reserved_bytes(), held);
+  }
+  EXPECT_EQ(held, uint64_t{8 + 3} << 20);
+}
+
+// The rest of an arena that was too small for a block serves the next one.
+TEST(ArenaTest, RestsOfArenasAreUsed) {
+  const auto pool = ArenaPool::create(1 << 20);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block first, pool->allocate(128 << 10));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block large, pool->allocate(1 << 20));
+  EXPECT_EQ(large.address().arena, 1);
+  for (int i = 0; i < 7; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block rest, pool->allocate(100 << 10));
+    EXPECT_EQ(rest.address().arena, 0);
+  }
+}
+
+TEST(ArenaTest, WithheldPagesAreNotGivenBack) {
+  const auto pool = ArenaPool::create();
+  std::byte* late = nullptr;
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(1 << 20));
+    late = block.data();
+    std::memset(late, 7, 1 << 20);
+    pool->withhold(late, 1 << 20);
+  }
+  for (int k = 0; k < 6; ++k) {
+    ASSERT_THAT(pool->allocate((300 << 10) << k).status(), IsOk());
+  }
+  EXPECT_EQ(std::to_integer<int>(late[5000]), 7);
 }
 
 TEST(ArenaTest, ABlockKeepsThePoolAlive) {
