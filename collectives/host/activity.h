@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "collectives/host/control.h"
 
 namespace tessera::host {
@@ -50,6 +51,10 @@ void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind);
 DeviceActivity::Kind read_kind(const DeviceActivity& slot);
 // The state of the slot, from any client. Does not wait for a writer that is held up.
 ActivitySnapshot read_activity(const DeviceActivity& slot);
+// Wakes the thread that sleeps on the device's bell, from any client.
+void ring(DeviceActivity& slot);
+// Sleeps until the bell has been rung since it read `seen`, or the deadline.
+void wait_for_ring(DeviceActivity& slot, uint32_t seen, absl::Time deadline);
 // The slot of a device in its client's control region.
 DeviceActivity& activity_slot(std::byte* control, int ordinal);
 

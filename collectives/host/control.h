@@ -177,8 +177,17 @@ struct alignas(64) GroupBlock {
   uint64_t progress_offset;  // from the start of the block
   uint64_t records_offset;
   uint64_t record_stride;
+  // Inside of a record: of kSmall ones texts of verdicts are cut short, and entries end before
+  // their `inlined`.
+  uint32_t verdict_bytes;
+  uint32_t entries_offset;
+  uint32_t entry_stride;
   // int32_t device_ids[num_members] follows.
 };
+
+// What the records of a block have room for: kSmall ones not for inputs in the entries.
+enum class Records { kFull, kSmall };
+inline constexpr uint32_t kSmallVerdictBytes = 1024;
 
 inline int32_t* device_ids(GroupBlock* block) {
   return reinterpret_cast<int32_t*>(reinterpret_cast<std::byte*>(block) + sizeof(GroupBlock));
@@ -224,6 +233,9 @@ struct alignas(64) DeviceActivity {
   std::atomic<uint64_t> name_hash;
   std::atomic<uint64_t> count;
   alignas(64) std::atomic<uint64_t> label[kLabelBytes / 8];
+  // The thread that runs the device's messages sleeps on the bell: see ring() in activity.h.
+  alignas(64) std::atomic<uint32_t> bell;
+  std::atomic<uint32_t> num_bell_sleepers;
 };
 
 struct alignas(64) ControlHeader {

@@ -36,12 +36,26 @@ bool is_of(GroupBlock* block, absl::Span<const GroupMember> members, uint64_t sa
 
 // Makes a record one that was never used. The texts and inputs in it are written before they are
 // read: to clear them too would touch pages that no operation may ever need.
-void clear_record(std::byte* record, uint64_t num_members) {
+void clear_record(std::byte* record, const GroupBlock& shape) {
   std::memset(record, 0, offsetof(OpRecord, verdict));
-  auto* const entries = reinterpret_cast<MemberEntry*>(record + sizeof(OpRecord));
-  for (uint64_t m = 0; m < num_members; ++m) {
-    std::memset(static_cast<void*>(&entries[m]), 0, offsetof(MemberEntry, detail));
+  for (uint32_t m = 0; m < shape.num_members; ++m) {
+    std::memset(record + shape.entries_offset + m * shape.entry_stride, 0,
+                offsetof(MemberEntry, detail));
   }
+}
+
+// What a block of that many members and records has where.
+void set_shape(uint64_t num_members, uint32_t num_records, Records records, GroupBlock* shape) {
+  const bool is_small = records == Records::kSmall;
+  shape->num_members = static_cast<uint32_t>(num_members);
+  shape->num_records = num_records;
+  shape->progress_offset = align64(sizeof(GroupBlock) + num_members * sizeof(int32_t));
+  shape->records_offset = shape->progress_offset + num_members * sizeof(MemberProgress);
+  shape->verdict_bytes = is_small ? kSmallVerdictBytes : kVerdictBytes;
+  shape->entries_offset =
+      static_cast<uint32_t>(align64(offsetof(OpRecord, verdict) + shape->verdict_bytes));
+  shape->entry_stride = is_small ? offsetof(MemberEntry, inlined) : sizeof(MemberEntry);
+  shape->record_stride = shape->entries_offset + num_members * shape->entry_stride;
 }
 
 // The progress of the client's first member, which counts its handles.
@@ -107,7 +121,7 @@ void GroupTable::initialize(std::byte* region, uint64_t begin) {
 }
 
 StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, uint32_t num_records,
-                                       uint64_t salt) {
+                                       uint64_t salt, Records records) {
   uint64_t key = salt + 1;
   for (const GroupMember& member : members) {
     const auto id = static_cast<uint32_t>(member.device_id);
@@ -123,8 +137,11 @@ StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, ui
     auto* const found = reinterpret_cast<GroupBlock*>(region_ + slot.block_offset);
     if (is_of(found, members, salt)) block = found;
   }
-  if (block == nullptr) block = make(members, num_records, salt, key);
-  if (block == nullptr && free_unheld()) block = make(members, num_records, salt, key);
+  GroupBlock shape = {};
+  set_shape(members.size(), num_records, records, &shape);
+  shape.salt = salt;
+  if (block == nullptr) block = make(members, shape, key);
+  if (block == nullptr && free_unheld()) block = make(members, shape, key);
   if (block == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no room for another group in the control region of client ", leader_, " (",
@@ -160,13 +177,11 @@ GroupSlot* GroupTable::slot_of(const GroupBlock* block) const {
   return slot == end ? nullptr : slot;
 }
 
-GroupBlock* GroupTable::make(absl::Span<const GroupMember> members, uint32_t num_records,
-                             uint64_t salt, uint64_t key) {
+GroupBlock* GroupTable::make(absl::Span<const GroupMember> members, const GroupBlock& shape,
+                             uint64_t key) {
   const uint64_t n = members.size();
-  const uint64_t progress_offset = align64(sizeof(GroupBlock) + n * sizeof(int32_t));
-  const uint64_t records_offset = progress_offset + n * sizeof(MemberProgress);
-  const uint64_t stride = sizeof(OpRecord) + n * sizeof(MemberEntry);
-  const uint64_t count = (records_offset + num_records * stride + kHeapUnit - 1) / kHeapUnit;
+  const uint64_t num_bytes = shape.records_offset + shape.num_records * shape.record_stride;
+  const uint64_t count = (num_bytes + kHeapUnit - 1) / kHeapUnit;
 
   GroupSlot* const end = slots() + header().num_slots;
   GroupSlot* const slot = std::find_if(slots(), end, [](const GroupSlot& one) {
@@ -180,17 +195,20 @@ GroupBlock* GroupTable::make(absl::Span<const GroupMember> members, uint32_t num
   header().fresh_unit = std::max(header().fresh_unit, first + count);
 
   std::byte* const start = region_ + first * kHeapUnit;
-  if (!is_zero) std::memset(start, 0, records_offset);
-  for (uint64_t i = 0; !is_zero && i < num_records; ++i) {
-    clear_record(start + records_offset + i * stride, n);
+  if (!is_zero) std::memset(start, 0, shape.records_offset);
+  for (uint64_t i = 0; !is_zero && i < shape.num_records; ++i) {
+    clear_record(start + shape.records_offset + i * shape.record_stride, shape);
   }
   auto* const block = reinterpret_cast<GroupBlock*>(start);
-  block->num_members = static_cast<uint32_t>(n);
-  block->num_records = num_records;
-  block->salt = salt;
-  block->progress_offset = progress_offset;
-  block->records_offset = records_offset;
-  block->record_stride = stride;
+  block->num_members = shape.num_members;
+  block->num_records = shape.num_records;
+  block->salt = shape.salt;
+  block->progress_offset = shape.progress_offset;
+  block->records_offset = shape.records_offset;
+  block->record_stride = shape.record_stride;
+  block->verdict_bytes = shape.verdict_bytes;
+  block->entries_offset = shape.entries_offset;
+  block->entry_stride = shape.entry_stride;
   for (uint64_t i = 0; i < n; ++i) {
     device_ids(block)[i] = members[i].device_id;
     progress_of(*block)[i].client_id = members[i].client_id;

@@ -63,7 +63,7 @@ class GroupTable {
   // ResourceExhausted where there is no room for it; Unavailable where another client keeps the
   // lock for too long.
   StatusOr<GroupBlock*> open(absl::Span<const GroupMember> members, uint32_t num_records,
-                             uint64_t salt);
+                             uint64_t salt, Records records = Records::kFull);
   // Gives a handle back. Does nothing where the block is another generation's by now, for the
   // client was taken for gone.
   void close(GroupBlock* block, uint64_t generation, absl::Span<const GroupMember> members);
@@ -84,8 +84,7 @@ class GroupTable {
   GroupSlot* slots() const { return reinterpret_cast<GroupSlot*>(region_ + header().slots_offset); }
   uint64_t* units() const { return reinterpret_cast<uint64_t*>(region_ + header().units_offset); }
   // What follows requires the lock.
-  GroupBlock* make(absl::Span<const GroupMember> members, uint32_t num_records, uint64_t salt,
-                   uint64_t key);
+  GroupBlock* make(absl::Span<const GroupMember> members, const GroupBlock& shape, uint64_t key);
   // The first of so many free units in a row, 0 where there are none.
   uint64_t find_units(uint64_t count) const;
   void mark_units(uint64_t first, uint64_t count, bool in_use);

@@ -16,7 +16,7 @@ namespace {
 
 // Operations of a group may follow each other this closely; a verdict is kept for as many.
 constexpr uint32_t kGroupRecords = 8;
-// Messages to one device that may wait to be received.
+// Messages from one device to another that may wait to be received.
 constexpr uint32_t kMessageRecords = 16;
 constexpr uint64_t kGroupSalt = 0;
 constexpr uint64_t kMessageSalt = 1;
@@ -77,6 +77,7 @@ void HostBackend::stop() {
   pool_->set_reclaim(nullptr);
   loans_->close();
   std::vector<CpuStream*> streams;
+  std::vector<MessagePump*> pumps;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
@@ -84,7 +85,9 @@ void HostBackend::stop() {
       for (auto& [ids, known] : groups) known.group->close();
     }
     for (auto& [key, stream] : message_streams_) streams.push_back(stream.get());
+    for (auto& [ordinal, pump] : message_pumps_) pumps.push_back(pump.get());
   }
+  for (MessagePump* pump : pumps) pump->stop();
   for (CpuStream* stream : streams) stream->stop();
   std::lock_guard<std::mutex> lock(mutex_);
   for (Groups& groups : groups_) {
@@ -174,6 +177,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
   if (takes_part && members.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(Rendezvous opened, open_rendezvous(members, salt, num_records));
     rendezvous.emplace(std::move(opened));
+    if (salt == kMessageSalt) rendezvous->ring_bells();
   }
   std::unique_ptr<DeviceMover> mover;
   if (takes_part && make_mover_ != nullptr) {
@@ -194,10 +198,14 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
 
 StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>& members,
                                                   uint64_t salt, uint32_t num_records) {
-  StatusOr<Rendezvous> opened = Rendezvous::open(link_, members, num_records, salt);
+  // Messages among all pairs of 64 devices have to fit into one control region. Where devices move
+  // the bytes they use the place for inputs.
+  const Records records =
+      salt == kMessageSalt && make_mover_ == nullptr ? Records::kSmall : Records::kFull;
+  StatusOr<Rendezvous> opened = Rendezvous::open(link_, members, num_records, salt, records);
   if (!absl::IsResourceExhausted(opened.status())) return opened;
   forget_unused(Forget::kAllUnused);
-  return Rendezvous::open(link_, members, num_records, salt);
+  return Rendezvous::open(link_, members, num_records, salt, records);
 }
 
 void HostBackend::forget_unused(Forget which) {
@@ -221,6 +229,19 @@ void HostBackend::forget_unused(Forget which) {
   }
 }
 
+StatusOr<MessagePump*> HostBackend::message_pump(int ordinal) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (const auto it = message_pumps_.find(ordinal); it != message_pumps_.end()) {
+    return it->second.get();
+  }
+  int device_id = ordinal;
+  for (int i = 0; i < link_.client_id(); ++i) device_id += link_.member(i).num_local_devices;
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<MessagePump> pump,
+                           MessagePump::create(device_id, link_.activity(ordinal)));
+  if (stopped_) pump->stop();
+  return message_pumps_.emplace(ordinal, std::move(pump)).first->second.get();
+}
+
 StatusOr<Stream*> HostBackend::message_stream(int from_device, int to_device, bool sends) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::tuple<int, int, bool> key(from_device, to_device, sends);
@@ -240,6 +261,7 @@ void HostBackend::on_lost(int client, const Status& reason) {
   for (Groups& groups : groups_) {
     for (auto& [ids, known] : groups) known.group->on_lost(client, reason);
   }
+  for (auto& [ordinal, pump] : message_pumps_) pump->look_again();
 }
 
 }  // namespace tessera::host

@@ -39,6 +39,7 @@
 #include "collectives/group.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/message_pump.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/replica_loans.h"
 #include "device/cpu/arena.h"
@@ -119,8 +120,10 @@ class HostBackend {
   void forget_unused(Forget which);
   // One end's group for the messages from one device to another.
   StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
-  // Where one end of the messages between two devices waits, so that the device's stream does not,
-  // and no message waits for one of another pair.
+  // Where the messages of a local device wait for the other side, so that its stream does not.
+  StatusOr<MessagePump*> message_pump(int ordinal);
+  // The same for messages whose bytes a device moves, which wait for that too: one end of the
+  // messages between two devices.
   // ResourceExhausted where it needs a thread that cannot be started.
   StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   void on_lost(int client, const Status& reason);
@@ -142,6 +145,7 @@ class HostBackend {
   Groups groups_[2];             // by salt
   std::list<GroupName> by_use_;  // all of them, the one last asked for first
   uint64_t known_bytes_ = 0;     // of all of them
+  std::map<int, std::unique_ptr<MessagePump>> message_pumps_;  // by ordinal
   std::map<std::tuple<int, int, bool>, std::unique_ptr<CpuStream>> message_streams_;
   bool stopped_ = false;
 };

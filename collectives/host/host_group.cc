@@ -273,7 +273,7 @@ Status HostGroup::run(HostOp& op) {
   Status status;
   // Where nothing is to be waited for before the arrival, that says so soon enough.
   if (mover_ != nullptr || !rendezvous_.has_value()) publish_running(op);
-  if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
+  if (op.has_joined_ || op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
     // The receiver of a message has waited for its device.
     const bool is_later = is_on_device(op) && op.call_.kind != OpKind::kSendRecv;
@@ -457,7 +457,7 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
   return verdict.ok() ? error : verdict;
 }
 
-Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
+Status HostGroup::join(HostOp& op, const Rendezvous::Op& meeting) {
   // What this member alone knows to be wrong becomes the verdict of all, before they wait.
   Status local = local_error(op);
   if (local.ok() && mover_ != nullptr) {
@@ -475,6 +475,11 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   publish_waiting(op);
   TESSERA_RETURN_IF_ERROR(rendezvous_->arrive(meeting));
   if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interrupted_meanwhile(op));
+  return absl::OkStatus();
+}
+
+Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
+  TESSERA_RETURN_IF_ERROR(op.has_joined_ ? op.join_status_ : join(op, meeting));
   if (!rendezvous_->all_arrived(meeting.seq)) {
     TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
   }
@@ -483,9 +488,8 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   return rendezvous_->check_signatures(meeting);
 }
 
-Status HostGroup::meet_and_move(HostOp& op) {
-  using From = Rendezvous::From;
-  CollectiveCall& call = op.call_;
+void HostGroup::start_clock(HostOp& op) const {
+  const CollectiveCall& call = op.call_;
   Rendezvous::Op& meeting = op.meeting_;
   const absl::Duration timeout = call.timeout.value_or(backend_.collective_timeout_);
   meeting.start = op.begun(timeout);
@@ -494,6 +498,13 @@ Status HostGroup::meet_and_move(HostOp& op) {
     meeting.start = op.start_of(*call.deadline);
     meeting.deadline = *call.deadline;
   }
+}
+
+Status HostGroup::meet_and_move(HostOp& op) {
+  using From = Rendezvous::From;
+  CollectiveCall& call = op.call_;
+  Rendezvous::Op& meeting = op.meeting_;
+  if (!op.is_timed_) start_clock(op);
   if (op.inlined_) return meet_inlined(op, meeting);
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same

@@ -21,6 +21,7 @@
 #include "collectives/group.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
+#include "collectives/host/message_pump.h"
 #include "collectives/host/move.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/replica_loans.h"
@@ -34,7 +35,7 @@ namespace tessera::host {
 // Stages: kQueued -> kStarted when the stream reaches it, or kQueued -> kGivenUp when a waiter's
 // deadline comes first; in kGivenUp nobody touches the caller's memory any more. A message that
 // was published is done when the other side has read it, which the waiter finds out by itself.
-class HostOp final : public PendingWork, public Stream::Runnable {
+class HostOp final : public PendingWork, public Stream::Runnable, public MessagePump::Message {
  public:
   enum class Stage { kQueued, kStarted, kGivenUp };
 
@@ -45,6 +46,9 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   // As a task of the stream.
   void placed() override;
   Status run() override;
+  // As one end of a message.
+  absl::Time ready_at() override;
+  void run_message() override;
   // For Stream::run_here(): the output, which others may wait for, where there is one.
   const void* key() const { return key_; }
 
@@ -81,6 +85,11 @@ class HostOp final : public PendingWork, public Stream::Runnable {
   Completion published_;  // of a message: it can be read, or it failed
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
   bool is_send_ = false;
+  // Of a receive: whether its deadline counts; whether it has arrived, or failed before that, and
+  // waits for nothing but the sender. Accessed by the thread that runs it.
+  bool is_timed_ = false;
+  bool has_joined_ = false;
+  Status join_status_;
   Completion completion_;
   std::atomic<bool> acknowledged_{false};
   std::vector<int64_t> peer_counts_;  // of all_to_all: what it sends, then what it receives
@@ -174,6 +183,15 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Runs the operation on this thread, if its turn has come.
   void run_here(const HostOp& op);
   Status meet_and_move(HostOp& op);
+  // Sets start and deadline of an operation that begins now.
+  void start_clock(HostOp& op) const;
+  // The member's part of meet() up to its arrival.
+  Status join(HostOp& op, const Rendezvous::Op& meeting);
+  // See MessagePump::Message.
+  absl::Time send_ready_at(HostOp& op);
+  absl::Time receive_ready_at(HostOp& op);
+  // Of a receive whose record is free: arrives at it, unless it was given up.
+  void join_receive(HostOp& op);
   Status run_alone(HostOp& op);
   Status meet(HostOp& op, const Rendezvous::Op& meeting);
   // Makes `error`, which this member alone knows of, the verdict of all.
@@ -207,6 +225,11 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Lets go of the messages that have been received.
   void reap_sent();
   // Counts a message that will be sent, after making sure of the thread where it may have to wait.
+  // Makes what the messages of the member wait in, if it is not there. ResourceExhausted where no
+  // thread can be had.
+  Status prepare_to_wait(int member);
+  // Lets a message wait for the other side beside its device; `placed` as it takes its place.
+  Status wait_aside(std::shared_ptr<HostOp> op, Stream::Placed placed);
   Status expect_send(const HostOp& op);
   Status fill_entry(HostOp& op);
   void fill_signature(HostOp& op);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +50,45 @@ Status HostGroup::publish_message(HostOp& op) {
   return status;
 }
 
+absl::Time HostOp::ready_at() {
+  return is_send_ ? group_->send_ready_at(*this) : group_->receive_ready_at(*this);
+}
+
+void HostOp::run_message() {
+  // The Work has the error.
+  (is_send_ ? group_->publish_message(*this) : run()).IgnoreError();
+}
+
+absl::Time HostGroup::send_ready_at(HostOp& op) {
+  // The receiver may have failed a message, whose record waits for this side to have heard of it.
+  if (!rendezvous_->was_freed(op.meeting_.seq)) reap_sent();
+  const bool is_ready = rendezvous_->was_freed(op.meeting_.seq) || !interruption(op).ok();
+  return is_ready ? absl::InfinitePast() : absl::InfiniteFuture();
+}
+
+absl::Time HostGroup::receive_ready_at(HostOp& op) {
+  if (!op.is_timed_) {
+    start_clock(op);
+    op.is_timed_ = true;
+  }
+  if (!op.has_joined_ && rendezvous_->was_freed(op.meeting_.seq)) join_receive(op);
+  const bool was_given_up = op.stage_.load() == HostOp::Stage::kGivenUp;
+  if (!op.has_joined_) {
+    const bool is_ready = rendezvous_->was_freed(op.meeting_.seq) || !interruption(op).ok();
+    if (is_ready) return absl::InfinitePast();
+    return was_given_up ? absl::InfiniteFuture() : op.meeting_.deadline;
+  }
+  const bool waits = op.join_status_.ok() && rendezvous_->is_open(op.meeting_.seq);
+  return waits ? op.meeting_.deadline : absl::InfinitePast();
+}
+
+void HostGroup::join_receive(HostOp& op) {
+  HostOp::Stage stage = HostOp::Stage::kQueued;
+  if (!op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) return;
+  op.join_status_ = join(op, op.meeting_);
+  op.has_joined_ = true;
+}
+
 Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
   return rendezvous_->wait_finished(describe(op, op.called(), deadline), give_up_from());
 }
@@ -77,6 +117,33 @@ Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
   return (*group)->enqueue_send(std::move(call));
 }
 
+Status HostGroup::prepare_to_wait(int member) {
+  const bool sends = member == 0;
+  if (mover_ != nullptr) {
+    return backend_.message_stream(device_ids_[0], device_ids_[1], sends).status();
+  }
+  return backend_.message_pump(members_[member].ordinal).status();
+}
+
+Status HostGroup::wait_aside(std::shared_ptr<HostOp> op, Stream::Placed placed) {
+  const int member = op->meeting_.member;
+  const bool sends = member == 0;
+  if (mover_ == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(MessagePump * pump, backend_.message_pump(members_[member].ordinal));
+    pump->add({device_ids_[1 - member], sends}, std::move(op), placed);
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(Stream * stream,
+                           backend_.message_stream(device_ids_[0], device_ids_[1], sends));
+  std::string label = op->label();
+  auto task = [op = std::move(op)] {
+    op->run_message();
+    return absl::OkStatus();
+  };
+  stream->enqueue(std::move(label), std::move(task), nullptr, Stream::Wake::kNow, placed);
+  return absl::OkStatus();
+}
+
 Status HostGroup::expect_send(const HostOp& op) {
   reap_sent();
   std::unique_lock<std::mutex> lock(mutex_);
@@ -84,8 +151,7 @@ Status HostGroup::expect_send(const HostOp& op) {
   // one without waiting.
   if (!shares_addresses(op) || num_unread_ >= rendezvous_->num_records()) {
     lock.unlock();
-    TESSERA_RETURN_IF_ERROR(
-        backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/true));
+    TESSERA_RETURN_IF_ERROR(prepare_to_wait(/*member=*/0));
     lock.lock();
   }
   ++num_unread_;
@@ -112,12 +178,9 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
     if (!is_fetched && group.rendezvous_->is_next(op->meeting_.seq))
       return group.publish_message(*op);
     // Every record holds a message that was not read yet. The device does not wait for that.
-    // expect_send() has made the stream.
-    const StatusOr<Stream*> waits =
-        group.backend_.message_stream(group.device_ids_[0], group.device_ids_[1], /*sends=*/true);
-    if (!waits.ok()) return group.publish_message(*op);
-    (*waits)->enqueue(op->label(), [op] { return op->group_->publish_message(*op); });
-    return absl::OkStatus();
+    // expect_send() has made what does.
+    if (group.wait_aside(op, [] {}).ok()) return absl::OkStatus();
+    return group.publish_message(*op);
   };
   stream.enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow, [&] { number(*op); });
   return Work(op);
@@ -138,14 +201,11 @@ Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
 Work HostGroup::enqueue_recv(CollectiveCall call) {
   const Caller caller(*this, 1);
   if (caller.is_too_late()) return failed(make_op(1, std::move(call)), too_late());
-  StatusOr<Stream*> stream =
-      backend_.message_stream(device_ids_[0], device_ids_[1], /*sends=*/false);
-  if (!stream.ok()) return failed(make_op(1, std::move(call)), stream.status());
   std::shared_ptr<HostOp> op = make_op(1, std::move(call));
+  if (const Status status = prepare_to_wait(/*member=*/1); !status.ok()) return failed(op, status);
   op->of_task_ = op;
-  auto task = [op]() -> Status { return op->run(); };
-  (*stream)->enqueue(op->label(), std::move(task), nullptr, Stream::Wake::kNow,
-                     [&] { number(*op); });
+  const Status waits = wait_aside(op, [&] { number(*op); });
+  if (!waits.ok()) return failed(op, waits);
   return Work(op);
 }
 

@@ -68,7 +68,7 @@ absl::string_view name_of(absl::string_view label) {
 }  // namespace
 
 StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> members,
-                                      uint32_t num_records, uint64_t salt) {
+                                      uint32_t num_records, uint64_t salt, Records records) {
   if (members.size() > kMaxMembers) {
     return absl::UnimplementedError(absl::StrCat(
         "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
@@ -80,7 +80,7 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
   TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
   const int leader = members[0].client_id;
   TESSERA_ASSIGN_OR_RETURN(GroupBlock * block,
-                           link.groups_led_by(leader).open(members, num_records, salt));
+                           link.groups_led_by(leader).open(members, num_records, salt, records));
   Rendezvous result(link, std::move(members), leader, block);
   result.held_.value = true;
   result.held_.link = link.openness();
@@ -99,6 +99,8 @@ Rendezvous::Rendezvous(HostLink& link, std::vector<GroupMember> members, int lea
   progress_ = reinterpret_cast<MemberProgress*>(start + block->progress_offset);
   records_ = start + block->records_offset;
   record_stride_ = block->record_stride;
+  entries_offset_ = block->entries_offset;
+  entry_stride_ = block->entry_stride;
   last_record_ = block->num_records - 1;
 }
 
@@ -159,7 +161,14 @@ bool Rendezvous::is_next(uint32_t seq) const {
   return state.seq == seq_before(seq, num_records()) && is_free(state, seq);
 }
 
+void Rendezvous::ring_bells() {
+  for (const GroupMember& member : members_) {
+    bells_.push_back(&activity_slot(link_->control(member.client_id), member.ordinal));
+  }
+}
+
 void Rendezvous::wake(OpRecord& record) const {
+  for (DeviceActivity* const bell : bells_) ring(*bell);
   if (record.num_sleepers.load(std::memory_order_seq_cst) == 0) return;
   record.num_wakes.fetch_add(1, std::memory_order_seq_cst);
   wake_all(record.num_wakes);
@@ -250,7 +259,7 @@ Status Rendezvous::verdict(uint32_t seq) {
                                                format_duration(kSettleLimit)));
   }
   const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
-  std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), kVerdictBytes), '\0');
+  std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), block_->verdict_bytes), '\0');
   // After a timeout no member is waited for: the record may go on meanwhile.
   for (size_t i = 0; i < text.size(); ++i) {
     text[i] = std::atomic_ref(op_record.verdict[i]).load(std::memory_order_acquire);
@@ -381,7 +390,8 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
   // From here on no member arrives, and the entries stay what they are until the verdict is read.
   const Status error = make_error(before);
   std::string message(error.message());
-  if (message.size() > kVerdictBytes) message.replace(kVerdictBytes - 3, message.npos, "...");
+  const size_t most = block_->verdict_bytes;
+  if (message.size() > most) message.replace(most - 3, message.npos, "...");
   op_record.verdict_code = static_cast<int32_t>(error.code());
   op_record.verdict_bytes = static_cast<uint32_t>(message.size());
   for (size_t i = 0; i < message.size(); ++i) {
@@ -510,7 +520,7 @@ Status Rendezvous::describe_missing(const Op& op, const State& before) const {
     }
     absl::StrAppend(&name, ", ", last_seen(id, members_[client.missing[0]].ordinal).to_string());
     constexpr size_t kMoreBytes = 32;
-    if (num_named > 0 && text.size() + name.size() + kMoreBytes > kVerdictBytes) {
+    if (num_named > 0 && text.size() + name.size() + kMoreBytes > block_->verdict_bytes) {
       absl::StrAppend(&text, "; and ", num_missing_clients - num_named, " more");
       break;
     }

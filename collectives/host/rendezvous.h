@@ -49,7 +49,8 @@ class Rendezvous {
   // must be a member. `salt` tells groups of the same devices apart that serve different ends.
   // ResourceExhausted where the region of the first member's client is full.
   static StatusOr<Rendezvous> open(HostLink& link, std::vector<GroupMember> members,
-                                   uint32_t num_records, uint64_t salt);
+                                   uint32_t num_records, uint64_t salt,
+                                   Records records = Records::kFull);
   Rendezvous(Rendezvous&& other) = default;
   ~Rendezvous() { close(); }
   // Gives the handle back; nothing else may be called after that.
@@ -59,6 +60,10 @@ class Rendezvous {
   Rendezvous view() const { return Rendezvous(*link_, members_, leader_client_, block_); }
   // What the block takes of the region.
   uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
+
+  // From now on the bells of all members ring, too, when a record changes hands: of messages, which
+  // no thread waits for one by one.
+  void ring_bells();
 
   absl::Span<const GroupMember> members() const { return members_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -72,7 +77,8 @@ class Rendezvous {
   void set_next_seq(int member, uint32_t seq) { progress_[member].next_seq = seq; }
   uint32_t num_records() const { return last_record_ + 1; }
   MemberEntry& entry(uint32_t seq, int member) const {
-    return reinterpret_cast<MemberEntry*>(&record(seq) + 1)[member];
+    auto* const start = reinterpret_cast<std::byte*>(&record(seq));
+    return *reinterpret_cast<MemberEntry*>(start + entries_offset_ + member * entry_stride_);
   }
 
   // What an operation is, to whom it matters here.
@@ -111,6 +117,11 @@ class Rendezvous {
       if (entry(op.seq, m).signature != op.signature) return settle_mismatch(op);
     }
     return absl::OkStatus();
+  }
+  // Whether the operation has begun, with a member that has arrived, and not all have.
+  bool is_open(uint32_t seq) const {
+    const State state = load(seq);
+    return state.seq == seq && state.phase == Phase::kOpen;
   }
   // The member is done with the operation, and does not look at its entries any more.
   void leave(uint32_t seq, int member) {
@@ -208,10 +219,6 @@ class Rendezvous {
   bool is_missing(uint32_t seq, int member) const {
     return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
   }
-  bool is_open(uint32_t seq) const {
-    const State state = load(seq);
-    return state.seq == seq && state.phase == Phase::kOpen;
-  }
   // Settles this operation, and those of other groups, where they wait for each other.
   void check_conflicts(const Op& op);
   struct Wait;
@@ -250,11 +257,14 @@ class Rendezvous {
   uint64_t block_offset_ = 0;
   GroupBlock* block_ = nullptr;
   Held held_;
+  std::vector<DeviceActivity*> bells_;
   // What the block says, for it does not change.
   uint64_t generation_ = 0;
   MemberProgress* progress_ = nullptr;
   std::byte* records_ = nullptr;
   uint64_t record_stride_ = 0;
+  uint64_t entries_offset_ = 0;
+  uint64_t entry_stride_ = 0;
   uint32_t last_record_ = 0;
 };
 

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages of many devices: what they need of threads and of the control region, and that those of
+// one pair never wait for those of another.
+#include <dirent.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "collectives/group.h"
+#include "collectives/host/control.h"
+#include "collectives/host/host_job.h"
+#include "collectives/host/message_pump.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+int num_threads() {
+  int count = 0;
+  DIR* const tasks = opendir("/proc/self/task");
+  while (const dirent* entry = readdir(tasks)) count += entry->d_name[0] != '.' ? 1 : 0;
+  closedir(tasks);
+  return count;
+}
+
+class MessagesTest : public ::testing::Test {
+ protected:
+  void create(const std::vector<int>& devices) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(job_, HostJob::create(devices, absl::Seconds(60)));
+    std::vector<int> all(job_->num_devices());
+    std::iota(all.begin(), all.end(), 0);
+    for (const int device : all) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(Group group, job_->group(device, all));
+      groups_.push_back(std::move(group));
+    }
+  }
+  int64_t value(int from, int to, int number) const {
+    return (int64_t{from} << 32) + (int64_t{to} << 16) + number;
+  }
+
+  testing::TestDeadline deadline_{absl::Seconds(120), "messages_test"};
+  std::unique_ptr<HostJob> job_;
+  std::vector<Group> groups_;  // of all devices, as each of them sees it
+};
+
+// Issue 15, R7: 4,032 pairs had a thread each, and did not fit into the control region.
+TEST_F(MessagesTest, AllPairsOf64DevicesOfOneClient) {
+  create({64});
+  const int n = job_->num_devices();
+  const int threads_before = num_threads();
+  std::vector<int64_t> in(n * n);
+  std::vector<int64_t> out(n * n, -1);
+  std::vector<Work> works;
+  // All receives first: every one of them waits.
+  for (int to = 0; to < n; ++to) {
+    for (int from = 0; from < n; ++from) {
+      if (from == to) continue;
+      works.push_back(groups_[to].recv<int64_t>(absl::MakeSpan(&out[to * n + from], 1), from));
+    }
+  }
+  EXPECT_LE(num_threads(), threads_before + n);
+  for (int from = 0; from < n; ++from) {
+    for (int to = 0; to < n; ++to) {
+      if (from == to) continue;
+      in[from * n + to] = value(from, to, 0);
+      works.push_back(groups_[from].send<int64_t>(absl::MakeSpan(&in[from * n + to], 1), to));
+    }
+  }
+  for (const Work& work : works) ASSERT_THAT(work.await(), IsOk());
+  for (int to = 0; to < n; ++to) {
+    for (int from = 0; from < n; ++from) {
+      const int64_t expected = from == to ? -1 : value(from, to, 0);
+      ASSERT_EQ(out[to * n + from], expected);
+    }
+  }
+}
+
+// More messages of a pair than there are records, in every order of sends and receives.
+TEST_F(MessagesTest, MessagesOfAPairComeInOrder) {
+  create({2, 1});
+  constexpr int kMessages = 100;
+  for (const bool sends_first : {true, false}) {
+    for (const auto& [from, to] : {std::pair(0, 1), {0, 2}, {2, 1}}) {
+      std::vector<int64_t> in(kMessages);
+      std::vector<int64_t> out(kMessages, -1);
+      std::vector<Work> works;
+      const auto send = [&, from = from, to = to] {
+        for (int i = 0; i < kMessages; ++i) {
+          in[i] = value(from, to, i);
+          works.push_back(groups_[from].send<int64_t>(absl::MakeSpan(&in[i], 1), to));
+        }
+      };
+      if (sends_first) send();
+      for (int i = 0; i < kMessages; ++i) {
+        works.push_back(groups_[to].recv<int64_t>(absl::MakeSpan(&out[i], 1), from));
+      }
+      if (!sends_first) send();
+      for (const Work& work : works) ASSERT_THAT(work.await(), IsOk());
+      EXPECT_EQ(in, out);
+    }
+  }
+}
+
+// A receive whose sender never comes holds up neither another lane nor its own device.
+TEST_F(MessagesTest, LanesDoNotWaitForEachOther) {
+  create({2, 2});
+  int64_t never = 0;
+  const Work waits = groups_[0].recv<int64_t>(absl::MakeSpan(&never, 1), 1);
+  const int64_t sent = 7;
+  for (int i = 0; i < 20; ++i) {
+    int64_t received = 0;
+    const Work recv = groups_[0].recv<int64_t>(absl::MakeSpan(&received, 1), 3);
+    const Work send = groups_[3].send<int64_t>(absl::MakeConstSpan(&sent, 1), 0);
+    ASSERT_THAT(recv.await(), IsOk());
+    ASSERT_THAT(send.await(), IsOk());
+    EXPECT_EQ(received, sent);
+  }
+  EXPECT_FALSE(waits.done());
+  EXPECT_THAT(waits.wait(absl::Milliseconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
+  // The sender that comes late hears of it, and the next message is received.
+  EXPECT_THAT(groups_[1].send<int64_t>(absl::MakeConstSpan(&sent, 1), 0).await(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  const Work recv = groups_[0].recv<int64_t>(absl::MakeSpan(&never, 1), 1);
+  ASSERT_THAT(groups_[1].send<int64_t>(absl::MakeConstSpan(&sent, 1), 0).await(), IsOk());
+  ASSERT_THAT(recv.await(), IsOk());
+  EXPECT_EQ(never, sent);
+}
+
+// ---- The pump by itself.
+
+struct FakeMessage : MessagePump::Message {
+  explicit FakeMessage(std::atomic<int>& runs) : num_runs(runs) {}
+  absl::Time ready_at() override { return absl::FromUnixNanos(at.load()); }
+  void run_message() override { order = ++num_runs; }
+
+  static constexpr int64_t kNever = int64_t{1} << 62;
+  std::atomic<int64_t> at{kNever};  // as absl::ToUnixNanos()
+  std::atomic<int>& num_runs;
+  std::atomic<int> order{0};
+};
+
+TEST(MessagePumpTest, ALaneIsInOrderAndLanesAreFree) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "messages_test");
+  auto activity = std::make_unique<DeviceActivity>();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MessagePump> pump,
+                               MessagePump::create(0, *activity));
+  std::atomic<int> num_runs = 0;
+  std::vector<std::shared_ptr<FakeMessage>> messages;
+  for (int i = 0; i < 4; ++i) messages.push_back(std::make_shared<FakeMessage>(num_runs));
+  int num_placed = 0;
+  const auto add = [&](int lane, int i) {
+    pump->add({lane, false}, messages[i], [&] { ++num_placed; });
+  };
+  messages[1]->at = 0;                                // behind one that is not ready
+  messages[3]->at = absl::ToUnixNanos(steady_now());  // by its deadline
+  add(1, 0);
+  add(1, 1);
+  add(2, 2);
+  add(3, 3);
+  EXPECT_EQ(num_placed, 4);
+  while (messages[3]->order == 0) {
+  }
+  EXPECT_EQ(num_runs, 1);
+  messages[2]->at = 0;
+  pump->look_again();
+  while (messages[2]->order == 0) {
+  }
+  EXPECT_EQ(num_runs, 2);
+  messages[0]->at = 0;
+  pump->look_again();
+  while (messages[1]->order == 0) {
+  }
+  EXPECT_EQ(messages[0]->order, 3);
+  EXPECT_EQ(messages[1]->order, 4);
+  pump->stop();
+  // What comes later runs at once.
+  auto late = std::make_shared<FakeMessage>(num_runs);
+  pump->add({1, false}, late, [] {});
+  EXPECT_EQ(late->order, 5);
+}
+
+}  // namespace
+}  // namespace tessera::host
