@@ -515,6 +515,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
                                    memory.status());
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
+      step();  // a member may be held up before it moves any bytes
       if (!call.replicas.empty()) hold_replica(op, (*memory)[op.meeting_.member].out);
       const Status result = move(op, *memory);
       op.moved_ = true;

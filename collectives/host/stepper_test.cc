@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The protocol of the control region in every order of the accesses to shared words: all orders of
+// two members in one operation, and with a bound on preemptions or on the number of runs those of
+// more operations, deadlines, deaths and three members. What must hold in each of them:
+//   1. no member waits for good: a deadlock or a livelock ends the search;
+//   2. of one operation all members get one verdict, or none gets one;
+//   3. a member that returns OK has read the right bytes, whatever is reused meanwhile.
+//
+// TESSERA_STEPPER_RUNS sets how many schedules a search explores at most (tools/soak).
+#include "collectives/host/stepper.h"
+
+#include <linux/futex.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "collectives/call.h"
+#include "collectives/group.h"
+#include "collectives/host/control.h"
+#include "collectives/host/host_backend.h"
+#include "collectives/host/host_link.h"
+#include "collectives/host/rendezvous.h"
+#include "device/buffer.h"
+#include "device/cpu/arena.h"
+#include "device/device.h"
+#include "device/stream.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_coordinator.h"
+
+namespace tessera::host {
+namespace {
+
+using From = Rendezvous::From;
+
+constexpr uint32_t kRecords = 2;
+constexpr int kMembers = 3;
+constexpr Signature kSum = {.kind = OpKind::kAllReduce,
+                            .dtype = DType::kFloat32,
+                            .reduction = ReduceOp::kSum,
+                            .root = 0,
+                            .count = 8,
+                            .detail_hash = 0};
+
+int64_t most_runs(int64_t otherwise) {
+  const char* const set = std::getenv("TESSERA_STEPPER_RUNS");
+  return set == nullptr ? otherwise : std::atoll(set);
+}
+
+// The members of one group, each of a client of its own, and what they share beside the records.
+class RendezvousSteps : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<std::thread> threads;
+    for (int c = 0; c < kMembers; ++c) {
+      threads.emplace_back([this, c] {
+        auto link = HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
+                                     steady_now() + absl::Seconds(20));
+        if (link.ok()) links_[c] = *std::move(link);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& link : links_) {
+      ASSERT_NE(link, nullptr);
+      for (int c = 0; c < kMembers; ++c) stepper_.map(link->control(c), kControlBytes, c);
+    }
+  }
+
+  void open(int num_members) {
+    std::vector<GroupMember> members;
+    for (int m = 0; m < num_members; ++m) members.push_back({m, m, 0});
+    for (int m = 0; m < num_members; ++m) {
+      StatusOr<Rendezvous> opened = Rendezvous::open(*links_[m], members, kRecords, /*salt=*/0);
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      groups_.push_back(std::make_unique<Rendezvous>(*std::move(opened)));
+    }
+  }
+
+  // As it is before the first operation.
+  void reset() {
+    Rendezvous& group = *groups_[0];
+    const int n = group.size();
+    for (uint32_t i = 0; i < kRecords; ++i) {
+      std::memset(static_cast<void*>(reinterpret_cast<OpRecord*>(&group.entry(i, 0)) - 1), 0,
+                  sizeof(OpRecord) + n * sizeof(MemberEntry));
+    }
+    for (int m = 0; m < n; ++m) {
+      group.leave(0, m);
+      members_[m].data.store(0);
+      members_[m].done.store(0);
+      members_[m].next = 1;
+      members_[m].ended.clear();
+      life(m).fetch_and(~static_cast<uint32_t>(FUTEX_OWNER_DIED));
+    }
+    lost_.store(0);
+    wrong_.clear();
+  }
+  std::atomic<uint32_t>& life(int client) {
+    return reinterpret_cast<ControlHeader*>(links_[0]->control(client))->life;
+  }
+
+  Rendezvous::Op op(int member, uint32_t seq, absl::Time deadline) {
+    return {.seq = seq,
+            .member = member,
+            .detail_field = "counts",
+            .signature = kSum,
+            .start = deadline,
+            .deadline = deadline};
+  }
+
+  // One operation as HostGroup does it: its memory is `data`, which every other member reads.
+  Status call(int member, absl::Time deadline) {
+    Rendezvous& group = *groups_[member];
+    Member& self = members_[member];
+    const uint32_t seq = group.align(self.next, kSum);
+    if (seq != self.next) group.pass_over(self.next, seq);
+    self.next = seq_after(seq);
+    group.wait_free(seq, absl::InfiniteFuture());
+    MemberEntry& own = group.entry(seq, member);
+    own.seq.store(0);
+    own.signature = kSum;
+    self.data.store(seq);
+    Status status = move(member, op(member, seq, deadline));
+    if (!status.ok()) group.acknowledge(seq);
+    group.leave(seq, member);
+    self.done.store(seq);
+    self.ended[seq] = status;
+    self.data.store(kReused);
+    return status;
+  }
+  Status move(int member, const Rendezvous::Op& op) {
+    Rendezvous& group = *groups_[member];
+    TESSERA_RETURN_IF_ERROR(group.arrive(op));
+    if (lost_.load() != 0) {
+      TESSERA_RETURN_IF_ERROR(group.settle(op.seq, VerdictKind::kError, From::kRunning, loss()));
+    }
+    if (!group.all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(group.wait_arrived(op));
+    bool right = true;
+    for (int m = 0; m < group.size(); ++m) right &= members_[m].data.load() == op.seq;
+    TESSERA_RETURN_IF_ERROR(group.finish(op.seq, 1));
+    TESSERA_RETURN_IF_ERROR(group.wait_finished(op, From::kRunning));
+    if (!right) wrong_ = absl::StrCat("member ", member, " is OK with wrong bytes");
+    return absl::OkStatus();
+  }
+  static Status loss() { return absl::UnavailableError("a client is lost"); }
+
+  // Calls until one is OK.
+  void call_until_ok(int member) {
+    while (!call(member, absl::InfiniteFuture()).ok()) {
+    }
+  }
+
+  // The client of `victim` is killed at any time; then the others are told, each on a thread of its
+  // own, as the listeners of their links do.
+  void add_death(int victim) {
+    stepper_.add(
+        "death",
+        [this, victim] {
+          step();
+          stepper_.kill(victim);
+          life(victim).fetch_or(FUTEX_OWNER_DIED);
+          lost_.store(1);
+          for (int m = 0; m < groups_[0]->size(); ++m) {
+            if (m == victim) continue;
+            groups_[m]->settle_arrived(m, members_[m].done.load(), From::kRunning, loss());
+          }
+        },
+        Stepper::Cost::kFree);
+  }
+
+  // What is wrong after a run. With a death some operations have no second member.
+  std::string check(bool may_differ = false) {
+    if (!wrong_.empty() || may_differ) return wrong_;
+    for (int m = 1; m < groups_[0]->size(); ++m) {
+      for (const auto& [seq, status] : members_[m].ended) {
+        const auto other = members_[0].ended.find(seq);
+        if (other != members_[0].ended.end() && other->second != status) {
+          return absl::StrCat("operation ", seq, ": ", other->second.ToString(), " and ",
+                              status.ToString());
+        }
+      }
+    }
+    return "";
+  }
+
+  void explore(const Stepper::Options& options, const std::function<void()>& begin,
+               bool may_differ = false, bool must_be_complete = true) {
+    const Stepper::Result result = stepper_.explore(
+        options,
+        [&] {
+          reset();
+          begin();
+        },
+        [&] { return check(may_differ); });
+    EXPECT_EQ(result.failure, "");
+    EXPECT_TRUE(result.complete || !must_be_complete);
+    std::cout << result.num_runs << " runs, " << result.num_states << " states"
+              << (result.complete ? ", all" : "") << "\n";
+  }
+
+  static constexpr uint32_t kReused = 0xffffff;
+  struct Member {
+    SharedWord<uint32_t> data;
+    SharedWord<uint32_t> done;
+    uint32_t next = 1;
+    std::map<uint32_t, Status> ended;
+  };
+
+  testing::FakeJob job_{std::vector<int>(kMembers, 1)};
+  std::unique_ptr<HostLink> links_[kMembers];
+  std::vector<std::unique_ptr<Rendezvous>> groups_;
+  Member members_[kMembers];
+  SharedWord<uint32_t> lost_;
+  std::string wrong_;
+  Stepper stepper_;
+};
+
+constexpr absl::Time kNever = absl::InfiniteFuture();
+constexpr absl::Time kSome = absl::UnixEpoch();  // passes when the stepper says so
+
+// Complete: some 160,000 states.
+TEST_F(RendezvousSteps, TwoMembersMeetInAllOrders) {
+  open(2);
+  explore({.most_runs = most_runs(400'000)}, [&] {
+    for (int m = 0; m < 2; ++m) {
+      stepper_.add(absl::StrCat(m), [this, m] { call(m, kNever).IgnoreError(); });
+    }
+  });
+}
+
+TEST_F(RendezvousSteps, TwoMembersWithDeadlines) {
+  open(2);
+  for (const int most_preemptions : {3, Stepper::kUnbounded}) {
+    explore(
+        {.most_preemptions = most_preemptions, .most_runs = most_runs(10'000)},
+        [&] {
+          for (int m = 0; m < 2; ++m) {
+            stepper_.add(absl::StrCat(m), [this, m] {
+              for (int i = 0; i < 2; ++i) call(m, kSome).IgnoreError();
+            });
+          }
+        },
+        /*may_differ=*/false, /*must_be_complete=*/false);
+  }
+}
+
+// Member 1 gives up a lap of operations while member 0 is on its way to sleep in the first one.
+TEST_F(RendezvousSteps, AWaiterThatIsHeldUpIsWoken) {
+  open(2);
+  explore(
+      {.most_preemptions = 2, .most_runs = most_runs(100'000)},
+      [&] {
+        stepper_.add("0", [this] { call_until_ok(0); });
+        stepper_.add("1", [this] {
+          for (uint32_t seq = 1; seq <= kRecords; ++seq) {
+            if (groups_[1]->settle_timed_out(op(1, seq, kSome), From::kOpen).ok()) return;
+            groups_[1]->acknowledge(seq);
+            groups_[1]->leave(seq, 1);
+            members_[1].next = seq_after(seq);
+          }
+          call_until_ok(1);
+        });
+      },
+      /*may_differ=*/false, /*must_be_complete=*/false);
+}
+
+TEST_F(RendezvousSteps, ADeathEndsWhatTheOtherWaitsFor) {
+  open(2);
+  for (const absl::Time deadline : {kNever, kSome}) {
+    for (const int most_preemptions : {2, Stepper::kUnbounded}) {
+      explore(
+          {.most_preemptions = most_preemptions, .most_runs = most_runs(10'000)},
+          [&] {
+            stepper_.add("0", [this] {
+              for (int i = 0; i < 2; ++i) call(0, kNever).IgnoreError();
+            });
+            const int victim = stepper_.add("1", [this, deadline] {
+              for (int i = 0; i < 2; ++i) call(1, deadline).IgnoreError();
+            });
+            add_death(victim);
+          },
+          /*may_differ=*/true, /*must_be_complete=*/false);
+    }
+  }
+}
+
+TEST_F(RendezvousSteps, ThreeMembersWithDeadlinesAndTwoPreemptions) {
+  open(3);
+  explore(
+      {.most_preemptions = 2, .most_runs = most_runs(10'000)},
+      [&] {
+        for (int m = 0; m < 3; ++m) {
+          stepper_.add(absl::StrCat(m), [this, m] {
+            for (int i = 0; i < 2; ++i) call(m, m == 0 ? kSome : kNever).IgnoreError();
+          });
+        }
+      },
+      false, false);
+}
+
+TEST_F(RendezvousSteps, ThreeMembersWithADeathAndTwoPreemptions) {
+  open(3);
+  explore(
+      {.most_preemptions = 2, .most_runs = most_runs(10'000)},
+      [&] {
+        int victim = 0;
+        for (int m = 0; m < 3; ++m) {
+          victim = stepper_.add(absl::StrCat(m),
+                                [this, m] { call(m, m == 2 ? kSome : kNever).IgnoreError(); });
+        }
+        add_death(victim);
+      },
+      true, false);
+}
+
+// ---- What one member lends another, by the code of HostGroup.
+
+// Runs a task at once, on the fiber that enqueues it.
+class InlineStream final : public Stream {
+ public:
+  using Stream::enqueue;
+  void enqueue(std::string, Task task, const void*, Wake, Placed placed) override {
+    placed();
+    task().IgnoreError();
+  }
+  bool run_here(const void*) override { return false; }
+  std::optional<absl::string_view> task_here() const override { return std::nullopt; }
+  Status sync() override { return absl::OkStatus(); }
+  Status stop_by(absl::Time) override { return absl::OkStatus(); }
+};
+
+// Client 0 broadcasts a buffer that nobody keeps. It is told of the loss of client 2 at any time,
+// calls the group again, and fills what is free with other bytes.
+class LendingSteps {
+ public:
+  static constexpr int64_t kBytes = 2048;  // beyond what lies in the entries
+  static constexpr int kSent = 0x11;
+  static constexpr int kReused = 0x77;
+
+  // New clients: a link does not forget a loss.
+  void begin(Stepper& stepper) {
+    clients_.clear();
+    job_ = std::make_unique<testing::FakeJob>(std::vector<int>(kMembers, 1));
+    clients_.resize(kMembers);
+    std::vector<std::thread> threads;
+    for (int c = 0; c < kMembers; ++c) threads.emplace_back([this, c] { connect(c); });
+    for (std::thread& thread : threads) thread.join();
+    stepper.forget_maps();
+    for (int c = 0; c < kMembers; ++c) {
+      for (int k = 0; k < kMembers; ++k) {
+        stepper.map(clients_[c].link->control(k), kControlBytes, k);
+      }
+      clients_[c].group = *clients_[c].backend->group(std::vector<int>{0, 1, 2});
+      clients_[c].out = buffer(c, 0);
+    }
+    in_ = buffer(0, kSent);
+    in_->mutable_ready().set(absl::OkStatus());
+    lost_.store(0);
+    for (int c = 0; c < kMembers; ++c) {
+      stepper.add(absl::StrCat(c), [this, c] { c == 0 ? lend() : read(c); });
+    }
+    stepper.add(
+        "loss",
+        [this] {
+          step();
+          clients_[0].link->report_lost(2, absl::UnavailableError("client 2 is lost"));
+          lost_.store(1);
+          wake_all(lost_);
+        },
+        Stepper::Cost::kFree);
+  }
+
+  std::string check() {
+    for (int c = 1; c < kMembers; ++c) {
+      const std::byte* const bytes = clients_[c].out->data();
+      const bool right = std::all_of(bytes, bytes + kBytes,
+                                     [](std::byte byte) { return byte == std::byte{kSent}; });
+      if (clients_[c].status.ok() && !right) {
+        return absl::StrCat("client ", c, " is OK with wrong bytes");
+      }
+    }
+    return "";
+  }
+
+ private:
+  struct Client {
+    std::shared_ptr<ArenaPool> pool;
+    std::unique_ptr<HostLink> link;
+    InlineStream stream;
+    std::unique_ptr<HostBackend> backend;
+    std::shared_ptr<GroupBackend> group;
+    std::shared_ptr<Buffer> out;
+    Status status;
+  };
+
+  void connect(int c) {
+    Client& client = clients_[c];
+    client.pool = ArenaPool::create(uint64_t{1} << 16);
+    client.link =
+        *HostLink::create(job_->coordinator(c), client.pool, steady_now() + absl::Seconds(20));
+    std::vector<Device> devices(kMembers);
+    for (int d = 0; d < kMembers; ++d) devices[d].id = devices[d].client_id = d;
+    client.backend =
+        std::make_unique<HostBackend>(*client.link, client.pool, std::move(devices),
+                                      std::vector<Stream*>{&client.stream}, absl::Seconds(60));
+  }
+  std::shared_ptr<Buffer> buffer(int client, int value) {
+    std::shared_ptr<Buffer> made = *Buffer::allocate(*clients_[client].pool, kBytes);
+    std::memset(made->mutable_data(), value, kBytes);
+    return made;
+  }
+  Status broadcast(int c, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
+    CollectiveCall call;
+    call.kind = OpKind::kBroadcast;
+    call.count = kBytes;
+    call.in_count = in == nullptr ? 0 : kBytes;
+    call.in_buffer = std::move(in);
+    call.out_count = kBytes;
+    call.out_buffer = std::move(out);
+    return Group(clients_[c].group, c).start(std::move(call)).await();
+  }
+  void lend() {
+    clients_[0].status = broadcast(0, in_, clients_[0].out);
+    in_.reset();
+    while (lost_.load() == 0) sleep_while(lost_, 0, absl::InfiniteFuture());
+    broadcast(0, nullptr, clients_[0].out).IgnoreError();
+    std::vector<std::shared_ptr<Buffer>> reused;
+    for (int i = 0; i < 4; ++i) reused.push_back(buffer(0, kReused));
+  }
+  void read(int c) { clients_[c].status = broadcast(c, nullptr, clients_[c].out); }
+
+  std::unique_ptr<testing::FakeJob> job_;
+  std::vector<Client> clients_;
+  std::shared_ptr<Buffer> in_;
+  SharedWord<uint32_t> lost_;
+};
+
+TEST(LendingStepsTest, AMemberThatIsOkHasReadTheRightBytes) {
+  Stepper stepper;
+  LendingSteps lending;
+  const Stepper::Result result = stepper.explore(
+      {.most_preemptions = 1, .most_runs = most_runs(600)}, [&] { lending.begin(stepper); },
+      [&] { return lending.check(); });
+  EXPECT_EQ(result.failure, "");
+  std::cout << result.num_runs << " runs" << (result.complete ? ", all" : "") << "\n";
+}
+
+}  // namespace
+}  // namespace tessera::host
