@@ -281,8 +281,7 @@ std::vector<BadCall> disagreements() {
        2,
        [](const Member& m, In in, Out out) {
          if (m.position == 0) return m.group.all_reduce<float>(in, out, kSum);
-         return m.group.all_reduce<int32_t>(absl::Span<const int32_t>(), absl::Span<int32_t>(),
-                                            kSum);
+         return m.group.all_reduce<int32_t>({}, {}, kSum);
        },
        {"dtype differs between clients", "device 0 has f32", "device 1 has i32"}},
       {"one_member_is_wrong",

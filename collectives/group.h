@@ -212,50 +212,56 @@ class Group {
 
   // The same with memory of Client::allocate(): T is that of the memory. A span beside it needs the
   // T named, as in all_reduce<float>(vector, memory, op).
-  template <Element T, class... Rest>
-  Work all_reduce(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return all_reduce<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work all_reduce(const M& in, const M& out, Rest&&... rest) const {
+    return all_reduce<typename M::value_type>(in.const_span(), out.span(),
+                                              std::forward<Rest>(rest)...);
   }
-  template <Element T, class... Rest>
-  Work reduce(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return reduce<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work reduce(const M& in, const M& out, Rest&&... rest) const {
+    return reduce<typename M::value_type>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
   }
-  template <Element T, class... Rest>
-  Work broadcast(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return broadcast<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work broadcast(const M& in, const M& out, Rest&&... rest) const {
+    return broadcast<typename M::value_type>(in.const_span(), out.span(),
+                                             std::forward<Rest>(rest)...);
   }
-  template <Element T, class... Rest>
-  Work all_gather(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return all_gather<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work all_gather(const M& in, const M& out, Rest&&... rest) const {
+    return all_gather<typename M::value_type>(in.const_span(), out.span(),
+                                              std::forward<Rest>(rest)...);
   }
-  template <Element T, class... Rest>
-  Work reduce_scatter(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return reduce_scatter<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work reduce_scatter(const M& in, const M& out, Rest&&... rest) const {
+    return reduce_scatter<typename M::value_type>(in.const_span(), out.span(),
+                                                  std::forward<Rest>(rest)...);
   }
-  template <Element T, class... Rest>
-  Work all_to_all(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return all_to_all<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work all_to_all(const M& in, const M& out, Rest&&... rest) const {
+    return all_to_all<typename M::value_type>(in.const_span(), out.span(),
+                                              std::forward<Rest>(rest)...);
   }
-  template <Element T, class... Rest>
-  Work gather(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return gather<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work gather(const M& in, const M& out, Rest&&... rest) const {
+    return gather<typename M::value_type>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
   }
-  template <Element T, class... Rest>
-  Work scatter(const DeviceSpan<T>& in, const DeviceSpan<T>& out, Rest&&... rest) const {
-    return scatter<T>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
+  template <DeviceMemory M, class... Rest>
+  Work scatter(const M& in, const M& out, Rest&&... rest) const {
+    return scatter<typename M::value_type>(in.const_span(), out.span(),
+                                           std::forward<Rest>(rest)...);
   }
-  template <Element T>
-  Work send(const DeviceSpan<T>& in, int to) const {
-    return send<T>(in.const_span(), to);
+  template <DeviceMemory M>
+  Work send(const M& in, int to) const {
+    return send<typename M::value_type>(in.const_span(), to);
   }
-  template <Element T>
-  Work recv(const DeviceSpan<T>& out, int from) const {
-    return recv<T>(out.span(), from);
+  template <DeviceMemory M>
+  Work recv(const M& out, int from) const {
+    return recv<typename M::value_type>(out.span(), from);
   }
-  template <Element T>
-  Work exchange(const DeviceSpan<T>& in, const Box& in_box, const DeviceSpan<T>& out,
-                const Box& out_box, absl::Span<const BoxPull> pulls) const {
-    return exchange<T>(in.const_span(), in_box, out.span(), out_box, pulls);
+  template <DeviceMemory M>
+  Work exchange(const M& in, const Box& in_box, const M& out, const Box& out_box,
+                absl::Span<const BoxPull> pulls) const {
+    return exchange<typename M::value_type>(in.const_span(), in_box, out.span(), out_box, pulls);
   }
 
   // For the layers above: any call, as this member.

@@ -25,6 +25,8 @@ namespace tessera {
 template <class T>
 class DeviceSpan {
  public:
+  using value_type = T;
+
   // No elements.
   DeviceSpan() = default;
   // `owner` keeps the memory.
@@ -49,6 +51,15 @@ class DeviceSpan {
   absl::Span<T> span_;
   std::shared_ptr<const void> owner_;
 };
+
+template <class M>
+inline constexpr bool kIsDeviceSpan = false;
+template <class T>
+inline constexpr bool kIsDeviceSpan<DeviceSpan<T>> = true;
+
+// A DeviceSpan of any element type. {} is none, so that an empty span can be written {}.
+template <class M>
+concept DeviceMemory = kIsDeviceSpan<M>;
 
 }  // namespace tessera
 
