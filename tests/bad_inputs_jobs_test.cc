@@ -222,8 +222,8 @@ const JobRow kJobRows[] = {
        return relayout(m.rows(), m.layout("[-, x]")).await();
      }},
     {"meshes_differ_in_an_axis", kInvalid,
-     "create_mesh of clients 0, 1: clients disagree: client ...=2}, client ...=2}; make the same "
-     "call on every client",
+     "create_mesh: clients disagree: client ...=2} of devices [0, 1], client ...=2} of devices "
+     "[0, 1]; make the same call on every client",
      [](const Member& m) {
        return create_mesh(m.client, {{m.id == 1 ? "y" : "x", 2}}).status();
      }},
