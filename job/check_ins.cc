@@ -9,13 +9,6 @@
 #include "base/format.h"
 
 namespace tessera {
-namespace {
-
-// In one message: its size is told to every client.
-constexpr size_t kMostNamed = 128;
-
-}  // namespace
-
 CheckIns::CheckIns(int num_clients, std::function<std::string(int)> describe,
                    DeadlineQueue& deadlines, std::vector<std::function<void()>>& callbacks)
     : num_clients_(num_clients),

@@ -23,6 +23,7 @@
 #ifndef TESSERA_JOB_CHECK_INS_H_
 #define TESSERA_JOB_CHECK_INS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -40,6 +41,9 @@
 #include "job/deadline_queue.h"
 
 namespace tessera {
+
+// How many clients one message names: its text is sent to every client.
+inline constexpr size_t kMostNamed = 128;
 
 class CheckIns {
  public:

@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kMostDevices = 65'536;
 constexpr size_t kMostNameBytes = 64 << 10;
-// In one message: its size is told to every client.
-constexpr size_t kMostNamed = 128;
 
 }  // namespace
 
