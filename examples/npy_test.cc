@@ -73,7 +73,8 @@ TEST(NpyTest, ElementsFollowTheHeader) {
 TEST(NpyTest, AFolderThatIsNotThereIsNamed) {
   EXPECT_THAT(
       write_npy("no/such/folder/m.npy", {{1}, {1}}),
-      StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot create \"no/such/folder/m.npy\"")));
+      StatusIs(absl::StatusCode::kNotFound,
+               HasSubstr("cannot create \"no/such/folder/m.npy\": No such file or directory")));
 }
 
 TEST(NpyTest, AFullDiskIsAnError) {

@@ -81,15 +81,19 @@ LocalFn add_by(std::shared_ptr<CudaDouble> api) {
 
 TEST(CudaClientTest, SaysWhatIsMissingWithoutAGpu) {
   if (cuda::open_api().ok()) GTEST_SKIP() << "there is a GPU";
-  EXPECT_THAT(run_isolated(absl::Seconds(30),
-                           [] {
-                             ClientOptions options;
-                             options.device_type = DeviceType::kCuda;
-                             return Client::connect(options).status();
-                           }),
-              cuda::has_toolkit()
-                  ? StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no GPU: "))
-                  : StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install CUDA")));
+  EXPECT_THAT(
+      run_isolated(absl::Seconds(30),
+                   [] {
+                     ClientOptions options;
+                     options.device_type = DeviceType::kCuda;
+                     return Client::connect(options).status();
+                   }),
+      cuda::has_toolkit()
+          ? StatusIs(absl::StatusCode::kFailedPrecondition,
+                     HasSubstr("device_type kCuda needs an NVIDIA GPU and its driver, for CUDA "))
+          : StatusIs(absl::StatusCode::kUnimplemented,
+                     HasSubstr("device_type kCuda is not in this build, which found no CUDA "
+                               "toolkit; install CUDA ")));
 }
 
 TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {

@@ -395,7 +395,8 @@ TEST_P(BadInputTest, UseAfterShutdown) {
         TESSERA_RETURN_IF_ERROR(x.await());
         TESSERA_RETURN_IF_ERROR(client.shutdown());
         const auto refused = [](const Status& status) {
-          return expect_error(status, StatusCode::kFailedPrecondition, {"has shut down"});
+          return expect_error(status, StatusCode::kFailedPrecondition,
+                              {"has shut down; connect a new client first"});
         };
         TESSERA_RETURN_IF_ERROR(refused(relayout(x, whole).await()));
         TESSERA_RETURN_IF_ERROR(refused(x.to_host<float>().status()));

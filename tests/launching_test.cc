@@ -111,6 +111,19 @@ TEST(SpawnLossTest, KilledClientWithMuchMemoryIsNamed) {
   EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, ContainsRegex("^client 1 .*SIGKILL")));
 }
 
+// Clients that are threads have started gRPC in their process.
+TEST(SpawnTest, IsRefusedOnceGrpcRuns) {
+  EXPECT_THAT(
+      run_clients({.setting = Setting::kThreads, .num_clients = 2},
+                  [](Client&) {
+                    const Status refused = spawn(2, [](const Client&) { return absl::OkStatus(); });
+                    return expect_error(
+                        refused, StatusCode::kFailedPrecondition,
+                        {"spawn forks, and gRPC already runs in this process; call it before "});
+                  }),
+      IsOk());
+}
+
 // The parent is stopped while the others go on without client 0: it would ask them to end.
 TEST(SpawnLossTest, LossOfClient0IsSurvived) {
   Shared<std::atomic<int>> num_survivors;

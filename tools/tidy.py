@@ -15,6 +15,8 @@ import re
 import subprocess
 import sys
 
+from tidy_errors import PAGE as ERRORS_PAGE
+from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
 
 RATCHET = "tools/tidy_ratchet.txt"
@@ -540,6 +542,12 @@ def rule_one_h1(tree):
         if len(titles) != 1:
             message = f'{len(titles)} titles ("# ..."); a page has exactly one'
             yield Finding(path, titles[1] if len(titles) > 1 else 1, "one-h1", message)
+
+
+def rule_error_row(tree):
+    """A row of docs/errors.md names a test that holds words of its message."""
+    for line, message in check_errors_page(tree):
+        yield Finding(ERRORS_PAGE, line, "error-row", message)
 
 
 RULES = [value for name, value in list(globals().items()) if name.startswith("rule_")]

@@ -298,6 +298,24 @@ class RuleTest(unittest.TestCase):
         self.check(tidy.rule_one_h1, {"a.md": "## B\n"}, ("a.md:1", "0 titles"))
         self.check(tidy.rule_one_h1, {"a.md": "# A\n\n# B\n"}, ("a.md:3", "2 titles"))
 
+    def test_error_row(self):
+        def files(message, label, text):
+            return {
+                "docs/errors.md": f"# E\n\n| `{message}` | why | fix | `{label}` |\n",
+                "a/BUILD": 'cc_test(\n    name = "b_test",\n    srcs = ["b_test.cc"],\n)\n',
+                "a/b_test.cc": f'f("{text}");\n',
+            }
+
+        rule = tidy.rule_error_row
+        message = 'mesh {...} names axis \"x\" twice; give each axis another name'
+        self.check(rule, files(message, "//a:b_test", 'twice; give each "\n    "axis'))
+        self.check(
+            rule, files(message, "//a:b_test", "give one"), ("docs/errors.md:3", "holds words")
+        )
+        self.check(
+            rule, files(message, "//a:c_test", "give each axis"), ("docs/errors.md:3", "no target")
+        )
+
     def test_function_length(self):
         def body(lines):
             return "int f() {\n" + "  g();\n" * (lines - 2) + "}\n"

@@ -312,6 +312,20 @@ TEST(ArenaTest, TooMuchIsRefusedWithTheNeedAndWhatIsHeld) {
   EXPECT_THAT(pool->allocate(64).status(), IsOk());
 }
 
+// Row "cannot make a shared memory file" of docs/errors.md: the process may open no more files.
+TEST(ArenaTest, DescriptorsThatRunOutAreNamed) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto pool = ArenaPool::create(4096);
+  const Status status = pool->allocate(64).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("cannot make a shared memory file: Too many open files")));
+  EXPECT_THAT(pool->allocate(64).status(), IsOk());
+}
+
 int64_t page_faults() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
