@@ -35,6 +35,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -214,6 +215,12 @@ StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
 // A live mesh over some devices, in this order. Clients that own none of them do not wait.
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            std::vector<int> device_ids, const MeshOptions& options = {});
+// The same for a list in braces, so that {} means no devices (InvalidArgument) and not MeshOptions.
+inline StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
+                                  std::initializer_list<int> device_ids,
+                                  const MeshOptions& options = {}) {
+  return create_mesh(client, std::move(axes), std::vector<int>(device_ids), options);
+}
 
 }  // namespace tessera
 

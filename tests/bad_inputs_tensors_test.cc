@@ -335,6 +335,11 @@ const Row kMovedFromRows[] = {
      [](Bench& b) {
        return b.client.group(moved_from(b.mesh), std::vector<std::string>{"x"}, 0).status();
      }},
+    {"no_devices_of_create_mesh", kInvalid,
+     "mesh {x=4} has 4 devices, 0 ids were given; give one id a device",
+     [](Bench& b) {
+       return create_mesh(b.client, {{"x", 4}}, {}).status();
+     }},
     {"client_of_create_mesh", kFailed,
      "the client was moved from; use the Client that it was moved to",
      [](Bench& b) {

@@ -279,8 +279,8 @@ TEST_F(CreateMeshTest, TimeoutNamesTheMissing) {
       TESSERA_RETURN_IF_ERROR(told_all.wait());
       TESSERA_RETURN_IF_ERROR(told_all.wait());
     } else {
-      const MeshOptions hasty = {.timeout = absl::Milliseconds(200)};
-      const Status status = create_mesh(client, {{"x", kClients}}, hasty).status();
+      const Status status =
+          create_mesh(client, {{"x", kClients}}, {.timeout = absl::Milliseconds(200)}).status();
       told_all.open();
       TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kDeadlineExceeded,
                                            {"create_mesh: ", "missing ", "client 2 ("}));
