@@ -178,6 +178,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.self.num_local_devices = job.num_local_devices;
   coordinator.self.device_type = type_name(options.device_type);
   coordinator.connect_timeout = options.connect_timeout;
+  coordinator.deadline = deadline;
   coordinator.heartbeat_interval = options.heartbeat_interval;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
   TESSERA_RETURN_IF_ERROR(runtime->start_devices(deadline));

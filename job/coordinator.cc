@@ -124,7 +124,8 @@ class GrpcCoordinator : public Coordinator {
   Status connect() {
     grpc_started = true;
     quiet_grpc_log();
-    const absl::Time deadline = steady_now() + options_.connect_timeout;
+    const absl::Time deadline =
+        std::min(options_.deadline, steady_now() + options_.connect_timeout);
     if (options_.self.client_id == 0 && options_.service_host == ServiceHost::kClient0) {
       TESSERA_ASSIGN_OR_RETURN(
           server_, CoordinatorServer::start({.address = options_.address,

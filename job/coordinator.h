@@ -107,6 +107,9 @@ struct CoordinatorOptions {
   int num_clients = 1;
   MemberInfo self;
   absl::Duration connect_timeout = absl::Seconds(60);
+  // Where connecting is the last of several steps with one deadline: of steady_now(). The earlier
+  // of both counts.
+  absl::Time deadline = absl::InfiniteFuture();
   // Identity of the job: a service of another job refuses the client. Empty: not known.
   std::string job = {};
   // The job uses the shortest that one of its clients asks for, at most that of the service.

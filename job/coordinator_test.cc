@@ -291,6 +291,14 @@ TEST_F(CoordinatorTest, NoCoordinator) {
                                        "tessera_coordinator runs there"))));
 }
 
+TEST_F(CoordinatorTest, EarlierDeadlineOfTheCallerCounts) {
+  CoordinatorOptions alone = options(1, 2);
+  alone.connect_timeout = absl::Hours(1);
+  alone.deadline = steady_now() + absl::Milliseconds(100);
+  EXPECT_THAT(connect_coordinator(alone),
+              StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("did not answer")));
+}
+
 TEST_F(CoordinatorTest, PortInUse) {
   // Without SO_REUSEPORT: a service of somebody else.
   const FileDescriptor other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
