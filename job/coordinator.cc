@@ -489,6 +489,11 @@ class GrpcCoordinator : public Coordinator {
     {
       std::lock_guard<std::mutex> lock(session_mutex_);
       closing_ = true;
+      if (verdict_.ok()) {
+        verdict_ = absl::CancelledError(absl::StrCat("client ", client_id(), " has left the job"));
+      }
+      // Calls of other threads may have no deadline.
+      for (grpc::ClientContext* const call : calls_) call->TryCancel();
     }
     session_changed_.notify_all();
     session_context_.TryCancel();

@@ -90,7 +90,9 @@ class Coordinator {
 
   // Leaves the job in order: waits (up to its own deadline) until all live clients have called it.
   // From its start on this client is not reported lost. DeadlineExceeded names the clients that had
-  // not called it; they may still leave, in order. OK where the service is over. Idempotent.
+  // not called it; they may still leave, in order. OK where the service is over. Idempotent. When
+  // it returns, calls under way in other threads and later ones fail: they are Cancelled where no
+  // other status is known.
   virtual Status leave(absl::Time deadline) = 0;
 };
 

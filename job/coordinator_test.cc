@@ -444,6 +444,19 @@ TEST_F(CoordinatorTest, LeaveNamesTheMissingAndSpoilsNothing) {
   }
 }
 
+// A call of another thread without a deadline, of a client that gives up: nobody would answer it.
+TEST_F(CoordinatorTest, EndOfLeaveCancelsCallsUnderWay) {
+  const auto clients = connect_all(2);
+  ASSERT_THAT(clients, SizeIs(2));
+  Status told;
+  std::thread waiter([&] { told = clients[1]->get("k", 0, absl::InfiniteFuture()).status(); });
+  EXPECT_THAT(clients[1]->leave(steady_now() + absl::Milliseconds(100)),
+              StatusIs(StatusCode::kDeadlineExceeded));
+  waiter.join();
+  EXPECT_THAT(told, StatusIs(StatusCode::kCancelled, Eq("client 1 has left the job")));
+  EXPECT_THAT(clients[0]->leave(soon()), IsOk());
+}
+
 // The calls of the others are Cancelled, and no client is blamed.
 TEST_F(CoordinatorTest, HostThatShutsDownInOrderIsNotLost) {
   const auto clients = connect_all(3);
