@@ -133,6 +133,7 @@ void Listener::stop() {
   (void)!write(wake_.get(), &one, sizeof one);
   thread_.join();
   sockets_.clear();
+  std::lock_guard<std::mutex> lock(mutex_);  // against proven()
   unproven_.clear();
 }
 
@@ -200,15 +201,20 @@ void Listener::accept_from(int socket) {
   socklen_t length = sizeof address;
   FileDescriptor caller(accept4(socket, reinterpret_cast<sockaddr*>(&address), &length,
                                 SOCK_CLOEXEC | SOCK_NONBLOCK));
-  const bool used_up = !caller.is_open() && (errno == EMFILE || errno == ENFILE);
-  if (used_up) {
-    // Turned away: left in the queue it would be reported again at once.
-    spare_.close();
-    FileDescriptor(accept4(socket, nullptr, nullptr, SOCK_CLOEXEC));
-    spare_ = open_spare();
-    if (!spare_.is_open()) poll(nullptr, 0, kRetryMs);  // another thread was quicker
+  if (!caller.is_open()) {
+    const int error = errno;
+    if (error == EMFILE || error == ENFILE) {
+      // Turned away: left in the queue it would be reported again at once.
+      spare_.close();
+      FileDescriptor(accept4(socket, nullptr, nullptr, SOCK_CLOEXEC));
+      spare_ = open_spare();
+      if (!spare_.is_open()) poll(nullptr, 0, kRetryMs);  // another thread was quicker
+    } else if (error != EAGAIN && error != ECONNABORTED) {
+      // ENOBUFS and ENOMEM leave the caller in the queue too.
+      poll(nullptr, 0, kRetryMs);
+    }
+    return;
   }
-  if (!caller.is_open()) return;
   const int one = 1;
   setsockopt(caller.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   FileDescriptor duplicate(fcntl(caller.get(), F_DUPFD_CLOEXEC, 0));

@@ -13,8 +13,8 @@
 //   2. At most max_unproven connections are open that have not been proven. Others wait in the
 //      kernel, where they cost this process nothing.
 //   3. A connection that is not proven within unproven_timeout is cut off.
-//   4. A lack of descriptors neither spins nor ends the listener: a spare descriptor is spent to
-//      turn the caller away.
+//   4. A lack of descriptors or memory neither spins nor ends the listener: a spare descriptor is
+//      spent to turn the caller away; after other errors it pauses.
 //
 // Thread-safe.
 #ifndef TESSERA_JOB_LISTENER_H_
