@@ -92,7 +92,11 @@ std::vector<std::string> ClientEnvironment::variables(const LauncherOptions& opt
   // It comes from launch(), which has checked it.
   const Address master = parse_address(master_address).value_or(Address());
   values["TESSERA_COORDINATOR"] = coordinator;
-  values["TESSERA_HOSTED_COORDINATOR"] = coordinator;
+  if (num_clients > 1) {
+    values["TESSERA_HOSTED_COORDINATOR"] = coordinator;
+  } else {
+    values.erase("TESSERA_HOSTED_COORDINATOR");  // no coordinator is started
+  }
   values["TESSERA_JOB"] = job;
   values["TESSERA_CLIENT_ID"] = absl::StrCat(client_id);
   values["TESSERA_NUM_CLIENTS"] = absl::StrCat(num_clients);

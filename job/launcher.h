@@ -53,7 +53,8 @@ struct LauncherOptions {
 };
 
 // The environment of one client without TESSERA_STATUS_FD: that of this process, with
-//   TESSERA_COORDINATOR, TESSERA_HOSTED_COORDINATOR (the same address: no client hosts it),
+//   TESSERA_COORDINATOR, TESSERA_HOSTED_COORDINATOR (the same address: no client hosts it; unset
+//   for one client, which needs no coordinator),
 //   TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN, TESSERA_JOB (empty with several nodes),
 //   TESSERA_RESTART, TESSERA_LOCAL_DEVICES (where it is given), and for other libraries RANK,
 //   LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.

@@ -448,6 +448,16 @@ TEST(LauncherTest, ClientsFindTheirRanks) {
   EXPECT_EQ(run.told("arguments")[0], "--clients 7 --help");
 }
 
+TEST(LauncherTest, OneClientIsToldOfNoHostedCoordinator) {
+  constexpr char kTell[] = "echo hosted ${TESSERA_HOSTED_COORDINATOR-unset}";
+  LauncherRun one({"--clients", "1", "sh", "-c", kTell}, {"TESSERA_HOSTED_COORDINATOR=h:1"});
+  EXPECT_EQ(one.wait(), 0);
+  EXPECT_EQ(one.told("hosted")[0], "unset");
+  LauncherRun two({"--clients", "2", "sh", "-c", kTell});
+  EXPECT_EQ(two.wait(), 0);
+  EXPECT_THAT(two.told("hosted")[0], ::testing::MatchesRegex("127.0.0.1:[0-9]+"));
+}
+
 TEST(LauncherTest, SecondHostContinuesTheIds) {
   LauncherRun run({"--clients", "2", "--nodes", "3", "--node-id", "1", "--coordinator",
                    "[::1]:4000", "sh", "-c",
