@@ -126,7 +126,11 @@ int main(int argc, char** argv) {
   // Before gRPC starts threads, which inherit it.
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  // Under nohup it is ignored, and would yet end the wait if it were blocked.
+  struct sigaction on_hangup = {};
+  sigaction(SIGHUP, nullptr, &on_hangup);
+  if (on_hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   const tessera::Status status = tessera::run(argc, argv, signals);
   if (status.ok()) return 0;

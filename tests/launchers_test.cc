@@ -116,6 +116,28 @@ TEST_F(LaunchersTest, LossOfClient0IsSurvivedWithACoordinatorOfItsOwn) {
   }
 }
 
+// nohup. A job that connects after the signal shows that the coordinator still runs.
+TEST_F(LaunchersTest, CoordinatorIgnoresAHangupThatItsParentIgnored) {
+  port_ = ReservedPort::create();
+  ASSERT_THAT(port_.status(), IsOk());
+  LauncherRun coordinator = LauncherRun::program(
+      {"sh", "-c",
+       absl::StrCat("trap '' HUP; exec job/tessera_coordinator --clients 2 --port ",
+                    port_->port())});
+  coordinator.await_lines("tessera_coordinator: a job of 2 clients at ", 1);
+  coordinator.send(SIGHUP);
+  std::vector<std::unique_ptr<LauncherRun>> clients;
+  for (int id = 0; id < 2; ++id) {
+    clients.push_back(start({kClient, "meet"},
+                            {absl::StrCat("TESSERA_COORDINATOR=", address()),
+                             absl::StrCat("TESSERA_HOSTED_COORDINATOR=", address()),
+                             absl::StrCat("TESSERA_CLIENT_ID=", id), "TESSERA_NUM_CLIENTS=2"}));
+  }
+  for (const auto& client : clients) EXPECT_EQ(client->wait(), 0) << client->error();
+  coordinator.send(SIGTERM);
+  EXPECT_EQ(coordinator.wait(), 0);
+}
+
 struct BadCoordinator {
   std::vector<std::string> flags;
   int exit_code;
