@@ -31,6 +31,11 @@
 namespace tessera {
 namespace {
 
+// How often a token is looked for with a watch on its folder, which may miss events (network file
+// systems), and without one.
+constexpr absl::Duration kWatchedInterval = absl::Seconds(1);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+
 int port_of(const std::string& address) {
   const std::optional<Address> parsed = parse_address(address);
   return parsed.has_value() ? parsed->port : 0;
@@ -181,11 +186,10 @@ TokenFile::~TokenFile() {
 StatusOr<std::string> await_token(const std::string& address, absl::Time deadline) {
   TESSERA_ASSIGN_OR_RETURN(const std::string folder, runtime_folder());
   const std::string path = absl::StrCat(folder, "/", file_name(address));
-  const FileDescriptor watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  if (inotify_add_watch(watch.get(), folder.c_str(), IN_MOVED_TO) < 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot watch ", folder, ": ", std::strerror(errno)));
-  }
+  FileDescriptor watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  // The user's watches may be used up, or the file system may have none.
+  if (inotify_add_watch(watch.get(), folder.c_str(), IN_MOVED_TO) < 0) watch.close();
+  const absl::Duration longest_wait = watch.is_open() ? kWatchedInterval : kPollInterval;
   while (true) {
     // Watched first, so that a file that appears after this look wakes the wait.
     if (std::optional<Published> published = read_published(path)) {
@@ -199,10 +203,10 @@ StatusOr<std::string> await_token(const std::string& address, absl::Time deadlin
           "same secret on all clients"));
     }
     pollfd waiting = {watch.get(), POLLIN, 0};
-    poll(&waiting, 1,
-         static_cast<int>(absl::ToInt64Milliseconds(std::min(left, absl::Hours(1)))) + 1);
+    poll(&waiting, watch.is_open() ? 1 : 0,
+         static_cast<int>(absl::ToInt64Milliseconds(std::min(left, longest_wait))) + 1);
     char events[4096];
-    while (read(watch.get(), events, sizeof events) > 0) {
+    while (watch.is_open() && read(watch.get(), events, sizeof events) > 0) {
     }
   }
 }

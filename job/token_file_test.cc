@@ -5,12 +5,20 @@
 #include "job/token_file.h"
 
 #include <dirent.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -94,6 +102,37 @@ TEST_F(TokenFileTest, WaitsUntilItIsPublished) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
   waiting.join();
   EXPECT_THAT(found, IsOkAndHolds("secret"));
+}
+
+// What inotify_init1 returns in this process from now on where the user's instances are used up.
+bool deny_inotify() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_inotify_init1, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {static_cast<unsigned short>(std::size(filter)), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST_F(TokenFileTest, IsFoundWithoutInotify) {
+  const Status status = run_isolated(absl::Seconds(60), []() -> Status {
+    TESSERA_REQUIRE(deny_inotify());
+    TESSERA_REQUIRE(inotify_init1(0) == -1);
+    StatusOr<std::string> found = absl::UnknownError("");
+    std::thread waiting([&] { found = await_token(kAddress, soon()); });
+    const StatusOr<TokenFile> file = TokenFile::publish(kAddress, "secret");
+    waiting.join();
+    TESSERA_RETURN_IF_ERROR(file.status());
+    TESSERA_RETURN_IF_ERROR(found.status());
+    TESSERA_REQUIRE(*found == "secret");
+    TESSERA_REQUIRE(absl::IsDeadlineExceeded(
+        await_token(kOtherAddress, steady_now() + absl::Milliseconds(50)).status()));
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
 }
 
 TEST_F(TokenFileTest, DeadlineNamesTheFolderAndTheRemedy) {
