@@ -12,7 +12,10 @@
 namespace tessera {
 
 // Call before the first use of gRPC in a process. Does nothing where GRPC_VERBOSITY is set.
-// Idempotent. Of the whole process: it holds for a program's own use of gRPC too.
+// Idempotent. Of the whole process: it holds for a program's own use of gRPC too, and replaces a
+// log function that the program has set with gpr_set_log_function, for gRPC does not say whether
+// there is one. A program that sets its own sets GRPC_VERBOSITY too, or sets it after every
+// connect.
 void quiet_grpc_log();
 
 }  // namespace tessera
