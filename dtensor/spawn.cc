@@ -234,7 +234,8 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
     TESSERA_ASSIGN_OR_RETURN(CoordinatorProcess started,
                              CoordinatorProcess::start({.address = client_options.coordinator,
                                                         .token = client_options.token,
-                                                        .num_clients = num_clients}));
+                                                        .num_clients = num_clients},
+                                                       ProcessGroup::kOfCaller));
     coordinator.emplace(std::move(started));
   }
   std::vector<Child> children(num_clients);

@@ -53,12 +53,30 @@ Status read_result(int fd) {
   return Status(static_cast<absl::StatusCode>(code), bytes.substr(sizeof code));
 }
 
-// Leaves the group and the files of the launcher.
-void detach(int kept_fd) {
-  setpgid(0, 0);
-  sigset_t all;
-  sigfillset(&all);
-  sigprocmask(SIG_SETMASK, &all, nullptr);
+// Which signals reach this process.
+void set_signals(ProcessGroup group) {
+  sigset_t blocked;
+  sigset_t of_caller;
+  sigfillset(&blocked);
+  sigprocmask(SIG_SETMASK, nullptr, &of_caller);
+  if (group == ProcessGroup::kOwn) {
+    setpgid(0, 0);
+  } else {
+    for (const int stop : {SIGTSTP, SIGTTIN, SIGTTOU}) {
+      if (sigismember(&of_caller, stop) == 0) sigdelset(&blocked, stop);
+      // A handler of the caller's program is not for this process.
+      struct sigaction action = {};
+      if (sigaction(stop, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
+      action = {};
+      action.sa_handler = SIG_DFL;
+      sigaction(stop, &action, nullptr);
+    }
+  }
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
+}
+
+// Leaves the files of the launcher.
+void close_files(int kept_fd) {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, STDIN_FILENO);
   dup2(null, STDOUT_FILENO);
@@ -69,8 +87,10 @@ void detach(int kept_fd) {
   syscall(SYS_close_range, kept + 1, ~0U, 0);
 }
 
-[[noreturn]] void serve(int result_fd, const CoordinatorServerOptions& options) {
-  detach(result_fd);
+[[noreturn]] void serve(int result_fd, const CoordinatorServerOptions& options,
+                        ProcessGroup group) {
+  set_signals(group);
+  close_files(result_fd);
   const StatusOr<std::unique_ptr<CoordinatorServer>> server = CoordinatorServer::start(options);
   write_result(result_fd, server.status());
   close(result_fd);
@@ -81,7 +101,8 @@ void detach(int kept_fd) {
 
 }  // namespace
 
-StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOptions& options) {
+StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOptions& options,
+                                                       ProcessGroup group) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return no_resource("a pipe");
   const FileDescriptor read_end(fds[0]);
@@ -93,7 +114,7 @@ StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOp
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The launcher may have died before prctl: then nothing would ever end this process.
     if (getppid() != parent) _exit(1);
-    serve(write_end.get(), options);
+    serve(write_end.get(), options, group);
   }
   write_end.close();
   CoordinatorProcess process;

@@ -13,9 +13,10 @@
 // Invariants:
 //   1. When start() returns OK the service listens.
 //   2. The child ends with the object, and with the thread that made it: the kernel kills it then.
-//   3. Signals that a terminal sends do not reach it, and it holds no descriptor of the launcher
-//   but
-//      standard error: the job decides when it ends.
+//   3. No signal of a terminal ends it, and it holds no descriptor of the launcher but standard
+//      error: the job decides when it ends.
+//   4. It is stopped by a terminal exactly when the clients are, or else it would declare them lost
+//      (ProcessGroup).
 //
 // Not thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_PROCESS_H_
@@ -23,6 +24,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -33,10 +35,17 @@
 
 namespace tessera {
 
+// The process group of the child, to which a terminal sends its signals.
+enum class ProcessGroup : uint8_t {
+  kOwn,       // no signal of a terminal reaches it: clients are in groups of their own too
+  kOfCaller,  // Ctrl-Z stops it together with the caller and the clients; other signals are blocked
+};
+
 class CoordinatorProcess {
  public:
   // Errors as of CoordinatorServer::start(). ResourceExhausted: no process or descriptor is left.
-  static StatusOr<CoordinatorProcess> start(const CoordinatorServerOptions& options);
+  static StatusOr<CoordinatorProcess> start(const CoordinatorServerOptions& options,
+                                            ProcessGroup group = ProcessGroup::kOwn);
 
   CoordinatorProcess(CoordinatorProcess&&) = default;
   CoordinatorProcess& operator=(CoordinatorProcess&&) = delete;

@@ -4,17 +4,21 @@
 // (facts/dtensor.md, "Launching").
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -179,6 +183,46 @@ TEST(SpawnLossTest, SignalsToTheParentDoNotEndTheGracePeriod) {
   });
   EXPECT_THAT(status, StatusIs(StatusCode::kDataLoss, HasSubstr("client 0 ")));
   EXPECT_TRUE(*has_ended_by_itself);
+}
+
+// As Ctrl-Z and fg do. While the job is stopped several times the heartbeats pass after which a
+// coordinator that went on would declare all clients lost.
+TEST(SpawnTest, StopOfTheGroupByTheTerminalLosesNobody) {
+  Shared<std::atomic<int>> num_ready;
+  Shared<std::atomic<bool>> is_resumed;
+  constexpr absl::Duration kHeartbeat = absl::Milliseconds(50);
+  const Status status = run_isolated(absl::Seconds(100), [&]() -> Status {
+    const pid_t job = fork();
+    if (job == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      setpgid(0, 0);
+      const Status done =
+          spawn(2,
+                [&](const Client& client) -> Status {
+                  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+                  TESSERA_RETURN_IF_ERROR(mesh.barrier("before"));
+                  ++*num_ready;
+                  while (!*is_resumed) sched_yield();
+                  return mesh.barrier("after");
+                },
+                {.heartbeat_interval = kHeartbeat});
+      if (!done.ok()) std::fprintf(stderr, "%s\n", done.ToString().c_str());
+      _exit(done.ok() ? 0 : 1);
+    }
+    while (*num_ready < 2) sched_yield();
+    kill(-job, SIGTSTP);
+    int wait_status = 0;
+    TESSERA_REQUIRE(waitpid(job, &wait_status, WUNTRACED) == job);
+    TESSERA_REQUIRE(WIFSTOPPED(wait_status));
+    absl::SleepFor(20 * kHeartbeat);  // sleep: a coordinator misses heartbeats by the time
+    kill(-job, SIGCONT);
+    *is_resumed = true;
+    TESSERA_REQUIRE(waitpid(job, &wait_status, 0) == job);
+    TESSERA_REQUIRE(WIFEXITED(wait_status));
+    TESSERA_REQUIRE(WEXITSTATUS(wait_status) == 0);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
 }
 
 }  // namespace
