@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -70,11 +71,23 @@ struct ReportHeader {
   _exit(status.ok() ? 0 : 1);
 }
 
+// No exception may leave the child's copy of spawn().
+Status call_function(absl::FunctionRef<Status(const Client&)> fn, const Client& client) {
+  try {
+    return fn(client);
+  } catch (const std::exception& e) {
+    return absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what()));
+  } catch (...) {
+    return absl::UnknownError(
+        "the function raised an exception that is not a std::exception; catch it there");
+  }
+}
+
 [[noreturn]] void child_main(int report, const ClientOptions& options,
                              absl::FunctionRef<Status(const Client&)> fn) {
   StatusOr<Client> client = Client::connect(options);
   if (!client.ok()) report_and_exit(report, client.status());
-  Status status = fn(*client);
+  Status status = call_function(fn, *client);
   if (status.ok()) status = client->shutdown();
   report_and_exit(report, status);
 }

@@ -16,9 +16,10 @@ namespace tessera {
 
 // Runs `fn` in that many child processes, each a connected client; each shuts its client down when
 // `fn` has returned. Returns when all have ended: the first failure, naming the client, once the
-// others were stopped. `options` are those of every client, except what spawn itself sets:
-// coordinator, coordinator_is_hosted, client_id, num_clients, token. The coordinator runs in a
-// child process too, so that the loss of any client, 0 included, leaves it running.
+// others were stopped. An exception that leaves `fn` is Unknown. `options` are those of every
+// client, except what spawn itself sets: coordinator, coordinator_is_hosted, client_id,
+// num_clients, token. The coordinator runs in a child process too, so that the loss of any client,
+// 0 included, leaves it running.
 //
 // The children are forks: call it before this process connects a client or starts threads that
 // hold locks. FailedPrecondition if gRPC already runs in this process.

@@ -119,6 +119,7 @@ StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOp
   write_end.close();
   CoordinatorProcess process;
   process.pid_.value = pid;
+  process.owner_ = parent;
   process.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process.pidfd_.is_open()) {
     kill(pid, SIGKILL);
@@ -129,7 +130,7 @@ StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOp
 }
 
 CoordinatorProcess::~CoordinatorProcess() {
-  if (pid_.value == 0) return;
+  if (pid_.value == 0 || getpid() != owner_) return;
   if (pidfd_.is_open()) syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
   while (waitpid(pid_.value, nullptr, 0) < 0 && errno == EINTR) {
   }

@@ -13,6 +13,7 @@
 // Invariants:
 //   1. When start() returns OK the service listens.
 //   2. The child ends with the object, and with the thread that made it: the kernel kills it then.
+//      A copy of the object in a forked process does nothing.
 //   3. No signal of a terminal ends it, and it holds no descriptor of the launcher but standard
 //      error: the job decides when it ends.
 //   4. It is stopped by a terminal exactly when the clients are, or else it would declare them lost
@@ -67,6 +68,7 @@ class CoordinatorProcess {
   CoordinatorProcess() = default;
 
   OwnedPid pid_;
+  pid_t owner_ = 0;       // the process that started the child
   FileDescriptor pidfd_;  // a signal by it reaches the child and no other process, ever
 };
 

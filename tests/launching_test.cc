@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -223,6 +224,30 @@ TEST(SpawnTest, StopOfTheGroupByTheTerminalLosesNobody) {
     return absl::OkStatus();
   });
   EXPECT_THAT(status, IsOk());
+}
+
+// It neither unwinds the child's copy of spawn(), nor ends the coordinator, which the other needs.
+TEST(SpawnTest, ExceptionOfTheFunctionIsReported) {
+  Status status = run_isolated(absl::Seconds(100), [] {
+    return spawn(2, [](const Client& client) -> Status {
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
+      // NOTIDY(banned): what a function of the user may do
+      if (client.client_id() == 1) throw std::runtime_error("row 7 of 4");
+      return mesh.barrier("wait");
+    });
+  });
+  EXPECT_THAT(status,
+              StatusIs(StatusCode::kUnknown,
+                       ContainsRegex("^client 1 .*the function raised an exception: row 7 of 4$")));
+  status = run_isolated(absl::Seconds(100), [] {
+    return spawn(1, [](const Client&) -> Status {
+      // NOTIDY(banned): what a function of the user may do
+      throw 7;
+    });
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kUnknown,
+                               HasSubstr("the function raised an exception that is not")));
 }
 
 }  // namespace
