@@ -3,6 +3,9 @@
 
 #include <pthread.h>
 #include <time.h>
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -74,7 +77,15 @@ class GroupTable::Lock {
  public:
   explicit Lock(GroupTable& table) : mutex_(table.header().table_lock) {
     const timespec until = absl::ToTimespec(steady_now() + table.lock_timeout_);
+#ifdef __SANITIZE_THREAD__
+    // The sanitizer of clang 14 does not know the function that follows.
+    __tsan_mutex_pre_lock(&mutex_, 0);
+#endif
     const int error = pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &until);
+#ifdef __SANITIZE_THREAD__
+    const bool has_lock = error == 0 || error == EOWNERDEAD;
+    __tsan_mutex_post_lock(&mutex_, has_lock ? 0 : __tsan_mutex_try_lock_failed, 0);
+#endif
     if (error == EOWNERDEAD) {
       table.repair();
       pthread_mutex_consistent(&mutex_);
@@ -290,9 +301,15 @@ void GroupTable::repair() {
   std::memset(units(), 0, kNumUnits / 8);
   mark_units(0, heap, true);
   for (uint32_t i = 0; i < kMaxGroups; ++i) {
-    const GroupSlot& slot = slots()[i];
+    GroupSlot& slot = slots()[i];
     if (slot.state.load(std::memory_order_acquire) != GroupSlot::kInUse) continue;
     header().num_slots = std::max(header().num_slots, i + 1);
+    const auto* const block = reinterpret_cast<const GroupBlock*>(region_ + slot.block_offset);
+    // Its holder died while it freed the block.
+    if (block->generation.load(std::memory_order_acquire) == 0) {
+      slot.state.store(GroupSlot::kFree, std::memory_order_release);
+      continue;
+    }
     mark_units(slot.block_offset / kHeapUnit, slot.num_units, true);
   }
 }

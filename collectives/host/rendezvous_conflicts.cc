@@ -63,7 +63,12 @@ std::optional<Rendezvous::Wait> Rendezvous::other_wait_of(const GroupMember& dev
   for (const int32_t id : ids) members.push_back(member_of(id));
   auto group =
       std::unique_ptr<Rendezvous>(new Rendezvous(*link_, std::move(members), leader, block));
-  if (group->generation_ != seen.generation || !group->is_open(seen.seq)) return std::nullopt;
+  // What the view has read of the block counts only if the block is still that group's.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (GroupTable::find(link_->control(leader), seen.block_offset, seen.generation) != block ||
+      group->generation_ != seen.generation || !group->is_open(seen.seq)) {
+    return std::nullopt;
+  }
   return Wait{device, std::move(group), seen.seq, std::move(seen.label), seen.name_hash, 0};
 }
 
