@@ -29,7 +29,10 @@ NcclDouble::~NcclDouble() {
   cuda_->release();
   std::unique_lock<std::mutex> lock(mutex_);
   for (auto& [number, world] : worlds_) {
-    for (auto& [rank, comm] : world->ranks) comm->ended = true;
+    for (auto& [rank, comm] : world->ranks) {
+      comm->ended = true;
+      comm->deferred.clear();  // which hold the communicator
+    }
   }
   changed_.notify_all();
   changed_.wait(lock, [this] { return num_queued_ == 0; });
@@ -300,6 +303,7 @@ Status NcclDouble::comm_abort(CommHandle comm) {
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_abort", comm));
   changed_.wait(lock, [this] { return !aborts_hang_; });
   found->ended = true;
+  found->deferred.clear();
   forget_meetings(*found->world);
   comms_.erase(comm);
   changed_.notify_all();
