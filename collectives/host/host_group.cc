@@ -508,6 +508,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
   if (op.inlined_) return meet_inlined(op, meeting);
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
+  bool found_mismatch = false;
   if (status.ok()) {
     const StatusOr<MemberMemories> memory = member_memory(op);
     if (!memory.ok()) {
@@ -516,12 +517,17 @@ Status HostGroup::meet_and_move(HostOp& op) {
     } else {
       // Wrong counts are found by all members, before any of them moves a byte.
       step();  // a member may be held up before it moves any bytes
-      if (!call.replicas.empty()) hold_replica(op, (*memory)[op.meeting_.member].out);
       const Status result = move(op, *memory);
       op.moved_ = true;
+      // Before finish(): the lender keeps the block until then. Not where counts differ: the lender
+      // that finds that first has released the block.
+      if (result.ok() && !call.replicas.empty()) {
+        hold_replica(op, (*memory)[op.meeting_.member].out);
+      }
       const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
       if (!result.ok() && !found_by_all) own_error = result;
       if (!result.ok() && found_by_all) {
+        found_mismatch = true;
         status =
             rendezvous_->settle(op.meeting_.seq, VerdictKind::kMismatch, From::kRunning, result);
       }
@@ -537,7 +543,10 @@ Status HostGroup::meet_and_move(HostOp& op) {
   }
   if (!status.ok()) {
     if (op.moved_ && is_on_device(op)) mover_->fail(op.meeting_.seq, op.meeting_.member, status);
-    if (spans_clients_ && rendezvous_->failed_on_the_move(op.meeting_.seq)) quarantine(op);
+    const bool on_the_move = spans_clients_ && rendezvous_->failed_on_the_move(op.meeting_.seq);
+    if (on_the_move) withhold_output(op);
+    // Others that have not found a mismatch yet still read what this member has published.
+    if (on_the_move || found_mismatch) quarantine(op);
     return status;
   }
   if (is_on_device(op)) own_error.Update(mover_->leave(op.meeting_.seq, op.meeting_.member));
@@ -553,12 +562,15 @@ Status HostGroup::meet_and_move(HostOp& op) {
 
 // A peer that was held up goes on writing when this member has given up. Memory of the caller's is
 // not the group's to keep: it will be nobody else's.
-void HostGroup::quarantine(HostOp& op) {
+void HostGroup::withhold_output(const HostOp& op) {
   const CollectiveCall& call = op.call_;
   const bool is_callers = call.out_buffer == nullptr && op.copy(&HostOp::Copies::out) == nullptr;
   if (is_callers && shares_addresses(op) && peers_write_out(call, op.meeting_.member)) {
     backend_.pool_->withhold(call.out, call.out_count * dtype_size(call.dtype));
   }
+}
+
+void HostGroup::quarantine(HostOp& op) {
   std::lock_guard<std::mutex> lock(mutex_);
   quarantine_.push_back(op.of_task_);
   has_quarantine_.store(true, std::memory_order_relaxed);

@@ -252,7 +252,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   StatusOr<MemberMemories> member_memory(const HostOp& op);
   // For who does not run the operation.
   Rendezvous::Op describe(const HostOp& op, absl::Time start, absl::Time deadline) const;
-  // Keeps the memory of an operation that failed while peers might be writing to it.
+  // Memory of the caller's, which peers might be writing to, is not handed out again.
+  void withhold_output(const HostOp& op);
+  // Keeps the memory of an operation that failed while peers might be reading or writing it.
   void quarantine(HostOp& op);
   // Releases what no peer can be writing to any more.
   void reap_quarantine();
