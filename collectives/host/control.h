@@ -123,7 +123,9 @@ inline bool is_later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b
 enum class Phase : uint8_t { kOpen, kRunning, kMet, kSettling, kFailed, kOrphaned };
 
 // kMismatch: every member finds it by itself, after the arrival and before it moves a byte.
-enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch };
+// kUnread: a message that timed out after its sender had arrived. The sender alone comes for the
+// verdict, and the record waits for it: else the sender would take the message for received.
+enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch, kUnread };
 
 // seq:32 | arrived:12 | finished:12 | 0 | after_arrival:1 | kind:2 | phase:4. From kSettling on the
 // settler takes the place of the arrivals.
@@ -138,6 +140,10 @@ struct State {
   uint32_t settler = 0;        // 1 + the client that settles; 0: unknown
 
   bool is_settled() const { return phase >= Phase::kSettling; }
+  // The deadline came before all had arrived, and members that did not arrive need not come.
+  bool has_timed_out() const {
+    return kind == VerdictKind::kTimedOut || kind == VerdictKind::kUnread;
+  }
 
   static State unpack(uint64_t word) {
     State state;

@@ -150,8 +150,9 @@ Status HostOp::wait_until(absl::Time deadline) {
   if (is_send_ && published_.wait_until(deadline)) {
     if (!completion_.done()) {
       const Status received = group_->wait_received(*this, std::min(deadline, receive_deadline_));
-      group_->acknowledge(*this);
+      // The record goes on after the acknowledgement: another waiter then finds the Work done.
       complete(received);
+      group_->acknowledge(*this);
     }
     group_->reap_sent();
     return completion_.wait();
@@ -239,7 +240,8 @@ void HostGroup::number(HostOp& op) {
   uint32_t& next_seq = progress_[op.meeting_.member].next_seq;
   rendezvous_->fetch_lines(next_seq, op.meeting_.member);
   op.meeting_.seq = rendezvous_->align(next_seq, op.meeting_.signature);
-  if (op.meeting_.seq != next_seq) rendezvous_->pass_over(next_seq, op.meeting_.seq);
+  if (op.meeting_.seq != next_seq)
+    rendezvous_->pass_over(op.meeting_.member, next_seq, op.meeting_.seq);
   next_seq = seq_after(op.meeting_.seq);
 }
 
@@ -335,7 +337,8 @@ Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members)
 }
 
 void HostGroup::acknowledge(HostOp& op) {
-  if (!op.acknowledged_.exchange(true)) rendezvous_->acknowledge(op.meeting_.seq);
+  if (op.acknowledged_.exchange(true)) return;
+  rendezvous_->acknowledge(op.meeting_.seq, op.meeting_.member);
 }
 
 Rendezvous::From HostGroup::give_up_from() const {

@@ -69,7 +69,7 @@ uint32_t HostGroup::reap_lent() {
     const uint32_t seq = op->meeting_.seq;
     if (end_reading(*op, lost)) {
       // One that has failed meanwhile is no concern of this client, but that it has to say so.
-      rendezvous_->acknowledge(seq);
+      rendezvous_->acknowledge(seq, op->meeting_.member);
       std::exchange(op->of_lent_, nullptr).reset();
       num_lent_.fetch_sub(1, std::memory_order_release);
     } else {

@@ -38,8 +38,8 @@ Status HostGroup::publish_message(HostOp& op) {
       std::lock_guard<std::mutex> lock(mutex_);
       --num_unread_;
     }
-    acknowledge(op);
     op.complete(status);
+    acknowledge(op);
     op.of_task_ = nullptr;
   }
   progress_[op.meeting_.member].done.store(seq_before(op.meeting_.seq, rendezvous_->num_records()),
@@ -98,8 +98,8 @@ void HostGroup::reap_sent() {
   std::erase_if(sent_, [this](const std::shared_ptr<HostOp>& op) {
     if (!rendezvous_->is_finished(op->meeting_.seq)) return false;
     const Status received = wait_received(*op, absl::InfinitePast());
-    acknowledge(*op);
     op->complete(received);
+    acknowledge(*op);
     --num_unread_;
     return true;
   });

@@ -118,6 +118,33 @@ TEST_F(MessagesTest, MessagesOfAPairComeInOrder) {
   }
 }
 
+// A message that its receiver gives up is never told to its sender as received, although its record
+// goes on to a message that waits for it.
+TEST_F(MessagesTest, AMessageThatIsGivenUpIsNotReceived) {
+  create({1, 1});
+  constexpr int kMessages = 40;  // more than twice the records of a pair
+  const int64_t sent = 7;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<int64_t> out(kMessages, -1);
+    std::vector<Work> sends;
+    for (int i = 0; i < kMessages; ++i) {
+      sends.push_back(groups_[0].send<int64_t>(absl::MakeConstSpan(&sent, 1), 1));
+    }
+    // The first message has been published when the sender's device comes to this.
+    const Work waiting = groups_[1].barrier();
+    ASSERT_THAT(groups_[0].barrier().await(), IsOk());
+    ASSERT_THAT(waiting.await(), IsOk());
+    std::vector<Status> received;
+    for (int i = 0; i < kMessages; ++i) {
+      const Work recv = groups_[1].recv<int64_t>(absl::MakeSpan(&out[i], 1), 0);
+      received.push_back(i == 0 ? recv.wait(absl::ZeroDuration()) : recv.await());
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      ASSERT_EQ(sends[i].await().code(), received[i].code()) << round << ": message " << i;
+    }
+  }
+}
+
 // A receive whose sender never comes holds up neither another lane nor its own device.
 TEST_F(MessagesTest, LanesDoNotWaitForEachOther) {
   create({2, 2});

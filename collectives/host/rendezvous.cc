@@ -118,6 +118,7 @@ bool Rendezvous::is_free(const State& state, uint32_t seq) const {
   if (state.phase == Phase::kMet) return all_left(state.seq, seq);
   if (state.phase != Phase::kFailed && state.phase != Phase::kOrphaned) return false;
   if (state.finished == members_.size()) return true;
+  if (state.kind == VerdictKind::kUnread) return state.finished > 0;
   // Members that had all arrived are in the operation, and come for its verdict.
   return state.kind == VerdictKind::kTimedOut && !state.after_arrival;
 }
@@ -376,9 +377,12 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
       wake(op_record);
       return absl::OkStatus();
     }
+    // In the loop: the entry of a sender that is counted in the state is visible.
+    const bool is_unread = kind == VerdictKind::kTimedOut && !after_arrival && is_for_messages() &&
+                           entry(seq, kSender).seq.load(std::memory_order_acquire) == seq;
     const State settling = {.seq = seq,
                             .phase = Phase::kSettling,
-                            .kind = kind,
+                            .kind = is_unread ? VerdictKind::kUnread : kind,
                             .after_arrival = after_arrival,
                             .settler = static_cast<uint32_t>(link_->client_id()) + 1};
     const uint64_t next = settling.pack();
@@ -400,9 +404,11 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
   State settled = State::unpack(word);
   settled.phase = Phase::kFailed;
   // Fails where this client was declared lost meanwhile, and others have orphaned the record.
-  op_record.state.compare_exchange_strong(word, settled.pack(), std::memory_order_seq_cst);
+  const bool is_verdict =
+      op_record.state.compare_exchange_strong(word, settled.pack(), std::memory_order_seq_cst);
   wake(op_record);
-  return verdict(seq);
+  // Not read back: a record of a timeout goes on at once.
+  return is_verdict ? Status(error.code(), message) : verdict(seq);
 }
 
 void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Status& error) {
@@ -423,16 +429,19 @@ Status Rendezvous::settle_timed_out(const Op& op, From from) {
                      [&](const State& before) { return describe_missing(op, before); });
 }
 
-void Rendezvous::acknowledge(uint32_t seq) {
+void Rendezvous::acknowledge(uint32_t seq, int member) {
   OpRecord& op_record = record(seq);
+  if (load(seq).seq == seq && load(seq).phase == Phase::kSettling) wait_settled(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   while (true) {
     State state = State::unpack(word);
     const bool has_verdict = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
     if (state.seq != seq || !has_verdict) return;
+    const bool is_unread = state.kind == VerdictKind::kUnread;
+    if (is_unread && (member != kSender || state.finished > 0)) return;
     ++state.finished;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      if (state.finished == members_.size()) wake(op_record);
+      if (is_unread || state.finished == members_.size()) wake(op_record);
       return;
     }
   }
@@ -620,14 +629,14 @@ uint32_t Rendezvous::newest() const {
   return newest;
 }
 
-void Rendezvous::pass_over(uint32_t from, uint32_t to) {
+void Rendezvous::pass_over(int member, uint32_t from, uint32_t to) {
   // Of those before the last ones the records have gone on.
   const bool is_far = to - from > num_records();
   for (uint32_t seq = is_far ? seq_before(to, num_records()) : from; seq != to;
        seq = seq_after(seq)) {
     if (load(seq).seq != seq || !load(seq).is_settled()) continue;
     verdict(seq).IgnoreError();  // it is there now
-    if (load(seq).kind != VerdictKind::kTimedOut) acknowledge(seq);
+    if (!load(seq).has_timed_out()) acknowledge(seq, member);
   }
 }
 
@@ -639,7 +648,7 @@ uint32_t Rendezvous::align(uint32_t seq, const Signature& signature) const {
       const uint32_t last = newest();
       return load(last).phase == Phase::kOpen ? last : seq_after(last);
     }
-    if (state.seq != seq || state.kind != VerdictKind::kTimedOut || !state.is_settled() ||
+    if (state.seq != seq || !state.has_timed_out() || !state.is_settled() ||
         state.phase == Phase::kSettling) {
       return seq;
     }

@@ -156,8 +156,9 @@ class Rendezvous {
   void settle_arrived(int member, uint32_t done, From from, const Status& error);
   // The same with a DeadlineExceeded that names who has not arrived.
   Status settle_timed_out(const Op& op, From from);
-  // Says that one member has read the verdict; once for each member.
-  void acknowledge(uint32_t seq);
+  // Says that the member has read the verdict; once for each member. Which one it is matters for
+  // messages alone.
+  void acknowledge(uint32_t seq, int member = 0);
   // Whether the operation failed when peers might be reading or writing its memory already.
   bool failed_on_the_move(uint32_t seq) const;
   // Whether no member touches the memory of the operation any more: all have acknowledged its
@@ -175,13 +176,16 @@ class Rendezvous {
   uint32_t newest() const;
   // A member that goes on with `to` after the operation before `from` comes to none in between: it
   // says that it has read the verdicts of those that wait for that.
-  void pass_over(uint32_t from, uint32_t to);
+  void pass_over(int member, uint32_t from, uint32_t to);
 
  private:
   // A view of a block, without a handle.
   Rendezvous(HostLink& link, std::vector<GroupMember> members, int leader_client,
              GroupBlock* block);
 
+  // Messages: member 0 sends, member 1 receives.
+  static constexpr int kSender = 0;
+  bool is_for_messages() const { return !bells_.empty(); }
   OpRecord& record(uint32_t seq) const {
     return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
   }

@@ -222,7 +222,7 @@ TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
   EXPECT_TRUE(groups_[0]->is_finished(1));
   for (int client = 0; client < 3; ++client) {
     EXPECT_FALSE(groups_[0]->was_freed(1 + kRecords));
-    groups_[client]->acknowledge(1);
+    groups_[client]->acknowledge(1, client);
   }
   EXPECT_TRUE(groups_[0]->was_freed(1 + kRecords));
 }
@@ -314,7 +314,7 @@ TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
     EXPECT_THAT(
         group_->settle(seq, VerdictKind::kError, From::kOpen, absl::InternalError("broken")),
         StatusIs(absl::StatusCode::kInternal));
-    group_->acknowledge(seq);
+    group_->acknowledge(seq, 0);
   }
   EXPECT_FALSE(group_->wait_free(kRecords + 1, absl::InfinitePast()));
   EXPECT_FALSE(group_->is_next(kRecords + 1));
@@ -324,7 +324,7 @@ TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
               StatusIs(absl::StatusCode::kAborted));
   std::thread member_1([&] {
     EXPECT_THAT(arrive(1, 1), StatusIs(absl::StatusCode::kInternal, "broken"));
-    group_->acknowledge(1);
+    group_->acknowledge(1, 1);
   });
   EXPECT_TRUE(group_->wait_free(kRecords + 1, absl::InfiniteFuture()));
   EXPECT_TRUE(group_->is_next(kRecords + 1));
@@ -458,7 +458,7 @@ TEST_F(RendezvousTest, AMemberCatchesUpWhereNumbersGoRound) {
   other.kind = OpKind::kBarrier;
   EXPECT_EQ(group_->align(first, other), 2u);
   // All three operations have their verdict: whoever passes them over does not end up elsewhere.
-  group_->pass_over(first, 2);
+  group_->pass_over(0, first, 2);
   EXPECT_EQ(group_->newest(), 1u);
   // A member that has missed more than the records hold.
   for (uint32_t k = 0; k < kRecords; ++k, seq = seq_after(seq)) {
@@ -599,7 +599,7 @@ TEST_F(RendezvousTest, ADeadlineAndTheLastArrivalCannotBothWin) {
       }
       if (status.ok()) status = group_->finish(seq, 1);
       if (status.ok()) status = group_->wait_finished(op(seq, m), From::kOpen);
-      if (!status.ok()) group_->acknowledge(seq);
+      if (!status.ok()) group_->acknowledge(seq, m);
       results[m][seq] = status;
     }
   };
