@@ -17,8 +17,8 @@ absl::Time read(clockid_t clock) {
 // Far beyond every deadline, and a number that both std::chrono and the kernel hold.
 constexpr absl::Duration kLongest = absl::Hours(24 * 365 * 100);
 
-std::chrono::nanoseconds remaining(absl::Time time) {
-  return absl::ToChronoNanoseconds(std::clamp(time - steady_now(), -kLongest, kLongest));
+std::chrono::nanoseconds to_chrono(absl::Duration duration) {
+  return absl::ToChronoNanoseconds(std::clamp(duration, -kLongest, kLongest));
 }
 
 }  // namespace
@@ -37,12 +37,14 @@ absl::Duration coarse_tick() {
 }
 
 std::chrono::steady_clock::time_point to_chrono_steady(absl::Time time) {
-  return std::chrono::steady_clock::now() + remaining(time);
+  // The same clock, with the same epoch.
+  return std::chrono::steady_clock::time_point(to_chrono(time - absl::UnixEpoch()));
 }
 
 std::chrono::system_clock::time_point to_chrono_wall(absl::Time time) {
   return std::chrono::system_clock::now() +
-         std::chrono::duration_cast<std::chrono::system_clock::duration>(remaining(time));
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(
+             to_chrono(time - steady_now()));
 }
 
 }  // namespace tessera
