@@ -20,7 +20,7 @@ struct StressArguments {
   int64_t random_ops = kSanitized ? 200 : 2000;
   int64_t growth_ops = kSanitized ? 200 : 4000;
   int64_t meshes = kSanitized ? 200 : 4000;
-  int64_t shapes = kSanitized ? 200 : 2000;
+  int64_t shapes = kSanitized ? 200 : 4000;
   int64_t calls = 40;
   int64_t kills = 8;
   double slowest_call_ms = 0;  // 0: not looked at
