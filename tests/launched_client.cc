@@ -20,6 +20,7 @@
 
 // c-ares, which gRPC looks names up with, loses a few bytes at its first look-up.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libcares\n"; }
+extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }
 
 namespace tessera {
 namespace {
