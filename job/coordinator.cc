@@ -118,6 +118,8 @@ class GrpcCoordinator : public Coordinator {
   ~GrpcCoordinator() override {
     // Without leave(): the others see this client, and a service that it hosts, break off.
     close_session();
+    // A job that never began: the others get the answer to their registration first.
+    if (server_ != nullptr && members_.empty()) server_->stop();
     server_ = nullptr;
   }
 
