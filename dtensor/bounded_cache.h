@@ -7,7 +7,7 @@
 //   cache.find(shape)         null where it is not there, or not there any more
 //
 // Invariants:
-//   1. the weights of all entries add up to no more than the bound, but for a single heavier one;
+//   1. the weights of all entries add up to the bound at most, except for a single heavier entry;
 //   2. the entries that go are those found least recently;
 //   3. a value lives as long as its user keeps it, in the cache or not.
 //

@@ -9,9 +9,9 @@
 //
 // A check-in is one name with one set of participants. Invariants:
 //   1. All participants that wait in one check-in get the same Status, exactly once.
-//   2. A call joins the oldest open check-in of its name and participants that its client is not
-//   in.
-//      So a client that left out a call is not one behind: it joins what the others wait in now.
+//   2. A call joins the oldest open check-in of its name and participants in which its client does
+//      not wait yet. So a client that left out a call is not one behind: it joins what the others
+//      wait in now.
 //   3. A participant that comes after a failure gets that verdict, once, unless the others have
 //      begun the next check-in and the value of its call is of that one.
 //   4. Clients that wait for each other under one name with different participants (in a circle of

@@ -34,8 +34,9 @@
 //      reader that is held up in its copy would count itself out and return OK with other bytes.
 //      Memory that others may write is not reused after a failure either (HostGroup::quarantine);
 //   7. a member sleeps on `num_wakes` alone. It counts itself in num_sleepers, reads num_wakes and
-//      then the state; whoever changes the state looks at num_sleepers afterwards, counts num_wakes
-//      up and wakes. A word that repeats itself, as parts of the state do, would lose wake-ups.
+//      then the state; the member that changes it looks at num_sleepers afterwards, counts
+//      num_wakes up and wakes. A word that repeats itself, as parts of the state do, would lose
+//      wake-ups.
 //
 // Everything here is plain data at fixed offsets, zero-initialised by the kernel. Operations are
 // numbered 1, 2, ..., 2^32 - 1, 1, ...: 0 stands for none, and a state word of 0 for a record that

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of groups in a control region: who shares a block, when it is given back, and what is
-// left of a client that dies.
+// The table of groups in a control region: which clients share a block, when it is given back, and
+// what is left of a client that dies.
 #include "collectives/host/group_table.h"
 
 #include <linux/futex.h>

@@ -41,8 +41,8 @@
 
 namespace tessera::host {
 
-// A handle of the group's block, which the destructor gives back. The link must outlive it, but for
-// the destructor: a client that has closed its link holds nothing.
+// A handle of the group's block, which the destructor gives back. The link must outlive it, except
+// for the destructor: a client that has closed its link holds nothing.
 class Rendezvous {
  public:
   // Finds or makes the group's block of that many records, a power of two; a device of this client

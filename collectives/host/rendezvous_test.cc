@@ -457,7 +457,7 @@ TEST_F(RendezvousTest, AMemberCatchesUpWhereNumbersGoRound) {
   Signature other = kSum;
   other.kind = OpKind::kBarrier;
   EXPECT_EQ(group_->align(first, other), 2u);
-  // All three operations have their verdict: whoever passes them over does not end up elsewhere.
+  // All three operations have their verdict: a member that passes over them ends up here.
   group_->pass_over(0, first, 2);
   EXPECT_EQ(group_->newest(), 1u);
   // A member that has missed more than the records hold.

@@ -218,7 +218,7 @@ void Stepper::fail(std::string what) {
 
 void Stepper::run_once() {
   switch_to(fibers_[0].get());
-  // Whoever is in the middle of something is taken out of it.
+  // A fiber that is in the middle of a call is ended there.
   unwinding_ = true;
   for (const auto& fiber : fibers_) {
     if (fiber->state != Fiber::kDone && fiber->started) switch_to(fiber.get());

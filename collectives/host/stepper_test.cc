@@ -347,8 +347,8 @@ class InlineStream final : public Stream {
   Status stop_by(absl::Time) override { return absl::OkStatus(); }
 };
 
-// Client 0 broadcasts a buffer that nobody keeps. It is told of the loss of client 2 at any time,
-// calls the group again, and fills what is free with other bytes.
+// Client 0 broadcasts a buffer without other owners. It is told of the loss of client 2 at any
+// time, calls the group again, and fills what is free with other bytes.
 class LendingSteps {
  public:
   static constexpr int64_t kBytes = 2048;  // beyond what lies in the entries

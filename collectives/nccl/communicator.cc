@@ -117,7 +117,7 @@ Status Communicator::async_error() {
   while (!lock.owns_lock()) {
     if (is_failed()) return absl::OkStatus();
     TESSERA_RETURN_IF_ERROR(lane_.lost());
-    absl::SleepFor(kTryInterval);  // sleep: the holder is in a call of NCCL, which tells nobody
+    absl::SleepFor(kTryInterval);  // sleep: the holder is in a call of NCCL, which signals no event
     lock.try_lock();
   }
   return state_ == State::kInUse ? api_.poll(handle_).status() : absl::OkStatus();
@@ -132,7 +132,7 @@ Status Communicator::try_async_error() {
 std::unique_lock<std::mutex> Communicator::lock_until(absl::Time deadline) {
   std::unique_lock<std::mutex> lock(lane_.calls, std::try_to_lock);
   while (!lock.owns_lock() && steady_now() < deadline) {
-    absl::SleepFor(kTryInterval);  // sleep: the holder is in a call of NCCL, which tells nobody
+    absl::SleepFor(kTryInterval);  // sleep: the holder is in a call of NCCL, which signals no event
     lock.try_lock();
   }
   return lock;

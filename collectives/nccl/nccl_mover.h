@@ -25,7 +25,7 @@
 // these waits in NCCL for this member, that is a deadlock. So a member takes what it knows that it
 // needs before it arrives, and a block for what others may want packed, of the size that they
 // wanted before. All members see how large these blocks are and how large each has to be
-// (schedule.h). Where one is too small, nobody gives its GPU anything: all take what they need and
+// (schedule.h). Where one is too small, no member starts its GPU: all take what they need and
 // meet again.
 //
 // Who adds, our kernels or NCCL, is said when the mover is made, and equal on all members: each

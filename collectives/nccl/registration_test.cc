@@ -235,7 +235,7 @@ TEST_F(RegistrationTest, UnusedInputsMayBeAnyMemory) {
   EXPECT_EQ(nccl_->num_registrations(), kMembers);
 }
 
-// In place on some members only: NCCL does not look for that memory, so nobody's is used directly.
+// In place on some members only: NCCL does not look for that memory, so none is used directly.
 TEST_F(RegistrationTest, SumsInPlaceOnSomeMembersAreNotMixedWithIt) {
   start({.collective_timeout = absl::Seconds(30), .sums = Sums::kNccl});
   for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
