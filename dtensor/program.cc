@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -32,6 +33,9 @@ struct StepGroup {
   absl::flat_hash_map<int, int> positions;  // by device id
   std::vector<int> ordinals;                // by position, if all are this client's; else empty
   int64_t most_elements = 0;                // that a member holds before the step
+  // The list of every member, where all have the same: one for each of them would take memory and
+  // time quadratic in their number. Empty until the first member has made it.
+  BoxPulls common_pulls;
 };
 
 // The groups of one step.
@@ -39,7 +43,7 @@ class StepGroups {
  public:
   StepGroups(Runtime& runtime, const PlanStep& step) : runtime_(runtime), step_(step) {}
 
-  StatusOr<const StepGroup*> find(std::vector<int> ids) {
+  StatusOr<StepGroup*> find(std::vector<int> ids) {
     std::unique_ptr<StepGroup>& group = groups_[ids];
     if (group != nullptr) return group.get();
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend, runtime_.group(ids));
@@ -65,7 +69,26 @@ class StepGroups {
   absl::flat_hash_map<std::vector<int>, std::unique_ptr<StepGroup>> groups_;
 };
 
-// The call of a device that meets others in this step.
+// What the device pulls from the members of its group, or what each of them holds for a reduction.
+BoxPulls make_pulls(const PlanStep& step, const StepGroup& group, int device_id) {
+  std::vector<BoxPull> pulls;
+  if (step.kind() == StepKind::kReduceScatter) {
+    pulls.reserve(group.ids.size());
+    for (size_t k = 0; k < group.ids.size(); ++k) {
+      pulls.push_back({static_cast<int>(k), *step.old_box(group.ids[k]), {}});
+    }
+    return pulls;
+  }
+  std::vector<Pull> plan_pulls = step.pulls(device_id);
+  pulls.reserve(plan_pulls.size());
+  for (Pull& pull : plan_pulls) {
+    pulls.push_back(
+        {group.positions.at(pull.source_device), std::move(pull.source_box), std::move(pull.box)});
+  }
+  return pulls;
+}
+
+// The call, but for its pulls, of a device that meets others in this step.
 StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, const StepGroup& step_group,
                                    int device_id, const DeviceStep& row) {
   const std::vector<int>& group = step_group.ids;
@@ -78,12 +101,6 @@ StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, const Step
   if (step.kind() != StepKind::kAllReduce) call.count = step_group.most_elements;
   if (!is_reduction(step.kind())) {
     call.kind = OpKind::kExchange;
-    std::vector<BoxPull> pulls;
-    pulls.reserve(row.pulls.size());
-    for (const Pull& pull : row.pulls) {
-      pulls.push_back({step_group.positions.at(pull.source_device), pull.source_box, pull.box});
-    }
-    call.pulls = std::move(pulls);
     return call;
   }
   call.reduction = step.op();
@@ -99,9 +116,6 @@ StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, const Step
     return call;
   }
   call.kind = OpKind::kReduceBoxes;
-  for (size_t k = 0; k < group.size(); ++k) {
-    call.pulls.push_back({static_cast<int>(k), *step.old_box(group[k]), {}});
-  }
   return call;
 }
 
@@ -252,24 +266,30 @@ StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
   row.ordinal = device.ordinal;
   row.old_box = step.old_box(device.id);
   row.new_box = step.new_box(device.id);
-  row.pulls = step.pulls(device.id);
   if (step.kind() == StepKind::kExpand) row.fill = step.op();
   const bool joins = rows.sharing.has_value() && !is_reduction(step.kind());
   std::vector<int> ids = joins ? rows.sharing->group(device.id) : step.group(device.id);
   if (ids.size() > 1) {
-    TESSERA_ASSIGN_OR_RETURN(const StepGroup* group, rows.groups.find(std::move(ids)));
+    TESSERA_ASSIGN_OR_RETURN(StepGroup * group, rows.groups.find(std::move(ids)));
     row.group = group->backend;
     row.position = group->positions.at(device.id);
     row.member_ordinals = group->ordinals;
     TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, rows.plan.dtype(), *group, device.id, row));
-    // The call has them.
-    row.pulls = {};
+    if (row.call.kind != OpKind::kAllReduce) {
+      // Members of a group that is made for shared replicas may pull from different copies.
+      const bool common = step.has_common_pulls() && !joins;
+      row.call.pulls = common && group->common_pulls.size() > 0
+                           ? group->common_pulls
+                           : make_pulls(step, *group, device.id);
+      if (common) group->common_pulls = row.call.pulls;
+    }
     row.call.detail = rows.detail;
     row.call.detail_field = "layouts";
     if (rows.shares_output()) share_output(step, group->ids, device.id, row);
     return row;
   }
   // A reduction of one term, or a move without peers, is a copy.
+  row.pulls = step.pulls(device.id);
   if (is_reduction(step.kind()) && row.new_box.has_value() && !row.new_box->is_empty()) {
     row.pulls = {{device.id, *row.old_box, *row.new_box}};
   }
@@ -308,6 +328,19 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
                             runtime.devices()[0].type == DeviceType::kCpu &&
                             is_for_caller(*program);
   return program;
+}
+
+int64_t RelayoutProgram::weight() const {
+  int64_t weight = 1;
+  absl::flat_hash_set<const BoxPull*> counted;
+  for (const std::vector<DeviceStep>& rows : steps) {
+    for (const DeviceStep& row : rows) {
+      weight += static_cast<int64_t>(1 + row.pulls.size());
+      const BoxPulls& pulls = row.call.pulls;
+      if (counted.insert(pulls.data()).second) weight += static_cast<int64_t>(pulls.size());
+    }
+  }
+  return weight;
 }
 
 }  // namespace tessera

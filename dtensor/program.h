@@ -7,6 +7,7 @@
 #ifndef TESSERA_DTENSOR_PROGRAM_H_
 #define TESSERA_DTENSOR_PROGRAM_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,9 @@ struct RelayoutProgram {
   static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,
                                                                  RelayoutPlan plan,
                                                                  Replicas replicas);
+  // How many rows and pulls it holds, which is what it costs to keep. A list of pulls that rows
+  // have in common counts once.
+  int64_t weight() const;
 };
 
 }  // namespace tessera

@@ -115,16 +115,6 @@ constexpr int64_t kWeightOfPlan = 16;
 // What groups may take while the caches hold some of them: half of a control region.
 constexpr uint64_t kGroupBytes = host::kControlBytes / 2;
 
-int64_t weight_of(const RelayoutProgram& program) {
-  int64_t weight = 1;
-  for (const std::vector<DeviceStep>& rows : program.steps) {
-    for (const DeviceStep& row : rows) {
-      weight += static_cast<int64_t>(1 + row.pulls.size() + row.call.pulls.size());
-    }
-  }
-  return weight;
-}
-
 }  // namespace
 
 Runtime::Runtime(const ClientOptions& options)
@@ -519,7 +509,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
                            plan_relayout(key.from, key.to, key.shape, key.dtype, plan_options));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
                            RelayoutProgram::create(*this, std::move(plan), key.replicas));
-  const int64_t weight = weight_of(*program);
+  const int64_t weight = program->weight();
   return programs_.insert(std::move(key), std::move(program), weight);
 }
 

@@ -47,6 +47,10 @@ class Moves {
   // (in the old mesh, then in the new one alone). O(devices * cells a device meets).
   std::vector<std::vector<int>> components() const;
 
+  // Whether the holder that a device pulls a cell from is the one with its own coordinates in all
+  // that the cell leaves open.
+  bool pulls_by_own_coordinates() const { return own_coordinates_; }
+
   const CellMap& from() const { return from_; }
   const CellMap& to() const { return to_; }
 

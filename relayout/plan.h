@@ -146,6 +146,8 @@ class PlanStep {
   // order of their sources' boxes. kExpand: at most one, from the device itself; what it does not
   // cover is the identity of op(). Reductions: none.
   std::vector<Pull> pulls(int device_id) const;
+  // True: pulls() is one list for all devices of a group. False of moves where that is not known.
+  bool has_common_pulls() const;
   // Reductions: the devices whose terms the new value of this device adds, in the order of
   // addition (itself included), equal on all devices of the group. Each holds its old_box(), which
   // contains the new_box() of this one. Empty where the new box is. Others: none.

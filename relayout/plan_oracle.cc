@@ -191,6 +191,9 @@ class StepRun {
              device);
       }
       if (step_.group(group.front()) != group) fail("groups differ", device);
+      if (step_.has_common_pulls() && step_.pulls(device) != step_.pulls(group.front())) {
+        fail("common pulls", device);
+      }
     }
   }
 

@@ -301,6 +301,13 @@ std::vector<Pull> PlanStep::pulls(int device_id) const {
   return {{device_id, own, own}};
 }
 
+// Of a gather whose sources have the coordinates of the device that asks, the devices of a group
+// differ only in coordinates that the source does not take from them.
+bool PlanStep::has_common_pulls() const {
+  if (rep_->is_reduction()) return true;
+  return rep_->kind == StepKind::kAllGather && rep_->moves->pulls_by_own_coordinates();
+}
+
 std::vector<int> PlanStep::terms(int device_id) const {
   if (!rep_->is_reduction()) return {};
   const std::optional<int64_t> position = rep_->from.position_of(device_id);

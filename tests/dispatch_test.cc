@@ -181,5 +181,30 @@ TEST(DispatchTest, BetweenDevicesOfAClient) {
   EXPECT_THAT(run_clients({.devices_per_client = 2}, check_within_client), IsOk());
 }
 
+// What the first relayout from one layout to another allocates, with a client of so many devices.
+StatusOr<int64_t> allocations_of_first(int num_devices, const char* from, const char* to) {
+  TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = num_devices}));
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", num_devices}}));
+  TESSERA_ASSIGN_OR_RETURN(const Layout source, Layout::parse(mesh, from));
+  TESSERA_ASSIGN_OR_RETURN(const Layout target, Layout::parse(mesh, to));
+  const DTensor tensor = iota<float>({num_devices}, source);
+  TESSERA_RETURN_IF_ERROR(tensor.await());
+  const int64_t before = num_allocations();
+  TESSERA_RETURN_IF_ERROR(relayout(tensor, target).await());
+  return num_allocations() - before;
+}
+
+// Each of n devices pulls n boxes, or is told n boxes: one list of them serves all.
+TEST(DispatchTest, AProgramOfManyDevicesAllocatesLinearly) {
+  const char* const relayouts[][2] = {{"[x]", "[-]"}, {"[-] sum{x}", "[x]"}, {"[-] sum{x}", "[-]"}};
+  for (const auto& [from, to] : relayouts) {
+    SCOPED_TRACE(::testing::Message() << from << " to " << to);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const int64_t few, allocations_of_first(64, from, to));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const int64_t many, allocations_of_first(512, from, to));
+    // 8 times where it is linear, 64 times where it is quadratic.
+    EXPECT_LT(many, 16 * few) << few << " with 64 devices";
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
