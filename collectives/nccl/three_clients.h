@@ -42,6 +42,7 @@ class ThreeClientsTest : public ::testing::Test {
   // What a test that failed has left closed would hang the end of the job.
   void TearDown() override {
     open_gate();
+    nccl_->release_inits();
     nccl_->release_aborts();
     nccl_->release_revokes();
     job_ = nullptr;

@@ -112,9 +112,9 @@ bool Watch::is_through(Entry& entry) {
   return false;
 }
 
-std::vector<std::shared_ptr<Communicator>> Watch::communicators_under_way() {
+Watch::Communicators Watch::communicators_under_way() {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<std::shared_ptr<Communicator>> communicators;
+  Communicators communicators;
   for (const Entry& entry : under_way_) {
     const auto& communicator = entry.flight.communicator;
     if (std::find(communicators.begin(), communicators.end(), communicator) ==
@@ -157,7 +157,6 @@ Status Watch::fail_all(const Status& verdict) {
 }
 
 void Watch::run() {
-  std::vector<Thread> enders;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     bool has_failed = false;
@@ -181,21 +180,11 @@ void Watch::run() {
       }
     }
     if (!failed_.empty()) {
-      std::vector<std::shared_ptr<Communicator>> failed = std::exchange(failed_, {});
+      Communicators failed = std::exchange(failed_, {});
       std::erase_if(communicators_, [&](const auto& c) {
         return std::find(failed.begin(), failed.end(), c) != failed.end();
       });
-      // On a thread of its own: what else is under way is still watched. Where there are no more
-      // threads it is watched later.
-      StatusOr<Thread> ender =
-          start_thread("the end of what NCCL failed", [this, failed] { end(failed); });
-      if (ender.ok()) {
-        enders.push_back(*std::move(ender));
-      } else {
-        lock.unlock();
-        end(std::move(failed));
-        lock.lock();
-      }
+      start_end(std::move(failed), lock);
     }
     // An idle client polls for the verdicts of others a hundred times less often.
     const absl::Duration nap = under_way_.empty() ? 100 * kInterval : kInterval;
@@ -205,11 +194,12 @@ void Watch::run() {
       changed_.wait_for(lock, absl::ToChronoNanoseconds(nap));
     }
   }
-  std::vector<std::shared_ptr<Communicator>> left = std::exchange(communicators_, {});
+  // They hand back what they could not end.
+  changed_.wait(lock, [this] { return num_ending_ == 0; });
+  Communicators left = std::exchange(communicators_, {});
   lock.unlock();
   const auto failed =
       std::partition(left.begin(), left.end(), [](const auto& c) { return !c->is_failed(); });
-  for (Thread& ender : enders) ender.join();
   end({failed, left.end()});
   finalize({left.begin(), failed});
 }
@@ -254,10 +244,35 @@ void Watch::wait_until_left(absl::Span<const std::shared_ptr<Communicator>> comm
   }
 }
 
-void Watch::end(std::vector<std::shared_ptr<Communicator>> communicators) {
+void Watch::start_end(Communicators communicators, std::unique_lock<std::mutex>& lock) {
+  StatusOr<Thread> ender =
+      start_thread("the end of what NCCL failed", [this, failed = communicators]() mutable {
+        end(std::move(failed));
+        std::lock_guard<std::mutex> own_lock(mutex_);
+        --num_ending_;
+        changed_.notify_all();
+      });
+  if (ender.ok()) {
+    ++num_ending_;  // the thread takes the lock before it counts
+    return ender->detach();
+  }
+  lock.unlock();
+  end(std::move(communicators));
+  lock.lock();
+}
+
+void Watch::wait_until_through(const Completion& done) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const uint64_t next = next_id_;
+  while (!stopping_ && !done.done() && !under_way_.empty() && under_way_.front().id < next) {
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(kInterval));
+  }
+}
+
+void Watch::end(Communicators communicators) {
   if (communicators.empty()) return;
-  std::vector<std::shared_ptr<Communicator>> revoked;
-  std::vector<std::shared_ptr<Communicator>> aborted;
+  Communicators revoked;
+  Communicators aborted;
   const absl::Time deadline = steady_now() + options_.revoke_limit;
   for (const auto& communicator : communicators) {
     switch (communicator->begin_end(deadline)) {
@@ -272,21 +287,33 @@ void Watch::end(std::vector<std::shared_ptr<Communicator>> communicators) {
         break;
       case Communicator::End::kStuck:
         lose(absl::MakeConstSpan(&communicator, 1), options_.revoke_limit);
+        add(communicator);  // to be tried again
         break;
     }
   }
-  // Nothing of these is at work on any GPU of this client.
-  free(aborted, /*in_order=*/false);
-  for (const auto& communicator : aborted) communicator->leave();
-  if (!revoke(revoked)) return;
+  const auto leave = [](const Communicators& which) {
+    for (const auto& communicator : which) communicator->leave();
+  };
+  const bool is_revoked = revoke(revoked);
+  // Only now: to free memory CUDA waits for all that is at work. And not later: the failed call may
+  // have given the GPU work, which ends by the abort alone.
+  const std::shared_ptr<Calls> freeing = start_free(aborted, &Api::comm_abort);
+  if (!is_revoked) {
+    wait_free(aborted, freeing, How::kAlone);
+    return leave(aborted);
+  }
   settle(revoked, steady_now() + options_.revoke_limit);
-  drain(revoked, steady_now() + options_.revoke_limit);
-  for (const auto& communicator : revoked) communicator->leave();
+  const bool drained = drain(revoked, steady_now() + options_.revoke_limit);
+  leave(revoked);
+  // Other groups are waited for where the GPU still comes to an end of anything.
+  const How how = drained ? How::kBesideOthers : How::kAlone;
+  wait_free(aborted, freeing, how);
+  leave(aborted);
   wait_until_left(revoked);
-  free(revoked, /*in_order=*/false);
+  wait_free(revoked, start_free(revoked, &Api::comm_abort), how);
 }
 
-void Watch::finalize(std::vector<std::shared_ptr<Communicator>> communicators) {
+void Watch::finalize(Communicators communicators) {
   bool all = drain(communicators, steady_now() + options_.revoke_limit);
   if (all) {
     for (const auto& communicator : communicators) {
@@ -295,18 +322,19 @@ void Watch::finalize(std::vector<std::shared_ptr<Communicator>> communicators) {
     }
     all &= settle(communicators, steady_now() + options_.revoke_limit);
   }
-  free(communicators, all);
+  const auto call = all ? &Api::comm_destroy : &Api::comm_abort;
+  wait_free(communicators, start_free(communicators, call), How::kAlone);
 }
 
-// Calls of NCCL that may not return, on a thread of their own, each with the GPU of its
-// communicator current; false where they have not returned within the limit. What they use is kept
-// until they do.
-bool Watch::call_with_limit(std::vector<Communicator::Released> communicators, absl::Duration limit,
-                            Status (Api::*call)(CommHandle)) {
-  struct Calls {
-    std::vector<Communicator::Released> communicators;
-    Completion done;
-  };
+struct Watch::Calls {
+  std::vector<Communicator::Released> communicators;
+  Completion done;
+};
+
+// Calls of NCCL that may not return, each with the GPU of its communicator current. What they use
+// is kept until they do.
+std::shared_ptr<Watch::Calls> Watch::start_calls(std::vector<Communicator::Released> communicators,
+                                                 Status (Api::*call)(CommHandle)) {
   const auto calls = std::make_shared<Calls>();
   calls->communicators = std::move(communicators);
   StatusOr<Thread> caller = start_thread("the end of what NCCL failed", [api = api_, calls, call] {
@@ -321,21 +349,23 @@ bool Watch::call_with_limit(std::vector<Communicator::Released> communicators, a
     for (Communicator::Released& released : calls->communicators) released.registered = nullptr;
     calls->done.set(absl::OkStatus());
   });
-  if (!caller.ok()) return false;
+  if (!caller.ok()) return nullptr;
   caller->detach();
-  return calls->done.wait_until(steady_now() + limit);
+  return calls;
 }
 
-bool Watch::revoke(const std::vector<std::shared_ptr<Communicator>>& communicators) {
+bool Watch::revoke(const Communicators& communicators) {
   if (communicators.empty()) return true;
   std::vector<Communicator::Released> handles;
   for (const auto& communicator : communicators) handles.push_back(communicator->to_revoke());
-  if (call_with_limit(std::move(handles), options_.revoke_limit, &Api::comm_revoke)) return true;
+  const auto calls = start_calls(std::move(handles), &Api::comm_revoke);
+  if (calls != nullptr && calls->done.wait_until(steady_now() + options_.revoke_limit)) return true;
   lose(communicators, options_.revoke_limit);
   return false;
 }
 
-void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order) {
+std::shared_ptr<Watch::Calls> Watch::start_free(const Communicators& communicators,
+                                                Status (Api::*call)(CommHandle)) {
   std::vector<Communicator::Released> handles;
   for (const auto& communicator : communicators) {
     std::optional<Communicator::Released> released =
@@ -346,9 +376,18 @@ void Watch::free(const std::vector<std::shared_ptr<Communicator>>& communicators
       handles.push_back(*std::move(released));
     }
   }
-  if (handles.empty()) return;
-  const auto call = in_order ? &Api::comm_destroy : &Api::comm_abort;
-  if (call_with_limit(std::move(handles), options_.abort_limit, call)) return;
+  if (handles.empty()) {
+    const auto nothing = std::make_shared<Calls>();
+    nothing->done.set(absl::OkStatus());
+    return nothing;
+  }
+  return start_calls(std::move(handles), call);
+}
+
+void Watch::wait_free(const Communicators& communicators, const std::shared_ptr<Calls>& calls,
+                      How how) {
+  if (calls != nullptr && how == How::kBesideOthers) wait_until_through(calls->done);
+  if (calls != nullptr && calls->done.wait_until(steady_now() + options_.abort_limit)) return;
   lose(communicators, options_.abort_limit);
 }
 

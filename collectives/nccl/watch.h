@@ -17,9 +17,12 @@
 //   1. the communicators of all that is under way get the verdict, which their members see;
 //   2. whatever the streams were given ends with it (CudaStream::fail_given());
 //   3. the communicators are revoked, so that their kernels end, and the streams drain; one whose
-//      last call is in progress, with nothing at work, is aborted at once (Api::comm_revoke());
+//      last call is in progress, with nothing at work, needs no revoke (Api::comm_revoke());
 //   4. when the other members have come as far, or have had time to, they are aborted, which frees
 //      them: what a peer's kernel still reads is not freed before.
+//
+// To free memory CUDA waits for the GPU and its peers, so an abort may last as long as what they
+// do for other groups. Its limit counts from when that is through.
 //
 // Invariants:
 //   1. an operation under way that is done, with no verdict on its communicator at that time, has
@@ -29,7 +32,8 @@
 //   3. no thread waits for the end of a communicator for ever: revokes, aborts and destroys run on
 //      threads of their own, and where one does not return in time, the devices concerned are lost,
 //      and everything on them fails at once. A thread that ends what failed is made for each
-//      failure, so that the rest is still watched;
+//      failure, so that the rest is still watched; it leaves nothing when it ends. A communicator
+//      whose issuing thread does not return from NCCL is tried again until it does;
 //   4. no thread waits for a lane while it holds mutex_: a call of NCCL may last, or not return.
 //
 // Thread-safe. Locks: mutex_, then those of lanes, which are then only tried.
@@ -51,6 +55,7 @@
 #include "base/thread.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/communicator.h"
+#include "device/completion.h"
 #include "device/cuda/cuda_device.h"
 
 namespace tessera::nccl {
@@ -97,6 +102,8 @@ class Watch {
   Status check();
 
  private:
+  using Communicators = std::vector<std::shared_ptr<Communicator>>;
+
   Watch(std::shared_ptr<Api> api, const WatchOptions& options);
 
   struct Entry {
@@ -105,26 +112,36 @@ class Watch {
   };
 
   void run();
-  std::vector<std::shared_ptr<Communicator>> communicators_under_way();
+  Communicators communicators_under_way();
   // Whether it is through; makes a verdict where it cannot go on. Requires mutex_.
   bool is_through(Entry& entry);
   // Steps 1 and 2. Requires mutex_.
   Status fail_all(const Status& verdict);
+  // Starts end() on a thread of its own, or runs it where there are no more threads.
+  void start_end(Communicators communicators, std::unique_lock<std::mutex>& lock);
   // Steps 3 and 4.
-  void end(std::vector<std::shared_ptr<Communicator>> communicators);
+  void end(Communicators communicators);
+  // Until `done`, or nothing is under way of what was when it was called.
+  void wait_until_through(const Completion& done);
   // The end of what has not failed.
-  void finalize(std::vector<std::shared_ptr<Communicator>> communicators);
+  void finalize(Communicators communicators);
   void wait_until_left(absl::Span<const std::shared_ptr<Communicator>> communicators);
   // Waits until nothing of them is in progress; false where that did not come in time.
   bool settle(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
   bool drain(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
-  // Revokes them, on a thread of its own; false, and the devices are lost, where it does not
-  // return.
-  bool call_with_limit(std::vector<Communicator::Released> communicators, absl::Duration limit,
-                       Status (Api::*call)(CommHandle));
-  bool revoke(const std::vector<std::shared_ptr<Communicator>>& communicators);
-  // Destroys them, or aborts them, in the same way.
-  void free(const std::vector<std::shared_ptr<Communicator>>& communicators, bool in_order);
+  // What is called on a thread of its own. Null where there is none to be had.
+  struct Calls;
+  std::shared_ptr<Calls> start_calls(std::vector<Communicator::Released> communicators,
+                                     Status (Api::*call)(CommHandle));
+  // Revokes them; false, and the devices are lost, where it does not return.
+  bool revoke(const Communicators& communicators);
+  // Starts to free what the calls name; null where it cannot.
+  std::shared_ptr<Calls> start_free(const Communicators& communicators,
+                                    Status (Api::*call)(CommHandle));
+  // Waits for that, up to the limit, which counts from now or from when all is through that others
+  // have under way; beyond it the devices are lost.
+  enum class How { kAlone, kBesideOthers };
+  void wait_free(const Communicators& communicators, const std::shared_ptr<Calls>& calls, How how);
   void lose(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Duration limit);
 
   const std::shared_ptr<Api> api_;
@@ -135,8 +152,9 @@ class Watch {
   std::condition_variable changed_;
   std::list<Entry> under_way_;
   uint64_t next_id_ = 1;
-  std::vector<std::shared_ptr<Communicator>> communicators_;  // that are not freed
-  std::vector<std::shared_ptr<Communicator>> failed_;         // of these, to be ended
+  Communicators communicators_;  // that are not freed
+  Communicators failed_;         // of these, to be ended
+  int num_ending_ = 0;           // threads that run end()
   std::atomic<bool> stopping_{false};
   Thread thread_;
 };

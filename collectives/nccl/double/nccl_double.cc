@@ -87,6 +87,17 @@ void NcclDouble::refuse_to_register(int nth, StatusOr<RegisterHandle> answer) {
   refusal_.emplace(nth, std::move(answer));
 }
 
+void NcclDouble::hang_inits() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  inits_hang_ = true;
+}
+
+void NcclDouble::release_inits() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  inits_hang_ = false;
+  changed_.notify_all();
+}
+
 void NcclDouble::hang_aborts() {
   std::lock_guard<std::mutex> lock(mutex_);
   aborts_hang_ = true;
@@ -176,8 +187,9 @@ StatusOr<UniqueId> NcclDouble::get_unique_id() {
 
 StatusOr<CommHandle> NcclDouble::comm_init_rank(int num_ranks, const UniqueId& id, int rank) {
   cuda_->expect_device("comm_init_rank");
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   ++calls_["comm_init_rank"];
+  changed_.wait(lock, [this] { return !inits_hang_; });
   uint64_t number = 0;
   std::memcpy(&number, id.data(), sizeof(number));
   const auto it = worlds_.find(number);

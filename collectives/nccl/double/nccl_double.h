@@ -44,8 +44,8 @@
 // its peers; mem_alloc() and mem_free() do not wait, unless Options::uses_cumem is false.
 //
 // Faults: stall() makes a call go on in the background for a while, break_link() ends a
-// communicator by an error of the network, hang_aborts() and hang_revokes() keep these calls from
-// returning, Options::shm_bytes lets /dev/shm run out. Thread-safe.
+// communicator by an error of the network, hang_inits(), hang_aborts() and hang_revokes() keep
+// these calls from returning, Options::shm_bytes lets /dev/shm run out. Thread-safe.
 #ifndef TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
 #define TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
 
@@ -109,6 +109,9 @@ class NcclDouble : public Api {
   // From its `nth` call from now on (1 is the next) comm_register() returns this: an error, or
   // null.
   void refuse_to_register(int nth, StatusOr<RegisterHandle> answer);
+  // From now on comm_init_rank() does not return, until release_inits().
+  void hang_inits();
+  void release_inits();
   // From now on comm_abort() does not return, until release_aborts().
   void hang_aborts();
   void release_aborts();
@@ -216,6 +219,7 @@ class NcclDouble : public Api {
   int num_registered_operations_ = 0;
   std::optional<std::pair<int, StatusOr<RegisterHandle>>> refusal_;  // calls until then
   int num_queued_ = 0;  // operations that streams were given and have not done
+  bool inits_hang_ = false;
   bool aborts_hang_ = false;
   bool revokes_hang_ = false;
   std::vector<std::string> misuses_;

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of communicators beside other work of the same GPUs, on the doubles of CUDA and NCCL:
+// what an end waits for, what it frees, and when.
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/cuda/cuda_job.h"
+#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/three_clients.h"
+#include "device/cuda/double/cuda_double.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
+
+namespace tessera::nccl {
+namespace {
+
+using absl::StatusCode;
+using cuda::CudaJob;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+class EndsTest : public ThreeClientsTest {
+ protected:
+  static constexpr int64_t kCount = 1000;
+
+  struct Sum {
+    std::vector<float> in = std::vector<float>(kCount, 1.5f);
+    std::vector<float> out = std::vector<float>(kCount);
+    std::optional<Work> work;
+  };
+  using Sums = std::vector<std::unique_ptr<Sum>>;
+  // An all-reduce of these devices, under way.
+  Sums begin_sum(const std::vector<int>& devices) {
+    Sums sums;
+    for (const int device : devices) {
+      sums.push_back(std::make_unique<Sum>());
+      StatusOr<Group> group = job_->group(device, devices);
+      EXPECT_THAT(group, IsOk());
+      sums.back()->work = group->all_reduce<float>(
+          sums.back()->in, absl::MakeSpan(sums.back()->out), ReduceOp::kSum);
+    }
+    return sums;
+  }
+  std::vector<Status> sum(const std::vector<int>& devices) {
+    std::vector<Status> statuses;
+    for (const auto& sum : begin_sum(devices)) statuses.push_back(sum->work->await());
+    return statuses;
+  }
+  void expect_works(const std::vector<int>& devices) {
+    for (const Status& status : sum(devices)) EXPECT_THAT(status, IsOk());
+  }
+  void wait_for_calls(absl::string_view function, int number) {
+    while (calls(function) < number) std::this_thread::yield();
+  }
+  void lose(int client) {
+    const Status reason = absl::UnavailableError(absl::StrCat("client ", client, " is gone"));
+    for (int c = 0; c < kMembers; ++c) {
+      if (c != client) job_->client(c).link->report_lost(client, reason);
+    }
+  }
+  Status lost(int device) { return job_->client(device).watch->lane(&job_->device(device)).lost(); }
+};
+
+// The abort of a communicator that has given no work yet frees memory, which waits for the GPU: so
+// what is at work there is revoked first.
+TEST_F(EndsTest, AnAbortComesAfterTheRevokesBesideIt) {
+  ASSERT_NO_FATAL_FAILURE(
+      start({.collective_timeout = absl::Seconds(5), .watch = {.abort_limit = absl::Seconds(2)}}));
+  expect_works({0, 1, 2});
+  close_gate(2);
+  const int groups = calls("group_end");
+  const Sums in_flight = begin_sum({0, 1, 2});
+  wait_for_calls("group_end", groups + 6);
+  // Two more members that device 0 waits for when client 2 is lost.
+  nccl_->stall("comm_init_rank", 2, 1 << 30);
+  const int made = calls("comm_init_rank");
+  const Sums in_making = begin_sum({0, 2});
+  wait_for_calls("comm_init_rank", made + 2);
+  lose(2);
+  EXPECT_THAT(in_flight[0]->work->await(), StatusIs(StatusCode::kUnavailable));
+  EXPECT_THAT(in_making[0]->work->await(), StatusIs(StatusCode::kUnavailable));
+  wait_for_calls("comm_abort", 3);
+  expect_works({0, 1});
+  EXPECT_THAT(lost(0), IsOk());
+  open_gate();
+}
+
+// An abort waits for what the GPU does for other groups, however long that takes: the GPU does not
+// count as lost for that.
+TEST_F(EndsTest, AnAbortBesideALongOperationLosesNoGpu) {
+  ASSERT_NO_FATAL_FAILURE(start({.collective_timeout = absl::Seconds(30),
+                                 .watch = {.abort_limit = absl::Milliseconds(100)}}));
+  expect_works({0, 2});
+  close_gate(2);
+  const int groups = calls("group_end");
+  const Sums in_flight = begin_sum({0, 2});
+  wait_for_calls("group_end", groups + 4);
+  nccl_->stall("comm_init_rank", 2, 1 << 30);
+  const Sums in_making = begin_sum({0, 1});
+  // That of device 0 ends when its stream is past what is in flight.
+  EXPECT_THAT(in_making[1]->work->wait(absl::Milliseconds(50)),
+              StatusIs(StatusCode::kDeadlineExceeded));
+  wait_for_calls("comm_abort", 2);
+  // sleep: longer than the abort's limit, which must not count
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_THAT(lost(0), IsOk());
+  open_gate();
+  for (const auto& sum : in_flight) EXPECT_THAT(sum->work->await(), IsOk());
+  expect_works({0, 1});
+}
+
+// A call of NCCL that does not return in time loses the device. What it has made is freed when it
+// returns after all.
+TEST_F(EndsTest, WhatACallMakesThatReturnsLateIsFreed) {
+  ASSERT_NO_FATAL_FAILURE(start({.collective_timeout = absl::Seconds(2),
+                                 .watch = {.revoke_limit = absl::Milliseconds(100)}}));
+  nccl_->hang_inits();
+  const Sums sums = begin_sum({0, 1});
+  wait_for_calls("comm_init_rank", 2);
+  job_->client(0).link->report_lost(1, absl::UnavailableError("client 1 is gone"));
+  while (lost(0).ok()) std::this_thread::yield();
+  EXPECT_THAT(lost(0), StatusIs(StatusCode::kUnavailable, HasSubstr("NCCL did not end")));
+  nccl_->release_inits();
+  for (const auto& sum : sums) EXPECT_FALSE(sum->work->await().ok());
+  while (nccl_->num_communicators() > 0) std::this_thread::yield();
+}
+
+int num_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int number = 0;
+  for (std::string line; std::getline(maps, line);) ++number;
+  return number;
+}
+
+// Threads that end what failed leave nothing: an ended thread that is not joined keeps its stack.
+TEST_F(EndsTest, FailuresLeaveNoThreads) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers keep what they know of threads";
+  ASSERT_NO_FATAL_FAILURE(start());
+  const auto fail_once = [&] {
+    nccl_->break_link(1, absl::UnavailableError("ncclRemoteError: a peer is gone"));
+    for (const Status& status : sum({0, 1, 2})) EXPECT_FALSE(status.ok());
+  };
+  for (int i = 0; i < 5; ++i) fail_once();
+  const int before = num_mappings();
+  for (int i = 0; i < 40; ++i) fail_once();
+  // Each of the three watches made 40 threads, whose stacks are a mapping each and a guard.
+  EXPECT_LT(num_mappings() - before, 100);
+}
+
+}  // namespace
+}  // namespace tessera::nccl
