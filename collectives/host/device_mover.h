@@ -58,9 +58,11 @@ class DeviceMover {
   virtual void fail(uint32_t /*seq*/, int /*member*/, const Status& /*error*/) {}
   // A member is lost: whatever devices are at work on is to come to an end.
   virtual void lose(const Status& /*reason*/) {}
-  // Of a message between clients: copies what the sender arrived with to memory of the host.
-  virtual Status fetch(uint32_t /*seq*/, std::byte* /*to*/, const std::byte* /*from*/,
-                       int64_t /*num_bytes*/) {
+  // The client ends: messages wait for no device any more, and fail with the reason.
+  virtual void close(const Status& /*reason*/) {}
+  // Of a message between clients: copies what the sender arrived with (CollectiveCall::in) to
+  // memory of the host. Ends by the call's deadline, and at once after fail(), lose() or close().
+  virtual Status fetch(const CollectiveCall& /*call*/, uint32_t /*seq*/, std::byte* /*to*/) {
     return absl::UnimplementedError("messages through the host");
   }
 };

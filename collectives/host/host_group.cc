@@ -528,7 +528,13 @@ Status HostGroup::meet_and_move(HostOp& op) {
         hold_replica(op, (*memory)[op.meeting_.member].out);
       }
       const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
-      if (!result.ok() && !found_by_all) own_error = result;
+      // The sender is told "received" only when the bytes have reached the receiver's GPU.
+      const bool is_lost_message = call.kind == OpKind::kSendRecv && is_on_device(op);
+      if (!result.ok() && is_lost_message) {
+        status = rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, From::kRunning, result);
+      } else if (!result.ok() && !found_by_all) {
+        own_error = result;
+      }
       if (!result.ok() && found_by_all) {
         found_mismatch = true;
         status =
@@ -671,6 +677,7 @@ void HostGroup::fail_pending(const Status& reason) {
 void HostGroup::close() {
   closing_ = true;
   fail_pending(too_late());
+  if (mover_ != nullptr) mover_->close(too_late());
 }
 
 void HostGroup::forget_ops() {

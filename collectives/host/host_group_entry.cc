@@ -92,7 +92,7 @@ Status HostGroup::fill_entry(HostOp& op) {
   if (in_copy != nullptr && shares_addresses(op)) {
     std::memcpy(in_copy, call.in, in_bytes);
   } else if (in_copy != nullptr) {
-    TESSERA_RETURN_IF_ERROR(mover_->fetch(op.meeting_.seq, in_copy, call.in, in_bytes));
+    TESSERA_RETURN_IF_ERROR(op.labelled(mover_->fetch(call, op.meeting_.seq, in_copy)));
   }
   SharedAddress out;
   if (shares_addresses(op) && peers_write_out(call, op.meeting_.member)) {

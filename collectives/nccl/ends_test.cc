@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of communicators beside other work of the same GPUs, on the doubles of CUDA and NCCL:
-// what an end waits for, what it frees, and when.
+// The end of communicators beside other work of the same GPUs, and of messages whose GPU is behind,
+// on the doubles of CUDA and NCCL: what an end waits for, what it frees, and when.
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -18,6 +20,7 @@
 #include "collectives/cuda/cuda_job.h"
 #include "collectives/nccl/double/nccl_double.h"
 #include "collectives/nccl/three_clients.h"
+#include "device/buffer.h"
 #include "device/cuda/double/cuda_double.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -160,6 +163,78 @@ TEST_F(EndsTest, FailuresLeaveNoThreads) {
   for (int i = 0; i < 40; ++i) fail_once();
   // Each of the three watches made 40 threads, whose stacks are a mapping each and a guard.
   EXPECT_LT(num_mappings() - before, 100);
+}
+
+// ---- Messages.
+
+class MessageEndsTest : public EndsTest {
+ protected:
+  static constexpr int64_t kMessage = 1 << 16;
+
+  // One message goes first: a pool that grows later waits for the GPU.
+  void start(const CudaJob::Options& options = {.collective_timeout = absl::Seconds(30)}) {
+    ASSERT_NO_FATAL_FAILURE(EndsTest::start(options));
+    std::vector<uint8_t> out(kMessage);
+    const Work send = job_->group(0, {0, 1})->send<uint8_t>(in_, 1);
+    const Work recv = job_->group(1, {0, 1})->recv<uint8_t>(absl::MakeSpan(out), 0);
+    ASSERT_THAT(recv.await(), IsOk());
+    ASSERT_THAT(send.await(), IsOk());
+    ASSERT_EQ(out, in_);
+  }
+
+  const std::vector<uint8_t> in_ = std::vector<uint8_t>(kMessage, 1);
+};
+
+// Work::wait() returns at its deadline, also where the bytes of a message wait for a GPU.
+TEST_F(MessageEndsTest, ASendWhoseGpuIsBehindEndsAtItsDeadline) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  close_gate(0);
+  const Work send = job_->group(0, {0, 1})->send<uint8_t>(in_, 1);
+  EXPECT_THAT(send.wait(absl::Milliseconds(100)), StatusIs(StatusCode::kDeadlineExceeded));
+  open_gate();
+}
+
+TEST_F(MessageEndsTest, AReceiveWhoseGpuIsBehindEndsAtItsDeadline) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  close_gate(1);
+  std::vector<uint8_t> out(kMessage);
+  const Work send = job_->group(0, {0, 1})->send<uint8_t>(in_, 1);
+  const Work recv = job_->group(1, {0, 1})->recv<uint8_t>(absl::MakeSpan(out), 0);
+  EXPECT_THAT(recv.wait(absl::Milliseconds(500)), StatusIs(StatusCode::kDeadlineExceeded));
+  open_gate();
+  EXPECT_FALSE(send.await().ok());
+}
+
+// Pinned memory that a message was given up in is not written any more.
+TEST_F(MessageEndsTest, AMessageThatWasGivenUpWritesNothingLater) {
+  ASSERT_NO_FATAL_FAILURE(start({.collective_timeout = absl::Milliseconds(300)}));
+  const std::shared_ptr<MemoryPool> pinned = job_->device(0).pinned();
+  close_gate(0);
+  const Work send = job_->group(0, {0, 1})->send<uint8_t>(in_, 1);
+  EXPECT_THAT(send.await(), StatusIs(StatusCode::kDeadlineExceeded));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Buffer> next,
+                               Buffer::allocate(pinned, kMessage));
+  std::memset(next->mutable_data(), 7, kMessage);
+  open_gate();
+  cuda_->wait_for_gpu(0);
+  EXPECT_EQ(next->data()[0], std::byte{7});
+}
+
+// Messages without bytes keep no place in their stream.
+TEST_F(MessageEndsTest, EmptyMessagesKeepNoEvents) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const auto exchange = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      const Work send = job_->raw_group(0, {0, 1})->send<float>(absl::Span<const float>(), 1);
+      const Work recv = job_->raw_group(1, {0, 1})->recv<float>(absl::Span<float>(), 0);
+      EXPECT_THAT(send.await(), IsOk());
+      EXPECT_THAT(recv.await(), IsOk());
+    }
+  };
+  exchange(20);
+  const int before = cuda_->num_calls("create_event");
+  exchange(200);
+  EXPECT_LT(cuda_->num_calls("create_event") - before, 20);
 }
 
 }  // namespace

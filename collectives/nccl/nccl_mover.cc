@@ -29,6 +29,11 @@ constexpr uint64_t kGenerationSalt = 2;
 constexpr uint32_t kMemoryRecords = 2;
 constexpr uint64_t kMemorySalt = 3;
 
+// How often a message that waits for its GPU looks whether it is still wanted.
+constexpr absl::Duration kMessageCheckInterval = absl::Milliseconds(20);
+// How long the copy of a message may take, from when its GPU has come to it.
+constexpr absl::Duration kMessageCopyLimit = absl::Seconds(30);
+
 // Cuts one block of memory into pieces. Of one thread.
 class PackingPool : public MemoryPool {
  public:
@@ -157,7 +162,8 @@ Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
   std::lock_guard<std::mutex> lock(mutex_);
   if (call.kind == OpKind::kSendRecv) {
     // What the stream has now comes first; what it has when the message's turn comes does not.
-    if (arrived_[member].count(seq) > 0) return absl::OkStatus();
+    const bool is_empty = (member == 0 ? call.in_count : call.count) == 0;
+    if (is_empty || arrived_[member].count(seq) > 0) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(arrived_[member][seq], devices_[member]->queue().record());
     return absl::OkStatus();
   }
@@ -291,7 +297,10 @@ StatusOr<NcclMover::Board> NcclMover::agree(const CollectiveCall& call, Members 
 }
 
 Status NcclMover::move(const CollectiveCall& call, uint32_t seq, int member, Members members) {
-  if (call.kind == OpKind::kSendRecv) return receive(call, seq, members);
+  if (call.kind == OpKind::kSendRecv) {
+    const Status received = receive(call, seq, members);
+    return received.ok() ? received : labelled(received, call);
+  }
   const Status part = host::check_part(call, members);
   // Wrong pulls are the member's own affair; wrong counts are everybody's.
   if (!part.ok() && call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) {
@@ -450,6 +459,8 @@ Status NcclMover::wait_done(int member, absl::Time deadline) {
 void NcclMover::fail(uint32_t seq, int member, const Status& error) {
   std::lock_guard<std::mutex> lock(mutex_);
   const Rank& rank = ranks_[member];
+  // Of a group of messages, which asks for no communicator.
+  if (rank.begun == 0 && member < 2) given_up_[member] = {seq, error};
   if (rank.begun < seq) return;
   generations_
       .settle(rank.generation, host::VerdictKind::kError, host::Rendezvous::From::kRunning, error)
@@ -475,29 +486,65 @@ void NcclMover::lose(const Status& reason) {
   }
 }
 
-StatusOr<cuda::CudaQueue*> NcclMover::desk(uint32_t seq, int member) {
+void NcclMover::close(const Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<cuda::CudaQueue>& queue = desks_[member];
-  const cuda::CudaQueue& own = devices_[member]->queue();
-  TESSERA_RETURN_IF_ERROR(own.api()->set_device(own.gpu()));
-  if (queue == nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(queue, cuda::CudaQueue::create(own.api(), own.gpu()));
-  }
-  std::map<uint32_t, cuda::Event>& arrived = arrived_[member];
-  const auto event = arrived.find(seq);
-  if (event != arrived.end()) TESSERA_RETURN_IF_ERROR(queue->wait_for(event->second));
-  // Messages come in the order of their numbers.
-  arrived.erase(arrived.begin(), arrived.upper_bound(seq));
-  return queue.get();
+  closed_.Update(reason);
 }
 
-Status NcclMover::fetch(uint32_t seq, std::byte* to, const std::byte* from, int64_t num_bytes) {
-  TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue, desk(seq, 0));
+Status NcclMover::message_error(uint32_t seq, int member) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(lost_);
+  TESSERA_RETURN_IF_ERROR(closed_);
+  return given_up_[member].seq == seq ? given_up_[member].error : absl::OkStatus();
+}
+
+StatusOr<cuda::CudaQueue*> NcclMover::desk(uint32_t seq, int member, absl::Time deadline) {
+  cuda::CudaQueue* queue = nullptr;
+  cuda::Event arrived;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (desks_[member] == nullptr) {
+      const cuda::CudaQueue& own = devices_[member]->queue();
+      TESSERA_ASSIGN_OR_RETURN(desks_[member], cuda::CudaQueue::create(own.api(), own.gpu()));
+    }
+    queue = desks_[member].get();
+    // Messages come in the order of their numbers.
+    std::map<uint32_t, cuda::Event>& places = arrived_[member];
+    const auto place = places.find(seq);
+    if (place != places.end()) arrived = place->second;
+    places.erase(places.begin(), places.upper_bound(seq));
+  }
+  if (arrived == nullptr) return queue;
+  while (true) {
+    const Status status =
+        queue->wait(arrived, std::min(deadline, steady_now() + kMessageCheckInterval));
+    if (status.ok()) return queue;
+    if (!absl::IsDeadlineExceeded(status) || steady_now() >= deadline) return status;
+    TESSERA_RETURN_IF_ERROR(message_error(seq, member));
+  }
+}
+
+Status NcclMover::copy_message(cuda::CudaQueue& queue, std::byte* to, const std::byte* from,
+                               int64_t num_bytes, const std::shared_ptr<Buffer>& pinned) {
+  TESSERA_RETURN_IF_ERROR(queue.api()->set_device(queue.gpu()));
+  TESSERA_RETURN_IF_ERROR(
+      queue.api()->copy(to, from, static_cast<uint64_t>(num_bytes), queue.handle()));
+  // Nothing is before it in its queue.
+  const Status status = queue.wait_done(steady_now() + kMessageCopyLimit);
+  if (!status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(pinned);
+  }
+  return status;
+}
+
+Status NcclMover::fetch(const CollectiveCall& call, uint32_t seq, std::byte* to) {
+  const int64_t num_bytes = call.in_count * dtype_size(call.dtype);
+  TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
+                           desk(seq, 0, deadline_of(call, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
                            Buffer::allocate(devices_[0]->pinned(), num_bytes));
-  TESSERA_RETURN_IF_ERROR(queue->api()->copy(pinned->mutable_data(), from,
-                                             static_cast<uint64_t>(num_bytes), queue->handle()));
-  TESSERA_RETURN_IF_ERROR(queue->wait_done(steady_now() + options_.timeout));
+  TESSERA_RETURN_IF_ERROR(copy_message(*queue, pinned->mutable_data(), call.in, num_bytes, pinned));
   std::memcpy(to, pinned->data(), static_cast<size_t>(num_bytes));
   return absl::OkStatus();
 }
@@ -505,13 +552,12 @@ Status NcclMover::fetch(uint32_t seq, std::byte* to, const std::byte* from, int6
 Status NcclMover::receive(const CollectiveCall& call, uint32_t seq, Members members) {
   const int64_t num_bytes = call.count * dtype_size(call.dtype);
   if (num_bytes == 0) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue, desk(seq, 1));
+  TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
+                           desk(seq, 1, deadline_of(call, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
                            Buffer::allocate(devices_[1]->pinned(), num_bytes));
   std::memcpy(pinned->mutable_data(), members[0].in, static_cast<size_t>(num_bytes));
-  TESSERA_RETURN_IF_ERROR(queue->api()->copy(members[1].out, pinned->data(),
-                                             static_cast<uint64_t>(num_bytes), queue->handle()));
-  return queue->wait_done(steady_now() + options_.timeout);
+  return copy_message(*queue, members[1].out, pinned->data(), num_bytes, pinned);
 }
 
 }  // namespace tessera::nccl

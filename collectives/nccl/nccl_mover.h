@@ -84,7 +84,8 @@ class NcclMover : public host::DeviceMover {
   Status wait_done(int member, absl::Time deadline) override;
   void fail(uint32_t seq, int member, const Status& error) override;
   void lose(const Status& reason) override;
-  Status fetch(uint32_t seq, std::byte* to, const std::byte* from, int64_t num_bytes) override;
+  void close(const Status& reason) override;
+  Status fetch(const CollectiveCall& call, uint32_t seq, std::byte* to) override;
 
  private:
   // What a member of this client uses now.
@@ -144,8 +145,13 @@ class NcclMover : public host::DeviceMover {
                    absl::Time deadline);
   Status receive(const CollectiveCall& call, uint32_t seq,
                  absl::Span<const host::MemberMemory> members);
-  // The queue for messages of a member, after what it had arrived with.
-  StatusOr<cuda::CudaQueue*> desk(uint32_t seq, int member);
+  // The queue for messages of a member, when its GPU has done what the member arrived with.
+  StatusOr<cuda::CudaQueue*> desk(uint32_t seq, int member, absl::Time deadline);
+  // Copies a message between memory of the GPU and `pinned`, which is kept if that does not end.
+  Status copy_message(cuda::CudaQueue& queue, std::byte* to, const std::byte* from,
+                      int64_t num_bytes, const std::shared_ptr<Buffer>& pinned);
+  // Why the message waits no longer.
+  Status message_error(uint32_t seq, int member);
 
   const StatusOr<Watch*> watch_;
   host::Rendezvous generations_;
@@ -159,10 +165,18 @@ class NcclMover : public host::DeviceMover {
   std::mutex mutex_;  // guards what follows
   std::vector<Rank> ranks_;
   Status lost_;  // of a member
+  Status closed_;
   // Of the two ends of messages: where they are copied, beside the stream of the device, which they
-  // do not hold up.
+  // do not hold up. A queue is given a copy when the message's turn has come on the GPU, not
+  // before: one that was given up writes nothing later.
   std::unique_ptr<cuda::CudaQueue> desks_[2];
   std::map<uint32_t, cuda::Event> arrived_[2];  // what a message comes after, by its number
+  struct GivenUp {
+    uint32_t seq = 0;
+    Status error;
+  };
+  GivenUp given_up_[2];                        // the last message that fail() was called for
+  std::vector<std::shared_ptr<Buffer>> kept_;  // a GPU may still copy from or to them
 };
 
 }  // namespace tessera::nccl
