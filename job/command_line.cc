@@ -15,7 +15,7 @@ namespace {
 const char* expected_value(const absl::CommandLineFlag& flag) {
   if (flag.IsOfType<absl::Duration>()) return "a time such as 90s, 10m or 1h30m";
   if (flag.IsOfType<std::string>()) return "a text";
-  return "a whole number";
+  return "a whole number up to 2147483647";
 }
 
 }  // namespace
