@@ -189,6 +189,31 @@ const Row kCollectiveRows[] = {
        const absl::Span<float> out(b.out[0].data(), size_t{1} << 62);
        return b.both([&](Group& g, int) { return g.all_reduce<float>(in, out, ReduceOp::kSum); });
      }},
+    {"reduction_9", kInvalid,
+     "all_reduce unknown f32 of 4 elements on devices 0, 1: ReduceOp(9) is no reduction; use an "
+     "enumerator of ReduceOp, kSum (0) to kAvg (4)",
+     [](Bench& b) {
+       return b.both([&](Group& g, int k) {
+         return g.all_reduce<float>(b.take(k, 4), b.give(k, 4), static_cast<ReduceOp>(9));
+       });
+     }},
+    {"sizes_of_members_differ", kInvalid,
+     "all_reduce sum f32 of 4 elements on devices 0, 1: count differs between clients: client 0 "
+     "(...) device 0 has 4, client 0 (...) device 1 has 5; it is operation 1 of the group; make "
+     "the same call on every client",
+     [](Bench& b) {
+       return b.both([&](Group& g, int k) {
+         return g.all_reduce<float>(b.take(k, 4 + k), b.give(k, 4 + k), ReduceOp::kSum);
+       });
+     }},
+    {"roots_of_members_differ", kInvalid,
+     "broadcast f32 of 4 elements on devices 0, 1: root differs between clients: client 0 (...) "
+     "device 0 has 0, client 0 (...) device 1 has 1; it is operation 1 of the group; make the same "
+     "call on every client",
+     [](Bench& b) {
+       return b.both(
+           [&](Group& g, int k) { return g.broadcast<float>(b.take(k, 4), b.give(k, 4), k); });
+     }},
     {"root_2_of_2", kInvalid,
      "reduce sum f32 of 4 elements on devices 0, 1: root 2 is no member; the group has 0 to 1",
      [](Bench& b) {
@@ -240,6 +265,27 @@ const Row kCollectiveRows[] = {
          return g.all_gather<float>(b.take(k, 4), b.give(k, 8), {kMax, 4});
        });
      }},
+    {"in_of_7_for_reduce_scatter", kInvalid,
+     "reduce_scatter sum f32 of 7 elements on devices 0, 1: in has 7 elements, and needs 8",
+     [](Bench& b) {
+       return b.both([&](Group& g, int k) {
+         return g.reduce_scatter<float>(b.take(k, 7), b.give(k, 4), ReduceOp::kSum);
+       });
+     }},
+    {"counts_of_a_pair_differ", kInvalid,
+     "all_to_all f32 on devices 0, 1: member 0 sends 2 elements to member 0, which expects 1; make "
+     "the counts of both equal",
+     [](Bench& b) {
+       return b.both([&](Group& g, int k) {
+         return g.all_to_all<float>(b.take(k, 4), b.give(k, 4), {2, 2}, {1, 3});
+       });
+     }},
+    {"in_of_3_at_the_root_of_a_scatter", kInvalid,
+     "scatter f32 on devices 0, 1: in has 3 elements, and needs 4",
+     [](Bench& b) {
+       return b.both(
+           [&](Group& g, int k) { return g.scatter<float>(b.take(k, 3), b.give(k, 2), 0); });
+     }},
     {"all_to_all_of_7", kInvalid,
      "all_to_all f32 of 7 elements on devices 0, 1: in has 7 elements, and needs 6",
      [](Bench& b) {
@@ -250,6 +296,21 @@ const Row kCollectiveRows[] = {
      "send/recv f32 of 2 elements on devices 0, 1: member 0 cannot send to member 5; name another "
      "member, 0 to 1",
      [](Bench& b) { return b.groups[0].send<float>(b.take(0, 2), 5).await(); }},
+    {"send_to_member_minus_one", kInvalid,
+     "send/recv f32 of 2 elements on devices 0, 1: member 0 cannot send to member -1; name another "
+     "member, 0 to 1",
+     [](Bench& b) { return b.groups[0].send<float>(b.take(0, 2), -1).await(); }},
+    {"send_of_2_to_a_recv_of_3", kInvalid,
+     "send/recv f32 of 2 elements on devices 0, 1: count differs between clients: client 0 (...) "
+     "device 0 has 2, client 0 (...) device 1 has 3; it is operation 1 of the group; make the same "
+     "call on every client",
+     [](Bench& b) {
+       const Work sent = b.groups[0].send<float>(b.take(0, 2), 1);
+       const Work received = b.groups[1].recv<float>(b.give(1, 3), 0);
+       const Status status = received.await();
+       TESSERA_REQUIRE(sent.await() == status, sent.await().ToString(), status.ToString());
+       return status;
+     }},
     {"send_to_itself", kInvalid,
      "send/recv f32 of 2 elements on devices 0, 1: member 0 cannot send to member 0; name another "
      "member, 0 to 1",
@@ -262,6 +323,11 @@ const Row kCollectiveRows[] = {
      "exchange f32 on devices 0, 1: a pull names member 2; the group has 0 to 1",
      [](Bench& b) {
        return b.exchange(kFour, kFour, {{2, kFour, kFour}});
+     }},
+    {"pull_from_member_minus_one", kInvalid,
+     "exchange f32 on devices 0, 1: a pull names member -1; the group has 0 to 1",
+     [](Bench& b) {
+       return b.exchange(kFour, kFour, {{-1, kFour, kFour}});
      }},
     {"pull_of_another_rank", kInvalid,
      "exchange f32 on devices 0, 1: box [0:2, 0:2] is not inside both its source [0:2, 0:2] and "
@@ -309,6 +375,13 @@ const Row kCollectiveRows[] = {
      "[0:4]",
      [](Bench& b) {
        return b.exchange(kFour, kFour, {{0, Box{{0}, {8}}, Box{{2}, {4}}}});
+     }},
+    {"a_box_far_beyond_its_source", kInvalid,
+     "exchange f32 on devices 0, 1: member 1 holds 4 elements, and the pull says it holds "
+     "[0:2199023255552]; give the box that the member passed as its own",
+     [](Bench& b) {
+       const Box far = {{int64_t{1} << 40}, {4}};
+       return b.exchange(kFour, far, {{1, Box{{0}, {int64_t{1} << 41}}, far}});
      }},
     {"a_source_that_holds_less", kInvalid,
      "exchange f32 on devices 0, 1: member 0 holds 4 elements, and the pull says it holds "

@@ -127,6 +127,24 @@ const Row kTensorRows[] = {
        return from_host<float>(absl::MakeConstSpan(b.forty_eight).first(47), {8, 6}, b.rows)
            .await();
      }},
+    {"from_host_of_49", kInvalid, "from_host of shape [8, 6] needs 48 elements, got 49",
+     [](Bench& b) {
+       return from_host<float>(std::vector<float>(49), {8, 6}, b.rows).await();
+     }},
+    {"from_host_of_negative_sizes", kInvalid,
+     "shape [-2, -2] has size -2 in dim 0; a size is 0 or more",
+     [](Bench& b) {
+       return from_host<float>(std::vector<float>(4), {-2, -2}, b.rows).await();
+     }},
+    {"from_host_of_elements_past_64_bits", kInvalid,
+     "shape [1099511627776, 1099511627776] has more elements than a 64-bit integer counts; use "
+     "smaller sizes",
+     [](Bench& b) {
+       return from_host<float>({}, {int64_t{1} << 40, int64_t{1} << 40}, b.rows).await();
+     }},
+    {"from_host_of_another_rank", kInvalid,
+     "layout [x, -] has 2 dims, shape [48] has 1; give one entry a dim",
+     [](Bench& b) { return from_host<float>(b.forty_eight, {48}, b.rows).await(); }},
     {"from_host_of_nothing", kInvalid, "from_host of shape [8, 6] needs 48 elements, got 0",
      [](Bench& b) {
        return from_host<float>(absl::Span<const float>(), {8, 6}, b.rows).await();
@@ -142,6 +160,18 @@ const Row kTensorRows[] = {
      [](Bench& b) {
        std::vector<HostTensor<float>> shards = b.shards();
        shards.pop_back();
+       return from_shards<float>({8, 6}, b.rows, shards).await();
+     }},
+    {"from_shards_of_none", kInvalid,
+     "from_shards on client 0: expected 4 shards, one for each local device of {x=4}, got 0",
+     [](Bench& b) {
+       return from_shards<float>({8, 6}, b.rows, {}).await();
+     }},
+    {"from_shards_without_data", kInvalid,
+     "from_shards: the shard of device 2 under [x, -] has 0 elements; its shape [2, 6] needs 12",
+     [](Bench& b) {
+       std::vector<HostTensor<float>> shards = b.shards();
+       shards[2].data.clear();
        return from_shards<float>({8, 6}, b.rows, shards).await();
      }},
     {"from_shards_too_short", kInvalid,
@@ -167,6 +197,12 @@ const Row kTensorRows[] = {
      }},
     {"shard_of_another_dtype", kInvalid, "shard<f64> of a tensor of f32; read it as its own dtype",
      [](Bench& b) { return iota<float>({8}, b.line).shard<double>(0).status(); }},
+    {"shard_of_floats_as_integers", kInvalid,
+     "shard<i32> of a tensor of f32; read it as its own dtype",
+     [](Bench& b) { return iota<float>({8}, b.line).shard<int32_t>(0).status(); }},
+    {"shard_of_floats_as_bool", kInvalid,
+     "shard<bool> of a tensor of f32; read it as its own dtype",
+     [](Bench& b) { return iota<float>({8}, b.line).shard<bool>(0).status(); }},
     {"to_host_of_another_dtype", kInvalid,
      "to_host<i64> of a tensor of f32; read it as its own dtype",
      [](Bench& b) { return iota<float>({8}, b.line).to_host<int64_t>().status(); }},
@@ -174,6 +210,11 @@ const Row kTensorRows[] = {
      [](Bench& b) { return iota<float>({8}, b.line).shard<float>(-1).status(); }},
     {"shard_4_of_4", kInvalid, "shard(4) is out of range; this client holds shards 0 to 3",
      [](Bench& b) { return iota<float>({8}, b.line).shard<float>(4).status(); }},
+    {"shard_of_the_largest_int", kInvalid,
+     "shard(2147483647) is out of range; this client holds shards 0 to 3",
+     [](Bench& b) {
+       return iota<float>({8}, b.line).shard<float>(std::numeric_limits<int>::max()).status();
+     }},
     {"relayout_to_another_rank", kInvalid,
      "relayout to [x]: the layout has 1 dim, the tensor under [x, -] has 2; relayout keeps the "
      "rank",
@@ -262,6 +303,17 @@ const Row kLocalMapRows[] = {
        return local_map(b.line, {8}, DType::kFloat32,
                         {iota<float>({8}, Layout::parse(half, "[x]"))}, nothing)
            .await();
+     }},
+    {"layout_with_an_error", kInvalid,
+     "layout \"[zz]\" names axis \"zz\" in dim 0; mesh {x=4} has \"x\"",
+     [](Bench& b) {
+       return local_map(Layout::parse(b.mesh, "[zz]"), {8}, DType::kFloat32, {}, nothing).await();
+     }},
+    {"input_with_an_error", kInvalid,
+     "layout \"[q]\" names axis \"q\" in dim 0; mesh {x=4} has \"x\"",
+     [](Bench& b) {
+       const DTensor bad = zeros<float>({8}, Layout::parse(b.mesh, "[q]"));
+       return local_map(b.line, {8}, DType::kFloat32, {bad}, nothing).await();
      }},
     {"output_of_another_rank", kInvalid,
      "layout [x] has 1 dim, shape [8, 8] has 2; give one entry a dim",
