@@ -75,23 +75,67 @@ bool any_set(const EnvironmentLookup& lookup, const std::vector<const char*>& na
   return false;
 }
 
-// Whether mpirun or srun started this process as one of several, and says on how many hosts. A
-// batch script of Slurm has SLURM_PROCID too, but no SLURM_STEP_ variables.
-bool is_one_of_several(const Form& form, const EnvironmentLookup& lookup) {
-  const char* const hosts = form.local_clients != nullptr ? form.local_clients : form.num_hosts;
-  const char* const size = lookup(form.num_clients);
-  return hosts != nullptr && is_set(lookup, hosts) && is_set(lookup, form.client_id) &&
-         size != nullptr && absl::string_view(size) != "1";
+// FNV-1a.
+uint32_t hash_of(absl::string_view text) {
+  uint32_t hash = 0x811c9dc5;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
+  return hash;
 }
 
-// The form that the environment is written in; null where there is none.
-const Form* find_form(const EnvironmentLookup& lookup) {
+// A number that the clients of one mpirun or srun have in common. Other launches on the host hardly
+// ever have the same one.
+std::optional<uint64_t> launch_number(const Form& form, const EnvironmentLookup& lookup) {
+  if (&form == &kOpenMpiForm) {
+    for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+      if (is_set(lookup, name)) return hash_of(lookup(name));
+    }
+    return std::nullopt;
+  }
+  const char* const job = lookup("SLURM_JOB_ID");
+  const char* const step = lookup("SLURM_STEP_ID");
+  uint64_t job_id;
+  uint64_t step_id;
+  if (job == nullptr || !absl::SimpleAtoi(job, &job_id)) return std::nullopt;
+  if (step == nullptr || !absl::SimpleAtoi(step, &step_id)) return std::nullopt;
+  return job_id + 257 * step_id;
+}
+
+// Whether all clients are on one host, where the launcher says so.
+std::optional<bool> is_on_one_host(const Form& form, const EnvironmentLookup& lookup,
+                                   int num_clients) {
+  const char* const name = form.local_clients != nullptr ? form.local_clients : form.num_hosts;
+  const char* const text = name == nullptr ? nullptr : lookup(name);
+  int number;
+  if (text == nullptr || !absl::SimpleAtoi(text, &number)) return std::nullopt;
+  return number == (form.local_clients != nullptr ? num_clients : 1);
+}
+
+// The address of a job that mpirun or srun started on one host without TESSERA_COORDINATOR; none
+// for one client, for clients on several hosts, and where the launcher does not say how many hosts
+// there are. A batch script of Slurm has SLURM_PROCID too, but no SLURM_STEP_ variables.
+std::optional<std::string> address_of_launch(const Form& form, const EnvironmentLookup& lookup) {
+  const char* const size = lookup(form.num_clients);
+  int num_clients;
+  if (size == nullptr || !absl::SimpleAtoi(size, &num_clients) || num_clients == 1) {
+    return std::nullopt;
+  }
+  if (!is_set(lookup, form.client_id)) return std::nullopt;
+  if (!is_on_one_host(form, lookup, num_clients).value_or(false)) return std::nullopt;
+  const std::optional<uint64_t> number = launch_number(form, lookup);
+  if (!number.has_value()) return std::nullopt;
+  return absl::StrCat("127.0.0.1:", kFirstPort + *number % kNumPorts);
+}
+
+// The form that the environment is written in; null where there is none. `address` is the one that
+// the program gives, or empty.
+const Form* find_form(const EnvironmentLookup& lookup, absl::string_view address) {
   // The address alone is shared with Open MPI and Slurm: the ids tell the forms apart.
   if (any_set(lookup, {"TESSERA_CLIENT_ID", "TESSERA_NUM_CLIENTS"})) return &kTesseraForm;
   if (any_set(lookup, kTorchForm.marks)) return &kTorchForm;
   const bool has_address = is_set(lookup, "TESSERA_COORDINATOR");
   for (const Form* form : {&kOpenMpiForm, &kSlurmForm}) {
-    if (any_set(lookup, form->marks) && (has_address || is_one_of_several(*form, lookup))) {
+    if (!any_set(lookup, form->marks)) continue;
+    if (has_address || !address.empty() || address_of_launch(*form, lookup).has_value()) {
       return form;
     }
   }
@@ -114,41 +158,28 @@ Status missing(const Form& form, const char* name, absl::string_view range) {
                                                  "), or unset the others"));
 }
 
-// FNV-1a.
-uint32_t hash_of(absl::string_view text) {
-  uint32_t hash = 0x811c9dc5;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
-  return hash;
-}
-
-// A number that clients of one mpirun or srun have in common, and others on the host hardly.
-std::optional<uint64_t> launch_number(const Form& form, const EnvironmentLookup& lookup) {
-  if (&form == &kOpenMpiForm) {
-    for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
-      if (is_set(lookup, name)) return hash_of(lookup(name));
-    }
-    return std::nullopt;
-  }
-  const char* const job = lookup("SLURM_JOB_ID");
-  const char* const step = lookup("SLURM_STEP_ID");
-  uint64_t job_id;
-  uint64_t step_id;
-  if (job == nullptr || !absl::SimpleAtoi(job, &job_id)) return std::nullopt;
-  if (step == nullptr || !absl::SimpleAtoi(step, &step_id)) return std::nullopt;
-  return job_id + 257 * step_id;
-}
-
 // What tells this job from another one that uses the same address, and an attempt from the one
-// before it.
-std::string job_name(const Form* form, const EnvironmentLookup& lookup) {
+// before it. Empty where the program itself says which client it is: the names of launchers are
+// those of their own jobs.
+std::string job_name(const Form* form, const EnvironmentLookup& lookup, const JobEnvironment& job) {
   const auto value = [&lookup](const char* name) {
     const char* const text = lookup(name);
     return absl::string_view(text == nullptr ? "" : text);
   };
+  if (form == nullptr) return "";
   if (!value("TESSERA_JOB").empty()) return std::string(value("TESSERA_JOB"));
-  if (form == &kTorchForm && !value("TORCHELASTIC_RUN_ID").empty()) {
-    return absl::StrCat("torchrun ", value("TORCHELASTIC_RUN_ID"), " attempt ",
-                        value("TORCHELASTIC_RESTART_COUNT"));
+  if (form == &kTorchForm) {
+    std::string name;
+    if (!value("TORCHELASTIC_RUN_ID").empty()) {
+      absl::StrAppend(&name, "torchrun ", value("TORCHELASTIC_RUN_ID"));
+    }
+    // Each agent counts restarts by itself: clients of two agents may have different counts in one
+    // attempt.
+    if (job.on_one_host.value_or(false) && !value("TORCHELASTIC_RESTART_COUNT").empty()) {
+      absl::StrAppend(&name, name.empty() ? "torchrun" : "", " attempt ",
+                      value("TORCHELASTIC_RESTART_COUNT"));
+    }
+    return name;
   }
   if (form == &kOpenMpiForm && !value("PMIX_NAMESPACE").empty()) {
     return absl::StrCat("mpirun ", value("PMIX_NAMESPACE"));
@@ -157,22 +188,6 @@ std::string job_name(const Form* form, const EnvironmentLookup& lookup) {
     return absl::StrCat("slurm ", value("SLURM_JOB_ID"), ".", value("SLURM_STEP_ID"));
   }
   return "";
-}
-
-// The address of a job that mpirun or srun started without TESSERA_COORDINATOR.
-StatusOr<std::string> find_address(const Form& form, const EnvironmentLookup& lookup,
-                                   const JobEnvironment& job) {
-  const std::optional<uint64_t> number = launch_number(form, lookup);
-  if (job.on_one_host.value_or(false) && number.has_value()) {
-    return absl::StrCat("127.0.0.1:", kFirstPort + *number % kNumPorts);
-  }
-  const char* const command =
-      &form == &kOpenMpiForm ? "mpirun -x TESSERA_COORDINATOR -x TESSERA_TOKEN" : "srun";
-  return absl::InvalidArgumentError(absl::StrCat(
-      "TESSERA_COORDINATOR is not set, and ", form.name, " started the ", job.num_clients,
-      " clients ", number.has_value() ? "on several hosts" : "without an id of the job",
-      "; set it to host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (",
-      command, " passes them on)"));
 }
 
 StatusOr<std::string> read_address(const Form& form, const EnvironmentLookup& lookup) {
@@ -195,16 +210,6 @@ StatusOr<std::string> read_address(const Form& form, const EnvironmentLookup& lo
   return join_address(address, number);
 }
 
-// Whether all clients are on one host, where the launcher says so.
-std::optional<bool> is_on_one_host(const Form& form, const EnvironmentLookup& lookup,
-                                   int num_clients) {
-  const char* const name = form.local_clients != nullptr ? form.local_clients : form.num_hosts;
-  const char* const text = name == nullptr ? nullptr : lookup(name);
-  int number;
-  if (text == nullptr || !absl::SimpleAtoi(text, &number)) return std::nullopt;
-  return number == (form.local_clients != nullptr ? num_clients : 1);
-}
-
 Status read_form(const Form& form, const EnvironmentLookup& lookup, const JobOverrides& overrides,
                  JobEnvironment* job) {
   if (!overrides.num_clients.has_value()) {
@@ -223,11 +228,13 @@ Status read_form(const Form& form, const EnvironmentLookup& lookup, const JobOve
   }
   job->on_one_host = is_on_one_host(form, lookup, job->num_clients);
   if (!overrides.coordinator.empty()) return absl::OkStatus();
-  if (is_one_of_several(form, lookup) && !is_set(lookup, form.address)) {
-    TESSERA_ASSIGN_OR_RETURN(job->coordinator, find_address(form, lookup, *job));
-  } else {
-    TESSERA_ASSIGN_OR_RETURN(job->coordinator, read_address(form, lookup));
+  const bool is_launched = &form == &kOpenMpiForm || &form == &kSlurmForm;
+  if (is_launched && !is_set(lookup, form.address)) {
+    // find_form() has seen that there is one.
+    job->coordinator = address_of_launch(form, lookup).value_or("");
+    return absl::OkStatus();
   }
+  TESSERA_ASSIGN_OR_RETURN(job->coordinator, read_address(form, lookup));
   return absl::OkStatus();
 }
 
@@ -244,7 +251,7 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
   const bool all_given =
       is_alone || (!overrides.coordinator.empty() && overrides.client_id.has_value() &&
                    overrides.num_clients.has_value());
-  const Form* form = all_given ? nullptr : find_form(lookup);
+  const Form* form = all_given ? nullptr : find_form(lookup, overrides.coordinator);
   if (form != nullptr) TESSERA_RETURN_IF_ERROR(read_form(*form, lookup, overrides, &job));
   if (job.num_clients < 1 || job.num_clients > kMostClients) {
     return absl::InvalidArgumentError(
@@ -274,7 +281,7 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
     return absl::InvalidArgumentError(absl::StrCat("num_local_devices is ", job.num_local_devices,
                                                    "; it must be from 1 to ", kMostDevices));
   }
-  job.job = job_name(form, lookup);
+  job.job = job_name(form, lookup, job);
   const char* const hosted = lookup("TESSERA_HOSTED_COORDINATOR");
   job.coordinator_is_hosted = overrides.coordinator_is_hosted.value_or(
       hosted != nullptr && !job.coordinator.empty() && job.coordinator == hosted);

@@ -15,9 +15,12 @@
 // and TESSERA_SHARE_GPUS count in every form.
 //
 // On one host mpirun and srun need no TESSERA_COORDINATOR: the address is 127.0.0.1 and a port that
-// is made from the id of their job. On several hosts they do, and its absence is an error. Where
-// the launcher does not say on how many hosts it started clients, they are jobs of one client: a
-// program in somebody else's MPI or Slurm job may have nothing to do with it.
+// is made from the id of their job. On several hosts, and where the launcher does not say on how
+// many, each process without TESSERA_COORDINATOR is a job of one client: a program in an MPI or
+// Slurm job may have nothing to do with it.
+//
+// A program that gives address, id and number itself (JobOverrides) reads no form, and takes no
+// name of a job from a launcher: clients of two launches may make one job.
 //
 // torchrun with TORCHELASTIC_USE_AGENT_STORE=True listens on MASTER_PORT itself: the coordinator
 // then has MASTER_PORT + 1.

@@ -60,6 +60,11 @@ Variables open_mpi(const std::string& rank, const std::string& size, const std::
           {name, value}};
 }
 
+Variables with(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+
 // What srun sets in a client of step 2 of job 7, without an address.
 Variables slurm(const std::string& rank, const std::string& size, const std::string& num_nodes) {
   return {{"SLURM_PROCID", rank},         {"SLURM_NTASKS", size},
@@ -67,8 +72,35 @@ Variables slurm(const std::string& rank, const std::string& size, const std::str
           {"SLURM_STEP_NUM_TASKS", size}, {"SLURM_STEP_NUM_NODES", num_nodes}};
 }
 
+// A complete Tessera form with one variable changed; an empty value removes it.
+Variables tessera_with(const std::string& name, const std::string& value) {
+  Variables variables = {
+      {"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_CLIENT_ID", "2"}, {"TESSERA_NUM_CLIENTS", "3"}};
+  variables[name] = value;
+  if (value.empty()) variables.erase(name);
+  return variables;
+}
+
+Variables torchrun_without(const std::string& name) {
+  Variables variables = {
+      {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}};
+  variables.erase(name);
+  return variables;
+}
+
+Variables torchrun_with(const std::string& name, const std::string& value) {
+  Variables variables = torchrun_without(name);
+  variables[name] = value;
+  return variables;
+}
+
 const GoodCase kGood[] = {
-    {"nothing", {}, "", 0, 1},
+    {"auto_nothing", {}, "", 0, 1},
+    {"torchrun_one",
+     {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}},
+     "h:1",
+     0,
+     1},
     {"tessera",
      {{"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_CLIENT_ID", "2"}, {"TESSERA_NUM_CLIENTS", "3"}},
      "h:1",
@@ -178,14 +210,48 @@ const GoodCase kGood[] = {
      "",
      0,
      1},
+    // On several hosts the address is needed as well; without it each process is a job of its own.
+    {"open_mpi_several_hosts", open_mpi("3", "4", "2"), "", 0, 1},
+    {"open_mpi_without_an_id", open_mpi("1", "2", "2", "OTHER", "x"), "", 0, 1},
+    {"slurm_several_hosts", slurm("1", "4", "2"), "", 0, 1},
+    {"open_mpi_with_address",
+     with(open_mpi("3", "4", "2"), "TESSERA_COORDINATOR", "h:1"),
+     "h:1",
+     3,
+     4,
+     1,
+     "",
+     {},
+     false,
+     false},
+    {"open_mpi_with_the_address_of_the_program",
+     open_mpi("3", "4", "2"),
+     "o:9",
+     3,
+     4,
+     1,
+     "",
+     {.coordinator = "o:9"},
+     false,
+     false},
+    {"auto_tf_config_last",
+     {{"DTENSOR_CLIENT_ID", "1"},
+      {"DTENSOR_NUM_CLIENTS", "2"},
+      {"DTENSOR_JOBS", "a:1,b:2"},
+      {"TF_CONFIG",
+       R"({"cluster": {"worker": ["x:1", "y:2", "z:3"]},
+           "task": {"type": "worker", "index": 0}})"}},
+     "a:1",
+     1,
+     2},
     // Inside somebody else's MPI or Slurm job, a program alone stays alone.
-    {"open_mpi_without_an_address",
+    {"auto_open_mpi_needs_address",
      {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
      "",
      0,
      1},
-    {"slurm_without_an_address", {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}}, "", 0, 1},
-    {"tessera_before_torchrun",
+    {"auto_slurm_needs_address", {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}}, "", 0, 1},
+    {"auto_tessera_first",
      {{"TESSERA_COORDINATOR", "h:1"},
       {"TESSERA_CLIENT_ID", "2"},
       {"TESSERA_NUM_CLIENTS", "3"},
@@ -196,7 +262,7 @@ const GoodCase kGood[] = {
      "h:1",
      2,
      3},
-    {"torchrun_before_slurm",
+    {"auto_torchrun_before_slurm",
      {{"MASTER_ADDR", "h"},
       {"MASTER_PORT", "2"},
       {"RANK", "1"},
@@ -328,7 +394,13 @@ TEST(EnvironmentTest, JobsAndAttemptsHaveNames) {
   Variables torchrun = torchrun_and("TORCHELASTIC_RUN_ID", "none");
   torchrun["TORCHELASTIC_RESTART_COUNT"] = "2";
   EXPECT_EQ(read(torchrun)->job, "torchrun none attempt 2");
-  EXPECT_EQ(read(torchrun_and("TORCHELASTIC_RESTART_COUNT", "2"))->coordinator, "h:29500");
+  const Variables without_an_id = torchrun_and("TORCHELASTIC_RESTART_COUNT", "2");
+  EXPECT_EQ(read(without_an_id)->coordinator, "h:29500");
+  EXPECT_EQ(read(without_an_id)->job, "torchrun attempt 2");
+  // Two agents, of which one alone has started its clients again: the count is not the job's.
+  torchrun["WORLD_SIZE"] = "4";
+  EXPECT_EQ(read(torchrun)->job, "torchrun none");
+  EXPECT_EQ(read(torchrun_without("LOCAL_WORLD_SIZE"))->job, "");
   EXPECT_EQ(read(open_mpi("1", "2", "2"))->job, "mpirun 1661665281");
   EXPECT_EQ(read(slurm("1", "4", "1"))->job, "slurm 8191.2");
   EXPECT_EQ(read({})->job, "");
@@ -337,34 +409,27 @@ TEST(EnvironmentTest, JobsAndAttemptsHaveNames) {
   EXPECT_EQ(read(given)->job, "abc");
 }
 
+// Clients of two runs of tessera_run make one job, by what the program says.
+TEST(EnvironmentTest, NameOfALaunchIsNotThatOfAJobGivenByOptions) {
+  const Variables of_a_launch =
+      with(with(tessera_with("TESSERA_CLIENT_ID", "0"), "TESSERA_JOB", "abc"),
+           "TESSERA_HOSTED_COORDINATOR", "h:1");
+  EXPECT_EQ(read(of_a_launch)->job, "abc");
+  EXPECT_EQ(read(of_a_launch, {.client_id = 1})->job, "abc");
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const JobEnvironment given,
+      read(of_a_launch, {.coordinator = "o:9", .client_id = 4, .num_clients = 6}));
+  EXPECT_EQ(given.job, "");
+  EXPECT_FALSE(given.coordinator_is_hosted);
+  EXPECT_EQ(read(of_a_launch, {.num_clients = 1})->job, "");
+}
+
 struct BadCase {
   const char* name;
   Variables variables;
   const char* message;
   JobOverrides overrides = {};
 };
-
-// A complete Tessera form but for one variable; an empty value removes it.
-Variables tessera_with(const std::string& name, const std::string& value) {
-  Variables variables = {
-      {"TESSERA_COORDINATOR", "h:1"}, {"TESSERA_CLIENT_ID", "2"}, {"TESSERA_NUM_CLIENTS", "3"}};
-  variables[name] = value;
-  if (value.empty()) variables.erase(name);
-  return variables;
-}
-
-Variables torchrun_without(const std::string& name) {
-  Variables variables = {
-      {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}};
-  variables.erase(name);
-  return variables;
-}
-
-Variables torchrun_with(const std::string& name, const std::string& value) {
-  Variables variables = torchrun_without(name);
-  variables[name] = value;
-  return variables;
-}
 
 const BadCase kBad[] = {
     {"tessera_id_unset", tessera_with("TESSERA_CLIENT_ID", ""),
@@ -396,7 +461,7 @@ const BadCase kBad[] = {
      "TESSERA_NUM_CLIENTS is \"0\"; it must be a whole number from 1 to 1000000"},
     {"tessera_num_too_large", tessera_with("TESSERA_NUM_CLIENTS", "1000001"),
      "TESSERA_NUM_CLIENTS is \"1000001\"; it must be a whole number from 1 to 1000000"},
-    {"torchrun_rank_unset", torchrun_without("RANK"),
+    {"torchrun_rank_missing", torchrun_without("RANK"),
      "RANK is not set, but other variables of the torchrun form are; set it (0 to the number of "
      "clients - 1), or unset the others"},
     {"torchrun_world_size_unset", torchrun_without("WORLD_SIZE"),
@@ -405,29 +470,25 @@ const BadCase kBad[] = {
     {"torchrun_address_unset", torchrun_without("MASTER_ADDR"),
      "MASTER_ADDR is not set, but other variables of the torchrun form are; set it (host of client "
      "0), or unset the others"},
-    {"torchrun_port_unset", torchrun_without("MASTER_PORT"),
+    {"torchrun_port_missing", torchrun_without("MASTER_PORT"),
      "MASTER_PORT is not set, but other variables of the torchrun form are; set it (1 to 65535), "
      "or unset the others"},
     {"torchrun_port_zero", torchrun_with("MASTER_PORT", "0"),
      "MASTER_PORT is \"0\"; it must be a whole number from 1 to 65535"},
+    {"torchrun_port_range", torchrun_with("MASTER_PORT", "70000"),
+     "MASTER_PORT is \"70000\"; it must be a whole number from 1 to 65535"},
     {"torchrun_port_too_large", torchrun_with("MASTER_PORT", "65536"),
      "MASTER_PORT is \"65536\"; it must be a whole number from 1 to 65535"},
-    {"open_mpi_size_unset",
+    {"open_mpi_size_missing",
      {{"TESSERA_COORDINATOR", "h:1"}, {"OMPI_COMM_WORLD_RANK", "0"}},
      "OMPI_COMM_WORLD_SIZE is not set, but other variables of the Open MPI form are; set it (1 to "
      "1000000), or unset the others"},
-    {"open_mpi_two_hosts", open_mpi("3", "4", "2"),
-     "TESSERA_COORDINATOR is not set, and Open MPI started the 4 clients on several hosts; set it "
-     "to host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (mpirun -x "
-     "TESSERA_COORDINATOR -x TESSERA_TOKEN passes them on)"},
-    {"open_mpi_without_an_id", open_mpi("1", "2", "2", "OTHER", "x"),
-     "TESSERA_COORDINATOR is not set, and Open MPI started the 2 clients without an id of the job; "
-     "set it to host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (mpirun -x "
-     "TESSERA_COORDINATOR -x TESSERA_TOKEN passes them on)"},
-    {"slurm_two_hosts", slurm("1", "4", "2"),
-     "TESSERA_COORDINATOR is not set, and Slurm started the 4 clients on several hosts; set it to "
-     "host:port of client 0 and TESSERA_TOKEN to one secret, the same on all (srun passes them "
-     "on)"},
+    {"auto_half_a_form",
+     {{"RANK", "0"},
+      {"TF_CONFIG",
+       R"({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})"}},
+     "WORLD_SIZE is not set, but other variables of the torchrun form are; set it (1 to 1000000), "
+     "or unset the others"},
     {"torchrun_rank_is_size",
      {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}, {"RANK", "2"}, {"WORLD_SIZE", "2"}},
      "RANK is \"2\"; it must be a whole number from 0 to 1"},
