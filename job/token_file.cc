@@ -17,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <sstream>
 #include <vector>
@@ -55,17 +54,37 @@ std::string file_name(const std::string& address) {
   return absl::StrCat("coordinator-", port_of(address), namespace_suffix());
 }
 
-// When the process was started, in ticks since the boot; 0 if there is no such process.
-uint64_t start_ticks(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text);
+// The first bytes of a file, up to 512. The errno where it cannot be read.
+struct FileStart {
+  std::string text = {};
+  int error = 0;
+};
+
+FileStart read_start(const FileDescriptor& fd) {
+  char bytes[512];
+  const ssize_t size = fd.is_open() ? read(fd.get(), bytes, sizeof bytes) : -1;
+  if (size < 0) return {.error = errno};
+  return {.text = std::string(bytes, static_cast<size_t>(size))};
+}
+
+// When a process was started, in ticks since the boot; 0 if there is no such process. An errno
+// where this process cannot look: it may be out of descriptors.
+struct StartTicks {
+  uint64_t value = 0;
+  int error = 0;
+};
+
+StartTicks start_ticks(pid_t pid) {
+  const FileDescriptor fd(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  const FileStart stat = read_start(fd);
+  if (stat.error == ENOENT || stat.error == ESRCH) return {};
+  if (stat.error != 0) return {.error = stat.error};
   // "pid (name) state ...": a name may hold blanks and brackets. The start is field 22.
-  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::istringstream fields(stat.text.substr(std::min(stat.text.rfind(')') + 1, stat.text.size())));
   std::string skipped;
   for (int i = 3; i < 22; ++i) fields >> skipped;
-  uint64_t ticks = 0;
-  fields >> ticks;
+  StartTicks ticks;
+  if (!(fields >> ticks.value)) return {.error = EIO};
   return ticks;
 }
 
@@ -91,28 +110,40 @@ StatusOr<std::string> runtime_folder() {
                    "TESSERA_TOKEN to the same secret on all clients"));
 }
 
+// What a file says of its publisher.
 struct Published {
+  enum class State : uint8_t {
+    kLive,     // a living process has published the token
+    kLeft,     // the file is absent, or a process that is dead left it behind
+    kUnknown,  // this process cannot tell: it may be out of descriptors
+  };
+  State state = State::kLeft;
   pid_t pid = 0;
-  std::string token;
+  std::string token = {};
+  int error = 0;  // kUnknown: an errno
 };
 
-// What a living process has published in the file; none where it is absent or left behind.
-std::optional<Published> read_published(const std::string& path) {
+Published read_published(const std::string& path) {
+  using State = Published::State;
   const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};
-  if (!fd.is_open() || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
-      !is_of_this_user_alone(info)) {
-    return std::nullopt;
+  if (!fd.is_open()) {
+    const bool is_absent = errno == ENOENT || errno == ELOOP;
+    return {.state = is_absent ? State::kLeft : State::kUnknown, .error = errno};
   }
-  char bytes[512];
-  const ssize_t size = read(fd.get(), bytes, sizeof bytes);
-  std::istringstream text(std::string(bytes, size > 0 ? static_cast<size_t>(size) : 0));
+  if (fstat(fd.get(), &info) != 0) return {.state = State::kUnknown, .error = errno};
+  if (!S_ISREG(info.st_mode) || !is_of_this_user_alone(info)) return {.state = State::kLeft};
+  const FileStart start = read_start(fd);
+  if (start.error != 0) return {.state = State::kUnknown, .error = start.error};
+  std::istringstream text(start.text);
   Published published;
   uint64_t ticks = 0;
   text >> published.pid >> ticks >> published.token;
-  if (published.token.empty() || ticks == 0 || start_ticks(published.pid) != ticks) {
-    return std::nullopt;
-  }
+  if (published.token.empty() || ticks == 0) return {.state = State::kLeft};
+  const StartTicks now = start_ticks(published.pid);
+  if (now.error != 0) return {.state = State::kUnknown, .error = now.error};
+  if (now.value != ticks) return {.state = State::kLeft};
+  published.state = State::kLive;
   return published;
 }
 
@@ -124,18 +155,24 @@ FileDescriptor lock_folder(const std::string& folder) {
   return fd;
 }
 
-// Removes what dead processes of these namespaces have left behind.
+// Removes what dead processes of these namespaces have left behind. Needs the lock of the folder.
 void sweep(const std::string& folder) {
   DIR* const entries = opendir(folder.c_str());
   if (entries == nullptr) return;
   const std::string suffix = namespace_suffix();
   while (const dirent* entry = readdir(entries)) {
     const std::string path = absl::StrCat(folder, "/", entry->d_name);
-    if (absl::EndsWith(entry->d_name, suffix) && !read_published(path).has_value()) {
-      unlink(path.c_str());
-    }
+    if (!absl::EndsWith(entry->d_name, suffix)) continue;
+    if (read_published(path).state == Published::State::kLeft) unlink(path.c_str());
   }
   closedir(entries);
+}
+
+// `what` is the verb.
+Status cannot(absl::string_view what, const std::string& path, int error) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the job token cannot be ", what, " ", path, ": ", std::strerror(error),
+                   "; mend that, or set TESSERA_TOKEN to the same secret on all clients"));
 }
 
 Status write_file(const std::string& path, const std::string& text) {
@@ -143,9 +180,7 @@ Status write_file(const std::string& path, const std::string& text) {
       open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.is_open() ||
       write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the job token cannot be written to ", path, ": ", std::strerror(errno),
-                     "; mend that, or set TESSERA_TOKEN to the same secret on all clients"));
+    return cannot("written to", path, errno);
   }
   return absl::OkStatus();
 }
@@ -161,21 +196,23 @@ bool can_bind(const addrinfo& address) {
 StatusOr<TokenFile> TokenFile::publish(const std::string& address, const std::string& token) {
   TESSERA_ASSIGN_OR_RETURN(const std::string folder, runtime_folder());
   const FileDescriptor lock = lock_folder(folder);
+  if (!lock.is_open()) return cannot("kept in", folder, errno);
   sweep(folder);
   const std::string path = absl::StrCat(folder, "/", file_name(address));
-  if (const std::optional<Published> other = read_published(path)) {
-    return absl::UnavailableError(absl::StrCat("the process ", other->pid,
+  const Published other = read_published(path);
+  if (other.state == Published::State::kUnknown) return cannot("kept in", path, other.error);
+  if (other.state == Published::State::kLive) {
+    return absl::UnavailableError(absl::StrCat("the process ", other.pid,
                                                " of this user already hosts a coordinator at port ",
                                                port_of(address), "; use a free port of this host"));
   }
   const std::string complete = absl::StrCat(folder, "/.new-", getpid(), namespace_suffix());
   unlink(complete.c_str());  // left behind by a process that had the same id
+  const StartTicks ticks = start_ticks(getpid());
+  if (ticks.error != 0) return cannot("written to", path, ticks.error);
   TESSERA_RETURN_IF_ERROR(
-      write_file(complete, absl::StrCat(getpid(), " ", start_ticks(getpid()), " ", token, "\n")));
-  if (rename(complete.c_str(), path.c_str()) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the job token cannot be written to ", path, ": ", std::strerror(errno)));
-  }
+      write_file(complete, absl::StrCat(getpid(), " ", ticks.value, " ", token, "\n")));
+  if (rename(complete.c_str(), path.c_str()) != 0) return cannot("written to", path, errno);
   return TokenFile(path, getpid());
 }
 
@@ -192,9 +229,8 @@ StatusOr<std::string> await_token(const std::string& address, absl::Time deadlin
   const absl::Duration longest_wait = watch.is_open() ? kWatchedInterval : kPollInterval;
   while (true) {
     // Watched first, so that a file that appears after this look wakes the wait.
-    if (std::optional<Published> published = read_published(path)) {
-      return std::move(published->token);
-    }
+    Published published = read_published(path);
+    if (published.state == Published::State::kLive) return std::move(published.token);
     const absl::Duration left = deadline - steady_now();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(absl::StrCat(

@@ -13,7 +13,8 @@
 //   1. Only processes of the same user can read the token. It is in no command line and no output.
 //   2. A file is seen complete or not at all, and names the process that published it by id and
 //      start time: one that a dead process left behind is never taken for a token, and goes away
-//      with the next publish().
+//      with the next publish(). A file whose publisher cannot be judged, for lack of descriptors
+//      say, is left alone.
 //   3. At most one living process has published a token for a port.
 #ifndef TESSERA_JOB_TOKEN_FILE_H_
 #define TESSERA_JOB_TOKEN_FILE_H_
@@ -33,7 +34,7 @@ class TokenFile {
  public:
   // Publishes `token` for the service at `address` ("host:port") until destruction.
   //   Unavailable         another process of this user has published one for the port
-  //   FailedPrecondition  there is no folder of this user alone
+  //   FailedPrecondition  there is no folder of this user alone, or it cannot be read or written
   static StatusOr<TokenFile> publish(const std::string& address, const std::string& token);
 
   TokenFile(TokenFile&& other) noexcept : path_(std::exchange(other.path_, "")), pid_(other.pid_) {}

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/environment.h"
+#include "job/file_descriptor.h"
 #include "job/job_token.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"
@@ -189,6 +191,35 @@ TEST_F(TokenFileTest, FileOfAnEarlierProcessOfThisIdIsNoToken) {
   std::ofstream(path) << getpid() << " 12345 old\n";
   ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   EXPECT_THAT(await_token(kAddress, steady_now()), StatusIs(StatusCode::kDeadlineExceeded));
+}
+
+// With every number of descriptors from none to enough, publish() fails or succeeds; it never
+// removes or replaces the file of a living process.
+TEST_F(TokenFileTest, LackOfDescriptorsRemovesNoFileOfALivingProcess) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file, TokenFile::publish(kAddress, "secret"));
+  const auto publish_with_few = [](int num_free, const char* address) -> Status {
+    const FileDescriptor lowest_free(dup(STDERR_FILENO));
+    TESSERA_REQUIRE(lowest_free.is_open());
+    const auto most = static_cast<rlim_t>(lowest_free.get() + 1 + num_free);
+    const rlimit limit = {most, most};
+    TESSERA_REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    return TokenFile::publish(address, "other").status();
+  };
+  int num_free = 0;
+  bool is_enough = false;
+  for (; num_free < 100 && !is_enough; ++num_free) {
+    SCOPED_TRACE(num_free);
+    const auto few = [&](const char* address) {
+      return run_isolated(absl::Seconds(60), [&] { return publish_with_few(num_free, address); });
+    };
+    const Status told = few(kOtherAddress);
+    is_enough = told.ok();
+    EXPECT_TRUE(is_enough || absl::StrContains(told.message(), "Too many open files")) << told;
+    EXPECT_FALSE(few(kAddress).ok());
+    EXPECT_THAT(await_token(kAddress, steady_now()), IsOkAndHolds("secret"));
+  }
+  EXPECT_TRUE(is_enough);
+  EXPECT_GT(num_free, 2);
 }
 
 TEST_F(TokenFileTest, ForkedChildLeavesItAlone) {
