@@ -55,6 +55,17 @@ std::string name_of(const sockaddr_storage& address) {
   return absl::StrCat(text, ":", port_of(address));
 }
 
+// Whether an entry before `at` in the list that starts at `first` has the same address.
+bool is_repeated(const addrinfo* first, const addrinfo* at) {
+  for (const addrinfo* one = first; one != at; one = one->ai_next) {
+    if (one->ai_addrlen == at->ai_addrlen &&
+        std::memcmp(one->ai_addr, at->ai_addr, at->ai_addrlen) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<Listener>> Listener::listen(const std::string& address,
@@ -79,6 +90,8 @@ StatusOr<std::unique_ptr<Listener>> Listener::listen(const std::string& address,
   std::unique_ptr<Listener> listener(new Listener(options));
   Status failed;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    // A name may have one address twice, by two lines of /etc/hosts say.
+    if (is_repeated(found, at)) continue;
     const Status added = listener->add_socket(at->ai_family, at->ai_addr, at->ai_addrlen);
     // A name may have addresses of a family that this machine does not use.
     if (absl::IsNotFound(added)) continue;
@@ -156,11 +169,12 @@ void Listener::serve() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (stopping_) return;
-      sweep(steady_now());
-      next = next_deadline();
+      const absl::Time now = steady_now();
+      sweep(now);
+      next = next_deadline(now);
       // Ends of connections are always reported.
       for (const Unproven& one : unproven_) polled.push_back({one.fd.get(), 0, 0});
-      if (static_cast<int>(unproven_.size()) < options_.max_unproven) {
+      if (has_room(now)) {
         for (const FileDescriptor& socket : sockets_) polled.push_back({socket.get(), POLLIN, 0});
       }
     }
@@ -184,16 +198,29 @@ void Listener::sweep(absl::Time now) {
   std::erase_if(unproven_, [&](const Unproven& one) {
     pollfd state = {one.fd.get(), 0, 0};
     if (poll(&state, 1, 0) == 1) return true;
-    if (one.deadline > now) return false;
+    if (one.accepted + options_.unproven_timeout > now) return false;
     shutdown(one.fd.get(), SHUT_RDWR);
     return true;
   });
 }
 
-absl::Time Listener::next_deadline() const {
-  absl::Time next = absl::InfiniteFuture();
-  for (const Unproven& one : unproven_) next = std::min(next, one.deadline);
-  return next;
+bool Listener::has_room(absl::Time now) const {
+  return !is_full() || unproven_.front().accepted + options_.crowded_timeout <= now;
+}
+
+void Listener::make_room() {
+  while (is_full()) {
+    shutdown(unproven_.front().fd.get(), SHUT_RDWR);
+    unproven_.erase(unproven_.begin());
+  }
+}
+
+absl::Time Listener::next_deadline(absl::Time now) const {
+  if (unproven_.empty()) return absl::InfiniteFuture();
+  const absl::Time oldest = unproven_.front().accepted;
+  const bool is_waiting = !has_room(now);
+  return oldest + (is_waiting ? std::min(options_.crowded_timeout, options_.unproven_timeout)
+                              : options_.unproven_timeout);
 }
 
 void Listener::accept_from(int socket) {
@@ -221,8 +248,8 @@ void Listener::accept_from(int socket) {
   if (!duplicate.is_open()) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    unproven_.push_back(
-        {name_of(address), std::move(duplicate), steady_now() + options_.unproven_timeout});
+    make_room();
+    unproven_.push_back({name_of(address), std::move(duplicate), steady_now()});
   }
   handler_(caller.release());
 }

@@ -11,7 +11,9 @@
 //   1. The address is of this listener alone: the port is not shared (no SO_REUSEPORT), so that a
 //      second listener is refused.
 //   2. At most max_unproven connections are open that have not been proven. Others wait in the
-//      kernel, where they cost this process nothing.
+//      kernel, where they cost this process nothing, until one is proven or the oldest has been
+//      open for `crowded_timeout` and is cut off. So N silent connections before a real one delay
+//      it by at most (N / max_unproven + 1) * crowded_timeout, however often they are renewed.
 //   3. A connection that is not proven within unproven_timeout is cut off.
 //   4. A lack of descriptors or memory neither spins nor ends the listener: a spare descriptor is
 //      spent to turn the caller away; after other errors it pauses.
@@ -39,6 +41,7 @@ class Listener {
   struct Options {
     int max_unproven = 64;
     absl::Duration unproven_timeout = absl::Seconds(30);
+    absl::Duration crowded_timeout = absl::Seconds(1);  // where others wait
   };
   // Owns the socket that it is given.
   using Handler = std::function<void(int fd)>;
@@ -63,7 +66,7 @@ class Listener {
   struct Unproven {
     std::string peer;   // as gRPC names it
     FileDescriptor fd;  // a duplicate, to see the connection end and to cut it off
-    absl::Time deadline;
+    absl::Time accepted;
   };
 
   explicit Listener(const Options& options) : options_(options) {}
@@ -72,7 +75,11 @@ class Listener {
   void accept_from(int socket);
   // Closes connections that are over, and cuts off those that took too long.
   void sweep(absl::Time now);
-  absl::Time next_deadline() const;
+  bool is_full() const { return static_cast<int>(unproven_.size()) >= options_.max_unproven; }
+  // Whether a caller can be accepted: there is room, or the oldest connection can make room.
+  bool has_room(absl::Time now) const;
+  void make_room();
+  absl::Time next_deadline(absl::Time now) const;
 
   const Options options_;
   int port_ = 0;
@@ -80,8 +87,8 @@ class Listener {
   FileDescriptor spare_;
   FileDescriptor wake_;  // an eventfd
   Handler handler_;
-  std::mutex mutex_;  // guards what follows
-  std::vector<Unproven> unproven_;
+  std::mutex mutex_;                // guards what follows
+  std::vector<Unproven> unproven_;  // the oldest first
   bool stopping_ = false;
   Thread thread_;
 };

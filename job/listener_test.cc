@@ -4,6 +4,8 @@
 #include "job/listener.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -29,6 +31,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
+
+constexpr char kNamedTwice[] = "twice.test";
 
 // The connections that a listener has passed on, by number.
 class Accepted {
@@ -63,6 +67,10 @@ struct Caller {
     pollfd state = {socket.get(), POLLIN | POLLRDHUP, 0};
     char byte;
     return poll(&state, 1, 60'000) == 1 && read(socket.get(), &byte, 1) <= 0;
+  }
+  bool is_open() const {
+    pollfd state = {socket.get(), POLLIN | POLLRDHUP, 0};
+    return poll(&state, 1, 0) == 0;
   }
 };
 
@@ -104,7 +112,9 @@ TEST(ListenerTest, UnprovenConnectionsAreCutOff) {
 // Two at a time: the others wait in the kernel until one is proven, or ends.
 TEST(ListenerTest, UnprovenConnectionsAreBounded) {
   Accepted accepted;
-  const auto listener = listen({.max_unproven = 2, .unproven_timeout = absl::Hours(1)}, accepted);
+  const auto listener = listen(
+      {.max_unproven = 2, .unproven_timeout = absl::Hours(1), .crowded_timeout = absl::Hours(1)},
+      accepted);
   std::vector<Caller> callers;
   for (int i = 0; i < 5; ++i) callers.push_back(call(listener->port()));
   accepted.wait_for(2);
@@ -117,5 +127,67 @@ TEST(ListenerTest, UnprovenConnectionsAreBounded) {
   accepted.wait_for(5);
 }
 
+// Silent connections, each renewed when it is cut off, take all places. A caller that comes after
+// them is accepted: the oldest makes room.
+TEST(ListenerTest, SilentConnectionsDoNotKeepOthersOut) {
+  Accepted accepted;
+  const auto listener = listen({.max_unproven = 3,
+                                .unproven_timeout = absl::Hours(1),
+                                .crowded_timeout = absl::Milliseconds(1)},
+                               accepted);
+  std::vector<Caller> silent;
+  for (int i = 0; i < 3; ++i) silent.push_back(call(listener->port()));
+  accepted.wait_for(3);
+  for (size_t round = 0; round < 6; ++round) {
+    const Caller real = call(listener->port());
+    accepted.wait_for(4 + 2 * round);
+    EXPECT_TRUE(silent[round].is_cut_off());
+    listener->proven(real.peer);
+    silent.push_back(call(listener->port()));
+    accepted.wait_for(5 + 2 * round);
+  }
+}
+
+// Without a caller that waits, a silent connection has its whole time.
+TEST(ListenerTest, FullListenerCutsNoConnectionOffUnasked) {
+  Accepted accepted;
+  const auto listener = listen({.max_unproven = 2,
+                                .unproven_timeout = absl::Hours(1),
+                                .crowded_timeout = absl::ZeroDuration()},
+                               accepted);
+  const Caller first = call(listener->port());
+  const Caller second = call(listener->port());
+  accepted.wait_for(2);
+  const Caller third = call(listener->port());
+  accepted.wait_for(3);
+  EXPECT_TRUE(first.is_cut_off());
+  EXPECT_TRUE(second.is_open());
+  EXPECT_TRUE(third.is_open());
+}
+
+// getaddrinfo() below finds its address twice.
+TEST(ListenerTest, NameMayHaveAnAddressTwice) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Listener> listener,
+                               Listener::listen(absl::StrCat(kNamedTwice, ":0"), {}));
+  EXPECT_THAT(Listener::listen(absl::StrCat(kNamedTwice, ":", listener->port()), {}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Address already in use")));
+}
+
 }  // namespace
 }  // namespace tessera
+
+// Stands before that of the C library, which finds all names but one.
+extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  const auto next = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (node == nullptr || std::string(node) != tessera::kNamedTwice) {
+    return next(node, service, hints, found);
+  }
+  addrinfo* again = nullptr;
+  const int error = next("127.0.0.1", service, hints, found);
+  if (error != 0 || next("127.0.0.1", service, hints, &again) != 0) return error;
+  addrinfo* last = *found;
+  while (last->ai_next != nullptr) last = last->ai_next;
+  last->ai_next = again;
+  return 0;
+}
