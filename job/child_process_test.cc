@@ -5,15 +5,21 @@
 
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/exit_status.h"
@@ -61,6 +67,29 @@ TEST(ChildProcessTest, IsEndingFromTheEndUntilItIsReaped) {
   EXPECT_TRUE(child.is_reaped());
   EXPECT_FALSE(child.is_ending());
   EXPECT_FALSE(child.poll_exit().has_value());
+}
+
+// Its other threads are the process then.
+TEST(ChildProcessTest, EndOfTheMainThreadAloneIsNoEnd) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::thread([] { pause(); }).detach();
+    syscall(SYS_exit, 0);  // as pthread_exit(), but without an exception
+  }
+  const std::string stat = absl::StrCat("/proc/", child, "/stat");
+  const auto is_main_thread_gone = [&] {
+    std::ifstream file(stat);
+    std::string text;
+    std::getline(file, text);
+    return absl::StrContains(text, ") Z ");
+  };
+  // Nothing else tells of the end of a thread of another process.
+  for (int i = 0; i < kPatienceMs && !is_main_thread_gone(); ++i) poll(nullptr, 0, 1);
+  ASSERT_TRUE(is_main_thread_gone());
+  EXPECT_FALSE(is_process_ending(child));
+  kill(child, SIGKILL);
+  EXPECT_TRUE(is_process_ending(child));
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 TEST(ChildProcessTest, DestructorEndsTheChild) {

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,16 +20,30 @@ namespace tessera {
 
 namespace {
 
-// Whether the main thread has a SIGKILL to act on. Whatever ends a process, the kernel gives one to
-// each of its threads, and other threads may be gone before the main thread has run.
-bool has_pending_kill(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+// Whether a thread has a SIGKILL to act on. Whatever ends a process, the kernel gives one to each
+// of its threads; a thread may be gone before another one has run. `folder` is its place in /proc.
+bool has_pending_kill(const std::string& folder) {
+  std::ifstream file(absl::StrCat(folder, "/status"));
   for (std::string line; std::getline(file, line);) {
     if (!absl::StartsWith(line, "SigPnd:") && !absl::StartsWith(line, "ShdPnd:")) continue;
     const uint64_t mask = std::strtoull(line.c_str() + 7, nullptr, 16);
     if ((mask & (uint64_t{1} << (SIGKILL - 1))) != 0) return true;
   }
   return false;
+}
+
+bool is_thread_ending(const std::string& folder) {
+  constexpr uint64_t kExitingFlag = 0x4;  // PF_EXITING of linux/sched.h
+  std::ifstream file(absl::StrCat(folder, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  // "tid (name) state ppid pgrp session tty tpgid flags ...": a name may hold blanks and brackets.
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::string skipped;
+  for (int i = 0; i < 6; ++i) fields >> skipped;
+  uint64_t flags = 0;
+  fields >> flags;
+  return (flags & kExitingFlag) != 0 || has_pending_kill(folder);
 }
 
 }  // namespace
@@ -51,17 +67,17 @@ std::string ExitStatus::to_string() const {
 }
 
 bool is_process_ending(pid_t pid) {
-  constexpr uint64_t kExitingFlag = 0x4;  // PF_EXITING of linux/sched.h
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  // "pid (name) state ppid pgrp session tty tpgid flags ...": a name may hold blanks and brackets.
-  std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
-  std::string skipped;
-  for (int i = 0; i < 6; ++i) fields >> skipped;
-  uint64_t flags = 0;
-  fields >> flags;
-  return (flags & kExitingFlag) != 0 || has_pending_kill(pid);
+  // Not of the main thread alone: it may end by pthread_exit(), and leave the process to the
+  // others.
+  const std::string threads = absl::StrCat("/proc/", pid, "/task");
+  std::error_code error;
+  bool is_ending = false;
+  for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
+    is_ending = is_thread_ending(thread.path().string());
+    // A thread that was listed may be gone by now.
+    if (!is_ending && std::filesystem::exists(thread.path(), error)) return false;
+  }
+  return is_ending;
 }
 
 }  // namespace tessera

@@ -518,9 +518,11 @@ void Job::kill_all() {
       end_group(*client);
       continue;
     }
-    if (client->process.is_ending()) continue;
-    client->was_stopped = client->was_killed = true;
+    const bool is_ending = client->process.is_ending();
+    // Also to one that ends by itself: what it has started may not.
     client->process.signal_group(SIGKILL);
+    if (is_ending) continue;
+    client->was_stopped = client->was_killed = true;
     say(absl::StrCat("tessera_run: ", client->end.name(),
                      " had not ended after the request to stop, and was killed\n"));
   }
