@@ -21,13 +21,9 @@
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
 #include "job/coordinator_state.h"
-#include "job/grpc_log.h"
 
 namespace tessera {
 namespace {
-
-// Whether this process has ever started gRPC: forking is unsafe from then on.
-std::atomic<bool> grpc_started{false};
 
 // How long past the deadline that the service keeps a call waits for its answer.
 constexpr absl::Duration kAnswerGrace = absl::Milliseconds(500);
@@ -124,8 +120,7 @@ class GrpcCoordinator : public Coordinator {
   }
 
   Status connect() {
-    grpc_started = true;
-    quiet_grpc_log();
+    prepare_grpc();
     const absl::Time deadline =
         std::min(options_.deadline, steady_now() + options_.connect_timeout);
     if (options_.self.client_id == 0 && options_.service_host == ServiceHost::kClient0) {
@@ -559,7 +554,5 @@ StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOpti
   TESSERA_RETURN_IF_ERROR(coordinator->connect());
   return coordinator;
 }
-
-bool coordinator_service_was_used() { return grpc_started; }
 
 }  // namespace tessera

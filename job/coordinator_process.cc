@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -16,9 +18,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/format.h"
 
 namespace tessera {
 namespace {
+
+// How long the service may take to tell all clients that it is over; it takes a second at most.
+constexpr int kEndTimeMs = 5000;
 
 Status no_resource(absl::string_view what) {
   return absl::ResourceExhaustedError(
@@ -37,14 +44,24 @@ void write_result(int fd, const Status& status) {
   }
 }
 
-Status read_result(int fd) {
+// What the child wrote; DeadlineExceeded if that has not come by `deadline`.
+Status read_result(int fd, absl::Time deadline) {
   std::string bytes;
   char buffer[1024];
   ssize_t count;
-  while ((count = read(fd, buffer, sizeof buffer)) != 0) {
-    if (count < 0 && errno != EINTR) break;
+  do {
+    const absl::Duration left =
+        std::clamp(deadline - steady_now(), absl::ZeroDuration(), absl::Hours(1));
+    pollfd readable = {fd, POLLIN, 0};
+    const auto left_ms =
+        static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999)));
+    count = -1;
+    if (poll(&readable, 1, left_ms) == 1) count = read(fd, buffer, sizeof buffer);
     if (count > 0) bytes.append(buffer, static_cast<size_t>(count));
-  }
+    if (count < 0 && steady_now() >= deadline) {
+      return absl::DeadlineExceededError("the process of the coordinator did not say by then");
+    }
+  } while (count != 0);
   int32_t code = 0;
   if (bytes.size() < sizeof code) {
     return absl::UnavailableError("the process of the coordinator ended before it listened");
@@ -75,11 +92,13 @@ void set_signals(ProcessGroup group) {
   sigprocmask(SIG_SETMASK, &blocked, nullptr);
 }
 
-// Leaves the files of the launcher.
+// Closes the files of the launcher except `kept_fd`, which is above standard error.
 void close_files(int kept_fd) {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, STDIN_FILENO);
   dup2(null, STDOUT_FILENO);
+  // Where it was closed, another file would get its number, and what is logged.
+  if (fcntl(STDERR_FILENO, F_GETFD) < 0) dup2(null, STDERR_FILENO);
   // Not by name: unistd.h has it since glibc 2.34 only. Without it files stay open for a while.
   const auto first = static_cast<unsigned>(STDERR_FILENO) + 1;
   const auto kept = static_cast<unsigned>(kept_fd);
@@ -87,26 +106,40 @@ void close_files(int kept_fd) {
   syscall(SYS_close_range, kept + 1, ~0U, 0);
 }
 
-[[noreturn]] void serve(int result_fd, const CoordinatorServerOptions& options,
-                        ProcessGroup group) {
+[[noreturn]] void serve(int channel, const CoordinatorServerOptions& options, ProcessGroup group) {
   set_signals(group);
-  close_files(result_fd);
+  close_files(channel);
   const StatusOr<std::unique_ptr<CoordinatorServer>> server = CoordinatorServer::start(options);
-  write_result(result_fd, server.status());
-  close(result_fd);
+  write_result(channel, server.status());
   if (!server.ok()) _exit(1);
-  // The launcher ends this process by SIGKILL.
-  while (true) pause();
+  shutdown(channel, SHUT_WR);
+  // The launcher writes a byte when the job is over.
+  char byte;
+  while (read(channel, &byte, 1) < 0 && errno == EINTR) {
+  }
+  (*server)->stop();
+  _exit(0);
+}
+
+// Two connected sockets, neither of which has the number of a standard stream: those may be closed.
+Status make_channel(FileDescriptor& of_parent, FileDescriptor& of_child) {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return no_resource("a socket");
+  const FileDescriptor first(fds[0]);
+  const FileDescriptor second(fds[1]);
+  of_parent = FileDescriptor(fcntl(first.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  of_child = FileDescriptor(fcntl(second.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  return of_parent.is_open() && of_child.is_open() ? absl::OkStatus() : no_resource("a socket");
 }
 
 }  // namespace
 
 StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOptions& options,
-                                                       ProcessGroup group) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return no_resource("a pipe");
-  const FileDescriptor read_end(fds[0]);
-  FileDescriptor write_end(fds[1]);
+                                                       ProcessGroup group, absl::Duration timeout) {
+  const absl::Time deadline = steady_now() + timeout;
+  CoordinatorProcess process;
+  FileDescriptor of_child;
+  TESSERA_RETURN_IF_ERROR(make_channel(process.channel_, of_child));
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return no_resource("a process");
@@ -114,26 +147,40 @@ StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOp
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The launcher may have died before prctl: then nothing would ever end this process.
     if (getppid() != parent) _exit(1);
-    serve(write_end.get(), options, group);
+    serve(of_child.get(), options, group);
   }
-  write_end.close();
-  CoordinatorProcess process;
+  of_child.close();
   process.pid_.value = pid;
   process.owner_ = parent;
   process.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process.pidfd_.is_open()) {
+    const Status no_pidfd = no_resource("a pidfd");
     kill(pid, SIGKILL);
-    return no_resource("a pidfd");
+    return no_pidfd;
   }
-  TESSERA_RETURN_IF_ERROR(read_result(read_end.get()));
-  return process;
+  const Status started = read_result(process.channel_.get(), deadline);
+  if (!absl::IsDeadlineExceeded(started)) {
+    TESSERA_RETURN_IF_ERROR(started);
+    return process;
+  }
+  process.kill_child();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "the coordinator did not listen on ", options.address, " within ", format_duration(timeout),
+      "; see whether this host finds the address of that name, and whether it is overloaded"));
 }
 
 CoordinatorProcess::~CoordinatorProcess() {
   if (pid_.value == 0 || getpid() != owner_) return;
-  if (pidfd_.is_open()) syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+  const char byte = 0;
+  pollfd ended = {pidfd_.get(), POLLIN, 0};
+  const bool is_asked = pidfd_.is_open() && send(channel_.get(), &byte, 1, MSG_NOSIGNAL) == 1;
+  if (!is_asked || poll(&ended, 1, kEndTimeMs) != 1) kill_child();
   while (waitpid(pid_.value, nullptr, 0) < 0 && errno == EINTR) {
   }
+}
+
+void CoordinatorProcess::kill_child() {
+  if (pidfd_.is_open()) syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
 std::optional<ExitStatus> CoordinatorProcess::poll_exit() {

@@ -12,8 +12,9 @@
 //
 // Invariants:
 //   1. When start() returns OK the service listens.
-//   2. The child ends with the object, and with the thread that made it: the kernel kills it then.
-//      A copy of the object in a forked process does nothing.
+//   2. The child ends with the object: in order, so that clients elsewhere that have not read their
+//      last answer get it. It also ends with the thread that made it: the kernel kills it then. A
+//      copy of the object in a forked process does nothing.
 //   3. No signal of a terminal ends it, and it holds no descriptor of the launcher but standard
 //      error: the job decides when it ends.
 //   4. It is stopped by a terminal exactly when the clients are, or else it would declare them lost
@@ -29,6 +30,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "job/coordinator_server.h"
 #include "job/exit_status.h"
@@ -45,12 +47,15 @@ enum class ProcessGroup : uint8_t {
 class CoordinatorProcess {
  public:
   // Errors as of CoordinatorServer::start(). ResourceExhausted: no process or descriptor is left.
+  // DeadlineExceeded: the service does not listen within `timeout`.
   static StatusOr<CoordinatorProcess> start(const CoordinatorServerOptions& options,
-                                            ProcessGroup group = ProcessGroup::kOwn);
+                                            ProcessGroup group = ProcessGroup::kOwn,
+                                            absl::Duration timeout = absl::Seconds(60));
 
   CoordinatorProcess(CoordinatorProcess&&) = default;
   CoordinatorProcess& operator=(CoordinatorProcess&&) = delete;
-  // Kills the child and waits for its end. Clients that still take part lose the service.
+  // Ends the service as CoordinatorServer::stop() does, and waits for the end of the child; kills
+  // it where it does not act.
   ~CoordinatorProcess();
 
   pid_t pid() const { return pid_.value; }
@@ -66,10 +71,12 @@ class CoordinatorProcess {
   };
 
   CoordinatorProcess() = default;
+  void kill_child();
 
   OwnedPid pid_;
-  pid_t owner_ = 0;       // the process that started the child
-  FileDescriptor pidfd_;  // a signal by it reaches the child and no other process, ever
+  pid_t owner_ = 0;         // the process that started the child
+  FileDescriptor pidfd_;    // a signal by it reaches the child and no other process, ever
+  FileDescriptor channel_;  // the child writes how its start went; this process when it is to end
 };
 
 }  // namespace tessera

@@ -21,12 +21,16 @@
 #include "base/thread.h"
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
+#include "job/coordinator.h"
 #include "job/coordinator_state.h"
 #include "job/grpc_log.h"
 #include "job/listener.h"
 
 namespace tessera {
 namespace {
+
+// Whether this process has ever started gRPC: forking is unsafe from then on.
+std::atomic<bool> grpc_started{false};
 
 absl::Time deadline_of(int64_t timeout_us) { return steady_now() + absl::Microseconds(timeout_us); }
 
@@ -479,11 +483,18 @@ void ClientSession::OnDone() {
 
 }  // namespace
 
+void prepare_grpc() {
+  grpc_started = true;
+  quiet_grpc_log();
+}
+
+bool coordinator_service_was_used() { return grpc_started; }
+
 std::string token_metadata(const std::string& token) { return absl::BytesToHexString(token); }
 
 StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(
     const CoordinatorServerOptions& options) {
-  quiet_grpc_log();
+  prepare_grpc();
   auto server = std::make_unique<ServerImpl>(options);
   TESSERA_RETURN_IF_ERROR(server->listen(options));
   return server;

@@ -56,6 +56,10 @@ class CoordinatorServer {
   virtual void stop() = 0;
 };
 
+// Call before the first use of gRPC: quiets its log, and notes the use for
+// coordinator_service_was_used().
+void prepare_grpc();
+
 // What clients attach to each call: the token in hexadecimal, so that it may have any bytes.
 inline constexpr char kTokenMetadata[] = "tessera-token";
 std::string token_metadata(const std::string& token);

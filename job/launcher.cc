@@ -40,6 +40,7 @@ constexpr int kTimeoutExitCode = 124;
 // How long the output of an ended client may stay open: a process that left the client's group
 // may hold it for ever.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
+constexpr absl::Duration kCoordinatorTimeout = absl::Seconds(60);  // until it listens
 constexpr size_t kReadBytes = size_t{64} << 10;
 
 Status system_error(absl::string_view what) {
@@ -259,11 +260,14 @@ Status Job::start_coordinator(const ClientEnvironment& environment) {
   coordinator_.reset();
   const int num_clients = options_.num_nodes * options_.num_clients;
   if (options_.node_id != 0 || num_clients == 1) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(CoordinatorProcess coordinator,
-                           CoordinatorProcess::start({.address = environment.coordinator,
-                                                      .token = environment.token,
-                                                      .num_clients = num_clients,
-                                                      .job = environment.job}));
+  TESSERA_ASSIGN_OR_RETURN(
+      CoordinatorProcess coordinator,
+      CoordinatorProcess::start({.address = environment.coordinator,
+                                 .token = environment.token,
+                                 .num_clients = num_clients,
+                                 .job = environment.job},
+                                ProcessGroup::kOwn,
+                                std::min(job_deadline_ - clock_.now(), kCoordinatorTimeout)));
   coordinator_.emplace(std::move(coordinator));
   return absl::OkStatus();
 }

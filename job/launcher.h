@@ -78,6 +78,7 @@ struct ClientEnvironment {
 //   InvalidArgument      options.validate()
 //   ResourceExhausted    too many clients for the limits of this host
 //   Unavailable          the coordinator cannot listen at its address
+//   DeadlineExceeded     the coordinator does not listen in time
 //
 // For a process that does nothing else: it takes the signals SIGINT, SIGTERM, SIGQUIT, SIGHUP and
 // SIGPIPE of the whole process, and is called from the main thread.
