@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kMostDevices = 65'536;
 constexpr size_t kMostNameBytes = 64 << 10;
+// How long after the start of a job, at most, a second client of an id puts its member in doubt.
+constexpr absl::Duration kLongestStart = absl::Minutes(10);
 
 }  // namespace
 
@@ -42,21 +44,28 @@ void CoordinatorState::register_client(Connection connection, const Registration
                                        absl::Time now, absl::Time deadline, Done done) {
   now_ = std::max(now_, now);
   const MemberInfo& member = registration.member;
+  if (begins_new_start(registration)) forget_failed_start();
   const Status other_job = different_job(registration);
   if (!other_job.ok()) return answer(done, other_job);
-  if (!registration_error_.ok()) return answer(done, registration_error_);
-  const Status valid = check_registration(registration);
-  if (!valid.ok()) return refuse(valid, done);
-  if (!members_.empty()) {
-    return answer(done, two_clients(members_[member.client_id], member));
+  if (job_.empty() && members_.empty()) job_ = registration.job;
+  const Status valid =
+      registration_error_.ok() ? check_registration(registration) : registration_error_;
+  if (!valid.ok()) {
+    if (members_.empty()) fail_registration(valid);
+    note_told(connection, member.client_id);
+    return answer(done, valid);
   }
-  if (job_.empty()) job_ = registration.job;
+  if (!members_.empty()) return add_claim(connection, registration, deadline, std::move(done));
   interval_ = std::min(interval_, registration.heartbeat_interval);
+  longest_connect_ = std::max(longest_connect_, registration.connect_timeout);
   const auto same_id = registering_.find(member.client_id);
   if (same_id == registering_.end()) {
     add_registration(connection, registration, deadline, std::move(done));
   } else if (twins_.count(member.client_id) > 0) {
-    refuse(two_clients(same_id->second.member, member), done);
+    const Status error = two_clients(same_id->second.member, member);
+    fail_registration(error);
+    note_told(connection, member.client_id);
+    answer(done, error);
   } else {
     // The restart of a client whose end is not known yet, or a mistake: a heartbeat of the first
     // one will say which.
@@ -104,15 +113,62 @@ Status CoordinatorState::check_registration(const Registration& registration) co
   return absl::OkStatus();
 }
 
-void CoordinatorState::refuse(const Status& error, const Done& done) {
-  if (members_.empty()) fail_registration(error);
-  answer(done, error);
+// After a start that failed: whether this registration is of another one. Clients of the failed
+// start that come late get its verdict.
+bool CoordinatorState::begins_new_start(const Registration& registration) const {
+  if (registration_error_.ok() || !stopped_.ok()) return false;
+  const int id = registration.member.client_id;
+  const auto is_of_id = [id](const auto& told) { return told.second == id; };
+  const bool is_again =
+      told_ids_.count(id) > 0 && std::none_of(told_.begin(), told_.end(), is_of_id);
+  const bool is_renamed =
+      options_.job.empty() && !registration.job.empty() && registration.job != job_;
+  const bool is_after_all = absl::IsDeadlineExceeded(registration_error_) && told_.empty();
+  return is_again || is_renamed || is_after_all;
+}
+
+void CoordinatorState::forget_failed_start() {
+  registration_error_ = absl::OkStatus();
+  told_.clear();
+  told_ids_.clear();
+  job_ = options_.job;
+  interval_ = options_.heartbeat_interval;
+  longest_connect_ = absl::ZeroDuration();
+}
+
+void CoordinatorState::note_told(Connection connection, int client_id) {
+  told_[connection] = client_id;
+  told_ids_.insert(client_id);
+}
+
+// A client of an id that a member has. Two jobs with one address and one token, and no name, look
+// like one job: each id of it has two clients, and the first of them became the member. That is
+// known only when the other one comes; soon after the start neither can be told from the right one.
+void CoordinatorState::add_claim(Connection connection, const Registration& registration,
+                                 absl::Time deadline, Done done) {
+  const int id = registration.member.client_id;
+  const Status error = two_clients(members_[id], registration.member);
+  const bool is_late = now_ > start_ends_;
+  if (is_late || clients_[id].is_gone || twins_.count(id) > 0) return answer(done, error);
+  // The restart of a member whose end is not known yet, or a second client: as above.
+  Registering claim = {connection, registration.member, std::move(done), {}};
+  claim.expiry = deadlines_.add(deadline, [this, id] { refuse_claim(id); });
+  twins_.emplace(id, std::move(claim));
+}
+
+void CoordinatorState::refuse_claim(int client_id) {
+  const auto claim = twins_.find(client_id);
+  if (claim == twins_.end()) return;
+  deadlines_.remove(claim->second.expiry);
+  answer(claim->second.done, two_clients(members_[client_id], claim->second.member));
+  twins_.erase(claim);
 }
 
 Status CoordinatorState::two_clients(const MemberInfo& first, const MemberInfo& second) const {
   return absl::InvalidArgumentError(absl::StrCat("two clients have the id ", first.client_id, ": ",
                                                  first.to_string(), " and ", second.to_string(),
-                                                 "; give each client an id of its own"));
+                                                 "; give each client an id, and each job an "
+                                                 "address or a TESSERA_JOB, of its own"));
 }
 
 void CoordinatorState::add_registration(Connection connection, const Registration& registration,
@@ -135,6 +191,7 @@ void CoordinatorState::complete_if_all_came() {
     answer(registering.done, absl::OkStatus());
   }
   registering_.clear();
+  start_ends_ = now_ + std::min(longest_connect_, kLongestStart);
   next_tick_ = now_ + interval_;
 }
 
@@ -144,6 +201,7 @@ void CoordinatorState::fail_registration(const Status& error) {
     for (const auto& [id, registering] : std::exchange(*waiting, {})) {
       deadlines_.remove(registering.expiry);
       client_of_.erase(registering.connection);
+      note_told(registering.connection, id);
       answer(registering.done, error);
     }
   }
@@ -186,6 +244,7 @@ bool CoordinatorState::withdraw(Connection connection) {
 
 void CoordinatorState::disconnected(Connection connection) {
   if (!stopped_.ok()) return;
+  told_.erase(connection);
   const auto known = client_of_.find(connection);
   const int id = known == client_of_.end() ? -1 : known->second;
   if (!withdraw(connection)) {
@@ -209,6 +268,12 @@ void CoordinatorState::heartbeat(Connection connection) {
   const int id = known->second;
   if (!members_.empty()) {
     clients_[id].num_silent_ticks = 0;
+    const auto claim = twins_.find(id);
+    if (claim == twins_.end() || clients_[id].is_gone) return;
+    lose(id, absl::StrCat(" is lost: ", claim->second.member.to_string(),
+                          " came with the same id and token, and nothing tells which of them "
+                          "belongs to this job; give each job an address or a TESSERA_JOB of its "
+                          "own"));
     return;
   }
   const auto twin = twins_.find(id);
@@ -241,6 +306,7 @@ void CoordinatorState::lose(int client_id, const std::string& how) {
 void CoordinatorState::gone(int client_id, const Status& reason, const Status& own) {
   clients_[client_id].is_gone = true;
   ++num_gone_;
+  refuse_claim(client_id);
   check_ins_.client_gone(client_id, reason, own);
   std::vector<uint64_t> concerned;
   for (const auto& [number, waiter] : waiters_) {

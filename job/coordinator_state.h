@@ -73,8 +73,12 @@ class CoordinatorState {
     absl::Duration connect_timeout = absl::Seconds(60);  // for messages
   };
   // Answered when all clients have registered. Different num_clients, and two clients of one id
-  // that both live, fail the whole job unless it is complete. A client of another job is refused
-  // alone.
+  // that both live, fail the start of the job. Clients that come late get the same error; a client
+  // that has had it and comes again, or one of another job, begins a new start.
+  //
+  // When the job is complete, a second client of an id is refused. If both live, and the job has
+  // not been complete for longer than its clients' connect_timeout, the member is lost too: clients
+  // of two jobs may have been mixed. A client of another job is refused alone.
   void register_client(Connection connection, const Registration& registration, absl::Time now,
                        absl::Time deadline, Done done);
   // All, once the job is complete; constant from then on.
@@ -138,7 +142,12 @@ class CoordinatorState {
   void answer_get(const Found& found, const StatusOr<std::string>& value);
   Status check_registration(const Registration& registration) const;
   Status different_job(const Registration& registration) const;
-  void refuse(const Status& error, const Done& done);
+  bool begins_new_start(const Registration& registration) const;
+  void forget_failed_start();
+  void note_told(Connection connection, int client_id);
+  void add_claim(Connection connection, const Registration& registration, absl::Time deadline,
+                 Done done);
+  void refuse_claim(int client_id);
   void add_registration(Connection connection, const Registration& registration,
                         absl::Time deadline, Done done);
   Status two_clients(const MemberInfo& first, const MemberInfo& second) const;
@@ -163,7 +172,11 @@ class CoordinatorState {
 
   std::map<int, Registering> registering_;  // by client
   std::map<int, Registering> twins_;  // that wait to see whether the client of their id still lives
-  Status registration_error_;
+  Status registration_error_;         // of a start that failed
+  std::map<Connection, int> told_;    // the clients that were told it and are still connected
+  std::set<int> told_ids_;            // all that were told it
+  absl::Duration longest_connect_;    // of the clients
+  absl::Time start_ends_ = absl::InfinitePast();
   std::vector<MemberInfo> members_;
   Status stopped_;  // what calls after stop() are told
 

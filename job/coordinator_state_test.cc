@@ -90,7 +90,8 @@ TEST(RegistrationTest, TwoClientsOfOneId) {
   service.heartbeat({1});
   const auto both = StatusIs(StatusCode::kInvalidArgument,
                              Eq("two clients have the id 1: client 1 (host-1, pid 101) and client "
-                                "1 (host-b, pid 4711); give each client an id of its own"));
+                                "1 (host-b, pid 4711); give each client an id, and each job an "
+                                "address or a TESSERA_JOB, of its own"));
   EXPECT_THAT((std::vector{first, second}), Each(Says(both)));
   EXPECT_THAT(service.register_client(0), Says(both));
 }
@@ -139,13 +140,123 @@ TEST(RegistrationTest, TwinThatIsGoneIsForgotten) {
   EXPECT_THAT((std::vector{first, other}), Each(Says(IsOk())));
 }
 
-TEST(RegistrationTest, RestartedClientDoesNotDisturbACompleteJob) {
+// Long after the start. No client of the start comes then.
+TEST(RegistrationTest, SecondClientOfAnIdDoesNotDisturbARunningJob) {
   const auto service = StateService::complete(2);
+  service->pass(absl::Seconds(61));
   EXPECT_THAT(service->register_as(7, {member(1), 2}),
               Says(StatusIs(StatusCode::kInvalidArgument)));
+  service->heartbeat({0, 1});
+  EXPECT_THAT(service->losses, IsEmpty());
   const AnswerPtr first = service->check_in(0, "a", "v");
   const AnswerPtr second = service->check_in(1, "a", "v");
   EXPECT_THAT((std::vector{first, second}), Each(Says(IsOk())));
+}
+
+// R5, A3. Two jobs with one address and one token, and without a name: client 1 of job B came first
+// and became a member of job A. When client 1 of A comes, all are told, with both processes named.
+TEST(RegistrationTest, MixOfTwoJobsIsFoundWhenTheOtherClientComes) {
+  StateService service(3);
+  MemberInfo of_b = member(1);
+  of_b.pid = 4711;
+  service.register_client(0);
+  EXPECT_THAT(service.register_as(7, {of_b, 3}), Waits());
+  service.register_client(2);
+  ASSERT_THAT(service.state.members(), SizeIs(3));
+  const AnswerPtr waits = service.check_in(0, "a", "v");
+  const AnswerPtr of_a = service.register_client(1);
+  EXPECT_THAT(of_a, Waits());
+  service.state.heartbeat(7);
+  service.run();
+  EXPECT_THAT(of_a, Says(StatusIs(StatusCode::kInvalidArgument,
+                                  Eq("two clients have the id 1: client 1 (host-1, pid 4711) and "
+                                     "client 1 (host-1, pid 101); give each client an id, and each "
+                                     "job an address or a TESSERA_JOB, of its own"))));
+  const std::string lost =
+      "client 1 (host-1, pid 4711) is lost: client 1 (host-1, pid 101) came with the same id and "
+      "token, and nothing tells which of them belongs to this job; give each job an address or a "
+      "TESSERA_JOB of its own";
+  EXPECT_THAT(service.losses, ::testing::ElementsAre(::testing::Pair(1, lost)));
+  EXPECT_THAT(waits, Says(StatusIs(StatusCode::kUnavailable, HasSubstr(lost))));
+  EXPECT_THAT(service.state.client_of(7),
+              StatusIs(StatusCode::kFailedPrecondition, HasSubstr("was declared lost")));
+}
+
+// The restart of a member that has just died is no second client: the death alone is told.
+TEST(RegistrationTest, RestartOfAMemberIsRefusedAlone) {
+  const auto service = StateService::complete(2);
+  const AnswerPtr restart = service->register_as(7, {member(1), 2});
+  EXPECT_THAT(restart, Waits());
+  service->lose(1);
+  EXPECT_THAT(restart, Says(StatusIs(StatusCode::kInvalidArgument)));
+  ASSERT_THAT(service->losses, SizeIs(1));
+  EXPECT_THAT(service->losses[0].second, HasSubstr("its connection to the coordinator broke off"));
+  EXPECT_THAT(service->register_as(8, {member(1), 2}),
+              Says(StatusIs(StatusCode::kInvalidArgument)));
+}
+
+TEST(RegistrationTest, SecondClientOfAMemberThatIsSilentIsRefusedAtItsDeadline) {
+  const auto service = StateService::complete(2);
+  const AnswerPtr claim = service->register_as(7, {member(1), 2}, absl::Milliseconds(100));
+  service->pass(absl::Milliseconds(100));
+  EXPECT_THAT(claim, Says(StatusIs(StatusCode::kInvalidArgument, HasSubstr("have the id 1"))));
+  service->heartbeat({0, 1});
+  EXPECT_THAT(service->losses, IsEmpty());
+  const AnswerPtr gone = service->register_as(8, {member(1), 2});
+  service->state.disconnected(8);
+  service->run();
+  EXPECT_THAT(gone, Says(StatusIs(StatusCode::kCancelled)));
+  service->heartbeat({0, 1});
+  EXPECT_THAT(service->losses, IsEmpty());
+}
+
+// tessera_coordinator outlives a start that failed: the next one is not told of it.
+TEST(RegistrationTest, FailedStartIsForgottenByTheNextOne) {
+  StateService service(2);
+  service.register_as(7, {member(1), 3});
+  const auto failed =
+      StatusIs(StatusCode::kInvalidArgument, HasSubstr("was started for a job of 3 clients"));
+  const AnswerPtr late = service.register_client(0);
+  EXPECT_THAT(late, Says(failed));
+  // Its client is still there: this is a second one.
+  EXPECT_THAT(service.register_as(8, {member(0), 2}), Says(failed));
+  for (const CoordinatorState::Connection connection : {7, 8}) {
+    service.state.disconnected(connection);
+  }
+  service.lose(0);
+  const AnswerPtr first = service.register_as(9, {member(1), 2});
+  EXPECT_THAT(first, Waits());
+  const AnswerPtr second = service.register_as(10, {member(0), 2});
+  EXPECT_THAT((std::vector{first, second}), Each(Says(IsOk())));
+}
+
+// The first to come again is one that the failed start never saw.
+TEST(RegistrationTest, FailedStartIsForgottenWhenAllOfItAreGone) {
+  StateService service(2);
+  const AnswerPtr alone = service.register_client(0, absl::Seconds(1));
+  service.pass(absl::Seconds(1));
+  EXPECT_THAT(alone, Says(StatusIs(StatusCode::kDeadlineExceeded)));
+  EXPECT_THAT(service.register_as(7, {member(1), 2}),
+              Says(StatusIs(StatusCode::kDeadlineExceeded)));
+  service.state.disconnected(7);
+  service.lose(0);
+  const AnswerPtr first = service.register_as(8, {member(1), 2});
+  const AnswerPtr second = service.register_as(9, {member(0), 2});
+  EXPECT_THAT((std::vector{first, second}), Each(Says(IsOk())));
+}
+
+// mpirun gives each launch a name of its own.
+TEST(RegistrationTest, FailedStartIsForgottenByAJobOfAnotherName) {
+  StateService service(2);
+  service.register_as(7, {member(1), 3, "mpirun 1"});
+  EXPECT_THAT(service.register_as(8, {member(0), 2, "mpirun 1"}),
+              Says(StatusIs(StatusCode::kInvalidArgument)));
+  const AnswerPtr first = service.register_as(9, {member(0), 2, "mpirun 2"});
+  EXPECT_THAT(first, Waits());
+  EXPECT_THAT(service.register_as(10, {member(1), 2, "mpirun 1"}),
+              Says(StatusIs(StatusCode::kInvalidArgument, HasSubstr("belongs to job"))));
+  EXPECT_THAT(service.register_as(11, {member(1), 2, "mpirun 2"}), Says(IsOk()));
+  EXPECT_THAT(first, Says(IsOk()));
 }
 
 TEST(RegistrationTest, DifferentNumberOfClients) {
