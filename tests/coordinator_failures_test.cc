@@ -28,6 +28,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 #include "tests/support/shared.h"
+#include "tests/support/silent_proxy.h"
 
 namespace tessera::testing {
 namespace {
@@ -68,6 +69,8 @@ class CoordinatorFailuresTest : public ::testing::Test {
     result.heartbeat_interval = interval;
     return result;
   }
+
+  int port() const { return port_; }
 
   absl::Duration interval = absl::Seconds(1);
 
@@ -140,6 +143,40 @@ TEST_F(ConnectTest, DeathAfterRegistrationIsToldToAll) {
   for (const int id : {0, 2}) {
     EXPECT_THAT(told[id], StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 (")));
   }
+}
+
+// R9. The network to the coordinator fails when a client has registered: its connect() ends by its
+// deadline, although no heartbeat is missed for an hour, and so do those of the others.
+TEST_F(ConnectTest, SilenceAfterRegistrationEndsByTheDeadline) {
+  interval = absl::Hours(1);
+  const StatusOr<ReservedPort> proxy_port = ReservedPort::create();
+  ASSERT_THAT(proxy_port.status(), IsOk());
+  const std::string address = absl::StrCat("127.0.0.1:", proxy_port->port());
+  Gate ready;
+  Gate ended;
+  const std::vector<Status> told = run(
+      [&](int id, const ClientOptions& options) -> Status {
+        ClientOptions own = options;
+        own.connect_timeout = absl::Seconds(3);
+        if (id == 1) {
+          own.coordinator = address;
+          TESSERA_RETURN_IF_ERROR(ready.wait());
+        }
+        const StatusOr<Client> client = Client::connect(own);
+        ended.open();
+        return client.status();
+      },
+      [&]() -> Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            const auto proxy, SilentProxy::start(address, port(), describe_this_process().boot_id));
+        ready.open();
+        for (int i = 0; i < kClients; ++i) TESSERA_RETURN_IF_ERROR(ended.wait());
+        TESSERA_REQUIRE(proxy->is_silent());
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(told[1],
+              StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("the coordinator at " + address)));
+  for (const int id : {0, 2}) EXPECT_THAT(told[id], ::testing::Not(IsOk()));
 }
 
 // A client that dies while others still register is not missed: its restart takes its place.
