@@ -44,6 +44,8 @@ std::pair<int64_t, int64_t> CellMap::interval(int dim, int64_t position) const {
 }
 
 int64_t CellMap::elements(int64_t position) const {
+  // First, for the product of the other sizes may exceed 64 bits where one is 0.
+  if (num_elements(shape_) == 0) return 0;
   int64_t elements = 1;
   for (size_t dim = 0; dim < shape_.size(); ++dim) {
     const auto [first, end] = interval(dim, position);

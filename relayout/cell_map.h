@@ -52,16 +52,6 @@ class CellMap {
   // the mesh, half of them holding elements evenly spread over the tensor, of which a mesh larger
   // than its tensor has few. The same in every process; some may come twice.
   std::vector<int64_t> spread_positions(int64_t most) const;
-  // Calls fn(position) for each of them; where these are all, without making the list.
-  template <class Fn>
-  void for_each_spread(int64_t most, Fn fn) const {
-    if (most < layout_.mesh().size()) {
-      for (const int64_t position : spread_positions(most)) fn(position);
-      return;
-    }
-    for (int64_t position = 0; position < layout_.mesh().size(); ++position) fn(position);
-  }
-
   // The number of the shard of a dim that an element belongs to. Requires 0 <= element < size.
   int64_t shard_of(int dim, int64_t element) const;
   // Calls fn for each cell that meets `part`, with the common elements, in row-major order.

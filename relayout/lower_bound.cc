@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "relayout/cell_map.h"
+#include "relayout/most_received.h"
 #include "relayout/moves.h"
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"
@@ -17,6 +18,9 @@ namespace {
 
 int64_t most_lacking(const Layout& from, const Layout& goal, const Shape& shape) {
   const Moves moves(from, goal, shape, Topology());
+  // On small meshes each device is looked at, which checks that search.
+  constexpr int64_t kSmallMesh = int64_t{1} << 16;
+  if (goal.mesh().size() > kSmallMesh) return most_received(moves).elements;
   int64_t most = 0;
   for (int64_t position = 0; position < goal.mesh().size(); ++position) {
     most = std::max(most, moves.received_elements(*goal.mesh().device_at(position)));
@@ -46,14 +50,11 @@ __int128 num_held_where_wanted(const Layout& from, const Layout& goal, const Sha
 int64_t least_received_elements(const Layout& from, const Layout& goal, const Parts& reduced,
                                 const Shape& shape) {
   if (reduced.empty()) return most_lacking(from, goal, shape);
-  __int128 wanted = 0;
-  int64_t largest = 0;
-  const CellMap goals(goal, shape);
-  for (int64_t position = 0; position < goal.mesh().size(); ++position) {
-    const int64_t elements = goals.elements(position);
-    wanted += elements;
-    largest = std::max(largest, elements);
-  }
+  // The new boxes tile the tensor, and each is the box of as many devices; the first is a largest.
+  __int128 copies = goal.mesh().size();
+  for (int dim = 0; dim < goal.rank(); ++dim) copies /= goal.num_shards(dim);
+  const __int128 wanted = copies * num_elements(shape);
+  const int64_t largest = CellMap(goal, shape).elements(0);
   const int64_t terms = num_values(digits_of(from.mesh(), reduced));
   const __int128 values = static_cast<__int128>(num_elements(shape)) * goal.num_partial_terms();
   // The cells of larger meshes do not fit in memory: without this term the bound is lower.

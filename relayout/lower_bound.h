@@ -55,8 +55,8 @@
 namespace tessera::internal {
 
 // In elements, within int64. `reduced` are the partial axes of `from` that `goal` does not have;
-// the others are the same in both. O(devices); among more than 2^20 devices lonely values, which
-// are found by a list of all cells, count as 0, and the bound is lower.
+// the others are the same in both. O(devices) on at most 2^20 of them. Among more, lonely values,
+// which are found by a list of all cells, count as 0, and the bound is lower.
 int64_t least_received_elements(const Layout& from, const Layout& goal, const Parts& reduced,
                                 const Shape& shape);
 

@@ -126,6 +126,8 @@ int64_t Moves::received_elements(int device_id) const {
 }
 
 int64_t Moves::received_at(int64_t new_position) const {
+  // First, for the product of the other sizes may exceed 64 bits where one is 0.
+  if (num_elements(to_.shape()) == 0) return 0;
   const std::optional<int64_t> old_position =
       same_mesh_ ? new_position : from_.position_of(to_.device(new_position));
   int64_t all = 1;

@@ -40,6 +40,8 @@ class Moves {
   void for_each_source(int device_id,
                        absl::FunctionRef<void(int source, int64_t elements)> fn) const;
   int64_t received_elements(int device_id) const;
+  // The same of the device at a position of the new mesh.
+  int64_t received_at(int64_t new_position) const;
   int64_t sent_elements(int device_id) const;
   // Whether any device lacks an element of its new box.
   bool any_remote() const;
@@ -70,7 +72,6 @@ class Moves {
   void for_each_pull(int device_id,
                      absl::FunctionRef<void(const Cell&, int source, const Box&)> fn) const;
   void classify_digits();
-  int64_t received_at(int64_t new_position) const;
   bool holds_old(int device_id, const Cell& cell) const;
   int64_t holder(const Request& request) const;
   Turn turn_of(const Request& request) const;

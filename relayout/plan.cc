@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,12 +20,12 @@ namespace tessera {
 namespace internal {
 namespace {
 
-// Calls fn(device id) for devices of both meshes, the one that holds most among them. On one mesh
-// that is the first, whatever the layouts: shard 0 of a dim is a largest one, and it holds shard 0
-// of every dim. On two meshes each device is called, once.
+// Calls fn(device id) for devices of both meshes, the one that holds most among them. Where both
+// begin with one device that is this one, whatever the layouts: shard 0 of a dim is a largest one,
+// and it holds shard 0 of every dim. Else each device is called, once.
 template <class Fn>
 void for_each_that_may_hold_most(const Mesh& a, const Mesh& b, Fn fn) {
-  if (a == b) return fn(*a.device_at(0));
+  if (a.device_at(0) == b.device_at(0)) return fn(*a.device_at(0));
   for (int64_t position = 0; position < a.size(); ++position) fn(*a.device_at(position));
   for (int64_t position = 0; position < b.size(); ++position) {
     const int id = *b.device_at(position);
@@ -77,16 +78,24 @@ bool same_steps(absl::Span<const PlanStep> a, absl::Span<const PlanStep> b) {
 
 int64_t most_received(absl::Span<const PlanStep> steps) {
   if (steps.empty()) return 0;
+  // No device receives more than the most of each step; of one step some device receives that.
   int64_t most = 0;
-  const auto look_at = [&](const PlanStep& step, const Layout& layout) {
-    const CellMap cells(layout, step.shape());
-    cells.for_each_spread(kEveryDevice, [&](int64_t position) {
-      most = std::max(most, received_over(steps, cells.device(position)));
-    });
+  __int128 bound = 0;
+  std::vector<int> devices;
+  for (const PlanStep& step : steps) {
+    devices.push_back(device_that_receives_most(step));
+    bound += step.received_bytes(devices.back());
+  }
+  for (const int device : devices) most = std::max(most, received_over(steps, device));
+  if (most == saturated(bound)) return most;
+  const auto look_at = [&](const Mesh& mesh) {
+    for (int64_t position = 0; position < mesh.size(); ++position) {
+      most = std::max(most, received_over(steps, *mesh.device_at(position)));
+    }
   };
-  look_at(steps.back(), steps.back().to());
+  look_at(steps.back().to().mesh());
   const bool one_mesh = steps.front().from().mesh() == steps.back().to().mesh();
-  if (!one_mesh) look_at(steps.front(), steps.front().from());
+  if (!one_mesh) look_at(steps.front().from().mesh());
   return most;
 }
 

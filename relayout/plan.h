@@ -11,7 +11,7 @@
 //
 // A plan is made from its arguments alone, so every client makes the same one, and rows of single
 // devices are made on demand, so a plan for kMaxPlannedDevices is as cheap as one for 2. What is
-// O(devices) below takes no memory for them, and up to a second for the most.
+// O(devices) below is so in few plans (most_received.h), and takes no memory for the devices.
 //
 // What holds for every plan:
 //   1. The identity (equivalent layouts, equal partials) has no steps.
@@ -50,8 +50,8 @@
 
 namespace tessera {
 
-// The most devices of a mesh that relayouts are planned for: numbers that are the worst of all
-// devices are found by looking at each.
+// The most devices of a mesh that relayouts are planned for: in some plans the worst of all devices
+// is found by a look at each.
 inline constexpr int64_t kMaxPlannedDevices = int64_t{1} << 24;
 
 // In which order the terms of a reduction are added, where devices of several hosts hold them.
@@ -189,7 +189,9 @@ class RelayoutPlan {
   // Bytes that the device at a position of to().mesh() receives, over all steps; 0 where there is
   // no such position.
   int64_t received_bytes(int64_t position) const;
-  // The most that any device of either mesh receives, over all steps. O(devices), once.
+  // The most that any device of either mesh receives, over all steps. O(rank) where a device is
+  // found that receives as much as any can, O(devices) in few other plans: between meshes that
+  // differ, and where uneven dims take axes from each other. Computed once.
   int64_t max_received_bytes() const;
   // What no plan can go below. Moves: the most bytes of its new box that a device does not hold.
   // Reductions of n terms: the largest new box and, where that is more, the mean over the devices
@@ -197,13 +199,14 @@ class RelayoutPlan {
   // no device that wants an element holds a term of it; 2(n-1)/n of the tensor to whole copies on n
   // devices, n-1 times a shard to shards. lower_bound.h has the proof, and what it leaves out: the
   // terms of partial axes that stay are left as they are, new partial axes do not count (expansion
-  // is local), and among more than 2^20 devices the tensor once more is left out. O(devices), once.
+  // is local), and among more than 2^20 devices the tensor once more is left out. It costs as
+  // max_received_bytes() does, and on small meshes O(devices). Computed once.
   int64_t lower_bound_bytes() const;
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
-  // between. Where the meshes differ O(devices), once.
+  // between. O(devices) where the meshes begin with different devices. Computed once.
   int64_t peak_bytes() const;
-  // What of that it holds during one of the steps(); 0 where there is no such step. O(devices)
-  // where the meshes differ.
+  // What of that it holds during one of the steps(); 0 where there is no such step. The
+  // same cost.
   int64_t step_peak_bytes(size_t step) const;
   // What the steps take by the costs of the topology that the plan was made for: a step takes the
   // latency of the farthest link that it uses, and seconds for each byte that the worst placed

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "relayout/cell_map.h"
 #include "relayout/components.h"
+#include "relayout/most_received.h"
 #include "relayout/moves.h"
 
 namespace tessera {
@@ -157,9 +158,13 @@ internal::Traffic PlanStep::Rep::traffic(int64_t most_devices) const {
     if (larger <= kMostRowsMade) return pulled_traffic(most_devices);
   }
   int64_t most = 0;
-  to.for_each_spread(most_devices, [&](int64_t position) {
-    most = std::max(most, moves->received_elements(to.device(position)));
-  });
+  if (most_devices == internal::kEveryDevice) {
+    most = internal::most_received(*moves).elements;
+  } else {
+    for (const int64_t position : to.spread_positions(most_devices)) {
+      most = std::max(most, moves->received_at(position));
+    }
+  }
   const LinkClass link = flat.value_or(LinkClass::kNetwork);
   result.bytes[static_cast<int>(link)] = most * dtype_size(dtype);
   return result;
@@ -535,8 +540,15 @@ Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
   return step.rep().traffic(most_devices);
 }
 
+// Of a reduction the first device: it has a largest box, and of this a largest chunk.
+int device_that_receives_most(const PlanStep& step) {
+  const PlanStep::Rep& rep = step.rep();
+  return rep.to.device(rep.moves.has_value() ? most_received(*rep.moves).position : 0);
+}
+
 int64_t num_devices(const Mesh& a, const Mesh& b) {
   if (a == b) return a.size();
+  if (a.ids_are_positions() && b.ids_are_positions()) return std::max(a.size(), b.size());
   int64_t count = a.size();
   for (int64_t position = 0; position < b.size(); ++position) {
     count += a.position_of_device(*b.device_at(position)).has_value() ? 0 : 1;

@@ -48,6 +48,9 @@ inline constexpr int64_t kComparedDevices = 128;
 // hosts cut at digits, and on at most 256 devices; else all bytes count as the farthest link's.
 Traffic traffic_of(const PlanStep& step, int64_t most_devices = kEveryDevice);
 
+// A device that receives as many bytes in the step as any does. See most_received.h for the cost.
+int device_that_receives_most(const PlanStep& step);
+
 // The devices of both meshes, those that they share counted once. O(devices of b).
 int64_t num_devices(const Mesh& a, const Mesh& b);
 
