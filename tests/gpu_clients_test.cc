@@ -243,6 +243,7 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     const auto nccl = nccl::NcclDouble::create(cuda, {.shares_gpus = true});
     options.cuda = cuda;
     options.nccl = nccl;
+    options.share_gpus = true;
     std::promise<void> gate;
     Ends ends;
     ends.before_standing_still = [&, opened = gate.get_future().share()](Client& client) -> Status {

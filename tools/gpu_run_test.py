@@ -31,6 +31,7 @@ NO_NCCL = """echo 'UNIMPLEMENTED: libnccl.so.2 is too old: it has no ncclCommRev
 echo '[  SKIPPED ] A.b (0 ms)'"""
 # What a program sees of its surroundings, in its log.
 SHOWS = """echo "NCCL_DEBUG=$NCCL_DEBUG"
+echo "one job: $TESSERA_TEST_ONE_JOB"
 echo "$@"
 echo text >"${NCCL_DEBUG_FILE/\\%p/1}"
 echo '[       OK ] A.b (1 ms)'"""
@@ -180,6 +181,14 @@ class GpuRunTest(unittest.TestCase):
         self.assertIn("--gtest_fail_fast", first)
         self.assertIn("NCCL_DEBUG=WARN\n", later)
         self.assertNotIn("--gtest_fail_fast", later)
+
+    def test_suites_of_eight_processes_have_one_job(self):
+        self.program("gpu_suites", SHOWS)
+        self.run_it("--parts=collectives_8,relayouts,tensors")
+        with tarfile.open(os.path.join(self.folder, "o", "logs.tar.gz")) as logs:
+            for name, job in (("collectives_8", ""), ("relayouts", "8x1"), ("tensors", "8x1")):
+                log = logs.extractfile(f"./{name}.log").read().decode()
+                self.assertIn(f"one job: {job}\n", log)
 
     def test_shared_memory_is_shown_and_mounted_larger(self):
         mounted = os.path.join(self.folder, "mounted")

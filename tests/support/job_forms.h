@@ -25,6 +25,7 @@
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gpu.h"
+#include "tests/support/one_job.h"
 #include "tests/support/sanitizers.h"
 
 namespace tessera::testing {
@@ -96,20 +97,26 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     const Status gpu = GetParam().num_clients > 1 ? test_gpu_with_nccl() : test_gpu();
     if (!gpu.ok()) GTEST_SKIP() << gpu;
   }
-  // run_clients() in the form of the test.
-  static Status run(const ClientBody& body, const ClientOptions& options = {}) {
-    JobSpec spec = {.setting = GetParam().setting,
-                    .num_clients = GetParam().num_clients,
-                    .devices_per_client = GetParam().devices_per_client,
-                    .options = options};
+  // run_clients() in the form of the test; in the one job for many bodies, if there is one of this
+  // form (one_job.h).
+  static Status run(const ClientBody& body) {
+    JobSpec spec = spec_of_form();
+    if (GetParam().num_gpus == kRealGpus) set_real_gpus(spec);
+    return has_one_job(spec) ? run_in_one_job(spec, body) : run(body, {});
+  }
+  // In a job of its own.
+  static Status run(const ClientBody& body, const ClientOptions& options) {
+    JobSpec spec = spec_of_form();
+    spec.options = options;
+    // A process of the one job has no clients of its own: its test program starts them.
+    if (is_in_one_job()) return absl::OkStatus();
     if (GetParam().num_gpus == 0) return run_clients(spec, body);
-    spec.options.device_type = DeviceType::kCuda;
     if (GetParam().num_gpus == kRealGpus) {
-      spec.options.share_gpus = GetParam().shares_gpus;
-      // Processes take turns on a GPU that they share: an operation takes a tenth of a second.
-      if (GetParam().shares_gpus) spec.deadline = absl::Minutes(6);
+      set_real_gpus(spec);
       return run_clients(spec, body);
     }
+    spec.options.device_type = DeviceType::kCuda;
+    spec.options.share_gpus = GetParam().shares_gpus;
     const auto api = cuda::CudaDouble::create({.num_gpus = GetParam().num_gpus});
     const auto nccl = nccl::NcclDouble::create(api, {.shares_gpus = GetParam().shares_gpus});
     spec.options.cuda = api;
@@ -121,6 +128,19 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
       }
       return absl::OkStatus();
     });
+  }
+
+ private:
+  static JobSpec spec_of_form() {
+    return {.setting = GetParam().setting,
+            .num_clients = GetParam().num_clients,
+            .devices_per_client = GetParam().devices_per_client};
+  }
+  static void set_real_gpus(JobSpec& spec) {
+    spec.options.device_type = DeviceType::kCuda;
+    spec.options.share_gpus = GetParam().shares_gpus;
+    // Processes take turns on a GPU that they share: an operation takes a tenth of a second.
+    if (GetParam().shares_gpus) spec.deadline = absl::Minutes(6);
   }
 };
 
