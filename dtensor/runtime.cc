@@ -28,6 +28,7 @@
 #include "device/cuda/open_api.h"
 #include "dtensor/check_options.h"
 #include "dtensor/dispose.h"
+#include "dtensor/gpu_claims.h"
 #include "dtensor/taken_streams.h"
 #include "job/environment.h"
 #include "job/host.h"
@@ -151,6 +152,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
         nccl::check_allocator(std::min(default_local_devices, job.num_local_devices)));
   }
   // Before NCCL is loaded; another one than this machine's has its own ways.
+  runtime->may_share_gpus_ = job.share_gpus;
   runtime->shares_gpus_ =
       job.share_gpus && job.num_clients > 1 && runtime->cuda_ != nullptr && options.nccl == nullptr;
   if (runtime->shares_gpus_) nccl::share_gpus_among_processes();
@@ -181,6 +183,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
 Status Runtime::start_devices(absl::Time deadline) {
   Status status = check_types(coordinator_->members());
   if (shares_gpus_) status.Update(check_processes(coordinator_->members()));
+  if (status.ok() && cuda_ != nullptr) status = choose_gpus(deadline);
   if (!status.ok()) {
     // All clients find it: nobody is lost to another one before that.
     coordinator_->leave(deadline).IgnoreError();
@@ -217,6 +220,25 @@ Status Runtime::start_devices(absl::Time deadline) {
   return absl::OkStatus();
 }
 
+// The devices of a host's clients take its GPUs in turn.
+Status Runtime::choose_gpus(absl::Time deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const int num_gpus, cuda_->device_count());
+  const MemberInfo& self = coordinator_->members()[client_id()];
+  int64_t first = 0;
+  for (const MemberInfo& member : coordinator_->members().first(client_id())) {
+    if (member.host == self.host) first += member.num_local_devices;
+  }
+  std::vector<std::string> bus_ids;
+  for (int64_t i = 0; i < std::min(num_gpus, self.num_local_devices); ++i) {
+    used_gpus_.push_back(static_cast<int>((first + i) % num_gpus));
+    if (may_share_gpus_) continue;
+    TESSERA_ASSIGN_OR_RETURN(std::string id, cuda_->bus_id(used_gpus_.back()));
+    bus_ids.push_back(std::move(id));
+  }
+  if (coordinator_->num_clients() == 1) return absl::OkStatus();
+  return claim_gpus(*coordinator_, bus_ids, deadline);
+}
+
 Status Runtime::start_streams() {
   if (cuda_ == nullptr) {
     for (const Device& device : local_devices_) {
@@ -231,21 +253,12 @@ Status Runtime::start_streams() {
     }
     return absl::OkStatus();
   }
-  TESSERA_ASSIGN_OR_RETURN(const int num_gpus, cuda_->device_count());
-  // The devices of a host's clients take its GPUs in turn.
-  int first = 0;
-  for (const Device& device : devices_) {
-    if (device.client_id < client_id() && device.host == local_devices_[0].host) ++first;
-  }
-  const int num_used = std::min(num_gpus, static_cast<int>(local_devices_.size()));
-  std::vector<int> used;
-  for (int i = 0; i < num_used; ++i) used.push_back((first + i) % num_gpus);
-  TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*cuda_, used));
+  TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*cuda_, used_gpus_));
   const std::shared_ptr<nccl::Api> nccl = open_nccl();
   for (const Device& device : local_devices_) {
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<cuda::CudaDevice> gpu,
-        cuda::CudaDevice::create(cuda_, used[device.ordinal % num_used],
+        cuda::CudaDevice::create(cuda_, used_gpus_[device.ordinal % used_gpus_.size()],
                                  link_->observer(device.ordinal),
                                  nccl == nullptr ? cuda::SlabSource() : nccl::slab_source(nccl)));
     streams_.push_back(&gpu->stream());

@@ -128,6 +128,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
  private:
   explicit Runtime(const ClientOptions& options);
   Status start_devices(absl::Time deadline);
+  Status choose_gpus(absl::Time deadline);
   Status start_streams();
   // Of a job of several clients; null where there is none, and nccl_status_ says why.
   std::shared_ptr<nccl::Api> open_nccl();
@@ -184,7 +185,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<host::HostLink> link_;
   std::vector<std::unique_ptr<CpuStream>> cpu_streams_;
   std::shared_ptr<cuda::Api> cuda_;  // null where devices are CPUs
-  bool shares_gpus_ = false;         // with other clients, by ClientOptions::share_gpus
+  bool may_share_gpus_ = false;      // with other clients, by ClientOptions::share_gpus
+  bool shares_gpus_ = false;         // so, and NCCL was told
+  std::vector<int> used_gpus_;       // by local devices, in turn
   std::vector<std::unique_ptr<cuda::CudaDevice>> gpus_;
   std::vector<Stream*> streams_;  // by ordinal
   // Of GPUs in a job of several clients; why there is none.

@@ -386,7 +386,7 @@ TEST(CudaClientTest, ProcessesThatShareAGpuAreHostsOfTheirOwn) {
   for (const bool shares : {false, true}) {
     Shared<std::array<std::array<char, 64>, 2>> ids;
     JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2};
-    spec.options = on(CudaDouble::create());
+    spec.options = on(CudaDouble::create({.num_gpus = 2}));
     spec.options.share_gpus = shares;
     for (const Status& status : run_processes(spec, [&](Client& client) -> Status {
            const char* const id = std::getenv("NCCL_HOSTID");
@@ -402,6 +402,33 @@ TEST(CudaClientTest, ProcessesThatShareAGpuAreHostsOfTheirOwn) {
     const std::string second = (*ids)[1].data();
     EXPECT_EQ(first != second, shares) << first << " and " << second;
     EXPECT_EQ(!first.empty(), shares);
+  }
+}
+
+// The fact two_on_one_device: said when they connect, to both, in the same words.
+TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
+  struct Case {
+    int num_gpus;
+    int devices_per_client;
+    const char* gpu;  // the end of its bus id
+  };
+  for (const Case& c : {Case{1, 1, ":00:00.0;"}, Case{3, 2, ":00:00.0;"}}) {
+    const JobSpec spec = {.num_clients = 2,
+                          .devices_per_client = c.devices_per_client,
+                          .options = on(CudaDouble::create({.num_gpus = c.num_gpus}))};
+    EXPECT_THAT(run_isolated(absl::Seconds(60),
+                             [&]() -> Status {
+                               const std::vector<Status> statuses =
+                                   run_threads(spec, [](Client&) { return absl::OkStatus(); });
+                               TESSERA_REQUIRE(statuses[0] == statuses[1], statuses[1].message());
+                               return statuses[0];
+                             }),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("client 0 ("), HasSubstr(" and client 1 ("),
+                               HasSubstr(") both use GPU "), HasSubstr(c.gpu),
+                               HasSubstr("; give each client GPUs of its own (num_local_devices, "
+                                         "CUDA_VISIBLE_DEVICES), or, for tests, set share_gpus "
+                                         "(TESSERA_SHARE_GPUS=1) on all clients"))));
   }
 }
 

@@ -16,8 +16,9 @@
 //
 // Thread-safe. As in CUDA, set_device() holds for the calling thread, and a thread that has set no
 // device works on GPU 0: a call from it would make a context there, which takes some 500 MB. So
-// every thread calls set_device() before anything but device_count(). Memory is allocated and freed
-// when the current GPU, and the GPUs that have peer access with it, have done what they were given.
+// every thread calls set_device() before anything but device_count() and bus_id(). Memory is
+// allocated and freed when the current GPU, and the GPUs that have peer access with it, have done
+// what they were given.
 #ifndef TESSERA_DEVICE_CUDA_API_H_
 #define TESSERA_DEVICE_CUDA_API_H_
 
@@ -44,6 +45,9 @@ class Api {
   // GPUs that this process may use, at least 1. FailedPrecondition "no GPU: ..." where there is
   // none, or no driver. cudaGetDeviceCount.
   virtual StatusOr<int> device_count() = 0;
+  // Where the GPU is on this machine, "0000:19:00.0": the same in all processes, whatever number
+  // each has for it (CUDA_VISIBLE_DEVICES). cudaDeviceGetPCIBusId.
+  virtual StatusOr<std::string> bus_id(int gpu) = 0;
   // The GPU that the calling thread works on. cudaSetDevice.
   virtual Status set_device(int gpu) = 0;
   // Lets kernels of the current GPU read and write the memory of `peer`, if the two can.

@@ -8,6 +8,8 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -490,10 +492,26 @@ Status casts(Api& api) {
   return absl::OkStatus();
 }
 
+Status bus_ids_name_gpus(Api& api) {
+  TESSERA_ASSIGN_OR_RETURN(const int num_gpus, api.device_count());
+  std::set<std::string> ids;
+  for (int gpu = 0; gpu < num_gpus; ++gpu) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string id, api.bus_id(gpu));
+    TESSERA_ASSIGN_OR_RETURN(const std::string again, api.bus_id(gpu));
+    TESSERA_RETURN_IF_ERROR(expect(id == again, "a GPU keeps its bus id"));
+    // "0000:19:00.0".
+    TESSERA_RETURN_IF_ERROR(
+        expect(id.size() == 12 && id[4] == ':' && id[7] == ':' && id[10] == '.', id));
+    TESSERA_RETURN_IF_ERROR(expect(ids.insert(id).second, "two GPUs have two bus ids"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<ContractCase> contract_cases() {
   return {
+      {"bus_ids_name_gpus", bus_ids_name_gpus},
       {"copies_there_and_back", copies_there_and_back},
       {"memory_is_aligned", memory_is_aligned},
       {"too_much_memory", too_much_memory},

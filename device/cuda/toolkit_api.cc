@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,13 @@ class ToolkitApi : public Api {
         "no GPU: ", status.ok() ? "cudaGetDeviceCount: none is visible" : status.message(),
         "; device_type kCuda needs an NVIDIA GPU and its driver, for CUDA ", CUDART_VERSION / 1000,
         " or later; or use DeviceType::kCpu"));
+  }
+
+  StatusOr<std::string> bus_id(int gpu) override {
+    char text[32] = {};
+    TESSERA_RETURN_IF_ERROR(
+        status_of(cudaDeviceGetPCIBusId(text, sizeof text, gpu), "cudaDeviceGetPCIBusId"));
+    return std::string(text);
   }
 
   Status set_device(int gpu) override { return status_of(cudaSetDevice(gpu), "cudaSetDevice"); }

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "device/cuda/double/run_kernel.h"
 
 namespace tessera::cuda {
@@ -36,6 +37,12 @@ void CudaDouble::Marker::wait() {
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [this] { return done.load(std::memory_order_acquire); });
 }
+
+CudaDouble::CudaDouble(const CudaDoubleOptions& options)
+    : options_(options), number_([] {
+        static std::atomic<int> num_doubles{0};
+        return num_doubles.fetch_add(1);
+      }()) {}
 
 std::shared_ptr<CudaDouble> CudaDouble::create(const CudaDoubleOptions& options) {
   return std::shared_ptr<CudaDouble>(new CudaDouble(options));
@@ -109,7 +116,7 @@ Status CudaDouble::enter(absl::string_view function, int gpu) {
   const std::string name(function);
   const int call = ++calls_[name];
   // CUDA does what it is asked; only the context on GPU 0 is one too many.
-  const bool needs_device = name != "device_count" && name != "set_device";
+  const bool needs_device = name != "device_count" && name != "bus_id" && name != "set_device";
   if (needs_device && thread_gpu == kUnset) {
     misuse(function, "a thread that has set no device").IgnoreError();
   }
@@ -146,6 +153,15 @@ StatusOr<int> CudaDouble::device_count() {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("device_count", 0));
   return options_.num_gpus;
+}
+
+StatusOr<std::string> CudaDouble::bus_id(int gpu) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (gpu < 0 || gpu >= options_.num_gpus) {
+    return misuse("bus_id", absl::StrCat("GPU ", gpu, " of ", options_.num_gpus));
+  }
+  TESSERA_RETURN_IF_ERROR(enter("bus_id", gpu));
+  return absl::StrFormat("%04x:%02x:00.0", number_ % 0x10000, gpu);
 }
 
 Status CudaDouble::set_device(int gpu) {

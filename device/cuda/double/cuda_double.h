@@ -91,6 +91,8 @@ class CudaDouble : public Api {
                       std::function<void()> run, StreamHandle stream);
 
   StatusOr<int> device_count() override;
+  // No two GPUs of a process have the same, whichever doubles they are of.
+  StatusOr<std::string> bus_id(int gpu) override;
   Status set_device(int gpu) override;
   Status enable_peer_access(int peer) override;
   StatusOr<std::byte*> allocate(uint64_t size_bytes) override;
@@ -144,7 +146,7 @@ class CudaDouble : public Api {
     std::shared_ptr<Marker> last;  // null: never recorded
   };
 
-  explicit CudaDouble(const CudaDoubleOptions& options) : options_(options) {}
+  explicit CudaDouble(const CudaDoubleOptions& options);
   int current_gpu() const;
   // The injected error of this call, if it has one. Requires the lock, as what follows.
   Status enter(absl::string_view function, int gpu);
@@ -164,6 +166,7 @@ class CudaDouble : public Api {
   void work(const std::shared_ptr<StreamState>& stream, uint64_t seed);
 
   const CudaDoubleOptions options_;
+  const int number_;                 // among the doubles of the process
   mutable std::mutex mutex_;         // guards everything below
   std::condition_variable changed_;  // an operation is done
   bool held_ = false;
