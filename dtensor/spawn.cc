@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "job/coordinator.h"
@@ -37,7 +39,8 @@ constexpr absl::Duration kGrace = absl::Seconds(2);
 
 struct Child {
   pid_t pid = -1;
-  int report = -1;           // read end of what the child has to say
+  int report = -1;           // read end of what the child has to say, non-blocking; -1: closed
+  int end = -1;              // pidfd: readable once it has ended
   std::string report_bytes;  // received so far: ReportHeader, message
   int64_t stopped_ns = 0;   // when this process asked it to end; 0: never, or it was ending already
   bool was_killed = false;  // this process sent it SIGKILL
@@ -112,32 +115,41 @@ Status outcome(int client_id, const Child& child) {
                                              by_signal ? "" : " before its function returned"));
 }
 
-// Reads what has come from a child, and reaps it when it has closed its end.
+// Reads what has come from a child.
 void read_report(Child& child) {
   char buffer[4096];
-  const ssize_t count = read(child.report, buffer, sizeof buffer);
-  if (count < 0 && errno == EINTR) return;
-  if (count > 0) {
-    child.report_bytes.append(buffer, static_cast<size_t>(count));
-    return;
+  while (child.report >= 0) {
+    const ssize_t count = read(child.report, buffer, sizeof buffer);
+    if (count > 0) child.report_bytes.append(buffer, static_cast<size_t>(count));
+    if (count > 0 || (count < 0 && errno == EINTR)) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    close(std::exchange(child.report, -1));
   }
+}
+
+// Of a child that has ended: reads what it wrote last. A process that it left behind may still hold
+// the other end of its pipe, so the end of the pipe is not waited for.
+void reap(Child& child) {
+  read_report(child);
+  if (child.report >= 0) close(std::exchange(child.report, -1));
+  if (child.end >= 0) close(std::exchange(child.end, -1));
   int wait_status = 0;
   pid_t reaped;
   do {
     reaped = waitpid(child.pid, &wait_status, 0);
   } while (reaped < 0 && errno == EINTR);
   child.exit = reaped == child.pid ? ExitStatus::of_wait(wait_status) : ExitStatus::unknown();
-  close(child.report);
   child.done = true;
 }
 
-// Reads from every child that has something to say before `deadline`. False at the deadline; a
-// signal that interrupts the wait does not end it.
+// Reads from every child that has something to say before `deadline`, and reaps those that have
+// ended. False at the deadline; a signal that interrupts the wait does not end it.
 bool read_reports(std::vector<Child>& children, absl::Time deadline) {
   std::vector<pollfd> waiting;
   std::vector<Child*> reporting;
   for (Child& child : children) {
     if (child.done) continue;
+    waiting.push_back({child.end, POLLIN, 0});
     waiting.push_back({child.report, POLLIN, 0});
     reporting.push_back(&child);
   }
@@ -148,8 +160,12 @@ bool read_reports(std::vector<Child>& children, absl::Time deadline) {
     const timespec timeout = absl::ToTimespec(left);
     ready = ppoll(waiting.data(), waiting.size(), &timeout, nullptr);
   } while (ready <= 0 && steady_now() < deadline);
-  for (size_t k = 0; k < waiting.size() && ready > 0; ++k) {
-    if (waiting[k].revents != 0) read_report(*reporting[k]);
+  for (size_t k = 0; k < reporting.size() && ready > 0; ++k) {
+    if (waiting[2 * k].revents != 0) {
+      reap(*reporting[k]);
+    } else if (waiting[2 * k + 1].revents != 0) {
+      read_report(*reporting[k]);
+    }
   }
   return ready > 0;
 }
@@ -221,6 +237,47 @@ Status wait_for_all(std::vector<Child>& children) {
                             : absl::OkStatus();
 }
 
+Status no_resource(absl::string_view call) {
+  return absl::ResourceExhaustedError(absl::StrCat("spawn: ", call, ": ", std::strerror(errno)));
+}
+
+// Forks the client with this index. Where it fails the child has no pid.
+Status start_child(std::vector<Child>& children, int index, const ClientOptions& options,
+                   absl::FunctionRef<Status(const Client&)> fn) {
+  const pid_t parent = getpid();
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return no_resource("pipe");
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    close(pipe_ends[0]);
+    for (const Child& sibling : children) {
+      if (sibling.report >= 0) close(sibling.report);
+      if (sibling.end >= 0) close(sibling.end);
+    }
+    child_main(pipe_ends[1], options, fn);
+  }
+  close(pipe_ends[1]);
+  if (pid < 0) {
+    const Status failure = no_resource("fork");
+    close(pipe_ends[0]);
+    return failure;
+  }
+  Child& child = children[index];
+  child.pid = pid;
+  child.report = pipe_ends[0];
+  fcntl(child.report, F_SETFL, O_NONBLOCK);
+  child.end = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (child.end >= 0) return absl::OkStatus();
+  // It has ended, and the kernel has reaped it, as it does while SIGCHLD is ignored.
+  const bool is_gone = errno == ESRCH;
+  const Status failure = is_gone ? absl::OkStatus() : no_resource("pidfd_open");
+  if (!is_gone) kill(pid, SIGKILL);
+  reap(child);
+  return failure;
+}
+
 }  // namespace
 
 Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn,
@@ -240,7 +297,6 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
   client_options.num_clients = num_clients;
   client_options.token = random_token();
   client_options.coordinator_is_hosted = num_clients > 1;
-  const pid_t parent = getpid();
   std::fflush(nullptr);
   std::optional<CoordinatorProcess> coordinator;
   if (num_clients > 1) {
@@ -254,29 +310,8 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
   std::vector<Child> children(num_clients);
   Status failure;
   for (int i = 0; i < num_clients && failure.ok(); ++i) {
-    int pipe_ends[2];
-    if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
-      failure = absl::ResourceExhaustedError(absl::StrCat("spawn: pipe: ", std::strerror(errno)));
-      break;
-    }
-    const pid_t pid = fork();
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
-      close(pipe_ends[0]);
-      for (const Child& sibling : children) {
-        if (sibling.report >= 0) close(sibling.report);
-      }
-      client_options.client_id = i;
-      child_main(pipe_ends[1], client_options, fn);
-    }
-    close(pipe_ends[1]);
-    children[i].pid = pid;
-    children[i].report = pipe_ends[0];
-    children[i].done = pid < 0;
-    if (pid < 0) {
-      failure = absl::ResourceExhaustedError(absl::StrCat("spawn: fork: ", std::strerror(errno)));
-    }
+    client_options.client_id = i;
+    failure = start_child(children, i, client_options, fn);
   }
   if (!failure.ok()) {
     std::erase_if(children, [](const Child& child) { return child.pid < 0; });

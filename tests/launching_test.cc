@@ -116,6 +116,36 @@ TEST(SpawnLossTest, KilledClientWithMuchMemoryIsNamed) {
   EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable, ContainsRegex("^client 1 .*SIGKILL")));
 }
 
+// A process that a client leaves behind holds a copy of all its descriptors. It is no client: spawn
+// returns while it runs, with the end of the client.
+TEST(SpawnTest, ReturnsWhileAProcessThatAClientLeftBehindRuns) {
+  for (const bool is_killed : {false, true}) {
+    const Status status = run_isolated(absl::Seconds(30), [is_killed]() -> Status {
+      int until_spawn_returns[2];
+      TESSERA_REQUIRE(pipe(until_spawn_returns) == 0);
+      const Status spawned = spawn(2, [&](const Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+        TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
+        if (client.client_id() == 1) {
+          if (fork() == 0) {
+            close(until_spawn_returns[1]);
+            char byte;
+            const ssize_t ignored = read(until_spawn_returns[0], &byte, 1);
+            _exit(static_cast<int>(ignored));
+          }
+          if (is_killed) kill(getpid(), SIGKILL);
+        }
+        return mesh.barrier("after");
+      });
+      close(until_spawn_returns[1]);
+      if (!is_killed) return spawned;
+      return expect_error(spawned, StatusCode::kUnavailable,
+                          {"client 1 (pid ", ") was killed by SIGKILL (Killed)"});
+    });
+    EXPECT_THAT(status, IsOk()) << "killed: " << is_killed;
+  }
+}
+
 // Clients that are threads have started gRPC in their process.
 TEST(SpawnTest, IsRefusedOnceGrpcRuns) {
   EXPECT_THAT(
