@@ -379,8 +379,11 @@ class GrpcCoordinator : public Coordinator {
       if (event.closing()) break;
     }
     if (event.closing()) {
-      end_service(absl::CancelledError(
-          absl::StrCat("the coordinator at ", options_.address, " has shut down in order")));
+      const Status over = absl::CancelledError(
+          absl::StrCat("the coordinator at ", options_.address, " has shut down in order"));
+      end_service(over);
+      // Client 0 may leave the others their meshes. A launcher that ends leaves no job.
+      if (!hosted_by_client0() && !leaving_ && !closing()) report_lost(client_id(), over);
       session_->Finish();
       return;
     }

@@ -60,7 +60,8 @@ class Coordinator {
   // Unavailable status that names the client and says how the loss was noticed. A lost service is
   // the loss of client 0 where that hosts it. Hosted elsewhere, it is reported as the loss of this
   // client itself, with a status that names the coordinator and its address: without the service a
-  // client cannot go on, and no other client is to blame.
+  // client cannot go on, and no other client is to blame. So is its end in order, as Cancelled, to
+  // a client that has not left.
   using LostCallback = std::function<void(int client_id, const Status& reason)>;
 
   virtual ~Coordinator() = default;

@@ -155,11 +155,33 @@ TEST_F(HostedElsewhereTest, ServiceThatStopsInOrderBlamesNoClient) {
   const auto clients = connect_elsewhere(2);
   ASSERT_THAT(clients, SizeIs(2));
   Losses first(*clients[0]);
+  Losses second(*clients[1]);
   server->stop();
+  const auto over = StatusIs(StatusCode::kCancelled, HasSubstr("has shut down in order"));
+  EXPECT_THAT(first.first(), ElementsAre(Pair(0, over)));
+  EXPECT_THAT(second.first(), ElementsAre(Pair(1, over)));
   EXPECT_THAT(clients[0]->check_in("b", "v", {0, 1}, soon()), StatusIs(StatusCode::kCancelled));
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
+  for (const auto& client : clients) client->set_lost_callback(nullptr);
+}
+
+// What clients wait for when the service ends in order is not over for them.
+TEST_F(HostedElsewhereTest, ServiceThatStopsWhileClientsLeaveIsNoLoss) {
+  auto server = start(2);
+  const auto clients = connect_elsewhere(2);
+  ASSERT_THAT(clients, SizeIs(2));
+  Losses leaver(*clients[0]);
+  Status left = absl::UnknownError("");
+  std::thread leaving([&] { left = clients[0]->leave(soon()); });
+  // Client 0 is known to leave when what is asked of it is refused.
+  while (!absl::IsUnavailable(clients[1]->get("k", 0, soon()).status())) {
+    std::this_thread::yield();
+  }
+  server->stop();
+  leaving.join();
+  EXPECT_THAT(left, IsOk());
   clients[0]->set_lost_callback(nullptr);
-  EXPECT_THAT(first.so_far(), IsEmpty());
+  EXPECT_THAT(leaver.so_far(), IsEmpty());
 }
 
 TEST_F(HostedElsewhereTest, LossOfTheServiceBlamesNoClient) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator.h"
+#include "job/coordinator_server.h"
 #include "job/host.h"
 #include "job/port.h"
 #include "tests/support/expect_error.h"
@@ -29,6 +31,7 @@
 #include "tests/support/matchers.h"
 #include "tests/support/shared.h"
 #include "tests/support/silent_proxy.h"
+#include "tests/support/verdicts.h"
 
 namespace tessera::testing {
 namespace {
@@ -207,6 +210,47 @@ TEST_F(ConnectTest, RestartWhileOthersRegister) {
 }
 
 class ShutdownTest : public CoordinatorFailuresTest {};
+
+// Row cancelled_for_all of facts/barrier.md, with a service that no client hosts: clients 0 and 1
+// wait in a barrier for client 2 when it shuts down in order.
+TEST_F(ShutdownTest, CancelledForAll) {
+  Gate waits;
+  Gate cancelled;
+  auto faults = std::make_shared<FaultPoints>();
+  faults->barrier_term = [&](int) {  // the barrier has begun
+    waits.open();
+    return 1;
+  };
+  Verdicts verdicts;
+  const std::vector<Status> told = run(
+      [&](int id, const ClientOptions& options) -> Status {
+        ClientOptions own = options;
+        own.coordinator_is_hosted = true;
+        own.faults = faults;
+        TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(own));
+        TESSERA_ASSIGN_OR_RETURN(const Mesh all, create_mesh(client, {{"x", kClients}}));
+        if (id == 2) {
+          for (int i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(cancelled.wait());
+        }
+        TESSERA_RETURN_IF_ERROR(expect_error(
+            verdicts.add(id, all.barrier("never")), StatusCode::kCancelled,
+            {"barrier \"never\" on {x=3}: ", "the coordinator at ", " has shut down in order"}));
+        cancelled.open();
+        return client.shutdown();
+      },
+      [&]() -> Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            const std::unique_ptr<CoordinatorServer> server,
+            CoordinatorServer::start({.address = absl::StrCat("127.0.0.1:", port()),
+                                      .token = "secret",
+                                      .num_clients = kClients}));
+        for (int i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(waits.wait());
+        server->stop();
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(told, Each(IsOk()));
+  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
+}
 
 // Client 0, which hosts the service, shuts down while it and client 1 wait for client 2: both are
 // told Cancelled, no client is lost, and the others shut down in order later.
