@@ -110,6 +110,7 @@ TEST_P(BarrierTest, SameNameTwice) {
               IsOk());
 }
 
+// Rows subset_of_the_job and outsider_calls.
 TEST_P(BarrierTest, SubsetOfTheJobAndOutsiderCalls) {
   EXPECT_THAT(
       run(3,

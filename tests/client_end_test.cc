@@ -2,6 +2,7 @@
 //
 // How a client ends, and where it cannot be used: calls from its devices' own threads, its last
 // handle on one of them, shutdown while operations wait, forked children.
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -327,6 +329,49 @@ TEST(ShutdownTest, CancelsABarrierThatWaits) {
     return expect_error(barrier, StatusCode::kCancelled, {"client 0 is shutting down"});
   });
   EXPECT_THAT(ended, ::testing::Each(IsOk()));
+}
+
+// Row asked_during_shutdown of facts/dtensor.md: client 0 asks while client 1 is inside shutdown(),
+// where it waits for its own work, or for client 0 to leave.
+TEST(ShutdownTest, AskedDuringShutdown) {
+  for (const bool is_busy : {false, true}) {
+    SCOPED_TRACE(is_busy ? "busy" : "idle");
+    Gate begun;
+    Gate inside;
+    Gate answered;
+    const std::vector<Status> ended =
+        run_processes({.num_clients = 2}, [&](Client& client) -> Status {
+          TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+          TESSERA_RETURN_IF_ERROR(mesh.barrier("first"));
+          if (client.client_id() == 0) {
+            TESSERA_RETURN_IF_ERROR(inside.wait());
+            const Status asked = mesh.barrier("ask", absl::Milliseconds(200));
+            answered.open();
+            TESSERA_RETURN_IF_ERROR(
+                expect_error(asked, StatusCode::kDeadlineExceeded,
+                             {"1 of 2 clients arrived", "missing client 1 (",
+                              is_busy ? "still in local_map for" : "last seen at "}));
+            return client.shutdown();
+          }
+          const StatusOr<Layout> rows = Layout::parse(mesh, "[x]");
+          std::optional<DTensor> slow;
+          if (is_busy) {
+            slow = local_map(rows, {2}, DType::kFloat32, {}, [&](LocalContext&) {
+              begun.open();
+              return answered.wait();
+            });
+            TESSERA_RETURN_IF_ERROR(begun.wait());
+          }
+          Status left;
+          std::thread leaving([&] { left = client.shutdown(absl::Seconds(60)); });
+          // Refused from its first step on.
+          while (!absl::IsFailedPrecondition(ones<float>({2}, rows).status())) sched_yield();
+          inside.open();
+          leaving.join();
+          return left;
+        });
+    EXPECT_THAT(ended, ::testing::Each(IsOk()));
+  }
 }
 
 // Forked children.

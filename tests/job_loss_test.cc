@@ -90,6 +90,7 @@ TEST(LossTest, ExitsBetweenCollectives) {
   EXPECT_THAT(statuses[2], IsOk());
 }
 
+// Row stopped_then_resumed of facts/dtensor.md.
 TEST(LossTest, ResumedAfterStop) {
   JobSpec spec = {.num_clients = 3};
   Shared<std::atomic<pid_t>> stopped;
