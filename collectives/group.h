@@ -17,7 +17,8 @@
 //      again, unless a member is lost. (Where the others only read a tensor of the member's, or
 //      nothing, the operation ends for it with its own part: a loss or a deadline after that is
 //      told to the others alone. One that is more than 8 operations behind the others when their
-//      deadlines pass gets "given up without this client", and goes on with what they do then.)
+//      deadlines pass gets "given up without this client", and goes on with what they do then; its
+//      barrier is theirs at once.)
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and be written by nobody else, until the Work is done. In and out may be exactly in place where
@@ -181,10 +182,11 @@ class Group {
     });
   }
 
-  // One message to member `to`, matched in order with its recv from this member. Neither holds up
-  // the other operations of its device, so any order of sends and recvs is free of deadlock; a
-  // recv is ordered against other operations by its Work alone. The Work of a send is done when
-  // the message has been received.
+  // One message to member `to`, matched in order with its recv from this member: the k-th recv is
+  // of the k-th send, and gets its verdict where that has timed out long ago. Neither holds up the
+  // other operations of its device, so any order of sends and recvs is free of deadlock; a recv is
+  // ordered against other operations by its Work alone. The Work of a send is done when the message
+  // has been received.
   template <Element T>
   Work send(absl::Span<const T> in, int to) const {
     return start_send(to, message<T>(in, absl::Span<T>()));

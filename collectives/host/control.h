@@ -17,18 +17,24 @@
 //      and its phase; it changes by compare-and-swap only, so that a deadline and the last arrival
 //      cannot both win;
 //   2. phases go kOpen -> kRunning or kMet (all arrived), or from there to kSettling -> kFailed; in
-//      kFailed the verdict is complete and never changes while the record describes s, and
-//      `finished` counts the members that have read it; in kMet no member is waited for any more,
-//      and none counts. Where the client that settles is lost in kSettling, any member takes the
-//      record to kOrphaned: what the verdict says then follows from the state alone, for the lost
-//      client may be resumed and go on writing;
+//      kFailed the verdict is complete and never changes while the record describes s; in kMet no
+//      member is waited for any more, and none counts. From kSettling on `finished` counts the
+//      members that are done with s: each says so once it needs the verdict no more, and those that
+//      had returned OK before (`gone`) are counted from the beginning. Of messages it has a bit for
+//      each of the two, set from the beginning for one that had not arrived in time. Where the
+//      client that settles is lost in kSettling, any member takes the record to kOrphaned: what the
+//      verdict says then follows from the state alone, for the lost client may be resumed and go on
+//      writing;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
 //   4. operations take no lock. The one lock in the region, of the table of groups, is robust: when
 //      its holder dies the next client gets it, and repairs the table;
 //   5. a record goes on to operation s + R when all members are done with s: they have finished
-//      it or read its verdict, or it timed out before all had come, after which nobody need come.
+//      it or read its verdict, or it timed out before all had come, after which no member need
+//      come. Of messages the member that had arrived still does: else it would take a message that
+//      its record describes later for its own.
 //      Of kMet they are done when all have arrived at a later one, or written in their
-//      MemberProgress that they are;
+//      MemberProgress that they are. So every record is free again once each living member has
+//      ended its part of s, whatever became of s after that;
 //   6. a member reuses memory that others may read only when the record says that the run is
 //      finished or failed. What the member knows of a loss or of its own shutdown is not enough: a
 //      reader that is held up in its copy would count itself out and return OK with other bytes.
@@ -124,15 +130,13 @@ inline bool is_later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b
 enum class Phase : uint8_t { kOpen, kRunning, kMet, kSettling, kFailed, kOrphaned };
 
 // kMismatch: every member finds it by itself, after the arrival and before it moves a byte.
-// kUnread: a message that timed out after its sender had arrived. The sender alone comes for the
-// verdict, and the record waits for it: else the sender would take the message for received.
-enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch, kUnread };
+enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch };
 
-// seq:32 | arrived:12 | finished:12 | 0 | after_arrival:1 | kind:2 | phase:4. From kSettling on the
-// settler takes the place of the arrivals.
+// seq:32 | arrived, gone or settler:12 | finished:12 | 0 | after_arrival:1 | kind:2 | phase:4.
 struct State {
   uint32_t seq = 0;
-  uint32_t arrived = 0;
+  uint32_t arrived = 0;  // of kOpen and kMet
+  uint32_t gone = 0;     // of kRunning: of those that have finished, the ones that read no verdict
   uint32_t finished = 0;
   Phase phase = Phase::kOpen;
   // What follows is of kSettling, kFailed and kOrphaned.
@@ -141,26 +145,27 @@ struct State {
   uint32_t settler = 0;        // 1 + the client that settles; 0: unknown
 
   bool is_settled() const { return phase >= Phase::kSettling; }
-  // The deadline came before all had arrived, and members that did not arrive need not come.
-  bool has_timed_out() const {
-    return kind == VerdictKind::kTimedOut || kind == VerdictKind::kUnread;
-  }
+  // The deadline came before all had arrived: members that did not arrive need not come.
+  bool has_timed_out() const { return kind == VerdictKind::kTimedOut && !after_arrival; }
 
   static State unpack(uint64_t word) {
     State state;
     state.seq = static_cast<uint32_t>(word >> 32);
     state.phase = static_cast<Phase>(word & 0xf);
     state.finished = static_cast<uint32_t>(word >> 8) & 0xfff;
-    (state.is_settled() ? state.settler : state.arrived) =
-        static_cast<uint32_t>(word >> 20) & 0xfff;
+    const uint32_t count = static_cast<uint32_t>(word >> 20) & 0xfff;
+    (state.is_settled()               ? state.settler
+     : state.phase == Phase::kRunning ? state.gone
+                                      : state.arrived) = count;
     state.kind = static_cast<VerdictKind>(word >> 4 & 3);
     state.after_arrival = (word >> 6 & 1) != 0;
     return state;
   }
   uint64_t pack() const {
-    return uint64_t{seq} << 32 | uint64_t{is_settled() ? settler : arrived} << 20 |
-           uint64_t{finished} << 8 | uint64_t{after_arrival} << 6 |
-           static_cast<uint64_t>(kind) << 4 | static_cast<uint64_t>(phase);
+    const uint32_t count = is_settled() ? settler : phase == Phase::kRunning ? gone : arrived;
+    return uint64_t{seq} << 32 | uint64_t{count} << 20 | uint64_t{finished} << 8 |
+           uint64_t{after_arrival} << 6 | static_cast<uint64_t>(kind) << 4 |
+           static_cast<uint64_t>(phase);
   }
   // The record has never described an operation.
   bool is_unused() const { return pack() == 0; }

@@ -26,6 +26,7 @@ namespace tessera::host {
 namespace {
 
 using conformance::Member;
+using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
 
@@ -164,6 +165,45 @@ TEST(DeadlinesTest, WhatIsGivenUpBehindAnotherDoesNotKeepAMemberFromThat) {
         if (k == kGoesOn) continue;
         EXPECT_THAT(own.works[k].await(), StatusIs(absl::StatusCode::kDeadlineExceeded)) << k;
       }
+    }
+  }
+}
+
+// Member 1 makes none of the calls that member 0 gives up, more than there are records. Its first
+// call is not taken for another one, whose bytes it would change: it is told so, and then goes on
+// with what member 0 does. A barrier has no bytes.
+TEST(DeadlinesTest, AMemberThatIsLeftBehindIsToldSo) {
+  constexpr int kCalls = 20;
+  const testing::TestDeadline deadline(absl::Seconds(60), "deadlines_test");
+  for (const int size : {1, 300}) {
+    for (const bool is_barrier : {false, true}) {
+      auto job = HostJob::create(std::vector<int>{1, 1}, absl::Seconds(40));
+      ASSERT_THAT(job, IsOk());
+      StatusOr<Group> groups[] = {(*job)->group(0, {0, 1}), (*job)->group(1, {0, 1})};
+      StatusOr<Group> alone = (*job)->group(0, {0});
+      ASSERT_THAT(groups[0], IsOk());
+      ASSERT_THAT(groups[1], IsOk());
+      ASSERT_THAT(alone, IsOk());
+      MemberCalls calls[] = {{0, kCalls + 1, size}, {1, 2, size}};
+      for (int i = 0; i < kCalls; ++i) {
+        EXPECT_THAT(calls[0].start(*groups[0]).wait(absl::ZeroDuration()),
+                    StatusIs(absl::StatusCode::kDeadlineExceeded));
+      }
+      // Device 0 has come to all of them before this.
+      ASSERT_THAT(alone->barrier().await(), IsOk());
+      if (is_barrier) {
+        const Work barrier = groups[0]->barrier();
+        EXPECT_THAT(groups[1]->barrier().await(), IsOk());
+        EXPECT_THAT(barrier.await(), IsOk());
+        continue;
+      }
+      const Work last = calls[0].start(*groups[0]);
+      EXPECT_THAT(calls[1].start(*groups[1]).await(),
+                  StatusIs(absl::StatusCode::kUnavailable, HasSubstr("given up without this")));
+      EXPECT_THAT(calls[1].start(*groups[1]).await(), IsOk());
+      EXPECT_THAT(last.await(), IsOk());
+      EXPECT_EQ(calls[0].calls.back().out, calls[1].calls.back().out);
+      EXPECT_EQ(calls[1].calls.back().out[0], kCalls + 1 + (2 << 16));
     }
   }
 }

@@ -168,6 +168,9 @@ Status HostOp::wait_until(absl::Time deadline) {
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
   // Another waiter has just done that, and completes it.
   if (stage == Stage::kGivenUp) return completion_.wait();
+  // A receive that is about to arrive does so first: the record waits for those that have.
+  if (!not_started && call_.kind == OpKind::kSendRecv) published_.wait().IgnoreError();
+  if (!not_started && is_send_) return wait_until(deadline);
   const Status verdict = group_->give_up(*this, not_started, called, deadline);
   if (not_started) {
     complete(verdict);
@@ -238,11 +241,21 @@ std::shared_ptr<HostOp> HostGroup::make_op(int member, Fill fill) {
 void HostGroup::number(HostOp& op) {
   if (!rendezvous_.has_value()) return;
   uint32_t& next_seq = progress_[op.meeting_.member].next_seq;
-  rendezvous_->fetch_lines(next_seq, op.meeting_.member);
-  op.meeting_.seq = rendezvous_->align(next_seq, op.meeting_.signature);
-  if (op.meeting_.seq != next_seq)
-    rendezvous_->pass_over(op.meeting_.member, next_seq, op.meeting_.seq);
-  next_seq = seq_after(op.meeting_.seq);
+  const uint32_t seq = next_seq;
+  rendezvous_->fetch_lines(seq, op.meeting_.member);
+  op.meeting_.seq = seq;
+  next_seq = seq_after(seq);
+  // The k-th receive is of the k-th send, whatever became of those before.
+  if (!op.meeting_.holds_device) return;
+  const Rendezvous::Place place = rendezvous_->align(seq, op.meeting_.signature);
+  if (place.seq == seq) return;
+  rendezvous_->pass_over(seq, place.seq);
+  // A member that is left behind does not give its bytes to another call than the one that it
+  // makes: it is told that this one was given up, and goes on with the next one. A barrier has no
+  // bytes.
+  const bool is_told = place.is_left_behind && op.call_.kind != OpKind::kBarrier;
+  if (!is_told) op.meeting_.seq = place.seq;
+  next_seq = is_told ? place.seq : seq_after(place.seq);
 }
 
 void HostGroup::retire(HostOp& op) {
@@ -437,8 +450,6 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
   if (rendezvous_->was_freed(op.meeting_.seq)) return absl::OkStatus();
   publish_running(op);
   while (true) {
-    // The others may wait for this member to say that it has seen what became of an operation.
-    reap_lent();
     const absl::Time deadline = std::min(meeting.deadline, steady_now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.meeting_.seq, deadline)) return absl::OkStatus();
     // Not what is wrong with the call: the others are to hear of that in the record.
@@ -461,6 +472,12 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
 }
 
 Status HostGroup::join(HostOp& op, const Rendezvous::Op& meeting) {
+  Status status = prepare_and_arrive(op, meeting);
+  if (!meeting.holds_device) op.published_.set(absl::OkStatus());
+  return status;
+}
+
+Status HostGroup::prepare_and_arrive(HostOp& op, const Rendezvous::Op& meeting) {
   // What this member alone knows to be wrong becomes the verdict of all, before they wait.
   Status local = local_error(op);
   if (local.ok() && mover_ != nullptr) {
@@ -543,8 +560,13 @@ Status HostGroup::meet_and_move(HostOp& op) {
     }
   }
   const int share_of_work = call.kind == OpKind::kSendRecv ? 2 : 1;
-  if (status.ok()) status = rendezvous_->finish(op.meeting_.seq, share_of_work);
-  op.lends_ = status.ok() && lends_input(op);
+  const bool lends = status.ok() && lends_input(op);
+  using Then = Rendezvous::Then;
+  if (status.ok()) {
+    status =
+        rendezvous_->finish(op.meeting_.seq, share_of_work, lends ? Then::kLeave : Then::kWait);
+  }
+  op.lends_ = status.ok() && lends;
   // Members of one process that have arrived are at work on this memory: there is no giving up.
   if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
   if (status.ok() && !op.lends_) {

@@ -82,7 +82,7 @@ class HostOp final : public PendingWork, public Stream::Runnable, public Message
   // Exact for a message; for others that of the kernel's last tick, which is cheaper to read.
   absl::Time called_;
   std::atomic<Stage> stage_{Stage::kQueued};
-  Completion published_;  // of a message: it can be read, or it failed
+  Completion published_;  // of a message: its member has arrived, or it failed before that
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
   bool is_send_ = false;
   // Of a receive: whether its deadline counts; whether it has arrived, or failed before that, and
@@ -187,6 +187,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void start_clock(HostOp& op) const;
   // The member's part of meet() up to its arrival.
   Status join(HostOp& op, const Rendezvous::Op& meeting);
+  Status prepare_and_arrive(HostOp& op, const Rendezvous::Op& meeting);
   // See MessagePump::Message.
   absl::Time send_ready_at(HostOp& op);
   absl::Time receive_ready_at(HostOp& op);

@@ -38,10 +38,7 @@ bool HostGroup::end_reading(const HostOp& op, const Status& reason) {
   // Members of one process that have arrived come to the end of their part, whatever is lost.
   if (reason.ok() || !spans_clients_) return false;
   // A reader that has not counted itself out yet gets this verdict, whatever it has read.
-  rendezvous_
-      ->settle(op.meeting_.seq, VerdictKind::kError, Rendezvous::From::kRunning,
-               op.labelled(reason))
-      .IgnoreError();
+  rendezvous_->settle_at_once(op.meeting_.seq, Rendezvous::From::kRunning, op.labelled(reason));
   return true;
 }
 
@@ -68,8 +65,7 @@ uint32_t HostGroup::reap_lent() {
     HostOp* const next = op->next_lent_;
     const uint32_t seq = op->meeting_.seq;
     if (end_reading(*op, lost)) {
-      // One that has failed meanwhile is no concern of this client, but that it has to say so.
-      rendezvous_->acknowledge(seq, op->meeting_.member);
+      // One that has failed meanwhile is no concern of this client, which left when it finished.
       std::exchange(op->of_lent_, nullptr).reset();
       num_lent_.fetch_sub(1, std::memory_order_release);
     } else {

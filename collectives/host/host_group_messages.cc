@@ -96,7 +96,7 @@ Status HostGroup::wait_received(HostOp& op, absl::Time deadline) {
 void HostGroup::reap_sent() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(sent_, [this](const std::shared_ptr<HostOp>& op) {
-    if (!rendezvous_->is_finished(op->meeting_.seq)) return false;
+    if (!rendezvous_->has_result(op->meeting_.seq)) return false;
     const Status received = wait_received(*op, absl::InfinitePast());
     op->complete(received);
     acknowledge(*op);

@@ -10,9 +10,6 @@
 // The clients are threads of one process with mappings of their own, and each is told of a loss by
 // itself: client 1 knows of nothing but what the record of the operation says. It is held up by a
 // page fault, for its mapping of the input is not readable.
-#include <signal.h>
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,6 +22,7 @@
 #include "base/dtype.h"
 #include "collectives/call.h"
 #include "collectives/group.h"
+#include "collectives/host/held_up_reads.h"
 #include "collectives/host/host_job.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
@@ -47,38 +45,6 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kBytes = 4 * kPage;
 constexpr std::byte kSent{0x11};
 constexpr std::byte kReused{0x77};
-
-// Makes a range of this process unreadable. The first access ends that: it opens a gate, and goes
-// on when another one opens.
-class HeldUpReads {
- public:
-  HeldUpReads(std::byte* begin, int64_t size, Gate& reached, Gate& resume) {
-    begin_ = begin;
-    size_ = size;
-    reached_ = &reached;
-    resume_ = &resume;
-    struct sigaction action = {};
-    action.sa_handler = &on_fault;
-    sigaction(SIGSEGV, &action, &before_);
-    mprotect(begin_, size_, PROT_NONE);
-  }
-  ~HeldUpReads() { sigaction(SIGSEGV, &before_, nullptr); }
-
- private:
-  static void on_fault(int) {
-    // A fault that has nothing to do with this comes again, and ends the process.
-    signal(SIGSEGV, SIG_DFL);
-    reached_->open();
-    resume_->wait().IgnoreError();
-    mprotect(begin_, size_, PROT_READ | PROT_WRITE);
-  }
-
-  static inline std::byte* begin_ = nullptr;
-  static inline size_t size_ = 0;
-  static inline Gate* reached_ = nullptr;
-  static inline Gate* resume_ = nullptr;
-  struct sigaction before_ = {};
-};
 
 class LateReadsTest : public ::testing::Test {
  protected:

@@ -5,10 +5,12 @@
 #include <dirent.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,7 +21,9 @@
 #include "collectives/group.h"
 #include "collectives/host/control.h"
 #include "collectives/host/host_job.h"
+#include "collectives/host/host_link.h"
 #include "collectives/host/message_pump.h"
+#include "collectives/host/rendezvous.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -40,10 +44,14 @@ int num_threads() {
   return count;
 }
 
+constexpr uint32_t kMessageRecords = 16;  // as HostBackend has them
+constexpr uint64_t kMessageSalt = 1;
+
 class MessagesTest : public ::testing::Test {
  protected:
-  void create(const std::vector<int>& devices) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(job_, HostJob::create(devices, absl::Seconds(60)));
+  void create(const std::vector<int>& devices, absl::Duration timeout = absl::Seconds(60)) {
+    groups_.clear();
+    TESSERA_ASSERT_OK_AND_ASSIGN(job_, HostJob::create(devices, timeout));
     std::vector<int> all(job_->num_devices());
     std::iota(all.begin(), all.end(), 0);
     for (const int device : all) {
@@ -143,6 +151,90 @@ TEST_F(MessagesTest, AMessageThatIsGivenUpIsNotReceived) {
       ASSERT_EQ(sends[i].await().code(), received[i].code()) << round << ": message " << i;
     }
   }
+}
+
+// The receiver is stopped while it fails a message. The sender, which looks at its messages under a
+// lock, is not held up by that: each look took 20 s.
+TEST_F(MessagesTest, ALookAtAMessageDoesNotWaitForASettlerThatIsStopped) {
+  create({1, 1});
+  const testing::TestDeadline deadline(absl::Seconds(15), "less than the time limit of a settler");
+  const int64_t sent = 7;
+  const Work send = groups_[0].send<int64_t>(absl::MakeConstSpan(&sent, 1), 1);
+  HostLink& link = *job_->client(0).link;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous pair,
+                               Rendezvous::open(link, {{0, 0, 0}, {1, 1, 0}}, kMessageRecords,
+                                                kMessageSalt, Records::kSmall));
+  // Of small records the text of the verdict is cut short.
+  auto* const entry = reinterpret_cast<std::byte*>(&pair.entry(1, 0));
+  OpRecord& record = *reinterpret_cast<OpRecord*>(
+      entry - align64(offsetof(OpRecord, verdict) + kSmallVerdictBytes));
+  while (State::unpack(record.state).arrived == 0) std::this_thread::yield();
+  record.state = State{.seq = 1, .phase = Phase::kSettling, .settler = 1 + 1}.pack();
+  EXPECT_FALSE(send.done());
+  const Work next = groups_[0].send<int64_t>(absl::MakeConstSpan(&sent, 1), 1);
+  EXPECT_FALSE(send.done());
+  job_->client(0).link->report_lost(1, absl::UnavailableError("client 1 is lost"));
+  // By its loss another member may say how it ended.
+  EXPECT_THAT(send.await(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was lost before it could say")));
+  EXPECT_THAT(next.await(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
+}
+
+// The k-th receive is of the k-th send, whatever became of those before. Of messages that the other
+// end has given up, a late end gets the verdicts in order as far as the records reach.
+// Issue 15: a receiver joined the newest message, and returned its contents for the first one.
+class LateEndTest : public MessagesTest {
+ protected:
+  static constexpr int kMessages = 40;  // more than twice the records of a pair
+
+  Work start(bool sends, int i) {
+    return sends ? groups_[0].send<int64_t>(absl::MakeConstSpan(&in_[i], 1), 1)
+                 : groups_[1].recv<int64_t>(absl::MakeSpan(&out_[i], 1), 0);
+  }
+  void expect_same(bool late_end_sends, const std::vector<Status>& verdicts) {
+    for (int i = 0; i < kMessages; ++i) {
+      const Status late = start(late_end_sends, i).await();
+      if (i + kMessageRecords <= kMessages && absl::IsUnavailable(late)) {
+        ASSERT_THAT(late, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("given up without")));
+      } else {
+        ASSERT_EQ(late, verdicts[i]) << i;
+      }
+    }
+    EXPECT_EQ(out_, std::vector<int64_t>(kMessages + 1, -1));
+  }
+
+  std::vector<int64_t> in_ = std::vector<int64_t>(kMessages + 1, 7);
+  std::vector<int64_t> out_ = std::vector<int64_t>(kMessages + 1, -1);
+};
+
+TEST_F(LateEndTest, GetsTheVerdictOfEachMessageInOrder) {
+  for (const bool late_end_sends : {false, true}) {
+    create({1, 1});
+    std::vector<Status> verdicts;
+    for (int i = 0; i < kMessages; ++i) {
+      verdicts.push_back(start(!late_end_sends, i).wait(absl::Microseconds(100 * (i % 8))));
+      ASSERT_THAT(verdicts[i], StatusIs(absl::StatusCode::kDeadlineExceeded)) << i;
+    }
+    const Work early = start(!late_end_sends, kMessages);
+    expect_same(late_end_sends, verdicts);
+    ASSERT_THAT(start(late_end_sends, kMessages).await(), IsOk());
+    ASSERT_THAT(early.await(), IsOk());
+    EXPECT_EQ(out_[kMessages], 7);
+    out_[kMessages] = -1;
+  }
+}
+
+TEST_F(LateEndTest, GetsTheVerdictsOfReceivesThatNobodyWaitedFor) {
+  create({1, 1}, absl::Milliseconds(1));
+  std::vector<Work> receives;
+  for (int i = 0; i < kMessages; ++i) receives.push_back(start(/*sends=*/false, i));
+  std::vector<Status> verdicts;
+  for (const Work& work : receives) {
+    while (!work.done()) std::this_thread::yield();
+    verdicts.push_back(work.await());
+    ASSERT_THAT(verdicts.back(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  }
+  expect_same(/*late_end_sends=*/true, verdicts);
 }
 
 // A receive whose sender never comes holds up neither another lane nor its own device.

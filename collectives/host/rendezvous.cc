@@ -111,16 +111,27 @@ void Rendezvous::close() {
   link_->groups_led_by(leader_client_).close(block_, generation_, members_);
 }
 
+bool Rendezvous::is_acknowledged(const State& state) const {
+  constexpr uint32_t kBoth = 3;
+  return state.finished == (is_for_messages() ? kBoth : members_.size());
+}
+
+uint32_t Rendezvous::acknowledged_from(uint32_t seq, const State& before, VerdictKind kind) const {
+  if (!is_for_messages()) return before.gone;
+  uint32_t absent = 0;
+  for (int m = 0; m < size(); ++m) absent |= is_missing(seq, m) ? 1u << m : 0;
+  return kind == VerdictKind::kTimedOut && before.phase == Phase::kOpen ? absent : 0;
+}
+
 bool Rendezvous::is_free(const State& state, uint32_t seq) const {
   if (state.is_unused()) return true;
   if (!is_later(seq, state.seq)) return false;
   if (state.phase == Phase::kRunning) return state.finished == members_.size();
   if (state.phase == Phase::kMet) return all_left(state.seq, seq);
   if (state.phase != Phase::kFailed && state.phase != Phase::kOrphaned) return false;
-  if (state.finished == members_.size()) return true;
-  if (state.kind == VerdictKind::kUnread) return state.finished > 0;
+  if (is_acknowledged(state)) return true;
   // Members that had all arrived are in the operation, and come for its verdict.
-  return state.kind == VerdictKind::kTimedOut && !state.after_arrival;
+  return state.has_timed_out() && !is_for_messages();
 }
 
 bool Rendezvous::all_left(uint32_t met, uint32_t seq) const {
@@ -204,27 +215,29 @@ bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, 
   return in_time;
 }
 
-void Rendezvous::wait_settled(uint32_t seq) {
+bool Rendezvous::is_being_settled(uint32_t seq) {
   OpRecord& op_record = record(seq);
-  absl::Time limit = absl::InfinitePast();
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   while (true) {
     State state = State::unpack(word);
-    if (state.seq != seq || state.phase != Phase::kSettling) return;
-    if (is_lost(state.settler)) {
-      state.phase = Phase::kOrphaned;
-      if (op_record.state.compare_exchange_strong(word, state.pack(), std::memory_order_seq_cst)) {
-        wake(op_record);
-        return;
-      }
-      continue;
+    if (state.seq != seq || state.phase != Phase::kSettling) return false;
+    if (!is_lost(state.settler)) return true;
+    state.phase = Phase::kOrphaned;
+    if (op_record.state.compare_exchange_strong(word, state.pack(), std::memory_order_seq_cst)) {
+      wake(op_record);
+      return false;
     }
+  }
+}
+
+void Rendezvous::wait_settled(uint32_t seq) {
+  absl::Time limit = absl::InfinitePast();
+  while (is_being_settled(seq)) {
     const absl::Time now = steady_now();
     if (limit == absl::InfinitePast()) limit = now + kSettleLimit;
     if (now >= limit) return;
     wait_while(seq, now + kSettlerCheckInterval, nullptr,
                [](const State& state) { return state.phase == Phase::kSettling; });
-    word = op_record.state.load(std::memory_order_seq_cst);
   }
 }
 
@@ -312,13 +325,14 @@ Status Rendezvous::wait_arrived(const Op& op) {
   return verdict(op.seq);
 }
 
-Status Rendezvous::finish(uint32_t seq, int num_members) {
+Status Rendezvous::finish(uint32_t seq, int num_members, Then then) {
   OpRecord& op_record = record(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   while (true) {
     State state = State::unpack(word);
     if (state.seq != seq || state.phase != Phase::kRunning) return verdict(seq);
     state.finished += num_members;
+    if (then == Then::kLeave) ++state.gone;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
       if (state.finished == members_.size()) wake(op_record);
       return absl::OkStatus();
@@ -348,19 +362,32 @@ bool Rendezvous::is_finished(uint32_t seq) const {
   return state.seq != seq || !is_under_way(state);
 }
 
+bool Rendezvous::has_result(uint32_t seq) { return is_finished(seq) && !is_being_settled(seq); }
+
 Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error) {
   return settle_with(seq, kind, from, [&](const State&) { return error; });
 }
 
+void Rendezvous::settle_at_once(uint32_t seq, From from, const Status& error) {
+  try_settle(seq, VerdictKind::kError, from, [&](const State&) { return error; });
+}
+
 Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
                                absl::FunctionRef<Status(const State& before)> make_error) {
+  const std::optional<Status> settled = try_settle(seq, kind, from, make_error);
+  return settled.has_value() ? *settled : verdict(seq);
+}
+
+std::optional<Status> Rendezvous::try_settle(
+    uint32_t seq, VerdictKind kind, From from,
+    absl::FunctionRef<Status(const State& before)> make_error) {
   OpRecord& op_record = record(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   State before;
   while (true) {
     before = State::unpack(word);
     if (before.seq != seq) {
-      if (!before.is_unused() && is_later(before.seq, seq)) return verdict(seq);
+      if (!before.is_unused() && is_later(before.seq, seq)) return std::nullopt;
       if (!is_free(before, seq)) return make_error({.seq = seq});
       before = {.seq = seq};
     }
@@ -368,7 +395,7 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
     // settles because of its death wakes them.
     if (before.is_settled()) {
       wake(op_record);
-      return verdict(seq);
+      return std::nullopt;
     }
     const bool after_arrival = before.phase != Phase::kOpen;
     const bool is_over = before.finished == members_.size() ||
@@ -377,12 +404,11 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
       wake(op_record);
       return absl::OkStatus();
     }
-    // In the loop: the entry of a sender that is counted in the state is visible.
-    const bool is_unread = kind == VerdictKind::kTimedOut && !after_arrival && is_for_messages() &&
-                           entry(seq, kSender).seq.load(std::memory_order_acquire) == seq;
+    // In the loop: the entries of members that are counted in the state are visible.
     const State settling = {.seq = seq,
+                            .finished = acknowledged_from(seq, before, kind),
                             .phase = Phase::kSettling,
-                            .kind = is_unread ? VerdictKind::kUnread : kind,
+                            .kind = kind,
                             .after_arrival = after_arrival,
                             .settler = static_cast<uint32_t>(link_->client_id()) + 1};
     const uint64_t next = settling.pack();
@@ -401,14 +427,19 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
   for (size_t i = 0; i < message.size(); ++i) {
     std::atomic_ref(op_record.verdict[i]).store(message[i], std::memory_order_release);
   }
-  State settled = State::unpack(word);
-  settled.phase = Phase::kFailed;
-  // Fails where this client was declared lost meanwhile, and others have orphaned the record.
-  const bool is_verdict =
-      op_record.state.compare_exchange_strong(word, settled.pack(), std::memory_order_seq_cst);
+  while (true) {
+    State settled = State::unpack(word);
+    // Not where this client was declared lost meanwhile, and others have orphaned the record.
+    if (settled.seq != seq || settled.phase != Phase::kSettling) return std::nullopt;
+    settled.phase = Phase::kFailed;
+    // Fails where a member has acknowledged meanwhile.
+    if (op_record.state.compare_exchange_weak(word, settled.pack(), std::memory_order_seq_cst)) {
+      break;
+    }
+  }
   wake(op_record);
   // Not read back: a record of a timeout goes on at once.
-  return is_verdict ? Status(error.code(), message) : verdict(seq);
+  return Status(error.code(), message);
 }
 
 void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Status& error) {
@@ -418,9 +449,8 @@ void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Stat
     const MemberEntry& own = entry(i, member);
     const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
     if (state.is_unused() || !has_arrived || !is_later(state.seq, done)) continue;
-    settle_with(state.seq, VerdictKind::kError, from, [&](const State&) {
-      return with_context(error, label_of(own));
-    }).IgnoreError();
+    try_settle(state.seq, VerdictKind::kError, from,
+               [&](const State&) { return with_context(error, label_of(own)); });
   }
 }
 
@@ -431,17 +461,17 @@ Status Rendezvous::settle_timed_out(const Op& op, From from) {
 
 void Rendezvous::acknowledge(uint32_t seq, int member) {
   OpRecord& op_record = record(seq);
-  if (load(seq).seq == seq && load(seq).phase == Phase::kSettling) wait_settled(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   while (true) {
     State state = State::unpack(word);
-    const bool has_verdict = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
-    if (state.seq != seq || !has_verdict) return;
-    const bool is_unread = state.kind == VerdictKind::kUnread;
-    if (is_unread && (member != kSender || state.finished > 0)) return;
-    ++state.finished;
+    if (state.seq != seq || !state.is_settled()) return;
+    if (is_for_messages()) {
+      state.finished |= 1u << member;
+    } else {
+      ++state.finished;
+    }
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      if (is_unread || state.finished == members_.size()) wake(op_record);
+      if (is_acknowledged(state)) wake(op_record);
       return;
     }
   }
@@ -457,9 +487,7 @@ bool Rendezvous::all_are_done_with(uint32_t seq) const {
   const State state = load(seq);
   // A record goes on when all that have arrived have acknowledged the verdict.
   if (is_later(state.seq, seq)) return true;
-  if (state.seq == seq && state.phase > Phase::kSettling && state.finished == members_.size()) {
-    return true;
-  }
+  if (state.seq == seq && state.is_settled() && is_acknowledged(state)) return true;
   for (int m = 0; m < size(); ++m) {
     // Pairs with leave().
     const uint32_t left = progress_[m].left.load(std::memory_order_acquire);
@@ -629,28 +657,26 @@ uint32_t Rendezvous::newest() const {
   return newest;
 }
 
-void Rendezvous::pass_over(int member, uint32_t from, uint32_t to) {
+void Rendezvous::pass_over(uint32_t from, uint32_t to) {
   // Of those before the last ones the records have gone on.
   const bool is_far = to - from > num_records();
   for (uint32_t seq = is_far ? seq_before(to, num_records()) : from; seq != to;
        seq = seq_after(seq)) {
-    if (load(seq).seq != seq || !load(seq).is_settled()) continue;
-    verdict(seq).IgnoreError();  // it is there now
-    if (!load(seq).has_timed_out()) acknowledge(seq, member);
+    const State state = load(seq);
+    if (state.seq == seq && state.is_settled() && !state.has_timed_out()) acknowledge(seq);
   }
 }
 
-uint32_t Rendezvous::align(uint32_t seq, const Signature& signature) const {
+Rendezvous::Place Rendezvous::align(uint32_t seq, const Signature& signature) const {
   while (true) {
     const State state = load(seq);
-    // Left behind by more than the records hold: join what is going on now.
     if (!state.is_unused() && is_later(state.seq, seq)) {
       const uint32_t last = newest();
-      return load(last).phase == Phase::kOpen ? last : seq_after(last);
+      return {load(last).phase == Phase::kOpen ? last : seq_after(last), /*is_left_behind=*/true};
     }
     if (state.seq != seq || !state.has_timed_out() || !state.is_settled() ||
         state.phase == Phase::kSettling) {
-      return seq;
+      return {seq};
     }
     bool any = false;
     bool is_ours = false;
@@ -664,7 +690,7 @@ uint32_t Rendezvous::align(uint32_t seq, const Signature& signature) const {
     // that of the operation.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (load(seq).seq != seq) continue;
-    if (!any || is_ours) return seq;
+    if (!any || is_ours) return {seq};
     seq = seq_after(seq);
   }
 }

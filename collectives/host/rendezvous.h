@@ -61,8 +61,8 @@ class Rendezvous {
   // What the block takes of the region.
   uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
 
-  // From now on the bells of all members ring, too, when a record changes hands: of messages, which
-  // no thread waits for one by one.
+  // From now on the group is one of messages, which no thread waits for one by one: the bells of
+  // all members ring, too, when a record changes hands.
   void ring_bells();
 
   absl::Span<const GroupMember> members() const { return members_; }
@@ -127,8 +127,10 @@ class Rendezvous {
   void leave(uint32_t seq, int member) {
     progress_[member].left.store(seq, std::memory_order_release);
   }
-  // Says that this many members' worth of the operation is done.
-  Status finish(uint32_t seq, int num_members);
+  // Says that this many members' worth of the operation is done. A member that leaves returns OK
+  // whatever the others do: it reads no verdict of a later failure, and does not acknowledge one.
+  enum class Then { kWait, kLeave };
+  Status finish(uint32_t seq, int num_members, Then then = Then::kWait);
   // Which phases a verdict may end. An operation in kRunning is ended only where members may give
   // up while others are at work on their memory.
   enum class From { kOpen, kRunning };
@@ -147,17 +149,22 @@ class Rendezvous {
     return state.seq == seq && (state.phase == Phase::kRunning || state.phase == Phase::kMet);
   }
   bool is_finished(uint32_t seq) const;
+  // Whether it is finished, or its verdict can be read without waiting for the client that settles.
+  bool has_result(uint32_t seq);
   // Makes `error` the verdict, unless there is one, or the operation is beyond `from`; returns the
   // verdict, OK where the operation goes on. Where the record is not free for `seq` yet it returns
   // `error` and does nothing else.
   Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error);
-  // The same for every operation later than `done` that the member has arrived at, with its label
+  // The same with kError for a caller that needs no verdict, and may hold a lock: it never waits
+  // for another client that settles.
+  void settle_at_once(uint32_t seq, From from, const Status& error);
+  // That for every operation later than `done` that the member has arrived at, with its label
   // before the error. The member must have been told of the error, so that it begins no other one.
   void settle_arrived(int member, uint32_t done, From from, const Status& error);
-  // The same with a DeadlineExceeded that names who has not arrived.
+  // settle() with a DeadlineExceeded that names who has not arrived.
   Status settle_timed_out(const Op& op, From from);
-  // Says that the member has read the verdict; once for each member. Which one it is matters for
-  // messages alone.
+  // Says that the member needs the verdict no more; once for each member. Which one it is matters
+  // for messages alone. Never waits.
   void acknowledge(uint32_t seq, int member = 0);
   // Whether the operation failed when peers might be reading or writing its memory already.
   bool failed_on_the_move(uint32_t seq) const;
@@ -170,21 +177,25 @@ class Rendezvous {
   Status describe_missing(const Op& op) const { return describe_missing(op, load(op.seq)); }
 
   // The operation that a member whose next one would be `seq` must do next: after operations that
-  // timed out without it, and that were not this one, it goes on with the one after them.
-  uint32_t align(uint32_t seq, const Signature& signature) const;
+  // timed out without it, and that were not this one, it goes on with the one after them. A member
+  // that is left behind missed more than the records hold: it goes on with what the others do now.
+  struct Place {
+    uint32_t seq = 0;
+    bool is_left_behind = false;
+  };
+  Place align(uint32_t seq, const Signature& signature) const;
   // The newest operation that any record describes.
   uint32_t newest() const;
   // A member that goes on with `to` after the operation before `from` comes to none in between: it
-  // says that it has read the verdicts of those that wait for that.
-  void pass_over(int member, uint32_t from, uint32_t to);
+  // says that it needs the verdicts of those that wait for that no more. Not of messages.
+  void pass_over(uint32_t from, uint32_t to);
 
  private:
   // A view of a block, without a handle.
   Rendezvous(HostLink& link, std::vector<GroupMember> members, int leader_client,
              GroupBlock* block);
 
-  // Messages: member 0 sends, member 1 receives.
-  static constexpr int kSender = 0;
+  // Member 0 sends, member 1 receives.
   bool is_for_messages() const { return !bells_.empty(); }
   OpRecord& record(uint32_t seq) const {
     return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
@@ -196,14 +207,23 @@ class Rendezvous {
   bool is_under_way(const State& state) const {
     return state.phase <= Phase::kRunning && state.finished < members_.size();
   }
+  // Whether all members have acknowledged the verdict of the operation that `state` describes.
+  bool is_acknowledged(const State& state) const;
+  // What is_acknowledged() starts from when the operation is settled.
+  uint32_t acknowledged_from(uint32_t seq, const State& before, VerdictKind kind) const;
   // Whether the record in `state` may go on to `seq`.
   bool is_free(const State& state, uint32_t seq) const;
   // settle(), which makes the error only once it is the verdict, or nothing can be one; of the
   // state that it ends.
   Status settle_with(uint32_t seq, VerdictKind kind, From from,
                      absl::FunctionRef<Status(const State& before)> make_error);
+  // The same: nothing where another client settles the operation, or has settled it.
+  std::optional<Status> try_settle(uint32_t seq, VerdictKind kind, From from,
+                                   absl::FunctionRef<Status(const State& before)> make_error);
   // Waits until what is being settled is settled. Orphans it where the settler is lost.
   void wait_settled(uint32_t seq);
+  // Whether the operation is being settled by a client that is not lost. Orphans it otherwise.
+  bool is_being_settled(uint32_t seq);
   bool is_lost(uint32_t settler) const;
   // The verdict of an operation that has ended before the member was counted.
   Status is_too_late(MemberEntry& own, uint32_t seq);

@@ -36,7 +36,7 @@ void Rendezvous::check_conflicts(const Op& op) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const Status mismatch = find_mismatch(op);
   if (!mismatch.ok()) {
-    settle(op.seq, VerdictKind::kError, From::kOpen, mismatch).IgnoreError();
+    settle_at_once(op.seq, From::kOpen, mismatch);
     return;
   }
   std::vector<Wait> others = find_circle(op);
@@ -154,11 +154,11 @@ void Rendezvous::settle_conflict(const Op& op, std::vector<Wait> others) {
   // Ours first, and then in the order in which one waits for the next: a member that is told goes
   // on, and may go to the operation before, which has its verdict by then. This member goes on when
   // the last one has it.
-  settle(op.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
+  settle_at_once(op.seq, From::kOpen, error);
   for (const Wait& other : others) {
     const Rendezvous& theirs = *other.group;
     link_->groups_led_by(theirs.leader_client_).with_block(theirs.block_, theirs.generation_, [&] {
-      other.group->settle(other.seq, VerdictKind::kError, From::kOpen, error).IgnoreError();
+      other.group->settle_at_once(other.seq, From::kOpen, error);
     });
   }
 }

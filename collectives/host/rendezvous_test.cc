@@ -81,8 +81,7 @@ class RendezvousTest : public ::testing::Test {
   void have_finished(uint32_t last) {
     for (uint32_t seq = last, i = 0; i < kRecords; ++i, seq = seq_before(seq, 1)) {
       const auto n = static_cast<uint32_t>(group_->size());
-      record(seq).state =
-          State{.seq = seq, .arrived = n, .finished = n, .phase = Phase::kRunning}.pack();
+      record(seq).state = State{.seq = seq, .finished = n, .phase = Phase::kRunning}.pack();
       for (uint32_t m = 0; m < n; ++m) group_->entry(seq, static_cast<int>(m)).seq = seq;
     }
   }
@@ -248,6 +247,65 @@ TEST_F(SettlerTest, OneThatIsHeldUpIsWaitedForPastTheDeadline) {
   EXPECT_THAT(told, StatusIs(absl::StatusCode::kAborted));
 }
 
+// What is called under locks, and needs no verdict, does not wait for a settler that is stopped:
+// each of these calls took 20 s. The acknowledgements count although the verdict comes later.
+TEST_F(SettlerTest, OneThatIsStoppedHoldsUpNobodyThatNeedsNoVerdict) {
+  const testing::TestDeadline deadline(absl::Seconds(10), "less than the time limit of a settler");
+  for (int member = 0; member < 3; ++member) {
+    ASSERT_THAT(groups_[member]->arrive(op(member)), IsOk());
+  }
+  begin_to_settle(1 + 2);
+  Rendezvous& group = *groups_[0];
+  const Status lost = absl::UnavailableError("client 1 is lost");
+  group.settle_at_once(1, From::kRunning, lost);
+  group.settle_arrived(0, 0, From::kRunning, lost);
+  EXPECT_FALSE(group.has_result(1));
+  group.pass_over(1, 2);
+  group.acknowledge(1);
+  EXPECT_EQ(State::unpack(record().state).phase, Phase::kSettling);
+  EXPECT_FALSE(group.was_freed(1 + kRecords));
+  // Client 2 goes on: it finds the state as the acknowledgements have left it.
+  State state = State::unpack(record().state);
+  EXPECT_EQ(state.finished, 2u);
+  state.phase = Phase::kFailed;
+  record().state = state.pack();
+  EXPECT_TRUE(group.has_result(1));
+  EXPECT_FALSE(group.was_freed(1 + kRecords));
+  group.acknowledge(1);
+  EXPECT_TRUE(group.was_freed(1 + kRecords));
+}
+
+// The settler that is lost is replaced by a caller that does not wait.
+TEST_F(SettlerTest, OneThatDiesIsNotWaitedForByALookAtTheResult) {
+  ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
+  begin_to_settle(1 + 2);
+  EXPECT_FALSE(groups_[0]->has_result(1));
+  reinterpret_cast<ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
+  EXPECT_TRUE(groups_[0]->has_result(1));
+  EXPECT_EQ(State::unpack(record().state).phase, Phase::kOrphaned);
+}
+
+TEST_F(RendezvousTest, AMemberThatHasLeftAcknowledgesNothing) {
+  open(3);
+  for (const From from : {From::kOpen, From::kRunning}) {
+    const uint32_t seq = from == From::kOpen ? 1 : 2;
+    for (int m = 0; m < 3; ++m) ASSERT_THAT(arrive(seq, m), IsOk());
+    ASSERT_THAT(group_->finish(seq, 1, Rendezvous::Then::kLeave), IsOk());
+    ASSERT_THAT(group_->finish(seq, 1, Rendezvous::Then::kLeave), IsOk());
+    const Status lost = absl::UnavailableError("client 1 is lost");
+    EXPECT_EQ(group_->settle(seq, VerdictKind::kError, from, lost).ok(), from == From::kOpen);
+    EXPECT_FALSE(group_->was_freed(seq + kRecords));
+    // The third one alone is waited for.
+    if (from == From::kOpen) {
+      EXPECT_THAT(group_->finish(seq, 1), IsOk());
+    } else {
+      EXPECT_EQ(group_->finish(seq, 1), lost);
+      group_->acknowledge(seq);
+    }
+    EXPECT_TRUE(group_->was_freed(seq + kRecords));
+  }
+}
+
 TEST_F(RendezvousTest, ArrivingTwiceCountsOnce) {
   open(2);
   EXPECT_THAT(arrive(1, 0), IsOk());
@@ -274,7 +332,7 @@ TEST_F(RendezvousTest, ALateMemberGetsTheStoredVerdict) {
   EXPECT_THAT(arrive(1, 0), IsOk());
   const Status verdict = group_->wait_arrived(op_that_waits(1, 0, absl::Milliseconds(20)));
   EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("in 20 ms")));
-  EXPECT_EQ(group_->align(1, kSum), 1u);
+  EXPECT_EQ(group_->align(1, kSum).seq, 1u);
   EXPECT_EQ(arrive(1, 1), verdict);
   EXPECT_EQ(group_->settle(1, VerdictKind::kError, From::kRunning, absl::InternalError("later")),
             verdict);
@@ -286,12 +344,12 @@ TEST_F(RendezvousTest, AMemberThatMissedAnotherOperationGoesOnWithTheNextOne) {
   EXPECT_THAT(group_->wait_arrived(op_that_waits(1, 0, absl::ZeroDuration())), Not(IsOk()));
   Signature other = kSum;
   other.kind = OpKind::kBarrier;
-  EXPECT_EQ(group_->align(1, other), 2u);
-  EXPECT_EQ(group_->align(1, kSum), 1u);
+  EXPECT_EQ(group_->align(1, other).seq, 2u);
+  EXPECT_EQ(group_->align(1, kSum).seq, 1u);
   // Nobody was there at all: it was given up in the queue.
   EXPECT_THAT(group_->settle_timed_out(op_that_waits(2, 0, absl::ZeroDuration()), From::kOpen),
               Not(IsOk()));
-  EXPECT_EQ(group_->align(2, other), 2u);
+  EXPECT_EQ(group_->align(2, other).seq, 2u);
 }
 
 TEST_F(RendezvousTest, AMemberThatMissedMoreThanTheRecordsHoldJoinsWhatGoesOn) {
@@ -303,7 +361,7 @@ TEST_F(RendezvousTest, AMemberThatMissedMoreThanTheRecordsHoldJoinsWhatGoesOn) {
     EXPECT_THAT(group_->wait_arrived(op_that_waits(seq, 0, absl::ZeroDuration())), Not(IsOk()));
   }
   EXPECT_EQ(group_->newest(), kRecords + 2);
-  EXPECT_EQ(group_->align(1, kSum), kRecords + 2);
+  EXPECT_EQ(group_->align(1, kSum).seq, kRecords + 2);
   EXPECT_THAT(arrive(1, 1),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("operation 1 of the group")));
 }
@@ -314,7 +372,7 @@ TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
     EXPECT_THAT(
         group_->settle(seq, VerdictKind::kError, From::kOpen, absl::InternalError("broken")),
         StatusIs(absl::StatusCode::kInternal));
-    group_->acknowledge(seq, 0);
+    group_->acknowledge(seq);
   }
   EXPECT_FALSE(group_->wait_free(kRecords + 1, absl::InfinitePast()));
   EXPECT_FALSE(group_->is_next(kRecords + 1));
@@ -324,7 +382,7 @@ TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
               StatusIs(absl::StatusCode::kAborted));
   std::thread member_1([&] {
     EXPECT_THAT(arrive(1, 1), StatusIs(absl::StatusCode::kInternal, "broken"));
-    group_->acknowledge(1, 1);
+    group_->acknowledge(1);
   });
   EXPECT_TRUE(group_->wait_free(kRecords + 1, absl::InfiniteFuture()));
   EXPECT_TRUE(group_->is_next(kRecords + 1));
@@ -425,7 +483,7 @@ TEST_F(RendezvousTest, NumbersGoRound) {
     ASSERT_NE(seq, 0u);
     ASSERT_TRUE(group_->was_freed(seq)) << seq;
     ASSERT_TRUE(group_->is_next(seq)) << seq;
-    ASSERT_EQ(group_->align(seq, kSum), seq);
+    ASSERT_EQ(group_->align(seq, kSum).seq, seq);
     ASSERT_THAT(arrive(seq, 0), IsOk());
     // What member 1 has not come to is not overwritten.
     for (uint32_t later = seq_after(seq), k = 1; k < 2 * kRecords; later = seq_after(later), ++k) {
@@ -456,9 +514,9 @@ TEST_F(RendezvousTest, AMemberCatchesUpWhereNumbersGoRound) {
   ASSERT_EQ(seq, 2u);
   Signature other = kSum;
   other.kind = OpKind::kBarrier;
-  EXPECT_EQ(group_->align(first, other), 2u);
+  EXPECT_EQ(group_->align(first, other).seq, 2u);
   // All three operations have their verdict: a member that passes over them ends up here.
-  group_->pass_over(0, first, 2);
+  group_->pass_over(first, 2);
   EXPECT_EQ(group_->newest(), 1u);
   // A member that has missed more than the records hold.
   for (uint32_t k = 0; k < kRecords; ++k, seq = seq_after(seq)) {
@@ -466,7 +524,7 @@ TEST_F(RendezvousTest, AMemberCatchesUpWhereNumbersGoRound) {
     ASSERT_THAT(arrive(seq, 0), IsOk());
     ASSERT_THAT(group_->wait_arrived(op_that_waits(seq, 0, absl::ZeroDuration())), Not(IsOk()));
   }
-  EXPECT_EQ(group_->align(first, kSum), seq);
+  EXPECT_EQ(group_->align(first, kSum).seq, seq);
 }
 
 TEST_F(RendezvousTest, ALossEndsWhatWasBegunWhereNumbersGoRound) {
@@ -511,10 +569,10 @@ TEST_F(RendezvousTest, AWakeUpThatDiedIsMadeUpForByTheLoss) {
     EXPECT_NE(woken.code(), absl::StatusCode::kUnknown);
   };
   const auto wait_arrived = [&] { return group_->wait_arrived(op(seq, 0)); };
-  expect_woken({.arrived = 2, .phase = Phase::kRunning}, wait_arrived);
+  expect_woken({.phase = Phase::kRunning}, wait_arrived);
   expect_woken({.arrived = 2, .phase = Phase::kMet}, wait_arrived);
   expect_woken({.phase = Phase::kFailed, .settler = 1}, wait_arrived);
-  expect_woken({.arrived = 2, .finished = 2, .phase = Phase::kRunning},
+  expect_woken({.finished = 2, .phase = Phase::kRunning},
                [&] { return group_->wait_finished(op(seq, 0), From::kRunning); });
 }
 

@@ -130,8 +130,8 @@ class RendezvousSteps : public ::testing::Test {
   Status call(int member, absl::Time deadline) {
     Rendezvous& group = *groups_[member];
     Member& self = members_[member];
-    const uint32_t seq = group.align(self.next, kSum);
-    if (seq != self.next) group.pass_over(member, self.next, seq);
+    const uint32_t seq = group.align(self.next, kSum).seq;
+    if (seq != self.next) group.pass_over(self.next, seq);
     self.next = seq_after(seq);
     group.wait_free(seq, absl::InfiniteFuture());
     MemberEntry& own = group.entry(seq, member);
@@ -272,7 +272,7 @@ TEST_F(RendezvousSteps, AWaiterThatIsHeldUpIsWoken) {
         stepper_.add("1", [this] {
           for (uint32_t seq = 1; seq <= kRecords; ++seq) {
             if (groups_[1]->settle_timed_out(op(1, seq, kSome), From::kOpen).ok()) return;
-            groups_[1]->acknowledge(seq, 1);
+            groups_[1]->acknowledge(seq);
             groups_[1]->leave(seq, 1);
             members_[1].next = seq_after(seq);
           }

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is left of operations that fail after all members had arrived: their records are free again,
+// and the memory that was kept for a member that was held up is given back.
+//
+//   client 0   waits for the others .......... gives up: DeadlineExceeded
+//   client 1   at its first read of the input of client 0 [held up      ] the same
+//   client 2   its part is done
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "collectives/call.h"
+#include "collectives/group.h"
+#include "collectives/host/held_up_reads.h"
+#include "collectives/host/host_job.h"
+#include "device/buffer.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/gate.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::host {
+namespace {
+
+using absl::StatusCode;
+using testing::Gate;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+constexpr int kClients = 3;
+constexpr int kRecords = 8;  // as HostBackend has them
+constexpr int64_t kPage = 4096;
+constexpr int64_t kBytes = 12 * kPage;
+
+class FailedOperationsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(job_,
+                                 HostJob::create(std::vector<int>(kClients, 1), absl::Seconds(20)));
+    for (int device = 0; device < kClients; ++device) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(Group group, job_->group(device, {0, 1, 2}));
+      groups_.push_back(std::make_unique<Group>(std::move(group)));
+    }
+  }
+
+  std::shared_ptr<Buffer> new_buffer(int client) {
+    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(*job_->client(client).pool, kBytes);
+    EXPECT_THAT(buffer.status(), IsOk());
+    std::memset((*buffer)->mutable_data(), 1, kBytes);
+    (*buffer)->mutable_ready().set(absl::OkStatus());
+    return *buffer;
+  }
+  Work start(OpKind kind, int device, std::shared_ptr<const Buffer> in,
+             std::shared_ptr<Buffer> out) {
+    CollectiveCall call;
+    call.kind = kind;
+    call.dtype = DType::kUint8;
+    call.reduction = ReduceOp::kMax;
+    call.count = kBytes;
+    if (in != nullptr) call.in_count = kBytes;
+    call.in_buffer = std::move(in);
+    call.out_count = kBytes;
+    call.out_buffer = std::move(out);
+    return groups_[device]->start(std::move(call));
+  }
+  // Where client 1 sees the whole pages of a buffer of client 0.
+  std::byte* pages_seen_by_1(const Buffer& buffer, int64_t* num_bytes) {
+    const auto first = reinterpret_cast<uintptr_t>(buffer.data());
+    const auto skipped = static_cast<int64_t>((first + kPage - 1) / kPage * kPage - first);
+    *num_bytes = (kBytes - skipped) / kPage * kPage;
+    const auto address = job_->client(0).link->locate(buffer.data() + skipped, *num_bytes);
+    EXPECT_TRUE(address.has_value());
+    return *job_->client(1).link->resolve(*address, *num_bytes);
+  }
+  // Every member calls; what they return.
+  std::vector<Status> all_reduce(absl::Span<const int64_t> counts) {
+    std::vector<std::vector<int64_t>> in;
+    std::vector<std::vector<int64_t>> out;
+    for (const int64_t count : counts) {
+      in.emplace_back(count, 1);
+      out.emplace_back(count, 0);
+    }
+    std::vector<Work> works;
+    for (int c = 0; c < kClients; ++c) {
+      works.push_back(
+          groups_[c]->all_reduce<int64_t>(in[c], absl::MakeSpan(out[c]), ReduceOp::kSum));
+    }
+    std::vector<Status> results;
+    for (int c = 0; c < kClients; ++c) {
+      results.push_back(works[c].await());
+      const std::vector<int64_t> sums(counts[c], kClients);
+      EXPECT_TRUE(!results[c].ok() || out[c] == sums);
+    }
+    return results;
+  }
+
+  testing::TestDeadline deadline_{absl::Seconds(120), "failed_operations_test"};
+  std::unique_ptr<HostJob> job_;
+  std::vector<std::unique_ptr<Group>> groups_;
+};
+
+// Issue 15: client 2, which lends nothing, had left before the failure, and never acknowledged it:
+// its record was never free again, where no operation at which all arrive came in between.
+TEST_F(FailedOperationsTest, RecordsAreFreeAfterMoreFailuresThanThereAreRecords) {
+  for (int round = 0; round < 4; ++round) {
+    // In no other hands, so that client 0 waits until all have read it.
+    std::shared_ptr<Buffer> input = new_buffer(0);
+    int64_t num_bytes = 0;
+    std::byte* const seen = pages_seen_by_1(*input, &num_bytes);
+    Gate reached, resume;
+    const HeldUpReads held_up(seen, num_bytes, reached, resume);
+    std::vector<Work> works;
+    for (int c = 0; c < kClients; ++c) {
+      works.push_back(
+          start(OpKind::kBroadcast, c, c == 0 ? std::move(input) : nullptr, new_buffer(c)));
+    }
+    ASSERT_THAT(works[2].await(), IsOk()) << round;
+    ASSERT_THAT(reached.wait(), IsOk()) << round;
+    const Status verdict = works[0].wait(absl::Milliseconds(1));
+    EXPECT_THAT(verdict, StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("had not finished")));
+    resume.open();
+    EXPECT_EQ(works[1].await(), verdict) << round;
+    for (int i = 1; i < kRecords; ++i) {
+      const Work early = groups_[0]->barrier();
+      const Status missing = early.wait(absl::ZeroDuration());
+      EXPECT_THAT(missing, StatusIs(StatusCode::kDeadlineExceeded));
+      for (int c = 1; c < kClients; ++c) ASSERT_EQ(groups_[c]->barrier().await(), missing) << round;
+    }
+  }
+  for (const Status& status : all_reduce({1000, 1000, 1000})) EXPECT_THAT(status, IsOk());
+  const std::vector<Status> told = all_reduce({1000, 1000, 999});
+  EXPECT_THAT(told[0], StatusIs(StatusCode::kInvalidArgument, HasSubstr("count differs")));
+  EXPECT_EQ(told[1], told[0]);
+  EXPECT_EQ(told[2], told[0]);
+}
+
+// The memory of an operation that timed out is kept while client 1 may still read and write it, and
+// given back once all have acknowledged the verdict.
+TEST_F(FailedOperationsTest, MemoryIsGivenBackWhenAllHaveAcknowledged) {
+  std::shared_ptr<Buffer> input = new_buffer(0);
+  std::shared_ptr<Buffer> output = new_buffer(0);
+  const std::weak_ptr<Buffer> kept_input = input;
+  const std::weak_ptr<Buffer> kept_output = output;
+  int64_t num_bytes = 0;
+  std::byte* const seen = pages_seen_by_1(*input, &num_bytes);
+  Gate reached, resume;
+  const HeldUpReads held_up(seen, num_bytes, reached, resume);
+  std::optional<Work> works[kClients];
+  works[0] = start(OpKind::kAllReduce, 0, std::move(input), std::move(output));
+  for (int c = 1; c < kClients; ++c) {
+    works[c] = start(OpKind::kAllReduce, c, new_buffer(c), new_buffer(c));
+  }
+  ASSERT_THAT(reached.wait(), IsOk());
+  const Status verdict = works[0]->wait(absl::Milliseconds(1));
+  EXPECT_THAT(verdict, StatusIs(StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(works[2]->await(), verdict);
+  works[0].reset();
+  // The next call gives back what it may.
+  const Work next = start(OpKind::kAllReduce, 0, new_buffer(0), new_buffer(0));
+  EXPECT_FALSE(kept_input.expired());
+  EXPECT_FALSE(kept_output.expired());
+  resume.open();
+  EXPECT_EQ(works[1]->await(), verdict);
+  for (int c = 1; c < kClients; ++c) {
+    works[c] = start(OpKind::kAllReduce, c, new_buffer(c), new_buffer(c));
+  }
+  // A member is done with the failed operation before it comes to this one.
+  EXPECT_THAT(next.await(), IsOk());
+  for (int c = 1; c < kClients; ++c) EXPECT_THAT(works[c]->await(), IsOk());
+  for (const Status& status : all_reduce({1000, 1000, 1000})) EXPECT_THAT(status, IsOk());
+  EXPECT_TRUE(kept_input.expired());
+  EXPECT_TRUE(kept_output.expired());
+}
+
+}  // namespace
+}  // namespace tessera::host
