@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -106,6 +107,24 @@ TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
                              TESSERA_REQUIRE(client.runtime()->gpu(2)->gpu() == 2);
                              return client.shutdown();
                            }),
+              IsOk());
+}
+
+// A context takes some 500 MB: a client makes none on GPUs that it does not use.
+TEST(CudaClientTest, HasContextsOnItsOwnGpusAlone) {
+  const auto api = CudaDouble::create({.num_gpus = 4});
+  const auto nccl = nccl::NcclDouble::create(api);
+  ClientOptions options = on(api);
+  options.nccl = nccl;
+  EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 1, .options = options},
+                          [&](Client& client) -> Status {
+                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                            TESSERA_RETURN_IF_ERROR(
+                                expect_iota<float>(relayout(x, Layout::parse(mesh, "[-]"))));
+                            TESSERA_REQUIRE(api->contexts() == std::set<int>({0, 1}));
+                            return absl::OkStatus();
+                          }),
               IsOk());
 }
 

@@ -43,6 +43,9 @@ struct Setting {
   nccl::Sums sums = nccl::Sums::kOrdered;
 };
 
+// What cuda::open_api() asks CUDA for.
+constexpr int kNumQueues = 32;
+
 // As even as may be, the larger ones last: 3 members over 2 clients are 1 and 2.
 std::vector<int> devices_by_client(int num_members, int num_clients) {
   std::vector<int> devices;
@@ -55,7 +58,8 @@ std::vector<int> devices_by_client(int num_members, int num_clients) {
 
 Status run_on_double(const Setting& setting, int num_members, const MemberBody& body) {
   const int num_gpus = setting.num_clients > 1 ? num_members : setting.num_gpus;
-  const auto api = CudaDouble::create({.num_gpus = num_gpus, .most_yields = 2});
+  const auto api =
+      CudaDouble::create({.num_gpus = num_gpus, .most_yields = 2, .num_queues = kNumQueues});
   const auto nccl = NcclDouble::create(api);
   {
     TESSERA_ASSIGN_OR_RETURN(

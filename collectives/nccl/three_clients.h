@@ -67,7 +67,8 @@ class ThreeClientsTest : public ::testing::Test {
 
   const testing::TestDeadline deadline_{
       absl::Seconds(90), ::testing::UnitTest::GetInstance()->current_test_info()->name()};
-  std::shared_ptr<cuda::CudaDouble> cuda_ = cuda::CudaDouble::create({.num_gpus = kMembers});
+  std::shared_ptr<cuda::CudaDouble> cuda_ =
+      cuda::CudaDouble::create({.num_gpus = kMembers, .num_queues = 32});
   std::shared_ptr<NcclDouble> nccl_ = NcclDouble::create(cuda_);
   std::unique_ptr<cuda::CudaJob> job_;
 

@@ -74,6 +74,11 @@ int CudaDouble::num_calls(absl::string_view function) const {
   return it == calls_.end() ? 0 : it->second;
 }
 
+std::set<int> CudaDouble::contexts() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return contexts_;
+}
+
 uint64_t CudaDouble::allocated_bytes() const {
   std::lock_guard<std::mutex> lock(mutex_);
   uint64_t bytes = 0;
@@ -117,6 +122,7 @@ Status CudaDouble::enter(absl::string_view function, int gpu) {
   const int call = ++calls_[name];
   // CUDA does what it is asked; only the context on GPU 0 is one too many.
   const bool needs_device = name != "device_count" && name != "bus_id" && name != "set_device";
+  if (needs_device || name == "set_device") contexts_.insert(current_gpu());
   if (needs_device && thread_gpu == kUnset) {
     misuse(function, "a thread that has set no device").IgnoreError();
   }
@@ -300,6 +306,9 @@ StatusOr<StreamHandle> CudaDouble::create_stream() {
   const auto handle = reinterpret_cast<StreamHandle>(number);
   auto stream = std::make_shared<StreamState>();
   stream->gpu = current_gpu();
+  if (options_.num_queues > 0) {
+    stream->hardware_queue = {stream->gpu, num_streams_of_[stream->gpu]++ % options_.num_queues};
+  }
   stream->worker = std::thread([this, stream, number] { work(stream, number); });
   streams_[handle] = std::move(stream);
   return handle;
@@ -456,15 +465,33 @@ Status CudaDouble::enqueue_work(absl::string_view function,
 
 void CudaDouble::enqueue(StreamState& stream, Operation operation) {
   stream.queue.push_back(std::move(operation));
+  if (stream.hardware_queue.first >= 0) {
+    hardware_queues_[stream.hardware_queue].push_back(&stream);
+  }
   stream.wake.notify_all();
+}
+
+bool CudaDouble::is_at_head(const StreamState& stream) const {
+  const auto it = hardware_queues_.find(stream.hardware_queue);
+  return it == hardware_queues_.end() || it->second.empty() || it->second.front() == &stream;
+}
+
+void CudaDouble::leave_head(const StreamState& stream) {
+  const auto it = hardware_queues_.find(stream.hardware_queue);
+  if (it == hardware_queues_.end()) return;
+  it->second.pop_front();
+  if (!it->second.empty()) it->second.front()->wake.notify_all();
 }
 
 void CudaDouble::work(const std::shared_ptr<StreamState>& stream, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    stream->wake.wait(lock, [&] { return stream->queue.empty() ? stream->ending : !held_; });
+    stream->wake.wait(lock, [&] {
+      return stream->queue.empty() ? stream->ending : !held_ && is_at_head(*stream);
+    });
     if (stream->queue.empty()) return;
+    leave_head(*stream);
     const std::function<void()> run = std::move(stream->queue.front().run);
     lock.unlock();
     // Not before each: a thread that waits yields too, and where many do little else is done.

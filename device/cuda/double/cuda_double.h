@@ -21,6 +21,9 @@
 // with it, has done what it was given before. Work that is itself waiting for the caller therefore
 // deadlocks here as it does there.
 //
+// With CudaDoubleOptions::num_queues streams share queues as in CUDA: work begins in the order in
+// which the streams of a queue were given it, so that what waits at its head holds up the others.
+//
 // Faults: fail() makes a call return an error, break_gpu() makes all of them, hold() keeps the
 // streams from doing anything. Thread-safe.
 #ifndef TESSERA_DEVICE_CUDA_DOUBLE_CUDA_DOUBLE_H_
@@ -53,6 +56,9 @@ struct CudaDoubleOptions {
   // Before one in eight of the things that it does a stream gives its core away up to so often, by
   // chance.
   int most_yields = 0;
+  // Hardware queues of a GPU, which its streams take in turn; 0: one for each. CUDA has 8 for a
+  // process, 32 as open_api() sets it. Clients that are threads of one double have them together.
+  int num_queues = 0;
 };
 
 class CudaDouble : public Api {
@@ -64,6 +70,8 @@ class CudaDouble : public Api {
   std::vector<std::string> misuses() const;
   // How often a function was called, by its name here: "copy".
   int num_calls(absl::string_view function) const;
+  // GPUs on which a call has made a context, which takes some 500 MB there.
+  std::set<int> contexts() const;
   // Bytes that are allocated now on all GPUs.
   uint64_t allocated_bytes() const;
 
@@ -135,7 +143,8 @@ class CudaDouble : public Api {
   };
   struct StreamState {
     int gpu = 0;
-    std::deque<Operation> queue;  // the first one may be running
+    std::pair<int, int> hardware_queue = {-1, 0};  // GPU, number; of none: GPU -1
+    std::deque<Operation> queue;                   // the first one may be running
     uint64_t num_done = 0;
     bool ending = false;
     std::condition_variable wake;  // of the worker
@@ -163,6 +172,9 @@ class CudaDouble : public Api {
   // Waits until the GPU and its peers have done what their streams were given before the call.
   void wait_for_peers(int gpu, std::unique_lock<std::mutex>& lock);
   void enqueue(StreamState& stream, Operation operation);
+  // Whether the stream's next operation is at the head of its hardware queue; takes it from there.
+  bool is_at_head(const StreamState& stream) const;
+  void leave_head(const StreamState& stream);
   void work(const std::shared_ptr<StreamState>& stream, uint64_t seed);
 
   const CudaDoubleOptions options_;
@@ -175,6 +187,10 @@ class CudaDouble : public Api {
   std::map<StreamHandle, std::shared_ptr<StreamState>> streams_;
   std::map<EventHandle, EventState> events_;
   std::set<std::pair<int, int>> peers_;
+  std::set<int> contexts_;             // GPUs
+  std::map<int, int> num_streams_of_;  // that were ever made, by GPU
+  // By GPU and number: the streams of operations that have not begun, in the order of the calls.
+  std::map<std::pair<int, int>, std::deque<StreamState*>> hardware_queues_;
   std::set<int> with_kernels_;  // GPUs
   std::map<int, Status> broken_;
   std::map<std::string, std::map<int, Status>> faults_;  // by function, by number of the call

@@ -213,6 +213,50 @@ TEST(CudaDoubleTest, AllocatingAndFreeingWaitForTheGpuAndItsPeers) {
   }
 }
 
+// Where streams share a hardware queue, what waits at its head for its own stream holds up others.
+TEST(CudaDoubleTest, StreamsTakeHardwareQueuesInTurn) {
+  const testing::TestDeadline deadline(absl::Seconds(30), "hardware queues");
+  for (const int num_queues : {1, 2}) {
+    const auto api = CudaDouble::create({.num_queues = num_queues});
+    ASSERT_THAT(api->set_device(0), IsOk());
+    const StreamHandle first = *api->create_stream();
+    const StreamHandle second = *api->create_stream();
+    const EventHandle event = *api->create_event();
+    std::promise<void> gate;
+    std::promise<void> begun;
+    const auto stand_still = [&begun, opened = gate.get_future().share()] {
+      begun.set_value();
+      opened.wait();
+    };
+    ASSERT_THAT(api->enqueue_work("gate", {}, stand_still, first), IsOk());
+    ASSERT_THAT(api->enqueue_work(
+                    "next", {}, [] {}, first),
+                IsOk());
+    ASSERT_THAT(api->record_event(event, second), IsOk());
+    begun.get_future().wait();
+    if (num_queues == 2) {
+      while (!*api->query_event(event)) std::this_thread::yield();
+    }
+    EXPECT_THAT(api->query_event(event), IsOkAndHolds(num_queues == 2));
+    gate.set_value();
+    while (!*api->query_event(event)) std::this_thread::yield();
+  }
+}
+
+TEST(CudaDoubleTest, AContextIsMadeWhereADeviceIsSet) {
+  const auto api = CudaDouble::create({.num_gpus = 3});
+  std::thread([&] {
+    EXPECT_THAT(api->device_count(), IsOk());
+    EXPECT_THAT(api->bus_id(1), IsOk());
+    EXPECT_THAT(api->contexts(), IsEmpty());
+    EXPECT_THAT(api->set_device(2), IsOk());
+    EXPECT_THAT(api->contexts(), ElementsAre(2));
+  }).join();
+  // A thread that has set none works on GPU 0.
+  std::thread([&] { EXPECT_THAT(api->create_event(), IsOk()); }).join();
+  EXPECT_THAT(api->contexts(), ElementsAre(0, 2));
+}
+
 TEST(CudaDoubleTest, PeerAccessLetsKernelsReachMemory) {
   Rig rig;
   EXPECT_THAT(rig.api->enable_peer_access(1), IsOk());
