@@ -197,6 +197,10 @@ class GpuRunTest(unittest.TestCase):
         self.assertFalse(os.path.exists(mounted))
         self.environment["TESSERA_SHM_GIB"] = "1048576"
         self.program("id", "echo 0", "tools")
+        self.program("gpu_benchmark", HAS_NO_GPU)
+        self.run_it("--parts=losses")
+        self.assertFalse(os.path.exists(mounted))  # a machine without a GPU is left as it is
+        self.program("gpu_benchmark", HAS_GPU)
         self.run_it("--parts=losses")
         with open(mounted, encoding="utf-8") as file:
             self.assertEqual(file.read(), "-o remount,size=1048576G /dev/shm\n")
