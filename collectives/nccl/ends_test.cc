@@ -205,6 +205,19 @@ TEST_F(MessageEndsTest, AReceiveWhoseGpuIsBehindEndsAtItsDeadline) {
   EXPECT_FALSE(send.await().ok());
 }
 
+// The end of a client does not wait for a GPU that stands still either.
+TEST_F(MessageEndsTest, AClientThatClosesEndsItsMessages) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  close_gate(0);
+  const int before = cuda_->num_calls("query_event");
+  const Work send = job_->group(0, {0, 1})->send<uint8_t>(in_, 1);
+  // The message asks again and again whether its turn has come.
+  while (cuda_->num_calls("query_event") < before + 10) std::this_thread::yield();
+  job_->client(0).backend->stop();
+  EXPECT_THAT(send.await(), StatusIs(StatusCode::kCancelled));
+  open_gate();
+}
+
 // Pinned memory that a message was given up in is not written any more.
 TEST_F(MessageEndsTest, AMessageThatWasGivenUpWritesNothingLater) {
   ASSERT_NO_FATAL_FAILURE(start({.collective_timeout = absl::Milliseconds(300)}));
