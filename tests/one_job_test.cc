@@ -4,6 +4,9 @@
 // sets. Tests run in the order of this file.
 #include <unistd.h>
 
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
@@ -45,6 +48,16 @@ TEST_P(OneJobTest, TheNextBodyHasTheSameOne) {
                 TESSERA_REQUIRE(runtime_of_first == &*client.runtime());
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=4}"));
                 return mesh.barrier("second", absl::Seconds(30));
+              }),
+              IsOk());
+}
+
+// What a test draws before its body is the same in all processes.
+TEST_P(OneJobTest, AllHaveOneSeed) {
+  const uint64_t seed = test_seed();
+  EXPECT_THAT(run([&](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+                return mesh.barrier(absl::StrCat("seed ", seed), absl::Seconds(30));
               }),
               IsOk());
 }

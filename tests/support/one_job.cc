@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +70,8 @@ class OneJob : public ::testing::Environment {
   void SetUp() override {
     // Whoever asks later gets the answer without a process that used CUDA.
     if (is_test_gpu_asked_for()) test_gpu_with_nccl().IgnoreError();
+    // Bodies draw by chance what all clients must have alike.
+    setenv("TESSERA_TEST_SEED", absl::StrCat(std::random_device()()).c_str(), /*overwrite=*/0);
     StatusOr<ReservedPort> port = ReservedPort::create();
     ASSERT_TRUE(port.ok()) << port.status();
     port_.emplace(*std::move(port));

@@ -17,7 +17,8 @@
 // Invariants:
 //   1. all processes call run() in the same order, so the filter selects the same tests in each;
 //   2. no client begins a body before all are through with the one before;
-//   3. after the first body that fails the job is over: later ones have a job each, as without it.
+//   3. all have the same $TESSERA_TEST_SEED, which is drawn if it is not set;
+//   4. after the first body that fails the job is over: later ones have a job each, as without it.
 // A body has no memory in common with the test program.
 #ifndef TESSERA_TESTS_SUPPORT_ONE_JOB_H_
 #define TESSERA_TESTS_SUPPORT_ONE_JOB_H_
