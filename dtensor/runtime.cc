@@ -11,7 +11,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
@@ -27,6 +26,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "device/cuda/open_api.h"
 #include "dtensor/check_options.h"
+#include "dtensor/describe_devices.h"
 #include "dtensor/dispose.h"
 #include "dtensor/gpu_claims.h"
 #include "dtensor/taken_streams.h"
@@ -69,28 +69,6 @@ Status check_processes(absl::Span<const MemberInfo> members) {
     }
   }
   return absl::OkStatus();
-}
-
-// "[0-3, 9]", in the order of the mesh: equal texts mean equal lists.
-std::string describe_devices(absl::Span<const int> ids) {
-  constexpr size_t kMostRuns = 16;
-  std::vector<std::string> runs;
-  for (size_t first = 0, next; first < ids.size(); first = next) {
-    next = first + 1;
-    while (next < ids.size() && ids[next] == ids[next - 1] + 1) ++next;
-    if (runs.size() == kMostRuns) {
-      // The rest by its FNV-1a hash, of ids instead of bytes.
-      uint64_t hash = 14695981039346656037u;
-      for (const int id : ids.subspan(first)) hash = (hash ^ id) * 1099511628211u;
-      runs.push_back(absl::StrCat("and ", ids.size() - first, " more with hash ", absl::Hex(hash)));
-      break;
-    }
-    const int last = ids[next - 1];
-    runs.push_back(next == first + 1   ? absl::StrCat(last)
-                   : next == first + 2 ? absl::StrCat(ids[first], ", ", last)
-                                       : absl::StrCat(ids[first], "-", last));
-  }
-  return absl::StrCat("[", absl::StrJoin(runs, ", "), "]");
 }
 
 // Devices of one client are of one process, and all are on one host.
@@ -556,6 +534,15 @@ void Runtime::cancel_pending() {
       client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
 }
 
+// Requires idle streams, so that no task writes what its device is doing.
+void Runtime::publish_shutdown() {
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (!streams_[i]->try_take()) continue;
+    link_->observer(static_cast<int>(i))->task_started("shutdown");
+    streams_[i]->release();
+  }
+}
+
 Status Runtime::shutdown(absl::Duration timeout) {
   TESSERA_RETURN_IF_ERROR(check_may_wait("shutdown"));
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
@@ -566,7 +553,7 @@ Status Runtime::shutdown(absl::Duration timeout) {
   const bool is_idle = drain(deadline);
   // Before the job hears that this client leaves: what others do with it ends as Cancelled, not
   // with the loss of the service where this client hosts it.
-  if (!is_idle) cancel_pending();
+  is_idle ? publish_shutdown() : cancel_pending();
   const Status left =
       coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));
   link_->leave();

@@ -168,6 +168,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   void close();
   // Ends what waits for other clients, here and there, as Cancelled.
   void cancel_pending();
+  // Tells the clients that ask for this one that it is in shutdown.
+  void publish_shutdown();
   // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
   // Functions that still run on a device at the deadline go on; a thread of its own then keeps the
   // runtime until they have ended. Returns which devices those are, empty for none. Requires
