@@ -66,17 +66,18 @@ TEST_P(MeshCoordinatesTest, AreRowMajor) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Rows, MeshCoordinatesTest,
-    Values(CoordinatesRow{"first", "{a=2, b=4, c=2}", 0, {0, 0, 0}},
-           CoordinatesRow{"last_axis_is_fastest", "{a=2, b=4, c=2}", 1, {0, 0, 1}},
-           CoordinatesRow{"middle_axis", "{a=2, b=4, c=2}", 2, {0, 1, 0}},
-           CoordinatesRow{"first_axis_is_slowest", "{a=2, b=4, c=2}", 8, {1, 0, 0}},
-           CoordinatesRow{"last", "{a=2, b=4, c=2}", 15, {1, 3, 1}},
-           CoordinatesRow{"ten_of_4_8", "{x=4, batch=8}", 10, {1, 2}},
-           CoordinatesRow{"eighteen_of_4_8", "{x=4, batch=8}", 18, {2, 2}},
-           CoordinatesRow{"last_of_4_8", "{x=4, batch=8}", 31, {3, 7}},
-           CoordinatesRow{"size_one_axes", "{a=1, b=3, c=1}", 2, {0, 2, 0}},
-           CoordinatesRow{"not_the_ids", "{x=2, y=2} on 9,8,7,6", 2, {1, 0}},
-           CoordinatesRow{"largest_mesh", "{a=2147483647}", 2147483646, {2147483646}}),
+    Values(
+        CoordinatesRow{"coordinates_2_4_2_first", "{a=2, b=4, c=2}", 0, {0, 0, 0}},
+        CoordinatesRow{"coordinates_2_4_2_last_axis_is_fastest", "{a=2, b=4, c=2}", 1, {0, 0, 1}},
+        CoordinatesRow{"coordinates_2_4_2_middle_axis", "{a=2, b=4, c=2}", 2, {0, 1, 0}},
+        CoordinatesRow{"coordinates_2_4_2_first_axis_is_slowest", "{a=2, b=4, c=2}", 8, {1, 0, 0}},
+        CoordinatesRow{"coordinates_2_4_2_last", "{a=2, b=4, c=2}", 15, {1, 3, 1}},
+        CoordinatesRow{"coordinates_4_8_ten", "{x=4, batch=8}", 10, {1, 2}},
+        CoordinatesRow{"coordinates_4_8_eighteen", "{x=4, batch=8}", 18, {2, 2}},
+        CoordinatesRow{"coordinates_4_8_last", "{x=4, batch=8}", 31, {3, 7}},
+        CoordinatesRow{"size_one_axes", "{a=1, b=3, c=1}", 2, {0, 2, 0}},
+        CoordinatesRow{"not_the_ids", "{x=2, y=2} on 9,8,7,6", 2, {1, 0}},
+        CoordinatesRow{"largest_mesh", "{a=2147483647}", 2147483646, {2147483646}}),
     row_name<CoordinatesRow>);
 
 TEST(MeshTest, CoordinatesCountThroughEveryPosition) {
