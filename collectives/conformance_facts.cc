@@ -110,17 +110,6 @@ Status all_gather_variable(const Member& m) {
   return expect_equal<int32_t>(out.in(), {7, 8, 9}, "out");
 }
 
-Status in_place_all_reduce(const Member& m) {
-  const auto in = values_of<float>(3, m.position, 1000);
-  auto in_place = values_of<float>(3, m.position, 1000);
-  Values<float> out(1000);
-  TESSERA_RETURN_IF_ERROR(m.group.all_reduce<float>(in.in(), out.out(), ReduceOp::kSum).await());
-  TESSERA_RETURN_IF_ERROR(
-      m.group.all_reduce<float>(in_place.in(), in_place.out(), ReduceOp::kSum).await());
-  return expect(std::memcmp(in_place.in().data(), out.in().data(), 1000 * sizeof(float)) == 0,
-                "in place has the bits of out of place");
-}
-
 Status reduce_scatter_i32(const Member& m) {
   Values<int32_t> in(4);
   for (int j = 0; j < 4; ++j) in[j] = m.position + j;
@@ -349,7 +338,6 @@ Status mesh_both_axes(const Member& m) { return mesh_sum(m, {0, 1, 2, 3, 4, 5}, 
 std::vector<Case> fact_cases() {
   std::vector<Case> cases = reductions();
   const Case rows[] = {
-      {"in_place_all_reduce", 3, in_place_all_reduce},
       {"all_gather_variable", 3, all_gather_variable},
       {"reduce_scatter_i32", 4, reduce_scatter_i32},
       {"reduce_scatter_then_all_gather", 3, reduce_scatter_then_all_gather},
