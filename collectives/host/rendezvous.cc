@@ -158,11 +158,13 @@ bool Rendezvous::was_freed(uint32_t seq) const {
 }
 
 bool Rendezvous::wait_free(uint32_t seq, absl::Time deadline) {
-  while (!was_freed(seq)) {
-    const auto waiting = [&](const State& state) { return !is_free(state, seq); };
-    if (!wait_while(load(seq).seq, deadline, nullptr, waiting)) return false;
+  const auto waiting = [&](const State& state) { return !is_free(state, seq); };
+  while (true) {
+    // One reading: a record that has gone on to `seq` meanwhile is not waited for.
+    const State now = load(seq);
+    if (is_free(now, seq) || !is_later(seq, now.seq)) return true;
+    if (!wait_while(now.seq, deadline, nullptr, waiting)) return false;
   }
-  return true;
 }
 
 bool Rendezvous::is_next(uint32_t seq) const {

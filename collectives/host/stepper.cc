@@ -24,6 +24,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
 
 struct Stepper::Fiber {
   enum State { kRunnable, kAsleep, kDone };
+  size_t number;
   std::string name;
   std::function<void()> body;
   Cost cost;
@@ -42,6 +43,7 @@ Stepper::~Stepper() = default;
 
 int Stepper::add(std::string name, std::function<void()> body, Cost cost) {
   auto fiber = std::make_unique<Fiber>();
+  fiber->number = fibers_.size();
   fiber->name = std::move(name);
   fiber->body = std::move(body);
   fiber->cost = cost;
@@ -133,6 +135,10 @@ void Stepper::wake(const void* word) {
 
 uint64_t Stepper::fingerprint() const {
   uint64_t key = mix(memory_, early_timeouts_);
+  // To go on with the fiber that runs takes no preemption.
+  const bool may_go_on = current_->state == Fiber::kRunnable && !current_->dead;
+  const bool is_bounded = options_.most_preemptions != kUnbounded;
+  if (is_bounded && may_go_on) key = mix(key, current_->number + 1);
   for (const auto& fiber : fibers_) {
     key = mix(key, mix(fiber->history, fiber->state * 4 + fiber->started * 2 + fiber->dead));
     if (fiber->state == Fiber::kAsleep) key = mix(key, fiber->word);
@@ -143,8 +149,11 @@ uint64_t Stepper::fingerprint() const {
 int Stepper::choose(int num_alternatives) {
   if (num_alternatives == 1) return 0;
   if (depth_ == trail_.size()) {
-    if (options_.most_preemptions == kUnbounded && !seen_before_) {
-      seen_before_ = !seen_.insert(fingerprint()).second;
+    if (!seen_before_) {
+      const auto [place, is_new] = seen_.try_emplace(fingerprint(), preemptions_);
+      const bool is_bounded = options_.most_preemptions != kUnbounded;
+      seen_before_ = !is_new && (!is_bounded || place->second <= preemptions_);
+      place->second = std::min(place->second, preemptions_);
     }
     // A run through known states goes on to its end without alternatives.
     if (seen_before_) return 0;

@@ -19,8 +19,9 @@
 //   2. a fiber in sleep_while() runs on when its word is woken, or, where it has a deadline, as if
 //      that had passed: at any time at the cost of a preemption, and for nothing where no other
 //      fiber can run;
-//   3. without a bound on preemptions a state that was seen is not explored again: the shared words
-//      and what each fiber has read. Whatever else fibers share must follow from these.
+//   3. a state that was seen with as many preemptions left is not explored again: the shared words,
+//      what each fiber has read, and which one runs. Whatever else fibers share must follow from
+//      these.
 //
 // A fiber that is killed takes no further step, as a process that gets SIGKILL.
 #ifndef TESSERA_COLLECTIVES_HOST_STEPPER_H_
@@ -34,7 +35,7 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -53,9 +54,9 @@ class Stepper {
   };
   struct Result {
     int64_t num_runs = 0;
-    int64_t num_states = 0;  // where preemptions are not bounded
-    bool complete = false;   // every schedule was explored
-    std::string failure;     // of the last run; empty: none. With its schedule
+    int64_t num_states = 0;
+    bool complete = false;  // every schedule was explored
+    std::string failure;    // of the last run; empty: none. With its schedule
   };
 
   Stepper();
@@ -121,7 +122,7 @@ class Stepper {
   int64_t steps_ = 0;
   uint64_t memory_ = 0;  // a hash of the shared words that were written
   bool unwinding_ = false;
-  std::unordered_set<uint64_t> seen_;
+  std::unordered_map<uint64_t, int> seen_;  // the fewest preemptions that led to each state
   std::string failure_;
   std::string schedule_;
 };

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The protocol of the control region in every order of the accesses to shared words: all orders of
-// two members in one operation, and with a bound on preemptions or on the number of runs those of
-// more operations, deadlines, deaths and three members. What must hold in each of them:
+// two members in one operation, and with a bound on preemptions all those of more operations,
+// deadlines, deaths, messages and three members. What must hold in each of them:
 //   1. no member waits for good: a deadlock or a livelock ends the search;
 //   2. of one operation all members get one verdict, or none gets one;
 //   3. a member that returns OK has read the right bytes, whatever is reused meanwhile.
 //
-// TESSERA_STEPPER_RUNS sets how many schedules a search explores at most (tools/soak).
+// Searches with a bound on preemptions are complete in CI. Environment variables (tools/soak):
+//   TESSERA_STEPPER_MORE   preemptions beyond the bound that CI has
+//   TESSERA_STEPPER_RUNS   how many schedules a search explores at most where it need not be
+//   complete
 #include "collectives/host/stepper.h"
 
 #include <linux/futex.h>
@@ -51,7 +54,6 @@ namespace {
 
 using From = Rendezvous::From;
 
-constexpr uint32_t kRecords = 2;
 constexpr int kMembers = 3;
 constexpr Signature kSum = {.kind = OpKind::kAllReduce,
                             .dtype = DType::kFloat32,
@@ -63,6 +65,15 @@ constexpr Signature kSum = {.kind = OpKind::kAllReduce,
 int64_t most_runs(int64_t otherwise) {
   const char* const set = std::getenv("TESSERA_STEPPER_RUNS");
   return set == nullptr ? otherwise : std::atoll(set);
+}
+
+int with_more(int most_preemptions) {
+  const char* const more = std::getenv("TESSERA_STEPPER_MORE");
+  return most_preemptions + (more == nullptr ? 0 : std::atoi(more));
+}
+
+Stepper::Options bounded(int most_preemptions) {
+  return {.most_preemptions = with_more(most_preemptions), .most_runs = most_runs(1'000'000)};
 }
 
 // The members of one group, each of a client of its own, and what they share beside the records.
@@ -84,11 +95,12 @@ class RendezvousSteps : public ::testing::Test {
     }
   }
 
-  void open(int num_members) {
+  void open(int num_members, uint32_t num_records = 2) {
+    num_records_ = num_records;
     std::vector<GroupMember> members;
     for (int m = 0; m < num_members; ++m) members.push_back({m, m, 0});
     for (int m = 0; m < num_members; ++m) {
-      StatusOr<Rendezvous> opened = Rendezvous::open(*links_[m], members, kRecords, /*salt=*/0);
+      StatusOr<Rendezvous> opened = Rendezvous::open(*links_[m], members, num_records, /*salt=*/0);
       ASSERT_TRUE(opened.ok()) << opened.status();
       groups_.push_back(std::make_unique<Rendezvous>(*std::move(opened)));
     }
@@ -98,7 +110,7 @@ class RendezvousSteps : public ::testing::Test {
   void reset() {
     Rendezvous& group = *groups_[0];
     const int n = group.size();
-    for (uint32_t i = 0; i < kRecords; ++i) {
+    for (uint32_t i = 0; i < num_records_; ++i) {
       std::memset(static_cast<void*>(reinterpret_cast<OpRecord*>(&group.entry(i, 0)) - 1), 0,
                   sizeof(OpRecord) + n * sizeof(MemberEntry));
     }
@@ -154,12 +166,51 @@ class RendezvousSteps : public ::testing::Test {
     }
     if (!group.all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(group.wait_arrived(op));
     bool right = true;
-    for (int m = 0; m < group.size(); ++m) right &= members_[m].data.load() == op.seq;
-    TESSERA_RETURN_IF_ERROR(group.finish(op.seq, 1));
-    TESSERA_RETURN_IF_ERROR(group.wait_finished(op, From::kRunning));
+    for (int m = 0; m < group.size(); ++m) {
+      right &= m == leaver_ || members_[m].data.load() == op.seq;
+    }
+    const bool leaves = op.member == leaver_;
+    using Then = Rendezvous::Then;
+    TESSERA_RETURN_IF_ERROR(group.finish(op.seq, 1, leaves ? Then::kLeave : Then::kWait));
+    if (!leaves) TESSERA_RETURN_IF_ERROR(group.wait_finished(op, From::kRunning));
     if (!right) wrong_ = absl::StrCat("member ", member, " is OK with wrong bytes");
     return absl::OkStatus();
   }
+  // One message of the pair {0, 1}, whose contents are `data` of the sender, and its number.
+  void message(int member, absl::Time deadline) {
+    Rendezvous& group = *groups_[member];
+    Member& self = members_[member];
+    const uint32_t seq = self.next;
+    self.next = seq_after(seq);
+    group.wait_free(seq, absl::InfiniteFuture());
+    group.entry(seq, member).seq.store(0);
+    if (member == 0) self.data.store(seq);
+    const Rendezvous::Op message = op(member, seq, deadline);
+    Status status = group.arrive(message);
+    if (status.ok() && member == 1) {
+      status = group.wait_arrived(message);
+      const bool right = members_[0].data.load() == seq;
+      if (status.ok()) status = group.finish(seq, 2);
+      if (status.ok() && !right) wrong_ = "another message was received";
+    } else if (status.ok()) {
+      status = group.wait_finished(message, From::kRunning);
+    }
+    self.ended[seq] = status;
+    if (!status.ok()) group.acknowledge(seq, member);
+    group.leave(seq, member);
+  }
+  std::string check_messages() {
+    for (const auto& [seq, sent] : members_[0].ended) {
+      const Status& received = members_[1].ended[seq];
+      // One end comes when the record has gone on.
+      const bool is_late = absl::IsUnavailable(sent) != absl::IsUnavailable(received);
+      if (sent.ok() != received.ok() || (sent != received && !is_late)) {
+        return absl::StrCat("message ", seq, ": ", sent.ToString(), " and ", received.ToString());
+      }
+    }
+    return wrong_;
+  }
+
   static Status loss() { return absl::UnavailableError("a client is lost"); }
 
   // Calls until one is OK.
@@ -188,6 +239,7 @@ class RendezvousSteps : public ::testing::Test {
 
   // What is wrong after a run. With a death some operations have no second member.
   std::string check(bool may_differ = false) {
+    if (are_messages_) return check_messages();
     if (!wrong_.empty() || may_differ) return wrong_;
     for (int m = 1; m < groups_[0]->size(); ++m) {
       for (const auto& [seq, status] : members_[m].ended) {
@@ -201,8 +253,11 @@ class RendezvousSteps : public ::testing::Test {
     return "";
   }
 
-  void explore(const Stepper::Options& options, const std::function<void()>& begin,
+  void explore(Stepper::Options options, const std::function<void()>& begin,
                bool may_differ = false, bool must_be_complete = true) {
+    // With more preemptions than in CI a search may end at its limit.
+    must_be_complete = must_be_complete && with_more(0) == 0;
+    if (must_be_complete) options.most_runs = INT64_MAX;
     const Stepper::Result result = stepper_.explore(
         options,
         [&] {
@@ -229,6 +284,9 @@ class RendezvousSteps : public ::testing::Test {
   std::vector<std::unique_ptr<Rendezvous>> groups_;
   Member members_[kMembers];
   SharedWord<uint32_t> lost_;
+  uint32_t num_records_ = 0;
+  int leaver_ = -1;  // the member whose memory no other one reads, and that waits for none
+  bool are_messages_ = false;
   std::string wrong_;
   Stepper stepper_;
 };
@@ -248,9 +306,9 @@ TEST_F(RendezvousSteps, TwoMembersMeetInAllOrders) {
 
 TEST_F(RendezvousSteps, TwoMembersWithDeadlines) {
   open(2);
-  for (const int most_preemptions : {3, Stepper::kUnbounded}) {
+  for (const bool is_bounded : {true, false}) {
     explore(
-        {.most_preemptions = most_preemptions, .most_runs = most_runs(10'000)},
+        is_bounded ? bounded(3) : Stepper::Options{.most_runs = most_runs(10'000)},
         [&] {
           for (int m = 0; m < 2; ++m) {
             stepper_.add(absl::StrCat(m), [this, m] {
@@ -258,7 +316,7 @@ TEST_F(RendezvousSteps, TwoMembersWithDeadlines) {
             });
           }
         },
-        /*may_differ=*/false, /*must_be_complete=*/false);
+        /*may_differ=*/false, /*must_be_complete=*/is_bounded);
   }
 }
 
@@ -266,11 +324,11 @@ TEST_F(RendezvousSteps, TwoMembersWithDeadlines) {
 TEST_F(RendezvousSteps, AWaiterThatIsHeldUpIsWoken) {
   open(2);
   explore(
-      {.most_preemptions = 2, .most_runs = most_runs(100'000)},
+      bounded(2),
       [&] {
         stepper_.add("0", [this] { call_until_ok(0); });
         stepper_.add("1", [this] {
-          for (uint32_t seq = 1; seq <= kRecords; ++seq) {
+          for (uint32_t seq = 1; seq <= num_records_; ++seq) {
             if (groups_[1]->settle_timed_out(op(1, seq, kSome), From::kOpen).ok()) return;
             groups_[1]->acknowledge(seq);
             groups_[1]->leave(seq, 1);
@@ -279,15 +337,15 @@ TEST_F(RendezvousSteps, AWaiterThatIsHeldUpIsWoken) {
           call_until_ok(1);
         });
       },
-      /*may_differ=*/false, /*must_be_complete=*/false);
+      /*may_differ=*/false);
 }
 
 TEST_F(RendezvousSteps, ADeathEndsWhatTheOtherWaitsFor) {
   open(2);
   for (const absl::Time deadline : {kNever, kSome}) {
-    for (const int most_preemptions : {2, Stepper::kUnbounded}) {
+    for (const bool is_bounded : {true, false}) {
       explore(
-          {.most_preemptions = most_preemptions, .most_runs = most_runs(10'000)},
+          is_bounded ? bounded(1) : Stepper::Options{.most_runs = most_runs(10'000)},
           [&] {
             stepper_.add("0", [this] {
               for (int i = 0; i < 2; ++i) call(0, kNever).IgnoreError();
@@ -297,29 +355,28 @@ TEST_F(RendezvousSteps, ADeathEndsWhatTheOtherWaitsFor) {
             });
             add_death(victim);
           },
-          /*may_differ=*/true, /*must_be_complete=*/false);
+          /*may_differ=*/true, /*must_be_complete=*/is_bounded);
     }
   }
 }
 
-TEST_F(RendezvousSteps, ThreeMembersWithDeadlinesAndTwoPreemptions) {
+TEST_F(RendezvousSteps, ThreeMembersWithDeadlines) {
   open(3);
-  explore(
-      {.most_preemptions = 2, .most_runs = most_runs(10'000)},
-      [&] {
-        for (int m = 0; m < 3; ++m) {
-          stepper_.add(absl::StrCat(m), [this, m] {
-            for (int i = 0; i < 2; ++i) call(m, m == 0 ? kSome : kNever).IgnoreError();
-          });
-        }
-      },
-      false, false);
+  for (const int num_calls : {1, 2}) {
+    explore(bounded(num_calls == 1 ? 2 : 1), [&] {
+      for (int m = 0; m < 3; ++m) {
+        stepper_.add(absl::StrCat(m), [this, m, num_calls] {
+          for (int i = 0; i < num_calls; ++i) call(m, m == 0 ? kSome : kNever).IgnoreError();
+        });
+      }
+    });
+  }
 }
 
-TEST_F(RendezvousSteps, ThreeMembersWithADeathAndTwoPreemptions) {
+TEST_F(RendezvousSteps, ThreeMembersWithADeath) {
   open(3);
   explore(
-      {.most_preemptions = 2, .most_runs = most_runs(10'000)},
+      bounded(1),
       [&] {
         int victim = 0;
         for (int m = 0; m < 3; ++m) {
@@ -328,7 +385,41 @@ TEST_F(RendezvousSteps, ThreeMembersWithADeathAndTwoPreemptions) {
         }
         add_death(victim);
       },
-      true, false);
+      /*may_differ=*/true);
+}
+
+// Member 2 ends before the others do, and reads no verdict. The one record is free for the second
+// operation all the same.
+TEST_F(RendezvousSteps, AMemberThatLeavesKeepsNoRecord) {
+  open(3, /*num_records=*/1);
+  leaver_ = 2;
+  explore(
+      bounded(1),
+      [&] {
+        for (int m = 0; m < 3; ++m) {
+          stepper_.add(absl::StrCat(m), [this, m] {
+            for (int i = 0; i < 2; ++i) call(m, kSome).IgnoreError();
+          });
+        }
+      },
+      /*may_differ=*/true);
+}
+
+// Both ends give up at any moment. The k-th receive is of the k-th send, or neither is OK.
+TEST_F(RendezvousSteps, MessagesArePaired) {
+  are_messages_ = true;
+  for (const uint32_t num_records : {1, 2}) {
+    groups_.clear();
+    open(2, num_records);
+    for (const auto& group : groups_) group->ring_bells();
+    explore(bounded(3), [&] {
+      for (int m = 0; m < 2; ++m) {
+        stepper_.add(absl::StrCat(m), [this, m] {
+          for (int i = 0; i < 3; ++i) message(m, kSome);
+        });
+      }
+    });
+  }
 }
 
 // ---- What one member lends another, by the code of HostGroup.
