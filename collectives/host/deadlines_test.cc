@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/group.h"
+#include "collectives/host/activity.h"
 #include "collectives/host/host_job.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -26,6 +27,7 @@ namespace tessera::host {
 namespace {
 
 using conformance::Member;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
@@ -167,6 +169,30 @@ TEST(DeadlinesTest, WhatIsGivenUpBehindAnotherDoesNotKeepAMemberFromThat) {
       }
     }
   }
+}
+
+// An operation that is given up in the queue says what its device waits for, and for whom.
+TEST(DeadlinesTest, WhatIsGivenUpInTheQueueNamesWhomTheDeviceWaitsFor) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "deadlines_test");
+  auto job = HostJob::create(std::vector<int>{1, 1}, absl::Seconds(40));
+  ASSERT_THAT(job, IsOk());
+  StatusOr<Group> groups[] = {(*job)->group(0, {0, 1}), (*job)->group(1, {0, 1})};
+  ASSERT_THAT(groups[0], IsOk());
+  ASSERT_THAT(groups[1], IsOk());
+  MemberCalls calls[] = {{0, 2, 1}, {1, 2, 1}};
+  const Work first = calls[0].start(*groups[0]);
+  const DeviceActivity& device = (*job)->client(0).link->activity(0);
+  while (read_kind(device) != DeviceActivity::kWaiting) std::this_thread::yield();
+  const Status second = calls[0].start(*groups[0]).wait(absl::Milliseconds(1));
+  EXPECT_THAT(second,
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("on devices 0, 1: not done in "),
+                             HasSubstr("ms; the device is busy with earlier work: all_reduce sum "
+                                       "i64 of 1 elements on devices 0, 1: 1 of 2 clients arrived"),
+                             HasSubstr("; missing client 1 "))));
+  EXPECT_THAT(calls[1].start(*groups[1]).await(), IsOk());
+  EXPECT_THAT(first.await(), IsOk());
+  EXPECT_EQ(calls[1].start(*groups[1]).await(), second);
 }
 
 // Member 1 makes none of the calls that member 0 gives up, more than there are records. Its first

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
@@ -35,6 +36,7 @@ namespace tessera::host {
 namespace {
 
 using absl::StatusCode;
+using ::testing::AllOf;
 using testing::Gate;
 using ::testing::HasSubstr;
 using testing::IsOk;
@@ -183,6 +185,23 @@ TEST_F(FailedOperationsTest, MemoryIsGivenBackWhenAllHaveAcknowledged) {
   for (const Status& status : all_reduce({1000, 1000, 1000})) EXPECT_THAT(status, IsOk());
   EXPECT_TRUE(kept_input.expired());
   EXPECT_TRUE(kept_output.expired());
+}
+
+// Issue 15: names were cut at 191 bytes, and the same text was printed twice.
+TEST_F(FailedOperationsTest, LongNamesThatDifferAtTheEndAreShownToDiffer) {
+  std::vector<Work> works;
+  for (int c = 0; c < kClients; ++c) {
+    CollectiveCall call;
+    call.detail = absl::StrCat("\"", std::string(300, 'a'), c == 2 ? "2" : "1", "\"");
+    call.detail_field = "name";
+    works.push_back(groups_[c]->start(std::move(call)));
+  }
+  const Status told = works[0].await();
+  EXPECT_THAT(told, StatusIs(StatusCode::kInvalidArgument,
+                             AllOf(HasSubstr("name differs"), HasSubstr("a...a"),
+                                   HasSubstr("aaa1\", client 2 "), HasSubstr("aaa2\"; it is"))));
+  EXPECT_EQ(works[1].await(), told);
+  EXPECT_EQ(works[2].await(), told);
 }
 
 }  // namespace

@@ -655,11 +655,22 @@ Status HostGroup::give_up(HostOp& op, bool is_queued, absl::Time called, absl::T
       seq_after(progress_[op.meeting_.member].done.load(std::memory_order_acquire)) !=
           op.meeting_.seq;
   if (!rendezvous_.has_value() || is_behind || !rendezvous_->is_next(op.meeting_.seq)) {
-    return absl::DeadlineExceededError(absl::StrCat(op.label(), ": not done in ",
-                                                    format_duration(deadline - called),
-                                                    "; the device is busy with earlier work"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        op.label(), ": not done in ", format_duration(deadline - called), "; ", holdup_of(op)));
   }
   return rendezvous_->settle_timed_out(describe(op, called, deadline), give_up_from());
+}
+
+std::string HostGroup::holdup_of(const HostOp& op) const {
+  if (!op.meeting_.holds_device) {
+    return absl::StrCat("earlier messages from device ", device_ids_[0], " to device ",
+                        device_ids_[1], " have not been received yet");
+  }
+  std::string text = "the device is busy with earlier work";
+  if (!rendezvous_.has_value()) return text;
+  const std::string wait = rendezvous_->describe_wait(op.meeting_.member);
+  if (!wait.empty()) absl::StrAppend(&text, ": ", wait);
+  return text;
 }
 
 Work HostGroup::failed(std::shared_ptr<HostOp> op, const Status& error) {

@@ -261,6 +261,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void reap_quarantine();
   // The verdict of an operation whose waiter's deadline has come.
   Status give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline);
+  // What keeps an operation that is queued from its turn.
+  std::string holdup_of(const HostOp& op) const;
   // The operation is done here: what others still read of it is lent to them.
   void retire(HostOp& op);
   // Whether others read the member's input.

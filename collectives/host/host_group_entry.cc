@@ -2,6 +2,7 @@
 //
 // What a member of a HostGroup tells the others of its operation, and what it reads of them: where
 // the memory lies, what the operation is, what its device is doing.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -19,8 +20,16 @@
 namespace tessera::host {
 namespace {
 
+// Of a text that is too long its two ends: names and lists that differ at the end show that.
 void copy_text(char* to, size_t size, absl::string_view text) {
-  to[text.copy(to, size - 1)] = '\0';
+  constexpr absl::string_view kCut = "...";
+  const size_t num_bytes = std::min(text.size(), size - 1);
+  text.copy(to, num_bytes);
+  to[num_bytes] = '\0';
+  if (num_bytes == text.size()) return;
+  const size_t tail = (num_bytes - kCut.size()) / 2;
+  kCut.copy(to + num_bytes - tail - kCut.size(), kCut.size());
+  text.copy(to + num_bytes - tail, tail, text.size() - tail);
 }
 
 }  // namespace

@@ -583,13 +583,17 @@ Status Rendezvous::find_mismatch(const Op& op) const {
       const bool is_plural = field == "layouts" || field == "counts";
       const bool says_both = field == "layouts" || field == "operation";
       const std::string label = label_of(a);
+      const std::string x_text = absl::StrCat(x);
+      const std::string y_text = absl::StrCat(y);
+      // Entries have room for so much of a text.
+      const bool is_cut = x_text == y_text;
       return absl::InvalidArgumentError(absl::StrCat(
           says_both ? name_of(label) : label, ": ", field, is_plural ? " differ" : " differs",
           " between clients: ", link_->member(members_[first].client_id).to_string(), " device ",
-          members_[first].device_id, " has ", x, ", ",
+          members_[first].device_id, " has ", x_text, ", ",
           link_->member(members_[m].client_id).to_string(), " device ", members_[m].device_id,
-          " has ", y, "; it is operation ", op.seq,
-          " of the group; make the same call on every client"));
+          " has ", y_text, is_cut ? ", which differ in what is left out here" : "",
+          "; it is operation ", op.seq, " of the group; make the same call on every client"));
     };
     const Signature& x = a.signature;
     const Signature& y = b.signature;

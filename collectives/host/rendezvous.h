@@ -175,6 +175,8 @@ class Rendezvous {
   // not change meanwhile where the names are to be exact.
   Status describe_missing(const Op& op, const State& before) const;
   Status describe_missing(const Op& op) const { return describe_missing(op, load(op.seq)); }
+  // The same of the operation of any group in which the member's device waits; empty if in none.
+  std::string describe_wait(int member) const;
 
   // The operation that a member whose next one would be `seq` must do next: after operations that
   // timed out without it, and that were not this one, it goes on with the one after them. A member
@@ -246,7 +248,9 @@ class Rendezvous {
   // Settles this operation, and those of other groups, where they wait for each other.
   void check_conflicts(const Op& op);
   struct Wait;
-  // What the device waits in, if it is an operation of another group than this.
+  // What the device waits in, if it is an operation of a group.
+  std::optional<Wait> wait_of(const GroupMember& device) const;
+  // The same, of another group than this.
   std::optional<Wait> other_wait_of(const GroupMember& device) const;
   // Devices that wait for each other in a circle, from the member of `op` on; empty: none found.
   std::vector<Wait> find_circle(const Op& op);

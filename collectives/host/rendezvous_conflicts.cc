@@ -15,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/rendezvous.h"
@@ -27,6 +29,7 @@ struct Rendezvous::Wait {
   std::unique_ptr<Rendezvous> group;  // a view
   uint32_t seq = 0;
   std::string label;
+  absl::Duration age;
   uint64_t name_hash = 0;
   size_t waited_for_by = 0;  // in the search: what led here
 };
@@ -47,6 +50,23 @@ void Rendezvous::check_conflicts(const Op& op) {
 }
 
 std::optional<Rendezvous::Wait> Rendezvous::other_wait_of(const GroupMember& device) const {
+  std::optional<Wait> wait = wait_of(device);
+  if (wait.has_value() && wait->group->block_ == block_) return std::nullopt;
+  return wait;
+}
+
+std::string Rendezvous::describe_wait(int member) const {
+  const std::optional<Wait> wait = wait_of(members_[member]);
+  if (!wait.has_value()) return "";
+  const Label label(wait->label);
+  Op op;
+  op.seq = wait->seq;
+  op.label = &label;
+  op.start = steady_now() - wait->age;
+  return std::string(wait->group->describe_missing(op).message());
+}
+
+std::optional<Rendezvous::Wait> Rendezvous::wait_of(const GroupMember& device) const {
   const DeviceActivity& slot = activity_slot(link_->control(device.client_id), device.ordinal);
   if (read_kind(slot) != DeviceActivity::kWaiting) return std::nullopt;
   ActivitySnapshot seen = last_seen(device.client_id, device.ordinal);
@@ -58,7 +78,7 @@ std::optional<Rendezvous::Wait> Rendezvous::other_wait_of(const GroupMember& dev
   GroupBlock* const block =
       ids.empty() ? nullptr
                   : GroupTable::find(link_->control(leader), seen.block_offset, seen.generation);
-  if (block == nullptr || block == block_) return std::nullopt;
+  if (block == nullptr) return std::nullopt;
   std::vector<GroupMember> members;
   for (const int32_t id : ids) members.push_back(member_of(id));
   auto group =
@@ -69,7 +89,8 @@ std::optional<Rendezvous::Wait> Rendezvous::other_wait_of(const GroupMember& dev
       group->generation_ != seen.generation || !group->is_open(seen.seq)) {
     return std::nullopt;
   }
-  return Wait{device, std::move(group), seen.seq, std::move(seen.label), seen.name_hash, 0};
+  const auto age = absl::Nanoseconds(static_cast<int64_t>(monotonic_ns() - seen.since_ns));
+  return Wait{device, std::move(group), seen.seq, std::move(seen.label), age, seen.name_hash, 0};
 }
 
 // Breadth first, from each operation to what its missing members wait in: each device is looked at

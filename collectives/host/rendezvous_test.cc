@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -631,6 +632,21 @@ TEST_F(RendezvousTest, DifferentSignaturesAreNamed) {
   EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("device 1 has 9")));
   EXPECT_EQ(group_->check_signatures(op(1, 1)), verdict);
   EXPECT_FALSE(group_->failed_on_the_move(1));
+}
+
+// Issue 15: two equal texts were printed as what differs.
+TEST_F(RendezvousTest, TextsThatDifferWhereTheyWereCutAreSaidToDiffer) {
+  open(2);
+  for (int m = 0; m < 2; ++m) {
+    MemberEntry& entry = group_->entry(1, m);
+    std::strcpy(entry.detail, "\"a...z\"");
+    Signature signature = kSum;
+    signature.detail_hash = 100 + m;
+    EXPECT_THAT(arrive(1, m, signature), IsOk());
+  }
+  EXPECT_THAT(group_->check_signatures(op(1, 0)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr(" has \"a...z\", which differ in what is left out here; it is")));
 }
 
 // Hammered: a deadline and the last arrival come at the same time. Either all pass or none does.
