@@ -215,7 +215,7 @@ class ShutdownTest : public CoordinatorFailuresTest {};
 // wait in a barrier for client 2 when it shuts down in order.
 TEST_F(ShutdownTest, CancelledForAll) {
   Gate waits;
-  Gate cancelled;
+  Gate cancelled[kClients];  // each opens when clients 0 and 1 have been told
   auto faults = std::make_shared<FaultPoints>();
   faults->barrier_term = [&](int) {  // the barrier has begun
     waits.open();
@@ -229,13 +229,13 @@ TEST_F(ShutdownTest, CancelledForAll) {
         own.faults = faults;
         TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(own));
         TESSERA_ASSIGN_OR_RETURN(const Mesh all, create_mesh(client, {{"x", kClients}}));
-        if (id == 2) {
-          for (int i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(cancelled.wait());
+        if (id != 2) {
+          TESSERA_RETURN_IF_ERROR(expect_error(
+              verdicts.add(id, all.barrier("never")), StatusCode::kCancelled,
+              {"barrier \"never\" on {x=3}: ", "the coordinator at ", " has shut down in order"}));
+          for (Gate& gate : cancelled) gate.open();
         }
-        TESSERA_RETURN_IF_ERROR(expect_error(
-            verdicts.add(id, all.barrier("never")), StatusCode::kCancelled,
-            {"barrier \"never\" on {x=3}: ", "the coordinator at ", " has shut down in order"}));
-        cancelled.open();
+        for (int i = 0; i < 2; ++i) TESSERA_RETURN_IF_ERROR(cancelled[id].wait());
         return client.shutdown();
       },
       [&]() -> Status {
