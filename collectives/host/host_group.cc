@@ -168,8 +168,17 @@ Status HostOp::wait_until(absl::Time deadline) {
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
   // Another waiter has just done that, and completes it.
   if (stage == Stage::kGivenUp) return completion_.wait();
-  // A receive that is about to arrive does so first: the record waits for those that have.
-  if (!not_started && call_.kind == OpKind::kSendRecv) published_.wait().IgnoreError();
+  // A receive that is about to arrive does so first: the record waits for those that have. A send
+  // whose GPU has not reached it yet is published as failed.
+  if (!not_started && call_.kind == OpKind::kSendRecv) {
+    if (is_send_ && !group_->shares_addresses(*this)) {
+      group_->mover_->fail(meeting_.seq, meeting_.member,
+                           absl::DeadlineExceededError(
+                               absl::StrCat("not done in ", format_duration(deadline - called),
+                                            "; the device is busy with earlier work")));
+    }
+    published_.wait().IgnoreError();
+  }
   if (!not_started && is_send_) return wait_until(deadline);
   const Status verdict = group_->give_up(*this, not_started, called, deadline);
   if (not_started) {
