@@ -12,6 +12,7 @@
 #define TESSERA_TESTS_SUPPORT_SLURM_CLUSTER_H_
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -73,6 +75,7 @@ class SlurmCluster {
     node_.reset();
     controller_.reset();
     munged_.reset();
+    kill_steps();
     std::error_code error;
     std::filesystem::remove_all(folder_, error);
   }
@@ -94,6 +97,20 @@ class SlurmCluster {
   std::unique_ptr<LauncherRun> start(const std::vector<std::string>& command) const {
     return std::unique_ptr<LauncherRun>(
         new LauncherRun(LauncherRun::program(command, environment())));
+  }
+
+  // The process of a step is no child of slurmd. It outlives it, and goes on looking for it. It is
+  // known by its environment, which names the folder of this object.
+  void kill_steps() const {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+      int pid = 0;
+      if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+      std::ifstream file(entry.path() / "environ");
+      for (std::string variable; std::getline(file, variable, '\0');) {
+        if (variable == environment()[0]) kill(pid, SIGKILL);
+      }
+    }
   }
 
   // The daemons tell nothing when they are ready: they are asked again and again.
