@@ -236,6 +236,15 @@ Status reduce_scatter_by_split_rule(const Member& m) {
   return expect_equal<int32_t>(out.in(), want, "out");
 }
 
+Status in_place_all_reduce(const Member& m) {
+  // Sums that depend on the order of their terms.
+  Values<float> in(1000), out(1000);
+  for (int i = 0; i < 1000; ++i) in[i] = 1.0f / static_cast<float>(1 + i + 331 * m.position);
+  TESSERA_RETURN_IF_ERROR(m.group.all_reduce<float>(in.in(), out.out(), ReduceOp::kSum).await());
+  TESSERA_RETURN_IF_ERROR(m.group.all_reduce<float>(in.in(), in.out(), ReduceOp::kSum).await());
+  return expect_equal<float>(in.in(), out, "in place");
+}
+
 Status partial_overlap_refused(const Member& m) {
   Values<float> memory(11, 1.0f);
   const Status status =
@@ -342,6 +351,7 @@ std::vector<Case> fact_cases() {
       {"zero_elements_null_pointers", 3, zero_elements_null_pointers},
       {"all_gather_all_empty", 3, all_gather_all_empty},
       {"reduce_scatter_by_split_rule", 8, reduce_scatter_by_split_rule},
+      {"in_place_all_reduce", 3, in_place_all_reduce},
       {"partial_overlap_refused", 3, partial_overlap_refused},
       {"misaligned_u8", 3, misaligned_u8},
       {"f64_inside_a_byte_buffer", 2, f64_inside_a_byte_buffer},
