@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 03_digits on GPUs: the table of matrix products, on the double and, where there is a GPU, on
-// cuBLASLt; what cuBLASLt's library has; and training, on the doubles of CUDA and NCCL, beside the
+// 03_digits on GPUs: the table of matrix products, on the fake and, where there is a GPU, on
+// cuBLASLt; what cuBLASLt's library has; and training, on the fakes of CUDA and NCCL, beside the
 // CPU's. The kernels are tested with the network (digits_network_test).
 #include <cmath>
 #include <cstdint>
@@ -17,14 +17,14 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/nccl/double/nccl_double.h"  // NOTIDY(layers): several clients' doubles
-#include "device/cuda/double/cuda_double.h"       // NOTIDY(layers): GPUs of tests
-#include "device/cuda/open_api.h"                 // NOTIDY(layers): whether there is a GPU
+#include "collectives/nccl/fake/fake_nccl.h"  // NOTIDY(layers): several clients' fakes
+#include "device/cuda/fake/fake_cuda.h"       // NOTIDY(layers): GPUs of tests
+#include "device/cuda/open_api.h"             // NOTIDY(layers): whether there is a GPU
 #include "examples/digits_csv.h"
 #include "examples/digits_math.h"
 #include "examples/digits_network.h"
+#include "examples/fake_gpu_math.h"
 #include "examples/gpu_math.h"
-#include "examples/gpu_math_double.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -38,7 +38,7 @@
 namespace tessera::examples {
 namespace {
 
-using cuda::CudaDouble;
+using cuda::FakeCuda;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -183,8 +183,8 @@ class ProductTest : public ::testing::TestWithParam<ProductCase> {};
 
 TEST_P(ProductTest, HoldsOnTheDouble) {
   const TestDeadline deadline(absl::Seconds(60), GetParam().name);
-  const auto api = CudaDouble::create({.most_yields = 3});
-  EXPECT_THAT(check_product(GetParam(), *api, *gpu_math_double(api)), IsOk());
+  const auto api = FakeCuda::create({.most_yields = 3});
+  EXPECT_THAT(check_product(GetParam(), *api, *fake_gpu_math(api)), IsOk());
   EXPECT_THAT(api->misuses(), IsEmpty());
 }
 
@@ -219,7 +219,7 @@ TEST(ProductsOnAGpuTest, AreThoseOfTheTable) {
 }
 
 TEST(ProductErrorTest, MatricesFitTogether) {
-  const auto math = gpu_math_double(CudaDouble::create());
+  const auto math = fake_gpu_math(FakeCuda::create());
   EXPECT_THAT(math->multiply({nullptr, 2, 3}, {nullptr, 4, 5}, nullptr, nullptr),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("a is [2, 3] and b is [4, 5]; a should have as many columns")));
@@ -279,7 +279,7 @@ Status learn(Client& client, const DigitsMath& math, int epochs, Curve& curve) {
   return absl::OkStatus();
 }
 
-// Eight devices of so many clients, on GPUs of the double or on real ones.
+// Eight devices of so many clients, on GPUs of the fake or on real ones.
 constexpr int kRealGpus = -1;
 struct TrainingCase {
   const char* name;
@@ -290,7 +290,7 @@ struct TrainingCase {
 void PrintTo(const TrainingCase& c, std::ostream* out) { *out << c.name; }
 
 std::vector<TrainingCase> training_cases() {
-  // On GPUs 03_digits as it is started; the double takes a third of a second for an epoch, under a
+  // On GPUs 03_digits as it is started; the fake takes a third of a second for an epoch, under a
   // sanitizer ten times as long.
   std::vector<TrainingCase> cases = {
       {"one_client_of_eight", 1, 2, testing::kSanitized ? 4 : 12},
@@ -311,12 +311,12 @@ Status learn_on_gpus(const TrainingCase& c, Curve& curve) {
       return learn(client, math_on_gpu(std::move(gpu)), c.epochs, curve);
     });
   }
-  const auto cuda = CudaDouble::create({.num_gpus = c.num_gpus});
-  const auto nccl = nccl::NcclDouble::create(cuda);
+  const auto cuda = FakeCuda::create({.num_gpus = c.num_gpus});
+  const auto nccl = nccl::FakeNccl::create(cuda);
   spec.options.cuda = cuda;
   spec.options.nccl = nccl;
   return run_clients(spec, [&](Client& client) -> Status {
-    TESSERA_RETURN_IF_ERROR(learn(client, math_on_gpu(gpu_math_double(cuda)), c.epochs, curve));
+    TESSERA_RETURN_IF_ERROR(learn(client, math_on_gpu(fake_gpu_math(cuda)), c.epochs, curve));
     for (const std::vector<std::string>& misuses : {cuda->misuses(), nccl->misuses()}) {
       TESSERA_REQUIRE(misuses.empty(), misuses[0]);
     }

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "device/cuda/double/cuda_double.h"  // NOTIDY(layers): GPUs of tests
+#include "device/cuda/fake/fake_cuda.h"  // NOTIDY(layers): GPUs of tests
 #include "examples/digits_math.h"
+#include "examples/fake_gpu_math.h"
 #include "examples/gpu_math.h"
-#include "examples/gpu_math_double.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -25,7 +25,7 @@
 namespace tessera::examples {
 namespace {
 
-using cuda::CudaDouble;
+using cuda::FakeCuda;
 using ::tessera::testing::IsOk;
 using ::tessera::testing::StatusIs;
 using ::testing::HasSubstr;
@@ -128,10 +128,10 @@ TEST_P(DigitsNetworkTest, ThreeStepsAgreeWithOracle) {
   ClientOptions client_options;
   client_options.num_local_devices = static_cast<int>(batch * model);
   DigitsMath math = math_on_cpu();
-  const auto cuda = CudaDouble::create({.num_gpus = std::max(num_gpus, 1), .most_yields = 3});
+  const auto cuda = FakeCuda::create({.num_gpus = std::max(num_gpus, 1), .most_yields = 3});
   if (num_gpus != 0) {
     client_options.device_type = DeviceType::kCuda;
-    std::shared_ptr<GpuMath> gpu = gpu_math_double(cuda);
+    std::shared_ptr<GpuMath> gpu = fake_gpu_math(cuda);
     if (num_gpus == kRealGpus) {
       TESSERA_ASSERT_OK_AND_ASSIGN(gpu, open_gpu_math());
     } else {

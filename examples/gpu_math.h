@@ -12,7 +12,7 @@
 // Both give the stream work and return; pointers are to memory of the stream's GPU, which is the
 // calling thread's current one, as it is in local functions. Neither takes memory of the GPU.
 //
-// Two implementations: open_gpu_math(), and the double of tests (gpu_math_double.h) over that of
+// Two implementations: open_gpu_math(), and the fake of tests (fake_gpu_math.h) over that of
 // the CUDA runtime. digits_gpu_test.cc holds both to one table.
 //
 // Thread-safe: the devices of a client call it at the same time. It lives until its client's work

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clients whose devices are GPUs, on the doubles of CUDA and NCCL: what differs from CPUs. What
+// Clients whose devices are GPUs, on the fakes of CUDA and NCCL: what differs from CPUs. What
 // does not is in the suites that also run on them (job_forms.h).
 #include <array>
 #include <cstdint>
@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/kernel_plan.h"
 #include "device/cuda/open_api.h"
 #include "dtensor/client.h"
@@ -41,19 +41,19 @@
 namespace tessera::testing {
 namespace {
 
-using cuda::CudaDouble;
+using cuda::FakeCuda;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-ClientOptions on(const std::shared_ptr<CudaDouble>& api) {
+ClientOptions on(const std::shared_ptr<FakeCuda>& api) {
   ClientOptions options;
   options.device_type = DeviceType::kCuda;
   options.cuda = api;
   return options;
 }
 
-// One client of `num_devices` on the double.
-Status run(const std::shared_ptr<CudaDouble>& api, int num_devices, const ClientBody& body) {
+// One client of `num_devices` on the fake.
+Status run(const std::shared_ptr<FakeCuda>& api, int num_devices, const ClientBody& body) {
   return run_clients({.devices_per_client = num_devices, .options = on(api)},
                      [&](Client& client) -> Status {
                        TESSERA_RETURN_IF_ERROR(body(client));
@@ -63,7 +63,7 @@ Status run(const std::shared_ptr<CudaDouble>& api, int num_devices, const Client
 }
 
 // A local function that adds two inputs by a kernel on the device's stream.
-LocalFn add_by(std::shared_ptr<CudaDouble> api) {
+LocalFn add_by(std::shared_ptr<FakeCuda> api) {
   return [api = std::move(api)](LocalContext& local) -> Status {
     const ShardView<float> a = local.input<float>(0);
     const ShardView<float> b = local.input<float>(1);
@@ -98,7 +98,7 @@ TEST(CudaClientTest, SaysWhatIsMissingWithoutAGpu) {
 }
 
 TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
-  const auto api = CudaDouble::create({.num_gpus = 3});
+  const auto api = FakeCuda::create({.num_gpus = 3});
   EXPECT_THAT(run_isolated(absl::Seconds(30),
                            [&]() -> Status {
                              TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(on(api)));
@@ -112,8 +112,8 @@ TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
 
 // A context takes some 500 MB: a client makes none on GPUs that it does not use.
 TEST(CudaClientTest, HasContextsOnItsOwnGpusAlone) {
-  const auto api = CudaDouble::create({.num_gpus = 4});
-  const auto nccl = nccl::NcclDouble::create(api);
+  const auto api = FakeCuda::create({.num_gpus = 4});
+  const auto nccl = nccl::FakeNccl::create(api);
   ClientOptions options = on(api);
   options.nccl = nccl;
   EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 1, .options = options},
@@ -129,7 +129,7 @@ TEST(CudaClientTest, HasContextsOnItsOwnGpusAlone) {
 }
 
 TEST(CudaClientTest, LocalFunctionsWorkOnTheStream) {
-  const auto api = CudaDouble::create({.num_gpus = 2});
+  const auto api = FakeCuda::create({.num_gpus = 2});
   EXPECT_THAT(run(api, 4,
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
@@ -152,7 +152,7 @@ TEST(CudaClientTest, LocalFunctionsWorkOnTheStream) {
 TEST(CudaClientTest, SumsHaveTheBitsOfTheCpu) {
   const std::vector<float> values = {1e8f, 1.0f, -1e8f, 0.1f, 3e-5f, 7.0f, -0.3f, 1e-7f};
   for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCuda}) {
-    ClientOptions options = on(CudaDouble::create());
+    ClientOptions options = on(FakeCuda::create());
     options.device_type = type;
     EXPECT_THAT(run_clients({.devices_per_client = 8, .options = options},
                             [&](Client& client) -> Status {
@@ -174,7 +174,7 @@ TEST(CudaClientTest, SumsHaveTheBitsOfTheCpu) {
 
 // A function is called once for a box that several GPUs hold.
 TEST(CudaClientTest, ReplicasAreFilledByOneCall) {
-  EXPECT_THAT(run(CudaDouble::create({.num_gpus = 2}), 4,
+  EXPECT_THAT(run(FakeCuda::create({.num_gpus = 2}), 4,
                   [](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2}"));
                     int calls = 0;
@@ -192,7 +192,7 @@ TEST(CudaClientTest, ReplicasAreFilledByOneCall) {
 
 // The barrier comes back only when the GPUs have done what came before.
 TEST(CudaClientTest, BarriersAreBehindTheWorkOfTheGpu) {
-  const auto api = CudaDouble::create();
+  const auto api = FakeCuda::create();
   EXPECT_THAT(run(api, 2,
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
@@ -212,7 +212,7 @@ TEST(CudaClientTest, BarriersAreBehindTheWorkOfTheGpu) {
 // Calls return before the GPU has begun, however many they are, where pools need not grow: as
 // CUDA's allocator does, that waits for the GPU.
 TEST(CudaClientTest, NobodyWaitsForTheGpu) {
-  const auto api = CudaDouble::create();
+  const auto api = FakeCuda::create();
   EXPECT_THAT(run(api, 4,
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
@@ -238,7 +238,7 @@ TEST(CudaClientTest, NobodyWaitsForTheGpu) {
 
 // Of a long chain of relayouts a device holds two tensors at a time.
 TEST(CudaClientTest, IntermediateResultsGiveTheirMemoryBack) {
-  const auto api = CudaDouble::create();
+  const auto api = FakeCuda::create();
   EXPECT_THAT(run(api, 2,
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
@@ -257,7 +257,7 @@ TEST(CudaClientTest, IntermediateResultsGiveTheirMemoryBack) {
 }
 
 TEST(CudaClientTest, TooLittleMemoryIsTheTensorsError) {
-  EXPECT_THAT(run(CudaDouble::create({.gpu_bytes = 16 << 20}), 2,
+  EXPECT_THAT(run(FakeCuda::create({.gpu_bytes = 16 << 20}), 2,
                   [](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
                     const DTensor x = zeros<float>({1 << 24}, Layout::parse(mesh, "[x]"));
@@ -274,7 +274,7 @@ TEST(CudaClientTest, TooLittleMemoryIsTheTensorsError) {
 
 // A fault of the GPU is the error of what was under way, and of all that comes.
 TEST(CudaClientTest, ABrokenGpuIsEveryonesError) {
-  const auto api = CudaDouble::create();
+  const auto api = FakeCuda::create();
   EXPECT_THAT(run(api, 2,
                   [&](Client& client) -> Status {
                     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
@@ -299,7 +299,7 @@ Status connect_with_two_types() {
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&, i] {
-      ClientOptions options = on(CudaDouble::create());
+      ClientOptions options = on(FakeCuda::create());
       if (i == 0) options.device_type = DeviceType::kCpu;
       options.coordinator = absl::StrCat("127.0.0.1:", port.port());
       options.client_id = i;
@@ -322,7 +322,7 @@ TEST(CudaClientTest, AllClientsHaveDevicesOfOneType) {
 }
 
 TEST(CudaClientTest, ReplicasDoNotShareMemory) {
-  const auto api = CudaDouble::create({.num_gpus = 2});
+  const auto api = FakeCuda::create({.num_gpus = 2});
   EXPECT_THAT(run_clients({.num_clients = 1, .devices_per_client = 2, .options = on(api)},
                           [](Client& client) -> Status {
                             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
@@ -335,10 +335,10 @@ TEST(CudaClientTest, ReplicasDoNotShareMemory) {
               IsOk());
 }
 
-// Clients of two devices, each on a GPU of its own, on the doubles of CUDA and NCCL.
+// Clients of two devices, each on a GPU of its own, on the fakes of CUDA and NCCL.
 struct SeveralClients {
-  std::shared_ptr<CudaDouble> cuda = CudaDouble::create({.num_gpus = 4});
-  std::shared_ptr<nccl::NcclDouble> nccl = nccl::NcclDouble::create(cuda);
+  std::shared_ptr<FakeCuda> cuda = FakeCuda::create({.num_gpus = 4});
+  std::shared_ptr<nccl::FakeNccl> nccl = nccl::FakeNccl::create(cuda);
 
   Status run(int num_clients, const ClientBody& body) const {
     ClientOptions options = on(cuda);
@@ -405,7 +405,7 @@ TEST(CudaClientTest, ProcessesThatShareAGpuAreHostsOfTheirOwn) {
   for (const bool shares : {false, true}) {
     Shared<std::array<std::array<char, 64>, 2>> ids;
     JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2};
-    spec.options = on(CudaDouble::create({.num_gpus = 2}));
+    spec.options = on(FakeCuda::create({.num_gpus = 2}));
     spec.options.share_gpus = shares;
     for (const Status& status : run_processes(spec, [&](Client& client) -> Status {
            const char* const id = std::getenv("NCCL_HOSTID");
@@ -434,7 +434,7 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
   for (const Case& c : {Case{1, 1, ":00:00.0;"}, Case{3, 2, ":00:00.0;"}}) {
     const JobSpec spec = {.num_clients = 2,
                           .devices_per_client = c.devices_per_client,
-                          .options = on(CudaDouble::create({.num_gpus = c.num_gpus}))};
+                          .options = on(FakeCuda::create({.num_gpus = c.num_gpus}))};
     EXPECT_THAT(run_isolated(absl::Seconds(60),
                              [&]() -> Status {
                                const std::vector<Status> statuses =
@@ -452,7 +452,7 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
 }
 
 TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
-  const auto api = CudaDouble::create({.num_gpus = 2});
+  const auto api = FakeCuda::create({.num_gpus = 2});
   ClientOptions options = on(api);
   options.share_gpus = true;
   EXPECT_THAT(
@@ -464,7 +464,7 @@ TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
 
 TEST(CudaClientTest, WithoutNcclClientsMeetAtBarriersOnly) {
   if (nccl::open_api().ok()) GTEST_SKIP() << "there is NCCL";
-  const auto api = CudaDouble::create({.num_gpus = 4});
+  const auto api = FakeCuda::create({.num_gpus = 4});
   EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 2, .options = on(api)},
                           [](Client& client) -> Status {
                             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));

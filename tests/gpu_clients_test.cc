@@ -3,8 +3,8 @@
 // Clients of one GPU each, as on a machine with one GPU that all share: every collective, and
 // clients that do not come, stand still, and die.
 //
-// Each body runs on the doubles, with clients as threads; and, with $TESSERA_TEST_GPU, on a GPU of
-// the machine with CUDA and NCCL, with clients as processes. What a double cannot do as a process
+// Each body runs on the fakes, with clients as threads; and, with $TESSERA_TEST_GPU, on a GPU of
+// the machine with CUDA and NCCL, with clients as processes. What a fake cannot do as a process
 // does is in Ends.
 #include <signal.h>
 #include <unistd.h>
@@ -30,11 +30,11 @@
 #include "base/clock.h"
 #include "collectives/conformance.h"
 #include "collectives/nccl/contract.h"
-#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -58,7 +58,7 @@ using absl::StatusCode;
 using conformance::Case;
 
 // The contract of nccl::Api on one GPU: each rank a process, as share_gpus has it. First of all,
-// for without it nothing below can hold. On the double: //collectives/nccl:contract_test.
+// for without it nothing below can hold. On the fake: //collectives/nccl:contract_test.
 class NcclOnSharedGpuTest : public ::testing::TestWithParam<nccl::ContractCase> {};
 
 Status run_rank_as_process(const nccl::ContractCase& c, nccl::Meeting& meeting, int rank) {
@@ -158,7 +158,7 @@ struct Ends {
   std::function<void()> while_standing_still;
   // By client 0.
   std::function<void()> go_on;
-  // By client 1, in the middle of an operation. A client on the double goes when its body returns,
+  // By client 1, in the middle of an operation. A client on the fake goes when its body returns,
   // and says so.
   std::function<Status()> die;
   StatusCode code_of_death = StatusCode::kCancelled;
@@ -239,8 +239,8 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
 
   static Status run_as_threads(ClientOptions options, const Body& body,
                                const std::vector<int>& survivors) {
-    const auto cuda = cuda::CudaDouble::create();
-    const auto nccl = nccl::NcclDouble::create(cuda, {.shares_gpus = true});
+    const auto cuda = cuda::FakeCuda::create();
+    const auto nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
     options.cuda = cuda;
     options.nccl = nccl;
     options.share_gpus = true;

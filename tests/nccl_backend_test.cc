@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClientOptions::backend on GPUs of several clients, on the doubles of CUDA and NCCL: who adds the
+// ClientOptions::backend on GPUs of several clients, on the fakes of CUDA and NCCL: who adds the
 // terms of a partial layout, and in which order; and whether NCCL uses the memory of tensors.
 #include <cstddef>
 #include <cstdlib>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/nccl/double/nccl_double.h"
-#include "device/cuda/double/cuda_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
@@ -45,8 +45,8 @@ float sum_from(int first) {
 class NcclBackendTest : public ::testing::TestWithParam<BackendCase> {};
 
 TEST_P(NcclBackendTest, SaysWhoAdds) {
-  const auto cuda = cuda::CudaDouble::create({.num_gpus = 4});
-  const auto nccl = nccl::NcclDouble::create(cuda);
+  const auto cuda = cuda::FakeCuda::create({.num_gpus = 4});
+  const auto nccl = nccl::FakeNccl::create(cuda);
   ClientOptions options;
   options.device_type = DeviceType::kCuda;
   options.backend = GetParam().backend;

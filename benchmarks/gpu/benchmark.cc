@@ -13,8 +13,8 @@
 #include "benchmarks/gpu/gpu.h"
 #include "benchmarks/gpu/kernels.h"
 #include "benchmarks/gpu/local_products.h"
-#include "collectives/nccl/double/nccl_double.h"
-#include "device/cuda/double/cuda_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
 #include "tests/support/clients.h"
 #include "tests/support/forked.h"
@@ -22,26 +22,26 @@
 namespace tessera::benchmarks {
 namespace {
 
-// Two clients: processes that share a GPU, or threads on the doubles.
+// Two clients: processes that share a GPU, or threads on the fakes.
 Status collectives(const BenchmarkOptions& options, Report* report) {
   testing::JobSpec job;
   job.options.share_gpus = true;
-  if (!options.is_on_double) {
+  if (!options.is_on_fake) {
     job.setting = testing::Setting::kProcesses;
     job.deadline = absl::Minutes(4);
     return measure_collectives(job, {.rounds = options.rounds}, report);
   }
-  const auto cuda = cuda::CudaDouble::create();
+  const auto cuda = cuda::FakeCuda::create();
   job.options.cuda = cuda;
-  job.options.nccl = nccl::NcclDouble::create(cuda, {.shares_gpus = true});
+  job.options.nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
   return measure_collectives(job, {.rounds = options.rounds, .repeats = 5}, report);
 }
 
 Status kernels(const BenchmarkOptions& options, Report* report) {
   std::shared_ptr<cuda::Api> api;
   KernelSizes sizes = {.rounds = options.rounds};
-  if (options.is_on_double) {
-    api = cuda::CudaDouble::create();
+  if (options.is_on_fake) {
+    api = cuda::FakeCuda::create();
     sizes = {.payload_bytes = 64 << 10, .rounds = options.rounds, .repeats = 1};
   } else {
     TESSERA_ASSIGN_OR_RETURN(api, cuda::open_api());
@@ -51,8 +51,8 @@ Status kernels(const BenchmarkOptions& options, Report* report) {
 }
 
 Status products(const BenchmarkOptions& options, Report* report) {
-  if (options.is_on_double) {
-    return measure_products(cuda::CudaDouble::create(), make_product_double,
+  if (options.is_on_fake) {
+    return measure_products(cuda::FakeCuda::create(), make_product_with_fakes,
                             {.small_rows = 16,
                              .large_rows = 48,
                              .rounds = options.rounds,
@@ -85,10 +85,9 @@ Status run_benchmark(const BenchmarkOptions& options, Report* report) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", options.only, "\" is no part; there are collectives, kernels, products"));
   }
-  report->setting = {
-      {"on", options.is_on_double ? "the doubles: these times mean nothing" : "a GPU"},
-      {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},
-      {"rounds", absl::StrCat(options.rounds)}};
+  report->setting = {{"on", options.is_on_fake ? "the fakes: these times mean nothing" : "a GPU"},
+                     {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},
+                     {"rounds", absl::StrCat(options.rounds)}};
   for (const Part& part : parts) {
     if (!is_wanted(part)) continue;
     const Status status = part.run(options, report);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // All parts of the benchmark for GPUs, on a GPU of this machine or, to see that they run, on the
-// doubles.
+// fakes.
 #ifndef TESSERA_BENCHMARKS_GPU_BENCHMARK_H_
 #define TESSERA_BENCHMARKS_GPU_BENCHMARK_H_
 
@@ -13,7 +13,7 @@
 namespace tessera::benchmarks {
 
 struct BenchmarkOptions {
-  bool is_on_double = false;  // small, and its times mean nothing
+  bool is_on_fake = false;  // small, and its times mean nothing
   int rounds = 15;
   std::string only = {};  // "collectives", "kernels" or "products"; empty: all
 };
@@ -24,7 +24,7 @@ Status find_gpu();
 
 // The first error of a part that ran and failed, or was wrong. A part whose library is not there
 // leaves its goals unmeasured. InvalidArgument for a part that there is not.
-// find_gpu() is OK, unless it runs on the doubles. This process must not have used CUDA before.
+// find_gpu() is OK, unless it runs on the fakes. This process must not have used CUDA before.
 Status run_benchmark(const BenchmarkOptions& options, Report* report);
 
 }  // namespace tessera::benchmarks

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The benchmark for GPUs runs on the doubles, and is right there; no time is asserted.
+// The benchmark for GPUs runs on the fakes, and is right there; no time is asserted.
 #include "benchmarks/gpu/benchmark.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using testing::StatusIs;
 // First, before anything here starts gRPC: the benchmark forks.
 TEST(BenchmarkTest, EveryPartRunsOnTheDoubles) {
   Report report;
-  ASSERT_THAT(run_benchmark({.is_on_double = true, .rounds = 3}, &report), IsOk());
+  ASSERT_THAT(run_benchmark({.is_on_fake = true, .rounds = 3}, &report), IsOk());
   // 24 box copies, fill, iota, cast, 6 sums and the copy; 4 + 4 of collectives; 2 + 2 of products.
   EXPECT_THAT(report.rows, SizeIs(24 + 3 + 6 + 1 + 8 + 4));
   for (const Row& row : report.rows) {
@@ -50,7 +50,7 @@ TEST(BenchmarkTest, SaysWhereThereIsNoGpu) {
 
 TEST(BenchmarkTest, SaysWhichPartsThereAre) {
   Report report;
-  EXPECT_THAT(run_benchmark({.is_on_double = true, .only = "kernel"}, &report),
+  EXPECT_THAT(run_benchmark({.is_on_fake = true, .only = "kernel"}, &report),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("\"kernel\" is no part; there are collectives")));
 }

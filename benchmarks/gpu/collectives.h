@@ -19,7 +19,7 @@ struct CollectiveSizes {
   int repeats = 50;  // in a row, before anybody waits
 };
 
-// Runs two clients of one device in the setting of `job`, whose options have the doubles or none.
+// Runs two clients of one device in the setting of `job`, whose options have the fakes or none.
 // This process must not have used CUDA, where clients are processes. Adds rows, and the goal of at
 // most 5 us over the bare call. Results are checked before they are measured.
 Status measure_collectives(testing::JobSpec job, const CollectiveSizes& sizes, Report* report);

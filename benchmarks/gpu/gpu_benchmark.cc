@@ -3,7 +3,7 @@
 // gpu_benchmark: kernels, dispatch and products on a GPU, each beside the bare call of CUDA, NCCL
 // or cuBLASLt in the same rounds (benchmarks/README.md).
 //
-//   gpu_benchmark [--json=FILE] [--rounds=15] [--only=collectives|kernels|products] [--double]
+//   gpu_benchmark [--json=FILE] [--rounds=15] [--only=collectives|kernels|products] [--fake]
 //   gpu_benchmark --check      only says whether there is a GPU
 //
 // Exit status 3 where there is no GPU, 1 where a part failed or was wrong. A number that was not
@@ -42,18 +42,18 @@ int run(int argc, char** argv) {
       options.only = std::string(flag);
     } else if (flag == "--check") {
       is_check = true;
-    } else if (flag == "--double") {
-      options.is_on_double = true;
+    } else if (flag == "--fake") {
+      options.is_on_fake = true;
     } else if (!absl::ConsumePrefix(&flag, "--rounds=") ||
                !absl::SimpleAtoi(flag, &options.rounds) || options.rounds < 1) {
       std::fprintf(stderr,
                    "usage: gpu_benchmark [--json=FILE] [--rounds=N] "
-                   "[--only=collectives|kernels|products] [--double]\n"
+                   "[--only=collectives|kernels|products] [--fake]\n"
                    "       gpu_benchmark --check\n");
       return kWrongUse;
     }
   }
-  if (is_check || !options.is_on_double) {
+  if (is_check || !options.is_on_fake) {
     const Status gpu = find_gpu();
     // One that does not answer, or kills who asks, is there.
     const bool is_missing = absl::IsFailedPrecondition(gpu) || absl::IsUnimplemented(gpu);

@@ -6,7 +6,7 @@
 //   product->multiply(a, b, d, stream);      the bare call: nothing else is left to do
 //
 // What does not depend on the memory is done beforehand. Two implementations: cuBLASLt's own and a
-// double on the streams of CudaDouble.
+// double on the streams of FakeCuda.
 #ifndef TESSERA_BENCHMARKS_GPU_PRODUCT_H_
 #define TESSERA_BENCHMARKS_GPU_PRODUCT_H_
 
@@ -34,8 +34,8 @@ using MakeProduct =
 
 // Unimplemented without the toolkit's header at build time, or the library at run time.
 StatusOr<std::shared_ptr<Product>> make_cublaslt_product(cuda::Api& api, int64_t num_rows);
-// Requires an Api that is a CudaDouble.
-StatusOr<std::shared_ptr<Product>> make_product_double(cuda::Api& api, int64_t num_rows);
+// Requires an Api that is a FakeCuda.
+StatusOr<std::shared_ptr<Product>> make_product_with_fakes(cuda::Api& api, int64_t num_rows);
 
 }  // namespace tessera::benchmarks
 

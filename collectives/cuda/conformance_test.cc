@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of GPUs under the conformance suite of collectives: of one client, on the double and on a
-// GPU where there is one; of several clients on the doubles of CUDA and NCCL.
+// Groups of GPUs under the conformance suite of collectives: of one client, on the fake and on a
+// GPU where there is one; of several clients on the fakes of CUDA and NCCL.
 #include "collectives/conformance.h"
 
 #include <memory>
@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "collectives/cuda/cuda_job.h"
-#include "collectives/nccl/double/nccl_double.h"
-#include "device/cuda/double/cuda_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -30,7 +30,7 @@ namespace {
 
 using conformance::Case;
 using conformance::MemberBody;
-using nccl::NcclDouble;
+using nccl::FakeNccl;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
@@ -59,8 +59,8 @@ std::vector<int> devices_by_client(int num_members, int num_clients) {
 Status run_on_double(const Setting& setting, int num_members, const MemberBody& body) {
   const int num_gpus = setting.num_clients > 1 ? num_members : setting.num_gpus;
   const auto api =
-      CudaDouble::create({.num_gpus = num_gpus, .most_yields = 2, .num_queues = kNumQueues});
-  const auto nccl = NcclDouble::create(api);
+      FakeCuda::create({.num_gpus = num_gpus, .most_yields = 2, .num_queues = kNumQueues});
+  const auto nccl = FakeNccl::create(api);
   {
     TESSERA_ASSIGN_OR_RETURN(
         const std::unique_ptr<CudaJob> job,
@@ -100,7 +100,7 @@ std::vector<Case> short_cases() {
   return some;
 }
 
-// On the double the sweeps of large groups are left to f32: bytes have no type on their way, and
+// On the fake the sweeps of large groups are left to f32: bytes have no type on their way, and
 // small groups add in every dtype.
 std::vector<Case> cases_on_the_double() {
   std::vector<Case> some = cases();
@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(NcclSums, ConformanceTest,
                                             ::testing::ValuesIn(cases_of_nccl_sums())),
                          name_of);
 
-// The double adds in another order than we do: what demands ours is found.
+// The fake adds in another order than we do: what demands ours is found.
 TEST(NcclSumsTest, HaveNotTheBitsOfAscendingOrder) {
   const testing::TestDeadline deadline(absl::Seconds(60), "sums of NCCL");
   const std::vector<Case> facts = conformance::fact_cases();
@@ -168,8 +168,8 @@ TEST(NcclSumsTest, HaveNotTheBitsOfAscendingOrder) {
 // Clients that do not agree who adds hear of it, all in the same words, and before a byte moves.
 TEST(NcclSumsTest, AreTheSameForAllClients) {
   const testing::TestDeadline deadline(absl::Seconds(60), "clients that disagree");
-  const auto api = CudaDouble::create({.num_gpus = 3});
-  const auto nccl = NcclDouble::create(api);
+  const auto api = FakeCuda::create({.num_gpus = 3});
+  const auto nccl = FakeNccl::create(api);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::unique_ptr<CudaJob> job,
       CudaJob::create(api, nccl, 3, {1, 1, 1}, {.sums_of_client = {{2, nccl::Sums::kNccl}}}));

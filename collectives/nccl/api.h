@@ -9,8 +9,8 @@
 //   api.recv(other, m, 0, *comm, stream);
 //   api.group_end();                                              gives the stream one operation
 //
-// Two implementations: NCCL's own (open_api.h), one call a function, and the double
-// (double/nccl_double.h), which runs on any machine. contract.h holds both to one table.
+// Two implementations: NCCL's own (open_api.h), one call a function, and the fake
+// (fake/fake_nccl.h), which runs on any machine. contract.h holds both to one table.
 //
 // Communicators do not block: a call that has more to do than it did returns OK, and poll() says
 // when it is through. What is moved are bytes, of no type; what NCCL adds has one of its own types,

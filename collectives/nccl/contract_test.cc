@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The double keeps the contract of nccl::Api, reports what is misuse, and the real library has all
+// The fake keeps the contract of nccl::Api, reports what is misuse, and the real library has all
 // the names that are loaded. Where there are GPUs, NCCL keeps the contract too.
 #include "collectives/nccl/contract.h"
 
@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "absl/time/time.h"
-#include "collectives/nccl/double/nccl_double.h"
 #include "collectives/nccl/errors.h"
+#include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/open_api.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -24,7 +24,7 @@
 namespace tessera::nccl {
 namespace {
 
-using cuda::CudaDouble;
+using cuda::FakeCuda;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
@@ -56,8 +56,8 @@ class ContractTest : public ::testing::TestWithParam<ContractCase> {};
 
 TEST_P(ContractTest, HoldsOnTheDouble) {
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
-  const auto cuda = CudaDouble::create({.num_gpus = GetParam().num_ranks, .most_yields = 3});
-  const auto nccl = NcclDouble::create(cuda);
+  const auto cuda = FakeCuda::create({.num_gpus = GetParam().num_ranks, .most_yields = 3});
+  const auto nccl = FakeNccl::create(cuda);
   EXPECT_THAT(GetParam().body(*cuda, *nccl), IsOk());
   EXPECT_THAT(cuda->misuses(), IsEmpty());
   EXPECT_THAT(nccl->misuses(), IsEmpty());
@@ -67,8 +67,8 @@ TEST_P(ContractTest, HoldsOnTheDouble) {
 
 TEST_P(ContractTest, HoldsOnOneGpuOfTheDouble) {
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
-  const auto cuda = CudaDouble::create({.most_yields = 3});
-  const auto nccl = NcclDouble::create(cuda, {.shares_gpus = true});
+  const auto cuda = FakeCuda::create({.most_yields = 3});
+  const auto nccl = FakeNccl::create(cuda, {.shares_gpus = true});
   EXPECT_THAT(GetParam().body(*cuda, *nccl, /*shares_gpu=*/true), IsOk());
   EXPECT_THAT(cuda->misuses(), IsEmpty());
   EXPECT_THAT(nccl->misuses(), IsEmpty());
@@ -88,10 +88,10 @@ TEST_P(ContractTest, HoldsOnGpus) {
 INSTANTIATE_TEST_SUITE_P(Api, ContractTest, ::testing::ValuesIn(contract_cases()),
                          [](const auto& info) { return info.param.name; });
 
-// Two ranks on two GPUs of the double, made and used by one thread.
+// Two ranks on two GPUs of the fake, made and used by one thread.
 struct Pair {
-  std::shared_ptr<CudaDouble> cuda = CudaDouble::create({.num_gpus = 2});
-  std::shared_ptr<NcclDouble> nccl = NcclDouble::create(cuda);
+  std::shared_ptr<FakeCuda> cuda = FakeCuda::create({.num_gpus = 2});
+  std::shared_ptr<FakeNccl> nccl = FakeNccl::create(cuda);
   CommHandle comms[2] = {};
   StreamHandle streams[2] = {};
   std::byte* memory[2] = {};
@@ -397,7 +397,7 @@ INSTANTIATE_TEST_SUITE_P(Double, MisuseTest, ::testing::ValuesIn(kMisuses),
                          [](const auto& info) { return info.param.name; });
 
 // With earlier work in flight there is no better way.
-TEST(NcclDoubleTest, RevokesBehindWorkInFlight) {
+TEST(FakeNcclTest, RevokesBehindWorkInFlight) {
   const testing::TestDeadline deadline(absl::Seconds(30), "revoke behind work");
   Pair p;
   EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());
@@ -410,7 +410,7 @@ TEST(NcclDoubleTest, RevokesBehindWorkInFlight) {
   EXPECT_THAT(p.nccl->misuses(), IsEmpty());
 }
 
-TEST(NcclDoubleTest, EndsOnAThreadWithoutADeviceAreMisuse) {
+TEST(FakeNcclTest, EndsOnAThreadWithoutADeviceAreMisuse) {
   Pair p;
   std::thread([&] { EXPECT_THAT(p.nccl->comm_abort(p.comms[0]), IsOk()); }).join();
   EXPECT_THAT(p.cuda->misuses(),
@@ -418,9 +418,9 @@ TEST(NcclDoubleTest, EndsOnAThreadWithoutADeviceAreMisuse) {
 }
 
 // Each rank that uses sockets takes its part of /dev/shm: a container's 64 MiB are enough for one.
-TEST(NcclDoubleTest, SharedMemoryOfTheHostRunsOut) {
-  const auto cuda = CudaDouble::create();
-  const auto nccl = NcclDouble::create(cuda, {.shares_gpus = true, .shm_bytes = 64 << 20});
+TEST(FakeNcclTest, SharedMemoryOfTheHostRunsOut) {
+  const auto cuda = FakeCuda::create();
+  const auto nccl = FakeNccl::create(cuda, {.shares_gpus = true, .shm_bytes = 64 << 20});
   const UniqueId id = *nccl->get_unique_id();
   const auto make = [&](int rank) {
     EXPECT_THAT(cuda->set_device(0), IsOk());
@@ -451,10 +451,10 @@ TEST(ErrorsTest, SayWhatToDo) {
               StatusIs(StatusCode::kUnavailable, "NCCL: remote process exited: socket closed"));
 }
 
-TEST(NcclDoubleTest, RefusesTwoRanksOnOneGpu) {
-  const auto cuda = CudaDouble::create();
+TEST(FakeNcclTest, RefusesTwoRanksOnOneGpu) {
+  const auto cuda = FakeCuda::create();
   ASSERT_THAT(cuda->set_device(0), IsOk());
-  const auto nccl = NcclDouble::create(cuda);
+  const auto nccl = FakeNccl::create(cuda);
   const UniqueId id = *nccl->get_unique_id();
   const StatusOr<CommHandle> first = nccl->comm_init_rank(2, id, 0);
   ASSERT_THAT(first, IsOk());

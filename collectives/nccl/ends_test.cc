@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of communicators beside other work of the same GPUs, and of messages whose GPU is behind,
-// on the doubles of CUDA and NCCL: what an end waits for, what it frees, and when.
+// on the fakes of CUDA and NCCL: what an end waits for, what it frees, and when.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +18,10 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/cuda/cuda_job.h"
-#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/three_clients.h"
 #include "device/buffer.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What fails while GPUs of several clients are at work, on the doubles of CUDA and NCCL: who hears
+// What fails while GPUs of several clients are at work, on the fakes of CUDA and NCCL: who hears
 // what, how soon, and that the group works afterwards.
 #include <cstdint>
 #include <memory>
@@ -14,9 +14,9 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "collectives/cuda/cuda_job.h"
-#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/three_clients.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -26,8 +26,8 @@
 namespace tessera::nccl {
 namespace {
 
-using cuda::CudaDouble;
 using cuda::CudaJob;
+using cuda::FakeCuda;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
@@ -309,8 +309,8 @@ TEST_F(FailuresTest, AnAbortNeverReturns) {
 // is too small.
 TEST(SharedGpuTest, SharedMemoryOfTheHostRunsOut) {
   const testing::TestDeadline deadline(absl::Seconds(60), "a full /dev/shm");
-  const auto cuda = CudaDouble::create();
-  const auto nccl = NcclDouble::create(cuda, {.shares_gpus = true, .shm_bytes = 64 << 20});
+  const auto cuda = FakeCuda::create();
+  const auto nccl = FakeNccl::create(cuda, {.shares_gpus = true, .shm_bytes = 64 << 20});
   auto job = CudaJob::create(cuda, nccl, 1, {1, 1});
   ASSERT_THAT(job, IsOk());
   EXPECT_THAT((*job)->run([](const conformance::Member& m) -> Status {
@@ -328,8 +328,8 @@ TEST(SharedGpuTest, SharedMemoryOfTheHostRunsOut) {
 // NCCL takes one device of a GPU.
 TEST(SharedGpuTest, IsRefused) {
   const testing::TestDeadline deadline(absl::Seconds(60), "devices that share a GPU");
-  const auto cuda = CudaDouble::create({.num_gpus = 2});
-  const auto nccl = NcclDouble::create(cuda);
+  const auto cuda = FakeCuda::create({.num_gpus = 2});
+  const auto nccl = FakeNccl::create(cuda);
   auto job = CudaJob::create(cuda, nccl, 2, {1, 3});
   ASSERT_THAT(job, IsOk());
   EXPECT_THAT((*job)->run([](const conformance::Member& m) -> Status {

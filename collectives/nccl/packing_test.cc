@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that members pack in, on the doubles of CUDA and NCCL: that it is there before any GPU of
+// Memory that members pack in, on the fakes of CUDA and NCCL: that it is there before any GPU of
 // a client waits for another one, where to allocate waits for both.
 #include <cstdint>
 #include <memory>
@@ -12,9 +12,9 @@
 #include "base/shape.h"
 #include "collectives/call.h"
 #include "collectives/cuda/cuda_job.h"
-#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
 #include "device/buffer.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -25,8 +25,8 @@ namespace tessera::nccl {
 namespace {
 
 using conformance::Member;
-using cuda::CudaDouble;
 using cuda::CudaJob;
+using cuda::FakeCuda;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
@@ -39,8 +39,8 @@ class PackingTest : public ::testing::Test {
   static constexpr int kMembers = 4;
 
   void start(uint64_t gpu_bytes = uint64_t{1} << 30) {
-    cuda_ = CudaDouble::create({.num_gpus = kMembers, .gpu_bytes = gpu_bytes});
-    nccl_ = NcclDouble::create(cuda_, {.uses_cumem = false});
+    cuda_ = FakeCuda::create({.num_gpus = kMembers, .gpu_bytes = gpu_bytes});
+    nccl_ = FakeNccl::create(cuda_, {.uses_cumem = false});
     auto job =
         CudaJob::create(cuda_, nccl_, kMembers, {2, 2}, {.collective_timeout = absl::Seconds(30)});
     ASSERT_THAT(job, IsOk());
@@ -90,8 +90,8 @@ class PackingTest : public ::testing::Test {
 
   const testing::TestDeadline deadline_{
       absl::Seconds(90), ::testing::UnitTest::GetInstance()->current_test_info()->name()};
-  std::shared_ptr<CudaDouble> cuda_;
-  std::shared_ptr<NcclDouble> nccl_;
+  std::shared_ptr<FakeCuda> cuda_;
+  std::shared_ptr<FakeNccl> nccl_;
   std::unique_ptr<CudaJob> job_;
 };
 

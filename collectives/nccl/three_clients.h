@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ThreeClientsTest: three clients of one device, each on a GPU of its own, on the doubles of CUDA
+// ThreeClientsTest: three clients of one device, each on a GPU of its own, on the fakes of CUDA
 // and NCCL.
 //
 //   class FailuresTest : public ThreeClientsTest {};
@@ -19,8 +19,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/cuda/cuda_job.h"
-#include "collectives/nccl/double/nccl_double.h"
-#include "device/cuda/double/cuda_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -67,9 +67,9 @@ class ThreeClientsTest : public ::testing::Test {
 
   const testing::TestDeadline deadline_{
       absl::Seconds(90), ::testing::UnitTest::GetInstance()->current_test_info()->name()};
-  std::shared_ptr<cuda::CudaDouble> cuda_ =
-      cuda::CudaDouble::create({.num_gpus = kMembers, .num_queues = 32});
-  std::shared_ptr<NcclDouble> nccl_ = NcclDouble::create(cuda_);
+  std::shared_ptr<cuda::FakeCuda> cuda_ =
+      cuda::FakeCuda::create({.num_gpus = kMembers, .num_queues = 32});
+  std::shared_ptr<FakeNccl> nccl_ = FakeNccl::create(cuda_);
   std::unique_ptr<cuda::CudaJob> job_;
 
  private:

@@ -4,8 +4,8 @@
 //
 //   {"event_orders_streams", body}     OK: exactly as CUDA has it
 //
-// contract_test.cc runs it on the double, and contract_on_gpu_test.cc on the toolkit's functions
-// where there is a GPU: so the double stays honest.
+// contract_test.cc runs it on the fake, and contract_on_gpu_test.cc on the toolkit's functions
+// where there is a GPU: so the fake stays honest.
 #ifndef TESSERA_DEVICE_CUDA_CONTRACT_H_
 #define TESSERA_DEVICE_CUDA_CONTRACT_H_
 

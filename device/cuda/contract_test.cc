@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The double keeps the contract of Api, and nothing in the contract is a misuse of CUDA.
+// The fake keeps the contract of Api, and nothing in the contract is a misuse of CUDA.
 #include "device/cuda/contract.h"
 
 #include <memory>
 
 #include "absl/time/time.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -23,7 +23,7 @@ class ContractTest : public ::testing::TestWithParam<ContractCase> {};
 
 TEST_P(ContractTest, HoldsOnTheDouble) {
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
-  const std::shared_ptr<CudaDouble> api = CudaDouble::create({.most_yields = 3});
+  const std::shared_ptr<FakeCuda> api = FakeCuda::create({.most_yields = 3});
   EXPECT_THAT(GetParam().body(*api), IsOk());
   EXPECT_THAT(api->misuses(), IsEmpty());
   EXPECT_EQ(api->allocated_bytes(), 0u);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams, memory and copies of a device on a GPU, on the double.
+// Streams, memory and copies of a device on a GPU, on the fake.
 #include "device/cuda/cuda_device.h"
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 #include "absl/time/time.h"
 #include "device/completion.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -55,7 +55,7 @@ class CudaDeviceTest : public ::testing::Test {
   }
 
   const testing::TestDeadline deadline_{absl::Seconds(60), "cuda_device_test"};
-  std::shared_ptr<CudaDouble> api_ = CudaDouble::create({.gpu_bytes = 64 << 20});
+  std::shared_ptr<FakeCuda> api_ = FakeCuda::create({.gpu_bytes = 64 << 20});
   std::unique_ptr<CudaDevice> device_;
 };
 
@@ -293,7 +293,7 @@ TEST_F(CudaDeviceTest, ALostGpuHoldsUpNobody) {
 // they make a context on GPU 0.
 TEST_F(CudaDeviceTest, EveryThreadSetsItsDevice) {
   std::thread([&] {
-    const auto two_gpus = CudaDouble::create({.num_gpus = 2});
+    const auto two_gpus = FakeCuda::create({.num_gpus = 2});
     std::unique_ptr<CudaDevice> device;
     std::shared_ptr<const Buffer> last;
     std::thread([&] {

@@ -7,7 +7,7 @@
 //   Fill, Iota, Cast
 //
 // kernel_bodies.h says what one item of each does; kernels.cu runs the items on a GPU, and the
-// double (double/) on the host, with the same code. kernel_plan.h makes the values from boxes.
+// fake (fake/) on the host, with the same code. kernel_plan.h makes the values from boxes.
 //
 // nvcc reads this header: it includes nothing but the language's integers. The structs are
 // parameters of kernels, which may have 32,764 bytes (compute capability 7.0 and later).

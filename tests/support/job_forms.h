@@ -2,8 +2,8 @@
 //
 // JobFormTest: a test that runs as three forms of a job of 8 devices: one client of 8, 4 clients
 // of 2 that are threads, and 4 that are processes. A suite that does not read the memory of devices
-// by itself also runs on GPUs, which are the double of CUDA: as one client of 8 devices, and, with
-// the double of NCCL, as 4 clients of 2; and with $TESSERA_TEST_GPU on a GPU of the machine, as one
+// by itself also runs on GPUs, which are the fake of CUDA: as one client of 8 devices, and, with
+// the fake of NCCL, as 4 clients of 2; and with $TESSERA_TEST_GPU on a GPU of the machine, as one
 // client, and as 8 clients that are processes and share it.
 //
 //   class RowTest : public JobFormTest {};
@@ -18,8 +18,8 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "collectives/nccl/double/nccl_double.h"
-#include "device/cuda/double/cuda_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "device/cuda/fake/fake_cuda.h"
 #include "dtensor/client.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
@@ -35,7 +35,7 @@ struct JobForm {
   Setting setting;
   int num_clients;
   int devices_per_client;
-  // Devices are GPUs: of the double, so many of them; or kRealGpus.
+  // Devices are GPUs: of the fake, so many of them; or kRealGpus.
   int num_gpus = 0;
   // Clients share a GPU (ClientOptions::share_gpus).
   bool shares_gpus = false;
@@ -48,7 +48,7 @@ inline constexpr JobForm kJobForms[] = {
     {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
 };
 
-// Eight devices that share one GPU of the double, eight on three, and eight of four clients, each
+// Eight devices that share one GPU of the fake, eight on three, and eight of four clients, each
 // on its own; with $TESSERA_TEST_GPU also on a GPU of the machine. Under sanitizers one of the
 // first two is enough.
 inline std::vector<JobForm> cuda_forms() {
@@ -67,7 +67,7 @@ inline std::vector<JobForm> cuda_forms() {
   return forms;
 }
 
-// Two, four and eight clients of one device that share one GPU: of the double, as threads; with
+// Two, four and eight clients of one device that share one GPU: of the fake, as threads; with
 // $TESSERA_TEST_GPU that of the machine, as processes. For bodies that take any number of devices.
 // Under sanitizers four are enough.
 inline std::vector<JobForm> sharing_forms() {
@@ -117,8 +117,8 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     }
     spec.options.device_type = DeviceType::kCuda;
     spec.options.share_gpus = GetParam().shares_gpus;
-    const auto api = cuda::CudaDouble::create({.num_gpus = GetParam().num_gpus});
-    const auto nccl = nccl::NcclDouble::create(api, {.shares_gpus = GetParam().shares_gpus});
+    const auto api = cuda::FakeCuda::create({.num_gpus = GetParam().num_gpus});
+    const auto nccl = nccl::FakeNccl::create(api, {.shares_gpus = GetParam().shares_gpus});
     spec.options.cuda = api;
     spec.options.nccl = nccl;
     return run_clients(spec, [&](Client& client) -> Status {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The product as a loop of the host, in its turn on a stream of the double of CUDA.
+// The product as a loop of the host, in its turn on a stream of the fake of CUDA.
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -9,14 +9,14 @@
 #include "Eigen/Core"
 #include "base/dtype.h"
 #include "benchmarks/gpu/product.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 
 namespace tessera::benchmarks {
 namespace {
 
 class ProductDouble : public Product {
  public:
-  ProductDouble(cuda::CudaDouble& cuda, int64_t num_rows) : cuda_(cuda), n_(num_rows) {}
+  ProductDouble(cuda::FakeCuda& cuda, int64_t num_rows) : cuda_(cuda), n_(num_rows) {}
 
   Status multiply(const std::byte* a, const std::byte* b, std::byte* d, void* stream) override {
     const auto size = static_cast<uint64_t>(n_ * n_) * sizeof(Eigen::bfloat16);
@@ -41,14 +41,14 @@ class ProductDouble : public Product {
   }
 
  private:
-  cuda::CudaDouble& cuda_;
+  cuda::FakeCuda& cuda_;
   const int64_t n_;
 };
 
 }  // namespace
 
-StatusOr<std::shared_ptr<Product>> make_product_double(cuda::Api& api, int64_t num_rows) {
-  return std::make_shared<ProductDouble>(dynamic_cast<cuda::CudaDouble&>(api), num_rows);
+StatusOr<std::shared_ptr<Product>> make_product_with_fakes(cuda::Api& api, int64_t num_rows) {
+  return std::make_shared<ProductDouble>(dynamic_cast<cuda::FakeCuda&>(api), num_rows);
 }
 
 }  // namespace tessera::benchmarks

@@ -13,19 +13,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/nccl/double/nccl_double.h"
-#include "collectives/nccl/double/nccl_double_state.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "collectives/nccl/fake/fake_nccl_state.h"
 
 namespace tessera::nccl {
 
-Status NcclDouble::group_start() {
+Status FakeNccl::group_start() {
   std::lock_guard<std::mutex> lock(mutex_);
   ++calls_["group_start"];
   ++thread_group().depth;
   return absl::OkStatus();
 }
 
-void NcclDouble::wait_to_free(int gpu) {
+void FakeNccl::wait_to_free(int gpu) {
   ThreadGroup& group = thread_group();
   if (group.depth > 0) {
     group.freed_on.insert(gpu);
@@ -34,14 +34,14 @@ void NcclDouble::wait_to_free(int gpu) {
   }
 }
 
-Status NcclDouble::group_end() {
+Status FakeNccl::group_end() {
   const Status status = launch_group();
   if (thread_group().depth > 0) return status;
   for (const int gpu : std::exchange(thread_group().freed_on, {})) cuda_->wait_for_gpu(gpu);
   return status;
 }
 
-Status NcclDouble::launch_group() {
+Status FakeNccl::launch_group() {
   std::lock_guard<std::mutex> lock(mutex_);
   ++calls_["group_end"];
   ThreadGroup& group = thread_group();
@@ -65,12 +65,12 @@ Status NcclDouble::launch_group() {
   return absl::OkStatus();
 }
 
-NcclDouble::ThreadGroup& NcclDouble::thread_group() {
+FakeNccl::ThreadGroup& FakeNccl::thread_group() {
   thread_local ThreadGroup group;
   return group;
 }
 
-Status NcclDouble::submit(Call call, absl::FunctionRef<void(Comm&)> alone) {
+Status FakeNccl::submit(Call call, absl::FunctionRef<void(Comm&)> alone) {
   if (thread_group().depth > 0) {
     thread_group().calls.push_back(std::move(call));
     return absl::OkStatus();
@@ -82,7 +82,7 @@ Status NcclDouble::submit(Call call, absl::FunctionRef<void(Comm&)> alone) {
   return launch(std::move(calls));
 }
 
-Status NcclDouble::check_ungrouped(const Call& call) {
+Status FakeNccl::check_ungrouped(const Call& call) {
   Comm& comm = *call.comm;
   const bool is_message = call.operation.is_message();
   if (is_message && comm.queued_ungrouped > 0) {
@@ -96,30 +96,30 @@ Status NcclDouble::check_ungrouped(const Call& call) {
   return absl::OkStatus();
 }
 
-StatusOr<NcclDouble::Call> NcclDouble::begin_call(absl::string_view function, CommHandle comm,
-                                                  StreamHandle stream) {
+StatusOr<FakeNccl::Call> FakeNccl::begin_call(absl::string_view function, CommHandle comm,
+                                              StreamHandle stream) {
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Comm> found, enter_for_work(function, comm));
   return Call{std::move(found), stream, {}};
 }
 
-Status NcclDouble::send(const std::byte* from, uint64_t num_bytes, int peer, CommHandle comm,
-                        StreamHandle stream) {
+Status FakeNccl::send(const std::byte* from, uint64_t num_bytes, int peer, CommHandle comm,
+                      StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_call("send", comm, stream));
   call.operation.sends.push_back({peer, const_cast<std::byte*>(from), num_bytes, "send/recv"});
   return submit(std::move(call), [](Comm& own) { ++own.queued_ungrouped; });
 }
 
-Status NcclDouble::recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle comm,
-                        StreamHandle stream) {
+Status FakeNccl::recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle comm,
+                      StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_call("recv", comm, stream));
   call.operation.recvs.push_back({peer, to, num_bytes, "send/recv"});
   return submit(std::move(call), [](Comm& own) { ++own.queued_ungrouped; });
 }
 
-Status NcclDouble::all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes,
-                              CommHandle comm, StreamHandle stream) {
+Status FakeNccl::all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes,
+                            CommHandle comm, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_call("all_gather", comm, stream));
   Operation& operation = call.operation;
@@ -138,8 +138,8 @@ Status NcclDouble::all_gather(const std::byte* from, std::byte* to, uint64_t num
   return submit(std::move(call), [this](Comm& own) { take_stall("all_gather", own); });
 }
 
-Status NcclDouble::broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
-                             CommHandle comm, StreamHandle stream) {
+Status FakeNccl::broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
+                           CommHandle comm, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_call("broadcast", comm, stream));
   Operation& operation = call.operation;
@@ -160,8 +160,8 @@ Status NcclDouble::broadcast(const std::byte* from, std::byte* to, uint64_t num_
   return submit(std::move(call), [](Comm&) {});
 }
 
-Status NcclDouble::all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
-                              ReduceOp op, CommHandle comm, StreamHandle stream) {
+Status FakeNccl::all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                            ReduceOp op, CommHandle comm, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_reduction("all_reduce", dtype, op, comm, stream));
   call.operation.is_never_registered = from == to;
@@ -178,8 +178,8 @@ Status NcclDouble::all_reduce(const std::byte* from, std::byte* to, uint64_t cou
        .chunk = (count + num_ranks - 1) / num_ranks});
 }
 
-Status NcclDouble::reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
-                          ReduceOp op, int root, CommHandle comm, StreamHandle stream) {
+Status FakeNccl::reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                        ReduceOp op, int root, CommHandle comm, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_reduction("reduce", dtype, op, comm, stream));
   std::vector<Reduction::Part> parts(call.comm->world->num_ranks, {0, 0});
@@ -195,8 +195,8 @@ Status NcclDouble::reduce(const std::byte* from, std::byte* to, uint64_t count, 
                                             .chunk = count});
 }
 
-Status NcclDouble::reduce_scatter(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
-                                  ReduceOp op, CommHandle comm, StreamHandle stream) {
+Status FakeNccl::reduce_scatter(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
+                                ReduceOp op, CommHandle comm, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_reduction("reduce_scatter", dtype, op, comm, stream));
   const int rank = call.comm->rank;
@@ -216,9 +216,9 @@ Status NcclDouble::reduce_scatter(const std::byte* from, std::byte* to, uint64_t
        .chunk = count});
 }
 
-StatusOr<NcclDouble::Call> NcclDouble::begin_reduction(absl::string_view function, DType dtype,
-                                                       ReduceOp op, CommHandle comm,
-                                                       StreamHandle stream) {
+StatusOr<FakeNccl::Call> FakeNccl::begin_reduction(absl::string_view function, DType dtype,
+                                                   ReduceOp op, CommHandle comm,
+                                                   StreamHandle stream) {
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_call(function, comm, stream));
   const bool is_avg_of_integers = op == ReduceOp::kAvg && !is_floating_point(dtype);
   if (dtype == DType::kBool || is_avg_of_integers) {
@@ -227,7 +227,7 @@ StatusOr<NcclDouble::Call> NcclDouble::begin_reduction(absl::string_view functio
   return call;
 }
 
-Status NcclDouble::submit_reduction(Call call, Reduction reduction) {
+Status FakeNccl::submit_reduction(Call call, Reduction reduction) {
   Operation& operation = call.operation;
   const int rank = call.comm->rank;
   const int num_ranks = call.comm->world->num_ranks;

@@ -8,12 +8,12 @@
 #include <mutex>
 #include <vector>
 
-#include "collectives/nccl/double/nccl_double.h"
-#include "collectives/nccl/double/nccl_double_state.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "collectives/nccl/fake/fake_nccl_state.h"
 
 namespace tessera::nccl {
 
-StatusOr<std::byte*> NcclDouble::mem_alloc(uint64_t size_bytes) {
+StatusOr<std::byte*> FakeNccl::mem_alloc(uint64_t size_bytes) {
   // Not under the lock: what it may wait for needs that.
   TESSERA_ASSIGN_OR_RETURN(std::byte* const memory, options_.uses_cumem
                                                         ? cuda_->map_memory(size_bytes)
@@ -24,7 +24,7 @@ StatusOr<std::byte*> NcclDouble::mem_alloc(uint64_t size_bytes) {
   return memory;
 }
 
-Status NcclDouble::mem_free(std::byte* memory) {
+Status FakeNccl::mem_free(std::byte* memory) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ++calls_["mem_free"];
@@ -44,8 +44,8 @@ Status NcclDouble::mem_free(std::byte* memory) {
   return options_.uses_cumem ? cuda_->unmap_memory(memory) : cuda_->free(memory);
 }
 
-StatusOr<RegisterHandle> NcclDouble::comm_register(CommHandle comm, std::byte* memory,
-                                                   uint64_t size_bytes) {
+StatusOr<RegisterHandle> FakeNccl::comm_register(CommHandle comm, std::byte* memory,
+                                                 uint64_t size_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found,
                            enter_for_work("comm_register", comm));
@@ -59,7 +59,7 @@ StatusOr<RegisterHandle> NcclDouble::comm_register(CommHandle comm, std::byte* m
   return handle;
 }
 
-Status NcclDouble::comm_deregister(CommHandle comm, RegisterHandle handle) {
+Status FakeNccl::comm_deregister(CommHandle comm, RegisterHandle handle) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_deregister", comm));
   const auto it = found->registered.find(handle);
@@ -71,7 +71,7 @@ Status NcclDouble::comm_deregister(CommHandle comm, RegisterHandle handle) {
   return absl::OkStatus();
 }
 
-bool NcclDouble::is_registered(const Comm& comm, const Operation& operation) const {
+bool FakeNccl::is_registered(const Comm& comm, const Operation& operation) const {
   if (comm.registered.empty() || operation.is_never_registered) return false;
   std::vector<Bytes> memory = operation.memory();
   memory.insert(memory.end(), operation.named.begin(), operation.named.end());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaDouble: the CUDA runtime of a machine without a GPU, for tests.
+// FakeCuda: the CUDA runtime of a machine without a GPU, for tests.
 //
-//   auto api = CudaDouble::create({.num_gpus = 2});
+//   auto api = FakeCuda::create({.num_gpus = 2});
 //   ... the backend works with it as with the toolkit's functions ...
 //   EXPECT_THAT(api->misuses(), IsEmpty());
 //
@@ -21,13 +21,13 @@
 // with it, has done what it was given before. Work that is itself waiting for the caller therefore
 // deadlocks here as it does there.
 //
-// With CudaDoubleOptions::num_queues streams share queues as in CUDA: work begins in the order in
+// With FakeCudaOptions::num_queues streams share queues as in CUDA: work begins in the order in
 // which the streams of a queue were given it, so that what waits at its head holds up the others.
 //
 // Faults: fail() makes a call return an error, break_gpu() makes all of them, hold() keeps the
 // streams from doing anything. Thread-safe.
-#ifndef TESSERA_DEVICE_CUDA_DOUBLE_CUDA_DOUBLE_H_
-#define TESSERA_DEVICE_CUDA_DOUBLE_CUDA_DOUBLE_H_
+#ifndef TESSERA_DEVICE_CUDA_FAKE_FAKE_CUDA_H_
+#define TESSERA_DEVICE_CUDA_FAKE_FAKE_CUDA_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -50,21 +50,21 @@
 
 namespace tessera::cuda {
 
-struct CudaDoubleOptions {
+struct FakeCudaOptions {
   int num_gpus = 1;
   uint64_t gpu_bytes = uint64_t{1} << 30;
   // Before one in eight of the things that it does a stream gives its core away up to so often, by
   // chance.
   int most_yields = 0;
   // Hardware queues of a GPU, which its streams take in turn; 0: one for each. CUDA has 8 for a
-  // process, 32 as open_api() sets it. Clients that are threads of one double have them together.
+  // process, 32 as open_api() sets it. Clients that are threads of one fake have them together.
   int num_queues = 0;
 };
 
-class CudaDouble : public Api {
+class FakeCuda : public Api {
  public:
-  static std::shared_ptr<CudaDouble> create(const CudaDoubleOptions& options = {});
-  ~CudaDouble() override;
+  static std::shared_ptr<FakeCuda> create(const FakeCudaOptions& options = {});
+  ~FakeCuda() override;
 
   // What was wrong so far, in order.
   std::vector<std::string> misuses() const;
@@ -83,7 +83,7 @@ class CudaDouble : public Api {
   void hold();
   void release();
 
-  // For doubles of libraries that work on CUDA's streams: the GPU of the calling thread, and work
+  // For fakes of libraries that work on CUDA's streams: the GPU of the calling thread, and work
   // of theirs, which reads or writes these bytes (begin, number) of the stream's GPU. It may block
   // as a kernel may that waits for another one.
   int current_device() const { return current_gpu(); }
@@ -99,7 +99,7 @@ class CudaDouble : public Api {
                       std::function<void()> run, StreamHandle stream);
 
   StatusOr<int> device_count() override;
-  // No two GPUs of a process have the same, whichever doubles they are of.
+  // No two GPUs of a process have the same, whichever fakes they are of.
   StatusOr<std::string> bus_id(int gpu) override;
   Status set_device(int gpu) override;
   Status enable_peer_access(int peer) override;
@@ -155,7 +155,7 @@ class CudaDouble : public Api {
     std::shared_ptr<Marker> last;  // null: never recorded
   };
 
-  explicit CudaDouble(const CudaDoubleOptions& options);
+  explicit FakeCuda(const FakeCudaOptions& options);
   int current_gpu() const;
   // The injected error of this call, if it has one. Requires the lock, as what follows.
   Status enter(absl::string_view function, int gpu);
@@ -177,8 +177,8 @@ class CudaDouble : public Api {
   void leave_head(const StreamState& stream);
   void work(const std::shared_ptr<StreamState>& stream, uint64_t seed);
 
-  const CudaDoubleOptions options_;
-  const int number_;                 // among the doubles of the process
+  const FakeCudaOptions options_;
+  const int number_;                 // among the fakes of the process
   mutable std::mutex mutex_;         // guards everything below
   std::condition_variable changed_;  // an operation is done
   bool held_ = false;
@@ -200,4 +200,4 @@ class CudaDouble : public Api {
 
 }  // namespace tessera::cuda
 
-#endif  // TESSERA_DEVICE_CUDA_DOUBLE_CUDA_DOUBLE_H_
+#endif  // TESSERA_DEVICE_CUDA_FAKE_FAKE_CUDA_H_

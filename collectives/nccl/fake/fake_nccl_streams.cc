@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/nccl/double/nccl_double.h"
-#include "collectives/nccl/double/nccl_double_state.h"
-#include "collectives/nccl/double/ring_sum.h"
+#include "collectives/nccl/fake/fake_nccl.h"
+#include "collectives/nccl/fake/fake_nccl_state.h"
+#include "collectives/nccl/fake/ring_sum.h"
 
 namespace tessera::nccl {
 
-Status NcclDouble::launch(std::vector<Call> calls) {
+Status FakeNccl::launch(std::vector<Call> calls) {
   const std::shared_ptr<Comm> comm = calls[0].comm;
   const StreamHandle stream = calls[0].stream;
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation, merge(std::move(calls)));
@@ -50,7 +50,7 @@ Status NcclDouble::launch(std::vector<Call> calls) {
   return status;
 }
 
-StatusOr<std::shared_ptr<NcclDouble::Operation>> NcclDouble::merge(std::vector<Call> calls) {
+StatusOr<std::shared_ptr<FakeNccl::Operation>> FakeNccl::merge(std::vector<Call> calls) {
   const StreamHandle stream = calls[0].stream;
   auto merged = std::make_shared<Operation>();
   for (Call& call : calls) {
@@ -66,13 +66,13 @@ StatusOr<std::shared_ptr<NcclDouble::Operation>> NcclDouble::merge(std::vector<C
   return merged;
 }
 
-std::vector<NcclDouble::Bytes> NcclDouble::Operation::memory() const {
+std::vector<FakeNccl::Bytes> FakeNccl::Operation::memory() const {
   std::vector<Bytes> result;
   const auto add = [&](const std::byte* begin, uint64_t size_bytes) {
     if (size_bytes > 0) result.emplace_back(begin, size_bytes);
   };
   for (const Transfer& send : sends) add(send.memory, send.num_bytes);
-  // The terms that a reduction receives are the double's own.
+  // The terms that a reduction receives are the fake's own.
   if (reduction == nullptr) {
     for (const Transfer& recv : recvs) add(recv.memory, recv.num_bytes);
   }
@@ -83,7 +83,7 @@ std::vector<NcclDouble::Bytes> NcclDouble::Operation::memory() const {
 
 // In order streams both ends come to their meetings one after another: the one that is ahead says
 // where, and the other one must come there next.
-void NcclDouble::log_meeting(const World& world, const Comm& comm, const Comm& peer) {
+void FakeNccl::log_meeting(const World& world, const Comm& comm, const Comm& peer) {
   std::deque<uint64_t>& theirs = ahead_[{peer.seat, comm.seat}];
   if (theirs.empty()) {
     ahead_[{comm.seat, peer.seat}].push_back(world.number);
@@ -96,13 +96,13 @@ void NcclDouble::log_meeting(const World& world, const Comm& comm, const Comm& p
   }
 }
 
-void NcclDouble::forget_meetings(const World& world) {
+void FakeNccl::forget_meetings(const World& world) {
   for (auto& [pair, worlds] : ahead_) {
     worlds.erase(std::remove(worlds.begin(), worlds.end(), world.number), worlds.end());
   }
 }
 
-void NcclDouble::run(const std::shared_ptr<Comm>& comm, Operation& operation) {
+void FakeNccl::run(const std::shared_ptr<Comm>& comm, Operation& operation) {
   std::unique_lock<std::mutex> lock(mutex_);
   ++comm->running;
   if (operation.never_ends) changed_.wait(lock, [&] { return comm->ended; });
@@ -142,7 +142,7 @@ void NcclDouble::run(const std::shared_ptr<Comm>& comm, Operation& operation) {
   end_work(*comm);
 }
 
-void NcclDouble::receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Transfer& transfer) {
+void FakeNccl::receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Transfer& transfer) {
   std::deque<std::shared_ptr<Letter>>& box = comm.world->mail[{transfer.peer, comm.rank}];
   changed_.wait(lock, [&] { return comm.ended || !box.empty(); });
   if (comm.ended) return;
@@ -167,14 +167,14 @@ void NcclDouble::receive(std::unique_lock<std::mutex>& lock, Comm& comm, const T
   changed_.notify_all();
 }
 
-void NcclDouble::end_work(Comm& comm) {
+void FakeNccl::end_work(Comm& comm) {
   --comm.running;
   --num_queued_;
   if (--comm.queued == 0) comm.queued_ungrouped = 0;
   changed_.notify_all();
 }
 
-void NcclDouble::Reduction::run() {
+void FakeNccl::Reduction::run() {
   const auto size = static_cast<uint64_t>(dtype_size(dtype));
   const uint64_t count = terms[0].size() / size;
   for (uint64_t first = 0; first < count; first += chunk) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicators from their making to their end; what tests ask of the double, and its faults.
-#include "collectives/nccl/double/nccl_double.h"
+// Communicators from their making to their end; what tests ask of the fake, and its faults.
+#include "collectives/nccl/fake/fake_nccl.h"
 
 #include <cstdint>
 #include <cstring>
@@ -11,21 +11,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/nccl/double/nccl_double_state.h"
 #include "collectives/nccl/errors.h"
+#include "collectives/nccl/fake/fake_nccl_state.h"
 
 namespace tessera::nccl {
 
-std::shared_ptr<NcclDouble> NcclDouble::create(std::shared_ptr<cuda::CudaDouble> cuda) {
+std::shared_ptr<FakeNccl> FakeNccl::create(std::shared_ptr<cuda::FakeCuda> cuda) {
   return create(std::move(cuda), Options());
 }
 
-std::shared_ptr<NcclDouble> NcclDouble::create(std::shared_ptr<cuda::CudaDouble> cuda,
-                                               const Options& options) {
-  return std::shared_ptr<NcclDouble>(new NcclDouble(std::move(cuda), options));
+std::shared_ptr<FakeNccl> FakeNccl::create(std::shared_ptr<cuda::FakeCuda> cuda,
+                                           const Options& options) {
+  return std::shared_ptr<FakeNccl>(new FakeNccl(std::move(cuda), options));
 }
 
-NcclDouble::~NcclDouble() {
+FakeNccl::~FakeNccl() {
   cuda_->release();
   std::unique_lock<std::mutex> lock(mutex_);
   for (auto& [number, world] : worlds_) {
@@ -39,98 +39,98 @@ NcclDouble::~NcclDouble() {
   for (auto& [number, world] : worlds_) world->ranks.clear();
 }
 
-std::vector<std::string> NcclDouble::misuses() const {
+std::vector<std::string> FakeNccl::misuses() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return misuses_;
 }
 
-int NcclDouble::num_calls(absl::string_view function) const {
+int FakeNccl::num_calls(absl::string_view function) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = calls_.find(std::string(function));
   return it == calls_.end() ? 0 : it->second;
 }
 
-int NcclDouble::num_communicators() const {
+int FakeNccl::num_communicators() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int>(comms_.size());
 }
 
-int NcclDouble::num_registrations() const {
+int FakeNccl::num_registrations() const {
   std::lock_guard<std::mutex> lock(mutex_);
   size_t number = 0;
   for (const auto& [handle, comm] : comms_) number += comm->registered.size();
   return static_cast<int>(number);
 }
 
-int NcclDouble::num_allocations() const {
+int FakeNccl::num_allocations() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int>(allocations_.size());
 }
 
-int NcclDouble::num_registered_operations() const {
+int FakeNccl::num_registered_operations() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return num_registered_operations_;
 }
 
-void NcclDouble::stall(absl::string_view function, int num_calls, int num_polls) {
+void FakeNccl::stall(absl::string_view function, int num_calls, int num_polls) {
   std::lock_guard<std::mutex> lock(mutex_);
   stalls_[std::string(function)] = {num_calls, num_polls};
 }
 
-void NcclDouble::break_link(int nth, Status error) {
+void FakeNccl::break_link(int nth, Status error) {
   std::lock_guard<std::mutex> lock(mutex_);
   broken_links_[num_operations_ + nth] = std::move(error);
 }
 
-void NcclDouble::refuse_to_register(int nth, StatusOr<RegisterHandle> answer) {
+void FakeNccl::refuse_to_register(int nth, StatusOr<RegisterHandle> answer) {
   std::lock_guard<std::mutex> lock(mutex_);
   refusal_.emplace(nth, std::move(answer));
 }
 
-void NcclDouble::hang_inits() {
+void FakeNccl::hang_inits() {
   std::lock_guard<std::mutex> lock(mutex_);
   inits_hang_ = true;
 }
 
-void NcclDouble::release_inits() {
+void FakeNccl::release_inits() {
   std::lock_guard<std::mutex> lock(mutex_);
   inits_hang_ = false;
   changed_.notify_all();
 }
 
-void NcclDouble::hang_aborts() {
+void FakeNccl::hang_aborts() {
   std::lock_guard<std::mutex> lock(mutex_);
   aborts_hang_ = true;
 }
 
-void NcclDouble::release_aborts() {
+void FakeNccl::release_aborts() {
   std::lock_guard<std::mutex> lock(mutex_);
   aborts_hang_ = false;
   changed_.notify_all();
 }
 
-void NcclDouble::hang_revokes() {
+void FakeNccl::hang_revokes() {
   std::lock_guard<std::mutex> lock(mutex_);
   revokes_hang_ = true;
 }
 
-void NcclDouble::release_revokes() {
+void FakeNccl::release_revokes() {
   std::lock_guard<std::mutex> lock(mutex_);
   revokes_hang_ = false;
   changed_.notify_all();
 }
 
-bool NcclDouble::has_shm() const {
+bool FakeNccl::has_shm() const {
   return !options_.shares_gpus || (comms_.size() + 1) * kShmBytesOfRank <= options_.shm_bytes;
 }
 
-Status NcclDouble::misuse(std::string what) {
+Status FakeNccl::misuse(std::string what) {
   misuses_.push_back(std::move(what));
-  return absl::InternalError(absl::StrCat("the double of NCCL: ", misuses_.back()));
+  return absl::InternalError(absl::StrCat("the fake of NCCL: ", misuses_.back()));
 }
 
-StatusOr<std::shared_ptr<NcclDouble::Comm>> NcclDouble::enter(absl::string_view function,
-                                                              CommHandle comm) {
+StatusOr<std::shared_ptr<FakeNccl::Comm>> FakeNccl::enter(absl::string_view function,
+                                                          CommHandle comm) {
   ++calls_[std::string(function)];
   const auto it = comms_.find(comm);
   if (it == comms_.end()) {
@@ -139,8 +139,8 @@ StatusOr<std::shared_ptr<NcclDouble::Comm>> NcclDouble::enter(absl::string_view 
   return it->second;
 }
 
-StatusOr<std::shared_ptr<NcclDouble::Comm>> NcclDouble::enter_for_work(absl::string_view function,
-                                                                       CommHandle comm) {
+StatusOr<std::shared_ptr<FakeNccl::Comm>> FakeNccl::enter_for_work(absl::string_view function,
+                                                                   CommHandle comm) {
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Comm> found, enter(function, comm));
   if (found->state != Comm::State::kReady) {
     return misuse(absl::StrCat(function, ": a communicator that ",
@@ -161,20 +161,20 @@ StatusOr<std::shared_ptr<NcclDouble::Comm>> NcclDouble::enter_for_work(absl::str
   return found;
 }
 
-void NcclDouble::take_stall(absl::string_view function, Comm& comm) {
+void FakeNccl::take_stall(absl::string_view function, Comm& comm) {
   const auto it = stalls_.find(std::string(function));
   if (it == stalls_.end()) return;
   comm.stalled_polls += it->second.second;
   if (--it->second.first <= 0) stalls_.erase(it);
 }
 
-int NcclDouble::seat_of(int gpu) {
+int FakeNccl::seat_of(int gpu) {
   if (!options_.shares_gpus) return gpu;
   const auto next = static_cast<int>(seats_.size());
   return seats_.try_emplace({gpu, std::this_thread::get_id()}, next).first->second;
 }
 
-StatusOr<UniqueId> NcclDouble::get_unique_id() {
+StatusOr<UniqueId> FakeNccl::get_unique_id() {
   std::lock_guard<std::mutex> lock(mutex_);
   ++calls_["get_unique_id"];
   auto world = std::make_shared<World>();
@@ -185,7 +185,7 @@ StatusOr<UniqueId> NcclDouble::get_unique_id() {
   return id;
 }
 
-StatusOr<CommHandle> NcclDouble::comm_init_rank(int num_ranks, const UniqueId& id, int rank) {
+StatusOr<CommHandle> FakeNccl::comm_init_rank(int num_ranks, const UniqueId& id, int rank) {
   cuda_->expect_device("comm_init_rank");
   std::unique_lock<std::mutex> lock(mutex_);
   ++calls_["comm_init_rank"];
@@ -230,7 +230,7 @@ StatusOr<CommHandle> NcclDouble::comm_init_rank(int num_ranks, const UniqueId& i
   return handle;
 }
 
-StatusOr<bool> NcclDouble::poll(CommHandle comm) {
+StatusOr<bool> FakeNccl::poll(CommHandle comm) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("poll", comm));
   if (found->state == Comm::State::kRevoked) {
@@ -253,7 +253,7 @@ StatusOr<bool> NcclDouble::poll(CommHandle comm) {
 }
 
 // As NCCL's own thread does, on the GPU of the communicator.
-void NcclDouble::launch_deferred(Comm& comm) {
+void FakeNccl::launch_deferred(Comm& comm) {
   std::vector<Call> calls = std::exchange(comm.deferred, {});
   if (calls.empty()) return;
   const int current = cuda_->current_device();
@@ -263,7 +263,7 @@ void NcclDouble::launch_deferred(Comm& comm) {
   if (!status.ok()) comm.error = status;
 }
 
-Status NcclDouble::comm_revoke(CommHandle comm) {
+Status FakeNccl::comm_revoke(CommHandle comm) {
   cuda_->expect_device("comm_revoke");
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_revoke", comm));
@@ -283,7 +283,7 @@ Status NcclDouble::comm_revoke(CommHandle comm) {
   return absl::OkStatus();
 }
 
-Status NcclDouble::comm_finalize(CommHandle comm) {
+Status FakeNccl::comm_finalize(CommHandle comm) {
   cuda_->expect_device("comm_finalize");
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_finalize", comm));
@@ -294,7 +294,7 @@ Status NcclDouble::comm_finalize(CommHandle comm) {
   return absl::OkStatus();
 }
 
-Status NcclDouble::comm_destroy(CommHandle comm) {
+Status FakeNccl::comm_destroy(CommHandle comm) {
   cuda_->expect_device("comm_destroy");
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_destroy", comm));
@@ -309,7 +309,7 @@ Status NcclDouble::comm_destroy(CommHandle comm) {
   return absl::OkStatus();
 }
 
-Status NcclDouble::comm_abort(CommHandle comm) {
+Status FakeNccl::comm_abort(CommHandle comm) {
   cuda_->expect_device("comm_abort");
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("comm_abort", comm));

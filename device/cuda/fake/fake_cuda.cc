@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 
 #include <sched.h>
 
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "device/cuda/double/run_kernel.h"
+#include "device/cuda/fake/run_kernel.h"
 
 namespace tessera::cuda {
 namespace {
@@ -27,28 +27,28 @@ thread_local int thread_gpu = kUnset;
 
 }  // namespace
 
-void CudaDouble::Marker::set() {
+void FakeCuda::Marker::set() {
   std::lock_guard<std::mutex> lock(mutex);
   done.store(true, std::memory_order_release);
   changed.notify_all();
 }
 
-void CudaDouble::Marker::wait() {
+void FakeCuda::Marker::wait() {
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [this] { return done.load(std::memory_order_acquire); });
 }
 
-CudaDouble::CudaDouble(const CudaDoubleOptions& options)
+FakeCuda::FakeCuda(const FakeCudaOptions& options)
     : options_(options), number_([] {
         static std::atomic<int> num_doubles{0};
         return num_doubles.fetch_add(1);
       }()) {}
 
-std::shared_ptr<CudaDouble> CudaDouble::create(const CudaDoubleOptions& options) {
-  return std::shared_ptr<CudaDouble>(new CudaDouble(options));
+std::shared_ptr<FakeCuda> FakeCuda::create(const FakeCudaOptions& options) {
+  return std::shared_ptr<FakeCuda>(new FakeCuda(options));
 }
 
-CudaDouble::~CudaDouble() {
+FakeCuda::~FakeCuda() {
   std::vector<std::thread> workers;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -63,23 +63,23 @@ CudaDouble::~CudaDouble() {
   for (const auto& [memory, allocation] : allocations_) std::free(const_cast<std::byte*>(memory));
 }
 
-std::vector<std::string> CudaDouble::misuses() const {
+std::vector<std::string> FakeCuda::misuses() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return misuses_;
 }
 
-int CudaDouble::num_calls(absl::string_view function) const {
+int FakeCuda::num_calls(absl::string_view function) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = calls_.find(std::string(function));
   return it == calls_.end() ? 0 : it->second;
 }
 
-std::set<int> CudaDouble::contexts() const {
+std::set<int> FakeCuda::contexts() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return contexts_;
 }
 
-uint64_t CudaDouble::allocated_bytes() const {
+uint64_t FakeCuda::allocated_bytes() const {
   std::lock_guard<std::mutex> lock(mutex_);
   uint64_t bytes = 0;
   for (const auto& [memory, allocation] : allocations_) {
@@ -88,36 +88,36 @@ uint64_t CudaDouble::allocated_bytes() const {
   return bytes;
 }
 
-void CudaDouble::fail(absl::string_view function, int nth, Status error) {
+void FakeCuda::fail(absl::string_view function, int nth, Status error) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::string name(function);
   faults_[name][calls_[name] + nth] = std::move(error);
 }
 
-void CudaDouble::break_gpu(int gpu, Status error) {
+void FakeCuda::break_gpu(int gpu, Status error) {
   std::lock_guard<std::mutex> lock(mutex_);
   broken_[gpu] = std::move(error);
 }
 
-void CudaDouble::hold() {
+void FakeCuda::hold() {
   std::lock_guard<std::mutex> lock(mutex_);
   held_ = true;
 }
 
-void CudaDouble::release() {
+void FakeCuda::release() {
   std::lock_guard<std::mutex> lock(mutex_);
   held_ = false;
   for (const auto& [handle, stream] : streams_) stream->wake.notify_all();
 }
 
-int CudaDouble::current_gpu() const { return std::clamp(thread_gpu, 0, options_.num_gpus - 1); }
+int FakeCuda::current_gpu() const { return std::clamp(thread_gpu, 0, options_.num_gpus - 1); }
 
-void CudaDouble::expect_device(absl::string_view function) {
+void FakeCuda::expect_device(absl::string_view function) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (thread_gpu == kUnset) misuse(function, "a thread that has set no device").IgnoreError();
 }
 
-Status CudaDouble::enter(absl::string_view function, int gpu) {
+Status FakeCuda::enter(absl::string_view function, int gpu) {
   const std::string name(function);
   const int call = ++calls_[name];
   // CUDA does what it is asked; only the context on GPU 0 is one too many.
@@ -136,32 +136,32 @@ Status CudaDouble::enter(absl::string_view function, int gpu) {
   return it == broken_.end() ? absl::OkStatus() : it->second;
 }
 
-Status CudaDouble::misuse(absl::string_view function, std::string what) {
+Status FakeCuda::misuse(absl::string_view function, std::string what) {
   misuses_.push_back(absl::StrCat(function, ": ", what));
-  return absl::InternalError(absl::StrCat("the double of CUDA: ", misuses_.back()));
+  return absl::InternalError(absl::StrCat("the fake of CUDA: ", misuses_.back()));
 }
 
-StatusOr<std::shared_ptr<CudaDouble::StreamState>> CudaDouble::find_stream(
-    absl::string_view function, StreamHandle stream) {
+StatusOr<std::shared_ptr<FakeCuda::StreamState>> FakeCuda::find_stream(absl::string_view function,
+                                                                       StreamHandle stream) {
   const auto it = streams_.find(stream);
   if (it == streams_.end()) return misuse(function, "a stream that is not there, or no longer");
   return it->second;
 }
 
-StatusOr<CudaDouble::EventState*> CudaDouble::find_event(absl::string_view function,
-                                                         EventHandle event) {
+StatusOr<FakeCuda::EventState*> FakeCuda::find_event(absl::string_view function,
+                                                     EventHandle event) {
   const auto it = events_.find(event);
   if (it == events_.end()) return misuse(function, "an event that is not there, or no longer");
   return &it->second;
 }
 
-StatusOr<int> CudaDouble::device_count() {
+StatusOr<int> FakeCuda::device_count() {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("device_count", 0));
   return options_.num_gpus;
 }
 
-StatusOr<std::string> CudaDouble::bus_id(int gpu) {
+StatusOr<std::string> FakeCuda::bus_id(int gpu) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (gpu < 0 || gpu >= options_.num_gpus) {
     return misuse("bus_id", absl::StrCat("GPU ", gpu, " of ", options_.num_gpus));
@@ -170,7 +170,7 @@ StatusOr<std::string> CudaDouble::bus_id(int gpu) {
   return absl::StrFormat("%04x:%02x:00.0", number_ % 0x10000, gpu);
 }
 
-Status CudaDouble::set_device(int gpu) {
+Status FakeCuda::set_device(int gpu) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (gpu < 0 || gpu >= options_.num_gpus) {
     return misuse("set_device", absl::StrCat("GPU ", gpu, " of ", options_.num_gpus));
@@ -179,7 +179,7 @@ Status CudaDouble::set_device(int gpu) {
   return enter("set_device", gpu);
 }
 
-Status CudaDouble::enable_peer_access(int peer) {
+Status FakeCuda::enable_peer_access(int peer) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("enable_peer_access", current_gpu()));
   if (peer < 0 || peer >= options_.num_gpus || peer == current_gpu()) {
@@ -189,7 +189,7 @@ Status CudaDouble::enable_peer_access(int peer) {
   return absl::OkStatus();
 }
 
-StatusOr<std::byte*> CudaDouble::allocate_on(int gpu, uint64_t size_bytes) {
+StatusOr<std::byte*> FakeCuda::allocate_on(int gpu, uint64_t size_bytes) {
   const uint64_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
   uint64_t held = 0;
   for (const auto& [memory, allocation] : allocations_) {
@@ -197,7 +197,7 @@ StatusOr<std::byte*> CudaDouble::allocate_on(int gpu, uint64_t size_bytes) {
   }
   if (rounded == 0 || held + rounded > options_.gpu_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the double of CUDA: ", size_bytes, " bytes beside ", held));
+        absl::StrCat("the fake of CUDA: ", size_bytes, " bytes beside ", held));
   }
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
   std::memset(memory, kUnwritten, rounded);
@@ -205,27 +205,27 @@ StatusOr<std::byte*> CudaDouble::allocate_on(int gpu, uint64_t size_bytes) {
   return memory;
 }
 
-StatusOr<std::byte*> CudaDouble::allocate(uint64_t size_bytes) {
+StatusOr<std::byte*> FakeCuda::allocate(uint64_t size_bytes) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("allocate", current_gpu()));
   wait_for_peers(current_gpu(), lock);
   return allocate_on(current_gpu(), size_bytes);
 }
 
-StatusOr<std::byte*> CudaDouble::allocate_pinned(uint64_t size_bytes) {
+StatusOr<std::byte*> FakeCuda::allocate_pinned(uint64_t size_bytes) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("allocate_pinned", current_gpu()));
   wait_for_peers(current_gpu(), lock);
   return allocate_on(kPinned, size_bytes);
 }
 
-StatusOr<std::byte*> CudaDouble::map_memory(uint64_t size_bytes) {
+StatusOr<std::byte*> FakeCuda::map_memory(uint64_t size_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("allocate", current_gpu()));
   return allocate_on(current_gpu(), size_bytes);
 }
 
-void CudaDouble::wait_for_peers(int gpu, std::unique_lock<std::mutex>& lock) {
+void FakeCuda::wait_for_peers(int gpu, std::unique_lock<std::mutex>& lock) {
   const auto is_concerned = [&](int other) {
     return other == gpu || peers_.count({gpu, other}) > 0 || peers_.count({other, gpu}) > 0;
   };
@@ -241,12 +241,12 @@ void CudaDouble::wait_for_peers(int gpu, std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void CudaDouble::wait_for_gpu(int gpu) {
+void FakeCuda::wait_for_gpu(int gpu) {
   std::unique_lock<std::mutex> lock(mutex_);
   wait_for_peers(gpu, lock);
 }
 
-bool CudaDouble::is_in_flight(const Range& range) const {
+bool FakeCuda::is_in_flight(const Range& range) const {
   for (const auto& [handle, stream] : streams_) {
     for (const Operation& operation : stream->queue) {
       for (const Range& used : operation.ranges) {
@@ -260,8 +260,8 @@ bool CudaDouble::is_in_flight(const Range& range) const {
   return false;
 }
 
-Status CudaDouble::free_on(absl::string_view function, std::byte* memory, bool pinned,
-                           std::unique_lock<std::mutex>& lock) {
+Status FakeCuda::free_on(absl::string_view function, std::byte* memory, bool pinned,
+                         std::unique_lock<std::mutex>& lock) {
   const auto it = allocations_.find(memory);
   if (it == allocations_.end() || (it->second.gpu == kPinned) != pinned) {
     return misuse(function, "memory that is not allocated, or no longer");
@@ -277,7 +277,7 @@ Status CudaDouble::free_on(absl::string_view function, std::byte* memory, bool p
   return status;
 }
 
-Status CudaDouble::free(std::byte* memory) {
+Status FakeCuda::free(std::byte* memory) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("free", current_gpu()));
   const Status status = free_on("free", memory, /*pinned=*/false, lock);
@@ -285,13 +285,13 @@ Status CudaDouble::free(std::byte* memory) {
   return status;
 }
 
-Status CudaDouble::unmap_memory(std::byte* memory) {
+Status FakeCuda::unmap_memory(std::byte* memory) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("free", current_gpu()));
   return free_on("free", memory, /*pinned=*/false, lock);
 }
 
-Status CudaDouble::free_pinned(std::byte* memory) {
+Status FakeCuda::free_pinned(std::byte* memory) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("free_pinned", current_gpu()));
   const Status status = free_on("free_pinned", memory, /*pinned=*/true, lock);
@@ -299,7 +299,7 @@ Status CudaDouble::free_pinned(std::byte* memory) {
   return status;
 }
 
-StatusOr<StreamHandle> CudaDouble::create_stream() {
+StatusOr<StreamHandle> FakeCuda::create_stream() {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("create_stream", current_gpu()));
   const uintptr_t number = next_handle_++;
@@ -314,13 +314,13 @@ StatusOr<StreamHandle> CudaDouble::create_stream() {
   return handle;
 }
 
-Status CudaDouble::destroy_stream(StreamHandle stream) {
+Status FakeCuda::destroy_stream(StreamHandle stream) {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("destroy_stream", current_gpu()));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> state,
                            find_stream("destroy_stream", stream));
   // The stream first does what it was given. Its thread is joined here: a process that exits with
-  // the double alive leaves none that has ended, which ThreadSanitizer reports as a leak.
+  // the fake alive leaves none that has ended, which ThreadSanitizer reports as a leak.
   state->ending = true;
   state->wake.notify_all();
   changed_.wait(lock, [&state] { return state->queue.empty(); });
@@ -331,7 +331,7 @@ Status CudaDouble::destroy_stream(StreamHandle stream) {
   return absl::OkStatus();
 }
 
-StatusOr<EventHandle> CudaDouble::create_event() {
+StatusOr<EventHandle> FakeCuda::create_event() {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("create_event", current_gpu()));
   const auto handle = reinterpret_cast<EventHandle>(next_handle_++);
@@ -339,7 +339,7 @@ StatusOr<EventHandle> CudaDouble::create_event() {
   return handle;
 }
 
-Status CudaDouble::destroy_event(EventHandle event) {
+Status FakeCuda::destroy_event(EventHandle event) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("destroy_event", current_gpu()));
   TESSERA_RETURN_IF_ERROR(find_event("destroy_event", event));
@@ -347,7 +347,7 @@ Status CudaDouble::destroy_event(EventHandle event) {
   return absl::OkStatus();
 }
 
-Status CudaDouble::record_event(EventHandle event, StreamHandle stream) {
+Status FakeCuda::record_event(EventHandle event, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on,
                            find_stream("record_event", stream));
@@ -363,7 +363,7 @@ Status CudaDouble::record_event(EventHandle event, StreamHandle stream) {
   return absl::OkStatus();
 }
 
-StatusOr<bool> CudaDouble::query_event(EventHandle event) {
+StatusOr<bool> FakeCuda::query_event(EventHandle event) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(EventState * state, find_event("query_event", event));
   TESSERA_RETURN_IF_ERROR(enter("query_event", state->gpu));
@@ -371,7 +371,7 @@ StatusOr<bool> CudaDouble::query_event(EventHandle event) {
   return state->last->done.load(std::memory_order_acquire);
 }
 
-Status CudaDouble::wait_event(StreamHandle stream, EventHandle event) {
+Status FakeCuda::wait_event(StreamHandle stream, EventHandle event) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on,
                            find_stream("wait_event", stream));
@@ -383,8 +383,8 @@ Status CudaDouble::wait_event(StreamHandle stream, EventHandle event) {
   return absl::OkStatus();
 }
 
-Status CudaDouble::check_range(absl::string_view function, const Range& range, int gpu,
-                               bool needs_peer) {
+Status FakeCuda::check_range(absl::string_view function, const Range& range, int gpu,
+                             bool needs_peer) {
   auto it = allocations_.upper_bound(range.begin);
   if (it == allocations_.begin()) return misuse(function, "memory that CUDA does not know");
   --it;
@@ -401,8 +401,8 @@ Status CudaDouble::check_range(absl::string_view function, const Range& range, i
   return absl::OkStatus();
 }
 
-Status CudaDouble::copy(std::byte* to, const std::byte* from, uint64_t num_bytes,
-                        StreamHandle stream) {
+Status FakeCuda::copy(std::byte* to, const std::byte* from, uint64_t num_bytes,
+                      StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on, find_stream("copy", stream));
   TESSERA_RETURN_IF_ERROR(enter("copy", on->gpu));
@@ -414,14 +414,14 @@ Status CudaDouble::copy(std::byte* to, const std::byte* from, uint64_t num_bytes
   return absl::OkStatus();
 }
 
-Status CudaDouble::load_kernels() {
+Status FakeCuda::load_kernels() {
   std::unique_lock<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(enter("load_kernels", current_gpu()));
   with_kernels_.insert(current_gpu());
   return absl::OkStatus();
 }
 
-Status CudaDouble::launch(const Kernel& kernel, StreamHandle stream) {
+Status FakeCuda::launch(const Kernel& kernel, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on, find_stream("launch", stream));
   TESSERA_RETURN_IF_ERROR(enter("launch", on->gpu));
@@ -444,9 +444,9 @@ Status CudaDouble::launch(const Kernel& kernel, StreamHandle stream) {
   return absl::OkStatus();
 }
 
-Status CudaDouble::enqueue_work(absl::string_view function,
-                                absl::Span<const std::pair<const std::byte*, uint64_t>> memory,
-                                std::function<void()> run, StreamHandle stream) {
+Status FakeCuda::enqueue_work(absl::string_view function,
+                              absl::Span<const std::pair<const std::byte*, uint64_t>> memory,
+                              std::function<void()> run, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> on, find_stream(function, stream));
   TESSERA_RETURN_IF_ERROR(enter(function, on->gpu));
@@ -463,7 +463,7 @@ Status CudaDouble::enqueue_work(absl::string_view function,
   return absl::OkStatus();
 }
 
-void CudaDouble::enqueue(StreamState& stream, Operation operation) {
+void FakeCuda::enqueue(StreamState& stream, Operation operation) {
   stream.queue.push_back(std::move(operation));
   if (stream.hardware_queue.first >= 0) {
     hardware_queues_[stream.hardware_queue].push_back(&stream);
@@ -471,19 +471,19 @@ void CudaDouble::enqueue(StreamState& stream, Operation operation) {
   stream.wake.notify_all();
 }
 
-bool CudaDouble::is_at_head(const StreamState& stream) const {
+bool FakeCuda::is_at_head(const StreamState& stream) const {
   const auto it = hardware_queues_.find(stream.hardware_queue);
   return it == hardware_queues_.end() || it->second.empty() || it->second.front() == &stream;
 }
 
-void CudaDouble::leave_head(const StreamState& stream) {
+void FakeCuda::leave_head(const StreamState& stream) {
   const auto it = hardware_queues_.find(stream.hardware_queue);
   if (it == hardware_queues_.end()) return;
   it->second.pop_front();
   if (!it->second.empty()) it->second.front()->wake.notify_all();
 }
 
-void CudaDouble::work(const std::shared_ptr<StreamState>& stream, uint64_t seed) {
+void FakeCuda::work(const std::shared_ptr<StreamState>& stream, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NcclDouble: the NCCL of a machine without a GPU, for tests, over the double of CUDA.
+// FakeNccl: the NCCL of a machine without a GPU, for tests, over the fake of CUDA.
 //
-//   auto cuda = CudaDouble::create({.num_gpus = 4});
-//   auto nccl = NcclDouble::create(cuda);        one for all clients of a process
+//   auto cuda = FakeCuda::create({.num_gpus = 4});
+//   auto nccl = FakeNccl::create(cuda);        one for all clients of a process
 //   ... each client's backend works with it; communicators meet by their unique ids ...
 //   EXPECT_THAT(nccl->misuses(), IsEmpty());
 //
@@ -32,11 +32,11 @@
 //   - memory that is registered and is not of mem_alloc(), is deregistered in flight or by a handle
 //     that is not (or no longer) the communicator's, is freed while registered, or is still
 //     registered when its communicator is destroyed (an abort deregisters it);
-//   - memory that is freed in flight, or belongs to another GPU (CudaDouble's own);
+//   - memory that is freed in flight, or belongs to another GPU (FakeCuda's own);
 //   - a revoke while the last call is still in progress, or after it failed, with no earlier work
 //     in flight: NCCL then uses memory that it has freed;
 //   - a call that makes, ends or frees something from a thread that has set no device.
-// NCCL itself refuses several ranks on one GPU; so does the double, unless its ranks are processes
+// NCCL itself refuses several ranks on one GPU; so does the fake, unless its ranks are processes
 // that share GPUs (gpu_sharing.h): then each thread that makes communicators stands for one.
 //
 // As in NCCL, work whose group_end() is in progress is given to the stream when poll() says that
@@ -46,8 +46,8 @@
 // Faults: stall() makes a call go on in the background for a while, break_link() ends a
 // communicator by an error of the network, hang_inits(), hang_aborts() and hang_revokes() keep
 // these calls from returning, Options::shm_bytes lets /dev/shm run out. Thread-safe.
-#ifndef TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
-#define TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
+#ifndef TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_H_
+#define TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -69,11 +69,11 @@
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "collectives/nccl/api.h"
-#include "device/cuda/double/cuda_double.h"
+#include "device/cuda/fake/fake_cuda.h"
 
 namespace tessera::nccl {
 
-class NcclDouble : public Api {
+class FakeNccl : public Api {
  public:
   struct Options {
     bool shares_gpus = false;
@@ -84,11 +84,11 @@ class NcclDouble : public Api {
     uint64_t shm_bytes = std::numeric_limits<uint64_t>::max();
   };
   static constexpr uint64_t kShmBytesOfRank = 34'210'176;  // sizeof(ncclProxyOpsPool), 2.28.9
-  static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda);
-  static std::shared_ptr<NcclDouble> create(std::shared_ptr<cuda::CudaDouble> cuda,
-                                            const Options& options);
+  static std::shared_ptr<FakeNccl> create(std::shared_ptr<cuda::FakeCuda> cuda);
+  static std::shared_ptr<FakeNccl> create(std::shared_ptr<cuda::FakeCuda> cuda,
+                                          const Options& options);
   // Ends what is under way, and waits for the streams to come past it.
-  ~NcclDouble() override;
+  ~FakeNccl() override;
 
   std::vector<std::string> misuses() const;
   int num_calls(absl::string_view function) const;
@@ -159,7 +159,7 @@ class NcclDouble : public Api {
   struct ThreadGroup;
   using Bytes = std::pair<const std::byte*, uint64_t>;  // begin, number
 
-  NcclDouble(std::shared_ptr<cuda::CudaDouble> cuda, const Options& options)
+  FakeNccl(std::shared_ptr<cuda::FakeCuda> cuda, const Options& options)
       : cuda_(std::move(cuda)), options_(options) {}
   static ThreadGroup& thread_group();
 
@@ -200,7 +200,7 @@ class NcclDouble : public Api {
   void receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Transfer& transfer);
   void end_work(Comm& comm);
 
-  const std::shared_ptr<cuda::CudaDouble> cuda_;
+  const std::shared_ptr<cuda::FakeCuda> cuda_;
   const Options options_;
   mutable std::mutex mutex_;         // guards everything below, and what the handles stand for
   std::condition_variable changed_;  // anything of it
@@ -227,4 +227,4 @@ class NcclDouble : public Api {
 
 }  // namespace tessera::nccl
 
-#endif  // TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_H_
+#endif  // TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_H_

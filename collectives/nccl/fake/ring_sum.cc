@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/nccl/double/ring_sum.h"
+#include "collectives/nccl/fake/ring_sum.h"
 
 #include <cmath>
 #include <cstring>

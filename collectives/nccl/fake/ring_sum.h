@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ring_sum: what the double adds, as the rings of NCCL add it.
-#ifndef TESSERA_COLLECTIVES_NCCL_DOUBLE_RING_SUM_H_
-#define TESSERA_COLLECTIVES_NCCL_DOUBLE_RING_SUM_H_
+// ring_sum: what the fake adds, as the rings of NCCL add it.
+#ifndef TESSERA_COLLECTIVES_NCCL_FAKE_RING_SUM_H_
+#define TESSERA_COLLECTIVES_NCCL_FAKE_RING_SUM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -21,4 +21,4 @@ void ring_sum(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms
 
 }  // namespace tessera::nccl
 
-#endif  // TESSERA_COLLECTIVES_NCCL_DOUBLE_RING_SUM_H_
+#endif  // TESSERA_COLLECTIVES_NCCL_FAKE_RING_SUM_H_

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the double of NCCL keeps: communicators and the worlds they are ranks of, and the work that
-// is given to their streams. Private to the files of nccl_double.h.
+// What the fake of NCCL keeps: communicators and the worlds they are ranks of, and the work that
+// is given to their streams. Private to the files of fake_nccl.h.
 //
-//   nccl_double.cc          communicators: made, polled, revoked, finalised, destroyed, aborted
-//   nccl_double_memory.cc   memory of NCCL's own, and what is registered of it
-//   nccl_double_calls.cc    what threads call: groups, sends, receives, collectives
-//   nccl_double_streams.cc  what streams are given, and do when they come to it
-#ifndef TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_STATE_H_
-#define TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_STATE_H_
+//   fake_nccl.cc          communicators: made, polled, revoked, finalised, destroyed, aborted
+//   fake_nccl_memory.cc   memory of NCCL's own, and what is registered of it
+//   fake_nccl_calls.cc    what threads call: groups, sends, receives, collectives
+//   fake_nccl_streams.cc  what streams are given, and do when they come to it
+#ifndef TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_
+#define TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -25,12 +25,12 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
-#include "collectives/nccl/double/nccl_double.h"
+#include "collectives/nccl/fake/fake_nccl.h"
 
 namespace tessera::nccl {
 
 // What one end wants of the other.
-struct NcclDouble::Transfer {
+struct FakeNccl::Transfer {
   int peer;
   std::byte* memory;  // only read of a send
   uint64_t num_bytes;
@@ -39,14 +39,14 @@ struct NcclDouble::Transfer {
 };
 
 // A send that its stream has come to.
-struct NcclDouble::Letter {
+struct FakeNccl::Letter {
   Transfer transfer;
   bool taken = false;
   bool read = false;
 };
 
 // What a rank does with the terms of all, once it has them.
-struct NcclDouble::Reduction {
+struct FakeNccl::Reduction {
   std::string call;  // as Transfer::call
   DType dtype;
   ReduceOp op;
@@ -67,7 +67,7 @@ struct NcclDouble::Reduction {
   void run();
 };
 
-struct NcclDouble::Operation {
+struct FakeNccl::Operation {
   std::vector<Transfer> sends;
   std::vector<Transfer> recvs;
   // The buffers that the call names, which NCCL looks for among those that are registered.
@@ -86,26 +86,26 @@ struct NcclDouble::Operation {
 };
 
 // One call of the interface, as it waits for the end of its group.
-struct NcclDouble::Call {
+struct FakeNccl::Call {
   std::shared_ptr<Comm> comm;
   StreamHandle stream;
   Operation operation;
 };
 
-struct NcclDouble::ThreadGroup {
+struct FakeNccl::ThreadGroup {
   int depth = 0;
   std::vector<Call> calls;
   std::set<int> freed_on;  // GPUs of communicators that ended in the group
 };
 
-struct NcclDouble::World {
+struct FakeNccl::World {
   uint64_t number = 0;
   int num_ranks = 0;
   std::map<int, std::shared_ptr<Comm>> ranks;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> mail;  // by (from, to)
 };
 
-struct NcclDouble::Comm {
+struct FakeNccl::Comm {
   enum class State { kMaking, kReady, kRevoked, kFinalized };
 
   std::shared_ptr<World> world;
@@ -131,4 +131,4 @@ struct NcclDouble::Comm {
 
 }  // namespace tessera::nccl
 
-#endif  // TESSERA_COLLECTIVES_NCCL_DOUBLE_NCCL_DOUBLE_STATE_H_
+#endif  // TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cuda/double/run_kernel.h"
+#include "device/cuda/fake/run_kernel.h"
 
 #include <string>
 

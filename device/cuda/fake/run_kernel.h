@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels on the host: what the double does for Api::launch().
-#ifndef TESSERA_DEVICE_CUDA_DOUBLE_RUN_KERNEL_H_
-#define TESSERA_DEVICE_CUDA_DOUBLE_RUN_KERNEL_H_
+// Kernels on the host: what the fake does for Api::launch().
+#ifndef TESSERA_DEVICE_CUDA_FAKE_RUN_KERNEL_H_
+#define TESSERA_DEVICE_CUDA_FAKE_RUN_KERNEL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -26,4 +26,4 @@ std::string why_invalid(const Kernel& kernel);
 
 }  // namespace tessera::cuda
 
-#endif  // TESSERA_DEVICE_CUDA_DOUBLE_RUN_KERNEL_H_
+#endif  // TESSERA_DEVICE_CUDA_FAKE_RUN_KERNEL_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/gpu_math_double.h"
+#include "examples/fake_gpu_math.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -69,16 +69,16 @@ void run(const Gemm& g) {
 
 class Double : public GpuMath {
  public:
-  explicit Double(std::shared_ptr<cuda::CudaDouble> cuda) : cuda_(std::move(cuda)) {}
+  explicit Double(std::shared_ptr<cuda::FakeCuda> cuda) : cuda_(std::move(cuda)) {}
 
  private:
   Status run_gemm(const Gemm& g, void* stream) override {
     const int64_t rows_a = g.transpose_a ? g.k : g.m;
     const int64_t rows_b = g.transpose_b ? g.n : g.k;
     if (g.m < 1 || g.n < 1 || g.k < 1 || g.lda < rows_a || g.ldb < rows_b || g.ldd < g.m) {
-      return absl::InternalError(absl::StrCat("the double of cuBLASLt: m ", g.m, ", n ", g.n,
-                                              ", k ", g.k, ", leading dimensions ", g.lda, ", ",
-                                              g.ldb, " and ", g.ldd));
+      return absl::InternalError(absl::StrCat("the fake of cuBLASLt: m ", g.m, ", n ", g.n, ", k ",
+                                              g.k, ", leading dimensions ", g.lda, ", ", g.ldb,
+                                              " and ", g.ldd));
     }
     return enqueue(
         "cublasLtMatmul",
@@ -109,12 +109,12 @@ class Double : public GpuMath {
                                static_cast<cuda::StreamHandle>(stream));
   }
 
-  const std::shared_ptr<cuda::CudaDouble> cuda_;
+  const std::shared_ptr<cuda::FakeCuda> cuda_;
 };
 
 }  // namespace
 
-std::shared_ptr<GpuMath> gpu_math_double(std::shared_ptr<cuda::CudaDouble> cuda) {
+std::shared_ptr<GpuMath> fake_gpu_math(std::shared_ptr<cuda::FakeCuda> cuda) {
   return std::make_shared<Double>(std::move(cuda));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the double says of misuse, and the faults that it puts into calls.
-#include "device/cuda/double/cuda_double.h"
+// What the fake says of misuse, and the faults that it puts into calls.
+#include "device/cuda/fake/fake_cuda.h"
 
 #include <atomic>
 #include <functional>
@@ -33,7 +33,7 @@ constexpr uint64_t kBytes = 4096;
 
 // Two GPUs, a stream and memory of each, and pinned memory.
 struct Rig {
-  std::shared_ptr<CudaDouble> api = CudaDouble::create({.num_gpus = 2});
+  std::shared_ptr<FakeCuda> api = FakeCuda::create({.num_gpus = 2});
   StreamHandle streams[2];
   EventHandle events[2];
   std::byte* memory[2];
@@ -137,7 +137,7 @@ TEST_P(MisuseTest, IsKeptAndRefused) {
 INSTANTIATE_TEST_SUITE_P(Rows, MisuseTest, ::testing::ValuesIn(kMisuses),
                          [](const auto& info) { return info.param.name; });
 
-TEST(CudaDoubleTest, FreeingWhatIsInFlightIsAMisuse) {
+TEST(FakeCudaTest, FreeingWhatIsInFlightIsAMisuse) {
   const testing::TestDeadline deadline(absl::Seconds(30), "free in flight");
   Rig rig;
   rig.api->hold();
@@ -153,7 +153,7 @@ TEST(CudaDoubleTest, FreeingWhatIsInFlightIsAMisuse) {
 }
 
 // A context of GPU 0 is made for it, which CUDA does without a word.
-TEST(CudaDoubleTest, AThreadWithoutADeviceIsAMisuse) {
+TEST(FakeCudaTest, AThreadWithoutADeviceIsAMisuse) {
   Rig rig;
   std::thread([&] {
     EXPECT_THAT(rig.api->device_count(), IsOk());
@@ -164,8 +164,8 @@ TEST(CudaDoubleTest, AThreadWithoutADeviceIsAMisuse) {
   EXPECT_THAT(rig.api->misuses(), ElementsAre("record_event: a thread that has set no device"));
 }
 
-TEST(CudaDoubleTest, KernelsAreLoadedBeforeTheyRun) {
-  const auto api = CudaDouble::create();
+TEST(FakeCudaTest, KernelsAreLoadedBeforeTheyRun) {
+  const auto api = FakeCuda::create();
   ASSERT_THAT(api->set_device(0), IsOk());
   TESSERA_ASSERT_OK_AND_ASSIGN(const StreamHandle stream, api->create_stream());
   TESSERA_ASSERT_OK_AND_ASSIGN(std::byte* const memory, api->allocate(16));
@@ -176,7 +176,7 @@ TEST(CudaDoubleTest, KernelsAreLoadedBeforeTheyRun) {
 }
 
 // As cudaMalloc() and cudaFree() do: work of a peer that waits for the caller is a deadlock.
-TEST(CudaDoubleTest, AllocatingAndFreeingWaitForTheGpuAndItsPeers) {
+TEST(FakeCudaTest, AllocatingAndFreeingWaitForTheGpuAndItsPeers) {
   const testing::TestDeadline deadline(absl::Seconds(60), "waits");
   using Call = std::function<void(Rig&)>;
   const std::pair<const char*, Call> calls[] = {
@@ -214,10 +214,10 @@ TEST(CudaDoubleTest, AllocatingAndFreeingWaitForTheGpuAndItsPeers) {
 }
 
 // Where streams share a hardware queue, what waits at its head for its own stream holds up others.
-TEST(CudaDoubleTest, StreamsTakeHardwareQueuesInTurn) {
+TEST(FakeCudaTest, StreamsTakeHardwareQueuesInTurn) {
   const testing::TestDeadline deadline(absl::Seconds(30), "hardware queues");
   for (const int num_queues : {1, 2}) {
-    const auto api = CudaDouble::create({.num_queues = num_queues});
+    const auto api = FakeCuda::create({.num_queues = num_queues});
     ASSERT_THAT(api->set_device(0), IsOk());
     const StreamHandle first = *api->create_stream();
     const StreamHandle second = *api->create_stream();
@@ -243,8 +243,8 @@ TEST(CudaDoubleTest, StreamsTakeHardwareQueuesInTurn) {
   }
 }
 
-TEST(CudaDoubleTest, AContextIsMadeWhereADeviceIsSet) {
-  const auto api = CudaDouble::create({.num_gpus = 3});
+TEST(FakeCudaTest, AContextIsMadeWhereADeviceIsSet) {
+  const auto api = FakeCuda::create({.num_gpus = 3});
   std::thread([&] {
     EXPECT_THAT(api->device_count(), IsOk());
     EXPECT_THAT(api->bus_id(1), IsOk());
@@ -257,14 +257,14 @@ TEST(CudaDoubleTest, AContextIsMadeWhereADeviceIsSet) {
   EXPECT_THAT(api->contexts(), ElementsAre(0, 2));
 }
 
-TEST(CudaDoubleTest, PeerAccessLetsKernelsReachMemory) {
+TEST(FakeCudaTest, PeerAccessLetsKernelsReachMemory) {
   Rig rig;
   EXPECT_THAT(rig.api->enable_peer_access(1), IsOk());
   EXPECT_THAT(rig.api->launch(fill_of(rig.memory[1], 16), rig.streams[0]), IsOk());
   EXPECT_THAT(rig.api->misuses(), IsEmpty());
 }
 
-TEST(CudaDoubleTest, NothingHappensWhileStreamsAreHeld) {
+TEST(FakeCudaTest, NothingHappensWhileStreamsAreHeld) {
   const testing::TestDeadline deadline(absl::Seconds(30), "held streams");
   Rig rig;
   rig.api->hold();
@@ -281,7 +281,7 @@ TEST(CudaDoubleTest, NothingHappensWhileStreamsAreHeld) {
   EXPECT_THAT(rig.api->misuses(), IsEmpty());
 }
 
-TEST(CudaDoubleTest, FaultsComeAtTheCallTheyAreFor) {
+TEST(FakeCudaTest, FaultsComeAtTheCallTheyAreFor) {
   Rig rig;
   rig.api->fail("copy", 2, absl::UnavailableError("second copy"));
   const auto copy = [&] { return rig.api->copy(rig.memory[0], rig.pinned, 16, rig.streams[0]); };
@@ -295,8 +295,8 @@ TEST(CudaDoubleTest, FaultsComeAtTheCallTheyAreFor) {
   EXPECT_THAT(rig.api->misuses(), IsEmpty());
 }
 
-TEST(CudaDoubleTest, MemoryOfAGpuComesToAnEnd) {
-  const auto api = CudaDouble::create({.gpu_bytes = 8192});
+TEST(FakeCudaTest, MemoryOfAGpuComesToAnEnd) {
+  const auto api = FakeCuda::create({.gpu_bytes = 8192});
   ASSERT_THAT(api->set_device(0), IsOk());
   EXPECT_THAT(api->allocate(4096), IsOk());
   EXPECT_THAT(api->allocate(8192), StatusIs(absl::StatusCode::kResourceExhausted));
