@@ -19,7 +19,7 @@
 #include "base/status.h"
 #include "benchmarks/baselines.h"
 #include "layout/layout.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/small_relayouts.h"
 
 namespace tessera::benchmarks {
 

@@ -16,7 +16,7 @@
 #include "fuzz/fuzz.h"
 #include "layout/layout.h"
 #include "relayout/plan.h"
-#include "relayout/plan_oracle.h"
+#include "relayout/testing/plan_oracle.h"
 #include "relayout/topology.h"
 
 namespace tessera {

@@ -12,7 +12,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/launcher.h"
-#include "job/launcher_run.h"
+#include "job/testing/launcher_run.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {

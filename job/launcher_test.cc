@@ -31,7 +31,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/file_descriptor.h"
-#include "job/launcher_run.h"
+#include "job/testing/launcher_run.h"
 
 namespace tessera {
 namespace {

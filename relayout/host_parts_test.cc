@@ -17,7 +17,7 @@
 #include "base/reduce_op.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/small_relayouts.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::internal {

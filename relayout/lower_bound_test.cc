@@ -19,7 +19,7 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "relayout/plan.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/small_relayouts.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
 

@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "relayout/random_relayouts.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/random_relayouts.h"
+#include "relayout/testing/small_relayouts.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
 

@@ -17,7 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "relayout/plan_oracle.h"
+#include "relayout/testing/plan_oracle.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {

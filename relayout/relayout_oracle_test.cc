@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
-#include "relayout/plan_oracle.h"
+#include "relayout/testing/plan_oracle.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
 

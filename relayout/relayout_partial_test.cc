@@ -10,8 +10,8 @@
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
-#include "relayout/plan_oracle.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/plan_oracle.h"
+#include "relayout/testing/small_relayouts.h"
 #include "relayout/topology.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"

@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 #include "relayout/components.h"
 #include "relayout/plan.h"
-#include "relayout/plan_oracle.h"
+#include "relayout/testing/plan_oracle.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::internal {

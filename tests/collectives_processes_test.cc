@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/conformance.h"
+#include "collectives/testing/conformance.h"
 #include "dtensor/client.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -21,8 +21,8 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/launcher_run.h"
 #include "job/port.h"
+#include "job/testing/launcher_run.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {

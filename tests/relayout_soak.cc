@@ -29,8 +29,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "relayout/plan.h"
-#include "relayout/random_relayouts.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/random_relayouts.h"
+#include "relayout/testing/small_relayouts.h"
 
 namespace tessera::testing {
 namespace {

@@ -24,7 +24,7 @@
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/small_relayouts.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"

@@ -16,7 +16,7 @@
 #include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "relayout/small_relayouts.h"
+#include "relayout/testing/small_relayouts.h"
 #include "tests/support/clients.h"
 #include "tests/support/gate.h"
 #include "tests/support/job_forms.h"

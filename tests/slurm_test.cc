@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/launcher_run.h"
+#include "job/testing/launcher_run.h"
 #include "tests/support/slurm_cluster.h"
 
 namespace tessera {

@@ -33,8 +33,8 @@ def sources(tree, label):
     package = label[2:].split(":")[0]
     rule = rule_text(tree, label)
     names = [f"{package}/{name}" for name in re.findall(r'"(\w+_test\.(?:cc|py))"', rule)]
-    if '"//collectives:conformance"' in rule or '":conformance"' in rule:
-        names += [path for path in tree.files if path.startswith("collectives/conformance")]
+    if '"//collectives/testing:conformance"' in rule:
+        names += [path for path in tree.files if path.startswith("collectives/testing/conformance")]
     text = " ".join(tree.files.get(name, "") for name in names)
     return normalized(re.sub(r'"\s*\n\s*"', "", text))
 

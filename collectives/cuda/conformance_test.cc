@@ -2,7 +2,7 @@
 //
 // Groups of GPUs under the conformance suite of collectives: of one client, on the fake and on a
 // GPU where there is one; of several clients on the fakes of CUDA and NCCL.
-#include "collectives/conformance.h"
+#include "collectives/testing/conformance.h"
 
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "collectives/cuda/cuda_job.h"
+#include "collectives/cuda/testing/cuda_job.h"
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"

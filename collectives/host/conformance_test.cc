@@ -2,7 +2,7 @@
 //
 // The host backend under the conformance suite: one client with all devices, and clients as
 // threads. The settings with clients as processes are in tests/.
-#include "collectives/conformance.h"
+#include "collectives/testing/conformance.h"
 
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "collectives/host/host_job.h"
+#include "collectives/host/testing/host_job.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

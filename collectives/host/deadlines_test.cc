@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "collectives/group.h"
 #include "collectives/host/activity.h"
-#include "collectives/host/host_job.h"
+#include "collectives/host/testing/host_job.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

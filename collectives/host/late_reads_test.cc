@@ -23,7 +23,7 @@
 #include "collectives/call.h"
 #include "collectives/group.h"
 #include "collectives/host/held_up_reads.h"
-#include "collectives/host/host_job.h"
+#include "collectives/host/testing/host_job.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "collectives/conformance.h"
-#include "collectives/host/host_job.h"
+#include "collectives/host/testing/host_job.h"
+#include "collectives/testing/conformance.h"
 #include "device/cpu/machine.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/conformance.h"
-#include "collectives/host/host_job.h"
+#include "collectives/host/testing/host_job.h"
+#include "collectives/testing/conformance.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

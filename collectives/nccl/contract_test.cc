@@ -2,12 +2,15 @@
 //
 // The fake keeps the contract of nccl::Api, reports what is misuse, and the real library has all
 // the names that are loaded. Where there are GPUs, NCCL keeps the contract too.
-#include "collectives/nccl/contract.h"
+#include "collectives/nccl/testing/contract.h"
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "collectives/nccl/errors.h"

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "collectives/call.h"
-#include "collectives/cuda/cuda_job.h"
+#include "collectives/cuda/testing/cuda_job.h"
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "device/buffer.h"
 #include "device/cuda/fake/fake_cuda.h"

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "collectives/call.h"
 #include "collectives/nccl/slab_source.h"
-#include "collectives/nccl/three_clients.h"
+#include "collectives/nccl/testing/three_clients.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

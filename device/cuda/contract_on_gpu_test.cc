@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "device/cuda/contract.h"
 #include "device/cuda/open_api.h"
+#include "device/cuda/testing/contract.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fake keeps the contract of Api, and nothing in the contract is a misuse of CUDA.
-#include "device/cuda/contract.h"
+#include "device/cuda/testing/contract.h"
 
 #include <memory>
 

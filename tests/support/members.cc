@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "collectives/cuda/staged_group.h"
+#include "collectives/cuda/testing/staged_group.h"
 #include "collectives/group.h"
 #include "device/cuda/cuda_device.h"
 #include "device/stream.h"

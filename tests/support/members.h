@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "collectives/conformance.h"
+#include "collectives/testing/conformance.h"
 #include "dtensor/client.h"
 
 namespace tessera::testing {

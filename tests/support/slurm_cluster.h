@@ -32,8 +32,8 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/host.h"
-#include "job/launcher_run.h"
 #include "job/port.h"
+#include "job/testing/launcher_run.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::testing {
