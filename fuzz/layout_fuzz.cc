@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "fuzz/fuzz.h"
 #include "layout/layout.h"
-#include "layout/visualize.h"
+#include "visualize/visualize.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "relayout/topology_json.h"
+#include "tools/plan_tool/topology_json.h"
 
 #include <cmath>
 #include <cstdint>

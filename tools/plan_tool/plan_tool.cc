@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
-#include "relayout/plan_command.h"
+#include "tools/plan_tool/plan_command.h"
 
 ABSL_FLAG(std::string, mesh, "", "The mesh of --from, as in '{node=2, gpu=4}'. Required.");
 ABSL_FLAG(std::string, mesh_to, "", "The mesh of --to, if it is another.");

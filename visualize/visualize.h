@@ -18,8 +18,8 @@
 //      of device 0, then that of device 1).
 //
 // Pure; safe from any thread. JAX: visualize_array_sharding. TF DTensor: none.
-#ifndef TESSERA_LAYOUT_VISUALIZE_H_
-#define TESSERA_LAYOUT_VISUALIZE_H_
+#ifndef TESSERA_VISUALIZE_VISUALIZE_H_
+#define TESSERA_VISUALIZE_VISUALIZE_H_
 
 #include <cstdint>
 #include <string>
@@ -45,4 +45,4 @@ StatusOr<std::string> visualize_svg(LayoutArg layout, const Shape& shape);
 
 }  // namespace tessera
 
-#endif  // TESSERA_LAYOUT_VISUALIZE_H_
+#endif  // TESSERA_VISUALIZE_VISUALIZE_H_

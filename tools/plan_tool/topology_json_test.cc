@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Topologies in JSON: the two forms, and a refusal for everything that can be wrong.
-#include "relayout/topology_json.h"
+#include "tools/plan_tool/topology_json.h"
 
 #include <string>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writes pictures of layouts to standard output, each ended by a zero byte, for an XML parser to
-// read: //relayout:plan_tool_test. The last one draws texts that are not XML by themselves.
+// read: //tools/plan_tool:plan_tool_test. The last one draws texts that are not XML by themselves.
 #include <cstdio>
 #include <string>
 
-#include "layout/svg.h"
-#include "layout/visualize.h"
+#include "visualize/svg.h"
+#include "visualize/visualize.h"
 
 namespace {
 

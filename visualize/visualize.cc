@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/visualize.h"
+#include "visualize/visualize.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/reduce_op.h"
-#include "layout/svg.h"
+#include "visualize/svg.h"
 
 namespace tessera {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Data flows: rows of known ones, and their sums and times against what the plan says of itself.
-#include "relayout/plan_flow.h"
+#include "visualize/plan_flow.h"
 
 #include <algorithm>
 #include <map>

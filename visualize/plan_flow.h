@@ -7,8 +7,8 @@
 //
 // Found from the rows of all devices, and from nothing else that the planner thought: O(devices *
 // rows). For tools and tests; the planner does not use it.
-#ifndef TESSERA_RELAYOUT_PLAN_FLOW_H_
-#define TESSERA_RELAYOUT_PLAN_FLOW_H_
+#ifndef TESSERA_VISUALIZE_PLAN_FLOW_H_
+#define TESSERA_VISUALIZE_PLAN_FLOW_H_
 
 #include <cstdint>
 #include <string>
@@ -45,4 +45,4 @@ StatusOr<std::string> plan_svg(const RelayoutPlan& plan);
 
 }  // namespace tessera
 
-#endif  // TESSERA_RELAYOUT_PLAN_FLOW_H_
+#endif  // TESSERA_VISUALIZE_PLAN_FLOW_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "relayout/plan_flow.h"
+#include "visualize/plan_flow.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/format.h"
 #include "base/shape.h"
-#include "layout/svg.h"
+#include "visualize/svg.h"
 
 namespace tessera {
 namespace {

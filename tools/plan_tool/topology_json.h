@@ -15,8 +15,8 @@
 //
 // Every field but "description" is required in one of the two forms, and no other is read: a
 // misspelt field is an error and never a default.
-#ifndef TESSERA_RELAYOUT_TOPOLOGY_JSON_H_
-#define TESSERA_RELAYOUT_TOPOLOGY_JSON_H_
+#ifndef TESSERA_TOOLS_PLAN_TOOL_TOPOLOGY_JSON_H_
+#define TESSERA_TOOLS_PLAN_TOOL_TOPOLOGY_JSON_H_
 
 #include "absl/strings/string_view.h"
 #include "base/status.h"
@@ -31,4 +31,4 @@ StatusOr<Topology> parse_topology(absl::string_view text, absl::string_view file
 
 }  // namespace tessera
 
-#endif  // TESSERA_RELAYOUT_TOPOLOGY_JSON_H_
+#endif  // TESSERA_TOOLS_PLAN_TOOL_TOPOLOGY_JSON_H_

@@ -9,8 +9,8 @@
 //
 // The result is well-formed XML whatever the texts: they are escaped, and control characters, which
 // XML cannot hold, become "?". The document is as large as what was drawn, and a margin.
-#ifndef TESSERA_LAYOUT_SVG_H_
-#define TESSERA_LAYOUT_SVG_H_
+#ifndef TESSERA_VISUALIZE_SVG_H_
+#define TESSERA_VISUALIZE_SVG_H_
 
 #include <cstdint>
 #include <string>
@@ -64,4 +64,4 @@ class SvgWriter {
 
 }  // namespace tessera::internal
 
-#endif  // TESSERA_LAYOUT_SVG_H_
+#endif  // TESSERA_VISUALIZE_SVG_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "relayout/plan_command.h"
+#include "tools/plan_tool/plan_command.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,9 +15,9 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "relayout/plan.h"
-#include "relayout/plan_flow.h"
 #include "relayout/topology.h"
-#include "relayout/topology_json.h"
+#include "tools/plan_tool/topology_json.h"
+#include "visualize/plan_flow.h"
 
 namespace tessera {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reports of plans: what a table of commands prints, and each refusal.
-#include "relayout/plan_command.h"
+#include "tools/plan_tool/plan_command.h"
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layout/svg.h"
+#include "visualize/svg.h"
 
 #include <algorithm>
 #include <cmath>

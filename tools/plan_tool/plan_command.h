@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What tools/plan does, without its flags and files: texts in, a report and a picture out.
-#ifndef TESSERA_RELAYOUT_PLAN_COMMAND_H_
-#define TESSERA_RELAYOUT_PLAN_COMMAND_H_
+#ifndef TESSERA_TOOLS_PLAN_TOOL_PLAN_COMMAND_H_
+#define TESSERA_TOOLS_PLAN_TOOL_PLAN_COMMAND_H_
 
 #include <cstdint>
 #include <optional>
@@ -40,4 +40,4 @@ StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture
 
 }  // namespace tessera
 
-#endif  // TESSERA_RELAYOUT_PLAN_COMMAND_H_
+#endif  // TESSERA_TOOLS_PLAN_TOOL_PLAN_COMMAND_H_

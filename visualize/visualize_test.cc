@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pictures of layouts: golden texts, refusals, and every cell against Layout::box.
-#include "layout/visualize.h"
+#include "visualize/visualize.h"
 
 #include <string>
 #include <vector>
