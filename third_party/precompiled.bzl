@@ -150,3 +150,14 @@ def cc_test(optimized = False, **attributes):
         _with_headers(native.cc_test, "library_headers", attributes, ["-O1"])
     else:
         _with_headers(native.cc_test, "test_headers", attributes, ["-O0"])
+
+_TEST_DEPS = [
+    "//tests/support:matchers",
+    "@absl",
+    "@gtest",
+    "@gtest//:gtest_main",
+]
+
+def tessera_test(deps = [], **attributes):
+    """A cc_test with GoogleTest, its main(), Abseil and the matchers of tests/support."""
+    cc_test(deps = deps + _TEST_DEPS, **attributes)
