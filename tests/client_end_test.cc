@@ -350,7 +350,7 @@ TEST(ShutdownTest, AskedDuringShutdown) {
             TESSERA_RETURN_IF_ERROR(
                 expect_error(asked, StatusCode::kDeadlineExceeded,
                              {"1 of 2 clients arrived", "missing client 1 (",
-                              is_busy ? "still in local_map for" : "last seen at "}));
+                              is_busy ? "still in local_map for" : "still in shutdown for "}));
             return client.shutdown();
           }
           const StatusOr<Layout> rows = Layout::parse(mesh, "[x]");

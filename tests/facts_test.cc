@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Known answers about asynchrony and failure that belong to no other test: what clients are told
-// about one that does not come, or that is about to leave.
+// about one that does not come.
 #include <vector>
 
 #include "absl/status/status.h"
@@ -51,24 +51,6 @@ TEST_P(FactsTest, DeadlineThenVerdict) {
   };
   EXPECT_THAT(run_clients({.setting = GetParam(), .num_clients = 3}, body), IsOk());
   EXPECT_THAT(verdicts.same({0, 1}), IsOk());
-}
-
-// asked_during_shutdown: client 1 waits inside shutdown for client 0, which asks for a barrier
-// first. The answer is where client 1 is.
-TEST_P(FactsTest, AskedDuringShutdown) {
-  const auto body = [](Client& client) -> Status {
-    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
-    TESSERA_RETURN_IF_ERROR(mesh.barrier("both"));
-    if (client.client_id() == 0) {
-      TESSERA_RETURN_IF_ERROR(expect_error(
-          mesh.barrier("asked", absl::Milliseconds(300)), StatusCode::kDeadlineExceeded,
-          {"barrier \"asked\" on {x=2}: 1 of 2 clients arrived in 300 ms; missing "
-           "client 1 (",
-           "), still in shutdown for "}));
-    }
-    return client.shutdown(absl::Minutes(1));
-  };
-  EXPECT_THAT(run_clients({.setting = GetParam(), .num_clients = 2}, body), IsOk());
 }
 
 }  // namespace
