@@ -3,14 +3,14 @@
 // Buffer: memory of one device that is written once and knows when it is ready.
 //
 // A Buffer is made with the op that will fill it, written by that op on the device's stream, and
-// immutable from then on; ready() carries the op's error to whoever reads the buffer. Shared as
+// immutable from then on; ready() carries the op's error to every reader. Shared as
 // shared_ptr<const Buffer>; thread-safe once ready.
 //
-// A deferred buffer gets its memory when the stream comes to its op, so that the intermediate
-// results of a queue of ops are not all there at once.
+// A deferred buffer gets its memory when the stream reaches its op, so that the intermediate
+// results of a queue of ops do not exist all at once.
 //
 // Memory of a GPU is filled after the op's task has run: the task gives the GPU's stream work to
-// do. Then issued() comes before ready(), and is enough for what goes into the same stream.
+// do. Then issued() is set before ready(), and is enough for work that follows in the same stream.
 #ifndef TESSERA_DEVICE_BUFFER_H_
 #define TESSERA_DEVICE_BUFFER_H_
 
@@ -61,20 +61,20 @@ class Buffer {
   // is filled within the op's task the same as ready().
   const Completion& issued() const { return progress_ != nullptr ? progress_->issued : ready_; }
   Completion& mutable_issued() { return progress_ != nullptr ? progress_->issued : ready_; }
-  // For who gives the stream what comes next: waits for issued(); an error that has come up since
-  // is returned as well.
+  // For a caller that enqueues the next work in the same stream: waits for issued(). Also returns
+  // an error that has been reported since.
   Status wait_issued() const {
     TESSERA_RETURN_IF_ERROR(issued().wait());
     return ready().status();
   }
-  // For who sets ready() when the GPU is done: it does not keep the memory, which may serve what
-  // comes later in the stream. Null where ready() and issued() are the same.
+  // For the callback that sets ready() when the GPU is done: it does not own the memory, which
+  // later work of the stream may reuse. Null where ready() and issued() are the same.
   std::shared_ptr<Completion> share_ready() const {
     return progress_ != nullptr ? std::shared_ptr<Completion>(progress_, &progress_->ready)
                                 : nullptr;
   }
 
-  // Of memory of a GPU: its copy in memory of the host, as long as somebody holds it; else what
+  // The copy in host memory of a buffer of a GPU, as long as a shared_ptr to it exists; else what
   // `make` returns, which then is the copy.
   std::shared_ptr<const Buffer> host_copy(
       absl::FunctionRef<std::shared_ptr<const Buffer>()> make) const;

@@ -36,7 +36,7 @@ void Completion::set(Status status) {
   }
   status_ = std::move(status);
   const uint32_t before = state_.fetch_or(kDone, std::memory_order_acq_rel);
-  // From here on the object may be gone. The kernel looks for those who sleep by the address alone.
+  // From here on the object may be gone. The kernel finds the sleepers by the address alone.
   if ((before & kSleepers) != 0) {
     syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
@@ -67,7 +67,8 @@ bool Completion::park_until(absl::Time deadline) const {
       left = absl::ToTimespec(remaining);
       timeout = &left;
     }
-    // The kernel lets nobody sleep whose word has changed: done meanwhile, it is done above.
+    // The kernel puts no thread to sleep whose word has changed: if set() ran meanwhile, wait
+    // returns.
     const uint32_t state = state_.fetch_or(kSleepers, std::memory_order_acq_rel) | kSleepers;
     if ((state & kDone) != 0) break;
     syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, state, timeout, nullptr, 0);

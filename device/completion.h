@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Completion: a Status that somebody will set once, and others wait for.
+// Completion: a one-shot Status: set once, awaited from any thread.
 //
 // Invariants:
 //   1. done() goes from false to true once, and status() never changes after that;
 //   2. the set() that counts does not touch the object any more once a waiter can see that it is
-//      done, so that the waiter may destroy it. Who may set it a second time keeps it alive.
+//      done, so that the waiter may destroy it. A thread that may set it a second time keeps it
+//      alive.
 //
 // Thread-safe, without a lock. Sixteen bytes: operations have two, buffers one or more.
 #ifndef TESSERA_DEVICE_COMPLETION_H_
@@ -37,9 +38,9 @@ class Completion {
 
  private:
   // Bits of state_.
-  static constexpr uint32_t kClaimed = 1;  // somebody sets status_
+  static constexpr uint32_t kClaimed = 1;  // a thread writes status_
   static constexpr uint32_t kDone = 2;
-  static constexpr uint32_t kSleepers = 4;  // somebody sleeps, or will at once
+  static constexpr uint32_t kSleepers = 4;  // a thread sleeps, or will at once
 
   bool park_until(absl::Time deadline) const;
 

@@ -49,7 +49,7 @@ class Stream {
   // Whether the stream's own thread is woken for a task. kByCaller: the caller calls run_here()
   // next.
   enum class Wake { kNow, kByCaller };
-  // `label` names the work for people: `relayout #12 [x, -] to [-, x]`. `key` names it for
+  // `label` names the work in messages: `relayout #12 [x, -] to [-, x]`. `key` names it for
   // run_here().
   // `placed` is called when it is certain which tasks are before this one and which are behind it,
   // in that order and one call at a time; before the task runs.
@@ -61,8 +61,8 @@ class Stream {
   void enqueue(std::string label, Task task) {
     enqueue(std::move(label), std::move(task), nullptr, Wake::kNow);
   }
-  // A task that lies in an object of its own, which lives until run() begins: small operations have
-  // nothing to move. It says by itself what it is.
+  // A task that is an object of its own and lives until run() begins, so that a small operation
+  // moves nothing. Its label is empty: the object itself tells observers what it does.
   class Runnable {
    public:
     // As Placed, and then as Task.
@@ -80,8 +80,8 @@ class Stream {
   // Runs the task of that key on this thread, if it is the next one and none is running. Returns
   // whether it did; if not, the stream's own thread does.
   virtual bool run_here(const void* key) = 0;
-  // Takes the stream for the caller, who does work of it without a task, if it is idle; until
-  // release() tasks queue up. For work that is done sooner than another thread has heard of it.
+  // Takes an idle stream for work that the calling thread does without a task, until release();
+  // meanwhile tasks queue up. For work that is done sooner than another thread could be woken.
   virtual bool try_take() { return false; }
   virtual void release() {}
   // The label of the task of this stream that the calling thread runs, until the task ends; nullopt
@@ -96,8 +96,8 @@ class Stream {
   // given so far, with its error if it has one, from any thread. At once on a device that does its
   // work within tasks.
   using DoneFn = absl::AnyInvocable<void(const Status&)>;
-  // Work may be known to fail before the device is past it: who does not care for memory that the
-  // device may still use hears of that at once.
+  // Work may be known to fail before the device is past it. kAtOnce reports the failure before the
+  // device has finished with the memory.
   enum class OnFailure { kWhenDone, kAtOnce };
   virtual void when_done(DoneFn fn, OnFailure /*on_failure*/ = OnFailure::kWhenDone) {
     fn(absl::OkStatus());

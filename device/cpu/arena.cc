@@ -373,8 +373,8 @@ StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
   return block;
 }
 
-// The highest of the sums that all threads get here is the peak, in whatever order they come to
-// write it.
+// The peak is the highest sum that any thread computes here, in whatever order the threads write
+// it.
 void ArenaPool::count_live(uint64_t bytes) {
   const uint64_t live = live_bytes_.fetch_add(bytes) + bytes;
   uint64_t peak = peak_live_bytes_.load();
@@ -388,8 +388,8 @@ void ArenaPool::restart_peak() {
     former_peak_ = std::max(former_peak_, peak_live_bytes());
   }
   peak_live_bytes_.store(0);
-  // Who has found the former peak high enough has added to live_bytes_ before, which is seen here:
-  // these accesses have one order for all threads (seq_cst).
+  // A thread that found the former peak high enough has added to live_bytes_ before, and
+  // count_live() sees its addition: these accesses have one order for all threads (seq_cst).
   count_live(0);
 }
 

@@ -10,14 +10,14 @@
 // process that holds them, SIGKILL included.
 //
 // Invariants:
-//   1. a block lies wholly in one arena, is aligned to 64 bytes, and overlaps no other live block;
+//   1. a block is wholly in one arena, is aligned to 64 bytes, and overlaps no other live block;
 //   2. an arena is never resized, moved or unmapped while the pool lives, so a pointer into it
 //      stays good;
 //   3. the pages of a block are there when it is handed out, huge ones where the system grants
 //      them: a write of its owner meets no page fault, and no access meets SIGBUS;
-//   4. a block that was given back lies in one place, a slot or the list of its class, until it is
-//      taken or, where it was withheld, in none. Who looks for a block of the class finds one that
-//      stays there: no new memory is taken beside it;
+//   4. a free block is in exactly one place, a slot or the list of its class, until it is taken; a
+//      withheld one is in none. A search for a block of the class finds one that stays there: the
+//      pool takes no new memory beside it;
 //   5. the pages that the pool holds are at most 1.5 times the most that was ever live, and 2 MiB
 //      per arena, and what small blocks (up to 64 KiB) of other classes hold.
 //
@@ -29,10 +29,10 @@
 //
 // In a forked child blocks that go are not given back: the memory is the parent's.
 //
-// Thread-safe. A class of up to 64 KiB has 8 slots for blocks that were given back: a slot is
-// filled by one compare-and-swap and emptied by one exchange, so that giving a block back, and
-// allocating one when some lie there, takes no lock. Whoever empties a slot owns the block and sees
-// what its former owners did.
+// Thread-safe. A class of up to 64 KiB has 8 slots for free blocks: a slot is filled by one
+// compare-and-swap and emptied by one exchange, so that freeing a block, and allocating one from a
+// slot, takes no lock. The thread that empties a slot owns the block and sees all writes of its
+// former owners.
 #ifndef TESSERA_DEVICE_CPU_ARENA_H_
 #define TESSERA_DEVICE_CPU_ARENA_H_
 
@@ -51,7 +51,8 @@
 
 namespace tessera {
 
-// Where a block is, in words that every client understands. `client` is implied by who says it.
+// Where a block is in the arenas of its client. The client is not stored: what carries the address
+// names it.
 struct ArenaAddress {
   int32_t arena = -1;
   uint64_t offset = 0;
@@ -140,9 +141,9 @@ class ArenaPool {
   // what the pool holds.
   StatusOr<Block> allocate(uint64_t size_bytes);
 
-  // The live block that holds this memory will not be handed out again: somebody may go on writing
-  // to it when its owner has given it back. Does nothing with memory that is not this pool's, and
-  // with none at all.
+  // The live block that holds this memory is never handed out again: a peer may go on writing to it
+  // after its owner has freed it. Does nothing with memory that is not this pool's, and with none
+  // at all.
   void withhold(const void* pointer, uint64_t size_bytes);
 
   // The address of `pointer`, if [pointer, pointer + size_bytes) lies in an arena of this pool.
@@ -253,8 +254,8 @@ class ArenaPool {
   std::atomic<uint64_t> reserved_bytes_{0};
   std::atomic<uint64_t> live_bytes_{0};
   std::atomic<uint64_t> peak_live_bytes_{0};
-  // Of withheld_, written under the lock. Read by who releases a block: whoever withholds it does
-  // so before that.
+  // The size of withheld_, written under the lock. A thread that releases a block reads it without
+  // the lock; withhold() comes before that release.
   std::atomic<size_t> num_withheld_{0};
   Slots slots_[kClassesWithSlots];
 };

@@ -293,10 +293,10 @@ TEST(ArenaTest, TheCallbackHearsOfEveryArenaBeforeItsBlocks) {
 TEST(ArenaTest, AnErrorOfTheCallbackIsTheErrorOfTheAllocation) {
   const auto pool = ArenaPool::create(4096);
   ASSERT_THAT(pool->set_arena_callback(
-                  [](int, int, uint64_t) { return absl::UnavailableError("nobody listens"); }),
+                  [](int, int, uint64_t) { return absl::UnavailableError("no listener"); }),
               IsOk());
   EXPECT_THAT(pool->allocate(64).status(),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("nobody listens")));
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no listener")));
 }
 
 TEST(ArenaTest, TooMuchIsRefusedWithTheNeedAndWhatIsHeld) {

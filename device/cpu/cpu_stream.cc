@@ -23,7 +23,7 @@ constexpr int kStreak = 4;
 StatusOr<std::unique_ptr<CpuStream>> CpuStream::create(absl::string_view subject,
                                                        StreamObserver* observer) {
   std::unique_ptr<CpuStream> stream(new CpuStream(observer));
-  // Before the thread, which sets it back.
+  // Before the thread starts, which sets it back.
   stream->has_worker_ended_ = false;
   StatusOr<Thread> worker = start_thread(subject, [self = stream.get()] {
     self->run();
@@ -81,6 +81,7 @@ bool CpuStream::claim_idle(uint64_t state) {
   return false;
 }
 
+// Puts the task at the front of an idle stream without the lock; else into the queue behind it.
 void CpuStream::enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) {
   Place place = Place::kFront;
   if (claim_idle(kPlacing)) {
@@ -144,19 +145,19 @@ CpuStream::Place CpuStream::queue_up(std::string& label, Task& task, const void*
 }
 
 bool CpuStream::run_here(const void* key) {
-  // Who has just run the task before may not have left the front yet: a moment later it is free.
+  // The thread that has just run the previous task may not have left the front yet: spins briefly.
   constexpr int kYields = 20;
   uint64_t word = word_.load(std::memory_order_acquire);
   for (int i = 0; i < kYields && (word & kStates) == kRunning; ++i) {
     sched_yield();
     word = word_.load(std::memory_order_acquire);
   }
-  // The key is that of this turn, or the exchange fails.
+  // A key of another turn has another word with it, so that the exchange fails.
   const bool runs = (word & kStates) == kWaiting &&
                     front_key_.load(std::memory_order_relaxed) == key &&
                     word_.compare_exchange_strong(word, word - kWaiting + kRunning);
   if (!runs) {
-    // What this thread could not run is the worker's. It has heard of what is queued behind.
+    // The worker runs what this thread could not. It already knows of the tasks queued behind.
     if ((word & kStates) == kWaiting) wake_worker();
     return false;
   }
@@ -168,7 +169,7 @@ bool CpuStream::run_here(const void* key) {
     streak_begins = streak >= kStreak;
   }
   word = leave(streak_begins ? kCallersCome : 0);
-  // What is left is the worker's. From the beginning of a streak on it looks by itself.
+  // The worker runs what is left. From the beginning of a streak on it polls.
   if (streak_begins || (word & (kWaiting | kStopped)) != 0) wake_worker();
   return true;
 }
@@ -186,6 +187,7 @@ void CpuStream::wake_worker() {
   work_added_.notify_one();
 }
 
+// Waits for as many tasks to be done as had been at the front or in the queue when it was called.
 Status CpuStream::sync() {
   std::unique_lock<std::mutex> lock(mutex_);
   num_syncs_.fetch_add(1, std::memory_order_seq_cst);
@@ -217,11 +219,11 @@ void CpuStream::run_front() {
   if (observer_ != nullptr) observer_->task_started(front_.label);
   Status status;
   if (front_runnable_ != nullptr) {
-    // It may be gone when it has run.
+    // The object may be destroyed as soon as it has run.
     status = std::exchange(front_runnable_, nullptr)->run();
   } else {
     status = front_.task();
-    // What the task holds is released before it counts as done.
+    // What the task owns is released before the task counts as done.
     front_.task = nullptr;
     if (!front_.label.empty()) std::string().swap(front_.label);  // with its memory
   }
@@ -232,6 +234,8 @@ void CpuStream::run_front() {
   if (first_error_.ok()) first_error_ = std::move(status);
 }
 
+// Without kMore one exchange makes the stream idle. With it the first task of the queue becomes the
+// front, under the lock.
 uint64_t CpuStream::leave(uint64_t flags) {
   uint64_t word = word_.load(std::memory_order_relaxed);
   while ((word & kMore) == 0) {
@@ -250,7 +254,7 @@ uint64_t CpuStream::leave(uint64_t flags) {
   front_key_.store(next.key, std::memory_order_relaxed);
   ++first_;
   if (--num_queued_ == 0 && ring_.size() > kSmallRing) resize_ring(kSmallRing);
-  // Others change the word under the lock alone.
+  // With kMore set other threads change the word only under the lock.
   word = (word_.load(std::memory_order_relaxed) - kRunning + kTurn + kWaiting) | flags;
   if (num_queued_ == 0) word -= kMore;
   word_.store(word, std::memory_order_seq_cst);
@@ -258,7 +262,7 @@ uint64_t CpuStream::leave(uint64_t flags) {
   return word;
 }
 
-bool CpuStream::leaves_to_caller(uint64_t word) const {
+bool CpuStream::yield_to_caller(uint64_t word) const {
   constexpr int kYields = 20;
   for (int i = 0; i < kYields; ++i) {
     sched_yield();
@@ -268,17 +272,18 @@ bool CpuStream::leaves_to_caller(uint64_t word) const {
 }
 
 void CpuStream::run() {
-  // A sleeping thread takes longer to come than most tasks take: it gives its core away this often
-  // before it sleeps.
+  // Waking a thread takes longer than most tasks take, so the worker yields this often before it
+  // sleeps.
   constexpr int kYields = 50;
   int yields = 0;
   while (true) {
-    // Before the word: who wakes this thread has changed the word first.
+    // Read before the word: a thread that wakes this one has changed the word first.
     const uint64_t seen = num_woken_for_.load(std::memory_order_seq_cst);
     uint64_t word = word_.load(std::memory_order_seq_cst);
     if ((word & kStates) == kWaiting) {
-      // A caller that waits for its task is a moment behind, and would sleep where it lost it.
-      if (front_key_.load(std::memory_order_relaxed) != nullptr && leaves_to_caller(word)) continue;
+      // The caller that waits for this task is about to call run_here(), and would sleep if the
+      // worker took the task first.
+      if (front_key_.load(std::memory_order_relaxed) != nullptr && yield_to_caller(word)) continue;
       const uint64_t running = (word & ~kCallersCome) - kWaiting + kRunning;
       if (!word_.compare_exchange_strong(word, running)) continue;
       caller_streak_.store(0, std::memory_order_relaxed);
@@ -288,16 +293,20 @@ void CpuStream::run() {
       continue;
     }
     if ((word & (kStates | kStopped)) == (kIdle | kStopped)) return;
-    // Not where callers run the tasks: they need the core.
+    // No yields where callers run the tasks: they need the core.
     for (; yields > 0; --yields) {
       if (num_woken_for_.load(std::memory_order_relaxed) != seen) break;
       sched_yield();
     }
-    rest(seen);
+    sleep_until_woken(seen);
   }
 }
 
-void CpuStream::rest(uint64_t seen) {
+// Two modes. Without kCallersCome the worker sleeps until it is woken. With it the worker polls the
+// word: a word that has not changed since the last poll and still says kWaiting is a task that its
+// caller has left, and ends the sleep. After kQuietRounds polls in which no task reached the front
+// the flag is cleared, and the first mode applies again.
+void CpuStream::sleep_until_woken(uint64_t seen) {
   constexpr std::chrono::microseconds kShortest(200);
   constexpr std::chrono::microseconds kLongest(5000);
   constexpr int kQuietRounds = 5;
@@ -305,25 +314,26 @@ void CpuStream::rest(uint64_t seen) {
   worker_sleeps_.store(true, std::memory_order_seq_cst);
   const auto woken = [&] { return num_woken_for_.load(std::memory_order_seq_cst) != seen; };
   uint64_t last = word_.load(std::memory_order_seq_cst);
-  // To look takes time from the callers. Twice as late after each look in vain: a task that is left
+  // A poll takes time from the callers, so the interval doubles after each one. A task that is left
   // waits at most as long as the streak before it took.
-  auto patience = kShortest;
+  auto poll_interval = kShortest;
   int quiet = 0;
   while (true) {
     if ((last & kCallersCome) == 0) {
       work_added_.wait(lock, woken);
       break;
     }
-    if (work_added_.wait_until(lock, std::chrono::steady_clock::now() + patience, woken)) break;
+    const auto next_poll = std::chrono::steady_clock::now() + poll_interval;
+    if (work_added_.wait_until(lock, next_poll, woken)) break;
     uint64_t word = word_.load(std::memory_order_seq_cst);
     const bool same = word / kTurn == last / kTurn;
     last = word;
-    if (same && (word & kStates) == kWaiting) break;  // nobody came for it
+    if (same && (word & kStates) == kWaiting) break;  // no caller took it
     quiet = same ? quiet + 1 : 0;
-    patience = std::min(2 * patience, kLongest);
+    poll_interval = std::min(2 * poll_interval, kLongest);
     const bool is_placing = (word & kStates) == kPlacing;
     if (quiet < kQuietRounds || is_placing) continue;
-    // Who has placed a task before that has seen that callers come: so there is none.
+    // Fails if a task was placed meanwhile: show_front() saw the flag, and did not wake the worker.
     if (!word_.compare_exchange_strong(word, word & ~kCallersCome)) continue;
     caller_streak_.store(0, std::memory_order_relaxed);
     last = word & ~kCallersCome;

@@ -2,25 +2,27 @@
 //
 // CpuStream: the stream of a CPU device, one worker thread.
 //
-// One thread a device, so that a device which waits for its peers never keeps another device of
-// the same client from running: no number of devices can deadlock a collective among them.
+// One thread per device, so that a device that waits for its peers never blocks another device of
+// the same client: no number of devices can deadlock a collective among them.
 //
-// A program that waits for each operation runs it on its own thread (run_here()). To wake the
-// worker for an operation that the caller takes would cost more than the operation: once callers
-// have taken several in a row, the worker is not woken for the next, but looks by itself, after 0.2
-// ms and then ever later, up to 5 ms, whether one has been left for it. It goes back to sleep when
-// nothing comes.
+// A program that waits for each operation runs it on its own thread (run_here()). Waking the worker
+// for an operation that the caller runs would cost more than the operation. So after several tasks
+// in a row that callers ran (kCallersCome) the worker is not woken for the next one. It polls the
+// front instead, every 0.2 ms at first and then more and more rarely, up to every 5 ms, and runs a
+// task that no caller has run. It sleeps without polling after a few polls that found no new task.
 //
-// The task at the front lies in a place of its own, which passes from hand to hand by one word:
+// The front task has its own slot; one atomic word says which thread owns it:
 //
 //   kIdle -> kPlacing -> kWaiting -> kRunning -> kIdle, or kWaiting where others are queued behind
 //
-// So a task that comes to an idle stream and that its caller runs takes three atomic operations and
-// no lock. Invariants:
-//   1. only who has brought the word to kPlacing or kRunning touches the front;
-//   2. in kPlacing nobody else changes the word, in kRunning nobody else but under the lock;
-//   3. kMore says that tasks are queued behind the front: then who leaves the front takes the lock
-//      and moves the next one there.
+// So a task that is enqueued on an idle stream and run by its caller takes three atomic operations
+// and no lock. Invariants:
+//   1. only the thread that has set the word to kPlacing or kRunning touches the front;
+//   2. in kPlacing no other thread changes the word; in kRunning another thread changes it only
+//      under the lock;
+//   3. kMore says that tasks are queued behind the front: the thread that leaves the front then
+//   takes
+//      the lock and moves the next task there.
 #ifndef TESSERA_DEVICE_CPU_CPU_STREAM_H_
 #define TESSERA_DEVICE_CPU_CPU_STREAM_H_
 
@@ -72,11 +74,12 @@ class CpuStream : public Stream {
     const void* key = nullptr;  // of the front: front_key_
   };
 
-  // The word: a state, flags, and from kTurn on the number of tasks that have come to the front.
+  // Fields of the word: a state, flags, and from kTurn on the number of tasks that have been at the
+  // front.
   static constexpr uint64_t kIdle = 0;
   static constexpr uint64_t kPlacing = 1;
   static constexpr uint64_t kWaiting = 2;
-  static constexpr uint64_t kRunning = 3;  // on whichever thread, or the stream is taken
+  static constexpr uint64_t kRunning = 3;  // on any thread, or the stream is taken
   static constexpr uint64_t kStates = 3;
   static constexpr uint64_t kMore = 4;
   static constexpr uint64_t kCallersCome = 8;  // the worker need not be woken
@@ -86,30 +89,42 @@ class CpuStream : public Stream {
   void run();
   // Takes the front of an idle stream, for a task (kPlacing) or for the caller (kRunning).
   bool claim_idle(uint64_t state);
-  // The word as soon as nobody places a task at the front.
+  // Waits until the state is not kPlacing and returns the word.
   uint64_t settled_word() const;
   enum class Place { kFront, kBehind, kNone };
   // Finds the place of a task for which claim_idle() has failed: the front, in kPlacing; the queue,
   // where it then is; or none, for the stream was stopped.
   Place queue_up(std::string& label, Task& task, const void* key, Placed placed);
-  // Shows what was put there, in kPlacing. Whether the worker has to be woken for it.
+  // Publishes the front task: kPlacing -> kWaiting. Returns whether the worker has to be woken.
   bool show_front(const void* key);
-  // Runs the front, which this thread has brought to kRunning.
+  // Runs the front. Requires that this thread has set the word to kRunning.
   void run_front();
-  // Lets go of the front, in kRunning, with these flags in addition. What the word became.
+  // Releases the front, from kRunning, and sets these flags. Returns the new word.
   uint64_t leave(uint64_t flags);
   // Entry number i of the queue, or the free one behind it. Requires the lock, and room.
   Entry& entry(size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   // Moves the queue to a ring of that many entries. Requires the lock.
   void resize_ring(size_t size);
-  // Gives the caller of the task at the front a moment to come for it. Whether something came of
-  // it.
-  bool leaves_to_caller(uint64_t word) const;
-  // The worker's sleep, until it is woken later than `seen`, or a task was left for it.
-  void rest(uint64_t seen);
+  // Yields for a moment, so that the caller of the front task can take it. Returns whether the word
+  // has changed.
+  bool yield_to_caller(uint64_t word) const;
+  // The worker's sleep: returns when num_woken_for_ is no longer `seen`, or when a poll finds a
+  // task that no caller has taken.
+  void sleep_until_woken(uint64_t seen);
   // Requires that the lock is not held.
   void wake_worker();
 
+  // Threads. Any thread enqueues, takes, syncs or stops. The worker thread calls run(),
+  // yield_to_caller() and sleep_until_woken(). run_front() and leave() are called by the owner of
+  // the front, that is the worker or the caller of run_here().
+  //
+  // The sleep of the worker. A thread that wakes it changes word_, then counts num_woken_for_ up,
+  // then reads worker_sleeps_; the worker reads num_woken_for_, then word_, and sets worker_sleeps_
+  // before it compares num_woken_for_ again and sleeps. All of these are seq_cst, so that no
+  // wake-up is lost.
+  //
+  // Locks. Atomics are read without a lock; front_ and front_runnable_ belong to the owner of the
+  // front; mutex_ guards everything below it.
   StreamObserver* const observer_;
   alignas(64) std::atomic<uint64_t> word_{kIdle};
   Runnable* front_runnable_ = nullptr;  // null: front_ is the task
@@ -117,14 +132,12 @@ class CpuStream : public Stream {
   // The thread that runs the front, 0 where none does: a thread finds its own id there only if it
   // has stored it itself, so the order of other threads' stores does not matter.
   std::atomic<pthread_t> runner_{0};
-  std::atomic<const void*> front_key_{nullptr};  // to be compared in kWaiting
+  std::atomic<const void*> front_key_{nullptr};  // compared in kWaiting
   std::atomic<int> caller_streak_{0};            // tasks in a row that callers ran, up to kStreak
   std::atomic<int> num_syncs_{0};                // threads in sync()
-  // Counts up when the worker is to look at the front: it looks at this for a while before it
-  // sleeps.
-  std::atomic<uint64_t> num_woken_for_{0};
+  std::atomic<uint64_t> num_woken_for_{0};       // wake-ups of the worker so far
   std::atomic<bool> worker_sleeps_{false};
-  std::mutex mutex_;  // guards everything below
+  std::mutex mutex_;
   std::condition_variable work_added_;
   std::condition_variable work_done_;
   // The queue behind the front: num_queued_ entries from first_ on, modulo the size of ring_, a

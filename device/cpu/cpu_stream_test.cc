@@ -158,7 +158,7 @@ TEST_F(CpuStreamTest, AfterStopTasksRunOnTheCallersThread) {
   EXPECT_THAT(stream->sync(), IsOk());
 }
 
-// Whoever numbers tasks as they are placed has numbered them as they run.
+// A number assigned as a task is placed is the number under which it runs.
 TEST_F(CpuStreamTest, TasksRunInTheOrderInWhichTheyArePlaced) {
   const std::unique_ptr<CpuStream> stream = new_stream();
   int num_placed = 0;
@@ -354,7 +354,7 @@ TEST_F(CpuStreamTest, ATaskThatTheCallerLeavesIsRun) {
   }
 }
 
-// Tasks come while the caller runs one: nobody else wakes the worker for them.
+// Tasks are enqueued while the caller runs one: no other call wakes the worker for them.
 TEST_F(CpuStreamTest, WhatComesMeanwhileIsNotForgotten) {
   const std::unique_ptr<CpuStream> stream = new_stream();
   for (int round = 0; round < 1000; ++round) {

@@ -68,7 +68,7 @@ Status CudaDevice::iota(DType dtype, const Shape& shape, const Box& box, std::by
 void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& status) {
   buffer->mutable_issued().set(status);
   if (!status.ok()) return buffer->mutable_ready().set(status);
-  // Whoever reads the buffer later is to find the error, and the memory is the stream's.
+  // Later readers of the buffer get the error, and the memory is the stream's.
   stream_->when_done([ready = buffer->share_ready()](const Status& done) { ready->set(done); },
                      Stream::OnFailure::kAtOnce);
 }

@@ -14,7 +14,7 @@
 namespace tessera::cuda {
 namespace {
 
-// How long stop() waits for a GPU that does not come to an end.
+// How long stop() waits for a GPU that does not finish.
 constexpr absl::Duration kStopLimit = absl::Seconds(10);
 
 // Gives the core away until work of the GPU may be done: at first for a moment, then for an eighth
@@ -27,7 +27,7 @@ class Nap {
     if (waited < kYieldFor) {
       sched_yield();
     } else {
-      // sleep: the GPU wakes nobody
+      // sleep: the GPU wakes no thread
       absl::SleepFor(std::clamp(waited / 8, absl::Microseconds(20), absl::Milliseconds(1)));
     }
   }
@@ -134,7 +134,7 @@ void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake
   auto issue = [this, task = std::move(task)]() mutable -> Status {
     // A stream that was stopped runs tasks on any thread.
     const Status status = begin_task();
-    // The task runs all the same: what waits for it must hear of the error.
+    // The task runs all the same: what waits for it must get the error.
     const Status result = task();
     task = nullptr;
     return status.ok() ? result : status;

@@ -7,9 +7,9 @@
 //   when_done -> an event after that work; the reaping thread finds it done and calls back
 //
 // Invariants:
-//   1. the issuing thread alone gives the CUDA stream work, but for events, so that what tasks give
-//      it is in their order;
-//   2. when_done() calls back in the order of the calls, but for what fail_given() ends;
+//   1. the issuing thread alone gives the CUDA stream work (events excepted), so that the work is
+//      in the order of the tasks;
+//   2. when_done() calls back in the order of the calls, except for what fail_given() ends;
 //   3. work that the GPU has done counts as done only when the gate says so.
 //
 // The issuing thread may run far ahead of the GPU: a task waits for nothing that the GPU does.
@@ -76,9 +76,9 @@ class CudaQueue {
   StatusOr<Event> record();
   // What the queue gets from now on comes after that place of any queue.
   Status wait_for(const Event& event);
-  // Blocks until the GPU has come to that place: OK, the GPU's error, or DeadlineExceeded.
+  // Blocks until the GPU has reached that place: OK, the GPU's error, or DeadlineExceeded.
   Status wait(const Event& event, absl::Time deadline) const;
-  // Whether the GPU has come to that place; its error.
+  // Whether the GPU has reached that place; its error.
   StatusOr<bool> is_done(const Event& event) const;
   // wait() for all that the queue was given so far.
   Status wait_done(absl::Time deadline);
@@ -117,10 +117,9 @@ class CudaStream : public Stream {
   // Asked on the reaping thread about work that the GPU has done: OK, or why it does not count. It
   // may call fail_given() of any stream. To be set before the first task.
   void set_gate(std::function<Status()> gate) { gate_ = std::move(gate); }
-  // Everything that the stream was given and is not known to be done ends with the error, and so
-  // does what the task that runs now will give it. Tasks that begin meanwhile wait until those who
-  // hear of it at once have heard. Functions are kept until the GPU is past them, and so is what
-  // they hold.
+  // Ends with the error everything that the stream was given and is not known to be done, and what
+  // the task that runs now will give it. Tasks that begin meanwhile wait until the callbacks with
+  // kAtOnce have returned. Functions, and what they own, are kept until the GPU is past them.
   void fail_given(const Status& error);
   // The GPU does not come back: everything ends with the error at once, for good.
   void lose(const Status& error);

@@ -79,7 +79,7 @@ void for_each_part(const Box& box, const Box& from_box, const Box& to_box, int64
   for_each_part(second, from_box, to_box, element_bytes, fn);
 }
 
-// The loops in units of `unit` bytes an element, with `items_per_run` items in each run.
+// The loops in units of `unit` bytes per element, with `items_per_run` items in each run.
 Loops loops_of(const Walk& walk, int64_t unit, int64_t items_per_run) {
   Loops loops;
   int64_t num_items = items_per_run;

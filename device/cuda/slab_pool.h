@@ -6,12 +6,13 @@
 //   slab 1   [ block                              ]     made when slab 0 is full; larger each time
 //
 // The runtime allocates slabs alone: cudaMalloc and cudaFree wait for the GPU, and NCCL registers
-// memory by the piece. One pool a device, for blocks are ordered by its stream (memory_pool.h).
+// memory by the piece. One pool per device, because blocks are ordered by its stream
+// (memory_pool.h).
 //
 // Invariants:
 //   1. a block is aligned to 256 bytes and overlaps no other live block;
-//   2. slabs stay until the pool goes, which its Buffers keep alive, and so does whoever else uses
-//      its slabs;
+//   2. slabs stay until the pool is destroyed. Its Buffers, and other users of its slabs, keep it
+//      alive;
 //   3. all slabs are of one source: CUDA, or another one that the pool was made with.
 //
 // Sizes are rounded up to classes, four to each doubling (at most 25 % more), and reused by class.
@@ -63,7 +64,7 @@ class SlabPool : public MemoryPool {
 
   // Whether slabs are not CUDA's.
   bool has_source() const { return source_.allocate != nullptr; }
-  // The slabs, in the order in which they were made, but for the first so many.
+  // The slabs, in the order in which they were made, without the first `but_first`.
   std::vector<Slab> slabs(size_t but_first = 0) const;
   // Whether all these bytes are of one slab; of none they are.
   bool contains(const std::byte* begin, int64_t size_bytes) const;

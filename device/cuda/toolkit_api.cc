@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Api of the CUDA toolkit, one call a function, and open_api() of a build that has it.
+// The Api of the CUDA toolkit, one call per function, and open_api() of a build that has it.
 //
 // The runtime library is linked statically and loads the driver itself when it is first called, so
 // that a program with this part starts on a machine that has neither.

@@ -16,7 +16,7 @@
 namespace tessera::cuda {
 namespace {
 
-// What cudaMalloc aligns to; what memory holds that nobody has written.
+// What cudaMalloc aligns to; the byte that fills memory before its first write.
 constexpr uint64_t kAlignment = 256;
 constexpr int kUnwritten = 0xcd;
 constexpr int kPinned = -1;

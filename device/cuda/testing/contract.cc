@@ -292,7 +292,7 @@ Status reduces_every_dtype(Api& api) {
   return check_reduce<float>(api, ReduceOp::kSum, kMaxTerms, 33, 0);
 }
 
-// A random box within `outer`, at least one element a dim.
+// A random box within `outer`, at least one element per dim.
 Box box_within(const Box& outer, std::mt19937_64& random) {
   Box box = outer;
   for (size_t d = 0; d < box.sizes.size(); ++d) {
@@ -326,7 +326,7 @@ Status check_box_copy(Api& api, const Box& box, const Box& from_box, const Box& 
   });
   return expect(got == want,
                 absl::StrCat("copy of ", box.to_string(), " from ", from_box.to_string(), " to ",
-                             to_box.to_string(), ", ", size, " bytes an element"));
+                             to_box.to_string(), ", ", size, " bytes per element"));
 }
 
 Status copies_boxes(Api& api) {
