@@ -99,7 +99,7 @@ int try_exec(const ExecPlan& plan) {
 [[noreturn]] void exec_child(const ExecPlan& plan) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The launcher may have died before prctl: then nobody would ever end this process.
+  // The launcher may have died before prctl: then no process would ever end this one.
   if (getppid() != plan.launcher) _exit(1);
 
   struct sigaction default_action = {};

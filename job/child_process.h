@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ChildProcess: one client as the launcher holds it: a process group of its own, the pipes of its
+// ChildProcess: one client as the launcher sees it: a process group of its own, the pipes of its
 // output, its status channel and its end.
 //
 //   start()          fork; the child makes its group, asks to die with the launcher, execs
 //   await_exec()     the exec worked, or why not
 //   signal_group()   while the child is not reaped its id cannot be used again by the kernel, so
-//                    the signal reaches this child and its descendants, and nobody else
+//                    the signal reaches this child and its descendants, and no other process
 //   poll_exit()      how it ended; it stays a zombie, which keeps the id
 //   kill_and_reap()  whatever is left of its group dies, then the id is given back
 //

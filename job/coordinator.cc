@@ -204,7 +204,7 @@ class GrpcCoordinator : public Coordinator {
     request.set_timeout_us(timeout_us(deadline));
     rpc::Outcome response;
     Status status = call(&rpc::CoordinatorService::Stub::Leave, request, &response, deadline);
-    // A service that is over has nobody left to wait for.
+    // After the end of the service there are no clients left to wait for.
     if (absl::IsCancelled(status) && service_is_over()) status = absl::OkStatus();
     if (status.ok()) status = status_of(response);
     if (server_ != nullptr) server_->stop();

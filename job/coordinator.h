@@ -2,12 +2,12 @@
 //
 // Coordinator: one client's connection to the service that keeps the membership of a job.
 //
-// The service never sees tensor data. It keeps who takes part (client, host, pid, incarnation), a
-// key-value space with blocking get, heartbeats, and check-ins with verdicts: named agreements
-// that all participants pass together or fail with one and the same Status.
+// The service never sees tensor data. It keeps the members (client, host, pid, incarnation), a
+// key-value space with blocking get, heartbeats, and check-ins with verdicts: named agreements that
+// all participants pass together or fail with one and the same Status.
 //
 //   client 0   register ---+                       +--> members()
-//   client 1   register ---+--> all have come -----+--> members()
+//   client 1   register ---+--> all registered ----+--> members()
 //   client 2   register ---+                       +--> members()
 //   ... session streams and heartbeats run until leave(); a broken one is a lost client ...
 //

@@ -40,6 +40,11 @@ std::string CoordinatorState::describe(int client_id) const {
                                   : it->second.member.to_string();
 }
 
+// Registration. A client is unknown, then in registering_, then in members_ with all the others:
+// complete_if_all_came() moves them together. A second registration of one id waits in twins_ until
+// the first one disconnects (it was a restart, and takes the place) or sends a heartbeat (two
+// clients have the id, and registration fails for all). The first error is kept and given to every
+// later registration.
 void CoordinatorState::register_client(Connection connection, const Registration& registration,
                                        absl::Time now, absl::Time deadline, Done done) {
   now_ = std::max(now_, now);
@@ -195,6 +200,7 @@ void CoordinatorState::complete_if_all_came() {
   next_tick_ = now_ + interval_;
 }
 
+// Answers all that registered so far with the error.
 void CoordinatorState::fail_registration(const Status& error) {
   registration_error_ = error;
   for (auto* const waiting : {&registering_, &twins_}) {
@@ -223,6 +229,7 @@ void CoordinatorState::missing_clients(absl::Duration timeout) {
       "; see whether they were started, and with this address")));
 }
 
+// Takes back a registration that is not complete. False if the connection is that of a member.
 bool CoordinatorState::withdraw(Connection connection) {
   for (auto twin = twins_.begin(); twin != twins_.end(); ++twin) {
     if (twin->second.connection != connection) continue;
@@ -302,7 +309,8 @@ void CoordinatorState::lose(int client_id, const std::string& how) {
   }
 }
 
-// Ends what waits for the client.
+// Ends what waits for a client that was lost (own == reason) or leaves: its own check-ins with
+// `own`; check-ins of others with it, and gets of keys that it would set, with `reason`.
 void CoordinatorState::gone(int client_id, const Status& reason, const Status& own) {
   clients_[client_id].is_gone = true;
   ++num_gone_;
@@ -340,6 +348,8 @@ Status CoordinatorState::put(absl::string_view key, absl::string_view value) {
   return absl::OkStatus();
 }
 
+// Answers at once if the key is set or cannot be set any more; else the get waits for put(), for
+// the end of the setter, for its deadline or for stop(), and finish_waiter() answers it.
 void CoordinatorState::get(int client_id, absl::string_view key, int setter, absl::Time deadline,
                            Found found) {
   if (!stopped_.ok()) return answer_get(found, stopped_);
@@ -426,6 +436,8 @@ void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline,
        absl::CancelledError(absl::StrCat(describe(client_id), " is shutting down")));
 }
 
+// The clients that leave wait for each other: all are answered when every client has left or is
+// lost.
 void CoordinatorState::finish_leaving() {
   if (num_gone_ < options_.num_clients) return;
   for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
@@ -449,6 +461,7 @@ Status CoordinatorState::still_here(absl::Duration timeout) const {
                    format_duration(timeout), "; missing ", absl::StrJoin(missing, ", ")));
 }
 
+// Runs once per heartbeat interval; heartbeat() sets the count back.
 void CoordinatorState::tick() {
   for (int i = 0; i < options_.num_clients; ++i) {
     Client& client = clients_[i];

@@ -14,9 +14,9 @@
 //   1. every callback runs exactly once;
 //   2. time goes forward only: advance(now) with now ascending;
 //   3. heartbeats are counted, not timed. The state ticks once per interval; a client is lost when
-//   it
-//      has been silent for more than kMissedHeartbeats ticks. A process that was stopped, or that
-//      wakes late, makes one tick of all the time that it missed, so that it asks before it judges;
+//      it has been silent for more than kMissedHeartbeats ticks. A coordinator that was stopped, or
+//      that wakes late, counts all the time that it missed as one tick, so that each client
+//      has another interval to send a heartbeat;
 //   4. a heartbeat costs O(1), a call O(log n), and what is kept is bounded by the constants below.
 //
 // Not thread-safe: the service guards it.

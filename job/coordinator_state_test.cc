@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The coordinator's state machine, with time passed in: who registers and leaves, values by key,
-// and that each callback runs exactly once; check-ins and losses are in
+// The coordinator's state machine, with time passed in: clients that register and leave, values by
+// key, and that each callback runs exactly once; check-ins and losses are in
 // coordinator_check_in_test.cc, of the same program. Tests named after one of XLA's coordination
-// service say the same.
+// service check the same.
 #include "job/coordinator_state.h"
 
 #include <cstdint>
@@ -65,7 +65,7 @@ TEST(RegistrationTest, MissingClientsAreNamedAtTheDeadline) {
                Eq("job of 4 clients at host-0:1234: clients 1, 3 did not connect within 2 s; see "
                   "whether they were started, and with this address"));
   EXPECT_THAT((std::vector{patient, hasty}), Each(Says(names_them)));
-  // One that comes too late hears the same, at once.
+  // A client that registers too late gets the same answer, at once.
   EXPECT_THAT(service.register_client(1), Says(names_them));
   EXPECT_EQ(service.state.next_event(), absl::InfiniteFuture());
 }

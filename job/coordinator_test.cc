@@ -159,7 +159,8 @@ TEST_F(CoordinatorTest, LeaveNamesTheMissingAndSpoilsNothing) {
   }
 }
 
-// A call of another thread without a deadline, of a client that gives up: nobody would answer it.
+// A call of another thread without a deadline, of a client that gives up: it would never be
+// answered.
 TEST_F(CoordinatorTest, EndOfLeaveCancelsCallsUnderWay) {
   const auto clients = connect_all(2);
   ASSERT_THAT(clients, SizeIs(2));

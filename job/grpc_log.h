@@ -4,8 +4,8 @@
 // process.
 //
 // gRPC logs errors that it also returns, and Tessera turns those into a Status. Its log lines
-// beside that Status show no more, and some show metadata, which holds the job token. A user who
-// sets GRPC_VERBOSITY gets them all.
+// beside that Status show no more, and some show metadata, which contains the job token. With
+// GRPC_VERBOSITY set, all lines are printed.
 #ifndef TESSERA_JOB_GRPC_LOG_H_
 #define TESSERA_JOB_GRPC_LOG_H_
 

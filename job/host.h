@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who this process is: what a client tells the coordinator of itself, and secrets made at random.
+// The identity of this process: what a client tells the coordinator of itself, and secrets made at
+// random.
 #ifndef TESSERA_JOB_HOST_H_
 #define TESSERA_JOB_HOST_H_
 

@@ -87,6 +87,14 @@ struct RunningClient {
   bool is_done() const { return process.is_reaped() && !has_open_stream(); }
 };
 
+// The phases of one attempt:
+//
+//   kRunning --> kSettling             a client has failed; failures that follow are recorded too
+//   either   --> kStopping             later, at the timeout or by a signal: clients get a signal
+//                kStopping --> kKilled  after the grace period or by a second signal: SIGKILL
+//
+// An attempt is done when all clients are reaped and their output is read, in any phase. Only an
+// attempt that failed by itself is restarted.
 class Job {
  public:
   explicit Job(const LauncherOptions& options) : options_(options) {}
@@ -315,6 +323,9 @@ Status Job::open_log(RunningClient& client, int attempt) {
                                                  ".log cannot be made: ", std::strerror(errno)));
 }
 
+// One round of the loop: waits for output, status messages, ends of clients, signals or the next
+// deadline; takes what is ready; then changes the phase if its time is over. Output is read before
+// exits, so that a client's last lines precede its end.
 void Job::poll_once() {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {exits_.get(), POLLIN, 0}};
   for (const OutputSink* sink : {output_.get(), own_error_.get()}) {
@@ -328,7 +339,7 @@ void Job::poll_once() {
   const size_t first_source = fds.size();
   for (auto& client : clients_) {
     for (Stream& stream : client->streams) {
-      // A client whose output nobody reads waits in its write, as it would without a launcher.
+      // A client whose output is not read blocks in write(), as it would without a launcher.
       if (!stream.fd->is_open() || stream.sink->is_full()) continue;
       fds.push_back({stream.fd->get(), POLLIN, 0});
       sources.push_back({client.get(), &stream});
@@ -414,6 +425,9 @@ void Job::take_exits() {
   }
 }
 
+// Records how the client ended. An end that the launcher did not cause is a failure, and the first
+// one begins kSettling. The client stays a zombie until end_group(), so that its process group
+// cannot be reused meanwhile.
 void Job::take_exit(RunningClient& client) {
   const std::optional<ExitStatus> exit = client.process.poll_exit();
   epoll_ctl(exits_.get(), EPOLL_CTL_DEL, client.process.pidfd(), nullptr);
@@ -469,6 +483,7 @@ void Job::take_signal() {
   }
 }
 
+// Changes the phase at its deadline, and closes output that stays open after a client's end.
 void Job::act_on_time() {
   const absl::Time now = clock_.now();
   const bool is_broken = output_->is_broken() || error_->is_broken();

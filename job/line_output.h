@@ -60,7 +60,7 @@ class OutputSink {
  private:
   const int fd_;
   std::string pending_;
-  size_t begin_ = 0;  // what lies before it has been written
+  size_t begin_ = 0;  // what is before it has been written
   bool is_broken_ = false;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ReservedPort: a free loopback port that nobody else gets, for a service that another process
+// ReservedPort: a free loopback port that no other program gets, for a service that another process
 // will open.
 //
 // The port is held by a socket that is bound but does not listen. With SO_REUSEPORT on both, the
-// service (gRPC sets it by default) binds the same port, and connections reach only who listens.
-// SO_REUSEADDR on both does as well, for the servers of other libraries at MASTER_PORT.
+// service (gRPC sets it by default) binds the same port, and connections reach only the socket that
+// listens. SO_REUSEADDR on both does as well, for the servers of other libraries at MASTER_PORT.
 #ifndef TESSERA_JOB_PORT_H_
 #define TESSERA_JOB_PORT_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A reserved port: nobody else gets it, it refuses connections, and a service can open it.
+// A reserved port: no other program gets it, it refuses connections, and a service can open it.
 #include "job/port.h"
 
 #include <arpa/inet.h>
@@ -88,7 +88,7 @@ TEST(ReservedPortTest, TheEndOfTheObjectFreesIt) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const ReservedPort port, ReservedPort::create());
     number = port.port();
   }
-  // Not reserved again: that would be a race with whoever else asks for a port.
+  // Not reserved again: that would be a race with other programs that ask for a port.
   EXPECT_EQ(connect_to(number), ECONNREFUSED);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two ends of the status channel: one message a datagram on a seqpacket socket.
+// The two ends of the status channel: one message per datagram on a seqpacket socket.
 #include "job/status_channel.h"
 
 #include <sys/socket.h>

@@ -147,7 +147,7 @@ Published read_published(const std::string& path) {
   return published;
 }
 
-// The lock of the folder, held by who changes files in it.
+// The lock of the folder, held while files in it change.
 FileDescriptor lock_folder(const std::string& folder) {
   FileDescriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   while (fd.is_open() && flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {

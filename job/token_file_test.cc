@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tokens that clients of one host share by a file: who may read it, and what dead jobs leave
-// behind.
+// Tokens that clients of one host share by a file: the users that may read it, and what dead jobs
+// leave behind.
 #include "job/token_file.h"
 
 #include <dirent.h>
