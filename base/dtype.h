@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DType: the element types of tensors, and their C++ types. Half types are Eigen's; who computes
-// with them includes Eigen/Core, which is heavy, and tessera.h does.
+// DType: the element types of tensors, and their C++ types. Half types are Eigen's. To compute with
+// them include Eigen/Core, which is heavy; tessera.h includes it.
 #ifndef TESSERA_BASE_DTYPE_H_
 #define TESSERA_BASE_DTYPE_H_
 

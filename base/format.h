@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How numbers are written in messages for people.
+// How numbers are written in messages.
 #ifndef TESSERA_BASE_FORMAT_H_
 #define TESSERA_BASE_FORMAT_H_
 

@@ -9,7 +9,7 @@
 // dropped by another thread than the one that has made it; its memory is that thread's then. A
 // thread keeps no more than it has made: one that only drops what others make keeps nothing.
 //
-// With AddressSanitizer nothing is kept, so that it still finds who uses what is gone.
+// With AddressSanitizer nothing is kept, so that it still finds uses of freed objects.
 #ifndef TESSERA_BASE_KEPT_ALLOCATOR_H_
 #define TESSERA_BASE_KEPT_ALLOCATOR_H_
 

@@ -15,7 +15,7 @@ namespace {
 // The end of interval `i` of a box.
 int64_t end_of(const Box& box, size_t i) { return saturating_add(box.offsets[i], box.sizes[i]); }
 
-// Whether a box, whose fields anybody may set, has an offset for every size.
+// Whether a box has an offset for every size. Its fields are public, so it may not.
 bool is_complete(const Box& box) { return box.offsets.size() == box.sizes.size(); }
 
 }  // namespace

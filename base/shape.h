@@ -55,10 +55,10 @@ Box whole_box(absl::Span<const int64_t> shape);
 // ranks have no common part: the result is an empty box of the larger rank.
 Box intersect(const Box& a, const Box& b);
 
-// Whether every element of `inner` lies in `outer`; an empty box lies in every box.
+// Whether every element of `inner` is in `outer`; an empty box is in every box.
 bool contains(const Box& outer, const Box& inner);
 
-// The elements of `a` that do not lie in `b`, as disjoint boxes (at most 2 * rank of them).
+// The elements of `a` that are not in `b`, as disjoint boxes (at most 2 * rank of them).
 std::vector<Box> subtract(const Box& a, const Box& b);
 
 // Number of elements (1 for rank 0). 0 where a size is not positive, 2^63 - 1 where there are more.

@@ -32,8 +32,8 @@ std::string quoted_whole(absl::string_view text);
 // "\"batch\", \"model\"".
 std::string quoted_list(absl::Span<const std::string> names);
 
-// The candidate that `name` is most likely a slip of: equal but for case, or with at most half of
-// its letters added, left out, changed or swapped with a neighbour. Nothing where none is near.
+// The candidate that `name` is most likely a slip of: equal except for case, or with at most half
+// of its letters added, left out, changed or swapped with a neighbour. Nothing where none is near.
 std::optional<std::string> nearest_name(absl::string_view name,
                                         absl::Span<const std::string> candidates);
 

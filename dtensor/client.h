@@ -175,8 +175,9 @@ class Client {
   }
 
   // Blocks until every pending op of this client's devices has finished; returns the first error
-  // since the last call. Local: it does not wait for work that only other clients have, but until
-  // they have read what they need of this client's tensors. What nobody holds is free then.
+  // since the last call. Local: it does not wait for work of other clients alone, but it does wait
+  // until they have read what they need of this client's tensors. Memory without an owner is free
+  // then.
   // TF: tf.test.experimental.sync_devices.
   Status sync_devices();
 

@@ -3,7 +3,7 @@
 // dispose: what the last handle of a client does. Internal to dtensor/.
 //
 //   last handle goes on         the runtime
-//   a thread of the user's      ends at once: ~Runtime waits for the threads of the devices
+//   a thread of the user's      ends at once: ~Runtime waits for the threads of its devices;
 //   a thread of a device        ends on another thread: one of the threads to wait for is this one
 //   a forked child              stays: its threads and shared memory are the parent's
 //

@@ -79,7 +79,7 @@ bool holds_value(const Layout& layout, int64_t position) {
 
 void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count) {
   visit_dtype(dtype, [&]<class T>() {
-    T value;  // `element` may lie anywhere, in bytes that a task has captured
+    T value;  // `element` may be at any address, in bytes that a task has captured
     std::memcpy(&value, element, sizeof value);
     std::fill_n(reinterpret_cast<T*>(out), count, value);
   });
@@ -188,7 +188,7 @@ DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
   return std::move(*rep).into_tensor();
 }
 
-// The flat index of the first element of each row of `box`, and where the row lies in the box.
+// The flat index of the first element of each row of `box`, and where the row is in the box.
 template <class Fn>
 void for_each_row(const Shape& shape, const Box& box, Fn&& fn) {
   const int rank = static_cast<int>(shape.size());
@@ -443,7 +443,7 @@ StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
   }
   TESSERA_RETURN_IF_ERROR(rep().runtime->check_may_wait("to_host"));
   if (rep().layout->is_fully_replicated()) return raw_shard(0, dtype);
-  // One copy a client is enough: the first device of each client in the mesh gets it.
+  // One copy per client is enough: the first device of each client in the mesh gets it.
   std::map<int, int> first_device;
   for (const int id : rep().layout->mesh().device_ids()) {
     const auto [it, inserted] =

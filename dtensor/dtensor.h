@@ -215,9 +215,10 @@ DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostT
   return internal::from_shards_raw(dtype_of<T>(), shape, layout, raw);
 }
 // The same value under another layout, by plan_relayout(); partial terms are reduced where the
-// target is not partial. Collective over the clients whose devices take part, and over nobody
-// where nothing is remote. An equivalent layout shares the buffers. A tensor that is moved in, and
-// of which there is no other copy, gives its memory back as soon as the first step has read it.
+// target is not partial. Collective over the clients whose devices take part; where nothing is
+// remote, over this client alone. An equivalent layout shares the buffers. A tensor that is moved
+// in, and of which there is no other copy, gives its memory back as soon as the first step has read
+// it.
 // TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
 //
 // Replicas::kShared: devices of one host that end up with the same part of the tensor read one

@@ -21,14 +21,14 @@ Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
     TESSERA_RETURN_IF_ERROR(in.error);
     if (in.runtime != out.runtime) {
       return absl::InvalidArgumentError(
-          absl::StrCat("local_map: input ", i, " lies on ", in.layout->mesh().to_string(),
+          absl::StrCat("local_map: input ", i, " is on ", in.layout->mesh().to_string(),
                        ", a mesh of another client than the output's ",
                        out.layout->mesh().to_string(), "; use meshes of one client"));
     }
     for (const LocalDevice& device : out.devices) {
       if (in.buffer_of(device.ordinal) != nullptr) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("local_map: input ", i, " lies on ", in.layout->mesh().to_string(),
+          absl::StrCat("local_map: input ", i, " is on ", in.layout->mesh().to_string(),
                        ", where device ", device.device_id, " of the output's mesh ",
                        out.layout->mesh().to_string(), " holds no shard; relayout it first"));
     }

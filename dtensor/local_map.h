@@ -67,7 +67,7 @@ struct MutableShardView {
 class LocalContext {
  public:
   int device_id() const { return device_id_; }
-  // One coordinate an axis of the output's mesh.
+  // One coordinate per axis of the output's mesh.
   absl::Span<const int64_t> coordinates() const { return coordinates_; }
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
   // Of a GPU its stream, a cudaStream_t; null of a CPU. Views are then of the GPU's memory: the

@@ -88,7 +88,7 @@ BoxPulls make_pulls(const PlanStep& step, const StepGroup& group, int device_id)
   return pulls;
 }
 
-// The call, but for its pulls, of a device that meets others in this step.
+// The call of a device that meets others in this step, without its pulls.
 StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, const StepGroup& step_group,
                                    int device_id, const DeviceStep& row) {
   const std::vector<int>& group = step_group.ids;
@@ -135,7 +135,7 @@ class SharingGroups {
         const std::optional<Box> box = step.new_box(id);
         if (holds_elements(box)) unite(id, first_with.try_emplace(*box, id).first->second);
         const std::vector<int> group = step.group(id);
-        // The others of the group come to the same.
+        // Each member of the group unites itself with the first one.
         if (group[0] != id) unite(id, group[0]);
       }
     }
@@ -195,8 +195,8 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
                   DeviceStep& row) {
   CollectiveCall& call = row.call;
   call.replicas = replicas_in(step, group, device_id);
-  // Some members of an exchange have replicas, and others are alone or want nothing, which those do
-  // not know: none of them may lie in its entry, where only such calls do that no one shares.
+  // In an exchange some members have replicas and others have none, and no member knows which. So no
+  // member may put its input into its entry, as calls without replicas do: a count of 0 prevents it.
   if (call.kind == OpKind::kExchange) call.count = 0;
   if (call.replicas.empty() || call.kind != OpKind::kExchange) return;
   const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);

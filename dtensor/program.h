@@ -31,7 +31,7 @@ struct DeviceStep {
   int ordinal = 0;
   std::optional<Box> old_box;
   std::optional<Box> new_box;
-  // The device already holds its new box, and nobody needs it: the buffer is passed on.
+  // The device already holds its new box, and no other device needs it: the buffer is passed on.
   bool keeps_buffer = false;
   // Null: the step is local to the device, and `pulls` are from its own buffer. Else `call` has the
   // pulls.
@@ -39,7 +39,7 @@ struct DeviceStep {
   int position = 0;  // in the group
   // By position, where all of the group are this client's.
   std::vector<int> member_ordinals;
-  CollectiveCall call;  // but for buffers and label
+  CollectiveCall call;  // without buffers and label
   std::vector<Pull> pulls;
   host::Stores stores = host::Stores::kCached;  // of such copies
   // Of an expansion: what is not pulled is the identity of this reduction.
@@ -50,8 +50,8 @@ struct RelayoutProgram {
   RelayoutPlan plan;
   SharedText text;                             // plan.to_string()
   std::vector<std::vector<DeviceStep>> steps;  // by step of the plan, by local device
-  // The thread that calls may run all of it: no other client takes part, and it copies fewer bytes
-  // than pass by until another thread has heard of them.
+  // The calling thread may run all of it: no other client takes part, and it copies fewer bytes
+  // than pass by until another thread could be woken.
   bool runs_on_caller = false;
 
   static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,

@@ -100,9 +100,9 @@ void enqueue_collective(const Launch& launch, const DeviceStep& row,
   });
 }
 
-// Runs one step of one device: from what it holds to what it holds next (null: nothing). The
-// output gets its memory when the stream comes to the step: by then the steps before the last one
-// have let go of theirs, so that the device never holds more than RelayoutPlan::peak_bytes().
+// Runs one step of one device: from what it holds to what it holds next (null: nothing). The output
+// gets its memory when the stream reaches the step. The steps before the last one have released
+// theirs by then, so that the device never holds more than RelayoutPlan::peak_bytes().
 std::shared_ptr<const Buffer> run_row(const Launch& launch, const DeviceStep& row,
                                       std::shared_ptr<const Buffer> in) {
   if (row.keeps_buffer) return in;
@@ -182,8 +182,8 @@ size_t run_here(Runtime& runtime, const RelayoutProgram& program, DType dtype, B
   return step;
 }
 
-// `tensor` is let go of before the first step may end, but where there is an error: where it was
-// the last reference, the source is gone when the first step is done with it.
+// Releases `tensor` before the first step may end, unless there is an error: if it was the last
+// reference, the source is freed when the first step is done with it.
 StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas replicas) {
   const TensorRep& from = tensor.rep();
   TESSERA_RETURN_IF_ERROR(from.error);

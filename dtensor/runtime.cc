@@ -163,7 +163,7 @@ Status Runtime::start_devices(absl::Time deadline) {
   if (shares_gpus_) status.Update(check_processes(coordinator_->members()));
   if (status.ok() && cuda_ != nullptr) status = choose_gpus(deadline);
   if (!status.ok()) {
-    // All clients find it: nobody is lost to another one before that.
+    // All clients find the same error and leave, so that none is reported lost to another.
     coordinator_->leave(deadline).IgnoreError();
     return status;
   }
@@ -524,7 +524,7 @@ bool Runtime::drain(absl::Time deadline) {
 }
 
 void Runtime::close() {
-  // Whoever starts an operation has a turn: it reaches all of its devices first.
+  // The thread that starts an operation has a turn: its operation reaches all of its devices first.
   const std::lock_guard<std::mutex> turn(order_mutex_);
   open_ = false;
 }
@@ -570,7 +570,7 @@ Status Runtime::shutdown(absl::Duration timeout) {
 
 std::string Runtime::stop(absl::Time deadline) {
   coordinator_->set_lost_callback(nullptr);
-  // So that the streams come to an end.
+  // So that the streams finish.
   cancel_pending();
   // All are asked before the first one is waited for: thousands of threads then end side by side.
   for (const auto& stream : cpu_streams_) stream->stop_by(absl::InfinitePast()).IgnoreError();

@@ -96,8 +96,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // Memory of the host.
   ArenaPool& pool() { return *pool_; }
   const std::shared_ptr<ArenaPool>& shared_pool() const { return pool_; }
-  // Memory of a local device, which it takes now or when its stream comes to it: of a GPU always
-  // then. Only the first may fail.
+  // Memory of a local device: a CPU's is allocated now, which may fail, a GPU's when its stream
+  // reaches the op.
   StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes);
   std::shared_ptr<Buffer> deferred_buffer(int ordinal, int64_t size_bytes);
   // Memory of a local device that it has now.
@@ -116,10 +116,10 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // Programs and plans of barriers that are kept.
   size_t num_cached() const { return programs_.size() + barrier_plans_.size(); }
   const host::HostBackend& backend() const { return *backend_; }
-  // A place in the order of this client's operations. Whoever starts an operation holds it from the
-  // first device that gets a part of it to the last, so that two operations are in the same order
-  // on every device. Nothing that waits for another thread or client may happen meanwhile, and no
-  // function of the user's may run. FailedPrecondition after shutdown.
+  // A place in the order of this client's operations. The thread that starts an operation holds it
+  // from the first device that gets a part of the operation to the last, so that two operations are
+  // in the same order on every device. Meanwhile the thread must not wait for another thread or
+  // client, nor call a function of the user's. FailedPrecondition after shutdown.
   using Turn = std::unique_lock<std::mutex>;
   StatusOr<Turn> take_turn();
   // Numbers the operations of this client, equal on all clients of an SPMD program.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TakenStreams: idle streams whose work a caller does itself, for that is sooner done than another
-// thread has heard of it. Internal to dtensor/.
+// TakenStreams: idle streams whose work a caller does itself, which is faster than waking another
+// thread. Internal to dtensor/.
 #ifndef TESSERA_DTENSOR_TAKEN_STREAMS_H_
 #define TESSERA_DTENSOR_TAKEN_STREAMS_H_
 
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// Streams that nobody else uses for as long as this lives.
+// Streams that no other thread uses for as long as this object lives.
 class TakenStreams {
  public:
   TakenStreams() = default;

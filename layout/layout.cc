@@ -298,7 +298,7 @@ Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
   TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   if (static_cast<int>(shape.size()) != rank()) {
     return refuse("layout ", to_string(), " has ", count_of(rank(), "dim"), ", shape ",
-                  shape_to_string(shape), " has ", shape.size(), "; give one entry a dim");
+                  shape_to_string(shape), " has ", shape.size(), "; give one entry per dim");
   }
   return tessera::validate_shape(shape);
 }

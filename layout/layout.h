@@ -22,7 +22,7 @@
 // Invariants (checked by create() and with_partial(); true of every Layout that exists):
 //   1. every axis named is an axis of mesh(), and a sub-axis divides it;
 //   2. no part of an axis is named twice, in dims or partial axes, and all parts named of one axis
-//      are digits of one mixed-radix number (of any two, one lies wholly below the other);
+//      are digits of one mixed-radix number (of any two, one is wholly below the other);
 //   3. there is one reduction at most;
 //   4. the layout is in normal form: no references of size 1; a whole axis by its name;
 //      neighbouring sub-axes of one dim merged; partial axes sorted in mesh order and merged;
@@ -110,7 +110,7 @@ class Layout {
   const Mesh& mesh() const;
   // Rank of the tensor.
   int rank() const;
-  // One entry a dim, in normal form.
+  // One entry per dim, in normal form.
   absl::Span<const DimSharding> dims() const;
   // The same, resolved.
   absl::Span<const std::vector<SubAxis>> dim_axes() const;
@@ -137,8 +137,8 @@ class Layout {
   int64_t partial_index(int64_t position) const;
   int64_t num_partial_terms() const;
 
-  // InvalidArgument "layout [batch, -] has 2 dims, shape [10] has 1; give one entry a dim", or that
-  // of validate_shape().
+  // InvalidArgument "layout [batch, -] has 2 dims, shape [10] has 1; give one entry per dim", or
+  // that of validate_shape().
   Status validate_shape(absl::Span<const int64_t> shape) const;
 
   // FailedPrecondition where this layout was moved from.
@@ -169,8 +169,8 @@ class Layout {
   // Checks the invariants; `written` is the text for messages.
   static StatusOr<Layout> from_text(Mesh mesh, const internal::LayoutText& layout,
                                     absl::string_view written);
-  // Whether every position has the same shard and term numbers under both, in any mesh, but for
-  // dims of no elements.
+  // Whether every position has the same shard and term numbers under both, in any mesh. Dims of no
+  // elements are not compared.
   bool has_digits_of(const Layout& other, absl::Span<const int64_t> shape) const;
   // Whether the box of a position is that of a position under the other layout. Allocates nothing.
   bool has_box_of(const Layout& other, absl::Span<const int64_t> shape, int64_t position,

@@ -157,12 +157,12 @@ TEST(LayoutTest, ValidatesShapes) {
   EXPECT_THAT(layout.validate_shape({0, 6}), IsOk());
   EXPECT_THAT(
       layout.validate_shape({10}),
-      StatusIs(kInvalid, "layout [batch, -] has 2 dims, shape [10] has 1; give one entry a dim"));
+      StatusIs(kInvalid, "layout [batch, -] has 2 dims, shape [10] has 1; give one entry per dim"));
   EXPECT_THAT(layout.without_partial().validate_shape({10, -1}),
               StatusIs(kInvalid, HasSubstr("-1")));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout one, Layout::parse(layout.mesh(), "[-]"));
   EXPECT_THAT(one.validate_shape({}),
-              StatusIs(kInvalid, "layout [-] has 1 dim, shape [] has 0; give one entry a dim"));
+              StatusIs(kInvalid, "layout [-] has 1 dim, shape [] has 0; give one entry per dim"));
 }
 
 TEST(LayoutTest, WorksOnTheLargestMesh) {

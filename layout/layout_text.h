@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LayoutText: a layout as somebody wrote it, before it is checked against a mesh. Only the notation
+// LayoutText: a layout as it was written, before it is checked against a mesh. Only the notation
 // is known to be right: names may be unknown, parts may overlap, sizes may not divide.
 //
 //   "[(b,a:(1)2), -] sum{c}"  ->  dims {{b, a:(1)2}, {}}, partial_op kSum, partial {c}

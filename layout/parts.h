@@ -8,7 +8,7 @@
 //   axis x of 12        x:(1)2 | x:(2)3 | x:(6)2        digits of 5 = (0, 2, 1)
 //                       major                minor      5 = 0*6 + 2*2 + 1
 //
-// Two parts of one axis go together if one lies wholly below the other: pre*size of the upper
+// Two parts of one axis go together if one is wholly below the other: pre*size of the upper
 // divides the pre of the lower. If every two do, all are digits of one mixed-radix number.
 #ifndef TESSERA_LAYOUT_PARTS_H_
 #define TESSERA_LAYOUT_PARTS_H_

@@ -26,7 +26,7 @@ Status refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Invariants 1 and 2 of the header, but for the number of ids: the number of devices, or why not.
+// Invariants 1 and 2 of the header, without the number of ids: the number of devices, or why not.
 StatusOr<int64_t> checked_size(absl::Span<const MeshAxis> axes) {
   if (axes.empty()) return refuse("mesh {} has no axis; a mesh needs an axis, as in {x=4}");
   const std::string text = absl::StrCat("mesh ", axes_to_string(axes));
@@ -86,7 +86,7 @@ std::string axes_to_string(absl::Span<const MeshAxis> axes) {
                       "}");
 }
 
-// A mesh over 0..n-1 keeps no list of ids until somebody asks for it, so that an abstract mesh
+// A mesh over 0..n-1 builds its list of ids when it is first asked for, so that an abstract mesh
 // costs O(rank) whatever its size.
 struct Mesh::Rep {
   std::vector<MeshAxis> axes;
@@ -134,7 +134,8 @@ StatusOr<Mesh> Mesh::create(std::vector<MeshAxis> axes, std::vector<int> device_
   if (static_cast<int64_t>(device_ids.size()) != mesh.size()) {
     return refuse("mesh ", text, " has ", mesh.size(),
                   mesh.size() == 1 ? " device, " : " devices, ", device_ids.size(),
-                  device_ids.size() == 1 ? " id was" : " ids were", " given; give one id a device");
+                  device_ids.size() == 1 ? " id was" : " ids were",
+                  " given; give one id per device");
   }
   std::vector<std::pair<int, int64_t>> id_to_position;
   bool ids_are_positions = true;

@@ -13,7 +13,7 @@
 //   2. sizes are >= 1 and their product is the number of device ids (at most 2^31 - 1);
 //   3. device ids are >= 0 and distinct.
 //
-// A position is an index into device_ids(): which place of the mesh; a device id says who stands
+// A position is an index into device_ids(): a place of the mesh; a device id says which device is
 // there. A Mesh is a value: immutable, cheap to copy, compared by axes and ids, safe to read from
 // any thread. An abstract mesh has no devices behind it and serves planning, tests and tools; a
 // live one comes from create_mesh(client, ...) and carries a runtime, which == ignores.

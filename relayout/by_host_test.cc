@@ -421,8 +421,8 @@ TEST(ByHostTest, TimesAreThoseOfTheProcesses) {
     return *plan_relayout(from, to, {1 << 24}, DType::kFloat32,
                           {.topology = *Topology::uniform(devices_per_process, 4, costs)});
   };
-  // Inside the hosts three quarters of 64 MiB in, and as much back: by links of hosts, by one of
-  // them in three within a process, or by these alone.
+  // Inside the hosts three quarters of 64 MiB in, and as much back: by links of hosts, by one link
+  // of a host and two within a process, or by these alone.
   constexpr double kBytes = 1 << 26;
   const auto inside = [&](double host_share) {
     return 1e-6 + kBytes / 4 * (3 * host_share * 1e-9 + 3 * (1 - host_share) * 1e-12);
@@ -444,8 +444,7 @@ TEST(ByHostTest, TimesAreThoseOfTheProcesses) {
 }
 
 // The same machine written down as a list: reductions are counted device by device there, and by
-// digits where hosts are blocks. Both must come to the same times; on 512 devices a few are
-// counted.
+// digits where hosts are blocks. Both must give the same times; on 512 devices a few are counted.
 TEST(ByHostTest, ListedHostsCostTheSame) {
   const LinkCosts costs{{1e-6, 1e-12}, {2e-6, 1e-9}, {4e-6, 1e-8}};
   for (const int64_t nodes : {4, 64}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cells of a layout: which shards meet a box, and who holds them.
+// Cells of a layout: which shards meet a box, and which devices hold them.
 #include "relayout/cell_map.h"
 
 #include <algorithm>

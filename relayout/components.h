@@ -10,11 +10,10 @@
 //     places of dim 1                 C           B holds gpu, then nothing; C nothing, then node
 //
 // A place is a digit of the index along a dim, a digit one of the position in the mesh; a layout
-// says which digit stands in which place. Where both layouts cut all dims and axes at borders of
-// one divisor chain and all sizes divide, the tensor can be seen under a shape with one dim a
-// place: the same elements in the same order. Under that view every choice of digits for places is
-// a Layout, also those that hold strided blocks of the tensor, so that digits can move in any
-// order.
+// says which digit is in which place. Where both layouts cut all dims and axes at borders of one
+// divisor chain and all sizes divide, the tensor can be seen under a shape with one dim per place:
+// the same elements in the same order. Under that view every choice of digits for places is a
+// Layout, also those that hold strided blocks of the tensor, so that digits can move in any order.
 //
 // Digits that take each other's places form a component: a path or a cycle. Components move
 // independently of each other, in one batch or in several; each multiplies what a device holds by

@@ -42,7 +42,7 @@ int64_t value_at(const Digits& digits, int64_t position);
 // What the digits contribute to a position when they make the number `value`.
 int64_t offset_of(const Digits& digits, int64_t value);
 
-// Whether two parts share something: neither lies wholly below the other in a common number.
+// Whether two parts share something: neither is wholly below the other in a common number.
 bool overlaps(const SubAxis& a, const SubAxis& b);
 bool overlaps_any(const SubAxis& part, absl::Span<const SubAxis> parts);
 bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part);

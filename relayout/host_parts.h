@@ -3,8 +3,8 @@
 // HostParts: the terms of a reduction by host: which parts of the partial axes tell the devices of
 // one host apart, and which tell hosts apart. Internal to relayout/.
 //
-//   {node=2, gpu=4}, 4 devices a host:  sum{node,gpu}   near gpu        far node
-//   {x=8}, 4 devices a host:            sum{x}          near x:(2)4     far x:(1)2
+//   {node=2, gpu=4}, 4 devices per host:  sum{node,gpu}   near gpu        far node
+//   {x=8}, 4 devices per host:            sum{x}          near x:(2)4     far x:(1)2
 //
 // Devices that hold terms of one element are on one host exactly where they differ in near parts
 // alone. Nothing depends on how the devices of a host are dealt to processes.

@@ -7,7 +7,7 @@
 //
 //     new boxes              8 devices * 8 elements            64
 //     reductions             8 elements * (n - 2)              16
-//     mean                   (64 + 16) / 8                     10 elements a device
+//     mean                   (64 + 16) / 8                     10 elements per device
 //
 // Moves. A device must receive the elements of its new box that it does not hold, each once.
 //
@@ -32,7 +32,7 @@
 //   max(max_d |B_d|, ceil((sum_d |B_d| + (n - 2) * values + lonely values) / devices))
 //
 // lonely values being those that no device of W holds a term of. For copies of a whole tensor on n
-// devices this is 2(n-1)/n of it (Patarasuk and Yuan), for shards n-1 times a shard.
+// devices this is 2(n-1)/n of it (Patarasuk and Yuan), for shards n-1 times the size of a shard.
 //
 // What is counted are plans that send values of single elements, that leave the terms of partial
 // axes that stay as they are, and that end where expansions begin (RelayoutPlan::Rep::goal). Terms

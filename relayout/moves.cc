@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The direct block exchange: who pulls which box from whom.
+// The direct block exchange: which device pulls which box from which other device.
 #include "relayout/moves.h"
 
 #include <algorithm>
@@ -267,8 +267,8 @@ int64_t Moves::near_holder(const Request& request) const {
   return position_of(nearest[dealt(request, holders) % holders]);
 }
 
-// Devices that hold the old cell themselves ask nobody; the others of the new cell are numbered in
-// the order of their replicas. It is enough to look at the shorter of the two lists.
+// Devices that hold the old cell themselves pull nothing; the others of the new cell are numbered
+// in the order of their replicas. It is enough to look at the shorter of the two lists.
 Moves::Turn Moves::turn_of(const Request& request) const {
   const int64_t shared = shared_offset(request.new_position);
   const int64_t asking = num_values(new_replicas_);

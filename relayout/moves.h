@@ -12,7 +12,7 @@
 // the load evenly and keeps the groups small. It is also the nearest: it differs from the device
 // only in what must differ. Otherwise the requests for a cell are numbered and dealt in turn to
 // those of its holders that are nearest (same process, then same host). Among more than 64 holders
-// that are not told apart by digits of one mesh, the nearest of the 64 that the turn comes to next.
+// that are not told apart by digits of one mesh, the nearest of the next 64 in turn.
 #ifndef TESSERA_RELAYOUT_MOVES_H_
 #define TESSERA_RELAYOUT_MOVES_H_
 

@@ -221,7 +221,7 @@ class RelayoutPlan {
   std::vector<Alternative> alternatives() const;
   const Topology& topology() const;
 
-  // For a terminal: layouts, one line a step, bytes against the lower bound.
+  // For a terminal: layouts, one line per step, bytes against the lower bound.
   std::string explain() const;
   // "[x, -] -> [-, x] on {x=2}, i32 [4, 4]: all_to_all{x}".
   std::string to_string() const;

@@ -21,8 +21,8 @@
 
 namespace tessera {
 
-// Immutable once planned, but for numbers that cost O(devices): each is found when first asked for,
-// by one thread.
+// Immutable once planned, except for numbers that cost O(devices): each is computed when it is
+// first asked for, by one thread.
 struct RelayoutPlan::Rep {
   Rep(const Layout& from, const Layout& to, Shape shape, DType dtype)
       : from(from), to(to), goal(to), shape(std::move(shape)), dtype(dtype) {}

@@ -238,8 +238,8 @@ internal::Traffic PlanStep::Rep::counted_traffic(__int128 from_each, int64_t mos
   return worst;
 }
 
-// The worst device's bytes, row by row. Rows are dear, and of a large mesh a few tell two plans
-// apart; on a small one each may be the worst.
+// The worst device's bytes, row by row. Rows are expensive. On large meshes a sample ranks two
+// plans well enough; on small ones all rows are read.
 internal::Traffic PlanStep::Rep::pulled_traffic(int64_t most_devices) const {
   constexpr int64_t kSmallMesh = 16;
   constexpr int64_t kComparedRows = 4;
@@ -433,7 +433,7 @@ Difference difference(const Layout& from, const Layout& to) {
   return result;
 }
 
-// Each atom that goes from one dim comes to another, no dim both gives and takes, and all sizes
+// Each atom that one dim loses is gained by another, no dim both loses and gains, and all sizes
 // divide: every pair of a group then exchanges the same number of elements.
 bool is_all_to_all(const Layout& from, const Layout& to, const Difference& change,
                    const Shape& shape) {

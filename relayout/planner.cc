@@ -142,6 +142,9 @@ Status check_ranks(const Layout& from, const Layout& to) {
                    " has ", from.rank(), "; relayout keeps the rank"));
 }
 
+// In this order: validate; return no steps if no value moves; split the partial axes into those
+// that stay, are reduced and are added; let Ways find the steps to the goal without the added ones;
+// append the expansion, which is local; check the cap.
 StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const Shape& shape,
                                      DType dtype, const PlanOptions& options) {
   TESSERA_RETURN_IF_ERROR(to_or);

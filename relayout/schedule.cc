@@ -56,6 +56,8 @@ Scheduler::Scheduler(const std::vector<Component>& components, Sizes sizes, cons
   make_groups();
 }
 
+// One group per component, or kMaxGroups groups of components that are alike: sorted by reach,
+// growth and kept share, so that fusing neighbours costs the schedule least.
 void Scheduler::make_groups() {
   const size_t count = components_.size();
   TESSERA_CHECK(count < 64, "a mesh has at most 2^31 devices, so at most 31 digits move");
@@ -159,6 +161,10 @@ Traffic Scheduler::direct_traffic() const {
   return traffic(all, bytes_after(all));
 }
 
+// A dynamic programme over sets of groups. best[done] is the cheapest schedule that has moved
+// exactly the groups in `done`: the cheapest of best[done - last] and then the batch `last`, over
+// all non-empty subsets `last` of `done` whose batch keeps the cap. This is exact because the cost
+// of a batch depends on the set moved before it alone, not on its order.
 std::optional<Schedule> Scheduler::cheapest(std::optional<int64_t> memory_cap_bytes) const {
   const size_t num_sets = size_t{1} << groups_.size();
   std::vector<Batch> members(num_sets, 0);

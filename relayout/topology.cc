@@ -153,13 +153,13 @@ StatusOr<Topology> Topology::uniform(int64_t devices_per_process, int64_t device
   TESSERA_RETURN_IF_ERROR(validate(costs));
   if (devices_per_process < 1 || devices_per_host < 1) {
     return absl::InvalidArgumentError(absl::StrCat("a topology has ", devices_per_process,
-                                                   " devices a process and ", devices_per_host,
-                                                   " a host; give at least 1 of each"));
+                                                   " devices per process and ", devices_per_host,
+                                                   " per host; give at least 1 of each"));
   }
   if (devices_per_host % devices_per_process != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a topology has ", devices_per_process, " devices a process and ", devices_per_host,
-        " a host; a host holds whole processes, give a multiple of ", devices_per_process));
+        "a topology has ", devices_per_process, " devices per process and ", devices_per_host,
+        " per host; a host holds whole processes, give a multiple of ", devices_per_process));
   }
   auto rep = std::make_shared<Rep>();
   rep->costs = costs;
@@ -268,11 +268,11 @@ std::string Topology::to_string() const {
     absl::StrAppend(&text, "processes ", list(rep_->process_of), ", hosts ", list(rep_->host_of));
   } else {
     absl::StrAppend(&text, rep_->devices_per_process,
-                    rep_->devices_per_process == 1 ? " device" : " devices", " a process, ");
+                    rep_->devices_per_process == 1 ? " device" : " devices", " per process, ");
     if (rep_->devices_per_host == kAll) {
       absl::StrAppend(&text, "one host");
     } else {
-      absl::StrAppend(&text, rep_->devices_per_host, " a host");
+      absl::StrAppend(&text, rep_->devices_per_host, " per host");
     }
   }
   absl::StrAppend(&text, "; ", cost_text(LinkClass::kProcess, rep_->costs.process), ", ",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Topology: which links lie between the devices of a job, and what they cost.
+// Topology: the links between the devices of a job, and what they cost.
 //
-//   uniform(2, 4, costs)                  8 devices, 2 a process, 4 a host
+//   uniform(2, 4, costs)                  8 devices, 2 per process, 4 per host
 //
 //     host 0                 host 1
 //     process 0  process 1   process 2  process 3
@@ -107,7 +107,7 @@ class Topology {
   Topology(const Topology&) = default;
   Topology& operator=(const Topology&) = default;
 
-  // "1 device a process, 4 a host; process 2 us, 10 GB/s, host ..., network ...", or
+  // "1 device per process, 4 per host; process 2 us, 10 GB/s, host ..., network ...", or
   // "processes 0,0,1,1, hosts 0,0,0,0; process ...".
   std::string to_string() const;
   // The same in every process.

@@ -96,7 +96,8 @@ TEST(TopologyTest, RefusesWithTheReason) {
     StatusOr<Topology> topology;
     std::string message;
   } rows[] = {
-      {"no_devices", Topology::uniform(0, 4), "0 devices a process and 4 a host; give at least 1"},
+      {"no_devices", Topology::uniform(0, 4),
+       "0 devices per process and 4 per host; give at least 1"},
       {"split_process", Topology::uniform(3, 4), "whole processes, give a multiple of 3"},
       {"negative", Topology::uniform(1, 4, negative), "the latency of host links is -1"},
       {"endless", Topology::of_devices({}, {}, endless),
@@ -140,11 +141,12 @@ TEST(TopologyTest, HashIsTheSameInEveryProcess) {
 
 TEST(TopologyTest, TextNamesDevicesAndCosts) {
   EXPECT_EQ(Topology().to_string(),
-            "1 device a process, one host; process 2 us, 10 GB/s, "
+            "1 device per process, one host; process 2 us, 10 GB/s, "
             "host 10 us, 5 GB/s, network 50 us, 1 GB/s");
   EXPECT_THAT(Topology::of_devices({0, 0, 1}, {5, 5, 5})->to_string(),
               HasSubstr("processes 0,0,1, hosts 5,5,5; process"));
-  EXPECT_THAT(Topology::uniform(2, 4)->to_string(), HasSubstr("2 devices a process, 4 a host; "));
+  EXPECT_THAT(Topology::uniform(2, 4)->to_string(),
+              HasSubstr("2 devices per process, 4 per host; "));
 }
 
 }  // namespace

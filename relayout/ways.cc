@@ -48,6 +48,9 @@ Ways::Ways(const Ways& before, const Layout& from, const Partials& partials)
       rest_dims_(before.rest_dims_),
       tries_every_dim_(false) {}
 
+// Without reductions: one move, in the batches that the scheduler finds. With reductions: the
+// candidates of all() and by_host(), each under the view of the shape that places more parts of the
+// reduced axes where the goal wants them, and best_of() these.
 Choice Ways::choose() const {
   if (partials_.reduced.empty()) {
     Choice choice;
@@ -88,13 +91,13 @@ std::vector<Steps> Ways::all() const {
   // Copies of a term would all do the same reduction: each does a part of it.
   const Parts copies = copies_of_terms();
   left.insert(left.end(), copies.begin(), copies.end());
-  if (!copies.empty() && links_are_dear()) add_scatters(left, ways);
+  if (!copies.empty() && links_are_expensive()) add_scatters(left, ways);
   TESSERA_CHECK(!ways.empty(), "a scalar is reduced everywhere, anything else can be scattered");
   return ways;
 }
 
-// Each host's terms first, by a reduce-scatter among its devices, so that only its sums cross the
-// network, and of them a part for each device.
+// Reduces each host's terms first, by a reduce-scatter among its devices. Then only the host's sum
+// crosses the network, and each device sends a part of it.
 std::vector<Steps> Ways::by_host() const {
   std::vector<Steps> ways;
   if (!may_add_by_host()) return ways;
@@ -205,7 +208,7 @@ int64_t Ways::num_placed_by_host() const {
 
 // Whether bytes over links cost more than bytes of the own memory. They do not where devices map
 // each other's memory: there a second pass over the tensor costs what the first one saves.
-bool Ways::links_are_dear() const {
+bool Ways::links_are_expensive() const {
   const std::optional<LinkClass> link = tensor_.topology.only_link();
   return !link.has_value() || *link == LinkClass::kNetwork;
 }
@@ -305,6 +308,8 @@ Steps Ways::by_scatter(const Parts& left, int dim) const {
   return steps;
 }
 
+// The fastest of those within the cap. If none is, the first one, so that the caller can report the
+// least peak of all.
 Choice Ways::best_of(std::vector<Steps> ways) const {
   Choice choice;
   if (ways.size() == 1 && !options_.memory_cap_bytes.has_value()) {
@@ -320,7 +325,7 @@ Choice Ways::best_of(std::vector<Steps> ways) const {
         !options_.memory_cap_bytes.has_value() || way_peak <= *options_.memory_cap_bytes;
     choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
     if (i > 0 && !fits) continue;
-    // One that is slower already need not be looked at to its end.
+    // The prediction stops at `enough`: a slower candidate need not be evaluated to its end.
     const double enough = best_fits ? least_cost : std::numeric_limits<double>::infinity();
     const double cost = predicted_seconds(ways[i], tensor_.topology, kComparedDevices, enough);
     const bool better = i == 0 || !best_fits || cost < least_cost;

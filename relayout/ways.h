@@ -86,7 +86,7 @@ class Ways {
   Partials partials_of_sums() const;
   HostStart start_by_host(const Ways& first, const Parts& left) const;
   int64_t num_placed_by_host() const;
-  bool links_are_dear() const;
+  bool links_are_expensive() const;
   void add_scatters(const Parts& left, std::vector<Steps>& ways) const;
   Steps by_all_reduce() const;
   Steps by_scatter(const Parts& left, int dim) const;

@@ -49,12 +49,12 @@ using Row = BadInput<Bench>;
 
 const Row kMeshRows[] = {
     {"five_of_4_devices", kInvalid,
-     "mesh {x=5} has 5 devices, 4 ids were given; give one id a device",
+     "mesh {x=5} has 5 devices, 4 ids were given; give one id per device",
      [](Bench& b) {
        return create_mesh(b.client, {{"x", 5}}).status();
      }},
     {"three_of_4_devices", kInvalid,
-     "mesh {x=3} has 3 devices, 4 ids were given; give one id a device",
+     "mesh {x=3} has 3 devices, 4 ids were given; give one id per device",
      [](Bench& b) {
        return create_mesh(b.client, {{"x", 3}}).status();
      }},
@@ -78,7 +78,7 @@ const Row kMeshRows[] = {
      }},
     {"no_axes", kInvalid, "mesh {} has no axis; a mesh needs an axis, as in {x=4}",
      [](Bench& b) { return create_mesh(b.client, {}).status(); }},
-    {"no_ids", kInvalid, "mesh {x=1} has 1 device, 0 ids were given; give one id a device",
+    {"no_ids", kInvalid, "mesh {x=1} has 1 device, 0 ids were given; give one id per device",
      [](Bench& b) {
        return create_mesh(b.client, {{"x", 1}}, {}).status();
      }},
@@ -206,7 +206,7 @@ const Row kTwoClientsRows[] = {
        return relayout(iota<float>({6}, b.line), other.line).await();
      }},
     {"local_map_over_the_other", kInvalid,
-     "local_map: input 0 lies on {x=4}, a mesh of another client than the output's {x=3}; use "
+     "local_map: input 0 is on {x=4}, a mesh of another client than the output's {x=3}; use "
      "meshes of one client",
      [](Bench& b) {
        TESSERA_ASSIGN_OR_RETURN(const Bench other, Bench::create(3));

@@ -106,7 +106,7 @@ const Row kTensorRows[] = {
      "DType(17) is no element type; use an enumerator of DType, kBool (0) to kFloat64 (8)",
      [](Bench& b) { return local_map(b.line, {8}, static_cast<DType>(17), {}, nothing).await(); }},
     {"shape_of_another_rank", kInvalid,
-     "layout [x, -] has 2 dims, shape [8] has 1; give one entry a dim",
+     "layout [x, -] has 2 dims, shape [8] has 1; give one entry per dim",
      [](Bench& b) { return zeros<float>({8}, b.rows).await(); }},
     {"layout_with_an_error", kInvalid,
      "layout \"[q]\" names axis \"q\" in dim 0; mesh {x=4} has \"x\"",
@@ -143,7 +143,7 @@ const Row kTensorRows[] = {
        return from_host<float>({}, {int64_t{1} << 40, int64_t{1} << 40}, b.rows).await();
      }},
     {"from_host_of_another_rank", kInvalid,
-     "layout [x, -] has 2 dims, shape [48] has 1; give one entry a dim",
+     "layout [x, -] has 2 dims, shape [48] has 1; give one entry per dim",
      [](Bench& b) { return from_host<float>(b.forty_eight, {48}, b.rows).await(); }},
     {"from_host_of_nothing", kInvalid, "from_host of shape [8, 6] needs 48 elements, got 0",
      [](Bench& b) {
@@ -296,7 +296,7 @@ const Row kLocalMapRows[] = {
            .await();
      }},
     {"input_on_half_the_mesh", kInvalid,
-     "local_map: input 0 lies on {x=2}, where device 2 of the output's mesh {x=4} holds no shard; "
+     "local_map: input 0 is on {x=2}, where device 2 of the output's mesh {x=4} holds no shard; "
      "relayout it first",
      [](Bench& b) {
        TESSERA_ASSIGN_OR_RETURN(const Mesh half, create_mesh(b.client, {{"x", 2}}, {0, 1}));
@@ -316,7 +316,7 @@ const Row kLocalMapRows[] = {
        return local_map(b.line, {8}, DType::kFloat32, {bad}, nothing).await();
      }},
     {"output_of_another_rank", kInvalid,
-     "layout [x] has 1 dim, shape [8, 8] has 2; give one entry a dim",
+     "layout [x] has 1 dim, shape [8, 8] has 2; give one entry per dim",
      [](Bench& b) {
        return local_map(b.line, {8, 8}, DType::kFloat32, {}, nothing).await();
      }},
@@ -388,7 +388,7 @@ const Row kMovedFromRows[] = {
        return b.client.group(moved_from(b.mesh), std::vector<std::string>{"x"}, 0).status();
      }},
     {"no_devices_of_create_mesh", kInvalid,
-     "mesh {x=4} has 4 devices, 0 ids were given; give one id a device",
+     "mesh {x=4} has 4 devices, 0 ids were given; give one id per device",
      [](Bench& b) {
        return create_mesh(b.client, {{"x", 4}}, {}).status();
      }},

@@ -40,7 +40,7 @@ PLAN_ROWS = [
      '--shape: shape "8,b" has "b" at character 3, where the size of a dim, as in '
      "1024,512 should be"),
     ("shape_of_another_rank", ["--shape=8,8"], 2,
-     "layout [x] has 1 dim, shape [8, 8] has 2; give one entry a dim"),
+     "layout [x] has 1 dim, shape [8, 8] has 2; give one entry per dim"),
     ("shape_too_large", ["--shape=4611686018427387904"], 2,
      "shape [4611686018427387904] of f32 has more than 2^63 - 1 bytes; give it fewer "
      "elements"),
@@ -57,7 +57,7 @@ PLAN_ROWS = [
      '--dtype: dtype "" is none of "bool", "i8", "u8", "i32", "i64", "f16", "bf16", "f32", '
      '"f64"'),
     ("shape_empty", ["--shape="], 2,
-     "layout [x] has 1 dim, shape [] has 0; give one entry a dim"),
+     "layout [x] has 1 dim, shape [] has 0; give one entry per dim"),
     ("from_empty", ["--from="], 2,
      "--from is missing; --help has an example"),
     ("reduction_order", ["--reduction_order=fast"], 2,

@@ -63,7 +63,7 @@ const TextRow kMeshTexts[] = {
     {"on_nothing", "{x=2} on",
      "mesh \"{x=2} on\" ends where a device id (0 to 2147483647) should follow"},
     {"one_id_of_two", "{x=2} on 1",
-     "mesh {x=2} has 2 devices, 1 id was given; give one id a device"},
+     "mesh {x=2} has 2 devices, 1 id was given; give one id per device"},
     {"an_id_twice", "{x=2} on 1,1",
      "mesh {x=2} names device 1 twice, at positions 0 and 1; a device has one place in a mesh"},
     {"ids_of_letters", "{x=2} on a,b",
@@ -216,11 +216,11 @@ const Row kMeshRows[] = {
      [](Bench&) {
        return Mesh::create({{"x", 2}}, {0, -1}).status();
      }},
-    {"too_few_ids", kInvalid, "mesh {x=4} has 4 devices, 2 ids were given; give one id a device",
+    {"too_few_ids", kInvalid, "mesh {x=4} has 4 devices, 2 ids were given; give one id per device",
      [](Bench&) {
        return Mesh::create({{"x", 4}}, {0, 1}).status();
      }},
-    {"no_ids", kInvalid, "mesh {x=4} has 4 devices, 0 ids were given; give one id a device",
+    {"no_ids", kInvalid, "mesh {x=4} has 4 devices, 0 ids were given; give one id per device",
      [](Bench&) {
        return Mesh::create({{"x", 4}}, {}).status();
      }},
@@ -312,7 +312,7 @@ const Row kLayoutRows[] = {
      "layout \"[x\\000]\" has \"\\000\" at character 3, where \",\" or \"]\" should be",
      [](Bench& b) { return Layout::parse(b.mesh, absl::string_view("[x\0]", 4)).status(); }},
     {"shape_of_another_rank", kInvalid,
-     "layout [x, -] has 2 dims, shape [8] has 1; give one entry a dim",
+     "layout [x, -] has 2 dims, shape [8] has 1; give one entry per dim",
      [](Bench& b) { return b.rows.validate_shape({8}); }},
     {"negative_shape", kInvalid, "shape [8, -6] has size -6 in dim 1; a size is 0 or more",
      [](Bench& b) {
@@ -343,7 +343,7 @@ const Row kPlanRows[] = {
        return b.plan("[x]", {64, 64});
      }},
     {"shape_of_another_rank", kInvalid,
-     "layout [x, -] has 2 dims, shape [64] has 1; give one entry a dim",
+     "layout [x, -] has 2 dims, shape [64] has 1; give one entry per dim",
      [](Bench& b) { return b.plan("[-, x]", {64}); }},
     {"target_with_an_error", kInvalid, "layout \"[nope\" ends where \",\" or \"]\" should follow",
      [](Bench& b) {

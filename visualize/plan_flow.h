@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data flow of a plan: who receives how many bytes from whom in each step; as numbers and
-// as a picture.
+// The data flow of a plan: how many bytes each device receives from each other one in each step; as
+// numbers and as a picture.
 //
 //   [x, -] -> [-, x] on {x=2}, f32 [4, 4]      0 -> 1  16 bytes     1 -> 0  16 bytes
 //

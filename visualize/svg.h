@@ -49,7 +49,7 @@ class SvgWriter {
   void text(double x, double y, absl::string_view text, SvgAnchor anchor = SvgAnchor::kMiddle);
   // A line with a head at its end; `title` is what a browser shows when it is pointed at.
   void arrow(const SvgArrow& arrow, absl::string_view title);
-  // A text on a white ground, to be read where it lies on lines.
+  // A text on a white ground, readable where lines cross it.
   void label(double x, double y, absl::string_view text);
 
   std::string finish() const;

@@ -12,7 +12,7 @@
 //         +-----+-----+
 //
 // What holds for both forms:
-//   1. each element of the tensor lies in exactly one cell;
+//   1. each element of the tensor is in exactly one cell;
 //   2. a device is named in exactly one cell, or among those that hold nothing;
 //   3. devices of one cell hold copies ("0,2-5"), or terms of a reduction ("sum(0; 1)": the term
 //      of device 0, then that of device 1).

@@ -124,7 +124,7 @@ TEST(VisualizeTest, RefusesWhatCannotBeDrawn) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("mesh {x=8192} has 8192 devices; a picture has at most 4096")));
   EXPECT_THAT(visualize(layout_of("{x=2}", "[x]"), {2, 2}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("give one entry a dim")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("give one entry per dim")));
   EXPECT_THAT(visualize_svg(layout_of("{x=2}", "[z]"), {2}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"z\"")));
 }

@@ -15,7 +15,7 @@
 namespace tessera::testing {
 namespace {
 
-// Where element `flat` lies in the buffer of `box`.
+// Where element `flat` is in the buffer of `box`.
 int64_t place_in(const Box& box, const Shape& shape, int64_t flat) {
   int64_t place = 0;
   int64_t stride = 1;
@@ -27,7 +27,7 @@ int64_t place_in(const Box& box, const Shape& shape, int64_t flat) {
   return place;
 }
 
-// Which elements a device holds.
+// The elements that a device holds.
 std::vector<bool> elements(const std::optional<Box>& box, const Shape& shape) {
   std::vector<bool> result(num_elements(shape), false);
   if (box.has_value()) for_each_element(*box, shape, [&](int64_t flat) { result[flat] = true; });

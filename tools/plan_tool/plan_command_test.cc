@@ -57,7 +57,7 @@ std::vector<ReportCase> report_cases() {
        {"it takes 30.7 us", "1. all_gather{node,gpu}"}},
       {"large_tensor_network_first",
        gather("268435456"),
-       {"topology nodes.json: 1 device a process, 4 a host", "it takes 5.41 ms", "chosen",
+       {"topology nodes.json: 1 device per process, 4 per host", "it takes 5.41 ms", "chosen",
         "rejected", "12.1 ms", "lower bound is 896 MiB (1.00x)"}},
   };
   PlanCommand identity = gather("8");
@@ -65,7 +65,7 @@ std::vector<ReportCase> report_cases() {
   cases.push_back({"identity", identity, {"no steps: every device already holds its new box"}});
   PlanCommand by_default = gather("[16]");
   by_default.topology_json.reset();
-  cases.push_back({"default_topology", by_default, {"topology by default: 1 device a process"}});
+  cases.push_back({"default_topology", by_default, {"topology by default: 1 device per process"}});
   PlanCommand scalar = gather("");
   scalar.from = "[] sum{gpu}";
   scalar.to = "[]";

@@ -116,7 +116,7 @@ class Fields {
   }
 
   StatusOr<std::vector<int>> ids(const char* name) const {
-    constexpr char kExpected[] = "a list of whole numbers of at least 0, one a device";
+    constexpr char kExpected[] = "a list of whole numbers of at least 0, one per device";
     if (!has(name) || !object_.at(name).is_array()) return wrong(name, kExpected);
     std::vector<int> result;
     for (const json& id : object_.at(name)) {
