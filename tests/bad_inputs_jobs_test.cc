@@ -27,7 +27,7 @@ namespace {
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
-// What connect() refuses before it talks to anybody.
+// What connect() refuses before it contacts another process.
 struct Options : ClientOptions {
   Status connect() const { return Client::connect(*this).status(); }
 };
@@ -189,7 +189,7 @@ TEST_P(BadOptionsTest, AreRefused) {
 INSTANTIATE_TEST_SUITE_P(Rows, BadOptionsTest, ::testing::ValuesIn(kOptionsRows),
                          bad_input_name<Options>);
 
-// One client of two with a device each: which two a message names is certain.
+// Two clients with one device each: which two a message names is certain.
 struct Member {
   Client& client;
   Mesh mesh;  // {x=2}

@@ -100,7 +100,7 @@ TEST_F(BarrierLossTest, StoppedIsLostAfterThreeHeartbeats) {
     if (client.client_id() == 2) {
       *stopped = getpid();
       kill(getpid(), SIGSTOP);
-      return absl::InternalError("nobody resumes this client");
+      return absl::InternalError("this client is never resumed");
     }
     const Status status = survive(client, mesh);
     if (client.client_id() == 0) kill(*stopped, SIGKILL);

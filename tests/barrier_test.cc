@@ -150,8 +150,8 @@ TEST_P(BarrierTest, StaggeredArrivals) {
               IsOk());
 }
 
-// Row barrier_tensor: one element a device; the fault makes the terms differ, so that the sum says
-// which of them were added.
+// Row barrier_tensor: one element per device; the fault makes the terms differ, so that the sum
+// says which of them were added.
 TEST_P(BarrierTest, AddsOneElementOfEachDevice) {
   auto faults = std::make_shared<FaultPoints>();
   faults->barrier_term = [](int device_id) { return 1 << (3 * device_id); };

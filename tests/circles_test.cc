@@ -99,7 +99,7 @@ TEST_P(CirclesTest, AChainOfWaitsIsNoError) {
                 const int n = client.num_clients();
                 const int own = client.client_id();
                 std::vector<Work> works;
-                // Client k waits for client k + 1, which comes to their group last.
+                // Client k waits for client k + 1, which reaches their group last.
                 for (int first = own; first >= 0 && first >= own - 1; --first) {
                   if (first + 1 >= n) continue;
                   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({first, first + 1}));

@@ -265,7 +265,7 @@ TEST_P(LastHandleTest, GoesOnADevicesThread) {
 
 // The job is left as where the handle goes on a thread of the user's.
 TEST(LastHandleOfSeveralTest, TheOthersHearOfIt) {
-  // Threads: of a process that ends the others would hear anyway.
+  // Threads, not processes: the end of a process would tell the others anyway.
   const auto run_job = []() -> Status {
     Gate all_others_gone;
     const auto body = [&](Client& client) -> Status {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clients that are killed at any moment of random collectives: the others hear of it, go on without
-// them, and nothing is left behind. A part of //tests:collectives_stress_test.
+// Clients that are killed at any moment of random collectives: the others are told of it, go on
+// without them, and nothing is left behind. A part of //tests:collectives_stress_test.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -119,7 +119,7 @@ Status kill_stage(Client& client, const std::vector<int>& alive, int victim, uin
   program.num_ops = 40;
   program.most_under_way = 24;  // beyond what the records of a group hold
   program.largest_size = scramble(seed) % 3 == 0 ? 100'000 : 4000;
-  // Nobody is killed before all have met.
+  // No client is killed before all have met.
   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(alive));
   const auto num_alive = static_cast<int64_t>(alive.size());
   TESSERA_ASSIGN_OR_RETURN(const Mesh all, create_mesh(client, {{"x", num_alive}}, alive));
@@ -163,7 +163,7 @@ Status kill_stage(Client& client, const std::vector<int>& alive, int victim, uin
   program.num_ops = 10;
   TESSERA_RETURN_IF_ERROR(run_members(
       client, survivors, [&](const Member& m) { return run_random_program(m, program); }));
-  // Nobody begins the next stage before all have ended this one.
+  // No client begins the next stage before all have ended this one.
   return mesh.barrier("stage", absl::Seconds(60));
 }
 
@@ -185,7 +185,7 @@ Status kill_one_after_another(Client& client, uint64_t seed, Kills& kills) {
 TEST(KillTest, SurvivorsHearOfItAndGoOnAndNothingIsLeft) {
   const std::set<std::string> descriptors = entries_of("/proc/self/fd");
   const std::set<std::string> shm = tessera_entries_of("/dev/shm");
-  // A folder for temporary files of their own: /tmp is everybody's.
+  // A folder for temporary files of their own: all programs use /tmp.
   const std::string tmp = absl::StrCat(::testing::TempDir(), "/killed");
   mkdir(tmp.c_str(), 0700);
   setenv("TMPDIR", tmp.c_str(), 1);

@@ -407,7 +407,7 @@ TEST(OverlapTest, CollectivesOfADeviceProceedWhileOthersOfItsClientCompute) {
       IsOk());
 }
 
-// The other side joins only when it hears what the caller computed after its call had returned;
+// The other side joins only when it learns what the caller computed after its call had returned;
 // then the caller goes on computing and never waits, and the collective ends beside it.
 TEST(OverlapTest, ACollectiveProceedsWhileItsCallerComputes) {
   for (const Setting setting : {Setting::kThreads, Setting::kProcesses}) {
@@ -430,7 +430,7 @@ TEST(OverlapTest, ACollectiveProceedsWhileItsCallerComputes) {
                         uint32_t value = 1;
                         for (int i = 0; i < 100'000; ++i) value = value * 1664525 + 1013904223;
                         if (client.client_id() == 0) {
-                          TESSERA_REQUIRE(!work.done(), "nobody has joined yet");
+                          TESSERA_REQUIRE(!work.done(), "the other client has not joined yet");
                           if (value != 0) computed.open();
                         }
                         while (!work.done()) value = value * 1664525 + 1013904223;

@@ -50,7 +50,7 @@ using absl::StatusCode;
 // ---- What is read of control groups.
 
 struct File {
-  const char* path;  // below /sys/fs/cgroup, but for "membership" and "meminfo"
+  const char* path;  // below /sys/fs/cgroup, except "membership" and "meminfo"
   const char* text;
 };
 

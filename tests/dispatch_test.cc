@@ -55,7 +55,7 @@ StatusOr<Taken> taken_by(const std::function<Status()>& call) {
 struct Operation {
   const char* name;
   // None for operations, tensors and buffers: their memory is that of earlier ones (KeptAllocator),
-  // but for those that another thread has dropped.
+  // except for those that another thread has dropped.
   double most_allocations;
   double most_locks;
   std::function<Status()> call;
@@ -98,7 +98,7 @@ Status check_between_clients(Client& client) {
   const auto all_reduce = [&](int count) {
     return group.all_reduce<float>(part_of_in(count), part_of_out(count), ReduceOp::kSum).await();
   };
-  // Up to 1 KiB a member lies in the shared record, more does not.
+  // Up to 1 KiB per member is in the shared record, more is not.
   const DTensor small = full<float>({16, 16}, 1, to.rows);
   const DTensor large = full<float>({64, 64}, 1, to.rows);
   const DTensor terms = full<float>({16, 16}, 1, to.terms);

@@ -322,7 +322,7 @@ TEST_P(ShardsTest, FromShardsColumns) {
 }
 
 TEST_P(ShardsTest, FromShardsUnevenRefused) {
-  if (GetParam().devices_per_client == 1) GTEST_SKIP() << "needs two devices a client";
+  if (GetParam().devices_per_client == 1) GTEST_SKIP() << "needs two devices per client";
   EXPECT_THAT(
       run([](Client& client) -> Status {
         TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
@@ -375,7 +375,7 @@ TEST_P(ShardsTest, FromShardsRank) {
 }
 
 TEST_P(ShardsTest, FromShardsReplicasDiffer) {
-  if (GetParam().devices_per_client == 1) GTEST_SKIP() << "needs two devices a client";
+  if (GetParam().devices_per_client == 1) GTEST_SKIP() << "needs two devices per client";
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
                 const DTensor x =

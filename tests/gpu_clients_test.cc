@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Api, NcclOnSharedGpuTest, ::testing::ValuesIn(nccl::con
                          [](const auto& info) { return info.param.name; });
 
 // The conformance suite of collectives: the cases of more than half of the form's devices. Making
-// clients takes longer than most cases, so one job runs all of them, one after another, but for
+// clients takes longer than most cases, so one job runs all of them, one after another, except
 // those that begin or leave a group as no other does.
 class ConformanceOnSharedGpuTest : public JobFormTest {
  protected:
@@ -151,7 +151,7 @@ TEST_P(ConformanceOnSharedGpuTest, CasesThatNeedAJobOfTheirOwnHold) {
   }
 }
 
-// How a client comes to stand still, goes on, and dies.
+// How a client stops, goes on, and dies.
 struct Ends {
   // By client 1, around its part of an operation that is to stand still in flight.
   std::function<Status(Client&)> before_standing_still;
@@ -162,8 +162,8 @@ struct Ends {
   // and says so.
   std::function<Status()> die;
   StatusCode code_of_death = StatusCode::kCancelled;
-  // Whether NCCL may hear first of a lost client, from a socket that closed.
-  bool nccl_may_hear_first = false;
+  // Whether NCCL may report a lost client first, from a socket that closed.
+  bool nccl_may_report_first = false;
   // Of what takes a while to send.
   int64_t many_elements = 1 << 16;
 };
@@ -229,7 +229,7 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
       return absl::InternalError("survived SIGKILL");
     };
     ends.code_of_death = StatusCode::kUnavailable;
-    ends.nccl_may_hear_first = true;
+    ends.nccl_may_report_first = true;
     ends.many_elements = 16 << 20;
     return first_error(
         run_processes({.num_clients = kClients, .deadline = absl::Minutes(3), .options = options},
@@ -284,7 +284,7 @@ struct Everywhere {
     return self;
   }
   DTensor send() const { return relayout(shards, whole); }
-  // That every element comes to this client: to look at each by an oracle takes seconds.
+  // That every element reaches this client: to compare each with an oracle takes seconds.
   Status expect_works() const {
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<int32_t> held, send().to_host<int32_t>());
     std::vector<int32_t> want(held.data.size());
@@ -350,7 +350,7 @@ TEST_P(LossOnSharedGpuTest, AClientStandsStillInFlight) {
               IsOk());
 }
 
-// A client that is killed at work is named, soon, and the others go on without it.
+// A client that is killed while it runs is named, soon, and the others go on without it.
 TEST_P(LossOnSharedGpuTest, AClientIsKilledInFlight) {
   EXPECT_THAT(
       run({},
@@ -365,9 +365,10 @@ TEST_P(LossOnSharedGpuTest, AClientIsKilledInFlight) {
               status = sent.await();
             }
             const absl::Time failed = steady_now();
-            std::fprintf(stderr, "client %d first heard: %s\n", client.client_id(),
+            std::fprintf(stderr, "client %d first reports: %s\n", client.client_id(),
                          status.ToString().c_str());
-            while (ends.nccl_may_hear_first && !absl::StrContains(status.message(), "client 1 ")) {
+            while (ends.nccl_may_report_first &&
+                   !absl::StrContains(status.message(), "client 1 ")) {
               TESSERA_REQUIRE(steady_now() - failed < absl::Seconds(20), status.ToString());
               status = x.send().await();
               TESSERA_REQUIRE(!status.ok());

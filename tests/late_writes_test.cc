@@ -96,7 +96,7 @@ class HeldUpWrites {
   static inline Gate* resume_ = nullptr;
 };
 
-// Something that ends in the memory of a client, until it is let go of.
+// A result in the memory of a client, until this object goes.
 struct Output {
   std::vector<float> heap;
   std::optional<DTensor> tensor;

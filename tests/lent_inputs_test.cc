@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A member of a relayout is done when it has read what it needs; the others may still read its own
-// tensor. Here nobody keeps that tensor, and threads stop at random moments.
+// tensor. Here that tensor has no owner left, and threads stop at random moments.
 #include <cstdint>
 #include <optional>
 
@@ -63,7 +63,7 @@ TEST_P(LentInputsTest, SourcesOutliveTheirReaders) {
   EXPECT_THAT(run(check), IsOk());
 }
 
-// Memory that was lent is used again: a loop that lets go of its tensors takes no more and more.
+// Memory that was lent is used again: a loop that drops its tensors does not take more and more.
 TEST_P(LentInputsTest, MemoryComesBack) {
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RelayoutPlan::peak_bytes() is what the allocator sees: the source, what a step makes, and what
-// the step before made. One client a device, so that the memory of a client is that of a device.
+// the step before made. One client per device, so that the memory of a client is that of a device.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replicas::kShared: the values are those of replicas with memory of their own, the memory is that
-// of one copy, it comes back when nobody reads it, and it outlives the client that made it.
+// of one copy, it is freed after its last reader, and it outlives the client that made it.
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,8 +31,8 @@ constexpr auto kWait = absl::Seconds(30);
 class SharedReplicasTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, SharedReplicasTest, ::testing::ValuesIn(kJobForms), job_form_name);
 
-// Every 29th pair of layouts, there and on to a third layout: whoever has only borrowed its memory
-// must be able to publish it.
+// Every 29th pair of layouts, there and on to a third layout: a member that has only borrowed its
+// memory must be able to publish it.
 TEST_P(SharedReplicasTest, Values) {
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
@@ -53,8 +53,8 @@ TEST_P(SharedReplicasTest, Values) {
   EXPECT_THAT(run(check), IsOk());
 }
 
-// So small that members could lie in their entries, and of fewer elements than devices: some want
-// nothing, or share with nobody, and do not know of the others that they share.
+// So small that members could publish them in their entries, and of fewer elements than devices:
+// some want nothing, or share with no other, and do not know which others share.
 TEST_P(SharedReplicasTest, SmallOnesThatNotAllShare) {
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
@@ -136,9 +136,9 @@ TEST_P(SharedReplicasTest, OneCopyForAllDevices) {
     };
     for (const Move& move : kMoves) {
       TESSERA_RETURN_IF_ERROR(check_move(move));
-      // All have let go of it, so that the next one takes its memory back.
+      // All have released it, so that the next one reuses its memory.
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
-      TESSERA_RETURN_IF_ERROR(mesh.barrier("let go", kWait));
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("released", kWait));
     }
     return absl::OkStatus();
   };
@@ -154,7 +154,7 @@ TEST_P(SharedReplicasTest, MemoryComesBack) {
     for (int round = 0; round < 40; ++round) {
       TESSERA_RETURN_IF_ERROR(relayout(tensor, whole, Replicas::kShared).await());
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
-      TESSERA_RETURN_IF_ERROR(mesh.barrier("let go", kWait));
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("released", kWait));
       if (round == 1) reserved = client.runtime()->pool().reserved_bytes();
     }
     TESSERA_REQUIRE(client.runtime()->pool().reserved_bytes() == reserved);

@@ -36,7 +36,7 @@ struct JobSpec {
   int devices_per_client = 1;
   // Over the whole job; far above what any test needs.
   absl::Duration deadline = absl::Seconds(100);
-  // Of every client, but for ids, address and token.
+  // Of every client, except ids, address and token.
   ClientOptions options = {};
 };
 
@@ -45,9 +45,10 @@ using ClientBody = std::function<Status(Client& client)>;
 // The first failure, naming the client; OK when every client connected, ran `body` and shut down.
 Status run_clients(const JobSpec& spec, const ClientBody& body);
 
-// For tests of loss: nobody stops the others when one fails, and each client's Status comes back.
-// Clients do not shut down by themselves. In run_processes() each is a process of its own (Aborted
-// for one that died); in run_threads() a thread of this one, and is gone when its body returns.
+// For tests of loss: a failure of one client does not stop the others, and each client's Status is
+// returned. Clients do not shut down by themselves. In run_processes() each is a process of its own
+// (Aborted for one that died); in run_threads() a thread of this one, and is gone when its body
+// returns.
 std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body);
 std::vector<Status> run_threads(const JobSpec& spec, const ClientBody& body);
 

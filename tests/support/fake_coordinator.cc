@@ -49,7 +49,7 @@ class FakeJob::Client : public Coordinator {
       return job_.values_.count(name) > 0 || job_.lost_.count(setter) > 0;
     };
     if (!job_.wait_until(lock, deadline, settled)) {
-      return absl::DeadlineExceededError(absl::StrCat("nobody has put key \"", key, "\""));
+      return absl::DeadlineExceededError(absl::StrCat("no client has put key \"", key, "\""));
     }
     if (job_.values_.count(name) == 0) return job_.lost_[setter];
     return job_.values_[name];

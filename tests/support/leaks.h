@@ -19,7 +19,7 @@ std::set<std::string> tessera_entries_of(const std::string& folder);
 // What this process holds now.
 struct Holdings {
   int64_t descriptors = 0;
-  int64_t sockets_and_events = 0;  // descriptors but for memory
+  int64_t sockets_and_events = 0;  // descriptors, without those of memory
   int64_t mappings = 0;
   int64_t heap_bytes = 0;   // of malloc's first arena, handed out and not given back
   int64_t private_kib = 0;  // resident: heap and stacks
