@@ -41,7 +41,8 @@ Status quickstart() {
   const DTensor x_rows = relayout(x, rows);
   const DTensor x_blocks = relayout(x_rows, blocks);
 
-  // 6. Who holds what. 10 rows over 4 devices: sizes differ by at most one, nothing is padded.
+  // 6. Which device holds what. 10 rows over 4 devices: sizes differ by at most one, nothing is
+  // padded.
   for (const DTensor& tensor : {x, x_rows, x_blocks}) {
     std::printf("%s\n",
                 examples::draw(tensor.layout(), shape, examples::colour_of_stdout()).c_str());
@@ -53,7 +54,7 @@ Status quickstart() {
               shard.box.to_string().c_str(), rows.to_string().c_str(), shard.data[0]);
 
   // 8. A mistake is an error that says what is wrong, never a crash. It travels with the tensor
-  //    until somebody reads it.
+  //    until the tensor is read.
   const DTensor wrong = relayout(x, Layout::parse(mesh, "[bach, -]"));
   std::printf("a typo: %s\n", std::string(wrong.status().message()).c_str());
 

@@ -30,8 +30,9 @@ StatusOr<std::string> local_shards(const DTensor& tensor) {
 }
 
 Status multi_client() {
-  // 1. Every client runs this same function and makes the same calls in the same order. Who it is,
-  //    and where the others are, connect() reads from the environment that tessera_run sets.
+  // 1. Every client runs this same function and makes the same calls in the same order. connect()
+  //    reads which client this is, and where the others are, from the environment that tessera_run
+  //    sets.
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());
   const int64_t num_devices = static_cast<int64_t>(client.devices().size());
   std::printf("client %d of %d has %zu of %ld devices\n", client.client_id(), client.num_clients(),
@@ -81,8 +82,8 @@ Status multi_client() {
   TESSERA_ASSIGN_OR_RETURN(std::string sum_text, local_shards(sums));
   if (client.client_id() == 0) std::printf("sums of the columns\n%s", sum_text.c_str());
 
-  // 7. Nobody goes before all have come. A client that does not come within 10 s is named in the
-  //    error (see 04_failure.cc).
+  // 7. No client passes before all have arrived. A client that does not arrive within 10 s is named
+  //    in the error (see 04_failure.cc).
   TESSERA_RETURN_IF_ERROR(mesh.barrier("before_exit", absl::Seconds(10)));
   TESSERA_RETURN_IF_ERROR(client.shutdown());
   std::printf("done\n");

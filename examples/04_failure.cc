@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Failure: what the others learn when one client does not come. Client 2 has a bug: it forgets the
-// barrier and goes straight to shutdown.
+// Failure: what the others learn when one client does not arrive. Client 2 has a bug: it forgets
+// the barrier and goes straight to shutdown.
 //
 //   bazel build //job:tessera_run //examples:04_failure
 //   bazel-bin/job/tessera_run --clients 4 bazel-bin/examples/04_failure
@@ -40,7 +40,7 @@ Status failure() {
   }
 
   // 3. The others wait, but not for ever: at the deadline all of them get one and the same error,
-  //    which says who is missing and what it was last seen doing.
+  //    which names the missing client and what it was last seen doing.
   const absl::Time start = absl::Now();
   const Status status = mesh.barrier("end_of_epoch", kDeadline);
   const absl::Duration waited = absl::Now() - start;

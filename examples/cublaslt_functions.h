@@ -49,7 +49,7 @@ struct CublasLtFunctions {
 // memory and threads of its own. Unimplemented, with what to install, where it is not there.
 StatusOr<CublasLtFunctions> load_cublaslt(const std::string& library = "");
 
-// Calls a function, and returns from the enclosing one with what it reports unless that is success.
+// Calls a function, and returns from the enclosing one with the error that it reports, if any.
 #define TESSERA_CUBLASLT_CALL(lt, function, ...) \
   TESSERA_RETURN_IF_ERROR((lt).status_of((lt).function(__VA_ARGS__), #function))
 

@@ -82,7 +82,7 @@ Status parse_line(absl::string_view text, absl::string_view name, int64_t line, 
 
 StatusOr<Digits> parse_digits(absl::string_view text, absl::string_view name) {
   if (text.empty()) {
-    return error_at(name, 1, 1, "the file is empty; expected one image a line");
+    return error_at(name, 1, 1, "the file is empty; expected one image per line");
   }
   Digits digits;
   int64_t line = 0;

@@ -64,8 +64,9 @@ const std::string kGood = line(3, 4) + "\n";  // NOLINT: rows below are made of 
 INSTANTIATE_TEST_SUITE_P(
     DigitsCsv, MalformedTest,
     ::testing::Values(
-        MalformedCase{"empty", "",
-                      "\"d.csv\", line 1, column 1: the file is empty; expected one image a line"},
+        MalformedCase{
+            "empty", "",
+            "\"d.csv\", line 1, column 1: the file is empty; expected one image per line"},
         MalformedCase{"word", kGood + "1,2,three,4\n",
                       "\"d.csv\", line 2, column 5: field 3 is \"three\"; a pixel is a whole number"
                       " from 0 to 16"},

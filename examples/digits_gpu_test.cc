@@ -255,7 +255,7 @@ TEST(OpenGpuMathTest, SaysWhatIsMissing) {
                                       : HasSubstr("this build has no cuBLASLt")));
 }
 
-// What training comes to, in memory that the forked clients share with the test.
+// The result of the training, in memory that the forked clients share with the test.
 constexpr int kMaxEpochs = 40;
 struct Curve {
   double losses[kMaxEpochs];

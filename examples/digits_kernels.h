@@ -3,7 +3,7 @@
 // The kernels of 03_digits: plain values that say what to compute, each with what one item of it
 // does.
 //
-//   AddBiasRelu{.values = hidden, .bias = b1, .rows = 8, .cols = 48}     384 items, one an element
+//   AddBiasRelu{.values = hidden, .bias = b1, .rows = 8, .cols = 48}     384 items, one per element
 //
 // Compiled twice: digits_kernels.cu runs the items on a GPU, a thread an item; the fake of tests
 // (fake_gpu_math.h) runs them on the host, one after another. Matrices are row-major. Items of

@@ -2,7 +2,7 @@
 //
 // The local functions of 03_digits on GPUs. Each takes the pointers of its shards, which are to
 // memory of the GPU, gives the device's stream a product or a kernel or both, and returns: nothing
-// has been computed then, and nobody waits. What the same stream is given later comes after it.
+// has been computed then, and no thread waits. Later work of the same stream runs after it.
 #include <cstdint>
 #include <memory>
 #include <utility>

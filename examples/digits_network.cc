@@ -138,7 +138,7 @@ void DigitsNetwork::descend(Parameter& parameter, const DTensor& gradient) const
 }
 
 // f. The tally stays partial while it grows: each device counts its own images, and nothing is sent
-//    until somebody wants the sum.
+// until the sum is wanted.
 void DigitsNetwork::count(const Batch& batch, const DTensor& probabilities) {
   tally_ = local_map(layout("[-] sum{batch}"), {2}, DType::kFloat64,
                      {tally_, probabilities, batch.labels}, math_.count);

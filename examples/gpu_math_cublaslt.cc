@@ -48,7 +48,7 @@ class Description {
   Description& operator=(const Description&) = delete;
 
   Status fill(const Gemm& gemm) {
-    // In f32 throughout: the shorter types of tensor cores are for those who ask for them.
+    // In f32 throughout, not in the shorter types of tensor cores.
     TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulDescCreate, &product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     TESSERA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, gemm.transpose_a));
     TESSERA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, gemm.transpose_b));
@@ -98,7 +98,7 @@ class CublasLt : public GpuMath {
  public:
   explicit CublasLt(const CublasLtFunctions& functions) : lt_(functions) {}
 
-  // The last to let go of it may be a thread that works on a GPU.
+  // The last owner may be a thread that works on a GPU.
   ~CublasLt() override {
     int before = 0;
     if (cudaGetDevice(&before) != cudaSuccess) return;

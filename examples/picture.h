@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// draw: who holds what of a matrix, as a picture for a terminal.
+// draw: which devices hold what of a matrix, as a picture for a terminal.
 //
 //   [batch, -] of [4, 6] on {batch=2, model=2}
 //                cols 0:6
