@@ -126,7 +126,7 @@ class HostWorker : public Contestant {
  public:
   static StatusOr<std::unique_ptr<HostWorker>> create(int64_t region_bytes) {
     ClientOptions options;
-    options.heartbeat_interval = absl::Seconds(20);  // idle clients do not disturb those at work
+    options.heartbeat_interval = absl::Seconds(20);  // idle clients do not disturb the others
     options.collective_timeout = absl::Minutes(2);
     TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
     auto worker = std::unique_ptr<HostWorker>(new HostWorker(std::move(client), region_bytes));
@@ -184,8 +184,8 @@ class HostWorker : public Contestant {
     std::vector<int> ids;
     for (const Device& device : client_.devices()) ids.push_back(device.id);
     TESSERA_ASSIGN_OR_RETURN(group_, client_.group(ids));
-    // There is no other way to memory that peers can map: both regions are the shard of a tensor,
-    // of which nobody but this worker knows.
+    // There is no other way to memory that peers can map: both regions are the shard of a tensor
+    // that only this worker has.
     std::byte* memory = nullptr;
     holder_ =
         from_function<uint8_t>({num_devices * 2 * region_bytes_}, Layout::parse(*mesh_, "[all]"),

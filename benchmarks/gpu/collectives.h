@@ -16,7 +16,7 @@ namespace tessera::benchmarks {
 struct CollectiveSizes {
   int64_t bytes = 1024;  // of each client
   int rounds = 15;
-  int repeats = 50;  // in a row, before anybody waits
+  int repeats = 50;  // in a row, before the caller waits
 };
 
 // Runs two clients of one device in the setting of `job`, whose options have the fakes or none.

@@ -55,7 +55,7 @@ int run(int argc, char** argv) {
   }
   if (is_check || !options.is_on_fake) {
     const Status gpu = find_gpu();
-    // One that does not answer, or kills who asks, is there.
+    // A GPU that does not answer, or that kills the process that asks, counts as there.
     const bool is_missing = absl::IsFailedPrecondition(gpu) || absl::IsUnimplemented(gpu);
     if (!gpu.ok()) return fail(gpu, is_missing ? kNoGpu : kFailed);
     if (is_check) return 0;

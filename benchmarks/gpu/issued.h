@@ -14,8 +14,8 @@ namespace tessera::benchmarks {
 // Returns when the issuing thread has given the CUDA stream everything; when that was.
 StatusOr<absl::Time> wait_issued(const Client& client);
 
-// Returns when the GPU has done it, without the naps of who waits for a tensor: `gpu` waits behind
-// an event of the device's stream.
+// Returns when the GPU has done it, without the naps of a wait for a tensor: `gpu` waits behind an
+// event of the device's stream.
 Status wait_done(const Client& client, Gpu& gpu);
 
 }  // namespace tessera::benchmarks

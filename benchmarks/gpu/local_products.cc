@@ -77,7 +77,7 @@ class Products {
   }
   Status give_bare() { return product_->multiply(memory_[0], memory_[1], out_, gpu_.stream()); }
 
-  // Both results are the same, and right wherever somebody looks.
+  // Both results are the same, and right at every place that is checked.
   Status check();
   // What the host takes for each of `repeats` in a row, until the last was given to the stream.
   StatusOr<absl::Duration> time_giving(int repeats, bool is_local);

@@ -19,7 +19,7 @@ struct ProductSizes {
   int64_t small_rows = 128;
   int64_t large_rows = 8192;
   int rounds = 15;
-  int small_repeats = 200;  // in a row, before anybody waits
+  int small_repeats = 200;  // in a row, before the caller waits
   int large_repeats = 4;
 };
 

@@ -216,7 +216,7 @@ class MpiPeer : public Contestant {
     auto grids = std::make_shared<std::pair<Grid, Grid>>();
     if (!make_grid(&move.from, rank_, &grids->first) ||
         !make_grid(&move.to, rank_, &grids->second)) {
-      return "pdgemr2d needs one block a rank, all different";
+      return "pdgemr2d needs one block per rank, all different";
     }
     const bool is_double = move.element_bytes == 8;
     return prepare_move(

@@ -66,7 +66,7 @@ std::string measure(Contestant& contestant, const Command& command, std::vector<
     seconds->push_back((now_seconds() - start) / static_cast<double>(calls));
   }
   if (error = operation.check(static_cast<int>(set), false); !error.empty()) return error;
-  // No rank prepares another operation on this memory while a peer may be at work on it.
+  // No rank prepares another operation on this memory while a peer may be using it.
   return contestant.barrier();
 }
 
@@ -171,7 +171,7 @@ void Regions::free() {
 void Regions::fill(int64_t end_bytes) {
   float* values = reinterpret_cast<float*>(in_);
   for (int64_t i = filled_bytes_ / 4; i < end_bytes / 4; ++i) values[i] = pattern(rank_, i);
-  // The pages of the results are there too before anybody is timed.
+  // The pages of the results are there too before the first measurement.
   if (end_bytes > filled_bytes_) {
     std::memset(out_ + filled_bytes_, 0, end_bytes - filled_bytes_);
   }

@@ -8,11 +8,11 @@
 //                 "error": ""}
 //
 // "at" is when the command ended, by CLOCK_MONOTONIC, which all processes share. A worker that
-// waits for a command blocks in read() and takes no time from those at work.
+// waits for a command blocks in read() and takes no time from the others.
 //
 // One measurement: poison the results of set 0, call once, check; then `repetitions` times: meet in
 // a barrier, and time `calls` calls, each on the next of `sets` sets of buffers; then check again.
-// A rank reports its own seconds a call, and the driver takes the slowest rank.
+// A rank reports its own seconds per call, and the driver takes the slowest rank.
 //
 // Inputs are never written: byte b of the input region of rank r is that of the pattern, a float of
 // 20 bits for each 4 bytes, so sums of 8 ranks are exact and every result is known.
@@ -68,7 +68,7 @@ std::byte pattern_byte(int rank, int64_t byte);
 class Regions {
  public:
   Regions() = default;
-  // Over memory of somebody else, `size_bytes` each.
+  // Over memory with another owner, `size_bytes` each.
   Regions(std::byte* in, std::byte* out, int64_t size_bytes, int rank);
   // Private memory of the process, as malloc gives it for large blocks.
   static Regions allocate(int64_t size_bytes, int rank);
@@ -111,7 +111,7 @@ struct Block {
   Block intersect(const Block& other) const;
 };
 
-// The move of a matrix from one block a rank to another block a rank:
+// The move of a matrix from one block per rank to another block per rank:
 // "element=8 from=R:R:C:C,... to=R:R:C:C,...".
 struct MatrixMove {
   int64_t element_bytes = 4;
