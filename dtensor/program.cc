@@ -195,8 +195,9 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
                   DeviceStep& row) {
   CollectiveCall& call = row.call;
   call.replicas = replicas_in(step, group, device_id);
-  // In an exchange some members have replicas and others have none, and no member knows which. So no
-  // member may put its input into its entry, as calls without replicas do: a count of 0 prevents it.
+  // In an exchange some members have replicas and others have none, and no member knows which. So
+  // no member may put its input into its entry, as calls without replicas do: a count of 0 prevents
+  // it.
   if (call.kind == OpKind::kExchange) call.count = 0;
   if (call.replicas.empty() || call.kind != OpKind::kExchange) return;
   const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);

@@ -65,7 +65,7 @@ def _first_existing(ctx, paths):
 def _find_toolkit(ctx):
     """The toolkit's folder and its static runtime library, or None where one is missing."""
     home = ctx.os.environ.get("CUDA_HOME")
-    # A folder that somebody names is the only one looked at.
+    # With CUDA_HOME set, no other folder is tried.
     for place in [home] if home else _PLACES:
         library = _first_existing(ctx, [
             place + folder + "/libcudart_static.a"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the host backend beside its peers, interleaved in one run; tools/bench starts it.
 
-A contestant is a group of worker processes that live for one phase of the run, one phase a number
-of clients. Each waits for commands on a pipe of its own, asleep, while another is at work. A cell
+A contestant is a group of worker processes that live for one phase of the run, one phase per number
+of clients. Each waits for commands on a pipe of its own, asleep, while another runs. A cell
 is one operation of one size on one number of clients; a round measures every contestant of every
 cell once, and the number of a cell is the median of its rounds. benchmarks/README.md says how to
 read what comes out.
@@ -34,7 +34,7 @@ from bench_cells import format_size, kill_cells, make_phases, memory_cell
 
 REPLY_TIMEOUT_S = 180
 # Peers give their buffers back after a measurement that leaves less of the memory than this, and
-# none is asked for what would take more than this of what is free: others may be at work here.
+# none is asked for more than this share of what is free: other programs may run here.
 FREE_SHARE = 0.6
 QUICK_S = 55
 MAX_CALLS = 100_000
@@ -79,7 +79,7 @@ class Workers:
             for suffix in ("in", "out"):
                 path = f"{self.prefix}.{rank}.{suffix}"
                 os.mkfifo(path)
-                # Both ends, so that opening waits for nobody.
+                # Both ends, so that opening does not block.
                 (self.ins if suffix == "in" else self.outs).append(os.open(path, os.O_RDWR))
             self.buffers.append(b"")
         started = time.monotonic()
@@ -118,7 +118,7 @@ class Workers:
         while any(lines[rank] is None for rank in survivors):
             self.read_lines(lines, survivors)
             if time.monotonic() > killed + REPLY_TIMEOUT_S:
-                raise ContestantFailed(f"client {victim} was killed, and a survivor did not hear")
+                raise ContestantFailed(f"client {victim} was killed, and a survivor was not told")
         for rank in survivors:
             error = lines[rank]["error"]
             if lines[rank]["at"] < killed or f"client {victim} " not in error:
@@ -348,14 +348,14 @@ class Run:
                 for entry in cell.entries:
                     self.measure(cell, entry, not entry.rounds)
             for cell in phase.cells:
-                # Nobody always comes after the same neighbour.
+                # No contestant always runs after the same neighbour.
                 shift = i % len(cell.entries)
                 for entry in cell.entries[shift:] + cell.entries[:shift]:
                     if not entry.note:
                         self.measure(cell, entry, not entry.rounds)
         for group in list(self.workers):
             self.workers.pop(group).stop()
-        self.out.clear()  # who failed with so many clients may serve others
+        self.out.clear()  # it may work with another number of clients
         return memory + phase.cells
 
     def measure_start(self):
@@ -383,7 +383,7 @@ class Run:
                 entry.note, entry.failed = self.out.pop("tessera"), True
                 return
             try:
-                # Once through all of the memory, so that everybody has touched it.
+                # Once through all of the memory, so that every client has touched it.
                 workers.run(f"{entry.command} calls={KILL_SETS}")
                 forever = f"{entry.command} calls={1 << 40}"
                 seconds = workers.run_and_kill(forever, SECONDS_TO_KILL, i % cell.clients)

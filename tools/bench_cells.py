@@ -145,7 +145,7 @@ class Entry:
 
     column: str
     group: str  # which worker processes
-    command: str  # but for sets, calls, repetitions and full
+    command: str  # without sets, calls, repetitions and full
     factor: float = 1.0  # of the time measured
     rounds: list = dataclasses.field(default_factory=list)
     note: str = ""  # why there is no number

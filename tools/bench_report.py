@@ -156,7 +156,7 @@ def make_goals():
         text = f"{operation}, {format_size(size)}, {clients} clients"
         number = over_memory(operation, size, clients, unit)
         goals.append(Goal(text, limit, number, unit=" " + unit))
-    peer_rows = [  # operation, size, clients, whom, columns, limit
+    peer_rows = [  # operation, size, clients, peer, columns, limit
         ("all_reduce", mid, 2, "Open MPI", OPEN_MPI, 5),
         ("all_reduce", mid, 4, "Open MPI", OPEN_MPI, 5),
         ("all_reduce", big, 2, "Open MPI", OPEN_MPI, 5),
@@ -173,9 +173,9 @@ def make_goals():
         ("barrier", 0, 8, "Open MPI", OPEN_MPI, 1),
         ("all_reduce", KIB, 4, "Open MPI", OPEN_MPI, 1),
     ]
-    for operation, size, clients, whom, columns, limit in peer_rows:
+    for operation, size, clients, peer, columns, limit in peer_rows:
         size_text = f" {format_size(size)}," if size else ""
-        text = f"{operation},{size_text} {clients} clients, times as fast as {whom}"
+        text = f"{operation},{size_text} {clients} clients, times as fast as {peer}"
         number = peer_over_ours(operation, size, clients, columns)
         beside = over_ours_by_default(operation, size, clients) if columns == OPEN_MPI else None
         goals.append(Goal(text, limit, number, at_least=True, beside=beside))

@@ -216,7 +216,7 @@ class RunTest(unittest.TestCase):
 
     def test_the_last_survivor_counts(self):
         with tempfile.TemporaryDirectory() as folder:
-            # Rank 1 hears a thousand seconds later than rank 0, in times to come.
+            # Rank 1 is told a thousand seconds later than rank 0, in times to come.
             workers = self.hearers(folder, [1e9, 1e9 + 1000, None], "client 2 (a) is lost")
             seconds = workers.run_and_kill("all_reduce", 0.01, victim=2)
             self.assertAlmostEqual(seconds, 1e9 + 1000 - time.monotonic(), delta=60)

@@ -64,7 +64,7 @@ STEPS = [
     ),
     Step(
         "tsan",
-        "tests under the thread sanitizer, but for the layers without threads and the programs",
+        "tests under the thread sanitizer, except the layers without threads and the programs",
         "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
         "-//fuzz/... -//benchmarks/... -//examples/... -//tools/...",
     ),

@@ -209,7 +209,7 @@ def rule_guard(tree):
 
 
 def rule_line_length(tree):
-    """At most 100 columns, but for tables that clang-format is told to leave alone."""
+    """At most 100 columns, except in tables that clang-format is told to leave alone."""
     for path, lines in tree.select(r"\.(h|cc|proto|py|bzl)$"):
         is_table = False
         for i, line in enumerate(lines):
