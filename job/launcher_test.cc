@@ -69,7 +69,7 @@ char process_state(pid_t pid) {
 
 // For a state that has no event of its own.
 bool await_state(pid_t pid, char state) {
-  const absl::Time deadline = steady_now() + kPatience;
+  const absl::Time deadline = steady_now() + kTestTimeout;
   while (process_state(pid) != state && steady_now() < deadline) poll(nullptr, 0, 1);
   return process_state(pid) == state;
 }
@@ -302,7 +302,7 @@ TEST(LauncherTest, CoordinatorEndsWithTheLauncher) {
     ASSERT_THAT(watched, SizeIs(3));
     run.send(signal);
     EXPECT_EQ(run.wait(), 128 + signal);
-    for (const Watched& process : watched) EXPECT_TRUE(process.ends_within(kPatience));
+    for (const Watched& process : watched) EXPECT_TRUE(process.ends_within(kTestTimeout));
   }
 }
 
@@ -326,7 +326,7 @@ TEST(LauncherTest, SeesASignalWhileItsOutputIsNotRead) {
                                        "echo pid $$ >&2; exec yes an_endless_line");
   run.await_lines("an_endless_line", 1);
   run.send(SIGTERM);
-  EXPECT_TRUE(Watched(run.pid()).ends_within(kPatience));
+  EXPECT_TRUE(Watched(run.pid()).ends_within(kTestTimeout));
   EXPECT_EQ(run.wait(), 128 + SIGTERM);
 }
 

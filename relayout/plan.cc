@@ -125,10 +125,10 @@ int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
 }
 
 double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology,
-                         int64_t most_devices, double enough) {
+                         int64_t most_devices, double stop_above_seconds) {
   double seconds = 0;
   for (const PlanStep& step : steps) {
-    if (seconds >= enough) break;
+    if (seconds >= stop_above_seconds) break;
     seconds += seconds_of(traffic_of(step, most_devices), topology.costs());
   }
   return seconds;

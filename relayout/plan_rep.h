@@ -59,10 +59,11 @@ int64_t most_received(absl::Span<const PlanStep> steps);
 // See RelayoutPlan::peak_bytes(), for these steps from `from` to `to`.
 int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
              absl::Span<const PlanStep> steps);
-// See RelayoutPlan::predicted_time(). What is at least `enough` may be less than that of all steps.
+// See RelayoutPlan::predicted_time(). Stops adding steps once the sum is at least
+// `stop_above_seconds`.
 double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology,
                          int64_t most_devices = kEveryDevice,
-                         double enough = std::numeric_limits<double>::infinity());
+                         double stop_above_seconds = std::numeric_limits<double>::infinity());
 // "reduce_scatter{x}, all_gather{y}".
 std::string step_names(absl::Span<const PlanStep> steps);
 

@@ -168,11 +168,11 @@ TEST(CopiesOfTermsTest, ShareTheReduction) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, row.to));
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const RelayoutPlan plan,
-        plan_relayout(from, to, row.shape, DType::kFloat32, testing::far_apart()));
+        plan_relayout(from, to, row.shape, DType::kFloat32, testing::network_only_options()));
     EXPECT_EQ(steps_of(plan), row.steps);
     EXPECT_EQ(plan.max_received_bytes(), 4 * row.most_received);
     EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.bound);
-    EXPECT_EQ(check_relayout(from, to, row.shape, testing::far_apart()).problem, "");
+    EXPECT_EQ(check_relayout(from, to, row.shape, testing::network_only_options()).problem, "");
   }
 }
 
@@ -223,7 +223,7 @@ TEST(PlacesTest, PartsOfAReductionGoWhereTheGoalWantsThem) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
     TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, row.from));
     TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, row.to));
-    for (const PlanOptions& options : {PlanOptions(), testing::far_apart()}) {
+    for (const PlanOptions& options : {PlanOptions(), testing::network_only_options()}) {
       TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
                                    plan_relayout(from, to, row.shape, DType::kFloat32, options));
       EXPECT_EQ(steps_of(plan), row.steps);
@@ -259,7 +259,7 @@ TEST(ReductionsAgainstTheBoundTest, AreAsDocumented) {
           if (!from.is_partial()) break;
           TESSERA_ASSERT_OK_AND_ASSIGN(
               const RelayoutPlan plan,
-              plan_relayout(from, to, shape, DType::kInt8, testing::far_apart()));
+              plan_relayout(from, to, shape, DType::kInt8, testing::network_only_options()));
           const int64_t bound = plan.lower_bound_bytes();
           if (bound == 0 || plan.steps().back().kind() == StepKind::kExpand) continue;
           const double ratio =
@@ -283,7 +283,7 @@ TEST(ReductionsAgainstTheBoundTest, AreAsDocumented) {
 TEST(WaysToReduceTest, TheFastestIsChosen) {
   const LinkCosts costs{{0, 1e-12}, {1e-9, 1e-10}, {2e-9, 1e-9}};
   const PlanOptions options[] = {
-      {}, testing::far_apart(), {.topology = *Topology::uniform(1, 2, costs)}};
+      {}, testing::network_only_options(), {.topology = *Topology::uniform(1, 2, costs)}};
   constexpr int kRank = testing::kSanitized ? 1 : 2;
   const Shape shape(kRank, 16);
   int64_t compared = 0;

@@ -325,9 +325,11 @@ Choice Ways::best_of(std::vector<Steps> ways) const {
         !options_.memory_cap_bytes.has_value() || way_peak <= *options_.memory_cap_bytes;
     choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
     if (i > 0 && !fits) continue;
-    // The prediction stops at `enough`: a slower candidate need not be evaluated to its end.
-    const double enough = best_fits ? least_cost : std::numeric_limits<double>::infinity();
-    const double cost = predicted_seconds(ways[i], tensor_.topology, kComparedDevices, enough);
+    // A candidate that is slower already need not be evaluated to its end.
+    const double stop_above_seconds =
+        best_fits ? least_cost : std::numeric_limits<double>::infinity();
+    const double cost =
+        predicted_seconds(ways[i], tensor_.topology, kComparedDevices, stop_above_seconds);
     const bool better = i == 0 || !best_fits || cost < least_cost;
     if (!better) continue;
     choice.chosen_way = i;

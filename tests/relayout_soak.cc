@@ -90,7 +90,7 @@ int run_exhaustive(const Arguments& arguments) {
   int64_t checked = 0;
   bool passed = true;
   all.for_each(arguments.share, stride, [&](int64_t number, const RelayoutCase& relayout) {
-    const std::string problem = check_in_full(relayout);
+    const std::string problem = check_relayout_exhaustively(relayout);
     ++checked;
     progress.at(checked, total, "");
     if (problem.empty()) return true;

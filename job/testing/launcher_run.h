@@ -36,7 +36,7 @@
 
 namespace tessera {
 
-inline constexpr absl::Duration kPatience =
+inline constexpr absl::Duration kTestTimeout =
     absl::Seconds(60);  // of every wait; a failure if it ends
 // A process that is not a child of the test: its end can be waited for, its id is never reused
 // while this exists.
@@ -132,7 +132,7 @@ class LauncherRun {
   // Reads to the end; the exit code as a shell would say it.
   int wait() {
     read_until([] { return false; });
-    EXPECT_TRUE(Watched(pid_).ends_within(kPatience));
+    EXPECT_TRUE(Watched(pid_).ends_within(kTestTimeout));
     int status = 0;
     if (waitpid(std::exchange(pid_, 0), &status, 0) <= 0) return -1;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -160,7 +160,7 @@ class LauncherRun {
   };
 
   void read_until(const std::function<bool()>& is_enough) {
-    const absl::Time deadline = steady_now() + kPatience;
+    const absl::Time deadline = steady_now() + kTestTimeout;
     while (!is_enough() && (streams_[0].fd.is_open() || streams_[1].fd.is_open())) {
       const auto left_ms = absl::ToInt64Milliseconds(deadline - steady_now());
       pollfd fds[] = {{streams_[0].fd.get(), POLLIN, 0}, {streams_[1].fd.get(), POLLIN, 0}};

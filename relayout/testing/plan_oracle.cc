@@ -371,7 +371,7 @@ DeviceValues run_plan(const RelayoutPlan& plan, const DeviceValues& values, std:
   return current;
 }
 
-PlanOptions far_apart() {
+PlanOptions network_only_options() {
   const LinkCost cost = {0, 1e-9};
   return {.topology = *Topology::uniform(1, 1, {cost, cost, cost})};
 }

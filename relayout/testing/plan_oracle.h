@@ -52,7 +52,7 @@ CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& sh
                            const PlanOptions& options = {});
 
 // Each device on a host of its own, and bytes are all that counts: here plans receive the fewest.
-PlanOptions far_apart();
+PlanOptions network_only_options();
 // Hosts of so many devices, each a process, and what comes from another host takes longest by far.
 PlanOptions hosts_of(int64_t devices);
 

@@ -201,11 +201,11 @@ void SmallRelayouts::for_each(int64_t first, int64_t stride,
   }
 }
 
-std::string check_in_full(const RelayoutCase& relayout) {
+std::string check_relayout_exhaustively(const RelayoutCase& relayout) {
   const auto& [from, to, shape] = relayout;
   std::string problem = check_relayout(from, to, shape).problem;
   if (problem.empty() && from.is_partial()) {
-    problem = check_relayout(from, to, shape, far_apart()).problem;
+    problem = check_relayout(from, to, shape, network_only_options()).problem;
   }
   if (problem.empty() && from.is_partial()) {
     problem = check_relayout(from, to, shape, hosts_of(2)).problem;

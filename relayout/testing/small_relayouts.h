@@ -77,7 +77,7 @@ class SmallRelayouts {
 //     two steps what the devices hold;
 //   - the way back ends in what was there before: in every element without partials, else in the
 //     value.
-std::string check_in_full(const RelayoutCase& relayout);
+std::string check_relayout_exhaustively(const RelayoutCase& relayout);
 
 }  // namespace tessera::testing
 
