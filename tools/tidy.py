@@ -18,6 +18,7 @@ import sys
 from tidy_errors import PAGE as ERRORS_PAGE
 from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
+from tidy_prose import check_prose, check_subjects
 
 RATCHET = "tools/tidy_ratchet.txt"
 MAX_LINE_LENGTH = 100
@@ -88,10 +89,12 @@ class Finding:
 
 
 class Tree:
-    """The tracked files: path -> text. Binary files have the text ""."""
+    """The tracked files: path -> text. Binary files have the text "". Subjects are those of commits
+    that are not on main yet: those on it cannot be changed."""
 
-    def __init__(self, files):
+    def __init__(self, files, subjects=()):
         self.files = files
+        self.subjects = subjects
 
     def select(self, pattern):
         """Sorted (path, lines) of the files whose path matches the regular expression."""
@@ -127,7 +130,10 @@ def read_tree(root):
             files[name] = ""
         except (FileNotFoundError, IsADirectoryError):
             pass  # Deleted but not yet committed, or a submodule.
-    return Tree(files)
+    log = subprocess.run(
+        ["git", "log", "--format=%s", "refs/heads/main..HEAD", "--"], cwd=root, capture_output=True
+    )
+    return Tree(files, log.stdout.decode().splitlines())
 
 
 def strip_cpp(text):
@@ -542,6 +548,15 @@ def rule_one_h1(tree):
         if len(titles) != 1:
             message = f'{len(titles)} titles ("# ..."); a page has exactly one'
             yield Finding(path, titles[1] if len(titles) > 1 else 1, "one-h1", message)
+
+
+def rule_plain_english(tree):
+    """Comments, messages, pages and commit subjects are in plain technical English."""
+    for path, line, message in check_prose(tree.files):
+        if not is_allowed(tree.files[path].split("\n"), line - 1, "plain-english"):
+            yield Finding(path, line, "plain-english", message)
+    for message in check_subjects(tree.subjects):
+        yield Finding("(commit)", 1, "plain-english", message)
 
 
 def rule_error_row(tree):

@@ -298,6 +298,58 @@ class RuleTest(unittest.TestCase):
         self.check(tidy.rule_one_h1, {"a.md": "## B\n"}, ("a.md:1", "0 titles"))
         self.check(tidy.rule_one_h1, {"a.md": "# A\n\n# B\n"}, ("a.md:3", "2 titles"))
 
+    def test_plain_english(self):
+        rule = tidy.rule_plain_english
+        for bad in [
+            "the memory of who reads it",
+            "whoever sets it",
+            "until somebody reads it",
+            "Nobody waits",
+            "all but for the last",
+            "rows are dear",
+            "lets go of it",
+            "messages for people",
+            "a field of no meaning",
+            "it comes to an end",
+            "the others hear of it",
+            "a device at work",
+            "give one entry a dim",
+            "4 a host",
+            "two devices a client",
+            "72 devices a process",
+        ]:
+            place = ("job/a.cc:2", "write")
+            self.check(rule, {"job/a.cc": f"\n// This is {bad}.\n"}, place)
+            self.check(rule, {"job/a.cc": f'\nf("{bad}");\n'}, place)
+            self.check(rule, {"a.md": f"# A\n{bad}\n"}, ("a.md:2", "write"))
+            self.check(rule, {"job/a.py": f"\n# {bad}\n"}, ("job/a.py:2", "write"))
+        for good in [
+            "Who sets it? Nothing does",
+            "a client whose device waits",
+            "client 0 a device",
+            "one is a row",
+            "one of a device",
+            "what was heralded",
+            "the sum of all but one",
+            "outcomes to print",
+        ]:
+            self.check(rule, {"job/a.cc": f"// This is {good}.\n", "a.md": good})
+
+    def test_plain_english_joins_lines_of_prose_alone(self):
+        rule = tidy.rule_plain_english
+        self.check(rule, {"a.cc": "  // all but\n  // for one\n"}, ("a.cc:1", "except"))
+        self.check(rule, {"a.cc": 'f("all but "\n  "for one");\n'}, ("a.cc:1", "except"))
+        self.check(rule, {"a.cc": 'auto who = f("but ", "for");  // but\nfor (;;) {\n'})
+        self.check(rule, {"a.cc": "// all but\n//\n// for one\n"})
+        self.check(rule, {"a.md": "`who`\n```\nwho\n```\n"})
+
+    def test_plain_english_of_commit_subjects(self):
+        def found(subject):
+            return list(tidy.rule_plain_english(tidy.Tree({}, [subject])))
+
+        self.assertEqual(len(found("device: who comes waits")), 1)
+        self.assertEqual(found("device: spin while the previous task finishes"), [])
+
     def test_error_row(self):
         def files(message, label, text):
             return {
