@@ -113,7 +113,7 @@ int64_t in_place_offset(const CollectiveCall& call, int position) {
 
 Status check_overlap(const CollectiveCall& call, int position) {
   if (call.in_count == 0 || call.out_count == 0) return absl::OkStatus();
-  // An input that nobody reads, or an output that nobody writes, may lie anywhere.
+  // An input or an output that no member accesses may overlap anything.
   const bool is_root = position == call.root;
   if (!is_root && (call.kind == OpKind::kReduce || call.kind == OpKind::kGather ||
                    call.kind == OpKind::kBroadcast || call.kind == OpKind::kScatter)) {

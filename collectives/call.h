@@ -84,8 +84,8 @@ struct CollectiveCall {
   // sends, where all parts are equal; else 0.
   int64_t count = 0;
 
-  // Dense row-major memory. It must stay valid, and nobody else may write it, until the work is
-  // done. Null where there are no elements.
+  // Dense row-major memory. It must stay valid, and have no other writer, until the work is done.
+  // Null where there are no elements.
   const std::byte* in = nullptr;
   int64_t in_count = 0;
   std::byte* out = nullptr;
@@ -112,13 +112,13 @@ struct CollectiveCall {
   // its own.
   std::vector<int> replicas;
 
-  // What must be equal on all members beside the fields above, for people: the barrier's name, the
+  // What must be equal on all members beside the fields above, as text: the barrier's name, the
   // layouts of a relayout; empty where `counts` says it all. `detail_field`, a literal, says what
   // it is: "name", "layouts", "counts".
   SharedText detail;
   absl::string_view detail_field;
   // The op in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is
-  // made when somebody needs it.
+  // built when it is needed.
   Label label;
   // The caller waits for the op at once, and may run it on its own thread.
   bool caller_waits = false;

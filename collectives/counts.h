@@ -6,9 +6,9 @@
 //   Counts::of({3, 5, 0, 2})      a list, which copies share
 //   Counts::of({8, 8, 8, 8})      is Counts::equal(4, 8): there is one form of each value
 //
-// Parts are nearly always equal, and an operation of a few bytes has no time to take memory for as
-// many equal numbers as there are members. Any numbers can be held, for those who find out that
-// they are wrong. Immutable but for assignment; thread-safe, as a shared_ptr is.
+// Parts are nearly always equal, and an operation of a few bytes has no time to allocate as many
+// equal numbers as there are members. Values are not checked here; CollectiveCall::validate() does
+// that. Immutable except by assignment; thread-safe, as a shared_ptr is.
 #ifndef TESSERA_COLLECTIVES_COUNTS_H_
 #define TESSERA_COLLECTIVES_COUNTS_H_
 

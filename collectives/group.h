@@ -21,8 +21,8 @@
 //      barrier is theirs at once.)
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
-// and be written by nobody else, until the Work is done. In and out may be exactly in place where
-// a function says so; any other overlap is InvalidArgument. Zero elements are legal, with null
+// and have no other writer, until the Work is done. In and out may be exactly in place where a
+// function says so; any other overlap is InvalidArgument. Zero elements are legal, with null
 // pointers too.
 //
 // Functions may be called from any thread. A member's operations are those of its device, in the
@@ -34,8 +34,8 @@
 // of a tensor (what from_function() and local_map() let a caller write), members of other clients
 // of the host write to it by themselves, in an all_reduce and at the root of a reduce. If that
 // fails with Unavailable or DeadlineExceeded after all had arrived, a member that was held up may
-// write to out later, as long as its process lives. The caller is to let go of that tensor, and to
-// go on with another one: the memory will be no other tensor's.
+// write to out later, as long as its process lives. Drop that tensor then, and use another one. The
+// pool never reuses its memory.
 #ifndef TESSERA_COLLECTIVES_GROUP_H_
 #define TESSERA_COLLECTIVES_GROUP_H_
 

@@ -6,8 +6,8 @@
 //   barrier "ckpt" on {batch=4}                         a name, a text, and where
 //   relayout #12 [x, -] -> [-, x] on {x=2}, f32 [8, 6]  a name, a number, a text
 //
-// Few operations ever need theirs as one text: it is put together when somebody asks for it. A
-// Label is a pointer to its parts, which copies share.
+// Few operations need their label as one text, so the text is built when it is asked for. A Label
+// is a pointer to its parts, which copies share.
 #ifndef TESSERA_COLLECTIVES_LABEL_H_
 #define TESSERA_COLLECTIVES_LABEL_H_
 

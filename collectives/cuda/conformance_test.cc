@@ -165,7 +165,8 @@ TEST(NcclSumsTest, HaveNotTheBitsOfAscendingOrder) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("expected 0.6")));
 }
 
-// Clients that do not agree who adds hear of it, all in the same words, and before a byte moves.
+// Clients that disagree on which side adds (our kernels or NCCL) get the same error, before a byte
+// moves.
 TEST(NcclSumsTest, AreTheSameForAllClients) {
   const testing::TestDeadline deadline(absl::Seconds(60), "clients that disagree");
   const auto api = FakeCuda::create({.num_gpus = 3});

@@ -157,8 +157,8 @@ Status CudaMover::reduce_box(const CollectiveCall& call, int member, Members mem
     return device.reduce(plan_reduce_box(call.dtype, call.reduction, call.out_box, terms, first_box,
                                          out, call.out_box));
   }
-  // Terms that lie differently are packed first. Their memory goes back as soon as the work is
-  // given to the stream, which orders whoever has it next.
+  // Terms with other strides are packed first. Their memory is freed as soon as the work is given
+  // to the stream, which orders its next owner after that work.
   const int64_t size = dtype_size(call.dtype);
   const int64_t count = call.out_box->num_elements();
   TESSERA_ASSIGN_OR_RETURN(

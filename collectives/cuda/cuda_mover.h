@@ -9,7 +9,7 @@
 // A and L are events. Each device reads and writes the memory of the others directly, so a part is
 // what move.h says of the host's: of an all-reduce each device adds its chunk of the terms, in
 // ascending order of the members, and writes it to every output. Steps and bytes are the host
-// backend's (host_backend.h), and so are the bits of the results, but for which NaN comes out where
+// backend's (host_backend.h). So are the bits of the results, except which NaN is the result where
 // several are added.
 //
 // The members are at most kMaxTerms, and their GPUs reach each other's memory.

@@ -105,7 +105,7 @@ class Api {
   virtual Status reduce_scatter(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
                                 ReduceOp op, CommHandle comm, StreamHandle stream) = 0;
 
-  // Ends what is under way, so that streams come to an end; what it had to do is undefined then.
+  // Ends what is under way, so that streams finish; the results of that work are undefined then.
   // poll() says when, unless the communicator has an error. Only the two last functions may follow.
   // It joins a thread of NCCL, which may be in a call of CUDA that waits. Not while the last call
   // is in progress, nor after it failed, unless earlier work is in flight: ncclCommRevoke of
@@ -116,7 +116,8 @@ class Api {
   // Frees a communicator that was finalised or revoked; takes the ranks of the host. Ends the use
   // of the handle. ncclCommDestroy.
   virtual Status comm_destroy(CommHandle comm) = 0;
-  // Ends what is under way, and frees the communicator, whoever is left. ncclCommAbort.
+  // Ends what is under way, and frees the communicator, whatever other ranks are left.
+  // ncclCommAbort.
   virtual Status comm_abort(CommHandle comm) = 0;
 };
 

@@ -40,7 +40,7 @@ Status Communicator::settle(absl::Time deadline) {
     if (now - begin < absl::Milliseconds(1)) {
       sched_yield();
     } else {
-      absl::SleepFor(absl::Microseconds(200));  // sleep: NCCL wakes nobody
+      absl::SleepFor(absl::Microseconds(200));  // sleep: NCCL wakes no thread
     }
   }
   return fail(absl::AbortedError("the communicator was given up"));

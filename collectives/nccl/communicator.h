@@ -2,7 +2,7 @@
 //
 // Communicator: one device's rank in one generation of a group's NCCL communicator.
 //
-//   generation 1   made by all members ... used ... a verdict: nobody uses it again
+//   generation 1   made by all members ... used ... a verdict: never used again
 //   generation 2   made by all members ...
 //
 // A generation is an operation of a rendezvous of its own (rendezvous.h) that goes on as long as
@@ -17,8 +17,8 @@
 //   3. what is registered is deregistered while the communicator is in use and the stream idle; the
 //      abort of one that failed does it by itself.
 //
-// Thread-safe, but for init(), issue(), register_memory() and stop_registering(), which are the
-// issuing thread's.
+// Thread-safe, except init(), issue(), register_memory() and stop_registering(), which only the
+// issuing thread calls.
 #ifndef TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
 #define TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
 
@@ -74,8 +74,8 @@ class Communicator {
     return generations_.settle(generation_, host::VerdictKind::kError,
                                host::Rendezvous::From::kRunning, error);
   }
-  // Says that the device is through with a generation that has its verdict: it reads nobody's
-  // memory any more. Once.
+  // Records that the device is through with a generation that has its verdict: it reads no other
+  // member's memory any more. Once.
   void leave() { generations_.acknowledge(generation_); }
   // Whether all members have left it.
   bool have_all_left() {

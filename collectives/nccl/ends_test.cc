@@ -80,7 +80,7 @@ class EndsTest : public ThreeClientsTest {
 };
 
 // The abort of a communicator that has given no work yet frees memory, which waits for the GPU: so
-// what is at work there is revoked first.
+// what runs there is revoked first.
 TEST_F(EndsTest, AnAbortComesAfterTheRevokesBesideIt) {
   ASSERT_NO_FATAL_FAILURE(
       start({.collective_timeout = absl::Seconds(5), .watch = {.abort_limit = absl::Seconds(2)}}));

@@ -86,8 +86,8 @@ class FailuresTest : public ThreeClientsTest {
   }
 };
 
-// All have arrived and given their GPUs work; then one is lost. The others hear of it at once, and
-// go on without it.
+// All have arrived and given their GPUs work; then one is lost. The others are told at once, and go
+// on without it.
 TEST_F(FailuresTest, AClientIsLostWhileWorkIsInFlight) {
   start();
   close_gate(2);
@@ -106,7 +106,7 @@ TEST_F(FailuresTest, AClientIsLostWhileWorkIsInFlight) {
   open_gate();
 }
 
-// Everybody gets the same text at the deadline, and the same group works afterwards with a new
+// All get the same text at the deadline, and the same group works afterwards with a new
 // communicator.
 TEST_F(FailuresTest, TheDeadlinePassesWhileWorkIsInFlight) {
   start({.collective_timeout = absl::Seconds(2)});
@@ -122,7 +122,7 @@ TEST_F(FailuresTest, TheDeadlinePassesWhileWorkIsInFlight) {
   EXPECT_EQ(calls("comm_init_rank"), made + kMembers);
 }
 
-// So it is where somebody waits no longer than that.
+// The same when one thread waits no longer than that.
 TEST_F(FailuresTest, AWaiterGivesUpWhileWorkIsInFlight) {
   start();
   close_gate(2);
@@ -158,7 +158,7 @@ TEST_F(FailuresTest, WhatIsBehindItFailsToo) {
   expect_works({0, 1});
 }
 
-// An error of the network is one member's to find, and everybody's.
+// An error of the network is found by one member, and reported to all.
 TEST_F(FailuresTest, TheNetworkFails) {
   start();
   nccl_->break_link(2, absl::UnavailableError("ncclRemoteError: a peer is gone"));
@@ -170,7 +170,7 @@ TEST_F(FailuresTest, TheNetworkFails) {
   expect_works({0, 1, 2});
 }
 
-// A GPU that breaks at work is everybody's error; the others go on without it.
+// A GPU that breaks while it works is an error of all; the others go on without it.
 TEST_F(FailuresTest, AGpuBreaks) {
   start();
   close_gate(2);
@@ -196,7 +196,7 @@ TEST_F(FailuresTest, CallsAreInProgressForAWhile) {
   expect_works({0, 1, 2});
 }
 
-// A member that cannot do its part tells the others, who are at work on theirs.
+// A member that cannot do its part tells the others, which are doing theirs.
 TEST_F(FailuresTest, OneMemberCannotDoItsPart) {
   start();
   cuda_->fail("launch", 2, absl::InternalError("cudaErrorLaunchFailure"));
@@ -305,8 +305,8 @@ TEST_F(FailuresTest, AnAbortNeverReturns) {
   while (job_->device(0).stream().sync().ok()) std::this_thread::yield();
 }
 
-// /dev/shm of a container holds one rank of a communicator that uses sockets: all members hear what
-// is too small.
+// /dev/shm of a container holds one rank of a communicator that uses sockets: all members are told
+// what is too small.
 TEST(SharedGpuTest, SharedMemoryOfTheHostRunsOut) {
   const testing::TestDeadline deadline(absl::Seconds(60), "a full /dev/shm");
   const auto cuda = FakeCuda::create();

@@ -23,7 +23,7 @@ namespace tessera::nccl {
 struct NcclVariable {
   const char* name;
   std::string value;
-  // Whether a value that somebody has set stays.
+  // Whether a value that is set already stays.
   bool is_default = true;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Api of NCCL itself, one call a function, and open_api() of a build that has its header.
+// The Api of NCCL itself, one call per function, and open_api() of a build that has its header.
 #include <dlfcn.h>
 #include <nccl.h>
 

@@ -21,7 +21,7 @@ namespace {
 using host::MemberMemory;
 using Members = absl::Span<const MemberMemory>;
 
-// Generations of a group that anybody may still ask about.
+// The latest generations of a group, which a member may still ask about.
 constexpr uint32_t kGenerationRecords = 4;
 // Tells the generations of a group from its operations and messages.
 constexpr uint64_t kGenerationSalt = 2;
@@ -31,7 +31,7 @@ constexpr uint64_t kMemorySalt = 3;
 
 // How often a message that waits for its GPU looks whether it is still wanted.
 constexpr absl::Duration kMessageCheckInterval = absl::Milliseconds(20);
-// How long the copy of a message may take, from when its GPU has come to it.
+// How long the copy of a message may take once its GPU has reached it.
 constexpr absl::Duration kMessageCopyLimit = absl::Seconds(30);
 
 // Cuts one block of memory into pieces. Of one thread.
@@ -302,7 +302,7 @@ Status NcclMover::move(const CollectiveCall& call, uint32_t seq, int member, Mem
     return received.ok() ? received : labelled(received, call);
   }
   const Status part = host::check_part(call, members);
-  // Wrong pulls are the member's own affair; wrong counts are everybody's.
+  // Wrong pulls are an error of that member alone; wrong counts are an error of all.
   if (!part.ok() && call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) {
     return part;
   }
@@ -449,7 +449,7 @@ Status NcclMover::run_round(const Round& round, cuda::CudaDevice& device,
   return device.copy(round.after);
 }
 
-// Nobody reads the memory of another device: there is nothing to wait for.
+// No member reads the memory of another device: there is nothing to wait for.
 Status NcclMover::leave(uint32_t /*seq*/, int /*member*/) { return absl::OkStatus(); }
 
 Status NcclMover::wait_done(int member, absl::Time deadline) {

@@ -28,8 +28,8 @@
 // (schedule.h). Where one is too small, no member starts its GPU: all take what they need and
 // meet again.
 //
-// Who adds, our kernels or NCCL, is said when the mover is made, and equal on all members: each
-// arrives with it too.
+// Which adds, our kernels or NCCL, is decided when the mover is made, and must be equal on all
+// members: each publishes it when it arrives.
 //
 // A message between two clients does not go by NCCL, whose sends hold up their stream until they
 // are received, but through memory that the clients of the host share.
@@ -127,7 +127,7 @@ class NcclMover : public host::DeviceMover {
   // Registers what is not yet.
   Board::Registered register_memory(const CollectiveCall& call, int member,
                                     Communicator& communicator) const;
-  // What all members' boards come to; the same error for all where they disagree.
+  // The board that combines those of all members; the same error for all where they disagree.
   StatusOr<Board> agree(const CollectiveCall& call,
                         absl::Span<const host::MemberMemory> members) const;
   // The member's communicator of this generation, made by all members if it is not there.

@@ -215,7 +215,7 @@ TEST_F(RegistrationTest, OtherMemoryIsNotMixedWithIt) {
   EXPECT_EQ(nccl_->num_registrations(), 2);
 }
 
-// An input that nobody looks at may be any memory: NCCL does not see it.
+// An input that no member reads may be any memory: NCCL does not see it.
 TEST_F(RegistrationTest, UnusedInputsMayBeAnyMemory) {
   start();
   for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());
@@ -287,7 +287,7 @@ TEST_F(RegistrationTest, NothingIsDeregisteredInFlight) {
   close_gate(2);
   std::vector<Work> first = begin(ins, outs);
   std::vector<Work> second = begin(ins, others);
-  absl::SleepFor(absl::Milliseconds(100));  // sleep: time for who would deregister too early
+  absl::SleepFor(absl::Milliseconds(100));  // sleep: time for a deregistration that is too early
   EXPECT_EQ(calls("comm_deregister"), 0);
   open_gate();
   for (Work& work : first) EXPECT_THAT(work.await(), IsOk());
@@ -320,7 +320,8 @@ TEST_F(RegistrationTest, TheNextCommunicatorRegistersAnew) {
   EXPECT_EQ(nccl_->num_registrations(), kMembers);
 }
 
-// A communicator that NCCL never ends keeps its slabs: nobody frees what a kernel may still read.
+// A communicator that NCCL never ends keeps its slabs: memory that a kernel may still read is not
+// freed.
 TEST_F(RegistrationTest, CommunicatorsThatNeverEndKeepSlabs) {
   start(
       {.collective_timeout = absl::Seconds(30),

@@ -34,7 +34,8 @@ std::vector<BoxPull> read_words(const int64_t* words) {
   return pulls;
 }
 
-// Of all members, equal for all who ask: whether what the member believes of its sources is so.
+// Whether what the member believes of its sources is so. Computed of every member by every member,
+// with equal results.
 bool fits(absl::Span<const BoxPull> pulls, Members members) {
   return std::all_of(pulls.begin(), pulls.end(), [&](const BoxPull& pull) {
     return pull.source_box.num_elements() == members[pull.source].in_count;
@@ -279,7 +280,8 @@ class Planner {
     return from;
   }
 
-  // What the others want of this member, one message a box, in the order of who wants them.
+  // What the others want of this member, one message per box, in the order of the members that want
+  // them.
   Status send_boxes(const Wishes& wishes) {
     for (int peer = 0; peer < num_members_; ++peer) {
       if (peer == member_ || !wishes[peer].has_value()) continue;
@@ -421,7 +423,7 @@ class Planner {
     round().op = call_.reduction;
   }
 
-  // Chunks go to their owners, who add them; then to where the whole is wanted.
+  // Chunks go to their owners, which add them; then to the members that want the whole.
   Status reduce() {
     if (sums_ == Sums::kNccl && has_nccl_reduction(call_)) {
       reduce_by_nccl();

@@ -5,36 +5,36 @@
 //
 //   op              rounds                                    member r sends       and receives
 //   all_gather      one all-gather; unequal: each to each     (P-1) c              S - c
-//   broadcast       one broadcast                                                  S, but the root
+//   broadcast       one broadcast                                                  S, not root
 //   gather          each to the root                          c                    root: S - c
 //   scatter         the root to each                          root: S - c          c
-//   all_to_all      each to each                              what its counts say, but for its own
+//   all_to_all      each to each                              what its counts say, without its own
 //   exchange        the pulls                                 what others pull     what it pulls
-//   reduce_scatter  parts to their owners, who add            S - c                (P-1) c
+//   reduce_scatter  parts to their owners, which add            S - c                (P-1) c
 //   all_reduce      the same of chunks, then these to all     S + (P-2) c          S + (P-2) c
 //   reduce          the same of chunks, then these to root    S; root: S - c       (P-1) c;
 //                                                                                  root: S + (P-2)
 //                                                                                  c
-//   reduce_boxes    boxes to who wants them, who add          boxes of others      (P-1) boxes
+//   reduce_boxes    boxes to the wanters, which add          boxes of others      (P-1) boxes
 //
 // P members, S bytes in all, c bytes of the member's own: its part, or its chunk, which is S / P up
-// to the lines of memory. So an all_reduce moves 2 (P-1) / P S a device, as rings do. What is no
-// single run is packed. schedule_test.cc counts all of it.
+// to the lines of memory. So an all_reduce moves 2 (P-1) / P S per device, as rings do. Data that
+// is not one run is packed. schedule_test.cc counts all of it.
 //
 // Steps of a relayout are exchanges and reductions of boxes. Where the pulls of all members are an
 // all-gather or a broadcast, they become one call of NCCL.
 //
-// Who adds is Sums. Ordered: our kernel, in ascending order of the members, as CPUs do: the same
-// bits, and NCCL only moves bytes. NCCL's: all_reduce, reduce, and reduce_scatter and reduce_boxes
-// of equal counts are one call of NCCL each, in its own order (docs/gpu.md, "Numerics"); bool,
-// which NCCL lacks, is the min (and) or max (or) of u8. What NCCL has no call for is ordered in any
-// case.
+// Sums says which adds. Ordered: our kernel, in ascending order of the members, as CPUs do: the
+// same bits, and NCCL only moves bytes. NCCL's: all_reduce, reduce, and reduce_scatter and
+// reduce_boxes of equal counts are one call of NCCL each, in its own order (docs/gpu.md,
+// "Numerics"); bool, which NCCL lacks, is the min (and) or max (or) of u8. What NCCL has no call
+// for is ordered in any case.
 //
 // Gather, scatter and all_to_all are not NCCL's own, which it has since 2.28: there they are the
 // same sends and receives, for equal counts alone.
 //
-// A member knows its own pulls alone. It tells the others in words() what it wants of whom, and
-// each finds there what to send. Pure, but for the memory that is taken for packing.
+// A member knows its own pulls alone. It publishes in words() what it wants of which member, and
+// each finds there what to send. Pure, except for the memory that is taken for packing.
 //
 // Memory for packing is taken before the first member gives its GPU anything (nccl_mover.h), so
 // there is a bound on it: packing_bytes() is what the member knows by itself, its terms and what it
@@ -71,7 +71,7 @@ struct Receive {
   int64_t num_bytes;
 };
 
-// Who adds; equal on all members.
+// Which adds: our kernel or NCCL. Equal on all members.
 enum class Sums : uint8_t { kOrdered, kNccl };
 
 // A group of sends and receives, or a collective of all members, between work of the member's own
@@ -121,7 +121,7 @@ std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
 // What the others need of an exchange or a reduction of boxes; else nothing.
 std::vector<int64_t> words(const CollectiveCall& call);
 
-// The member's part. `members` has the words of all. Requires host::check_part() but for an
+// The member's part. `members` has the words of all. Requires host::check_part() except for an
 // exchange, in which a member whose pulls are wrong gets nothing, and still sends.
 StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
                                  absl::Span<const host::MemberMemory> members, Sums sums,

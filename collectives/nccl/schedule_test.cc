@@ -26,7 +26,7 @@ namespace {
 using Kind = Round::Kind;
 using ::testing::ElementsAre;
 
-// Memory that nobody touches.
+// Memory that is never accessed.
 class NoMemory : public MemoryPool {
  public:
   StatusOr<std::byte*> allocate(int64_t size_bytes) override {
@@ -255,7 +255,7 @@ TEST_P(BytesTest, OfOrderedReductions) {
   }
 }
 
-// One row of a matrix of n * rows x 6 a member, or a column of it.
+// One row of a matrix of n * rows x 6 per member, or a column of it.
 Box part_of(int n, int rows, int member, int dim) {
   Box box = {{0, 0}, {n * rows, n * 6}};
   box.sizes[dim] /= n;
@@ -264,7 +264,7 @@ Box part_of(int n, int rows, int member, int dim) {
 }
 
 // Each member holds its part along one dim of a matrix, and pulls what it wants: the part along the
-// other one, from those who hold it.
+// other one, from the members that hold it.
 TEST_P(BytesTest, OfAnExchange) {
   const Plan plan(n_, Sums::kOrdered, [&](int m, CollectiveCall& call) {
     call.kind = OpKind::kExchange;

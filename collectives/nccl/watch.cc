@@ -217,7 +217,7 @@ bool Watch::settle(absl::Span<const std::shared_ptr<Communicator>> communicators
         all = false;
         break;
       }
-      absl::SleepFor(kInterval);  // sleep: NCCL wakes nobody
+      absl::SleepFor(kInterval);  // sleep: NCCL wakes no thread
     }
   }
   return all;
@@ -295,8 +295,8 @@ void Watch::end(Communicators communicators) {
     for (const auto& communicator : which) communicator->leave();
   };
   const bool is_revoked = revoke(revoked);
-  // Only now: to free memory CUDA waits for all that is at work. And not later: the failed call may
-  // have given the GPU work, which ends by the abort alone.
+  // Only now: to free memory CUDA waits for all that runs. And not later: the failed call may have
+  // given the GPU work, which only the abort ends.
   const std::shared_ptr<Calls> freeing = start_free(aborted, &Api::comm_abort);
   if (!is_revoked) {
     wait_free(aborted, freeing, How::kAlone);
@@ -305,7 +305,7 @@ void Watch::end(Communicators communicators) {
   settle(revoked, steady_now() + options_.revoke_limit);
   const bool drained = drain(revoked, steady_now() + options_.revoke_limit);
   leave(revoked);
-  // Other groups are waited for where the GPU still comes to an end of anything.
+  // Other groups are waited for where the GPU still finishes work.
   const How how = drained ? How::kBesideOthers : How::kAlone;
   wait_free(aborted, freeing, how);
   leave(aborted);

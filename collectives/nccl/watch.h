@@ -10,14 +10,14 @@
 //
 //   a member is lost, or another one has failed     the communicator's verdict (communicator.h)
 //   the network or the GPU failed                   Api::poll(), cuda::Api::query_event()
-//   the deadline of an operation has passed         its stream has come to it, and it took so long
+//   the deadline of an operation has passed         its stream has reached it, and it took so long
 //
 // Then all that is under way on this client's GPUs fails, since what comes later in a stream may
 // have used what never came. In this order:
 //   1. the communicators of all that is under way get the verdict, which their members see;
 //   2. whatever the streams were given ends with it (CudaStream::fail_given());
 //   3. the communicators are revoked, so that their kernels end, and the streams drain; one whose
-//      last call is in progress, with nothing at work, needs no revoke (Api::comm_revoke());
+//      last call is in progress, with nothing running, needs no revoke (Api::comm_revoke());
 //   4. when the other members have come as far, or have had time to, they are aborted, which frees
 //      them: what a peer's kernel still reads is not freed before.
 //
@@ -90,7 +90,7 @@ class Watch {
     std::string label;
     cuda::Event begun;  // null: nothing was given to the stream yet
     cuda::Event ended;
-    absl::Duration timeout = absl::InfiniteDuration();  // from when the stream comes to it
+    absl::Duration timeout = absl::InfiniteDuration();  // from when the stream reaches it
     absl::Time deadline = absl::InfiniteFuture();
   };
   // Before the first call of NCCL for the operation; the verdict where it cannot begin.

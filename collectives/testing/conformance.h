@@ -62,7 +62,7 @@ std::vector<Case> error_cases();
 // is_of_ascending_order() says they do.
 std::vector<Case> numerics_cases();
 bool is_of_ascending_order(const Case& c);
-// All of the above, but for the numerics.
+// All of the above, without the numerics.
 std::vector<Case> all_cases();
 
 // all_reduce of u8 beyond 2^31 elements; about 8 GiB for two members.

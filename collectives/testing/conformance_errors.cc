@@ -39,7 +39,8 @@ Case bad_call_case(BadCall bad) {
             TESSERA_RETURN_IF_ERROR(expect_works(m.group));
             TESSERA_RETURN_IF_ERROR(expect_same_text(m.group, status.message()));
             TESSERA_RETURN_IF_ERROR(expect_equal<float>(out.in(), Values<float>(8, 7.0f), "out"));
-            // As the only operations, many in a row and not awaited between: nobody is left behind.
+            // As the only operations, many in a row and not awaited between: no member is left
+            // behind.
             std::vector<Work> works;
             for (int k = 0; k < 40; ++k) works.push_back(bad.start(m, in.in(), out.out()));
             Status first;
@@ -391,7 +392,7 @@ Status swapped_order(const Member& m) {
   return expect_works(m.group);
 }
 
-// Member 2 comes only when it has heard that the others have given up.
+// Member 2 arrives only when it knows that the others have given up.
 Status late_member(const Member& m, bool comes_with_another_op) {
   const Values<int32_t> in = {m.position + 1};
   Values<int32_t> out(1, -1);
@@ -487,7 +488,7 @@ Status same_barrier_on_two_groups(const Member& m) {
   return expect_works(m.group);
 }
 
-// The earliest deadline decides for all, whoever has it.
+// The earliest deadline decides for all, whichever member has it.
 Status earliest_deadline_decides(const Member& m) {
   if (m.position == 2) return absl::OkStatus();
   const Status status =

@@ -21,7 +21,7 @@ namespace {
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// all_reduce of one element a member; in place, it must give the same bits.
+// all_reduce of one element per member; in place, it must give the same bits.
 template <class T>
 Case reduces(std::string name, ReduceOp op, std::vector<Values<T>> inputs, T expected) {
   const int n = static_cast<int>(inputs.size());
@@ -160,7 +160,7 @@ Status broadcast_root_2(const Member& m) {
   return expect_equal<int32_t>(in.in(), {m.position}, "in is not written");
 }
 
-// Inputs that nobody reads may have any size.
+// Inputs that no member reads may have any size.
 Status inputs_beside_the_root(const Member& m) {
   const Values<int32_t> in(m.position == 1 ? 3 : 100'000, m.position);
   Values<int32_t> all(3, -1), own(1, -1);
@@ -177,7 +177,7 @@ Status reduce_root_1(const Member& m) {
   const Values<int32_t> in = {m.position + 1};
   Values<int32_t> out(1, 99);
   TESSERA_RETURN_IF_ERROR(m.group.reduce<int32_t>(in.in(), out.out(), ReduceOp::kSum, 1).await());
-  // Nobody may write the other outputs later either.
+  // The other outputs must not be written later either.
   TESSERA_RETURN_IF_ERROR(m.group.barrier().await());
   return expect_equal<int32_t>(out.in(), {m.position == 1 ? 6 : 99}, "out");
 }

@@ -81,7 +81,7 @@ Status messages_beside_collectives(const Member& m) {
   const Work received = m.group.recv<int32_t>(out.out(), (m.position + 1) % n);
   for (int k = 0; k < 20; ++k) TESSERA_RETURN_IF_ERROR(expect_works(m.group));
   TESSERA_RETURN_IF_ERROR(expect(!received.done(), "nothing has been sent yet"));
-  // All have asked before anybody sends.
+  // All have posted their receives before the first send.
   TESSERA_RETURN_IF_ERROR(m.group.barrier().await());
   const Values<int32_t> in = {m.position};
   const Work sent = m.group.send<int32_t>(in.in(), (m.position + n - 1) % n);
@@ -186,7 +186,7 @@ Status send_gives_up(const Member& m) {
   return m.group.recv<int32_t>(memory.out(), 0).await();
 }
 
-// Each end is told at once that there is no such peer, without waiting for anybody.
+// Each end is told at once that there is no such peer, without waiting for any member.
 Status no_such_peer(const Member& m) {
   Values<int32_t> memory(1);
   const auto refused = [&](const Status& status, absl::string_view verb, int peer) {

@@ -26,7 +26,7 @@ constexpr int kNumericsGroups[] = {2, 3, 8};
 // How far a result may be from that of ascending order. P terms; e is one ulp of 1 in the type.
 enum class Bound {
   kSame,     // the same bits, NaN as NaN
-  kZeros,    // the same, but for the sign of a zero
+  kZeros,    // the same, except the sign of a zero
   kSum,      // of two terms the same; else P e (|x0| + |x1| + ...)
   kProduct,  // of two terms the same; else P e |x0 x1 ...|
   kAverage,  // (P + 2) e (|x0| + |x1| + ...) / P

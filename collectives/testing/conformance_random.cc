@@ -268,7 +268,7 @@ bool can_be_in_place(const RandomOp& op, int position) {
 
 // ---- Memory.
 
-// Bytes between two margins that nobody may write.
+// Bytes between two margins that no operation may write.
 class Memory {
  public:
   static StatusOr<Memory> create(ArenaPool* pool, size_t num_bytes) {
@@ -486,7 +486,7 @@ std::vector<int> some_members(int num_members, uint64_t seed) {
   return order;
 }
 
-// The members with whom this one runs operation `number`; empty where it has no part in it.
+// The members that run operation `number` with this one; empty where it has no part in it.
 std::vector<int> draw_group(const Member& m, const RandomProgram& program, uint64_t op_seed) {
   constexpr uint64_t kLists = 16;
   const int n = m.group.size();
@@ -537,7 +537,7 @@ class Run {
 
   Status finish_oldest() {
     const Started& s = *under_way_.front();
-    // Who waits without a deadline may run the operation on its own thread.
+    // A thread that waits without a deadline may run the operation itself.
     Status status = s.number % 2 == 0 ? s.work->await() : s.work->wait(absl::Minutes(5));
     // With a wrong result the program goes on: the others would wait for this member, and report
     // that first.

@@ -193,7 +193,7 @@ StatusOr<CommHandle> FakeNccl::comm_init_rank(int num_ranks, const UniqueId& id,
   uint64_t number = 0;
   std::memcpy(&number, id.data(), sizeof(number));
   const auto it = worlds_.find(number);
-  if (it == worlds_.end()) return misuse("comm_init_rank: a unique id of nobody's");
+  if (it == worlds_.end()) return misuse("comm_init_rank: an unknown unique id");
   World& world = *it->second;
   if (world.num_ranks == 0) world.num_ranks = num_ranks;
   if (world.num_ranks != num_ranks || rank < 0 || rank >= num_ranks) {

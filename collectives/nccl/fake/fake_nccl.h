@@ -7,10 +7,10 @@
 //   ... each client's backend works with it; communicators meet by their unique ids ...
 //   EXPECT_THAT(nccl->misuses(), IsEmpty());
 //
-// What a stream is given happens when the stream comes to it, and takes until the other end has
-// come to its part, however long that is: as NCCL's kernels do it spins, and holds up all that is
-// behind it in the stream, until it is through or its own communicator is revoked or aborted. The
-// other ranks are not told.
+// Work of a stream runs when the stream reaches it, and takes until the other end has reached its
+// part, however long that is. Like NCCL's kernels it spins, and holds up all that is behind it in
+// the stream, until it is through or its own communicator is revoked or aborted. The other ranks
+// are not told.
 //
 // It adds as NCCL's rings do, which is not as we do: the terms of a chunk go from rank to rank,
 // beginning after its owner, and each step rounds to the type. So a test that demands the bits of
@@ -163,7 +163,7 @@ class FakeNccl : public Api {
       : cuda_(std::move(cuda)), options_(options) {}
   static ThreadGroup& thread_group();
 
-  // All below require mutex_, but for run().
+  // All below require mutex_, except run().
   Status misuse(std::string what);
   // Counts the call, and finds its communicator, if it may be used in this way.
   StatusOr<std::shared_ptr<Comm>> enter(absl::string_view function, CommHandle comm);
@@ -196,7 +196,7 @@ class FakeNccl : public Api {
   void forget_meetings(const World& world);
   // What the stream does.
   void run(const std::shared_ptr<Comm>& comm, Operation& operation);
-  // Requires the lock on mutex_, which it lets go of for the copy.
+  // Requires the lock on mutex_, which it releases for the copy.
   void receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Transfer& transfer);
   void end_work(Comm& comm);
 

@@ -244,7 +244,7 @@ Status FakeNccl::submit_reduction(Call call, Reduction reduction) {
         {peer, const_cast<std::byte*>(part), own.parts[peer].count * size, own.call});
     operation.recvs.push_back({peer, own.terms.back().data(), own_bytes, own.call});
   }
-  // Its own term is copied when the stream comes to it, as the others'.
+  // Its own term is copied when the stream reaches the operation, as the others' are.
   operation.from = own.from + own.parts[rank].first * size;
   operation.to = own.to;
   operation.num_bytes = own_bytes;

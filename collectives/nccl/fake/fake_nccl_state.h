@@ -58,8 +58,8 @@ struct FakeNccl::Reduction {
   };
   std::vector<Part> parts;
   std::byte* to;  // where its own part of the result goes
-  // Who owns the elements of the own part, in chunks of so many: their terms are added from the
-  // rank after it on.
+  // The first rank whose chunk is in the own part, in chunks of `chunk` elements: the terms of a
+  // chunk are added from the rank after its owner on.
   int first_owner;
   uint64_t chunk;
   std::vector<std::vector<std::byte>> terms = {};  // of the own part, by rank
@@ -114,10 +114,10 @@ struct FakeNccl::Comm {
   int seat = 0;
   std::thread::id maker;
   State state = State::kMaking;
-  bool ended = false;  // its work is to come to an end
+  bool ended = false;  // its work must finish
   int stalled_polls = 0;
   int queued = 0;            // operations that its streams were given and have not done
-  int running = 0;           // of these, at work now
+  int running = 0;           // of these, running now
   int queued_ungrouped = 0;  // of these, sends and receives outside of a group
   struct Registration {
     std::byte* begin;

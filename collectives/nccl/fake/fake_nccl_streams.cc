@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What streams are given, and what they do when they come to it: ranks leave each other letters,
-// and go on once theirs are read.
+// The work of streams, given and run: ranks leave each other letters, and go on once theirs are
+// read.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

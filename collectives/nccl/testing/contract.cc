@@ -361,9 +361,9 @@ Status registered_memory(Rank& r) {
   return nccl.mem_free(slab);
 }
 
-// One that waits in vain is revoked: its stream comes to an end, and a new communicator of the same
-// ranks works. The ranks have met before: NCCL may connect two of them at their first operation,
-// and that call is in progress until both have come.
+// A communicator that waits in vain is revoked: its stream finishes, and a new communicator of the
+// same ranks works. The ranks have met before: NCCL may connect two of them at their first
+// operation, and that call is in progress until both have called.
 Status revoked_and_made_anew(Rank& r) {
   TESSERA_RETURN_IF_ERROR(broadcasts(r));
   if (r.rank == 0) {
@@ -384,7 +384,7 @@ Status revoked_and_made_anew(Rank& r) {
   return ring(r);
 }
 
-// The same by abort, which needs nobody else.
+// The same by abort, which needs no other rank.
 Status aborted_and_made_anew(Rank& r) {
   TESSERA_RETURN_IF_ERROR(ring(r));
   if (r.rank == 0) {
