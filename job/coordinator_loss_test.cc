@@ -72,7 +72,7 @@ TEST_F(CoordinatorTest, ClientThatGoesWithoutLeavingIsLost) {
                 ElementsAre(Pair(2, StatusIs(StatusCode::kUnavailable,
                                              AllOf(HasSubstr(name), HasSubstr("broke off"))))));
   }
-  // Who asks later hears of it at once.
+  // A callback that is set later is told at once.
   clients[1]->set_lost_callback(nullptr);
   Losses late(*clients[1]);
   EXPECT_THAT(late.so_far(), SizeIs(1));

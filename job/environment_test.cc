@@ -244,7 +244,7 @@ const GoodCase kGood[] = {
      "a:1",
      1,
      2},
-    // Inside somebody else's MPI or Slurm job, a program alone stays alone.
+    // Inside another user's MPI or Slurm job, a program alone stays alone.
     {"auto_open_mpi_needs_address",
      {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
      "",

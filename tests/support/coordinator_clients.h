@@ -36,7 +36,7 @@ using Connection = StatusOr<std::unique_ptr<Coordinator>>;
 
 inline absl::Time soon() { return steady_now() + absl::Seconds(30); }
 
-// The losses that one client hears of.
+// The losses that one client is told of.
 class Losses {
  public:
   explicit Losses(Coordinator& coordinator) {

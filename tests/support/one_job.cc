@@ -68,7 +68,7 @@ class OneJob : public ::testing::Environment {
   bool is_client() const { return id_ >= 0; }
 
   void SetUp() override {
-    // Whoever asks later gets the answer without a process that used CUDA.
+    // Later calls in the clients get the answer without a process that used CUDA.
     if (is_test_gpu_asked_for()) test_gpu_with_nccl().IgnoreError();
     // Bodies draw by chance what all clients must have alike.
     setenv("TESSERA_TEST_SEED", absl::StrCat(std::random_device()()).c_str(), /*overwrite=*/0);
