@@ -196,11 +196,12 @@ class RelayoutPlan {
   // What no plan can go below. Moves: the most bytes of its new box that a device does not hold.
   // Reductions of n terms: the largest new box and, where that is more, the mean over the devices
   // of both layouts of the new boxes and of n-2 times the tensor, and of the tensor once more where
-  // no device that wants an element holds a term of it; 2(n-1)/n of the tensor to whole copies on n
-  // devices, n-1 times a shard to shards. lower_bound.h has the proof, and what it leaves out: the
-  // terms of partial axes that stay are left as they are, new partial axes do not count (expansion
-  // is local), and among more than 2^20 devices the tensor once more is left out. It costs as
-  // max_received_bytes() does, and on small meshes O(devices). Computed once.
+  // no device that wants an element holds a term of it. To whole copies on n devices that is
+  // 2(n-1)/n of the tensor; to shards n-1 times the size of a shard. lower_bound.h has the proof,
+  // and what it leaves out: the terms of partial axes that stay are left as they are, new partial
+  // axes do not count (expansion is local), and among more than 2^20 devices the tensor once more
+  // is left out. It costs as max_received_bytes() does, and on small meshes O(devices). Computed
+  // once.
   int64_t lower_bound_bytes() const;
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
   // between. O(devices) where the meshes begin with different devices. Computed once.
