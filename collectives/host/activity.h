@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading and writing DeviceActivity: what the stream of a device is doing, for everybody to see.
+// Reading and writing DeviceActivity: what the stream of a device is doing, as all clients see it.
 #ifndef TESSERA_COLLECTIVES_HOST_ACTIVITY_H_
 #define TESSERA_COLLECTIVES_HOST_ACTIVITY_H_
 
@@ -58,7 +58,7 @@ void wait_for_ring(DeviceActivity& slot, uint32_t seen, absl::Time deadline);
 // The slot of a device in its client's control region.
 DeviceActivity& activity_slot(std::byte* control, int ordinal);
 
-// To a few milliseconds: for people, and of every operation.
+// To a few milliseconds: for messages only. Read on every operation.
 uint64_t monotonic_ns();
 
 }  // namespace tessera::host

@@ -91,7 +91,7 @@ struct Signature {
   OpKind kind;
   DType dtype;
   ReduceOp reduction;
-  // Whether the input lies in the entry: follows from the rest, but for outputs that are shared.
+  // Whether the input lies in the entry: follows from the rest, except where outputs are shared.
   bool inlined = false;
   int32_t root;
   int64_t count;
@@ -129,7 +129,7 @@ inline bool is_later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b
 
 enum class Phase : uint8_t { kOpen, kRunning, kMet, kSettling, kFailed, kOrphaned };
 
-// kMismatch: every member finds it by itself, after the arrival and before it moves a byte.
+// kMismatch: every member detects it by itself, after the arrival and before it moves a byte.
 enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch };
 
 // seq:32 | arrived, gone or settler:12 | finished:12 | 0 | after_arrival:1 | kind:2 | phase:4.
@@ -145,7 +145,7 @@ struct State {
   uint32_t settler = 0;        // 1 + the client that settles; 0: unknown
 
   bool is_settled() const { return phase >= Phase::kSettling; }
-  // The deadline came before all had arrived: members that did not arrive need not come.
+  // The deadline passed before all had arrived: the absent members need not acknowledge.
   bool has_timed_out() const { return kind == VerdictKind::kTimedOut && !after_arrival; }
 
   static State unpack(uint64_t word) {

@@ -82,7 +82,7 @@ void make_calls(const Group& group, MemberCalls& own, uint32_t seed) {
   for (const Work& work : own.works) work.await().IgnoreError();
 }
 
-// The members may be at different calls: who is ahead fails until the others have come.
+// The members may be at different calls: one that is ahead fails until the others have caught up.
 Status meet_again(const Group& group) {
   while (true) {
     CollectiveCall call;
@@ -215,7 +215,7 @@ TEST(DeadlinesTest, AMemberThatIsLeftBehindIsToldSo) {
         EXPECT_THAT(calls[0].start(*groups[0]).wait(absl::ZeroDuration()),
                     StatusIs(absl::StatusCode::kDeadlineExceeded));
       }
-      // Device 0 has come to all of them before this.
+      // Device 0 has passed all of them before this.
       ASSERT_THAT(alone->barrier().await(), IsOk());
       if (is_barrier) {
         const Work barrier = groups[0]->barrier();

@@ -4,9 +4,9 @@
 //
 // Every client has a word in memory that all clients map. Invariant: while the process lives the
 // word holds the id of one of its threads; when that thread ends without having withdrawn it, the
-// kernel marks the word (FUTEX_OWNER_DIED) and wakes one of those who watch it, who wakes the
-// others. This is the robust futex of set_robust_list(2), without a lock: the hang-up of a socket
-// comes only after all memory is freed, some 70 ms for a GiB.
+// kernel marks the word (FUTEX_OWNER_DIED) and wakes one of the watching threads, which wakes the
+// others. This is the robust futex of set_robust_list(2), without a lock. The hang-up of a socket
+// follows only after all memory is freed, some 70 ms for a GiB.
 //
 // The kernel watches up to 127 words per thread; a watch over more has several threads.
 //

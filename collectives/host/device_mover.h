@@ -13,9 +13,9 @@
 // A barrier moves nothing: a member arrives at it when its device is idle (wait_done()), and its
 // memory is the host's.
 //
-// In a group of several clients nobody has the addresses of the others. Members then tell each
+// In a group of several clients no member has the addresses of the others. Members then tell each
 // other what to send, as words and on the board of their entries, and an operation may fail while
-// devices are at work on it.
+// devices run it.
 #ifndef TESSERA_COLLECTIVES_HOST_DEVICE_MOVER_H_
 #define TESSERA_COLLECTIVES_HOST_DEVICE_MOVER_H_
 
@@ -56,7 +56,7 @@ class DeviceMover {
 
   // Of groups of several clients. The operation failed after move() was called.
   virtual void fail(uint32_t /*seq*/, int /*member*/, const Status& /*error*/) {}
-  // A member is lost: whatever devices are at work on is to come to an end.
+  // A member is lost: ends the work that devices are doing for the group.
   virtual void lose(const Status& /*reason*/) {}
   // The client ends: messages wait for no device any more, and fail with the reason.
   virtual void close(const Status& /*reason*/) {}

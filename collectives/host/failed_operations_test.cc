@@ -179,7 +179,7 @@ TEST_F(FailedOperationsTest, MemoryIsGivenBackWhenAllHaveAcknowledged) {
   for (int c = 1; c < kClients; ++c) {
     works[c] = start(OpKind::kAllReduce, c, new_buffer(c), new_buffer(c));
   }
-  // A member is done with the failed operation before it comes to this one.
+  // A member is done with the failed operation before it starts this one.
   EXPECT_THAT(next.await(), IsOk());
   for (int c = 1; c < kClients; ++c) EXPECT_THAT(works[c]->await(), IsOk());
   for (const Status& status : all_reduce({1000, 1000, 1000})) EXPECT_THAT(status, IsOk());

@@ -122,9 +122,9 @@ class HostBackend {
   StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
   // Where the messages of a local device wait for the other side, so that its stream does not.
   StatusOr<MessagePump*> message_pump(int ordinal);
-  // The same for messages whose bytes a device moves, which wait for that too: one end of the
-  // messages between two devices.
-  // ResourceExhausted where it needs a thread that cannot be started.
+  // The same for messages whose bytes are moved by a device, and which wait for that too: one end
+  // of the messages between two devices. ResourceExhausted where it needs a thread that cannot be
+  // started.
   StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   void on_lost(int client, const Status& reason);
 

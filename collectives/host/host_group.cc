@@ -27,8 +27,8 @@ Signature signature_of(const CollectiveCall& call) {
           .detail_hash = has_agreed_counts(call) ? call.counts.hash() : call.detail.hash()};
 }
 
-// The most elements that a member may have to give, by what the signature says, so that all members
-// agree; nothing where they know of their own alone.
+// The most elements that a member's input may have, computed from the signature, so that all
+// members agree; nullopt where members know only their own.
 std::optional<int64_t> most_elements(const CollectiveCall& call) {
   switch (call.kind) {
     case OpKind::kAllReduce:
@@ -53,9 +53,9 @@ std::optional<int64_t> most_elements(const CollectiveCall& call) {
   return std::nullopt;
 }
 
-// Which operations go by their entries.
+// Whether inputs are exchanged in the entries of the shared record.
 bool is_inlined(const CollectiveCall& call, size_t num_members) {
-  // Every member reads what all have: of more than so many, chunks of it are less.
+  // Every member reads all inputs. With more members than this, reading one chunk of each is less.
   constexpr size_t kMostMembers = 64;
   if (num_members < 2 || num_members > kMostMembers || !call.replicas.empty()) return false;
   const std::optional<int64_t> elements = most_elements(call);
@@ -67,7 +67,7 @@ bool is_named_barrier(const CollectiveCall& call) {
   return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
 }
 
-// An operation that was called so long ago is called now. More than a tick, which is 10 ms at most.
+// A call at most this old counts as called now. More than a tick, which is 10 ms at most.
 constexpr absl::Duration kMoment = absl::Milliseconds(20);
 
 }  // namespace
@@ -144,20 +144,21 @@ bool HostOp::done() const {
 Status HostOp::wait_until(absl::Time deadline) {
   if (completion_.done()) return completion_.status();
   const HostGroup::Caller caller(*group_, meeting_.member);
-  // All operations have ended by then, or are about to.
+  // After forget_ops() all operations have ended, or are about to.
   if (caller.is_too_late()) return completion_.wait();
   TESSERA_RETURN_IF_ERROR(group_->backend_.check_may_wait("Work::wait"));
   if (is_send_ && published_.wait_until(deadline)) {
     if (!completion_.done()) {
       const Status received = group_->wait_received(*this, std::min(deadline, receive_deadline_));
-      // The record goes on after the acknowledgement: another waiter then finds the Work done.
+      // In this order: the record may be reused after the acknowledgement, and another waiter then
+      // finds the Work done.
       complete(received);
       group_->acknowledge(*this);
     }
     group_->reap_sent();
     return completion_.wait();
   }
-  // The operation ends by its own deadline on whichever thread it runs.
+  // Any thread may run the operation: it ends by its own deadline.
   if (!completion_.done() && deadline >= call_.deadline.value_or(absl::InfiniteFuture())) {
     group_->run_here(*this);
   }
@@ -166,7 +167,7 @@ Status HostOp::wait_until(absl::Time deadline) {
   if (completion_.wait_until(deadline)) return completion_.status();
   Stage stage = Stage::kQueued;
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
-  // Another waiter has just done that, and completes it.
+  // Another waiter has just given it up, and completes it.
   if (stage == Stage::kGivenUp) return completion_.wait();
   // A receive that is about to arrive does so first: the record waits for those that have. A send
   // whose GPU has not reached it yet is published as failed.
@@ -185,8 +186,8 @@ Status HostOp::wait_until(absl::Time deadline) {
     complete(verdict);
     return completion_.status();
   }
-  // The stream is in the operation: it sees the verdict, or all had arrived and it goes on. Where
-  // it waits for the devices of others it is given up.
+  // The stream runs the operation: it sees the verdict, or all had arrived and it goes on. A wait
+  // for the GPUs of other clients is ended here.
   if (group_->is_on_device(*this) && !group_->shares_addresses(*this)) {
     group_->mover_->fail(
         meeting_.seq, meeting_.member,
@@ -209,7 +210,7 @@ HostGroup::HostGroup(HostBackend& backend, std::vector<GroupMember> members,
   }
   for (size_t m = 0; rendezvous_.has_value() && m < members_.size(); ++m) {
     if (members_[m].client_id != backend_.link_.client_id()) continue;
-    // Where an earlier group of the same devices has left off.
+    // Continues the numbers of an earlier group of the same devices.
     const uint32_t next = rendezvous_->next_seq(static_cast<int>(m));
     if (next == 0) continue;
     progress_[m].next_seq = next;
@@ -230,7 +231,7 @@ void HostGroup::close_rendezvous() {
 
 HostGroup::Caller::Caller(HostGroup& group, int member)
     : count_(group.progress_[member].num_callers) {
-  // Before it looks: either it sees that the group is forgotten, or forget_ops() sees it.
+  // Counted before the test: either this thread sees forgotten_, or forget_ops() sees the count.
   count_.fetch_add(1, std::memory_order_seq_cst);
   is_too_late_ = group.forgotten_.load(std::memory_order_seq_cst);
 }
@@ -238,11 +239,11 @@ HostGroup::Caller::Caller(HostGroup& group, int member)
 Status HostGroup::too_late() { return absl::CancelledError("the client is shutting down"); }
 
 std::shared_ptr<HostOp> HostGroup::make_op(int member, Fill fill) {
-  // Nobody need see at once what another thread has lent just now.
+  // Relaxed: an operation that another thread lends just now is reaped by a later call.
   if (lent_.load(std::memory_order_relaxed) != nullptr) reap_lent();
   if (has_quarantine_.load(std::memory_order_relaxed)) reap_quarantine();
   auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member, fill);
-  // Who moves the bytes may find something wrong with them.
+  // The mover's errors need the label.
   if (mover_ != nullptr) op->call_.label = op->label();
   return op;
 }
@@ -254,14 +255,13 @@ void HostGroup::number(HostOp& op) {
   rendezvous_->fetch_lines(seq, op.meeting_.member);
   op.meeting_.seq = seq;
   next_seq = seq_after(seq);
-  // The k-th receive is of the k-th send, whatever became of those before.
+  // The k-th receive is for the k-th send, whether or not earlier ones failed.
   if (!op.meeting_.holds_device) return;
   const Rendezvous::Place place = rendezvous_->align(seq, op.meeting_.signature);
   if (place.seq == seq) return;
   rendezvous_->pass_over(seq, place.seq);
-  // A member that is left behind does not give its bytes to another call than the one that it
-  // makes: it is told that this one was given up, and goes on with the next one. A barrier has no
-  // bytes.
+  // A member that is left behind must not give its bytes to a different call of the others: this
+  // call fails as given up, and the member continues with the next one. A barrier has no bytes.
   const bool is_told = place.is_left_behind && op.call_.kind != OpKind::kBarrier;
   if (!is_told) op.meeting_.seq = place.seq;
   next_seq = is_told ? place.seq : seq_after(place.seq);
@@ -292,10 +292,12 @@ void HostGroup::run_here(const HostOp& op) {
   backend_.streams_[members_[op.meeting_.member].ordinal]->run_here(op.key());
 }
 
+// Runs the operation to its end for this member: begins it, or reports it as timed out if a waiter
+// has given it up; completes it with the Status of all; acknowledges a failure; retires it.
 Status HostGroup::run(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
   Status status;
-  // Where nothing is to be waited for before the arrival, that says so soon enough.
+  // Without a mover publish_waiting() follows soon enough.
   if (mover_ != nullptr || !rendezvous_.has_value()) publish_running(op);
   if (op.has_joined_ || op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
@@ -328,7 +330,7 @@ void HostGroup::complete_on_device(HostOp& op, const Status& error) {
     op.call_.out_buffer->mutable_issued().set(absl::OkStatus());
     ready = op.call_.out_buffer->share_ready();
   }
-  // Whatever comes later in the stream may have the memory.
+  // Later work of the stream may reuse the memory.
   op.call_.in_buffer = nullptr;
   op.call_.out_buffer = nullptr;
   // The memory of Buffers is the device's; other memory is the caller's again after the Work.
@@ -391,7 +393,7 @@ Status HostGroup::lend_replica(HostOp& op) {
   return absl::OkStatus();
 }
 
-// Keeps the memory that the lender has made; the lender has it already.
+// Makes this member a holder of the memory that the lender has allocated. Not for the lender.
 void HostGroup::hold_replica(HostOp& op, std::byte* contents) {
   const std::vector<int>& replicas = op.call_.replicas;
   const auto place =
@@ -425,8 +427,8 @@ Status HostGroup::lost_member() const {
   return absl::OkStatus();
 }
 
-// fail_pending() tells those who have arrived of what comes after local_error(), not one that
-// arrives only then.
+// An interruption between local_error() and the arrival is not seen by fail_pending(), which
+// settles only what has arrived.
 Status HostGroup::interrupted_meanwhile(const HostOp& op) {
   const Status why = interruption(op);
   if (why.ok()) return why;
@@ -436,7 +438,7 @@ Status HostGroup::interrupted_meanwhile(const HostOp& op) {
 Status HostGroup::find_memory(HostOp& op) {
   CollectiveCall& call = op.call_;
   if (call.in_buffer != nullptr) {
-    // The error of a tensor travels unchanged: it says which op failed first.
+    // The error of a tensor is returned unchanged: it names the op that failed first.
     TESSERA_RETURN_IF_ERROR(call.in_buffer->wait_issued());
     call.in = call.in_buffer->data();
   }
@@ -451,7 +453,7 @@ Status HostGroup::find_memory(HostOp& op) {
 }
 
 Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
-  // Members come to one operation after the other, and are done with those before it.
+  // A member is done with an operation before it arrives at the next one.
   const uint32_t all_came = progress_[op.meeting_.member].all_came;
   if (op.meeting_.seq - all_came < rendezvous_->num_records() && all_came != 0) {
     return absl::OkStatus();
@@ -461,7 +463,7 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
   while (true) {
     const absl::Time deadline = std::min(meeting.deadline, steady_now() + kLossCheckInterval);
     if (rendezvous_->wait_free(op.meeting_.seq, deadline)) return absl::OkStatus();
-    // Not what is wrong with the call: the others are to hear of that in the record.
+    // Errors of the call itself are not returned here: the others must read them in the record.
     TESSERA_RETURN_IF_ERROR(interruption(op));
     if (steady_now() < meeting.deadline) continue;
     Rendezvous::Op oldest = meeting;
@@ -473,8 +475,8 @@ Status HostGroup::reserve(HostOp& op, const Rendezvous::Op& meeting) {
 Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind,
                        const Status& error) {
   publish_running(op);
-  // A record that a lost member has not left is never free again, and the others hear of the loss
-  // as this one did: nobody is waited for.
+  // With a lost member the record may never be free again, and the others detect the loss
+  // themselves: there is nothing to wait for.
   if (lost_member().ok() && !reserve(op, meeting).ok()) return error;
   const Status verdict = rendezvous_->settle(op.meeting_.seq, kind, Rendezvous::From::kOpen, error);
   return verdict.ok() ? error : verdict;
@@ -487,12 +489,12 @@ Status HostGroup::join(HostOp& op, const Rendezvous::Op& meeting) {
 }
 
 Status HostGroup::prepare_and_arrive(HostOp& op, const Rendezvous::Op& meeting) {
-  // What this member alone knows to be wrong becomes the verdict of all, before they wait.
+  // Errors that only this member can detect become the verdict of all, before it arrives.
   Status local = local_error(op);
   if (local.ok() && mover_ != nullptr) {
     local = wait_for_device(op, meeting.deadline);
     if (absl::IsDeadlineExceeded(local)) {
-      // The member itself did not come in time.
+      // This member itself is late.
       TESSERA_RETURN_IF_ERROR(reserve(op, meeting));
       return rendezvous_->settle_timed_out(meeting, Rendezvous::From::kOpen);
     }
@@ -512,7 +514,7 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
   if (!rendezvous_->all_arrived(meeting.seq)) {
     TESSERA_RETURN_IF_ERROR(rendezvous_->wait_arrived(meeting));
   }
-  // Of messages that says nothing: a sender hears of one that failed when it looks at it next.
+  // Not for messages: a sender reads the verdict of one that failed later.
   if (meeting.holds_device) progress_[meeting.member].all_came = meeting.seq;
   return rendezvous_->check_signatures(meeting);
 }
@@ -529,6 +531,17 @@ void HostGroup::start_clock(HostOp& op) const {
   }
 }
 
+// The states that one member's operation passes:
+//
+//   meet             all members arrive with equal signatures
+//   member_memory    the addresses of all members' memory, as this process has them mapped
+//   move             this member moves its part of the bytes, straight between the members' memory
+//   finish           counts its part as done
+//   wait_finished    all parts are done: outputs are complete, and inputs are not read any more.
+//                    Skipped where the others may read the input later (lends_input())
+//
+// A failure in any state is settled, so that all members return the same Status, with one
+// exception: own_error is wrong in this member's call alone, and the operation ends in order.
 Status HostGroup::meet_and_move(HostOp& op) {
   using From = Rendezvous::From;
   CollectiveCall& call = op.call_;
@@ -544,12 +557,12 @@ Status HostGroup::meet_and_move(HostOp& op) {
       status = rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, From::kRunning,
                                    memory.status());
     } else {
-      // Wrong counts are found by all members, before any of them moves a byte.
+      // All members detect wrong counts, before any of them moves a byte.
       step();  // a member may be held up before it moves any bytes
       const Status result = move(op, *memory);
       op.moved_ = true;
-      // Before finish(): the lender keeps the block until then. Not where counts differ: the lender
-      // that finds that first has released the block.
+      // Before finish(): the lender keeps the block until then. Not after a mismatch: a lender that
+      // detected it first has released the block.
       if (result.ok() && !call.replicas.empty()) {
         hold_replica(op, (*memory)[op.meeting_.member].out);
       }
@@ -576,7 +589,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
         rendezvous_->finish(op.meeting_.seq, share_of_work, lends ? Then::kLeave : Then::kWait);
   }
   op.lends_ = status.ok() && lends;
-  // Members of one process that have arrived are at work on this memory: there is no giving up.
+  // The other members run in this process and write this memory: the operation cannot be abandoned.
   if (!spans_clients_) meeting.deadline = absl::InfiniteFuture();
   if (status.ok() && !op.lends_) {
     status = rendezvous_->wait_finished(meeting, give_up_from());
@@ -585,7 +598,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
     if (op.moved_ && is_on_device(op)) mover_->fail(op.meeting_.seq, op.meeting_.member, status);
     const bool on_the_move = spans_clients_ && rendezvous_->failed_on_the_move(op.meeting_.seq);
     if (on_the_move) withhold_output(op);
-    // Others that have not found a mismatch yet still read what this member has published.
+    // Members that have not detected the mismatch yet still read what this one has published.
     if (on_the_move || found_mismatch) quarantine(op);
     return status;
   }
@@ -600,8 +613,8 @@ Status HostGroup::meet_and_move(HostOp& op) {
   return absl::OkStatus();
 }
 
-// A peer that was held up goes on writing when this member has given up. Memory of the caller's is
-// not the group's to keep: it will be nobody else's.
+// A peer that was held up may go on writing after this member has given up. The group cannot keep
+// memory that is the caller's, so the pool must not reuse it.
 void HostGroup::withhold_output(const HostOp& op) {
   const CollectiveCall& call = op.call_;
   const bool is_callers = call.out_buffer == nullptr && op.copy(&HostOp::Copies::out) == nullptr;
@@ -620,7 +633,7 @@ void HostGroup::reap_quarantine() {
   std::vector<std::shared_ptr<HostOp>> gone;  // destroyed without the lock
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(quarantine_, [&](std::shared_ptr<HostOp>& op) {
-    // What a device was given it may do later.
+    // A GPU may still run work that it was given.
     if (is_on_device(*op) || !rendezvous_->all_are_done_with(op->meeting_.seq)) return false;
     gone.push_back(std::move(op));
     return true;
@@ -645,7 +658,7 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
   return op.labelled(move_bytes(call, op.meeting_.member, members));
 }
 
-// Each member adds all of it, not a chunk.
+// Each member reduces all elements, not a chunk.
 void HostGroup::reduce_inlined(const HostOp& op) {
   const CollectiveCall& call = op.call_;
   if (call.kind == OpKind::kReduce && op.meeting_.member != call.root) return;
@@ -657,8 +670,8 @@ void HostGroup::reduce_inlined(const HostOp& op) {
 }
 
 Status HostGroup::give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline) {
-  // Behind other operations: the members hear of it when this one's turn has come. One that has
-  // fallen behind joins the newest operation, and so must not see one that this member is not at.
+  // An operation queued behind others is settled in its turn, by run(). A member that has fallen
+  // behind joins the newest operation, so this one must not be published before its turn.
   const bool is_behind =
       is_queued && op.meeting_.holds_device &&
       seq_after(progress_[op.meeting_.member].done.load(std::memory_order_acquire)) !=
@@ -687,7 +700,7 @@ Work HostGroup::failed(std::shared_ptr<HostOp> op, const Status& error) {
   return Work(std::move(op));
 }
 
-// Looks at nothing that the process which forked this one has in use.
+// Accesses nothing that the parent process uses.
 Work HostGroup::refused(int position, Fill fill, const Status& error) {
   const auto op = std::make_shared<HostOp>(shared_from_this(), position, fill);
   op->complete(error);
@@ -705,9 +718,9 @@ void HostGroup::on_lost(int client, const Status& reason) {
 
 void HostGroup::fail_pending(const Status& reason) {
   if (!rendezvous_.has_value()) return;
-  // Who has not arrived yet finds it by itself, before or after that: it sees what has been set
-  // before this was called. So no member of this client arrives at an operation any more that
-  // nobody ends.
+  // A member that has not arrived yet checks for the interruption itself, before and after its
+  // arrival; the flag or the loss was set before this call. So each operation that a member of this
+  // client arrives at is ended, here or by the member.
   for (int m = 0; m < rendezvous_->size(); ++m) {
     if (members_[m].client_id != backend_.link_.client_id()) continue;
     // Pairs with retire().
@@ -724,7 +737,7 @@ void HostGroup::close() {
 
 void HostGroup::forget_ops() {
   forgotten_.store(true, std::memory_order_seq_cst);
-  // Pairs with Caller. What a caller waits for has ended, or ends by close().
+  // Pairs with Caller. What a caller waits for has ended, or close() ends it.
   for (Progress& progress : progress_) {
     while (progress.num_callers.load(std::memory_order_acquire) > 0) sched_yield();
   }

@@ -33,8 +33,13 @@ namespace tessera::host {
 // One started call. Shared by the stream that runs it and the Works that wait for it.
 //
 // Stages: kQueued -> kStarted when the stream reaches it, or kQueued -> kGivenUp when a waiter's
-// deadline comes first; in kGivenUp nobody touches the caller's memory any more. A message that
-// was published is done when the other side has read it, which the waiter finds out by itself.
+// deadline passes first; in kGivenUp the caller's memory is not accessed any more. A message that
+// was published is done when the other side has read it; the waiter checks that itself.
+//
+// Threads. The caller makes the operation and enqueues it, which calls placed(). From then on the
+// running thread owns it until completion_ is set: the stream's thread, a caller in run_here(), or
+// the pump's for messages; one at a time. Waiters call done() and wait_until() from any thread, and
+// use the atomics, the Completions and what does not change after placed().
 class HostOp final : public PendingWork, public Stream::Runnable, public MessagePump::Message {
  public:
   enum class Stage { kQueued, kStarted, kGivenUp };
@@ -55,12 +60,12 @@ class HostOp final : public PendingWork, public Stream::Runnable, public Message
  private:
   friend class HostGroup;
 
-  // When it was called: now, where that was a moment ago.
+  // The time of the call, exact. Reads the clock if the call is recent.
   absl::Time called() const;
-  // When it began to run, if that is now: the time of the call where it was a moment ago, and that
-  // is nothing to the timeout.
+  // Start time for deadlines of an operation that begins now. Uses the coarse time of the call if
+  // the call is recent and the timeout is at least 1 s.
   absl::Time begun(absl::Duration timeout) const;
-  // What its deadline counts from: the call, whoever finds it passed.
+  // What `deadline` counts from: the time of the call.
   absl::Time start_of(absl::Time deadline) const;
   void complete(const Status& status);
   std::string label() const;
@@ -68,32 +73,33 @@ class HostOp final : public PendingWork, public Stream::Runnable, public Message
   Status labelled(const Status& status) const;
 
   const std::shared_ptr<HostGroup> group_;
-  // The stream's reference, until it has run. Instead of enable_shared_from_this, with which an
-  // object takes three more atomic operations to go.
+  // The stream's reference, until it has run. Replaces enable_shared_from_this, which costs three
+  // extra atomic operations on destruction.
   std::shared_ptr<HostOp> of_task_;
   CollectiveCall call_;
-  // What it is to the others. The number is set as it is placed in the stream, start and deadline
-  // by who runs it, and read by nobody else.
+  // What the rendezvous needs to know. placed() sets the number; the running thread sets start and
+  // deadline, and no other thread reads these.
   Rendezvous::Op meeting_;
   const void* key_ = nullptr;
-  // The inputs of all members lie in their entries: each member reduces all of them by itself, and
-  // nobody waits for the others after the arrival. An operation that all arrived at cannot fail.
+  // The inputs of all members are in their entries: each member reduces all of them by itself, and
+  // no member waits for the others after the arrival. An operation that all arrived at cannot fail.
   bool inlined_ = false;
-  // Exact for a message; for others that of the kernel's last tick, which is cheaper to read.
+  // Time of the call. Exact for a message; else that of the kernel's last tick, which is cheaper to
+  // read.
   absl::Time called_;
   std::atomic<Stage> stage_{Stage::kQueued};
   Completion published_;  // of a message: its member has arrived, or it failed before that
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
   bool is_send_ = false;
-  // Of a receive: whether its deadline counts; whether it has arrived, or failed before that, and
-  // waits for nothing but the sender. Accessed by the thread that runs it.
+  // Of a receive. is_timed_: start and deadline are set. has_joined_: it has arrived, or failed
+  // before that, and waits for the sender alone.
   bool is_timed_ = false;
   bool has_joined_ = false;
   Status join_status_;
   Completion completion_;
   std::atomic<bool> acknowledged_{false};
   std::vector<int64_t> peer_counts_;  // of all_to_all: what it sends, then what it receives
-  // Copies of memory that peers could not reach, as long as they may.
+  // Copies of memory that peers cannot map, kept as long as peers may access them.
   struct Copies {
     ArenaPool::Block in;
     ArenaPool::Block out;
@@ -124,12 +130,12 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Work start_send(int position, int peer, CollectiveCall call) override;
   Work start_recv(int position, int peer, CollectiveCall call) override;
 
-  // Ends every operation, and gives back what the group has in memory that clients share: nothing
-  // touches that afterwards. What others still read is settled as failed first. Requires that
-  // close() was called and no stream of this client runs.
+  // Ends every operation, and frees the group's part of the memory that clients share: it is not
+  // accessed afterwards. What others still read is settled as failed first. Requires that close()
+  // was called and no stream of this client runs.
   void forget_ops();
   // Blocks until the others have read what this client has lent them, are lost, or the deadline
-  // comes; what they have read is free then.
+  // passes; what they have read is free then.
   void wait_until_read(absl::Time deadline);
   // Settles what is pending if `client` is a member's.
   void on_lost(int client, const Status& reason);
@@ -141,8 +147,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   friend class HostOp;
   friend class HostBackend;
 
-  // A thread that has come in by a call of a user: forget_ops() waits until it has left, and it
-  // must leave at once where that is over.
+  // Counts a user's thread inside the group: forget_ops() waits until it has left. After
+  // forget_ops() the thread must leave at once (is_too_late()).
   class Caller {
    public:
     Caller(HostGroup& group, int member);
@@ -155,30 +161,45 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
     std::atomic<int>& count_;
     bool is_too_late_;
   };
-  // What an operation gets that begins too late.
+  // The error of an operation that begins after forget_ops().
   static Status too_late();
   // Gives the block of the control region back.
   void close_rendezvous();
 
-  // How often a wait for the other members looks whether they are still there.
+  // How often a wait for the other members checks whether one is lost.
   static constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
-  // An operation without its number. What others have read is let go of before.
+  // The life of a collective, as functions of this class:
+  //
+  //   make_op() -> number() -> run() -> meet_and_move() -> retire()
+  //                              |            |
+  //                              +-> fail()   +-> on failure: acknowledge(), quarantine()
+  //
+  // Threads. start() and number() run on the caller's thread, the latter in the stream's order.
+  // run() and what it calls run on the running thread (see HostOp), of which each member has one at
+  // a time. wait_received(), give_up() and the reap functions may run on any thread. on_lost() runs
+  // on the thread that reports a loss; close() and forget_ops() on one that shuts the client down.
+  //
+  // Locks. mutex_ guards the messages and the quarantine. progress_[m] belongs to the running
+  // thread of member m, except its atomics, and next_seq, which belongs to the stream's order. What
+  // members share of an operation is in the Rendezvous, without a lock.
+
+  // An operation without its number. Frees what others have read first.
   std::shared_ptr<HostOp> make_op(int member, Fill fill);
   std::shared_ptr<HostOp> make_op(int member, CollectiveCall&& call) {
     return make_op(member, [&](CollectiveCall& place) { place = std::move(call); });
   }
-  // Gives it the next number, for its place in the stream.
+  // Gives the operation the member's next number. Called as the stream places it.
   void number(HostOp& op);
   Status run(HostOp& op);
-  // Whether a device moves the bytes of the operation, and is done with it later than the task.
+  // Whether a GPU moves the bytes of the operation. It finishes later than the task.
   bool is_on_device(const HostOp& op) const;
-  // Ends the task of such an operation: its Work is done when the device is, with this error if it
-  // is one.
+  // Ends the task of such an operation: its Work is done when the device is, with `error` unless
+  // that is OK.
   void complete_on_device(HostOp& op, const Status& error);
-  // Of a barrier: until the member's device has done all that came before.
+  // Of a barrier: waits until the member's device has done all earlier work.
   Status wait_for_device(const HostOp& op, absl::Time deadline);
-  // The member's part, by whoever moves its bytes.
+  // Moves the bytes of the member's part, or gives that work to its device.
   Status move(const HostOp& op, absl::Span<const MemberMemory> members);
   // Runs the operation on this thread, if its turn has come.
   void run_here(const HostOp& op);
@@ -195,71 +216,75 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void join_receive(HostOp& op);
   Status run_alone(HostOp& op);
   Status meet(HostOp& op, const Rendezvous::Op& meeting);
-  // Makes `error`, which this member alone knows of, the verdict of all.
+  // Makes `error`, which only this member knows, the verdict of all.
   Status fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind kind, const Status& error);
   // Waits until the record of the operation is free for it.
   Status reserve(HostOp& op, const Rendezvous::Op& meeting);
-  // Says, once, that this member is done with an operation that failed.
+  // Records that this member has read the verdict of a failed operation. Idempotent.
   void acknowledge(HostOp& op);
-  // What this member alone knows to be wrong with the call.
+  // Errors that only this member can detect.
   Status local_error(HostOp& op);
-  // Whether interruption() has anything to look into.
+  // A cheap test: false if interruption() is OK.
   bool may_be_interrupted() const { return closing_ || backend_.link_.any_lost(); }
-  // Why no operation of the group can go on: the client shuts down, or has lost a member.
+  // Why no operation of the group can go on: the client shuts down, or a member is lost.
   Status interruption(const HostOp& op) const;
-  // Whose client is lost, as far as this one knows.
+  // The loss of a member's client that this client knows of.
   Status lost_member() const;
-  // Settles the operation that has just arrived, if it is too late for fail_pending() to have seen
-  // that.
+  // Settles the operation that has just arrived if it is interrupted: fail_pending() may have run
+  // before the arrival.
   Status interrupted_meanwhile(const HostOp& op);
-  // Where the memory of the call's Buffers is; waits for the input.
+  // Finds the memory of the call's Buffers; waits for the input.
   Status find_memory(HostOp& op);
   Status lend_replica(HostOp& op);
   void hold_replica(HostOp& op, std::byte* contents);
   // The two ends of a message, of the group {sender, receiver}.
   Work enqueue_send(CollectiveCall call);
   Work enqueue_recv(CollectiveCall call);
-  // Publishes a message and returns; the receiver finishes it for both.
+  // Publishes a message and returns; the receiver finishes the operation for both.
   Status publish_message(HostOp& op);
   // Waits until the message has been received.
   Status wait_received(HostOp& op, absl::Time deadline);
-  // Lets go of the messages that have been received.
+  // Releases the messages that have been received.
   void reap_sent();
-  // Counts a message that will be sent, after making sure of the thread where it may have to wait.
-  // Makes what the messages of the member wait in, if it is not there. ResourceExhausted where no
-  // thread can be had.
+  // Makes the queue in which messages of the member wait, if there is none. ResourceExhausted where
+  // its thread cannot be started.
   Status prepare_to_wait(int member);
-  // Lets a message wait for the other side beside its device; `placed` as it takes its place.
+  // Queues a message that waits for the other side without its device; calls `placed` as the
+  // message takes its place.
   Status wait_aside(std::shared_ptr<HostOp> op, Stream::Placed placed);
+  // Counts a message that will be sent.
   Status expect_send(const HostOp& op);
   Status fill_entry(HostOp& op);
   void fill_signature(HostOp& op);
-  // Says what the member's device is doing: nothing of a message, which keeps it from nothing.
+  // Publishes what the member's device is doing. Messages do not occupy the device, and publish
+  // nothing.
   void publish_running(const HostOp& op);
   // Requires that the member's entry is filled in.
   void publish_waiting(const HostOp& op);
   void publish(const HostOp& op, DeviceActivity::Kind kind, absl::string_view label);
-  // The same with the inputs of all members in their entries.
+  // meet_and_move() where the inputs of all members are in their entries.
   Status meet_inlined(HostOp& op, const Rendezvous::Op& meeting);
   void reduce_inlined(const HostOp& op);
-  // When a verdict may end an operation at which all have arrived: where its members use copies.
+  // The phases that a verdict may end: also kRunning in a group of several clients, whose memory is
+  // then kept (quarantine()).
   Rendezvous::From give_up_from() const;
-  // Whether members tell each other where their memory is: not that of devices of several clients.
+  // Whether members publish the addresses of their memory: not for GPUs of several clients.
   bool shares_addresses(const HostOp& op) const;
-  // Where the others find the memory: in `copy` where they cannot reach it, which is to be filled.
+  // The address that peers use for `memory`. Memory that peers cannot map is replaced by `copy`,
+  // which the caller fills.
   StatusOr<SharedAddress> share(HostOp& op, const void* memory, int64_t num_bytes,
                                 ArenaPool::Block HostOp::Copies::*copy) const;
   using MemberMemories = absl::InlinedVector<MemberMemory, kInlineMembers>;
   StatusOr<MemberMemories> member_memory(const HostOp& op);
-  // For who does not run the operation.
+  // meeting_ with another start and deadline, for threads that do not run the operation.
   Rendezvous::Op describe(const HostOp& op, absl::Time start, absl::Time deadline) const;
-  // Memory of the caller's, which peers might be writing to, is not handed out again.
+  // Makes sure that the pool never reuses memory of the caller's that peers may still write.
   void withhold_output(const HostOp& op);
   // Keeps the memory of an operation that failed while peers might be reading or writing it.
   void quarantine(HostOp& op);
-  // Releases what no peer can be writing to any more.
+  // Releases the memory that no peer can be writing to any more.
   void reap_quarantine();
-  // The verdict of an operation whose waiter's deadline has come.
+  // The verdict of an operation whose waiter's deadline has passed.
   Status give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline);
   // What keeps an operation that is queued from its turn.
   std::string holdup_of(const HostOp& op) const;
@@ -267,24 +292,24 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void retire(HostOp& op);
   // Whether others read the member's input.
   bool others_read_input(const HostOp& op) const;
-  // Whether the member is done when its own part is: the others do no more than read its input, and
-  // that is a tensor's, which nobody changes and somebody keeps beside the operation; or they do
-  // not even read it. Who gives the tensor away waits until its memory is free.
+  // Whether the member need not wait for the others after its own part. True if they do not read
+  // its input, or if the input is a tensor's (immutable, with an owner beside the operation) and
+  // they only read it. A call that gives the tensor away waits until its memory is free.
   bool lends_input(const HostOp& op) const;
   // Whether no member reads the input of an operation that this client has lent any more. With a
-  // `reason` that is an error a run of several clients is settled with it first.
+  // `reason` that is an error an operation of several clients is settled with it first.
   bool end_reading(const HostOp& op, const Status& reason);
-  // Keeps the operation for those who may still read its input.
+  // Keeps the operation alive for members that may still read its input.
   void lend(HostOp& op);
   void push_lent(HostOp& op);
   void forget_lent();
-  // Lets go of the inputs that nobody reads any more. The oldest operation whose input somebody may
-  // still read, 0 where none was found.
+  // Releases the inputs that no member reads any more. Returns the number of the oldest operation
+  // whose input may still be read, 0 where none was found.
   uint32_t reap_lent();
   StatusOr<std::shared_ptr<HostGroup>> message_group(int position, int peer, bool sends);
-  // Of an operation that was never enqueued.
+  // The Work of an operation that is not enqueued because of `error`.
   Work failed(std::shared_ptr<HostOp> op, const Status& error);
-  // In a forked child.
+  // The same in a forked child, without access to what the parent uses.
   Work refused(int position, Fill fill, const Status& error);
 
   HostBackend& backend_;
@@ -294,27 +319,26 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   std::optional<Rendezvous> rendezvous_;
   const std::unique_ptr<DeviceMover> mover_;
   std::atomic<bool> closing_{false};
-  std::atomic<bool> forgotten_{false};  // no thread may come in any more
+  std::atomic<bool> forgotten_{false};  // set by forget_ops(); no thread may enter any more
 
-  // What a member of this client has done. Its operations get their numbers in the order in which
-  // its stream has them: next_seq is the stream's to guard.
+  // What a member of this client has done; see "Locks" above.
   struct alignas(64) Progress {
     uint32_t next_seq = 1;
-    // The latest operation at which all members are known to have arrived: who comes to the one
-    // after it finds the records of those before it free. Of who runs the member's operations; 0
-    // for messages.
+    // The latest operation at which all members are known to have arrived. Members finish one
+    // operation before they arrive at the next, so the records before this one are free. 0 for
+    // messages.
     uint32_t all_came = 0;
-    // The latest operation that the member is done with, which no loss ends any more. A sender is
-    // done with a message when the record says so: with those that had its record before.
+    // The latest operation that the member is done with; a later loss does not end it. A sender is
+    // done with a message when the record is used by a later one.
     std::atomic<uint32_t> done{0};
     std::atomic<int> num_callers{0};  // see Caller
   };
   std::vector<Progress> progress_;  // by member
 
-  // Operations that are done here, and whose input, or the copy of it, others may still read: a
-  // stack to which one is added at a time, and which is taken as a whole.
+  // Operations that are done here, and whose input (or its copy) others may still read: a lock-free
+  // stack. Operations are pushed one by one and detached all at once.
   std::atomic<HostOp*> lent_{nullptr};
-  std::atomic<int> num_lent_{0};  // there, or in the hands of who has taken them
+  std::atomic<int> num_lent_{0};  // on the stack, or detached by reap_lent()
 
   std::mutex mutex_;                                 // guards what follows
   std::vector<std::shared_ptr<HostOp>> sent_;        // messages that may not have been read yet

@@ -87,7 +87,7 @@ Status HostGroup::fill_entry(HostOp& op) {
         mover_->arrive(call, op.meeting_.seq, op.meeting_.member, absl::MakeSpan(entry.inlined)));
   }
   if (op.inlined_) {
-    // An input that nobody reads may have any size.
+    // An input that no member reads may have any size.
     if (is_input_used(call, op.meeting_.member)) std::memcpy(entry.inlined, call.in, in_bytes);
     entry.in_count = call.in_count;
     fill_signature(op);

@@ -35,9 +35,9 @@ bool HostGroup::lends_input(const HostOp& op) const {
 // Invariant 6 of control.h: the run is finished or failed where this is true.
 bool HostGroup::end_reading(const HostOp& op, const Status& reason) {
   if (rendezvous_->is_finished(op.meeting_.seq)) return true;
-  // Members of one process that have arrived come to the end of their part, whatever is lost.
+  // Members of one process that have arrived finish their part, whatever is lost.
   if (reason.ok() || !spans_clients_) return false;
-  // A reader that has not counted itself out yet gets this verdict, whatever it has read.
+  // A reader that has not counted itself out yet gets this verdict, even if it has read all.
   rendezvous_->settle_at_once(op.meeting_.seq, Rendezvous::From::kRunning, op.labelled(reason));
   return true;
 }

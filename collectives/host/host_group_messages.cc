@@ -18,7 +18,7 @@ namespace tessera::host {
 Status HostGroup::publish_message(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
   const Rendezvous::Op meeting = describe(op, op.called(), absl::InfiniteFuture());
-  // That takes as long as the receiver does: who waits for the message may give it up meanwhile.
+  // Waits as long as the receiver takes; a waiter for the message may give it up meanwhile.
   Status status = reserve(op, meeting);
   if (op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
     if (status.ok()) status = local_error(op);
@@ -60,7 +60,7 @@ void HostOp::run_message() {
 }
 
 absl::Time HostGroup::send_ready_at(HostOp& op) {
-  // The receiver may have failed a message, whose record waits for this side to have heard of it.
+  // The receiver may have failed a message; its record is free once this side has read the verdict.
   if (!rendezvous_->was_freed(op.meeting_.seq)) reap_sent();
   const bool is_ready = rendezvous_->was_freed(op.meeting_.seq) || !interruption(op).ok();
   return is_ready ? absl::InfinitePast() : absl::InfiniteFuture();

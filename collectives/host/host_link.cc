@@ -79,8 +79,8 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
     num_devices += coordinator.members()[i].num_local_devices;
     peers_[i].arenas = std::vector<PeerArena>(ArenaPool::kMaxArenas);
   }
-  // Half a microsecond where every waiter may have a core of its own. It may not, beside other
-  // programs: whoever spins for longer keeps the one it waits for from coming.
+  // Half a microsecond where every waiter may have a core of its own. Beside other programs it may
+  // not have one: a longer spin would take the core from the member it waits for.
   num_spins_ = num_devices <= usable_cores() ? 20 : 0;
 }
 
@@ -98,7 +98,7 @@ StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
   std::unique_ptr<HostLink> link(new HostLink(coordinator, std::move(pool)));
   TESSERA_RETURN_IF_ERROR(link->make_control_region());
   // The death of a peer ends the waits for it. The caller may set a callback of its own later,
-  // which then hears of all losses so far.
+  // which is then told all losses so far.
   coordinator.set_lost_callback(
       [raw = link.get()](int client, const Status& reason) { raw->report_lost(client, reason); });
   const Status connected = link->listen_and_connect(deadline);
@@ -167,7 +167,7 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
   TESSERA_RETURN_IF_ERROR(listen(name));
   TESSERA_ASSIGN_OR_RETURN(
       server_, start_thread("the sockets between the clients of this host", [this] { serve(); }));
-  // Who greets this client finds its sign of life.
+  // A peer that connects to this client finds its sign of life.
   server_runs_.get_future().wait();
 
   TESSERA_RETURN_IF_ERROR(coordinator_.put(absl::StrCat("host_link/", client_id_), name));

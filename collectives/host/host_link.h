@@ -14,7 +14,7 @@
 //   1. create() returns when the control regions of all clients are mapped;
 //   2. a peer's memory stays mapped, and so readable without a fault, until the link goes, whether
 //      or not the peer lives;
-//   3. a client that is lost stays lost, and the listener hears of it once;
+//   3. a client that is lost stays lost, and the listener is told once;
 //   4. no memory is handed out before the other side has shown that it is a member of the job;
 //      memory is mapped once it is known to have the size that was said, for good; addresses that
 //      other clients write are compared with what is mapped before they are used;
@@ -100,8 +100,8 @@ class HostLink {
   // Whether the kernel has marked the client's process dead: it reads and writes no memory any
   // more.
   bool has_died(int client) const;
-  // Whether the client is lost, or the kernel has marked it dead and the news is still under way:
-  // whoever knows of a death sees the mark here, before others were told.
+  // Whether the client is lost, or the kernel has marked it dead and the report is still under way.
+  // The mark is visible before any client is told of the death.
   bool is_dead(int client) const;
   // Whether the client will not touch shared memory any more: its process has ended, or it has
   // closed its link. Not so of one that is lost because it does not answer.
@@ -115,8 +115,8 @@ class HostLink {
   const std::shared_ptr<Openness>& openness() const { return openness_; }
   // The groups that the client leads, as this one uses them.
   GroupTable groups_led_by(int client) const;
-  // A member that arrives looks here afterwards, and who reports a loss looks afterwards who has
-  // arrived: in the one order of such operations, one of the two sees the other.
+  // Checked after arriving; a loss is recorded before arrivals are scanned. With seq_cst order one
+  // side sees the other.
   bool any_lost() const { return num_lost_.load(std::memory_order_seq_cst) > 0; }
 
   // Ends the thread and closes the sockets; memory stays mapped.
@@ -129,7 +129,7 @@ class HostLink {
   StreamObserver* observer(int ordinal);
   DeviceActivity& activity(int ordinal) const { return *activities_[ordinal]; }
 
-  // How often who waits for other members looks before it gives its core away.
+  // Spin iterations before a waiter yields.
   int num_spins() const { return num_spins_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostLink among clients that are threads: what they see of each other, and of who goes.
+// HostLink among clients that are threads: what they see of each other, and of clients that leave.
 #include "collectives/host/host_link.h"
 
 #include <condition_variable>
@@ -59,7 +59,8 @@ class HostLinkTest : public ::testing::Test {
   std::vector<Status> results_;
 };
 
-// What a listener has heard. The listener may outlive it: links go after the test's body.
+// The losses that a listener was told of. The listener may outlive it: links go after the test's
+// body.
 class Losses {
  public:
   HostLink::LostListener listener() const {
@@ -110,7 +111,7 @@ TEST_F(HostLinkTest, PeersSeeArenasThatAreMadeLater) {
     EXPECT_NE(seen, block.data());
     EXPECT_EQ(std::to_integer<int>(seen[(4096 << k) - 1]), 10 + k);
     EXPECT_THAT(links_[0]->resolve(address, 4096 << k), IsOkAndHolds(block.data()));
-    // Who reads it says where it lies in the same words, and keeps it.
+    // The reader publishes the same address, and keeps the memory mapped.
     const std::optional<SharedAddress> located = links_[1]->locate(seen, 4096 << k);
     ASSERT_TRUE(located.has_value());
     EXPECT_EQ(located->arena, address.arena);

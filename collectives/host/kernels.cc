@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kInlineRank = 8;
 constexpr size_t kInlineContainers = 9;
 
-// Half-open interval of the first dim; of no meaning for boxes of rank 0.
+// Half-open interval of the first dim; unused for boxes of rank 0.
 struct Rows {
   int64_t offset = 0;
   int64_t size = 1;

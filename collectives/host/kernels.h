@@ -4,8 +4,8 @@
 // buffers. Pure functions of memory; they do not wait, and allocate nothing for boxes of rank 8
 // and less.
 //
-// Memory need not be aligned. What the kernels wrote is visible to whoever is told of it after
-// they returned, streaming stores included.
+// Memory need not be aligned. What the kernels wrote, streaming stores included, is visible to
+// every thread that synchronises with their return.
 #ifndef TESSERA_COLLECTIVES_HOST_KERNELS_H_
 #define TESSERA_COLLECTIVES_HOST_KERNELS_H_
 

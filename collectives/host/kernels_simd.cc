@@ -91,7 +91,7 @@ struct BFloat16 {
     const auto odd = hn::And(pairs, hn::Set(du, 0xFFFF0000u));
     return {{hn::BitCast(Tag<float>(), hn::ShiftLeft<16>(pairs)), hn::BitCast(Tag<float>(), odd)}};
   }
-  // The upper half of each lane is the nearest bf16; the lower half is of no meaning.
+  // The upper half of each lane is the nearest bf16; the lower half is unused.
   template <Nans nans>
   static HWY_INLINE hn::Vec<Tag<uint32_t> > round(hn::Vec<Tag<float> > v) {
     const Tag<uint32_t> du;

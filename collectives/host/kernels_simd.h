@@ -18,8 +18,8 @@
 
 namespace tessera::host {
 
-// How results go to memory. Streaming stores pass the caches by: a third of the traffic less, and
-// much slower where somebody reads the result while it could still be in a cache.
+// How results are stored. Streaming stores bypass the caches: a third less traffic, but much slower
+// if the result is read while it could still be in a cache.
 enum class Stores : uint8_t { kCached, kStreaming };
 
 // A reduction of dense memory, as reduce() of kernels.h describes it, of at least two terms.

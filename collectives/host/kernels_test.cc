@@ -301,7 +301,7 @@ const Alignment kAlignments[] = {
     {1, {3, 3}, Stores::kStreaming},
 };
 
-// Memory with room for any alignment, and with bytes around it that nobody may touch.
+// Memory with room for any alignment, and with bytes around it that must not be written.
 struct Memory {
   explicit Memory(int64_t size) : bytes(size + 256, std::byte{0xA5}) {}
   std::byte* at(int64_t shift) {

@@ -138,7 +138,7 @@ TEST_F(MessagesTest, AMessageThatIsGivenUpIsNotReceived) {
     for (int i = 0; i < kMessages; ++i) {
       sends.push_back(groups_[0].send<int64_t>(absl::MakeConstSpan(&sent, 1), 1));
     }
-    // The first message has been published when the sender's device comes to this.
+    // The first message has been published when the sender's device reaches this operation.
     const Work waiting = groups_[1].barrier();
     ASSERT_THAT(groups_[0].barrier().await(), IsOk());
     ASSERT_THAT(waiting.await(), IsOk());
@@ -254,7 +254,7 @@ TEST_F(MessagesTest, LanesDoNotWaitForEachOther) {
   EXPECT_FALSE(waits.done());
   EXPECT_THAT(waits.wait(absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
-  // The sender that comes late hears of it, and the next message is received.
+  // The sender that is late gets the error, and the next message is received.
   EXPECT_THAT(groups_[1].send<int64_t>(absl::MakeConstSpan(&sent, 1), 0).await(),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
   const Work recv = groups_[0].recv<int64_t>(absl::MakeSpan(&never, 1), 1);

@@ -27,6 +27,12 @@ Stores stores_for(const CollectiveCall& call, Members members) {
   return choose_stores(bytes_written(call, members), last_level_cache_bytes());
 }
 
+// The host all-reduce works as follows. The elements are cut into one chunk per member, at 64-byte
+// lines. Each member reads its chunk of all inputs, adds them in ascending order of the members,
+// and writes the sum into its chunk of every output. So every element is reduced once, in one
+// order, and a member reads S bytes and writes S bytes for vectors of S bytes, in one step. A
+// reduce writes the chunks to the root's output alone; a reduce_scatter's chunks are the parts,
+// written to the member's own output.
 void reduce_own_chunk(const CollectiveCall& call, int position, Members members) {
   const Chunk chunk = own_chunk(call, position, members.size());
   const Outputs outs = chunk_outputs(call, position, members);
@@ -37,6 +43,9 @@ void reduce_own_chunk(const CollectiveCall& call, int position, Members members)
   reduce(call.dtype, call.reduction, terms, outs, chunk.count, stores_for(call, members));
 }
 
+// All other dense operations: each member copies what its own output needs, straight from the
+// members' inputs. It begins with its own piece and goes on in ascending order from there, so that
+// members do not read the same input at the same time.
 void copy_pieces(const CollectiveCall& call, int position, Members members) {
   const int64_t size = dtype_size(call.dtype);
   const Stores stores = stores_for(call, members);
@@ -49,8 +58,8 @@ void copy_pieces(const CollectiveCall& call, int position, Members members) {
 Status check_counts(const CollectiveCall& call, Members members) {
   if (!needs_peer_counts(call)) return absl::OkStatus();
   const int n = static_cast<int>(members.size());
-  // Everybody checks all pairs: a member that moved its bytes while another one had found an error
-  // would read memory that is no longer lent to it.
+  // Every member checks all pairs: one that moved its bytes while another had found an error would
+  // read memory that is no longer lent to it.
   for (int target = 0; target < n; ++target) {
     for (int source = 0; source < n; ++source) {
       const int64_t sent = members[source].counts[target];

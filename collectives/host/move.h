@@ -37,7 +37,7 @@ std::vector<int64_t> both_counts(const CollectiveCall& call);
 // for this member alone, where a pull does not fit what its source holds. Without the label.
 Status move_bytes(const CollectiveCall& call, int position, absl::Span<const MemberMemory> members);
 
-// What a part is, for who moves the bytes by other means. Counts are elements.
+// A member's part, for the GPU movers. Counts are elements.
 //
 // Of a reduction without boxes: the chunk of all inputs that the member adds. An all_reduce's or a
 // reduce's is about 1 / P of the whole, cut at 64-byte lines.
@@ -67,11 +67,12 @@ using PieceCopies = absl::InlinedVector<PieceCopy, kInlineMembers>;
 PieceCopies own_copies(const CollectiveCall& call, int position,
                        absl::Span<const MemberMemory> members);
 
-// The errors of move_bytes() with the label before them, for who moves the bytes by other means.
+// The errors of move_bytes() with the label before them, for the GPU movers.
 Status check_part(const CollectiveCall& call, absl::Span<const MemberMemory> members);
 
 // Bytes that all members together write, which decides how they store them. The same for every
-// member, but for an exchange: nobody knows the pulls of others, so as if all were like this one.
+// member, except for an exchange: a member knows only its own pulls, and assumes the same of the
+// others.
 int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members);
 
 // Whether peers write into the out of the member at `position` (and not only the member itself).

@@ -32,7 +32,7 @@ CollectiveCall call_of(OpKind kind, int position) {
   call.count = kind == OpKind::kAllToAll ? 0 : kCount;
   call.counts = Counts::of({3, 5, 0, 2});
   call.recv_counts = Counts::equal(kNumMembers, 1);
-  // Everybody holds a row of 10 columns; a member pulls 2 columns of all rows, or reduces 3.
+  // Each member holds a row of 10 columns; a member pulls 2 columns of all rows, or reduces 3.
   for (int64_t row = 0; row < kNumMembers; ++row) {
     const Box held = kind == OpKind::kReduceBoxes ? Box{{0}, {kCount}} : Box{{row, 0}, {1, kCount}};
     call.pulls.push_back({static_cast<int>(row), held, {{row, 2 * position}, {1, 2}}});

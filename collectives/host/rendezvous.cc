@@ -21,11 +21,11 @@
 namespace tessera::host {
 namespace {
 
-// Yields before a waiter sleeps. A yield is nearly free on an idle core, and to be woken from sleep
-// takes longest (docs/performance.md).
+// Yields before a waiter sleeps on the futex. A yield is nearly free on an idle core; a futex
+// wake-up is the slowest path (docs/performance.md).
 constexpr int kYields = kStepped ? 0 : 200;
-// A settler takes microseconds. One that is stopped is waited for: for so long where no sign of its
-// loss comes, which is looked for this often.
+// A settler takes microseconds. A stopped one is waited for up to this limit, and its loss is
+// checked at this interval.
 constexpr absl::Duration kSettleLimit = absl::Seconds(20);
 constexpr absl::Duration kSettlerCheckInterval = absl::Milliseconds(5);
 
@@ -37,8 +37,8 @@ void pause_cpu() {
 
 void fetch_to_write(const void* line) {
 #if defined(__x86_64__)
-  // What the builtin becomes only where the compiler may assume the instruction. Processors without
-  // it take it for one that does nothing.
+  // The builtin compiles to this only where the compiler may assume the instruction. Processors
+  // without it execute it as a no-op.
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
 #else
   __builtin_prefetch(line, 1);
@@ -49,7 +49,7 @@ absl::Span<const int32_t> ids_of(GroupBlock* block) {
   return {device_ids(block), block->num_members};
 }
 
-// Nobody writes a text for equal parts unless somebody reads it.
+// The text of equal parts is built only when it is read: members write none.
 std::string detail_of(const MemberEntry& entry, int num_members) {
   if (entry.signature.detail_hash == stable_hash("")) return "";
   const Counts equal = Counts::equal(num_members, entry.part_count);
@@ -130,18 +130,20 @@ bool Rendezvous::is_free(const State& state, uint32_t seq) const {
   if (state.phase == Phase::kMet) return all_left(state.seq, seq);
   if (state.phase != Phase::kFailed && state.phase != Phase::kOrphaned) return false;
   if (is_acknowledged(state)) return true;
-  // Members that had all arrived are in the operation, and come for its verdict.
+  // Free without acknowledgements if the deadline passed before all had arrived: absent members may
+  // never acknowledge. Members that had all arrived are inside the operation, and read the verdict.
   return state.has_timed_out() && !is_for_messages();
 }
 
 bool Rendezvous::all_left(uint32_t met, uint32_t seq) const {
-  // Members come to one operation after the other: where all have arrived at the one before, they
-  // have left those before it. Their arrivals are in the state that is read here, so what they did
-  // before is done. That is so but after failures, and takes no line from those who write it.
+  // The fast path, which reads no line that a member is writing. A member leaves an operation
+  // before it arrives at the next one, so if all have arrived at the previous one, all have left
+  // those before it. Reading the state with their arrivals orders what they did before. Not so
+  // after failures.
   const uint32_t previous = seq_before(seq, 1);
   if (previous != met && all_arrived(previous)) return true;
   for (int m = 0; m < size(); ++m) {
-    // Pairs with leave(): the member has read what this one is going to overwrite.
+    // Pairs with leave(): the member has read what the caller is going to overwrite.
     if (is_later(met, progress_[m].left.load(std::memory_order_acquire))) return false;
   }
   return true;
@@ -188,6 +190,8 @@ void Rendezvous::wake(OpRecord& record) const {
   wake_all(record.num_wakes);
 }
 
+// The one wait of the host protocol: spins, then yields, then sleeps on the record's futex until
+// wake(). `check` is looked into for circles before the sleep, since a circle never ends by itself.
 template <class Waiting>
 bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting) {
   OpRecord& op_record = record(seq);
@@ -276,7 +280,7 @@ Status Rendezvous::verdict(uint32_t seq) {
   }
   const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
   std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), block_->verdict_bytes), '\0');
-  // After a timeout no member is waited for: the record may go on meanwhile.
+  // After a timeout the record does not wait for this member, and may be reused meanwhile.
   for (size_t i = 0; i < text.size(); ++i) {
     text[i] = std::atomic_ref(op_record.verdict[i]).load(std::memory_order_acquire);
   }
@@ -284,6 +288,8 @@ Status Rendezvous::verdict(uint32_t seq) {
   return Status(code, text);
 }
 
+// The entry's number and place are written before the member is counted in the state, so that a
+// settler that reads the count can tell which members it counts (arrivals()).
 Status Rendezvous::arrive(const Op& op) {
   OpRecord& op_record = record(op.seq);
   MemberEntry& own = entry(op.seq, op.member);
@@ -296,7 +302,7 @@ Status Rendezvous::arrive(const Op& op) {
     if (state.seq != op.seq) {
       const bool is_over = !state.is_unused() && is_later(state.seq, op.seq);
       if (is_over) return is_too_late(own, op.seq);
-      // wait_free() has seen the record free, which only this operation changes.
+      // The caller has seen the record free (wait_free()), and only this operation may use it.
       state = {.seq = op.seq};
     }
     if (state.phase != Phase::kOpen) return is_too_late(own, op.seq);
@@ -320,7 +326,7 @@ Status Rendezvous::wait_arrived(const Op& op) {
   const bool in_time = wait_while(op.seq, op.deadline, op.holds_device ? &op : nullptr,
                                   [](const State& state) { return state.phase == Phase::kOpen; });
   if (!in_time) {
-    // The last member may have come just now: then the operation goes on.
+    // The last member may have arrived just now: then the operation goes on.
     settle_timed_out(op, From::kOpen).IgnoreError();
   }
   if (all_arrived(op.seq)) return absl::OkStatus();
@@ -345,11 +351,12 @@ Status Rendezvous::finish(uint32_t seq, int num_members, Then then) {
 Status Rendezvous::wait_finished(const Op& op, From from) {
   if (!wait_left(op.seq, op.deadline)) {
     settle_timed_out(op, from).IgnoreError();
-    // All arrived in the last moment, and are at work on memory that is not ours to take away.
+    // All members of this process have arrived, and access memory that must stay valid until they
+    // are done.
     if (from == From::kOpen) wait_left(op.seq, absl::InfiniteFuture());
   }
   const State state = load(op.seq);
-  // A record that describes a later operation has been left by all members of this one.
+  // A record that is used by a later operation: all members have left this one.
   if (state.seq != op.seq || state.phase == Phase::kRunning) return absl::OkStatus();
   return verdict(op.seq);
 }
@@ -380,6 +387,9 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
   return settled.has_value() ? *settled : verdict(seq);
 }
 
+// Two steps. First a compare-and-swap to kSettling decides which settler wins, and freezes the
+// arrivals. Then the winner writes the text and changes the phase to kFailed. A winner that dies in
+// between leaves the record to is_being_settled(), which changes it to kOrphaned.
 std::optional<Status> Rendezvous::try_settle(
     uint32_t seq, VerdictKind kind, From from,
     absl::FunctionRef<Status(const State& before)> make_error) {
@@ -393,8 +403,8 @@ std::optional<Status> Rendezvous::try_settle(
       if (!is_free(before, seq)) return make_error({.seq = seq});
       before = {.seq = seq};
     }
-    // A member that died between a change of the state and the wake-up left others asleep: whoever
-    // settles because of its death wakes them.
+    // A member that died between a change of the state and the wake-up left others asleep: they are
+    // woken here, since its death makes another member settle.
     if (before.is_settled()) {
       wake(op_record);
       return std::nullopt;
@@ -406,7 +416,7 @@ std::optional<Status> Rendezvous::try_settle(
       wake(op_record);
       return absl::OkStatus();
     }
-    // In the loop: the entries of members that are counted in the state are visible.
+    // Built inside the loop: the entries of the members counted in `before` are visible.
     const State settling = {.seq = seq,
                             .finished = acknowledged_from(seq, before, kind),
                             .phase = Phase::kSettling,
@@ -419,7 +429,7 @@ std::optional<Status> Rendezvous::try_settle(
       break;
     }
   }
-  // From here on no member arrives, and the entries stay what they are until the verdict is read.
+  // From here on no member arrives, and the entries do not change until the verdict is read.
   const Status error = make_error(before);
   std::string message(error.message());
   const size_t most = block_->verdict_bytes;
@@ -431,22 +441,22 @@ std::optional<Status> Rendezvous::try_settle(
   }
   while (true) {
     State settled = State::unpack(word);
-    // Not where this client was declared lost meanwhile, and others have orphaned the record.
+    // Another client may have declared this one lost meanwhile, and orphaned the record.
     if (settled.seq != seq || settled.phase != Phase::kSettling) return std::nullopt;
     settled.phase = Phase::kFailed;
-    // Fails where a member has acknowledged meanwhile.
+    // The exchange fails if a member has acknowledged meanwhile; then it is repeated.
     if (op_record.state.compare_exchange_weak(word, settled.pack(), std::memory_order_seq_cst)) {
       break;
     }
   }
   wake(op_record);
-  // Not read back: a record of a timeout goes on at once.
+  // Not read back from the record, which may be reused at once after a timeout.
   return Status(error.code(), message);
 }
 
 void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Status& error) {
   for (uint32_t i = 0; i <= last_record_; ++i) {
-    // Before the member's entry: it is what the member wrote before it arrived.
+    // The state first, then the entry: the entry is what the member wrote before it arrived.
     const State state = load(i);
     const MemberEntry& own = entry(i, member);
     const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
@@ -487,7 +497,7 @@ bool Rendezvous::failed_on_the_move(uint32_t seq) const {
 
 bool Rendezvous::all_are_done_with(uint32_t seq) const {
   const State state = load(seq);
-  // A record goes on when all that have arrived have acknowledged the verdict.
+  // A record is reused only when all that have arrived have acknowledged the verdict.
   if (is_later(state.seq, seq)) return true;
   if (state.seq == seq && state.is_settled() && is_acknowledged(state)) return true;
   for (int m = 0; m < size(); ++m) {
@@ -503,9 +513,9 @@ bool Rendezvous::all_are_done_with(uint32_t seq) const {
 std::vector<bool> Rendezvous::arrivals(uint32_t seq, const State& state) const {
   const bool all = state.phase != Phase::kOpen;
   std::vector<bool> arrived(size(), all);
-  // A member takes its place in the entry before it is counted. One that was held up in between has
-  // a place beyond those counted, or that of another member: it finds the record settled, and then
-  // says that it has none.
+  // A member writes its place into the entry before it is counted. A member that was held up in
+  // between has a place beyond those counted, or the same place as another one: it finds the record
+  // settled, and then clears its place.
   for (int tries = 0; !all && tries < kYields + 1; ++tries) {
     for (int m = 0; m < size(); ++m) {
       const MemberEntry& other = entry(seq, m);
@@ -550,7 +560,7 @@ Status Rendezvous::describe_missing(const Op& op, const State& before) const {
   for (const auto& [id, client] : clients) {
     if (client.missing.empty()) continue;
     std::string name = link_->member(id).to_string();
-    // Of a client of which others have come, or which is the only one: which devices.
+    // Devices are named if other devices of the client have arrived, or if it is the only client.
     if (one_client || static_cast<int>(client.missing.size()) < client.num_members) {
       absl::StrAppend(&name, client.missing.size() == 1 ? " device " : " devices ",
                       absl::StrJoin(client.missing, ", ", [&](std::string* out, int m) {
@@ -638,7 +648,7 @@ ActivitySnapshot Rendezvous::last_seen(int client, int ordinal) const {
   int32_t own_id = ordinal;
   for (int i = 0; i < client; ++i) own_id += link_->member(i).num_local_devices;
   std::vector<int32_t> ids;
-  // An offset that need not be that of a group is not followed.
+  // A torn snapshot may have an invalid offset, which is not followed.
   if (seen.consistent && seen.block_offset != 0) ids = ids_in(seen);
   if (seen.consistent && seen.block_offset == 0) ids = {own_id};
   seen.label = default_label(seen.op, seen.dtype, seen.reduction, seen.count, ids);
@@ -664,7 +674,7 @@ uint32_t Rendezvous::newest() const {
 }
 
 void Rendezvous::pass_over(uint32_t from, uint32_t to) {
-  // Of those before the last ones the records have gone on.
+  // The records of earlier operations have been reused.
   const bool is_far = to - from > num_records();
   for (uint32_t seq = is_far ? seq_before(to, num_records()) : from; seq != to;
        seq = seq_after(seq)) {
@@ -692,8 +702,8 @@ Rendezvous::Place Rendezvous::align(uint32_t seq, const Signature& signature) co
       any = true;
       is_ours = other.signature == signature;
     }
-    // The others need not wait for this member: what was read counts only if the record is still
-    // that of the operation.
+    // The others do not wait for this member, so the record may be reused while it is read: what
+    // was read is valid only if the number is still the same.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (load(seq).seq != seq) continue;
     if (!any || is_ours) return {seq};

@@ -6,7 +6,7 @@
 //      |               |                              |
 //      +--- or a verdict: one Status, written once, that every member gets ---+
 //
-// The state lies in the control region of the first member's client (control.h), so that members
+// The state is in the control region of the first member's client (control.h), so that members
 // meet by atomic operations on shared memory, in one process or in several. Any member, and any
 // client that notices a loss, may settle an operation; the first one wins.
 //
@@ -41,7 +41,7 @@
 
 namespace tessera::host {
 
-// A handle of the group's block, which the destructor gives back. The link must outlive it, except
+// A handle of the group's block, which the destructor releases. The link must outlive it, except
 // for the destructor: a client that has closed its link holds nothing.
 class Rendezvous {
  public:
@@ -61,13 +61,13 @@ class Rendezvous {
   // What the block takes of the region.
   uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
 
-  // From now on the group is one of messages, which no thread waits for one by one: the bells of
-  // all members ring, too, when a record changes hands.
+  // From now on the group is one of messages. No thread waits for a single message, so a change of
+  // a record also rings the bells of all members.
   void ring_bells();
 
   absl::Span<const GroupMember> members() const { return members_; }
   int size() const { return static_cast<int>(members_.size()); }
-  // Whose control region the block lies in, and where.
+  // The client whose control region has the block, and where.
   int leader_client() const { return leader_client_; }
   uint64_t block_offset() const { return block_offset_; }
   uint64_t generation() const { return generation_; }
@@ -81,7 +81,7 @@ class Rendezvous {
     return *reinterpret_cast<MemberEntry*>(start + entries_offset_ + member * entry_stride_);
   }
 
-  // What an operation is, to whom it matters here.
+  // One operation, as far as the rendezvous needs to know it.
   struct Op {
     uint32_t seq = 0;
     int member = 0;
@@ -90,23 +90,23 @@ class Rendezvous {
     Signature signature = {};
     uint64_t name_hash = 0;    // of a named barrier
     bool holds_device = true;  // false: a message, which keeps no other operation from running
-    // Once all have arrived members look at each other's entries and at nothing else: no one
-    // finishes it, and each says with leave() that it has looked.
+    // Once all have arrived members read each other's entries and nothing else: they do not call
+    // finish(), and leave() records that the member has read them.
     bool ends_at_arrival = false;
     absl::Time start = {};
     absl::Time deadline = absl::InfiniteFuture();
   };
 
   // Whether the record of `seq` is free for it, or was; and waits until it is, false at the
-  // deadline. To be called before the entry is written. Nobody is woken by a member that leaves an
-  // operation which ended at the arrival: who waits for that looks again now and then.
+  // deadline. Call one of them before the entry is written. A member that leaves an operation which
+  // ended at the arrival wakes no waiter: wait_free() may have to be called again.
   bool was_freed(uint32_t seq) const;
   bool wait_free(uint32_t seq, absl::Time deadline);
   // Whether the record of `seq` describes it or will describe it next: not so of an operation that
   // is queued behind others.
   bool is_next(uint32_t seq) const;
-  // Says that the member has arrived, its entry being complete. Idempotent. The verdict if there
-  // is one already.
+  // Counts the member as arrived; its entry must be complete. Idempotent. Returns the verdict if
+  // there is one already.
   Status arrive(const Op& op);
   // Waits until all have arrived; settles DeadlineExceeded at the deadline, and InvalidArgument
   // where a member cannot arrive because it waits elsewhere for this one.
@@ -123,25 +123,25 @@ class Rendezvous {
     const State state = load(seq);
     return state.seq == seq && state.phase == Phase::kOpen;
   }
-  // The member is done with the operation, and does not look at its entries any more.
+  // The member is done with the operation, and does not read its entries any more.
   void leave(uint32_t seq, int member) {
     progress_[member].left.store(seq, std::memory_order_release);
   }
-  // Says that this many members' worth of the operation is done. A member that leaves returns OK
-  // whatever the others do: it reads no verdict of a later failure, and does not acknowledge one.
+  // Counts this many members' parts as done. With kLeave the member gets OK whatever the others do:
+  // it reads no verdict of a later failure, and does not acknowledge one.
   enum class Then { kWait, kLeave };
   Status finish(uint32_t seq, int num_members, Then then = Then::kWait);
-  // Which phases a verdict may end. An operation in kRunning is ended only where members may give
-  // up while others are at work on their memory.
+  // The phases that a verdict may end. kRunning is allowed only where members may give up while
+  // others still access their memory.
   enum class From { kOpen, kRunning };
   // Waits until all have finished. At the deadline it gives up, if `from` allows it by then.
   Status wait_finished(const Op& op, From from);
 
-  // The same without a say in how the operation ends: false where the deadline came first.
+  // The same, but never settles the operation: false where the deadline came first.
   bool wait_left(uint32_t seq, absl::Time deadline);
 
-  // Brings the lines that the member is about to write to this core. Who looks at them first would
-  // have them come twice: to be read, and to be written.
+  // Prefetches for writing the lines that the member is about to write. A read first would fetch
+  // them twice: shared, then exclusive.
   void fetch_lines(uint32_t seq, int member) const;
 
   bool all_arrived(uint32_t seq) const {
@@ -151,36 +151,36 @@ class Rendezvous {
   bool is_finished(uint32_t seq) const;
   // Whether it is finished, or its verdict can be read without waiting for the client that settles.
   bool has_result(uint32_t seq);
-  // Makes `error` the verdict, unless there is one, or the operation is beyond `from`; returns the
-  // verdict, OK where the operation goes on. Where the record is not free for `seq` yet it returns
-  // `error` and does nothing else.
+  // Makes `error` the verdict, unless there is one or the operation is in a later phase than `from`
+  // allows. Returns the verdict, OK where the operation goes on. Where the record is not free for
+  // `seq` yet it returns `error` and does nothing else.
   Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error);
   // The same with kError for a caller that needs no verdict, and may hold a lock: it never waits
   // for another client that settles.
   void settle_at_once(uint32_t seq, From from, const Status& error);
-  // That for every operation later than `done` that the member has arrived at, with its label
-  // before the error. The member must have been told of the error, so that it begins no other one.
+  // settle_at_once() of every operation later than `done` that the member has arrived at, with its
+  // label before the error. The member must know of the error already, so that it begins no other.
   void settle_arrived(int member, uint32_t done, From from, const Status& error);
-  // settle() with a DeadlineExceeded that names who has not arrived.
+  // settle() with a DeadlineExceeded that names the members that have not arrived.
   Status settle_timed_out(const Op& op, From from);
-  // Says that the member needs the verdict no more; once for each member. Which one it is matters
+  // Records that the member needs the verdict no more. Call it once per member. `member` is used
   // for messages alone. Never waits.
   void acknowledge(uint32_t seq, int member = 0);
   // Whether the operation failed when peers might be reading or writing its memory already.
   bool failed_on_the_move(uint32_t seq) const;
-  // Whether no member touches the memory of the operation any more: all have acknowledged its
+  // Whether no member accesses the memory of the operation any more: all have acknowledged its
   // verdict, or each is done with it or has ended.
   bool all_are_done_with(uint32_t seq) const;
-  // What to say of an operation that waits for the members in vain. `before`: its state, which must
-  // not change meanwhile where the names are to be exact.
+  // The error of an operation that has waited in vain. `before`: its state; the names are exact if
+  // it does not change meanwhile.
   Status describe_missing(const Op& op, const State& before) const;
   Status describe_missing(const Op& op) const { return describe_missing(op, load(op.seq)); }
   // The same of the operation of any group in which the member's device waits; empty if in none.
   std::string describe_wait(int member) const;
 
-  // The operation that a member whose next one would be `seq` must do next: after operations that
-  // timed out without it, and that were not this one, it goes on with the one after them. A member
-  // that is left behind missed more than the records hold: it goes on with what the others do now.
+  // The operation that a member whose next one would be `seq` must do next. Operations that timed
+  // out without it, and that were other calls than this one, are skipped. A member that is left
+  // behind missed more than the records hold: it joins the newest operation.
   struct Place {
     uint32_t seq = 0;
     bool is_left_behind = false;
@@ -188,8 +188,8 @@ class Rendezvous {
   Place align(uint32_t seq, const Signature& signature) const;
   // The newest operation that any record describes.
   uint32_t newest() const;
-  // A member that goes on with `to` after the operation before `from` comes to none in between: it
-  // says that it needs the verdicts of those that wait for that no more. Not of messages.
+  // Acknowledges, for a member that skips from `from` to `to`, the verdicts of the operations in
+  // between that wait for it. Not of messages.
   void pass_over(uint32_t from, uint32_t to);
 
  private:
@@ -211,15 +211,16 @@ class Rendezvous {
   }
   // Whether all members have acknowledged the verdict of the operation that `state` describes.
   bool is_acknowledged(const State& state) const;
-  // What is_acknowledged() starts from when the operation is settled.
+  // The acknowledgements that an operation has when it is settled.
   uint32_t acknowledged_from(uint32_t seq, const State& before, VerdictKind kind) const;
-  // Whether the record in `state` may go on to `seq`.
+  // Whether the record in `state` may be reused for `seq`.
   bool is_free(const State& state, uint32_t seq) const;
-  // settle(), which makes the error only once it is the verdict, or nothing can be one; of the
-  // state that it ends.
+  // settle() with an error that is built when it has become the verdict, or cannot become one, from
+  // the state that it ends.
   Status settle_with(uint32_t seq, VerdictKind kind, From from,
                      absl::FunctionRef<Status(const State& before)> make_error);
-  // The same: nothing where another client settles the operation, or has settled it.
+  // The same without waiting: nullopt where another client settles the operation, or has settled
+  // it.
   std::optional<Status> try_settle(uint32_t seq, VerdictKind kind, From from,
                                    absl::FunctionRef<Status(const State& before)> make_error);
   // Waits until what is being settled is settled. Orphans it where the settler is lost.
@@ -229,7 +230,7 @@ class Rendezvous {
   bool is_lost(uint32_t settler) const;
   // The verdict of an operation that has ended before the member was counted.
   Status is_too_late(MemberEntry& own, uint32_t seq);
-  // Which members are counted in `state`, that of an operation that is settled now.
+  // The members that are counted in `state`, of an operation that is being settled.
   std::vector<bool> arrivals(uint32_t seq, const State& state) const;
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
@@ -258,11 +259,11 @@ class Rendezvous {
   std::optional<Wait> find_same_name(const Op& op) const;
   // Makes it an error of all these operations that they wait for each other.
   void settle_conflict(const Op& op, std::vector<Wait> others);
-  // What an operation is, to people.
+  // The name of an operation in messages.
   std::string label_of(const Signature& signature, absl::Span<const int32_t> device_ids) const;
   std::string label_of(const Op& op) const;
   std::string label_of(const MemberEntry& entry) const;
-  // What a device is doing, with the label that it did not write.
+  // What a device is doing, with the default label if it wrote none.
   ActivitySnapshot last_seen(int client, int ordinal) const;
   // Devices are numbered by client.
   int client_of(int device_id) const;
@@ -286,7 +287,7 @@ class Rendezvous {
   GroupBlock* block_ = nullptr;
   Held held_;
   std::vector<DeviceActivity*> bells_;
-  // What the block says, for it does not change.
+  // Copies of the block's constant fields.
   uint64_t generation_ = 0;
   MemberProgress* progress_ = nullptr;
   std::byte* records_ = nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rendezvous by itself: who passes, who gets which verdict, and what the next operation sees.
+// Rendezvous by itself: which members pass, which verdict each gets, and what the next operation
+// sees.
 #include "collectives/host/rendezvous.h"
 
 #include <linux/futex.h>
@@ -121,7 +122,7 @@ class ThreeClientsTest : public ::testing::Test {
 
 // facts/barrier.md: double_arrival_does_not_count.
 // Client 0 waits in an operation of all, and client 1 in one of theirs alone: the error that client
-// 0 gets when nobody else comes.
+// 0 gets when no other client arrives.
 class ConflictTest : public ThreeClientsTest {
  protected:
   Status wait_crosswise() {
@@ -347,7 +348,7 @@ TEST_F(RendezvousTest, AMemberThatMissedAnotherOperationGoesOnWithTheNextOne) {
   other.kind = OpKind::kBarrier;
   EXPECT_EQ(group_->align(1, other).seq, 2u);
   EXPECT_EQ(group_->align(1, kSum).seq, 1u);
-  // Nobody was there at all: it was given up in the queue.
+  // No member had arrived at all: it was given up in the queue.
   EXPECT_THAT(group_->settle_timed_out(op_that_waits(2, 0, absl::ZeroDuration()), From::kOpen),
               Not(IsOk()));
   EXPECT_EQ(group_->align(2, other).seq, 2u);
@@ -486,7 +487,7 @@ TEST_F(RendezvousTest, NumbersGoRound) {
     ASSERT_TRUE(group_->is_next(seq)) << seq;
     ASSERT_EQ(group_->align(seq, kSum).seq, seq);
     ASSERT_THAT(arrive(seq, 0), IsOk());
-    // What member 1 has not come to is not overwritten.
+    // What member 1 has not reached is not overwritten.
     for (uint32_t later = seq_after(seq), k = 1; k < 2 * kRecords; later = seq_after(later), ++k) {
       ASSERT_EQ(group_->was_freed(later), &record(later) != &record(seq)) << seq << " " << later;
     }
@@ -731,7 +732,7 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
   link_->observer(1)->task_finished();
   expect_text("last seen at broadcast f64 of 1099511627776 elements on devices 0, 1, ");
-  // Alone it waits for nobody.
+  // Alone it waits for no other device.
   activity.kind = DeviceActivity::kRunning;
   activity.block_offset = 0;
   publish_collective(link_->activity(1), activity, "");

@@ -40,7 +40,9 @@ StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
   }
   loan->size_bytes = size_bytes;
   loan->holder_clients = std::move(holder_clients);
-  const auto let_go = [self = shared_from_this()](Loan* released) {
+  // Runs when the lender drops its replica. If no holder reads the block it is freed here. Else it
+  // waits in outstanding_, for reclaim() at the next lend(); after close() it is withheld.
+  const auto release = [self = shared_from_this()](Loan* released) {
     if (self->fork_guard_.in_child()) return;  // the memory is the parent's, and stays
     std::unique_ptr<Loan> loan(released);
     std::lock_guard<std::mutex> lock(self->mutex_);
@@ -51,19 +53,20 @@ StatusOr<ReplicaLoans::Replica> ReplicaLoans::lend(int64_t size_bytes,
       self->withhold(*loan);
     }
   };
-  return Replica{contents, std::shared_ptr<Loan>(loan.release(), let_go)};
+  return Replica{contents, std::shared_ptr<Loan>(loan.release(), release)};
 }
 
 ReplicaLoans::Replica ReplicaLoans::hold(std::byte* contents, int64_t size_bytes, int holder,
                                          std::shared_ptr<const void> memory) {
   word_of(contents, size_bytes, holder).fetch_or(bit_of(holder), std::memory_order_relaxed);
-  const auto let_go = [size_bytes, holder, memory = std::move(memory),
-                       fork_guard = ForkGuard()](std::byte* contents) {
+  // Runs when the holder drops its replica. acq_rel: its reads come before the bit is clear.
+  const auto release = [size_bytes, holder, memory = std::move(memory),
+                        fork_guard = ForkGuard()](std::byte* contents) {
     // The parent still reads the contents.
     if (fork_guard.in_child()) return;
     word_of(contents, size_bytes, holder).fetch_and(~bit_of(holder), std::memory_order_acq_rel);
   };
-  return {contents, std::shared_ptr<std::byte>(contents, let_go)};
+  return {contents, std::shared_ptr<std::byte>(contents, release)};
 }
 
 bool ReplicaLoans::is_read(const Loan& loan) const {

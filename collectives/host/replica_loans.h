@@ -5,12 +5,12 @@
 //   block of the lender's arena:   [ contents | one bit for each holder ]
 //
 // One member of a set of replicas, the lender, makes the block; the others are its holders. Once
-// the contents are written, by all of them together, nobody writes them any more. Invariants:
+// all of them together have written the contents, these never change. Invariants:
 //   1. a holder sets its bit before it counts itself out of the operation that fills the block, and
 //      clears it when it drops the replica; the bit of a holder whose process has ended counts as
 //      clear. A client that was declared lost may be resumed, and its holders still read;
-//   2. the lender lets go after that operation has ended, so that no bit comes later; the block
-//      goes back to its pool when all are clear;
+//   2. the lender releases its reference after that operation has ended, so that no bit is set
+//      later; the block returns to its pool when all are clear;
 //   3. a holder keeps its own mapping of the contents, which outlives the lender's process.
 //
 // Thread-safe.
@@ -48,7 +48,7 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
   static Replica hold(std::byte* contents, int64_t size_bytes, int holder,
                       std::shared_ptr<const void> memory);
 
-  // Takes back the blocks that nobody reads any more.
+  // Frees the blocks that no holder reads any more.
   void reclaim();
   // From now on blocks are given up with their last local reference: the client shuts down. Blocks
   // that are still read are withheld, so that their memory is not used again.
@@ -67,7 +67,7 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
   const std::shared_ptr<ArenaPool> pool_;
   std::mutex mutex_;                                // guards what follows
   std::function<bool(int client)> has_died_;        // null: closed
-  std::vector<std::unique_ptr<Loan>> outstanding_;  // that the lender has let go of
+  std::vector<std::unique_ptr<Loan>> outstanding_;  // released by the lender
 };
 
 }  // namespace tessera::host
