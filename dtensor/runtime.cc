@@ -459,7 +459,7 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
   }
   if (sum != mesh.size()) {
     return absl::InternalError(absl::StrCat("barrier ", quoted(name), " ", plan.where.view(),
-                                            ": the devices add up to ", sum, ", not to ",
+                                            ": the sum over the devices is ", sum, ", expected ",
                                             mesh.size(), "; this is a bug of Tessera"));
   }
   return absl::OkStatus();

@@ -93,7 +93,7 @@ TEST_P(BarrierTest, WrongSum) {
             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 3}}));
             return expect_error(
                 verdicts.add(client.client_id(), mesh.barrier("sum", absl::Seconds(10))),
-                StatusCode::kInternal, {"add up to 5", "not to 6"});
+                StatusCode::kInternal, {"the sum over the devices is 5", "expected 6"});
           },
           spec),
       IsOk());
@@ -164,8 +164,9 @@ TEST_P(BarrierTest, AddsOneElementOfEachDevice) {
           [](Client& client) -> Status {
             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}, {"y", 4}}));
             // In octal a digit 1 for each of eight devices.
-            return expect_error(mesh.barrier("sum", absl::Seconds(50)), StatusCode::kInternal,
-                                {absl::StrCat("add up to ", 011111111, ", not to 8")});
+            return expect_error(
+                mesh.barrier("sum", absl::Seconds(50)), StatusCode::kInternal,
+                {absl::StrCat("the sum over the devices is ", 011111111, ", expected 8")});
           },
           spec),
       IsOk());
