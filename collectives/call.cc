@@ -98,7 +98,7 @@ Sizes expected_sizes(const CollectiveCall& call, int position) {
   return {};
 }
 
-// Where `in` may lie inside `out` (or `out` inside `in`): elements from the start of the larger.
+// Where `in` may be inside `out` (or `out` inside `in`): elements from the start of the larger.
 int64_t in_place_offset(const CollectiveCall& call, int position) {
   switch (call.kind) {
     case OpKind::kAllGather:

@@ -31,7 +31,7 @@ class Counts {
 
   int size() const { return size_; }
   int64_t operator[](int member) const { return list_ == nullptr ? each_ : (*list_)[member]; }
-  // Whether all members have the same number; so have none.
+  // True if all members have the same number, or there are no members.
   bool are_equal() const { return list_ == nullptr; }
 
   // Of all members; nothing where a count is negative or a 64-bit integer cannot hold the sum.

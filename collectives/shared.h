@@ -40,8 +40,8 @@ class Shared {
   std::shared_ptr<const T> value_;  // null: none()
 };
 
-// A text: a short one lies in the object, copies share a longer one. Every operation has several,
-// most of them empty: to move one is to copy four words.
+// A text: a short one is stored in the object, copies share a longer one. Every operation has
+// several, most of them empty: to move one is to copy four words.
 class SharedText {
  public:
   SharedText() = default;

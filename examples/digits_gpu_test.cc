@@ -138,7 +138,7 @@ class Rig {
   Status ready_;
 };
 
-// The product against loops over its definition; what lies around the result stays as it was.
+// The product against loops over its definition; what is around the result stays as it was.
 Status check_product(const ProductCase& c, cuda::Api& api, GpuMath& math) {
   Rig rig(api);
   TESSERA_RETURN_IF_ERROR(rig.ready());

@@ -44,12 +44,12 @@ std::vector<Range> touched(const CountAnswers& k) {
           range(k.out, 2)};
 }
 
-// From the first element of a matrix that lies by columns to its last one.
+// From the first element of a matrix that is column-major to its last one.
 Range range_of_columns(const float* data, int64_t rows, int64_t cols, int64_t ld) {
   return range(data, (cols - 1) * ld + rows);
 }
 
-// Element (row, col) of the matrix, or of what lies there transposed.
+// Element (row, col) of the matrix, or of one stored transposed.
 float element(const float* data, int64_t ld, bool transpose, int64_t row, int64_t col) {
   return transpose ? data[row * ld + col] : data[col * ld + row];
 }

@@ -30,7 +30,7 @@
 
 namespace tessera::examples {
 
-// A matrix of a product: row-major in memory, or what lies there transposed.
+// A matrix of a product: row-major in memory, or stored transposed.
 struct Matrix {
   const float* data;
   int64_t rows, cols;  // of the matrix that is multiplied
@@ -41,7 +41,7 @@ inline Matrix transposed(const Matrix& matrix) {
   return {matrix.data, matrix.cols, matrix.rows, !matrix.is_transposed};
 }
 
-// A product as BLAS takes it, whose matrices lie by columns: d = op(a) op(b), where op transposes
+// A product as BLAS takes it, whose matrices are column-major: d = op(a) op(b), where op transposes
 // or does not. d has m rows and n columns, and an element of it k terms; `ld` is from one column to
 // the next. Neither m, n nor k is 0.
 struct Gemm {

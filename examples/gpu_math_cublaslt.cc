@@ -52,7 +52,7 @@ class Description {
     TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulDescCreate, &product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     TESSERA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, gemm.transpose_a));
     TESSERA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, gemm.transpose_b));
-    // Layouts are of the matrices as they lie, before they are transposed.
+    // Layouts are of the matrices as they are stored, before they are transposed.
     TESSERA_RETURN_IF_ERROR(create_layout(&a, gemm.transpose_a, gemm.m, gemm.k, gemm.lda));
     TESSERA_RETURN_IF_ERROR(create_layout(&b, gemm.transpose_b, gemm.k, gemm.n, gemm.ldb));
     TESSERA_RETURN_IF_ERROR(create_layout(&d, false, gemm.m, gemm.n, gemm.ldd));

@@ -33,7 +33,8 @@ std::string npy_header(const Shape& shape) {
 }
 
 Status write_npy(const std::string& path, const HostTensor<float>& tensor) {
-  static_assert(std::endian::native == std::endian::little, "elements are written as they lie");
+  static_assert(std::endian::native == std::endian::little,
+                "elements are written as they are in memory");
   FILE* file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot create \"", path, "\""));

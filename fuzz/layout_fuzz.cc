@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Any text read as a layout on a fixed mesh is either refused with a message or a layout in normal
-// form: it reads back from both texts that it writes, and its boxes lie in the shape.
+// form: it reads back from both texts that it writes, and its boxes are in the shape.
 #include <cstdint>
 #include <string>
 

@@ -153,7 +153,7 @@ class Search {
       position += offset_of(dim.new_digits, shard);
       if (dim.minor_is_free) position += offset_of(dim.minor, dim.small_minor(shard));
     }
-    // Between the first and the last: what lies far from the new shard holds nothing of it.
+    // Between the first and the last: what is far from the new shard holds nothing of it.
     const int64_t choices = num_values(free_);
     const int64_t choice =
         attempt == 0 ? choices - 1 : static_cast<int64_t>(spread(attempt, 1) % choices);

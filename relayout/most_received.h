@@ -9,7 +9,7 @@
 //
 // A device receives |B| - |B n A|: its new box less what it already holds of it. In each dim the
 // largest shard of the new layout bounds the first term from above, and the smallest shard of the
-// old layout that can lie in it bounds the second from below:
+// old layout that can be in it bounds the second from below:
 //
 //   the new layout cuts the old shards further, or is the same      the whole new shard
 //   the new layout gathers the minor axes of the old one            the smallest of its old shards

@@ -116,7 +116,7 @@ Status check_between_clients(Client& client) {
   return check(operations);
 }
 
-// Of equal parts, below and above what lies in the shared record.
+// Of equal parts, below and above what fits into the shared record.
 Status check_moves_between_clients(Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
   const ReduceOp sum = ReduceOp::kSum;

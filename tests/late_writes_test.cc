@@ -2,7 +2,7 @@
 //
 // A client that is held up while it writes into the outputs of others, as by SIGSTOP, goes on when
 // the operation has failed long ago, and the memory may be in other hands. A row is where the
-// output lies.
+// output is.
 //
 //   client 0   all_reduce ......... Unavailable, uses the memory anew ............ still as it was?
 //   client 1   all_reduce, at its first write [held up              ], writes all the rest
@@ -119,7 +119,7 @@ constexpr Row kRows[] = {
 };
 std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
 
-// A tensor of this client alone, and where it lies.
+// A tensor of this client alone, and where it is.
 StatusOr<DTensor> own_tensor(const Client& client, float value, absl::Span<float>* memory) {
   TESSERA_ASSIGN_OR_RETURN(const Mesh alone,
                            live_mesh(client, absl::StrCat("{x=1} on ", client.client_id())));

@@ -25,14 +25,14 @@
 namespace tessera::testing {
 namespace {
 
-// Boxes beyond what lies in the shared record.
+// Boxes too large for the shared record.
 const Shape kShape = {64, 64};
 constexpr int kRounds = kSanitized ? 60 : 300;
 
 class LentInputsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, LentInputsTest, ::testing::ValuesIn(kJobForms), job_form_name);
 
-// What lies in the memory of a source that was freed too early is the next tensor's -1.
+// What is in the memory of a source that was freed too early is the next tensor's -1.
 TEST_P(LentInputsTest, SourcesOutliveTheirReaders) {
   static constexpr struct {
     const char* from;

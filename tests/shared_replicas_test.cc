@@ -60,7 +60,7 @@ TEST_P(SharedReplicasTest, SmallOnesThatNotAllShare) {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
     const std::vector<Layout> layouts = every_layout(mesh, 2, {});
     for (const Shape& shape : {Shape{1, 2}, Shape{3, 1}, Shape{1, 1}}) {
-      // What lies in memory beside the tensor.
+      // What is in memory beside the tensor.
       const DTensor other = full<int32_t>({64}, 7, Layout::replicated(mesh, 1));
       for (size_t i = 0; i < layouts.size() * layouts.size(); i += 13) {
         const Layout& from = layouts[i / layouts.size()];

@@ -70,7 +70,7 @@ def _precompiled_headers_impl(ctx):
 precompiled_headers = rule(
     implementation = _precompiled_headers_impl,
     attrs = {
-        "headers": attr.string_list(doc = "Of the system; the last lies in /usr/include."),
+        "headers": attr.string_list(doc = "Of the system; the last is in /usr/include."),
         "copts": attr.string_list(doc = "As of the targets that include it."),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },

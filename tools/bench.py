@@ -485,7 +485,7 @@ def main(arguments):
         f"load {os.getloadavg()[0]:.1f} at the end; "
         f"medians of at most {run.pace.rounds} rounds; {time.monotonic() - started:.0f} s"
     )
-    print("Tessera's buffers lie in arenas that all clients map; those of the peers are private.\n")
+    print("Tessera's buffers are in arenas that all clients map; those of the peers are private.\n")
     print(bench_report.format_results(cells, results))
     for column in missing:
         print(f"{COLUMNS[column]}: not available")

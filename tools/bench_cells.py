@@ -289,7 +289,7 @@ def memory_cell(size, clients, devices):
 
 
 def kill_cells(quick, only):
-    """One of 4 clients is killed: all_reduces of vectors that lie all over the memory they hold."""
+    """One of 4 clients is killed: all_reduces of vectors spread over the memory they hold."""
     cells = []
     for size in KILL_SIZES[:1] if quick else KILL_SIZES:
         bytes_each = size // 2 // KILL_SETS

@@ -120,7 +120,7 @@ class GpuRunTest(unittest.TestCase):
         self.assertIn("no GPU: no driver", lines["memcheck"])
 
     def test_nccl_is_the_first_that_can_revoke(self):
-        """The loader knows an old one; the recent one lies in a package of Python."""
+        """The loader knows an old one; the recent one is in a package of Python."""
         old = self.library("machine/a_old/libnccl.so.2", OLD_NCCL)
         self.program("ldconfig", "echo '  libnccl.so.2 (libc6,x86-64) => %s'" % old, "tools")
         self.environment["LD_LIBRARY_PATH"] = os.path.dirname(old)

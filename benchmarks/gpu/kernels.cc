@@ -124,7 +124,7 @@ void Kernels::add_box_copies(std::vector<Job>* jobs) const {
   }
 }
 
-// One element, as it lies in memory.
+// One element, as it is in memory.
 std::vector<std::byte> element_of(DType dtype, float value) {
   std::vector<std::byte> bytes(dtype_size(dtype));
   const Eigen::bfloat16 rounded(value);

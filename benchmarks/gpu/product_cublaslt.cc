@@ -48,7 +48,7 @@ class CublasLtProduct : public Product {
         absl::StrCat("cuBLASLt has no algorithm for bf16 matrices of ", num_rows, " rows"));
   }
 
-  // What lies row by row is, by columns, the transpose: d^T = b^T a^T.
+  // A row-major matrix, read by columns, is its transpose: d^T = b^T a^T.
   Status multiply(const std::byte* a, const std::byte* b, std::byte* d, void* stream) override {
     const float alpha = 1.0f;
     const float beta = 0.0f;  // d is not read

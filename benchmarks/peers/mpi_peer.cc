@@ -84,7 +84,7 @@ std::shared_ptr<MoveTypes> make_types(const MatrixMove& move, int rank) {
 }
 
 #ifdef TESSERA_BENCH_SCALAPACK
-// One side of a pdgemr2d: ranks in a grid, one block each. ScaLAPACK's matrices lie column by
+// One side of a pdgemr2d: ranks in a grid, one block each. ScaLAPACK's matrices are column by
 // column, so ours is its transpose: its first dim is our columns.
 struct Grid {
   int context = -1;

@@ -335,7 +335,7 @@ int64_t MatrixMove::to_bytes(int rank) const {
 
 namespace {
 
-// Where element (row, col) of the matrix lies in a stored block.
+// Where element (row, col) of the matrix is in a stored block.
 int64_t offset_in(const Block& block, int64_t row, int64_t col, int64_t element_bytes) {
   return ((row - block.row) * block.cols() + (col - block.col)) * element_bytes;
 }

@@ -74,10 +74,10 @@ inline constexpr int kMaxMembers = 4000;     // what the state word can count; c
 inline constexpr int kDetailBytes = 192;
 inline constexpr int kLabelBytes = 192;
 inline constexpr int kVerdictBytes = 4096;
-// Inputs of up to so many bytes lie in the entry itself, beside what says that they are there.
+// Inputs of up to so many bytes are stored in the entry itself.
 inline constexpr int kInlineBytes = 1024;
 
-// Where memory lies, in words that every client understands.
+// Where memory is, in a form that every client understands.
 struct SharedAddress {
   static constexpr int32_t kNull = -1;
   static constexpr int32_t kPointer = -2;  // offset is a pointer; readers are in the same process
@@ -91,7 +91,7 @@ struct Signature {
   OpKind kind;
   DType dtype;
   ReduceOp reduction;
-  // Whether the input lies in the entry: follows from the rest, except where outputs are shared.
+  // Whether the input is in the entry: follows from the rest, except where outputs are shared.
   bool inlined = false;
   int32_t root;
   int64_t count;
@@ -237,8 +237,8 @@ struct alignas(64) DeviceActivity {
   std::atomic<uint64_t> version;   // odd while it is being written
   std::atomic<uint64_t> kind;      // with flags and sequence number: pack() in activity.cc
   std::atomic<uint64_t> since_ns;  // CLOCK_MONOTONIC, one for the host
-  // Of a collective: whose region the group lies in, where (0: the device is alone in it), the hash
-  // of the barrier's name (0: none) and the count.
+  // Of a collective: the client whose region has the group, where (0: the device is alone in it),
+  // the hash of the barrier's name (0: none) and the count.
   std::atomic<uint64_t> leader_client;
   std::atomic<uint64_t> block_offset;
   std::atomic<uint64_t> generation;  // of the block; it may be another group's by now

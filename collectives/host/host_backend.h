@@ -2,7 +2,7 @@
 //
 // HostBackend: collectives among the devices of one host, in memory that all of them map.
 //
-// Each member's call runs on its device's stream: publish where the memory lies, wait for the
+// Each member's call runs on its device's stream: publish where the memory is, wait for the
 // others, move bytes straight between the members' memory, say so, wait for the others. No byte
 // passes through a socket, and one code path serves devices of one process and of several.
 //

@@ -73,7 +73,7 @@ StatusOr<SharedAddress> HostGroup::share(HostOp& op, const void* memory, int64_t
   return SharedAddress{address.arena, link.client_id(), address.offset};
 }
 
-// Writes the member's entry: where its memory lies, and what it believes the operation to be.
+// Writes the member's entry: where its memory is, and what it believes the operation to be.
 Status HostGroup::fill_entry(HostOp& op) {
   const CollectiveCall& call = op.call_;
   const int64_t size = dtype_size(call.dtype);

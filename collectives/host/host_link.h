@@ -197,7 +197,7 @@ class HostLink {
   bool all_ready() const;  // requires mutex_
   bool is_all_sent() const;
   Status wait_for_arena(SharedAddress address, absl::Time deadline);
-  // Where memory lies among the arenas of the other clients. Requires mutex_.
+  // Where memory is among the arenas of the other clients. Requires mutex_.
   const Mapping* find_mapping(const std::byte* memory, int64_t num_bytes, int* client) const;
 
   Coordinator& coordinator_;

@@ -29,7 +29,7 @@ Rows rows_of(const Box& box) {
 // What a slab of copy_boxes() takes of the second-level cache, which holds the sources' lines too.
 constexpr int64_t kSlabBytes = 128 << 10;
 
-// Those elements of a box that lie in some rows of it, as they lie in several row-major containers:
+// Those elements of a box that are in some rows of it, as they are in several row-major containers:
 // rows that are contiguous in all of them, in as few loops as possible. All offsets and strides are
 // in bytes.
 class BoxWalk {
@@ -62,7 +62,7 @@ class BoxWalk {
 
   // Calls fn(offsets) once for each round of the loops from `first_loop` on, in row-major order.
   //
-  // Loop invariant: offsets[c] is where `index` lies in container c.
+  // Loop invariant: offsets[c] is where `index` is in container c.
   template <class Fn>
   void for_each(size_t first_loop, Fn&& fn) const {
     absl::InlinedVector<int64_t, kInlineContainers> offsets = offsets_;
@@ -82,7 +82,7 @@ class BoxWalk {
   }
 
  private:
-  // A dim of `size` elements that lie strides_[c] apart: it lengthens the run, or the outermost
+  // A dim of `size` elements that are strides_[c] apart: it lengthens the run, or the outermost
   // loop so far, where it goes on where that ends in every container.
   void add_outer_loop(int64_t size) {
     if (sizes_.empty() && goes_on_after([&](size_t) { return run_bytes_; })) {
@@ -215,7 +215,7 @@ void copy_boxes(absl::Span<const BoxCopy> copies, BoxView to, int64_t element_by
     for (const BoxCopy& c : copies) copy_box(c.box, c.from, to, element_bytes, stores);
     return;
   }
-  // Loop invariant: what of the copies lies before the slab is done.
+  // Loop invariant: the part of the copies before the slab is done.
   for (int64_t slab = all.offset; slab < all.offset + all.size; slab += slab_rows) {
     for (const BoxCopy& copy : copies) {
       if (copy.box.is_empty()) continue;

@@ -32,7 +32,7 @@ struct DenseReduction {
   Stores stores = Stores::kCached;
 };
 
-// Rows of `row_bytes` each, copied from and to places that lie a fixed number of bytes apart.
+// Rows of `row_bytes` each, copied from and to places that are a fixed number of bytes apart.
 struct RowCopy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;

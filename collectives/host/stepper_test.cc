@@ -442,7 +442,7 @@ class InlineStream final : public Stream {
 // time, calls the group again, and fills what is free with other bytes.
 class LendingSteps {
  public:
-  static constexpr int64_t kBytes = 2048;  // beyond what lies in the entries
+  static constexpr int64_t kBytes = 2048;  // more than fits into the entries
   static constexpr int kSent = 0x11;
   static constexpr int kReused = 0x77;
 

@@ -331,7 +331,7 @@ Status NcclMover::give(const CollectiveCall& call, int member, Members members, 
                               std::make_shared<PackingPool>(packing_[member].sent)};
   TESSERA_ASSIGN_OR_RETURN(const Schedule schedule,
                            make_schedule(call, member, members, board.sums, pools));
-  // What is packed may lie in a new slab.
+  // Packed data may be in a new slab.
   if (board.registered == Registered::kYes && !communicator->register_memory()) {
     return absl::InternalError("NCCL did not register memory, as it did before");
   }

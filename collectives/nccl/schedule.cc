@@ -58,7 +58,7 @@ std::optional<int64_t> only_run(const Box& box, const Box& held) {
 }
 
 // Where boxes 0 to num_boxes - 1, each of `count` elements, begin in a dense buffer of `held`, if
-// they lie there one after another, each of them as one run.
+// they are there one after another, each of them as one run.
 template <class BoxOf>
 std::optional<int64_t> consecutive_runs(int num_boxes, int64_t count, const Box& held,
                                         BoxOf box_of) {
@@ -272,7 +272,7 @@ class Planner {
     cuda::add_copy(box, from, held, to, box, size_, &round().before);
     return to;
   }
-  // Where such a run is received, to be unpacked after the round unless it lies right there.
+  // Where such a run is received, to be unpacked after the round unless it is received in place.
   StatusOr<std::byte*> unpacked(const Box& box, std::byte* to, const Box& held) {
     if (const auto first = only_run(box, held)) return to + *first * size_;
     TESSERA_ASSIGN_OR_RETURN(std::byte * from, memory(box.num_elements()));
@@ -354,7 +354,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Every member's box of equally many elements, packed one after another unless they lie so.
+  // Every member's box of equally many elements, packed one after another unless they already are.
   Status scatter_sums(const Wishes& wishes) {
     const Box& held = call_.pulls[member_].source_box;
     const int64_t count = call_.out_box->num_elements();

@@ -243,7 +243,7 @@ Bytes output_of(const RandomOp& op, int position) {
   return {};
 }
 
-// Where out lies in in, or in in out, for an operation in place; in elements.
+// Where out is in in, or in in out, for an operation in place; in elements.
 int64_t shift_in_place(const RandomOp& op, int position) {
   const bool whole =
       op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduce || op.kind == OpKind::kBroadcast;

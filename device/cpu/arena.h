@@ -146,7 +146,7 @@ class ArenaPool {
   // at all.
   void withhold(const void* pointer, uint64_t size_bytes);
 
-  // The address of `pointer`, if [pointer, pointer + size_bytes) lies in an arena of this pool.
+  // The address of `pointer`, if [pointer, pointer + size_bytes) is in an arena of this pool.
   std::optional<ArenaAddress> locate(const void* pointer, uint64_t size_bytes) const;
 
   // The inverse: the memory of that many bytes there; null if it is not in an arena of this pool.
@@ -175,7 +175,7 @@ class ArenaPool {
   ArenaPool(PrivateTag, uint64_t first_arena_bytes) : next_arena_bytes_(first_arena_bytes) {}
 
  private:
-  // What lies in the slots of a class: one line of the cache. As many as a client usually has
+  // The blocks in the slots of a class: one line of the cache. As many as a client usually has
   // devices, each of which gives a block back and takes one in a relayout.
   struct alignas(64) Slots {
     std::atomic<uint64_t> words[8] = {};  // 0: the slot is empty

@@ -474,7 +474,7 @@ TEST_F(CpuStreamTest, CallersAndTheWorkerShareTheFront) {
   EXPECT_EQ(num_taken, num_takes);
 }
 
-// An operation that lies in an object of its own, as a group has them: the stream's reference goes
+// An operation that is an object of its own, as a group has them: the stream's reference goes
 // when it has run.
 class Operation final : public Stream::Runnable {
  public:

@@ -23,7 +23,7 @@
 
 namespace tessera::cuda {
 
-// The half types as they lie in memory. Arithmetic is done in float.
+// The half types as they are in memory. Arithmetic is done in float.
 struct Half {
   uint16_t bits;
 };
@@ -160,7 +160,7 @@ TESSERA_KERNEL_BODY uint32_t divide(uint32_t n, const Divisor& d) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) + n) >> d.shift);
 }
 
-// Where an item lies: its run's offsets on both sides, and its number within the run.
+// Where an item is: its run's offsets on both sides, and its number within the run.
 struct Place {
   int64_t from = 0;
   int64_t to = 0;

@@ -77,7 +77,7 @@ void for_each_index(const Box& box, Fn fn) {
   }
 }
 
-// Where the element of this index lies in the dense buffer of the box.
+// Where the element of this index is in the dense buffer of the box.
 inline int64_t place_in(const Box& box, const std::vector<int64_t>& index) {
   int64_t place = 0;
   for (size_t dim = 0; dim < index.size(); ++dim) {

@@ -27,7 +27,7 @@ namespace tessera::testing {
 // A live mesh from "{x=2, y=2} on 3,2,1,0". Collective over its clients.
 StatusOr<Mesh> live_mesh(const Client& client, absl::string_view text);
 
-// Calls fn(index, place) for every element of the box: its global index, and where it lies in the
+// Calls fn(index, place) for every element of the box: its global index, and where it is in the
 // dense buffer of the box.
 void for_each_element(const Box& box,
                       const std::function<void(const std::vector<int64_t>&, int64_t)>& fn);
