@@ -62,8 +62,8 @@ class GroupBackend {
   virtual ~GroupBackend() = default;
   // Ids of the members' devices, in group order.
   virtual absl::Span<const int> device_ids() const = 0;
-  // Fills in a call in place, once and before start() returns: moving a CollectiveCall costs as much
-  // as a small operation.
+  // Fills in a call in place, once and before start() returns: moving a CollectiveCall costs as
+  // much as a small operation.
   using Fill = absl::FunctionRef<void(CollectiveCall&)>;
   // Starts the call of the member at `position`, which must be a device of this client.
   virtual Work start(int position, Fill fill) = 0;
