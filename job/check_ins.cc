@@ -20,6 +20,9 @@ CheckIns::CheckIns(int num_clients, std::function<std::string(int)> describe,
 
 CheckIns::~CheckIns() = default;
 
+// A call joins an open check-in of its name and participants, gets the verdict of one that has
+// failed without it, or opens a new one. Then the check-in settles if its values differ, if all
+// have arrived, or if it is part of a circle.
 void CheckIns::check_in(Call call, absl::Time now, Done done) {
   const Key key = {call.name, call.participants};
   Open* check_in = find_open(key, call.client);
@@ -74,9 +77,12 @@ CheckIns::Open* CheckIns::open(Call& call, absl::Time now) {
   return result;
 }
 
+// Counts the client, and keeps the wait graph: waits_for[b] of check-in a counts the clients that
+// are missing in a and wait in b.
 void CheckIns::arrive(Open* check_in, int client, absl::Time now, absl::Time deadline, Done done) {
   const std::string& name = check_in->key.first;
-  // The client is missing here no longer; where it is missing, it waits here from now on.
+  // The client is no longer missing in this check-in, so this one's edges to where the client waits
+  // go; check-ins in which it is missing get an edge to this one.
   for (Open* const other : waiting_in_[client]) {
     if (other->key.first != name) continue;
     const auto edge = check_in->waits_for.find(other);
@@ -98,7 +104,9 @@ void CheckIns::arrive(Open* check_in, int client, absl::Time now, absl::Time dea
   }
 }
 
-// Breadth first along the waits, from this check-in back to itself.
+// Searches the wait graph breadth first from this check-in back to itself, and settles all check-ins
+// of the circle found. The edges that an arrival adds begin or end at its check-in, so a new circle
+// goes through it.
 void CheckIns::break_circle(Open* check_in) {
   std::map<Open*, Open*> reached_from;
   std::deque<Open*> next = {check_in};
@@ -127,6 +135,8 @@ void CheckIns::break_circle(Open* check_in) {
 
 void CheckIns::expire(Open* check_in) { settle(check_in, missing_at_deadline(*check_in)); }
 
+// Answers all that wait, removes the check-in from the graph, and stores the verdict for the
+// participants that have not arrived.
 void CheckIns::settle(Open* check_in, const Status& verdict) {
   deadlines_.remove(check_in->expiry);
   Stored stored = {check_in->value, verdict, check_in->arrived, 0};
