@@ -90,6 +90,8 @@ std::vector<Parts> dims_of(const Layout& layout) {
   return {layout.dim_axes().begin(), layout.dim_axes().end()};
 }
 
+// The borders of an axis are the products of sizes at which some part begins or ends. If each one
+// divides the next, the axis is aligned: every part is a run of the same atoms.
 Cuts::Cuts(const Layout& a, const Layout& b, absl::Span<const SubAxis> parts) {
   const Mesh& mesh = a.mesh();
   for (const MeshAxis& axis : mesh.axes()) {
@@ -160,6 +162,7 @@ Parts complement(const Mesh& mesh, absl::Span<const SubAxis> parts) {
   return result;
 }
 
+// The complement of the complement: parts in mesh order, with neighbours merged.
 Parts normalised(const Mesh& mesh, Parts parts) {
   return complement(mesh, complement(mesh, parts));
 }
