@@ -79,6 +79,9 @@ Status CudaMover::wait_for(CudaDevice& device, uint32_t seq, int member, absl::S
   return absl::OkStatus();
 }
 
+// Orders the parts on the GPUs by events, without a wait of the host: this part runs after the
+// `arrived` events of its partners, and records `left` for leave(), which lets later work of the
+// other streams run after this part.
 Status CudaMover::move(const CollectiveCall& call, uint32_t seq, int member, Members members) {
   TESSERA_RETURN_IF_ERROR(host::check_part(call, members));
   if (call.kind == OpKind::kSendRecv) return receive(call, seq, members);
@@ -87,7 +90,8 @@ Status CudaMover::move(const CollectiveCall& call, uint32_t seq, int member, Mem
       wait_for(device, seq, member, partners(call, member, all_), &Slot::arrived));
   Status status = enqueue_part(call, member, members);
   if (members.size() == 1) return status;
-  // In any case: others must not use what an earlier kernel of this part still reads.
+  // Also after an error: the others must not reuse memory that an earlier kernel of this part
+  // reads.
   TESSERA_ASSIGN_OR_RETURN(Event left, device.queue().record());
   std::lock_guard<std::mutex> lock(mutex_);
   Slot& slot = slots_[member][seq % kSlots];
@@ -176,6 +180,7 @@ Status CudaMover::reduce_box(const CollectiveCall& call, int member, Members mem
       plan_reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&out, 1), count));
 }
 
+// A message is copied on a queue of its own, so that neither device's stream waits for the other.
 Status CudaMover::receive(const CollectiveCall& call, uint32_t seq, Members members) {
   const int64_t num_bytes = call.count * dtype_size(call.dtype);
   if (num_bytes == 0) return absl::OkStatus();
