@@ -104,9 +104,9 @@ void CheckIns::arrive(Open* check_in, int client, absl::Time now, absl::Time dea
   }
 }
 
-// Searches the wait graph breadth first from this check-in back to itself, and settles all check-ins
-// of the circle found. The edges that an arrival adds begin or end at its check-in, so a new circle
-// goes through it.
+// Searches the wait graph breadth first from this check-in back to itself, and settles all
+// check-ins of the circle found. The edges that an arrival adds begin or end at its check-in, so a
+// new circle goes through it.
 void CheckIns::break_circle(Open* check_in) {
   std::map<Open*, Open*> reached_from;
   std::deque<Open*> next = {check_in};
