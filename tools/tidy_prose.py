@@ -15,7 +15,7 @@ CHECKED = (
 SKIPPED = r"^(fuzz/corpus/|benchmarks/results/|LICENSE)"
 
 _UNITS = (
-    "axis|block|box|call|client|command|core|datagram|device|dim|element|entry|file|function|group|"
+    "axis|block|box|call|client|command|commit|core|datagram|device|dim|element|entry|file|function|group|"
     "host|image|item|job|kind|library|line|member|message|number|operation|page|part|phase|place|"
     "process|rank|region|round|row|run|shard|size|step|task|term|test|thread"
 )
