@@ -15,9 +15,9 @@ CHECKED = (
 SKIPPED = r"^(fuzz/corpus/|benchmarks/results/|LICENSE)"
 
 _UNITS = (
-    "axis|block|box|call|client|command|commit|core|datagram|device|dim|element|entry|file|function|group|"
-    "host|image|item|job|kind|library|line|member|message|number|operation|page|part|phase|place|"
-    "process|rank|region|round|row|run|shard|size|step|task|term|test|thread"
+    "axis|block|box|call|client|command|commit|core|datagram|device|dim|element|entry|file|"
+    "function|group|host|image|item|job|kind|library|line|member|message|number|operation|page|"
+    "part|phase|place|process|rank|region|round|row|run|shard|size|step|task|term|test|thread"
 )
 _NOT_AN_ID = r"(?<![\w.-])(?<!client\s)(?<!device\s)(?<!member\s)(?<!rank\s)"
 _NUMBERS = "one|two|three|four|five|six|seven|eight|nine|ten|\\d+"
