@@ -14,8 +14,8 @@
 // memory is the host's.
 //
 // In a group of several clients no member has the addresses of the others. Members then tell each
-// other what to send, as words and on the board of their entries, and an operation may fail while
-// devices run it.
+// other what to send, as encoded requests and on the board of their entries, and an operation may
+// fail while devices run it.
 #ifndef TESSERA_COLLECTIVES_HOST_DEVICE_MOVER_H_
 #define TESSERA_COLLECTIVES_HOST_DEVICE_MOVER_H_
 
@@ -42,7 +42,7 @@ class DeviceMover {
   virtual Status check(const CollectiveCall& /*call*/) const { return absl::OkStatus(); }
   // What the others need to know of the member's call, beside the counts of an all_to_all:
   // MemberMemory::counts of move(). Nothing where it is empty.
-  virtual std::vector<int64_t> words(const CollectiveCall& /*call*/) const { return {}; }
+  virtual std::vector<int64_t> encode_request(const CollectiveCall& /*call*/) const { return {}; }
   // `board`: kInlineBytes of the member's entry, for MemberMemory::board of move().
   virtual Status arrive(const CollectiveCall& call, uint32_t seq, int member,
                         absl::Span<std::byte> board) = 0;

@@ -112,7 +112,7 @@ Status HostGroup::fill_entry(HostOp& op) {
   if (needs_peer_counts(call)) {
     op.peer_counts_ = both_counts(call);
   } else if (is_on_device(op)) {
-    op.peer_counts_ = mover_->words(call);
+    op.peer_counts_ = mover_->encode_request(call);
   }
   if (!op.peer_counts_.empty()) {
     const int64_t bytes = static_cast<int64_t>(op.peer_counts_.size() * sizeof(int64_t));

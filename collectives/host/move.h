@@ -20,7 +20,8 @@ struct MemberMemory {
   const std::byte* in = nullptr;
   int64_t in_count = 0;
   std::byte* out = nullptr;
-  // Where needs_peer_counts(), both_counts() of the member's call; else DeviceMover::words().
+  // Where needs_peer_counts(), both_counts() of the member's call; else what
+  // DeviceMover::encode_request() gives.
   const int64_t* counts = nullptr;
   const std::byte* board = nullptr;  // of a DeviceMover: what the member wrote when it arrived
 };

@@ -152,8 +152,8 @@ Status NcclMover::check(const CollectiveCall& call) const {
   return call.kind == OpKind::kSendRecv ? absl::OkStatus() : refusal_;
 }
 
-std::vector<int64_t> NcclMover::words(const CollectiveCall& call) const {
-  return nccl::words(call);
+std::vector<int64_t> NcclMover::encode_request(const CollectiveCall& call) const {
+  return nccl::encode_request(call);
 }
 
 Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
@@ -498,16 +498,17 @@ Status NcclMover::message_error(uint32_t seq, int member) {
   return given_up_[member].seq == seq ? given_up_[member].error : absl::OkStatus();
 }
 
-StatusOr<cuda::CudaQueue*> NcclMover::desk(uint32_t seq, int member, absl::Time deadline) {
+StatusOr<cuda::CudaQueue*> NcclMover::message_queue(uint32_t seq, int member, absl::Time deadline) {
   cuda::CudaQueue* queue = nullptr;
   cuda::Event arrived;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (desks_[member] == nullptr) {
+    if (message_queues_[member] == nullptr) {
       const cuda::CudaQueue& own = devices_[member]->queue();
-      TESSERA_ASSIGN_OR_RETURN(desks_[member], cuda::CudaQueue::create(own.api(), own.gpu()));
+      TESSERA_ASSIGN_OR_RETURN(message_queues_[member],
+                               cuda::CudaQueue::create(own.api(), own.gpu()));
     }
-    queue = desks_[member].get();
+    queue = message_queues_[member].get();
     // Messages come in the order of their numbers.
     std::map<uint32_t, cuda::Event>& places = arrived_[member];
     const auto place = places.find(seq);
@@ -541,7 +542,7 @@ Status NcclMover::copy_message(cuda::CudaQueue& queue, std::byte* to, const std:
 Status NcclMover::fetch(const CollectiveCall& call, uint32_t seq, std::byte* to) {
   const int64_t num_bytes = call.in_count * dtype_size(call.dtype);
   TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
-                           desk(seq, 0, deadline_of(call, options_.timeout)));
+                           message_queue(seq, 0, deadline_of(call, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
                            Buffer::allocate(devices_[0]->pinned(), num_bytes));
   TESSERA_RETURN_IF_ERROR(copy_message(*queue, pinned->mutable_data(), call.in, num_bytes, pinned));
@@ -553,7 +554,7 @@ Status NcclMover::receive(const CollectiveCall& call, uint32_t seq, Members memb
   const int64_t num_bytes = call.count * dtype_size(call.dtype);
   if (num_bytes == 0) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
-                           desk(seq, 1, deadline_of(call, options_.timeout)));
+                           message_queue(seq, 1, deadline_of(call, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
                            Buffer::allocate(devices_[1]->pinned(), num_bytes));
   std::memcpy(pinned->mutable_data(), members[0].in, static_cast<size_t>(num_bytes));

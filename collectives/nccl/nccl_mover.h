@@ -75,7 +75,7 @@ class NcclMover : public host::DeviceMover {
                                                      const Options& options);
 
   Status check(const CollectiveCall& call) const override;
-  std::vector<int64_t> words(const CollectiveCall& call) const override;
+  std::vector<int64_t> encode_request(const CollectiveCall& call) const override;
   Status arrive(const CollectiveCall& call, uint32_t seq, int member,
                 absl::Span<std::byte> board) override;
   Status move(const CollectiveCall& call, uint32_t seq, int member,
@@ -146,7 +146,7 @@ class NcclMover : public host::DeviceMover {
   Status receive(const CollectiveCall& call, uint32_t seq,
                  absl::Span<const host::MemberMemory> members);
   // The queue for messages of a member, when its GPU has done what the member arrived with.
-  StatusOr<cuda::CudaQueue*> desk(uint32_t seq, int member, absl::Time deadline);
+  StatusOr<cuda::CudaQueue*> message_queue(uint32_t seq, int member, absl::Time deadline);
   // Copies a message between memory of the GPU and `pinned`, which is kept if that does not end.
   Status copy_message(cuda::CudaQueue& queue, std::byte* to, const std::byte* from,
                       int64_t num_bytes, const std::shared_ptr<Buffer>& pinned);
@@ -169,7 +169,7 @@ class NcclMover : public host::DeviceMover {
   // Of the two ends of messages: where they are copied, beside the stream of the device, which they
   // do not hold up. A queue is given a copy when the message's turn has come on the GPU, not
   // before: one that was given up writes nothing later.
-  std::unique_ptr<cuda::CudaQueue> desks_[2];
+  std::unique_ptr<cuda::CudaQueue> message_queues_[2];
   std::map<uint32_t, cuda::Event> arrived_[2];  // what a message comes after, by its number
   struct GivenUp {
     uint32_t seq = 0;

@@ -20,7 +20,7 @@ void append_box(const Box& box, std::vector<int64_t>* words) {
 }
 
 // number of pulls | of each: source | rank | source's box | box
-std::vector<BoxPull> read_words(const int64_t* words) {
+std::vector<BoxPull> decode_request(const int64_t* words) {
   std::vector<BoxPull> pulls(static_cast<size_t>(*words++));
   for (BoxPull& pull : pulls) {
     pull.source = static_cast<int>(*words++);
@@ -71,50 +71,51 @@ std::optional<int64_t> consecutive_runs(int num_boxes, int64_t count, const Box&
 }
 
 // What each member wants, without what is empty and by source, as all members see it; nothing of
-// one whose wish does not fit.
-using Wishes = std::vector<std::optional<std::vector<BoxPull>>>;
-Wishes read_wishes(Members members) {
-  Wishes wishes;
+// one whose request does not fit.
+using Requests = std::vector<std::optional<std::vector<BoxPull>>>;
+Requests read_requests(Members members) {
+  Requests requests;
   for (const MemberMemory& member : members) {
-    std::vector<BoxPull> pulls = read_words(member.counts);
+    std::vector<BoxPull> pulls = decode_request(member.counts);
     const bool fit = fits(pulls, members);
     std::erase_if(pulls, [](const BoxPull& pull) { return pull.box.is_empty(); });
     // Several of one source stay in their order, in which they are sent and received.
     std::stable_sort(pulls.begin(), pulls.end(),
                      [](const BoxPull& a, const BoxPull& b) { return a.source < b.source; });
-    wishes.push_back(fit ? std::make_optional(std::move(pulls)) : std::nullopt);
+    requests.push_back(fit ? std::make_optional(std::move(pulls)) : std::nullopt);
   }
-  return wishes;
+  return requests;
 }
 
 // Whether all members want the same boxes of equally many elements, one of each member.
-bool wants_all_gather(const Wishes& wishes) {
-  const auto is_one_of_each = [&](const std::optional<std::vector<BoxPull>>& wish) {
-    if (!wish.has_value() || wish->size() != wishes.size()) return false;
-    for (size_t k = 0; k < wish->size(); ++k) {
-      const BoxPull& pull = (*wish)[k];
-      if (pull.source != static_cast<int>(k) || pull.box != (*wishes[0])[k].box ||
-          pull.box.num_elements() != (*wish)[0].box.num_elements()) {
+bool wants_all_gather(const Requests& requests) {
+  const auto is_one_of_each = [&](const std::optional<std::vector<BoxPull>>& request) {
+    if (!request.has_value() || request->size() != requests.size()) return false;
+    for (size_t k = 0; k < request->size(); ++k) {
+      const BoxPull& pull = (*request)[k];
+      if (pull.source != static_cast<int>(k) || pull.box != (*requests[0])[k].box ||
+          pull.box.num_elements() != (*request)[0].box.num_elements()) {
         return false;
       }
     }
     return true;
   };
-  return std::all_of(wishes.begin(), wishes.end(), is_one_of_each);
+  return std::all_of(requests.begin(), requests.end(), is_one_of_each);
 }
 
 // Whether all members want one box, the same, of the same member, which may do without.
-bool wants_broadcast(const Wishes& wishes) {
+bool wants_broadcast(const Requests& requests) {
   const BoxPull* first = nullptr;
-  for (const auto& wish : wishes) {
-    if (!wish.has_value() || wish->size() > 1) return false;
-    if (first == nullptr && !wish->empty()) first = &(*wish)[0];
+  for (const auto& request : requests) {
+    if (!request.has_value() || request->size() > 1) return false;
+    if (first == nullptr && !request->empty()) first = &(*request)[0];
   }
   if (first == nullptr) return false;
-  for (size_t k = 0; k < wishes.size(); ++k) {
-    const std::vector<BoxPull>& wish = *wishes[k];
+  for (size_t k = 0; k < requests.size(); ++k) {
+    const std::vector<BoxPull>& request = *requests[k];
     const bool is_source = static_cast<int>(k) == first->source;
-    if (wish.empty() ? !is_source : wish[0].source != first->source || wish[0].box != first->box) {
+    if (request.empty() ? !is_source
+                        : request[0].source != first->source || request[0].box != first->box) {
       return false;
     }
   }
@@ -122,10 +123,10 @@ bool wants_broadcast(const Wishes& wishes) {
 }
 
 // Of a reduction of boxes: whether all members want boxes of equally many elements.
-bool wants_reduce_scatter(const Wishes& wishes) {
-  return std::all_of(wishes.begin(), wishes.end(), [&](const auto& wish) {
-    return wish.has_value() && !wish->empty() &&
-           (*wish)[0].box.num_elements() == (*wishes[0])[0].box.num_elements();
+bool wants_reduce_scatter(const Requests& requests) {
+  return std::all_of(requests.begin(), requests.end(), [&](const auto& request) {
+    return request.has_value() && !request->empty() &&
+           (*request)[0].box.num_elements() == (*requests[0])[0].box.num_elements();
   });
 }
 
@@ -282,10 +283,10 @@ class Planner {
 
   // What the others want of this member, one message per box, in the order of the members that want
   // them.
-  Status send_boxes(const Wishes& wishes) {
+  Status send_boxes(const Requests& requests) {
     for (int peer = 0; peer < num_members_; ++peer) {
-      if (peer == member_ || !wishes[peer].has_value()) continue;
-      for (const BoxPull& pull : *wishes[peer]) {
+      if (peer == member_ || !requests[peer].has_value()) continue;
+      for (const BoxPull& pull : *requests[peer]) {
         if (pull.source != member_) continue;
         TESSERA_ASSIGN_OR_RETURN(const std::byte* from,
                                  packed(pull.box, in_, pull.source_box, pools_.sent));
@@ -296,12 +297,12 @@ class Planner {
   }
 
   Status exchange() {
-    const Wishes wishes = read_wishes(members_);
-    if (wants_all_gather(wishes)) return gather_boxes(*wishes[member_]);
-    if (wants_broadcast(wishes)) return broadcast_box(wishes);
-    TESSERA_RETURN_IF_ERROR(send_boxes(wishes));
-    if (!wishes[member_].has_value()) return absl::OkStatus();
-    for (const BoxPull& pull : *wishes[member_]) {
+    const Requests requests = read_requests(members_);
+    if (wants_all_gather(requests)) return gather_boxes(*requests[member_]);
+    if (wants_broadcast(requests)) return broadcast_box(requests);
+    TESSERA_RETURN_IF_ERROR(send_boxes(requests));
+    if (!requests[member_].has_value()) return absl::OkStatus();
+    for (const BoxPull& pull : *requests[member_]) {
       if (pull.source == member_) {
         cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
         continue;
@@ -312,7 +313,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Box s of every wish comes from member s.
+  // Box s of every request comes from member s.
   Status gather_boxes(const std::vector<BoxPull>& pulls) {
     const int64_t count = pulls[0].box.num_elements();
     const BoxPull& own = pulls[member_];
@@ -335,9 +336,9 @@ class Planner {
     return absl::OkStatus();
   }
 
-  Status broadcast_box(const Wishes& wishes) {
+  Status broadcast_box(const Requests& requests) {
     // The source itself may want nothing.
-    const BoxPull& pull = wishes[0]->empty() ? (*wishes[1])[0] : (*wishes[0])[0];
+    const BoxPull& pull = requests[0]->empty() ? (*requests[1])[0] : (*requests[0])[0];
     round().kind = Round::Kind::kBroadcast;
     round().num_bytes = pull.box.num_elements() * size_;
     round().root = pull.source;
@@ -346,7 +347,7 @@ class Planner {
       round().from = round().to;  // as in broadcast()
       return absl::OkStatus();
     }
-    if (!wishes[member_]->empty()) {
+    if (!requests[member_]->empty()) {
       cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
     }
     TESSERA_ASSIGN_OR_RETURN(round().from, packed(pull.box, in_, pull.source_box, pools_.sent));
@@ -355,16 +356,16 @@ class Planner {
   }
 
   // Every member's box of equally many elements, packed one after another unless they already are.
-  Status scatter_sums(const Wishes& wishes) {
+  Status scatter_sums(const Requests& requests) {
     const Box& held = call_.pulls[member_].source_box;
     const int64_t count = call_.out_box->num_elements();
     const std::optional<int64_t> first = consecutive_runs(
-        num_members_, count, held, [&](int k) -> const Box& { return (*wishes[k])[0].box; });
+        num_members_, count, held, [&](int k) -> const Box& { return (*requests[k])[0].box; });
     const std::byte* from = first.has_value() ? in_ + *first * size_ : nullptr;
     if (!first.has_value()) {
       TESSERA_ASSIGN_OR_RETURN(std::byte * packed, memory(count * num_members_));
       for (int peer = 0; peer < num_members_; ++peer) {
-        const Box& box = (*wishes[peer])[0].box;
+        const Box& box = (*requests[peer])[0].box;
         cuda::add_copy(box, in_, held, packed + peer * count * size_, box, size_, &round().before);
       }
       from = packed;
@@ -374,11 +375,11 @@ class Planner {
   }
 
   Status reduce_boxes() {
-    const Wishes wishes = read_wishes(members_);
-    if (sums_ == Sums::kNccl && wants_reduce_scatter(wishes)) return scatter_sums(wishes);
-    TESSERA_RETURN_IF_ERROR(send_boxes(wishes));
+    const Requests requests = read_requests(members_);
+    if (sums_ == Sums::kNccl && wants_reduce_scatter(requests)) return scatter_sums(requests);
+    TESSERA_RETURN_IF_ERROR(send_boxes(requests));
     const Box& box = call_.out_box;
-    if (box.is_empty() || !wishes[member_].has_value()) return absl::OkStatus();
+    if (box.is_empty() || !requests[member_].has_value()) return absl::OkStatus();
     std::vector<const std::byte*> terms;
     for (int peer = 0; peer < num_members_; ++peer) {
       if (peer == member_) {
@@ -485,7 +486,7 @@ class Planner {
 
 }  // namespace
 
-std::vector<int64_t> words(const CollectiveCall& call) {
+std::vector<int64_t> encode_request(const CollectiveCall& call) {
   if (call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) return {};
   std::vector<int64_t> words = {static_cast<int64_t>(call.pulls.size())};
   for (size_t k = 0; k < call.pulls.size(); ++k) {
@@ -540,10 +541,10 @@ std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
   std::vector<int64_t> bytes(members.size());
   if (call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) return bytes;
   const int64_t size = dtype_size(call.dtype);
-  const Wishes wishes = read_wishes(members);
-  for (size_t peer = 0; peer < wishes.size(); ++peer) {
-    if (!wishes[peer].has_value()) continue;
-    for (const BoxPull& pull : *wishes[peer]) {
+  const Requests requests = read_requests(members);
+  for (size_t peer = 0; peer < requests.size(); ++peer) {
+    if (!requests[peer].has_value()) continue;
+    for (const BoxPull& pull : *requests[peer]) {
       if (pull.source == static_cast<int>(peer)) continue;
       if (only_run(pull.box, pull.source_box).has_value()) continue;
       bytes[pull.source] += block_bytes(pull.box.num_elements() * size);

@@ -33,12 +33,12 @@
 // Gather, scatter and all_to_all are not NCCL's own, which it has since 2.28: there they are the
 // same sends and receives, for equal counts alone.
 //
-// A member knows its own pulls alone. It publishes in words() what it wants of which member, and
-// each finds there what to send. Pure, except for the memory that is taken for packing.
+// A member knows its own pulls alone. It publishes in encode_request() what it wants of which
+// member, and each finds there what to send. Pure, except for the memory that is taken for packing.
 //
 // Memory for packing is taken before the first member gives its GPU anything (nccl_mover.h), so
 // there is a bound on it: packing_bytes() is what the member knows by itself, its terms and what it
-// receives; sent_packing_bytes() is what the wishes of all say of every member. Invariant: a
+// receives; sent_packing_bytes() is what the requests of all say of every member. Invariant: a
 // schedule takes no more than these two.
 #ifndef TESSERA_COLLECTIVES_NCCL_SCHEDULE_H_
 #define TESSERA_COLLECTIVES_NCCL_SCHEDULE_H_
@@ -114,14 +114,14 @@ inline constexpr int64_t kPackingAlignment = 256;
 
 // Bytes of the own pool that the member's schedule takes at most.
 int64_t packing_bytes(const CollectiveCall& call, int member, int num_members, Sums sums);
-// Bytes of the other pool, of each member; the same on all. Requires the words of all.
+// Bytes of the other pool, of each member; the same on all. Requires the requests of all.
 std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
                                         absl::Span<const host::MemberMemory> members);
 
 // What the others need of an exchange or a reduction of boxes; else nothing.
-std::vector<int64_t> words(const CollectiveCall& call);
+std::vector<int64_t> encode_request(const CollectiveCall& call);
 
-// The member's part. `members` has the words of all. Requires host::check_part() except for an
+// The member's part. `members` has the requests of all. Requires host::check_part() except for an
 // exchange, in which a member whose pulls are wrong gets nothing, and still sends.
 StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
                                  absl::Span<const host::MemberMemory> members, Sums sums,

@@ -55,7 +55,7 @@ class Plan {
       CollectiveCall& call = calls_.emplace_back();
       call.dtype = kDType;
       describe(m, call);
-      told[m] = host::needs_peer_counts(call) ? host::both_counts(call) : words(call);
+      told[m] = host::needs_peer_counts(call) ? host::both_counts(call) : encode_request(call);
       members[m].in = reinterpret_cast<const std::byte*>((int64_t{1} << 32) * (2 * m + 1));
       members[m].out = reinterpret_cast<std::byte*>((int64_t{1} << 32) * (2 * m + 2));
       members[m].in_count = call.in_count;
