@@ -551,8 +551,8 @@ Status Runtime::shutdown(absl::Duration timeout) {
   Status status;
   close();
   const bool is_idle = drain(deadline);
-  // Before the job hears that this client leaves: what others do with it ends as Cancelled, not
-  // with the loss of the service where this client hosts it.
+  // Before the job is told that this client leaves: operations with other clients then end as
+  // Cancelled, not with the loss of the service where this client hosts it.
   is_idle ? publish_shutdown() : cancel_pending();
   const Status left =
       coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));

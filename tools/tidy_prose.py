@@ -39,6 +39,7 @@ PHRASES = [
     ("of no meaning", r"\bof no meaning\b", '"unused" or "undefined"'),
     ("comes to", r"\b(?:comes?|came|coming) to\b", '"reaches", "ends", "amounts to"'),
     ("hears", r"\bhear(?:s|d)?\b", '"is told", "learns", "receives"'),
+    ("lies", r"\b(?:lies?|lay) (?:in|on|by|at|there|among|beside)\b", '"is in", "is stored"'),
     ("at work", r"\bat work\b", '"running", "in progress"'),
     (
         "one X a Y",

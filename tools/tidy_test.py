@@ -313,6 +313,7 @@ class RuleTest(unittest.TestCase):
             "it comes to an end",
             "the others hear of it",
             "a device at work",
+            "where it lies in memory",
             "give one entry a dim",
             "4 a host",
             "two devices a client",
