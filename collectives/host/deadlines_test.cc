@@ -171,7 +171,7 @@ TEST(DeadlinesTest, WhatIsGivenUpBehindAnotherDoesNotKeepAMemberFromThat) {
   }
 }
 
-// An operation that is given up in the queue says what its device waits for, and for whom.
+// An operation that is given up in the queue says what its device waits for, and for which client.
 TEST(DeadlinesTest, WhatIsGivenUpInTheQueueNamesWhomTheDeviceWaitsFor) {
   const testing::TestDeadline deadline(absl::Seconds(60), "deadlines_test");
   auto job = HostJob::create(std::vector<int>{1, 1}, absl::Seconds(40));
