@@ -5,7 +5,7 @@
 //
 //   AddBiasRelu{.values = hidden, .bias = b1, .rows = 8, .cols = 48}     384 items, one per element
 //
-// Compiled twice: digits_kernels.cu runs the items on a GPU, a thread an item; the fake of tests
+// Compiled twice: digits_kernels.cu runs the items on a GPU, one thread per item; the fake of tests
 // (fake_gpu_math.h) runs them on the host, one after another. Matrices are row-major. Items of
 // one kernel write different elements, and each adds in an order of its own that is always the
 // same: so the same shards give the same bits.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClientOptions::backend on GPUs of several clients, on the fakes of CUDA and NCCL: who adds the
-// terms of a partial layout, and in which order; and whether NCCL uses the memory of tensors.
+// ClientOptions::backend on GPUs of several clients, on the fakes of CUDA and NCCL: which member
+// adds the terms of a partial layout, in which order, and whether NCCL uses the memory of tensors.
 #include <cstddef>
 #include <cstdlib>
 #include <memory>

@@ -5,8 +5,8 @@
 //
 //   [x, -] -> [-, x] on {x=2}, f32 [4, 4]      0 -> 1  16 bytes     1 -> 0  16 bytes
 //
-// Found from the rows of all devices, and from nothing else that the planner thought: O(devices *
-// rows). For tools and tests; the planner does not use it.
+// Found from the rows of all devices alone, without the planner's own estimates: O(devices * rows).
+// For tools and tests; the planner does not use it.
 #ifndef TESSERA_VISUALIZE_PLAN_FLOW_H_
 #define TESSERA_VISUALIZE_PLAN_FLOW_H_
 

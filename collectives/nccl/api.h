@@ -9,7 +9,7 @@
 //   api.recv(other, m, 0, *comm, stream);
 //   api.group_end();                                              gives the stream one operation
 //
-// Two implementations: NCCL's own (open_api.h), one call a function, and the fake
+// Two implementations: NCCL's own (open_api.h), one call per function, and the fake
 // (fake/fake_nccl.h), which runs on any machine. contract.h holds both to one table.
 //
 // Communicators do not block: a call that has more to do than it did returns OK, and poll() says

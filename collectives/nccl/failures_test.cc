@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What fails while GPUs of several clients are at work, on the fakes of CUDA and NCCL: who hears
-// what, how soon, and that the group works afterwards.
+// Failures while GPUs of several clients are working, on the fakes of CUDA and NCCL: which member
+// gets which error, how soon, and that the group works afterwards.
 #include <cstdint>
 #include <memory>
 #include <optional>

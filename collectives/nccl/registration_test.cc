@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that NCCL uses directly, on the fakes of CUDA and NCCL: what is registered when, who
-// does without, and that slabs and communicators outlive each other as they should. That no rank
-// has registered memory where another has not is found by the fake.
+// Memory that NCCL uses directly, on the fakes of CUDA and NCCL: what is registered when, which
+// members do without, and that slabs and communicators outlive each other as they should. That no
+// rank has registered memory where another has not is found by the fake.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -7,7 +7,7 @@
 //   api.record_event(event, *stream);
 //   api.query_event(event)                     true once the copy is done
 //
-// Two implementations: the toolkit's (toolkit_api.h), one call a function, and the fake
+// Two implementations: the toolkit's (toolkit_api.h), one call per function, and the fake
 // (fake/fake_cuda.h), which runs on any machine. contract_test.cc holds both to one table. The
 // backend gets one as an object, so that a program may have both and nothing is chosen by linking.
 //

@@ -6,7 +6,7 @@
 //   fake_nccl.cc          communicators: made, polled, revoked, finalised, destroyed, aborted
 //   fake_nccl_memory.cc   memory of NCCL's own, and what is registered of it
 //   fake_nccl_calls.cc    what threads call: groups, sends, receives, collectives
-//   fake_nccl_streams.cc  what streams are given, and do when they come to it
+//   fake_nccl_streams.cc  the work of streams: given, and run
 #ifndef TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_
 #define TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_
 
@@ -38,7 +38,7 @@ struct FakeNccl::Transfer {
   bool registered = false;  // so is all memory of the operation
 };
 
-// A send that its stream has come to.
+// A send that its stream has reached.
 struct FakeNccl::Letter {
   Transfer transfer;
   bool taken = false;

@@ -81,8 +81,8 @@ std::vector<FakeNccl::Bytes> FakeNccl::Operation::memory() const {
   return result;
 }
 
-// In order streams both ends come to their meetings one after another: the one that is ahead says
-// where, and the other one must come there next.
+// In ordered streams both ends reach their meetings in the same order: the end that is ahead
+// records its meeting, and the other end must reach that one next.
 void FakeNccl::log_meeting(const World& world, const Comm& comm, const Comm& peer) {
   std::deque<uint64_t>& theirs = ahead_[{peer.seat, comm.seat}];
   if (theirs.empty()) {
