@@ -58,6 +58,24 @@ bool contains(const Box& outer, const Box& inner) {
   return inner.is_empty() || intersect(outer, inner) == inner;
 }
 
+std::optional<int64_t> contiguous_offset(const Box& outer, const Box& inner) {
+  if (inner.is_empty() || inner.sizes.size() != outer.sizes.size() || !contains(outer, inner)) {
+    return std::nullopt;
+  }
+  int64_t offset = 0;
+  int64_t stride = 1;  // of `dim`, in elements of `outer`
+  // Whether all dims after `dim` are whole; once one is not, those before it have to be of size 1.
+  bool is_whole = true;
+  for (size_t dim = outer.sizes.size(); dim-- > 0;) {
+    if (!is_whole && inner.sizes[dim] != 1) return std::nullopt;
+    is_whole &= inner.sizes[dim] == outer.sizes[dim];
+    const int64_t distance = inner.offsets[dim] - outer.offsets[dim];
+    offset = saturating_add(offset, saturating_mul(distance, stride));
+    stride = saturating_mul(stride, outer.sizes[dim]);
+  }
+  return offset;
+}
+
 std::vector<Box> subtract(const Box& a, const Box& b) {
   const Box common = intersect(a, b);
   if (common.is_empty()) {

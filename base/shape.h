@@ -16,6 +16,7 @@
 #define TESSERA_BASE_SHAPE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,13 @@ Box intersect(const Box& a, const Box& b);
 
 // Whether every element of `inner` is in `outer`; an empty box is in every box.
 bool contains(const Box& outer, const Box& inner);
+
+// How many elements of `outer` precede the first one of `inner`, if the elements of `inner` are
+// consecutive in a buffer that holds `outer`. Nothing if they are not, if `inner` is empty, and if
+// it is not in `outer`.
+//
+//   outer [0:4, 0:6]    inner [2:4, 0:6]: 12    inner [1:2, 2:5]: 8    inner [0:4, 2:5]: nothing
+std::optional<int64_t> contiguous_offset(const Box& outer, const Box& inner);
 
 // The elements of `a` that are not in `b`, as disjoint boxes (at most 2 * rank of them).
 std::vector<Box> subtract(const Box& a, const Box& b);

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -94,6 +96,51 @@ TEST_P(BoxPairsTest, AgreeWithSetsOfElements) {
   EXPECT_GE(checked, 700);
 }
 INSTANTIATE_TEST_SUITE_P(Rank, BoxPairsTest, ::testing::Values(1, 2));
+
+// Where in a buffer that holds `outer` the elements of `inner` are, one by one.
+std::optional<int64_t> offset_by_search(const Box& outer, const Box& inner) {
+  std::map<Element, int64_t> places;
+  for (const Element& element : elements_of(outer)) {
+    places.emplace(element, static_cast<int64_t>(places.size()));  // the set is in row-major order
+  }
+  std::optional<int64_t> first;
+  int64_t expected = 0;
+  for (const Element& element : elements_of(inner)) {
+    const auto place = places.find(element);
+    if (place == places.end()) return std::nullopt;
+    if (!first.has_value()) first = expected = place->second;
+    if (place->second != expected++) return std::nullopt;
+  }
+  return first;
+}
+
+class ContiguousTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ContiguousTest, OffsetsAreThoseOfTheElements) {
+  const int rank = GetParam();
+  const std::vector<Box> outers = all_boxes(rank, rank == 1 ? 6 : rank == 2 ? 3 : 2);
+  int num_contiguous = 0;
+  for (const Box& outer : outers) {
+    for (const Box& inner : outers) {
+      const std::optional<int64_t> offset = contiguous_offset(outer, inner);
+      ASSERT_EQ(offset, offset_by_search(outer, inner))
+          << inner.to_string() << " in " << outer.to_string();
+      num_contiguous += offset.has_value() ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_contiguous, 100);
+}
+INSTANTIATE_TEST_SUITE_P(Rank, ContiguousTest, ::testing::Values(1, 2, 3));
+
+TEST(BoxTest, ContiguousPartsOfEveryRank) {
+  EXPECT_EQ(contiguous_offset(Box{}, Box{}), 0);
+  const Box outer = {{4, 0, 0}, {4, 3, 5}};
+  EXPECT_EQ(contiguous_offset(outer, Box{{6, 0, 0}, {2, 3, 5}}), 30);
+  EXPECT_EQ(contiguous_offset(outer, Box{{6, 1, 2}, {1, 1, 3}}), 37);
+  EXPECT_EQ(contiguous_offset(outer, Box{{6, 1, 0}, {2, 1, 5}}), std::nullopt);
+  EXPECT_EQ(contiguous_offset(outer, Box{{6, 0}, {1, 3}}), std::nullopt);
+  EXPECT_EQ(contiguous_offset(Box{{0, 0}, {kMax, kMax}}, Box{{2, 0}, {1, kMax}}), kMax);
+}
 
 TEST(BoxTest, OfRankZeroHoldsOneElement) {
   const Box box;
