@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/kept_allocator.h"
 
 namespace tessera {
@@ -63,6 +64,20 @@ std::shared_ptr<const Buffer> Buffer::host_copy(
   std::shared_ptr<const Buffer> copy = progress_->host_copy.lock();
   if (copy == nullptr) progress_->host_copy = copy = make();
   return copy;
+}
+
+std::shared_ptr<const Buffer> Buffer::view(std::shared_ptr<const Buffer> whole,
+                                           int64_t offset_bytes, int64_t size_bytes) {
+  const bool has_failed = whole->ready().done() && !whole->ready().status().ok();
+  TESSERA_CHECK(has_failed || (offset_bytes >= 0 && offset_bytes <= whole->size_bytes() &&
+                               size_bytes <= whole->size_bytes() - offset_bytes),
+                "a view is a part of its buffer");
+  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
+  buffer->size_bytes_ = size_bytes;
+  buffer->offset_bytes_ = whole->offset_bytes_ + offset_bytes;
+  if (whole->progress_ != nullptr) buffer->progress_ = std::make_shared<Progress>();
+  buffer->viewed_ = whole->viewed_ != nullptr ? whole->viewed_ : std::move(whole);
+  return buffer;
 }
 
 Buffer::~Buffer() {

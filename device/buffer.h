@@ -9,6 +9,10 @@
 // A deferred buffer gets its memory when the stream reaches its op, so that the intermediate
 // results of a queue of ops do not exist all at once.
 //
+// A view is a part of another buffer: the same memory and the same ready(). It has no op of its
+// own, and is there as soon as it is made, whether or not that buffer is ready. The memory of that
+// buffer is released with the last of the two and of its other views.
+//
 // Memory of a GPU is filled after the op's task has run: the task gives the GPU's stream work to
 // do. Then issued() is set before ready(), and is enough for work that follows in the same stream.
 #ifndef TESSERA_DEVICE_BUFFER_H_
@@ -39,6 +43,10 @@ class Buffer {
   static std::shared_ptr<Buffer> deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes);
   // A buffer without memory that failed before it was made.
   static std::shared_ptr<Buffer> failed(Status error);
+  // A view of the part of `whole` that begins at `offset_bytes`; all of it must be in `whole`,
+  // unless that has failed. A view of a view is a view of what that one is a part of.
+  static std::shared_ptr<const Buffer> view(std::shared_ptr<const Buffer> whole,
+                                            int64_t offset_bytes, int64_t size_bytes);
 
   // Takes the memory of a deferred buffer; the op that fills it calls this, from one thread, before
   // it asks for mutable_data(). Nothing where the memory is there. ResourceExhausted as allocate().
@@ -49,17 +57,29 @@ class Buffer {
   void share_memory(std::byte* data, std::shared_ptr<const void> owner);
 
   // Null as long as there is no memory.
-  const std::byte* data() const { return data_; }
+  const std::byte* data() const {
+    if (viewed_ == nullptr) return data_;
+    return viewed_->data_ == nullptr ? nullptr : viewed_->data_ + offset_bytes_;
+  }
   // For the op that fills the buffer, before it sets ready().
   std::byte* mutable_data() { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
 
+  // The buffer that an op fills: this one, or the one that this is a view of.
+  const Buffer& filled() const { return viewed_ == nullptr ? *this : *viewed_; }
+
   // Set by the op that fills the buffer: OK when the contents are there.
-  const Completion& ready() const { return progress_ != nullptr ? progress_->ready : ready_; }
+  const Completion& ready() const {
+    const Buffer& buffer = filled();
+    return buffer.progress_ != nullptr ? buffer.progress_->ready : buffer.ready_;
+  }
   Completion& mutable_ready() { return progress_ != nullptr ? progress_->ready : ready_; }
   // OK when whatever comes next in the device's stream finds the contents there. Of a buffer that
   // is filled within the op's task the same as ready().
-  const Completion& issued() const { return progress_ != nullptr ? progress_->issued : ready_; }
+  const Completion& issued() const {
+    const Buffer& buffer = filled();
+    return buffer.progress_ != nullptr ? buffer.progress_->issued : buffer.ready_;
+  }
   Completion& mutable_issued() { return progress_ != nullptr ? progress_->issued : ready_; }
   // For a caller that enqueues the next work in the same stream: waits for issued(). Also returns
   // an error that has been reported since.
@@ -102,8 +122,10 @@ class Buffer {
   std::shared_ptr<ArenaPool> deferred_pool_;  // Until the memory is taken.
   ArenaPool::Block block_;
   std::shared_ptr<const void> shared_owner_;
-  std::shared_ptr<MemoryPool> pool_;    // of memory that is no block of an arena
-  std::shared_ptr<Progress> progress_;  // likewise
+  std::shared_ptr<MemoryPool> pool_;      // of memory that is no block of an arena
+  std::shared_ptr<Progress> progress_;    // likewise; of a view only its host copy
+  std::shared_ptr<const Buffer> viewed_;  // of a view; not a view itself
+  int64_t offset_bytes_ = 0;              // in viewed_
   std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
   Completion ready_;
