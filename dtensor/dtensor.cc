@@ -31,7 +31,7 @@ Status TensorRep::await(size_t local_device) const {
   const Buffer& buffer = *buffers[local_device];
   // The op that fills it may run on this thread, unless other devices of it wait for this thread.
   if (!buffer.ready().done() && devices.size() == 1) {
-    runtime->stream(devices[0].ordinal).run_here(&buffer);
+    runtime->stream(devices[0].ordinal).run_here(&buffer.filled());
   }
   return buffer.ready().wait();
 }

@@ -62,6 +62,7 @@ struct RawHostShard {
   int64_t num_elements;
 };
 struct TensorRep;
+struct TensorAccess;
 }  // namespace internal
 
 // What one device holds, in this client's memory; keeps the buffer alive. Dense, row-major.
@@ -134,6 +135,7 @@ class DTensor {
   const internal::TensorRep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
 
  private:
+  friend struct internal::TensorAccess;
   // What a tensor that was moved from shows: an error.
   static const internal::TensorRep& moved_from();
   Status check_dtype(absl::string_view function, DType dtype) const;
@@ -214,17 +216,21 @@ DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostT
   }
   return internal::from_shards_raw(dtype_of<T>(), shape, layout, raw);
 }
-// The same value under another layout, by plan_relayout(); partial terms are reduced where the
-// target is not partial. Collective over the clients whose devices take part; where nothing is
-// remote, over this client alone. An equivalent layout shares the buffers. A tensor that is moved
-// in, and of which there is no other copy, gives its memory back as soon as the first step has read
-// it.
-// TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
+// The same value under another layout; `relayout(std::move(x), to)` gives the source away. The
+// steps are those of plan_relayout(). Partial terms are reduced where the target is not partial.
+// Collective over the clients whose devices take part; no client waits for another one where
+// nothing is remote. TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
+//
+// Memory. An equivalent layout shares the buffers of the source. A source that the caller keeps is
+// also shared by a device whose new box is consecutive in its old one and whose row of the plan is
+// local, such as the rows of a replicated tensor: nothing is copied, and the memory of the source
+// is held until the result is dropped too. Buffers are immutable, so the values are the same. A
+// source that is given away (moved in, without another copy of the handle) is copied from instead,
+// and its memory is released as soon as the first step has read it.
 //
 // Replicas::kShared: devices of one host that end up with the same part of the tensor read one
-// copy of it. A gather then writes the tensor once, not once for each device, and so much less
-// memory is held. All clients ask for the same. Where a relayout moves nothing, nothing is shared
-// that was not before.
+// copy of it. A gather then writes the tensor once, not once per device, and holds that much less
+// memory. Equal on all clients. An equivalent layout shares only what the source did.
 enum class Replicas { kOwn, kShared };
 DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas = Replicas::kOwn);
 

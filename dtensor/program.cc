@@ -243,6 +243,17 @@ bool is_for_caller(const RelayoutProgram& program) {
   return written <= kMostBytes;
 }
 
+// See RelayoutProgram::is_view.
+bool needs_no_copy(const RelayoutProgram& program) {
+  for (const std::vector<DeviceStep>& rows : program.steps) {
+    for (const DeviceStep& row : rows) {
+      const bool has_nothing = row.group == nullptr && !row.new_box.has_value();
+      if (!has_nothing && !row.view_offset_bytes.has_value()) return false;
+    }
+  }
+  return true;
+}
+
 // What must be equal on all members: the plan, whose text this is, and which of several steps.
 std::string detail_of(absl::string_view text, const RelayoutPlan& plan, const PlanStep& step) {
   return plan.steps().size() == 1 ? std::string(text) : absl::StrCat(text, " / ", step.to_string());
@@ -294,8 +305,12 @@ StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
   if (is_reduction(step.kind()) && row.new_box.has_value() && !row.new_box->is_empty()) {
     row.pulls = {{device.id, *row.old_box, *row.new_box}};
   }
-  row.keeps_buffer = row.old_box.has_value() && row.new_box == row.old_box &&
-                     row.pulls.size() == 1 && row.pulls[0].box == *row.new_box;
+  // Where the one copy is the whole new box, what an expansion fills is nothing.
+  if (row.pulls.size() == 1 && row.pulls[0].box == row.new_box) {
+    const std::optional<int64_t> offset = contiguous_offset(*row.old_box, *row.new_box);
+    if (offset.has_value()) row.view_offset_bytes = *offset * dtype_size(rows.plan.dtype());
+    row.keeps_buffer = row.new_box == row.old_box;
+  }
   return row;
 }
 
@@ -305,8 +320,8 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
                                                                          RelayoutPlan plan,
                                                                          Replicas replicas) {
   std::string text = plan.to_string();
-  auto program =
-      std::make_shared<RelayoutProgram>(RelayoutProgram{std::move(plan), std::move(text), {}, {}});
+  auto program = std::make_shared<RelayoutProgram>(
+      RelayoutProgram{std::move(plan), std::move(text), {}, {}, {}});
   for (const PlanStep& step : program->plan.steps()) {
     std::vector<DeviceStep>& rows = program->steps.emplace_back();
     const bool is_last = &step == &program->plan.steps().back();
@@ -325,6 +340,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
     }
     choose_stores_of(runtime, program->plan.dtype(), rows);
   }
+  program->is_view = needs_no_copy(*program);
   program->runs_on_caller = replicas == Replicas::kOwn &&
                             runtime.devices()[0].type == DeviceType::kCpu &&
                             is_for_caller(*program);

@@ -31,8 +31,11 @@ struct DeviceStep {
   int ordinal = 0;
   std::optional<Box> old_box;
   std::optional<Box> new_box;
-  // The device already holds its new box, and no other device needs it: the buffer is passed on.
+  // The device already holds its new box and nothing else: the buffer is passed on.
   bool keeps_buffer = false;
+  // The device holds its new box in one piece, that many bytes after the beginning of its buffer:
+  // the result may be a view of that buffer.
+  std::optional<int64_t> view_offset_bytes;
   // Null: the step is local to the device, and `pulls` are from its own buffer. Else `call` has the
   // pulls.
   std::shared_ptr<GroupBackend> group;
@@ -53,6 +56,8 @@ struct RelayoutProgram {
   // The calling thread may run all of it: no other client takes part, and it copies fewer bytes
   // than pass by until another thread could be woken.
   bool runs_on_caller = false;
+  // Every row can be a view: where the caller keeps the source, there is nothing to run.
+  bool is_view = false;
 
   static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,
                                                                  RelayoutPlan plan,

@@ -45,6 +45,13 @@ struct TensorRep {
   }
 };
 
+// What the other parts of dtensor/ do with a tensor that users do not.
+struct TensorAccess {
+  // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
+  // may count or not.
+  static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }
+};
+
 // A tensor without buffers yet, of the client behind the layout's mesh. Errors that all clients
 // see alike: that of the layout, an abstract mesh, a shape that does not fit, a reduction that the
 // dtype does not have.

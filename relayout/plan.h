@@ -204,7 +204,8 @@ class RelayoutPlan {
   // once.
   int64_t lower_bound_bytes() const;
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
-  // between. O(devices) where the meshes begin with different devices. Computed once.
+  // between. relayout() of a source that is kept holds less where the target shares its memory.
+  // O(devices) where the meshes begin with different devices. Computed once.
   int64_t peak_bytes() const;
   // What of that it holds during one of the steps(); 0 where there is no such step. The
   // same cost.

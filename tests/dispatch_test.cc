@@ -154,7 +154,9 @@ Status check_within_client(Client& client) {
   const DTensor terms = full<float>({16, 16}, 1, to.terms);
   // Of more than 32 KiB, which the threads of the devices move.
   const DTensor large = full<float>({256, 256}, 1, to.rows);
+  const DTensor replicated = full<float>({256, 256}, 1, to.replicated);
   TESSERA_RETURN_IF_ERROR(rows.await());
+  TESSERA_RETURN_IF_ERROR(replicated.await());
   TESSERA_RETURN_IF_ERROR(terms.await());
   const Operation operations[] = {
       {"mesh.barrier", 0, 1, [&] { return to.rows.mesh().barrier("step"); }},
@@ -162,6 +164,7 @@ Status check_within_client(Client& client) {
       {"gather", 0, 1, [&] { return relayout(rows, to.replicated).await(); }},
       {"sum", 0, 1, [&] { return relayout(terms, to.replicated).await(); }},
       {"identity", 0, 0, [&] { return relayout(rows, to.rows).await(); }},
+      {"large view", 0, 0, [&] { return relayout(replicated, to.rows).await(); }},
       {"large relayout", 4, 13, [&] { return relayout(large, to.columns).await(); }},
   };
   return check(operations);

@@ -40,18 +40,21 @@ INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutTest, ::testing::ValuesIn(cuda_forms()), 
 
 // iota under `from`, then under `to`, then back: every element of every shard is right.
 Status there_and_back(const Layout& from, const Layout& to, const Shape& shape) {
-  const DTensor start = iota<int32_t>(shape, from);
-  const DTensor there = relayout(start, to);
+  std::optional<DTensor> start = iota<int32_t>(shape, from);
+  DTensor there = relayout(*start, to);
   const DTensor back = relayout(there, from);
+  // What shared the memory of the source has it still; the next tensor has other memory.
+  start.reset();
+  const DTensor next = full<int32_t>(shape, -1, from);
   if (!from.is_partial() && !to.is_partial()) {
     TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(there));
-    return expect_iota<int32_t>(back);
+    TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(back));
+    return expect_iota<int32_t>(relayout(std::move(there), from));
   }
-  for (const DTensor& tensor : {there, back}) {
-    const Layout whole = *Layout::replicated(tensor.layout().mesh(), from.rank());
-    TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(relayout(tensor, whole)));
-  }
-  return absl::OkStatus();
+  const Layout whole = *Layout::replicated(from.mesh(), from.rank());
+  TESSERA_RETURN_IF_ERROR(expect_iota<int32_t>(relayout(back, whole)));
+  return expect_iota<int32_t>(
+      relayout(std::move(there), *Layout::replicated(to.mesh(), from.rank())));
 }
 
 struct Case {
