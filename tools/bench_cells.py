@@ -259,14 +259,17 @@ def relayout_cell(relayout, side, element_bytes, clients, columns, devices="proc
 
 
 def dispatch_cells():
-    """What a call costs when there is next to nothing to do: a matrix of 1 KiB."""
+    """What a call costs when there is next to nothing to do: a matrix of 1 KiB, and one of 64 MiB
+    whose rows are where the devices want them."""
     cells = []
-    for name, relayout in [
-        ("identity", IDENTITY),
-        ("local", relayout_named("slice")),
-        ("cached", relayout_named("rows_to_columns")),
+    for name, relayout, side in [
+        ("identity", IDENTITY, 16),
+        ("local", relayout_named("slice"), 16),
+        ("cached", relayout_named("rows_to_columns"), 16),
+        ("identity", IDENTITY, 4096),
+        ("local", relayout_named("slice"), 4096),
     ]:
-        cell = relayout_cell(relayout, 16, 4, 2, ["tessera"], "threads", "tessera_pair")
+        cell = relayout_cell(relayout, side, 4, 2, ["tessera"], "threads", "tessera_pair")
         cell.kind, cell.operation, cell.set_bytes = "dispatch", f"dispatch_{name}", 0
         cells.append(cell)
     return cells

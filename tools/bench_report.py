@@ -194,6 +194,11 @@ def make_goals():
             in_microseconds("dispatch_local", dispatch_size, 2, "threads"),
         ),
         (
+            "purely local relayout of 64 MiB, call to result",
+            1,
+            in_microseconds("dispatch_local", 4096 * 4096 * 4, 2, "threads"),
+        ),
+        (
             "cached relayout, call to result (the goal is to first copy)",
             2,
             in_microseconds("dispatch_cached", dispatch_size, 2, "threads"),
