@@ -83,8 +83,7 @@ Status measure(const Operation& operation, const Group& group, int num_calls) {
     }
   }
   Usage sum;
-  TESSERA_RETURN_IF_ERROR(
-      group.all_reduce<double>(taken, absl::MakeSpan(sum), ReduceOp::kSum).await());
+  TESSERA_RETURN_IF_ERROR(group.all_reduce(taken, sum, ReduceOp::kSum).await());
   if (group.position() != 0) return absl::OkStatus();
   const double calls = static_cast<double>(num_calls) * group.size();
   std::printf("%-16s %7d %9.2f %9.2f %9.2f %8.2f %8.2f %8.2f\n", operation.name, group.size(),
@@ -103,8 +102,8 @@ Status run_client(const Client& client, int num_calls, absl::string_view only) {
   std::vector<float> out(in.size() * static_cast<size_t>(client.num_clients()));
   const auto all_reduce = [&](size_t bytes) {
     return group
-        .all_reduce<float>(absl::MakeConstSpan(in).first(bytes / 4),
-                           absl::MakeSpan(out).first(bytes / 4), ReduceOp::kSum)
+        .all_reduce(absl::MakeConstSpan(in).first(bytes / 4), absl::MakeSpan(out).first(bytes / 4),
+                    ReduceOp::kSum)
         .await();
   };
   const DTensor rows = full<float>({16, 16}, 1, Layout::parse(mesh, "[all, -]"));
@@ -120,36 +119,35 @@ Status run_client(const Client& client, int num_calls, absl::string_view only) {
       {"all_gather 8 B",
        [&] {
          return group
-             .all_gather<float>(absl::MakeConstSpan(in).first(2),
-                                absl::MakeSpan(out).first(2 * group.size()))
+             .all_gather(absl::MakeConstSpan(in).first(2),
+                         absl::MakeSpan(out).first(2 * group.size()))
              .await();
        }},
       {"all_to_all 8 B",  // to each
        [&] {
          return group
-             .all_to_all<float>(absl::MakeConstSpan(in).first(2 * group.size()),
-                                absl::MakeSpan(out).first(2 * group.size()))
+             .all_to_all(absl::MakeConstSpan(in).first(2 * group.size()),
+                         absl::MakeSpan(out).first(2 * group.size()))
              .await();
        }},
       {"all_gather 16 KiB",
        [&] {
          return group
-             .all_gather<float>(absl::MakeConstSpan(in).first(4096),
-                                absl::MakeSpan(out).first(4096 * group.size()))
+             .all_gather(absl::MakeConstSpan(in).first(4096),
+                         absl::MakeSpan(out).first(4096 * group.size()))
              .await();
        }},
       {"all_to_all 16 KiB",
        [&] {
          return group
-             .all_to_all<float>(absl::MakeConstSpan(in).first(4096),
-                                absl::MakeSpan(out).first(4096))
+             .all_to_all(absl::MakeConstSpan(in).first(4096), absl::MakeSpan(out).first(4096))
              .await();
        }},
       {"broadcast 16 KiB",
        [&] {
          return group
-             .broadcast<float>(absl::MakeConstSpan(in).first(4096), absl::MakeSpan(out).first(4096),
-                               /*root=*/0)
+             .broadcast(absl::MakeConstSpan(in).first(4096), absl::MakeSpan(out).first(4096),
+                        /*root=*/0)
              .await();
        }},
       {"mesh.barrier", [&] { return mesh.barrier("step"); }},

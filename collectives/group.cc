@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/group.h"
 
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace tessera {
 namespace {
@@ -22,6 +26,21 @@ class MovedFromWork final : public PendingWork {
 Work moved_from_work() { return Work(std::make_shared<MovedFromWork>()); }
 
 }  // namespace
+
+std::string Group::to_string() const {
+  const absl::Span<const int> ids = device_ids();
+  if (ids.empty()) return "group that was moved from";
+  std::string text = ids.size() == 1 ? "group of device " : "group of devices ";
+  for (size_t first = 0; first < ids.size();) {
+    size_t last = first;  // of a run of consecutive ids, which is worth a dash from three on
+    while (last + 1 < ids.size() && ids[last + 1] == ids[last] + 1) ++last;
+    if (last < first + 2) last = first;
+    absl::StrAppend(&text, first == 0 ? "" : ", ", ids[first]);
+    if (last > first) absl::StrAppend(&text, "-", ids[last]);
+    first = last + 1;
+  }
+  return absl::StrCat(text, ", as device ", ids[position_]);
+}
 
 Work Group::start(GroupBackend::Fill fill) const {
   if (backend_ == nullptr) return moved_from_work();

@@ -3,8 +3,14 @@
 // Group: an ordered list of devices that run collectives together, as one of them sees it.
 //
 //   StatusOr<Group> group = client.group({0, 1, 2, 3});
-//   Work w = group->all_reduce<float>(in, out, ReduceOp::kSum);
+//   std::vector<float> in(1024, 1.0f), out(1024);
+//   Work w = group->all_reduce(in, out, ReduceOp::kSum);
 //   Status s = w.wait(absl::Seconds(5));
+//
+// Memory is a vector, an array, a span or a DeviceSpan of Client::allocate(); {} is none
+// (memory.h). The element type follows from it. Each operation has a second form below the first,
+// of two spans, whose type can be named: all_reduce<float>(in, out, op) converts what converts to
+// spans of float. That is why this header is long.
 //
 // P = size(), r = position(), S = bytes of the count named. Invariants:
 //   1. members call the same operations in the same order; where they do not, all of them get
@@ -41,6 +47,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -51,6 +59,7 @@
 #include "base/shape.h"
 #include "collectives/call.h"
 #include "collectives/counts.h"
+#include "collectives/memory.h"
 #include "collectives/work.h"
 #include "device/device_span.h"
 
@@ -87,8 +96,19 @@ class Group {
     return backend_ == nullptr ? absl::Span<const int>() : backend_->device_ids();
   }
 
+  // "group of devices 0-3, 9, as device 2".
+  std::string to_string() const;
+  friend std::ostream& operator<<(std::ostream& out, const Group& group) {
+    return out << group.to_string();
+  }
+
   // Each out = the reduction of all ins. Reads P*S/P a member, writes S/P to each of P outputs.
   // In place: out == in. MPI_Allreduce, ncclAllReduce.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work all_reduce(const In& in, Out&& out, ReduceOp op) const {
+    const auto spans = internal::spans_of(in, out);
+    return all_reduce(spans.in, spans.out, op);
+  }
   template <Element T>
   Work all_reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op) const {
     return start([&](CollectiveCall& c) {
@@ -99,6 +119,11 @@ class Group {
 
   // The root's out = the reduction of all ins; other outs are not touched and may be empty.
   // In place at the root. MPI_Reduce.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work reduce(const In& in, Out&& out, ReduceOp op, int root) const {
+    const auto spans = internal::spans_of(in, out);
+    return reduce(spans.in, spans.out, op, root);
+  }
   template <Element T>
   Work reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op, int root) const {
     return start([&](CollectiveCall& c) {
@@ -109,6 +134,11 @@ class Group {
   }
 
   // Each out = the root's in; other ins may be empty. In place at the root. S read a member.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work broadcast(const In& in, Out&& out, int root) const {
+    const auto spans = internal::spans_of(in, out);
+    return broadcast(spans.in, spans.out, root);
+  }
   template <Element T>
   Work broadcast(absl::Span<const T> in, absl::Span<T> out, int root) const {
     return start([&](CollectiveCall& c) {
@@ -119,6 +149,11 @@ class Group {
 
   // Each out = the ins one after another. Equal sizes, or counts[k] elements from member k.
   // In place: in == out + the counts before r. MPI_Allgather(v).
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work all_gather(const In& in, Out&& out, absl::Span<const int64_t> counts = {}) const {
+    const auto spans = internal::spans_of(in, out);
+    return all_gather(spans.in, spans.out, counts);
+  }
   template <Element T>
   Work all_gather(absl::Span<const T> in, absl::Span<T> out,
                   absl::Span<const int64_t> counts = {}) const {
@@ -130,6 +165,12 @@ class Group {
 
   // Member k's out = part k of the reduction of all ins. Equal parts, or counts[k] elements for
   // member k. In place: out == in + the counts before r. MPI_Reduce_scatter(_block).
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work reduce_scatter(const In& in, Out&& out, ReduceOp op,
+                      absl::Span<const int64_t> counts = {}) const {
+    const auto spans = internal::spans_of(in, out);
+    return reduce_scatter(spans.in, spans.out, op, counts);
+  }
   template <Element T>
   Work reduce_scatter(absl::Span<const T> in, absl::Span<T> out, ReduceOp op,
                       absl::Span<const int64_t> counts = {}) const {
@@ -141,6 +182,11 @@ class Group {
   }
 
   // Member k's out = part r of each in, one after another: equal parts. MPI_Alltoall.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work all_to_all(const In& in, Out&& out) const {
+    const auto spans = internal::spans_of(in, out);
+    return all_to_all(spans.in, spans.out);
+  }
   template <Element T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out) const {
     return start([&](CollectiveCall& c) {
@@ -150,6 +196,12 @@ class Group {
     });
   }
   // The same with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work all_to_all(const In& in, Out&& out, absl::Span<const int64_t> send_counts,
+                  absl::Span<const int64_t> recv_counts) const {
+    const auto spans = internal::spans_of(in, out);
+    return all_to_all(spans.in, spans.out, send_counts, recv_counts);
+  }
   template <Element T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out, absl::Span<const int64_t> send_counts,
                   absl::Span<const int64_t> recv_counts) const {
@@ -161,6 +213,11 @@ class Group {
   }
 
   // The root's out = the ins one after another; other outs may be empty. In place at the root.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work gather(const In& in, Out&& out, int root, absl::Span<const int64_t> counts = {}) const {
+    const auto spans = internal::spans_of(in, out);
+    return gather(spans.in, spans.out, root, counts);
+  }
   template <Element T>
   Work gather(absl::Span<const T> in, absl::Span<T> out, int root,
               absl::Span<const int64_t> counts = {}) const {
@@ -172,6 +229,11 @@ class Group {
   }
 
   // Each out = its part of the root's in; other ins may be empty. In place at the root.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work scatter(const In& in, Out&& out, int root, absl::Span<const int64_t> counts = {}) const {
+    const auto spans = internal::spans_of(in, out);
+    return scatter(spans.in, spans.out, root, counts);
+  }
   template <Element T>
   Work scatter(absl::Span<const T> in, absl::Span<T> out, int root,
                absl::Span<const int64_t> counts = {}) const {
@@ -187,9 +249,17 @@ class Group {
   // other operations of its device, so any order of sends and recvs is free of deadlock; a recv is
   // ordered against other operations by its Work alone. The Work of a send is done when the message
   // has been received.
+  template <InMemory In>
+  Work send(const In& in, int to) const {
+    return send(internal::spans_of(in, internal::NoMemory()).in, to);
+  }
   template <Element T>
   Work send(absl::Span<const T> in, int to) const {
     return start_send(to, message<T>(in, absl::Span<T>()));
+  }
+  template <OutMemory Out>
+  Work recv(Out&& out, int from) const {
+    return recv(internal::spans_of(internal::NoMemory(), out).out, from);
   }
   template <Element T>
   Work recv(absl::Span<T> out, int from) const {
@@ -201,6 +271,12 @@ class Group {
 
   // Fills parts of `out`, which holds `out_box`, with boxes that members hold: pulls[i] copies its
   // box from the `in` of member pulls[i].source. Every member passes what its own `in` holds.
+  template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
+  Work exchange(const In& in, const Box& in_box, Out&& out, const Box& out_box,
+                absl::Span<const BoxPull> pulls) const {
+    const auto spans = internal::spans_of(in, out);
+    return exchange(spans.in, in_box, spans.out, out_box, pulls);
+  }
   template <Element T>
   Work exchange(absl::Span<const T> in, const Box& in_box, absl::Span<T> out, const Box& out_box,
                 absl::Span<const BoxPull> pulls) const {
@@ -210,60 +286,6 @@ class Group {
       c.out_box = out_box;
       c.pulls = std::vector<BoxPull>(pulls.begin(), pulls.end());
     });
-  }
-
-  // The same with memory of Client::allocate(): T is that of the memory. A span beside it needs the
-  // T named, as in all_reduce<float>(vector, memory, op).
-  template <DeviceMemory M, class... Rest>
-  Work all_reduce(const M& in, const M& out, Rest&&... rest) const {
-    return all_reduce<typename M::value_type>(in.const_span(), out.span(),
-                                              std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M, class... Rest>
-  Work reduce(const M& in, const M& out, Rest&&... rest) const {
-    return reduce<typename M::value_type>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M, class... Rest>
-  Work broadcast(const M& in, const M& out, Rest&&... rest) const {
-    return broadcast<typename M::value_type>(in.const_span(), out.span(),
-                                             std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M, class... Rest>
-  Work all_gather(const M& in, const M& out, Rest&&... rest) const {
-    return all_gather<typename M::value_type>(in.const_span(), out.span(),
-                                              std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M, class... Rest>
-  Work reduce_scatter(const M& in, const M& out, Rest&&... rest) const {
-    return reduce_scatter<typename M::value_type>(in.const_span(), out.span(),
-                                                  std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M, class... Rest>
-  Work all_to_all(const M& in, const M& out, Rest&&... rest) const {
-    return all_to_all<typename M::value_type>(in.const_span(), out.span(),
-                                              std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M, class... Rest>
-  Work gather(const M& in, const M& out, Rest&&... rest) const {
-    return gather<typename M::value_type>(in.const_span(), out.span(), std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M, class... Rest>
-  Work scatter(const M& in, const M& out, Rest&&... rest) const {
-    return scatter<typename M::value_type>(in.const_span(), out.span(),
-                                           std::forward<Rest>(rest)...);
-  }
-  template <DeviceMemory M>
-  Work send(const M& in, int to) const {
-    return send<typename M::value_type>(in.const_span(), to);
-  }
-  template <DeviceMemory M>
-  Work recv(const M& out, int from) const {
-    return recv<typename M::value_type>(out.span(), from);
-  }
-  template <DeviceMemory M>
-  Work exchange(const M& in, const Box& in_box, const M& out, const Box& out_box,
-                absl::Span<const BoxPull> pulls) const {
-    return exchange<typename M::value_type>(in.const_span(), in_box, out.span(), out_box, pulls);
   }
 
   // For the layers above: any call, as this member.

@@ -52,15 +52,6 @@ class DeviceSpan {
   std::shared_ptr<const void> owner_;
 };
 
-template <class M>
-inline constexpr bool kIsDeviceSpan = false;
-template <class T>
-inline constexpr bool kIsDeviceSpan<DeviceSpan<T>> = true;
-
-// A DeviceSpan of any element type. {} is none, so that an empty span can be written {}.
-template <class M>
-concept DeviceMemory = kIsDeviceSpan<M>;
-
 }  // namespace tessera
 
 #endif  // TESSERA_DEVICE_DEVICE_SPAN_H_

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the functions of Group take as memory, by what compiles and what does not, and that every
+// form makes the same call.
+#include "collectives/group.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "collectives/call.h"
+#include "collectives/work.h"
+#include "device/device_span.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr ReduceOp kSum = ReduceOp::kSum;
+
+// Each function of an in and an out, as something that either can be called with types or cannot.
+#define TESSERA_CALL(name, ...)                                                         \
+  [](const Group& group, auto&& in,                                                     \
+     auto&& out) -> decltype(group.name(std::forward<decltype(in)>(in),                 \
+                                        std::forward<decltype(out)>(out) __VA_OPT__(, ) \
+                                            __VA_ARGS__)) {                             \
+    return group.name(std::forward<decltype(in)>(in),                                   \
+                      std::forward<decltype(out)>(out) __VA_OPT__(, ) __VA_ARGS__);     \
+  }
+constexpr auto kCalls = std::make_tuple(
+    TESSERA_CALL(all_reduce, kSum), TESSERA_CALL(reduce, kSum, 0), TESSERA_CALL(broadcast, 0),
+    TESSERA_CALL(all_gather), TESSERA_CALL(all_gather, {1, 1}), TESSERA_CALL(reduce_scatter, kSum),
+    TESSERA_CALL(reduce_scatter, kSum, {1, 1}), TESSERA_CALL(all_to_all),
+    TESSERA_CALL(all_to_all, {1, 1}, {1, 1}), TESSERA_CALL(gather, 0),
+    TESSERA_CALL(gather, 0, {1, 1}), TESSERA_CALL(scatter, 0), TESSERA_CALL(scatter, 0, {1, 1}),
+    [](const Group& group, auto&& in,
+       auto&& out) -> decltype(group.exchange(std::forward<decltype(in)>(in), Box(),
+                                              std::forward<decltype(out)>(out), Box(), {})) {
+      return group.exchange(std::forward<decltype(in)>(in), Box(), std::forward<decltype(out)>(out),
+                            Box(), {});
+    });
+#undef TESSERA_CALL
+
+template <class In, class Out, class... Call>
+consteval int num_that_take(const std::tuple<Call...>&) {
+  return (0 + ... + (std::is_invocable_r_v<Work, const Call&, const Group&, In, Out> ? 1 : 0));
+}
+constexpr int kAll = static_cast<int>(std::tuple_size_v<decltype(kCalls)>);
+template <class In, class Out>
+inline constexpr bool kCompiles = num_that_take<In, Out>(kCalls) == kAll;
+template <class In, class Out>
+inline constexpr bool kIsRefused = num_that_take<In, Out>(kCalls) == 0;
+
+using Vector = std::vector<float>;
+using Array = std::array<float, 4>;
+using CArray = float[4];
+using Span = absl::Span<float>;
+using ConstSpan = absl::Span<const float>;
+using OnDevice = DeviceSpan<float>;
+
+// Every in beside every out.
+template <class... In>
+struct Ins {
+  template <class... Out>
+  static consteval bool all_compile() {
+    return (row<In, Out...>() && ...);
+  }
+
+ private:
+  template <class I, class... Out>
+  static consteval bool row() {
+    return (kCompiles<I, Out> && ...);
+  }
+};
+using AnyIn = Ins<Vector&, const Vector&, Vector, Array&, const Array&, CArray&, const CArray&,
+                  Span, const Span&, ConstSpan, const ConstSpan&, OnDevice, const OnDevice&,
+                  std::span<float>, std::span<const float>>;
+static_assert(AnyIn::all_compile<Vector&, Array&, CArray&, Span, Span&, const Span&, OnDevice,
+                                 OnDevice&, const OnDevice&, std::span<float>>());
+
+// An out that cannot be written, or that the end of the call destroys.
+static_assert(kIsRefused<Vector&, const Vector&> && kIsRefused<Vector&, Vector>);
+static_assert(kIsRefused<Vector&, const Array&> && kIsRefused<Vector&, Array>);
+static_assert(kIsRefused<Vector&, const CArray&> && kIsRefused<Vector&, ConstSpan>);
+static_assert(kIsRefused<Vector&, std::span<const float>>);
+// Two types of elements, also where one would convert.
+static_assert(kIsRefused<Vector&, std::vector<double>&>);
+static_assert(kIsRefused<absl::Span<const int32_t>, Span>);
+static_assert(kIsRefused<OnDevice&, DeviceSpan<double>&>);
+// What has no array of elements of a dtype.
+static_assert(kIsRefused<std::vector<bool>&, std::vector<bool>&>);
+static_assert(kIsRefused<std::string&, std::string&> && kIsRefused<float, float>);
+static_assert(kIsRefused<std::vector<float*>&, std::vector<float*>&>);
+
+template <class In>
+concept CanSend = requires(const Group& group, In in) {
+  group.send(std::forward<In>(in), 1);
+};
+template <class Out>
+concept CanRecv = requires(const Group& group, Out out) {
+  group.recv(std::forward<Out>(out), 1);
+};
+static_assert(CanSend<Vector&> && CanSend<const Vector&> && CanSend<Vector> && CanSend<CArray&>);
+static_assert(CanSend<Array&> && CanSend<Span> && CanSend<ConstSpan> && CanSend<const OnDevice&>);
+static_assert(!CanSend<std::vector<bool>&> && !CanSend<float>);
+static_assert(CanRecv<Vector&> && CanRecv<Array&> && CanRecv<CArray&> && CanRecv<Span>);
+static_assert(CanRecv<const OnDevice&> && CanRecv<const Span&>);
+static_assert(!CanRecv<const Vector&> && !CanRecv<Vector> && !CanRecv<ConstSpan>);
+
+// Keeps the call that was started last.
+class LastCall final : public GroupBackend {
+ public:
+  absl::Span<const int> device_ids() const override { return ids; }
+  Work start(int, Fill fill) override {
+    call = CollectiveCall();
+    fill(call);
+    return Work(nullptr);
+  }
+  Work start_send(int, int, CollectiveCall c) override { return keep(std::move(c)); }
+  Work start_recv(int, int, CollectiveCall c) override { return keep(std::move(c)); }
+
+  std::vector<int> ids = {0, 1};
+  CollectiveCall call;
+
+ private:
+  Work keep(CollectiveCall c) {
+    call = std::move(c);
+    return Work(nullptr);
+  }
+};
+
+class GroupMemoryTest : public ::testing::Test {
+ protected:
+  // The last call is of these elements.
+  void expect_call(OpKind kind, const float* in, int64_t in_count, const float* out,
+                   int64_t out_count) const {
+    const CollectiveCall& call = backend_->call;
+    EXPECT_EQ(call.kind, kind);
+    EXPECT_EQ(call.dtype, DType::kFloat32);
+    EXPECT_EQ(call.in, reinterpret_cast<const std::byte*>(in));
+    EXPECT_EQ(call.in_count, in_count);
+    EXPECT_EQ(call.out, reinterpret_cast<const std::byte*>(out));
+    EXPECT_EQ(call.out_count, out_count);
+  }
+
+  const std::shared_ptr<LastCall> backend_ = std::make_shared<LastCall>();
+  const Group group_{backend_, 1};
+  Vector in_ = {1, 2};
+  Vector out_ = {0, 0};
+};
+
+TEST_F(GroupMemoryTest, FormsOfOneOperationMakeTheSameCall) {
+  const auto expect = [&] { expect_call(OpKind::kAllReduce, in_.data(), 2, out_.data(), 2); };
+  group_.all_reduce(in_, out_, kSum);
+  expect();
+  group_.all_reduce(in_, absl::MakeSpan(out_), kSum);
+  expect();
+  group_.all_reduce(absl::MakeConstSpan(in_), absl::MakeSpan(out_), kSum);
+  expect();
+  group_.all_reduce(absl::MakeSpan(in_), absl::MakeSpan(out_), kSum);
+  expect();
+  group_.all_reduce<float>(in_, absl::MakeSpan(out_), kSum);
+  expect();
+  group_.all_reduce<float>({in_.data(), 2}, {out_.data(), 2}, kSum);
+  expect();
+  group_.all_reduce(in_, DeviceSpan<float>(absl::MakeSpan(out_), nullptr), kSum);
+  expect();
+  group_.all_reduce<float>(in_, DeviceSpan<float>(absl::MakeSpan(out_), nullptr), kSum);
+  expect();
+}
+
+TEST_F(GroupMemoryTest, EveryFunctionPassesItsMemory) {
+  const float* const in = in_.data();
+  const float* const out = out_.data();
+  group_.reduce(in_, out_, kSum, 1);
+  expect_call(OpKind::kReduce, in, 2, out, 2);
+  group_.broadcast(in_, out_, 0);
+  expect_call(OpKind::kBroadcast, in, 2, out, 2);
+  group_.all_gather(in_, out_);
+  expect_call(OpKind::kAllGather, in, 2, out, 2);
+  group_.reduce_scatter(in_, out_, kSum, {1, 1});
+  expect_call(OpKind::kReduceScatter, in, 2, out, 2);
+  group_.all_to_all(in_, out_);
+  expect_call(OpKind::kAllToAll, in, 2, out, 2);
+  group_.all_to_all(in_, out_, {1, 1}, {1, 1});
+  expect_call(OpKind::kAllToAll, in, 2, out, 2);
+  group_.gather(in_, out_, 1, {1, 1});
+  expect_call(OpKind::kGather, in, 2, out, 2);
+  group_.scatter(in_, out_, 1);
+  expect_call(OpKind::kScatter, in, 2, out, 2);
+  group_.exchange(in_, {{0}, {2}}, out_, {{0}, {2}}, {});
+  expect_call(OpKind::kExchange, in, 2, out, 2);
+  group_.send(in_, 0);
+  expect_call(OpKind::kSendRecv, in, 2, nullptr, 0);
+  group_.recv(out_, 0);
+  expect_call(OpKind::kSendRecv, nullptr, 0, out, 2);
+}
+
+TEST_F(GroupMemoryTest, BracesAreNoElementsOfTheOtherType) {
+  group_.reduce(in_, {}, kSum, 0);
+  expect_call(OpKind::kReduce, in_.data(), 2, nullptr, 0);
+  group_.broadcast({}, out_, 0);
+  expect_call(OpKind::kBroadcast, nullptr, 0, out_.data(), 2);
+  group_.gather(absl::MakeConstSpan(in_), {}, 0);
+  expect_call(OpKind::kGather, in_.data(), 2, nullptr, 0);
+  group_.scatter({}, absl::MakeSpan(out_), 0);
+  expect_call(OpKind::kScatter, nullptr, 0, out_.data(), 2);
+  group_.exchange({}, {{0}, {0}}, out_, {{0}, {2}}, {});
+  expect_call(OpKind::kExchange, nullptr, 0, out_.data(), 2);
+  group_.broadcast<float>({}, {}, 0);
+  expect_call(OpKind::kBroadcast, nullptr, 0, nullptr, 0);
+  group_.send<float>({}, 0);
+  expect_call(OpKind::kSendRecv, nullptr, 0, nullptr, 0);
+}
+
+TEST(GroupTest, PrintsItsDevicesAndItsOwn) {
+  const auto text = [](std::vector<int> ids, int position) {
+    const auto backend = std::make_shared<LastCall>();
+    backend->ids = std::move(ids);
+    std::ostringstream out;
+    out << Group(backend, position);
+    EXPECT_EQ(Group(backend, position).to_string(), out.str());
+    return out.str();
+  };
+  EXPECT_EQ(text({4}, 0), "group of device 4, as device 4");
+  EXPECT_EQ(text({0, 1}, 1), "group of devices 0, 1, as device 1");
+  EXPECT_EQ(text({0, 1, 2, 3, 9}, 4), "group of devices 0-3, 9, as device 9");
+  EXPECT_EQ(text({3, 2, 1, 5, 6, 7}, 0), "group of devices 3, 2, 1, 5-7, as device 3");
+  Group group(std::make_shared<LastCall>(), 0);
+  const Group moved_to = std::move(group);
+  EXPECT_EQ(group.to_string(), "group that was moved from");  // NOLINT: what the test is about
+}
+
+}  // namespace
+}  // namespace tessera
