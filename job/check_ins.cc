@@ -226,7 +226,7 @@ Status CheckIns::missing_at_deadline(const Open& check_in) const {
   }
   return absl::DeadlineExceededError(absl::StrCat(
       check_in.key.first, ": ", check_in.num_arrived, " of ", check_in.key.second.size(),
-      " clients came in ", format_duration(check_in.deadline - check_in.start), "; missing ",
+      " clients arrived in ", format_duration(check_in.deadline - check_in.start), "; missing ",
       absl::StrJoin(missing, ", ")));
 }
 

@@ -195,10 +195,11 @@ TEST(CheckInTest, BarrierTimeout) {
   service->pass(absl::Milliseconds(499));
   EXPECT_THAT((std::vector{a, c}), Each(Waits()));
   service->pass(absl::Milliseconds(1));
-  EXPECT_THAT((std::vector{a, c}),
-              Each(Says(StatusIs(StatusCode::kDeadlineExceeded,
-                                 Eq("b: 2 of 3 clients came in 500 ms; missing client 1 (host-1, "
-                                    "pid 101)")))));
+  EXPECT_THAT(
+      (std::vector{a, c}),
+      Each(Says(StatusIs(StatusCode::kDeadlineExceeded,
+                         Eq("b: 2 of 3 clients arrived in 500 ms; missing client 1 (host-1, "
+                            "pid 101)")))));
 }
 
 TEST(CheckInTest, AllMissingAreNamed) {
@@ -218,7 +219,7 @@ TEST(CheckInTest, EarliestDeadlineDecides) {
   EXPECT_EQ(service->state.next_event(), service->now + absl::Milliseconds(300));
   service->pass(absl::Milliseconds(300));
   EXPECT_THAT((std::vector{patient, hasty}),
-              Each(Says(StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("came in 400 ms")))));
+              Each(Says(StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("arrived in 400 ms")))));
 }
 
 TEST(CheckInTest, BarrierReturnsPreviousError) {

@@ -378,7 +378,7 @@ void CoordinatorState::get(int client_id, absl::string_view key, int setter, abs
     finish_waiter(number, absl::DeadlineExceededError(
                               absl::StrCat("key \"", key,
                                            "\" was not set in time; see whether the client that "
-                                           "sets it has come so far")));
+                                           "sets it has reached that call")));
   });
   waiters_of_[std::string(key)].insert(number);
   waiters_.emplace(number, Waiter{client_id, setter, std::string(key), std::move(found), expiry});
@@ -457,7 +457,7 @@ Status CoordinatorState::still_here(absl::Duration timeout) const {
     missing.push_back(absl::StrCat(num_missing - kMostNamed, " more"));
   }
   return absl::DeadlineExceededError(
-      absl::StrCat("shutdown: ", left_.size(), " of ", options_.num_clients, " clients came in ",
+      absl::StrCat("shutdown: ", left_.size(), " of ", options_.num_clients, " clients arrived in ",
                    format_duration(timeout), "; missing ", absl::StrJoin(missing, ", ")));
 }
 

@@ -353,7 +353,7 @@ TEST(KeyValueTest, GetTimesOut) {
   EXPECT_THAT(waiting,
               Says(StatusIs(StatusCode::kDeadlineExceeded,
                             Eq("key \"k\" was not set in time; see whether the client that sets it "
-                               "has come so far"))));
+                               "has reached that call"))));
   EXPECT_THAT(service->state.put("k", "v"), IsOk());
   service->run();
   EXPECT_EQ(waiting->count, 1);
@@ -438,9 +438,10 @@ TEST(LeaveTest, DeadlineNamesTheMissing) {
   service->leave(0, absl::Seconds(60));
   const AnswerPtr hasty = service->leave(1, absl::Milliseconds(500));
   service->pass(absl::Milliseconds(500));
-  EXPECT_THAT(hasty, Says(StatusIs(StatusCode::kDeadlineExceeded,
-                                   Eq("shutdown: 2 of 3 clients came in 500 ms; missing client 2 "
-                                      "(host-2, pid 102)"))));
+  EXPECT_THAT(hasty,
+              Says(StatusIs(StatusCode::kDeadlineExceeded,
+                            Eq("shutdown: 2 of 3 clients arrived in 500 ms; missing client 2 "
+                               "(host-2, pid 102)"))));
 }
 
 TEST(LeaveTest, OneThatGivesUpHasLeftAndSpoilsNothing) {

@@ -145,7 +145,7 @@ TEST_F(CoordinatorTest, LeaveNamesTheMissingAndSpoilsNothing) {
     for (const auto& client : clients) losses.push_back(std::make_unique<Losses>(*client));
     EXPECT_THAT(clients[hasty]->leave(steady_now() + absl::Milliseconds(100)),
                 StatusIs(StatusCode::kDeadlineExceeded,
-                         AllOf(HasSubstr("shutdown: 1 of 3 clients came in"),
+                         AllOf(HasSubstr("shutdown: 1 of 3 clients arrived in"),
                                HasSubstr(clients[2]->members()[2].to_string()))));
     std::vector<Status> told(3);
     in_parallel(3, [&](size_t i) {

@@ -290,7 +290,7 @@ TEST_F(ShutdownTest, OneThatGivesUpSpoilsNothing) {
       const Status ended = client.shutdown(absl::Milliseconds(100));
       gave_up.open(kClients - 1);
       return expect_error(ended, StatusCode::kDeadlineExceeded,
-                          {"1 of 3 clients came in", "missing client 0 (", "client 2 ("});
+                          {"1 of 3 clients arrived in", "missing client 0 (", "client 2 ("});
     }
     TESSERA_RETURN_IF_ERROR(gave_up.wait());
     return client.shutdown();

@@ -192,7 +192,7 @@ Status HostOp::wait_until(absl::Time deadline) {
     group_->mover_->fail(
         meeting_.seq, meeting_.member,
         absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
-                                                 ", though all members had come")));
+                                                 ", though all members had arrived")));
   }
   return completion_.wait();
 }

@@ -106,7 +106,7 @@ bool Watch::is_through(Entry& entry) {
     communicator
         .fail(absl::DeadlineExceededError(
             absl::StrCat("GPU ", communicator.lane().device->gpu(), " was not through with ",
-                         flight.label, " in time", limit, ", though all members had come")))
+                         flight.label, " in time", limit, ", though all members had arrived")))
         .IgnoreError();
   }
   return false;
