@@ -26,7 +26,7 @@ class PendingWork {
  public:
   virtual ~PendingWork() = default;
   virtual bool done() const = 0;
-  // Blocks until the operation is done or `deadline` has come; then it is given up for all
+  // Blocks until the operation is done or `deadline` has passed; then it is given up for all
   // members, unless all of them had arrived. Returns the verdict that all members get.
   virtual Status wait_until(absl::Time deadline) = 0;
 };

@@ -295,7 +295,7 @@ struct Everywhere {
 };
 
 // A client that does not come is named at the deadline, nothing is in flight then, and the group
-// works when it has come.
+// works when it has arrived.
 TEST_P(LossOnSharedGpuTest, AClientDoesNotCome) {
   Gate given_up;
   Gate all_well;
@@ -320,7 +320,7 @@ TEST_P(LossOnSharedGpuTest, AClientDoesNotCome) {
               IsOk());
 }
 
-// All have come, and one stands still: the deadline passes in flight for all, and when it goes on
+// All have arrived, and one stops: the deadline passes in flight for all, and when it goes on
 // the group works again.
 TEST_P(LossOnSharedGpuTest, AClientStandsStillInFlight) {
   ClientOptions options;

@@ -29,12 +29,11 @@
 //   4. operations take no lock. The one lock in the region, of the table of groups, is robust: when
 //      its holder dies the next client gets it, and repairs the table;
 //   5. a record goes on to operation s + R when all members are done with s: they have finished
-//      it or read its verdict, or it timed out before all had come, after which no member need
-//      come. Of messages the member that had arrived still does: else it would take a message that
-//      its record describes later for its own.
-//      Of kMet they are done when all have arrived at a later one, or written in their
-//      MemberProgress that they are. So every record is free again once each living member has
-//      ended its part of s, whatever became of s after that;
+//      it or read its verdict, or it timed out before all had arrived, after which no member need
+//      arrive. Of messages the member that had arrived still does: else it would take a message
+//      that its record describes later for its own. Of kMet they are done when all have arrived at
+//      a later one, or written in their MemberProgress that they are. So every record is free again
+//      once each living member has ended its part of s, whatever became of s after that;
 //   6. a member reuses memory that others may read only when the record says that the run is
 //      finished or failed. What the member knows of a loss or of its own shutdown is not enough: a
 //      reader that is held up in its copy would count itself out and return OK with other bytes.

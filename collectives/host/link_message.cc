@@ -86,7 +86,7 @@ std::optional<ReceivedMessage> receive_message(int socket) {
     result.fd = FileDescriptor(fd);
   }
   if (received != sizeof result.message) return std::nullopt;
-  // The message has come all the same; its descriptor is gone.
+  // The message was received all the same; its descriptor is gone.
   if (!result.fd.is_open() && (header.msg_flags & MSG_CTRUNC) != 0) {
     result.fd_error = link_error("cannot take memory that another client shares", EMFILE);
   }

@@ -3,7 +3,7 @@
 // Api: the functions of NCCL that Tessera uses, with the meaning that NCCL gives them.
 //
 //   StatusOr<CommHandle> comm = api.comm_init_rank(3, id, 1);     returns at once
-//   while (!*api.poll(*comm)) nap();                              until all ranks have come
+//   while (!*api.poll(*comm)) nap();                              until all ranks have called
 //   api.group_start();
 //   api.send(bytes, n, 2, *comm, stream);
 //   api.recv(other, m, 0, *comm, stream);

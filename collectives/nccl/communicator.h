@@ -84,7 +84,7 @@ class Communicator {
   void set_member_lost() { member_lost_ = true; }
   bool is_member_lost() const { return member_lost_; }
 
-  // Makes the rank; returns when all have come, with the verdict where they do not.
+  // Makes the rank; returns when all have arrived, with the verdict where they do not.
   Status init(const UniqueId& id, int rank, absl::Time deadline);
   // Gives the stream what `calls` does, as one group; returns when NCCL has taken it.
   Status issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Time deadline);

@@ -18,7 +18,7 @@
 //   2. whatever the streams were given ends with it (CudaStream::fail_given());
 //   3. the communicators are revoked, so that their kernels end, and the streams drain; one whose
 //      last call is in progress, with nothing running, needs no revoke (Api::comm_revoke());
-//   4. when the other members have come as far, or have had time to, they are aborted, which frees
+//   4. when the other members have got as far, or have had time to, they are aborted, which frees
 //      them: what a peer's kernel still reads is not freed before.
 //
 // To free memory CUDA waits for the GPU and its peers, so an abort may last as long as what they

@@ -403,7 +403,7 @@ Status aborted_and_made_anew(Rank& r) {
   return ring(r);
 }
 
-// A communicator is not there before all ranks have come.
+// A communicator is not there before all ranks have called.
 Status waits_for_all_ranks(Rank& r) {
   if (r.rank == 0) {
     TESSERA_ASSIGN_OR_RETURN(r.job.id, r.job.nccl.get_unique_id());

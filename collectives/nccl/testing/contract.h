@@ -26,7 +26,7 @@ namespace tessera::nccl {
 // open() was called, once.
 struct Meeting {
   void open(int num_ranks);
-  // Until all ranks have come.
+  // Until all ranks have called.
   void arrive_and_wait() { pthread_barrier_wait(&barrier); }
 
   pthread_barrier_t barrier = {};
