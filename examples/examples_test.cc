@@ -121,6 +121,17 @@ TEST(FailureTest, TheOthersLearnWhoDidNotCome) {
   EXPECT_EQ(count_lines_with(result.output, "left in order"), 3) << result.output;
 }
 
+TEST(BarrierBeforeExitTest, EveryClientHasItsRows) {
+  const Result result = run("job/tessera_run --clients 4 examples/05_barrier_before_exit");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  for (int id = 0; id < 4; ++id) {
+    const std::string line =
+        absl::StrCat("client ", id, " holds [", 2 * id, ":", 2 * id + 2,
+                     ", 0:2] of [batch, -], from ", 4 * id, " to ", 4 * id + 3);
+    EXPECT_EQ(count_lines_with(result.output, line), 1) << line << "\n" << result.output;
+  }
+}
+
 // Trains for some epochs, and returns the loss of each.
 std::vector<double> losses(const std::string& launcher, int epochs, const std::string& name) {
   const std::string path = temporary(name);
