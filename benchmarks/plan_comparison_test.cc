@@ -24,7 +24,7 @@ struct ReferenceCase {
 };
 
 // Shardy's own tests of its sequence on one mesh without partials, and what it costs:
-// facts/relayout.md.
+// tests/facts/relayout.md.
 const ReferenceCase kShardyCases[] = {
     {"redundant_reshard_fully_replicated", 0},
     {"redundant_reshard", 0},

@@ -257,7 +257,7 @@ TEST(AddressTest, OfThisHostOrNot) {
   }
 }
 
-// Rows token_one_host and token_two_hosts of facts/cluster.md.
+// Rows token_one_host and token_two_hosts of tests/facts/cluster.md.
 TEST_F(TokenFileTest, OneHostNeedsNoToken) {
   JobEnvironment job = {.coordinator = kAddress, .client_id = 0, .num_clients = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const JobToken made, find_job_token(job, soon()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The barrier, by the rows of facts/barrier.md, with clients as threads and as processes. A row's
-// name is the test's.
+// The barrier, by the rows of tests/facts/barrier.md, with clients as threads and as processes. A
+// row's name is the test's.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

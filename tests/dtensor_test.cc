@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DTensors by the rows of the facts: making tensors (placement.md), shards and values (dtensor.md).
-// A row's name is the test's.
+// DTensors by the rows of tests/facts/placement.md, "Making tensors", and tests/facts/dtensor.md,
+// "Shards and values". A row's name is the test's.
 #include "dtensor/dtensor.h"
 
 #include <cstdint>
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, MakingTest, ::testing::ValuesIn(cuda_forms()), jo
 INSTANTIATE_TEST_SUITE_P(Forms, ShardsTest, ::testing::ValuesIn(kJobForms), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, ShardsTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
-// placement.md, "Making tensors".
+// tests/facts/placement.md, "Making tensors".
 
 TEST_P(MakingTest, TooManyShards) {
   EXPECT_THAT(run([](Client& client) -> Status {
@@ -213,7 +213,7 @@ TEST(MakingAbstractTest, AbstractMesh) {
   EXPECT_EQ(x.num_local_shards(), 0);
 }
 
-// dtensor.md, "Shards and values".
+// tests/facts/dtensor.md, "Shards and values".
 
 struct ArangeCase {
   const char* name;

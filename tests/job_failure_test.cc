@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Jobs that go wrong without a loss: meshes, asynchrony and failure, launching (the rows of
-// facts/dtensor.md), and bad input to the layer of DTensor and Client. A row's name is the test's.
+// tests/facts/dtensor.md), and bad input to the layer of DTensor and Client. A row's name is the
+// test's.
 
 #include <atomic>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that lose a client, as the other processes see it (facts/collectives.md, "Failure";
-// facts/dtensor.md, "Asynchrony and failure"), and what a job leaves behind. A row's name is the
-// test's.
+// Jobs that lose a client, as the other processes see it (tests/facts/collectives.md, "Failure";
+// tests/facts/dtensor.md, "Asynchrony and failure"), and what a job leaves behind. A row's name is
+// the test's.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>

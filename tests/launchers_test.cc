@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Jobs under every launcher, as a user starts them: ours, a coordinator of its own, mpirun,
-// torchrun (facts/dtensor.md, "Launching"; facts/cluster.md). No variable of ours is set where a
-// launcher starts all clients on one host.
+// torchrun (tests/facts/dtensor.md, "Launching"; tests/facts/cluster.md). No variable of ours is
+// set where a launcher starts all clients on one host.
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the launchers say of a job that loses a client, by real jobs: which client is the cause
-// (facts/dtensor.md, "Launching").
+// (tests/facts/dtensor.md, "Launching").
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>

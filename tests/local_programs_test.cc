@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Local programs and reductions (facts/dtensor.md), and the values of partial layouts
-// (facts/relayout.md). A row's name is the test's.
+// Local programs and reductions (tests/facts/dtensor.md), and the values of partial layouts
+// (tests/facts/relayout.md). A row's name is the test's.
 #include <cstdint>
 #include <functional>
 #include <numeric>

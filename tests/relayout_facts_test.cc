@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of facts/dtensor.md, Relayout, that give values: what each device holds after the move,
-// and how much the busiest one receives. The first and the last element of a shard are the table's
-// own; every element is compared with the dense value besides.
+// The rows of tests/facts/dtensor.md, Relayout, that give values: what each device holds after the
+// move, and how much the busiest one receives. The first and the last element of a shard are the
+// table's own; every element is compared with the dense value besides.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -167,7 +167,7 @@ TEST_P(RelayoutFactsTest, WholeToSumAndBack) {
               IsOk());
 }
 
-// facts/redistribution.md.
+// tests/facts/redistribution.md.
 TEST(RelayoutSizesTest, EmptyClients) {
   EXPECT_THAT(run_clients({.setting = Setting::kProcesses, .num_clients = 8},
                           [](Client& client) -> Status {

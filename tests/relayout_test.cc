@@ -260,8 +260,8 @@ TEST_P(RelayoutTest, IntegersStayExactThroughRandomChains) {
               IsOk());
 }
 
-// Each device's term, and the value under the new layout: facts/redistribution.md, Partial sums,
-// and facts/relayout.md, Values.
+// Each device's term, and the value under the new layout: tests/facts/redistribution.md, Partial
+// sums, and tests/facts/relayout.md, Values.
 struct PartialCase {
   const char* name;
   const char* mesh;
@@ -563,7 +563,7 @@ TEST_P(RelayoutTest, ReducedReplicasAreBitwiseEqualForEveryDistribution) {
               IsOk());
 }
 
-// facts/dtensor.md: bool_i32_f16.
+// tests/facts/dtensor.md: bool_i32_f16.
 TEST_P(RelayoutTest, EveryDTypeKeepsItsBits) {
   EXPECT_THAT(
       run([](Client& client) -> Status {
@@ -579,7 +579,7 @@ TEST_P(RelayoutTest, EveryDTypeKeepsItsBits) {
       IsOk());
 }
 
-// facts/dtensor.md: equal_layouts.
+// tests/facts/dtensor.md: equal_layouts.
 TEST_P(RelayoutTest, IdentitySharesBuffersAndWaitsForNobody) {
   EXPECT_THAT(
       run([](Client& client) -> Status {
@@ -610,7 +610,7 @@ TEST_P(RelayoutTest, TwoInARowNeedOneWait) {
       IsOk());
 }
 
-// facts/dtensor.md: other_rank_refused.
+// tests/facts/dtensor.md: other_rank_refused.
 TEST_P(RelayoutTest, OtherRankIsRefused) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2}"));
@@ -628,7 +628,7 @@ TEST_P(RelayoutTest, OtherRankIsRefused) {
               IsOk());
 }
 
-// facts/dtensor.md: layout_mismatch.
+// tests/facts/dtensor.md: layout_mismatch.
 TEST_P(RelayoutTest, LayoutsThatDisagreeAreFoundBeforeAByteMoves) {
   if (GetParam().num_clients == 1) GTEST_SKIP() << "needs two clients";
   EXPECT_THAT(

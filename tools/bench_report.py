@@ -55,7 +55,7 @@ def ratio(over, under):
 
 @dataclasses.dataclass
 class Goal:
-    """A number of design.md, section 9, or of host_memory.md, section 9, where it says mc2."""
+    """A number to reach (docs/performance.md)."""
 
     text: str
     limit: float

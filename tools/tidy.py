@@ -18,6 +18,7 @@ import sys
 from tidy_errors import PAGE as ERRORS_PAGE
 from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
+from tidy_pages import anchors, check_citations, check_facts, prose_lines
 from tidy_prose import check_prose, check_subjects
 
 RATCHET = "tools/tidy_ratchet.txt"
@@ -501,30 +502,6 @@ def rule_function_length(tree):
 # --- Prose -------------------------------------------------------------------------------------
 
 
-def prose_lines(lines):
-    """(line number, line) outside code fences, code spans blanked."""
-    fenced = False
-    for i, line in enumerate(lines):
-        if re.match(r"\s*(```|~~~)", line):
-            fenced = not fenced
-        elif not fenced:
-            yield i + 1, re.sub(r"`[^`]*`", "``", line)
-
-
-def anchors(lines):
-    """The anchors of a page's headings, as GitHub makes them."""
-    found = set()
-    fenced = False
-    for line in lines:
-        if re.match(r"\s*(```|~~~)", line):
-            fenced = not fenced
-        match = None if fenced else re.match(r"#{1,6} (.*)", line)
-        if match:
-            title = re.sub(r"[^\w\- ]", "", match.group(1).strip().lower())
-            found.add(title.replace(" ", "-"))
-    return found
-
-
 def rule_link(tree):
     """Every relative link of a page leads to a file, and to a heading where it names one."""
     for path, lines in tree.markdown():
@@ -563,6 +540,18 @@ def rule_error_row(tree):
     """A row of docs/errors.md names a test that holds words of its message."""
     for line, message in check_errors_page(tree):
         yield Finding(ERRORS_PAGE, line, "error-row", message)
+
+
+def rule_citation(tree):
+    """Nothing names a page that is not in the tree."""
+    for path, line, message in check_citations(tree):
+        yield Finding(path, line, "citation", message)
+
+
+def rule_fact_row(tree):
+    """Every row of tests/facts is tested."""
+    for path, line, message in check_facts(tree):
+        yield Finding(path, line, "fact-row", message)
 
 
 RULES = [value for name, value in list(globals().items()) if name.startswith("rule_")]

@@ -351,6 +351,19 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(len(found("device: who comes waits")), 1)
         self.assertEqual(found("device: spin while the previous task finishes"), [])
 
+    def test_citation(self):
+        pages = {"docs/b.md": "# B\n", "tests/facts/c.md": "# C\n"}
+        good = "// See docs/b.md, b.md, and tests/facts/c.md; https://x.y/z.md is elsewhere.\n"
+        self.check(tidy.rule_citation, {**pages, "a.cc": good})
+        bad = "// As design.md says.\n"
+        self.check(tidy.rule_citation, {**pages, "a.cc": bad}, ("a.cc:1", '"design.md" is not'))
+
+    def test_fact_row(self):
+        page = {"tests/facts/c.md": "| name | case |\n| --- | --- |\n| two_rows | x |\n"}
+        self.check(tidy.rule_fact_row, {**page, "a/b_test.cc": 'TEST(A, TwoRows) {}'})
+        self.check(tidy.rule_fact_row, {**page, "a/b_test.cc": '{"two_rows", 1},'})
+        self.check(tidy.rule_fact_row, page, ("tests/facts/c.md:3", 'the row "two_rows"'))
+
     def test_error_row(self):
         def files(message, label, text):
             return {

@@ -88,7 +88,7 @@ class Regions {
   int rank_ = 0;
 };
 
-// Does a collective on `in` and `out`; `bytes` as host_memory.md's S: of the result of all_gather,
+// Does a collective on `in` and `out`; `bytes` are those of the result of all_gather,
 // of the vector of all_reduce and broadcast, of the input of reduce_scatter and all_to_all.
 using CollectiveCall =
     std::function<std::string(const std::byte* in, std::byte* out, int64_t bytes)>;

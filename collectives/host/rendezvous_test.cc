@@ -120,7 +120,7 @@ class ThreeClientsTest : public ::testing::Test {
   std::unique_ptr<HostLink> links_[3];
 };
 
-// facts/barrier.md: double_arrival_does_not_count.
+// tests/facts/barrier.md: double_arrival_does_not_count.
 // Client 0 waits in an operation of all, and client 1 in one of theirs alone: the error that client
 // 0 gets when no other client arrives.
 class ConflictTest : public ThreeClientsTest {

@@ -49,7 +49,7 @@ inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // Runs `body` on every member of a new job with this many devices; the first error.
 using MemberRunner = std::function<Status(int num_members, const MemberBody& body)>;
 
-// The rows of facts/collectives.md that need neither a lost process nor 2 GiB.
+// The rows of tests/facts/collectives.md that need neither a lost process nor 2 GiB.
 std::vector<Case> fact_cases();
 // Sizes, dtypes, reductions, roots and counts against the oracle, for groups of 1 to 8.
 std::vector<Case> sweep_cases();

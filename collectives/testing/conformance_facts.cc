@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of facts/collectives.md, by their names.
+// The rows of tests/facts/collectives.md, by their names.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

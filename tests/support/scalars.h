@@ -32,7 +32,7 @@ bool same(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0 || (is_nan(a) && is_nan(b));
 }
 
-// The reduction of scalars in ascending order, as design.md section 7 has it.
+// The reduction of scalars in ascending order, with the numerics of docs/layouts.md.
 template <class T>
 T reduce_scalars(ReduceOp op, const std::vector<T>& terms) {
   if (terms.size() == 1) return terms[0];
