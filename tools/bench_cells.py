@@ -174,6 +174,11 @@ class Cell:
         size = "" if not self.size_bytes else f" {format_size(self.size_bytes)}"
         return f"{self.operation}{size} {where}"
 
+    def is_selected(self, pattern):
+        """Whether `--only pattern` means the cell: "relayout" is a part of a relayout's name."""
+        kind = "relayout " if self.kind == "relayout" else ""
+        return re.search(pattern, kind + self.name) is not None
+
     def entry(self, column):
         return next((entry for entry in self.entries if entry.column == column), None)
 
@@ -300,7 +305,7 @@ def kill_cells(quick, only):
         cell = Cell("kill", "killed_client", size, 4, [Entry("tessera", "tessera", command)])
         cell.set_bytes, cell.region_bytes = size * cell.clients, size // 2
         cells.append(cell)
-    return [cell for cell in cells if re.search(only, cell.name)]
+    return [cell for cell in cells if cell.is_selected(only)]
 
 
 @dataclasses.dataclass
@@ -335,5 +340,5 @@ def make_phases(quick, only, columns):
         ]
         phases.append(Phase("8 devices of one client", 8, cells))
     for phase in phases:
-        phase.cells = [c for c in phase.cells if re.search(only, c.name)]
+        phase.cells = [c for c in phase.cells if c.is_selected(only)]
     return [phase for phase in phases if phase.cells]

@@ -2,6 +2,7 @@
 """What tools/bench makes of its measurements, and the moves that it asks of the peers."""
 
 import pathlib
+import re
 import tempfile
 import time
 import unittest
@@ -22,6 +23,29 @@ def cell(operation, size, clients, kind="collective", **seconds):
 def verdicts(*cells):
     results = bench_report.Results(cells)
     return [goal.verdict(results) for goal in bench_report.make_goals()]
+
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+class PagesTest(unittest.TestCase):
+    def test_every_command_of_a_page_selects_cells(self):
+        folders = [ROOT / "docs", ROOT / "benchmarks", ROOT / "benchmarks/results"]
+        text = "".join(page.read_text() for folder in folders for page in folder.glob("*.md"))
+        commands = re.findall(r"tools/bench ([^\n`]*?)--only '([^']*)'", text)
+        self.assertGreater(len(commands), 6)
+        for options, pattern in commands:
+            quick = "--quick" in options
+            phases = bench_cells.make_phases(quick, pattern, list(bench_cells.COLUMNS))
+            cells = bench_cells.kill_cells(quick, pattern)
+            self.assertTrue(phases or cells, pattern)
+
+    def test_relayout_is_a_part_of_the_name_of_a_relayout(self):
+        phases = bench_cells.make_phases(False, "relayout.*(64|128) MiB", ["tessera"])
+        names = [cell.name for phase in phases for cell in phase.cells]
+        self.assertIn("rows_to_columns 64 MiB P=4", names)
+        self.assertIn("rows_to_columns f64 128 MiB P=4", names)
+        self.assertNotIn("all_reduce 64 MiB P=4", names)
 
 
 class GoalTest(unittest.TestCase):
