@@ -39,6 +39,8 @@ def cited_pages(tree):
         if path == "tools/tidy_test.py":
             continue
         for i, line in enumerate(lines):
+            if path.endswith(".md"):
+                line = re.sub(r"\[[^\]]*\]\([^)]*\)", "", line)  # links are those of rule_link
             for page in re.findall(r"(?<![\w/.:])((?:\.\./)*(?:[\w.-]+/)*[\w-]+\.md)\b", line):
                 yield path, i + 1, page
 

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C++ of the README and of the pages that teach is cut from examples that are built and run.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// The body of a function, moved to the margin.
+std::string without_indent(const std::string& text) {
+  std::string result;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    absl::ConsumePrefix(&line, "  ");
+    absl::StrAppend(&result, line, "\n");
+  }
+  return result;
+}
+
+// All programs, each as it is and with its functions moved to the margin.
+std::vector<std::string> programs() {
+  std::vector<std::string> texts;
+  for (const char* folder : {"examples", "examples/groups"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() != ".cc") continue;
+      texts.push_back(read_file(entry.path().string()));
+      texts.push_back(without_indent(texts.back()));
+    }
+  }
+  return texts;
+}
+
+// The blocks of C++ of a page.
+std::vector<std::string> cpp_blocks(const std::string& page) {
+  std::vector<std::string> blocks;
+  const std::vector<std::string> fences = absl::StrSplit(page, "```");
+  for (size_t i = 1; i < fences.size(); i += 2) {
+    absl::string_view block = fences[i];
+    if (absl::ConsumePrefix(&block, "cpp\n")) blocks.emplace_back(block);
+  }
+  return blocks;
+}
+
+struct PageCase {
+  const char* name;
+  const char* path;
+  size_t min_blocks;
+};
+
+class PagesTest : public ::testing::TestWithParam<PageCase> {};
+
+TEST_P(PagesTest, CodeIsCutFromExamples) {
+  const std::vector<std::string> texts = programs();
+  ASSERT_GT(texts.size(), 20u);
+  const std::vector<std::string> blocks = cpp_blocks(read_file(GetParam().path));
+  EXPECT_GE(blocks.size(), GetParam().min_blocks);
+  for (const std::string& block : blocks) {
+    EXPECT_TRUE(absl::c_any_of(
+        texts, [&](const std::string& text) { return absl::StrContains(text, block); }))
+        << GetParam().path << " shows code that is in no example:\n"
+        << block;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pages, PagesTest,
+                         ::testing::Values(PageCase{"readme", "README.md", 1},
+                                           PageCase{"guide", "docs/guide.md", 10},
+                                           PageCase{"groups", "docs/groups.md", 5}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
