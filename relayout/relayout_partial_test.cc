@@ -240,7 +240,7 @@ struct BoundsCase {
   double mean, worst;
 };
 
-// docs/relayout.md, "The lower bound": all reductions between layouts, by bytes alone.
+// docs/internals/planner.md, "The lower bound": all reductions between layouts, by bytes alone.
 TEST(ReductionsAgainstTheBoundTest, AreAsDocumented) {
   if (testing::kSanitized) GTEST_SKIP() << "counts all of them, which the plain build does";
   const BoundsCase rows[] = {{2, 8, 10540, 6772, 1.0898, 1.5}, {1, 12, 7626, 3676, 1.1223, 2}};
