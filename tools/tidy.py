@@ -18,7 +18,7 @@ import sys
 from tidy_errors import PAGE as ERRORS_PAGE
 from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
-from tidy_pages import anchors, check_citations, check_facts, prose_lines
+from tidy_pages import anchors, check_citations, check_facts, check_labels, prose_lines
 from tidy_prose import check_prose, check_subjects
 
 RATCHET = "tools/tidy_ratchet.txt"
@@ -546,6 +546,12 @@ def rule_citation(tree):
     """Nothing names a page that is not in the tree."""
     for path, line, message in check_citations(tree):
         yield Finding(path, line, "citation", message)
+
+
+def rule_label(tree):
+    """Every Bazel target that a page names exists."""
+    for path, line, message in check_labels(tree):
+        yield Finding(path, line, "label", message)
 
 
 def rule_fact_row(tree):

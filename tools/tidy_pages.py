@@ -53,6 +53,20 @@ def check_citations(tree):
             yield path, line, f'"{page}" is not in the tree; cite a page that is'
 
 
+def check_labels(tree):
+    """Yields (path, line, message) for each Bazel target that a page names and no BUILD makes."""
+    for path, lines in tree.markdown():
+        if path.startswith("benchmarks/results/"):
+            continue
+        for i, line in enumerate(lines):
+            for folder, name in re.findall(r"(?<![\w@:])//([\w/]+):(\w+)\b", line):
+                build = tree.files.get(folder + "/BUILD", "")
+                # Some names are made in BUILD of others: of a source, or of what a test tests.
+                names = (name, name + ".cc", re.sub("_test$", "", name))
+                if not any(f'"{known}"' in build for known in names):
+                    yield path, i + 1, f'"//{folder}:{name}" is no target of {folder}/BUILD'
+
+
 def check_facts(tree):
     """Yields (path, line, message) for each row of tests/facts that no test names."""
     tests = "\n".join(

@@ -358,6 +358,12 @@ class RuleTest(unittest.TestCase):
         bad = "// As design.md says.\n"
         self.check(tidy.rule_citation, {**pages, "a.cc": bad}, ("a.cc:1", '"design.md" is not'))
 
+    def test_label(self):
+        build = {"a/BUILD": 'cc_test(\n    name = "b_test",\n)\n[x("c", [])]\n'}
+        self.check(tidy.rule_label, {**build, "p.md": "# P\n`//a:b_test` //a:c_test //a/... \n"})
+        bad = {**build, "p.md": "# P\n`//a:d_test`\n"}
+        self.check(tidy.rule_label, bad, ("p.md:2", '"//a:d_test" is no target of a/BUILD'))
+
     def test_fact_row(self):
         page = {"tests/facts/c.md": "| name | case |\n| --- | --- |\n| two_rows | x |\n"}
         self.check(tidy.rule_fact_row, {**page, "a/b_test.cc": 'TEST(A, TwoRows) {}'})
