@@ -432,7 +432,7 @@ struct BadCase {
 };
 
 const BadCase kBad[] = {
-    // Row bad_environment of facts/dtensor.md: unset, a word, -1, 2^31.
+    // Row bad_environment of tests/facts/dtensor.md: unset, a word, -1, 2^31.
     {"tessera_id_unset", tessera_with("TESSERA_CLIENT_ID", ""),
      "TESSERA_CLIENT_ID is not set, but other variables of the Tessera form are; set it (0 to the "
      "number of clients - 1), or unset the others"},
