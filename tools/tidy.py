@@ -536,28 +536,23 @@ def rule_plain_english(tree):
         yield Finding("(commit)", 1, "plain-english", message)
 
 
-def rule_error_row(tree):
-    """A row of docs/errors.md names a test that holds words of its message."""
-    for line, message in check_errors_page(tree):
-        yield Finding(ERRORS_PAGE, line, "error-row", message)
+def page_rule(function_name, check):
+    """A rule whose findings `check` yields as (path, line, message)."""
+
+    def rule(tree):
+        for path, line, message in check(tree):
+            yield Finding(path, line, function_name[5:].replace("_", "-"), message)
+
+    rule.__name__ = function_name
+    return rule
 
 
-def rule_citation(tree):
-    """Nothing names a page that is not in the tree."""
-    for path, line, message in check_citations(tree):
-        yield Finding(path, line, "citation", message)
-
-
-def rule_label(tree):
-    """Every Bazel target that a page names exists."""
-    for path, line, message in check_labels(tree):
-        yield Finding(path, line, "label", message)
-
-
-def rule_fact_row(tree):
-    """Every row of tests/facts is tested."""
-    for path, line, message in check_facts(tree):
-        yield Finding(path, line, "fact-row", message)
+rule_error_row = page_rule(
+    "rule_error_row", lambda tree: ((ERRORS_PAGE, *found) for found in check_errors_page(tree))
+)
+rule_citation = page_rule("rule_citation", check_citations)
+rule_label = page_rule("rule_label", check_labels)
+rule_fact_row = page_rule("rule_fact_row", check_facts)
 
 
 RULES = [value for name, value in list(globals().items()) if name.startswith("rule_")]
