@@ -3,6 +3,7 @@
 // One child: its end, its group, and the refusals of exec.
 #include "job/child_process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -132,13 +133,20 @@ TEST(ChildProcessTest, FileThatIsNoProgramIsRefused) {
 
 // The kernel reaps the children of a process that ignores SIGCHLD, and forgets how they ended.
 TEST(ChildProcessTest, EndThatTheKernelForgotIsNoSuccess) {
+  // The child ends when the parent has opened the pipe, so that its pidfd is there before.
+  const std::string path = ::testing::TempDir() + "/gate_" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   const auto former = signal(SIGCHLD, SIG_IGN);
-  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, start_shell("exit 0"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, start_shell("read line < " + path));
+  const int gate = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(gate, 0);
+  close(gate);
   const ExitStatus end = await_end(child);
   EXPECT_FALSE(end.ok());
   EXPECT_EQ(end.shell_code(), 1);
   EXPECT_EQ(end.to_string(), "ended, and the kernel no longer knows how");
   signal(SIGCHLD, former);
+  unlink(path.c_str());
 }
 
 // A descriptor that is not a status channel is left alone, whatever its number.
