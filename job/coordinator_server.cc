@@ -202,7 +202,6 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     registration.heartbeat_interval = absl::Microseconds(request->heartbeat_interval_us());
     const auto done = [this, reactor, response](const Status& status) {
       fill(response->mutable_outcome(), status);
-      // Complete and constant once it is OK.
       if (status.ok()) fill_job(response);
       finish(reactor);
     };
@@ -332,8 +331,11 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   }
 
   void fill_job(rpc::RegisterResponse* response) {
-    std::lock_guard<std::mutex> lock(members_mutex_);
-    if (members_.empty()) members_ = serialize(state_.members());
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (job_of_members_ != state_.num_jobs()) {
+      members_ = serialize(state_.members());
+      job_of_members_ = state_.num_jobs();
+    }
     response->set_members(members_);
     response->set_heartbeat_interval_us(absl::ToInt64Microseconds(state_.heartbeat_interval()));
   }
@@ -412,8 +414,8 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
 
   std::mutex losses_mutex_;  // guards losses_; taken after all others
   std::vector<rpc::Loss> losses_;
-  std::mutex members_mutex_;  // guards members_
-  std::string members_;       // a serialized MemberList
+  std::string members_;     // a serialized MemberList
+  int job_of_members_ = 0;  // the num_jobs() of it
 
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;

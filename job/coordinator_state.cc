@@ -18,12 +18,9 @@ constexpr absl::Duration kLongestStart = absl::Minutes(10);
 }  // namespace
 
 CoordinatorState::CoordinatorState(Options options)
-    : options_(std::move(options)),
-      job_(options_.job),
-      interval_(options_.heartbeat_interval),
-      check_ins_(
-          options_.num_clients, [this](int client) { return describe(client); }, deadlines_,
-          callbacks_) {}
+    : options_(std::move(options)), job_(options_.job), interval_(options_.heartbeat_interval) {
+  forget_job();
+}
 
 void CoordinatorState::answer(const Done& done, const Status& status) {
   callbacks_.push_back([done, status] { done(status); });
@@ -49,6 +46,7 @@ void CoordinatorState::register_client(Connection connection, const Registration
                                        absl::Time now, absl::Time deadline, Done done) {
   now_ = std::max(now_, now);
   const MemberInfo& member = registration.member;
+  if (is_over()) forget_job();
   if (begins_new_start(registration)) forget_failed_start();
   const Status other_job = different_job(registration);
   if (!other_job.ok()) return answer(done, other_job);
@@ -169,6 +167,28 @@ void CoordinatorState::refuse_claim(int client_id) {
   twins_.erase(claim);
 }
 
+bool CoordinatorState::is_over() const {
+  return stopped_.ok() && left_.size() == static_cast<size_t>(options_.num_clients);
+}
+
+// No call waits any more: each ended when its client or the client that it waited for had gone.
+void CoordinatorState::forget_job() {
+  forget_failed_start();
+  members_.clear();
+  clients_.clear();
+  client_of_.clear();
+  lost_.clear();
+  left_.clear();
+  num_gone_ = 0;
+  values_.clear();
+  value_bytes_ = 0;
+  start_ends_ = absl::InfinitePast();
+  next_tick_ = absl::InfiniteFuture();
+  check_ins_.emplace(
+      options_.num_clients, [this](int client) { return describe(client); }, deadlines_,
+      callbacks_);
+}
+
 Status CoordinatorState::two_clients(const MemberInfo& first, const MemberInfo& second) const {
   return absl::InvalidArgumentError(absl::StrCat("two clients have the id ", first.client_id, ": ",
                                                  first.to_string(), " and ", second.to_string(),
@@ -196,6 +216,7 @@ void CoordinatorState::complete_if_all_came() {
     answer(registering.done, absl::OkStatus());
   }
   registering_.clear();
+  ++num_jobs_;
   start_ends_ = now_ + std::min(longest_connect_, kLongestStart);
   next_tick_ = now_ + interval_;
 }
@@ -315,7 +336,7 @@ void CoordinatorState::gone(int client_id, const Status& reason, const Status& o
   clients_[client_id].is_gone = true;
   ++num_gone_;
   refuse_claim(client_id);
-  check_ins_.client_gone(client_id, reason, own);
+  check_ins_->client_gone(client_id, reason, own);
   std::vector<uint64_t> concerned;
   for (const auto& [number, waiter] : waiters_) {
     if (waiter.setter == client_id) concerned.push_back(number);
@@ -413,13 +434,13 @@ void CoordinatorState::check_in(int client_id, absl::string_view name, absl::str
                             describe(client_id), " must be clients from 0 to ",
                             options_.num_clients - 1, " with client ", client_id, " among them")));
   }
-  if (check_ins_.num_waiting(client_id) == kMostWaitingCalls) {
+  if (check_ins_->num_waiting(client_id) == kMostWaitingCalls) {
     return answer(done, absl::ResourceExhaustedError(absl::StrCat(
                             name, ": ", describe(client_id), " waits in ", kMostWaitingCalls,
                             " check-ins already, the most that a client may; wait for fewer")));
   }
-  check_ins_.check_in({client_id, std::string(name), std::string(value), participants, deadline},
-                      now, std::move(done));
+  check_ins_->check_in({client_id, std::string(name), std::string(value), participants, deadline},
+                       now, std::move(done));
 }
 
 void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline, Done done) {
@@ -487,7 +508,7 @@ void CoordinatorState::stop() {
   stopped_ = absl::CancelledError(
       absl::StrCat("the coordinator at ", options_.address, " is shutting down"));
   fail_registration(stopped_);
-  check_ins_.stop(stopped_);
+  check_ins_->stop(stopped_);
   while (!waiters_.empty()) finish_waiter(waiters_.begin()->first, stopped_);
   for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
     deadlines_.remove(leaver.expiry);

@@ -79,10 +79,14 @@ class CoordinatorState {
   // When the job is complete, a second client of an id is refused. If both live, and the job has
   // not been complete for longer than its clients' connect_timeout, the member is lost too: clients
   // of two jobs may have been mixed. A client of another job is refused alone.
+  //
+  // When every client has left the job is over, and a registration begins the next one.
   void register_client(Connection connection, const Registration& registration, absl::Time now,
                        absl::Time deadline, Done done);
-  // All, once the job is complete; constant from then on.
+  // All, once the job is complete; constant until it is over.
   const std::vector<MemberInfo>& members() const { return members_; }
+  // How many jobs have been complete so far.
+  int num_jobs() const { return num_jobs_; }
   // The least that a client asked for.
   absl::Duration heartbeat_interval() const { return interval_; }
 
@@ -144,6 +148,8 @@ class CoordinatorState {
   Status different_job(const Registration& registration) const;
   bool begins_new_start(const Registration& registration) const;
   void forget_failed_start();
+  bool is_over() const;
+  void forget_job();
   void note_told(Connection connection, int client_id);
   void add_claim(Connection connection, const Registration& registration, absl::Time deadline,
                  Done done);
@@ -178,6 +184,7 @@ class CoordinatorState {
   absl::Duration longest_connect_;    // of the clients
   absl::Time start_ends_ = absl::InfinitePast();
   std::vector<MemberInfo> members_;
+  int num_jobs_ = 0;
   Status stopped_;  // what calls after stop() are told
 
   absl::Time now_ = absl::InfinitePast();  // the latest that the state was told
@@ -193,7 +200,7 @@ class CoordinatorState {
   std::map<uint64_t, Waiter> waiters_;
   std::map<std::string, std::set<uint64_t>> waiters_of_;  // by key
   uint64_t last_waiter_ = 0;
-  CheckIns check_ins_;
+  std::optional<CheckIns> check_ins_;  // of this job
   std::map<int, Leaver> leaving_;
 };
 

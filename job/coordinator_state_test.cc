@@ -245,6 +245,32 @@ TEST(RegistrationTest, FailedStartIsForgottenWhenAllOfItAreGone) {
   EXPECT_THAT((std::vector{first, second}), Each(Says(IsOk())));
 }
 
+// A program that connects again under one launcher, and the service of tessera_coordinator.
+TEST(RegistrationTest, JobThatIsOverIsFollowedByTheNextOne) {
+  StateService service(2);
+  CoordinatorState::Connection connection = 100;
+  for (int job = 1; job <= 3; ++job) {
+    SCOPED_TRACE(job);
+    const AnswerPtr first = service.register_as(++connection, {member(0), 2});
+    EXPECT_THAT(first, Waits());
+    EXPECT_THAT(service.register_as(++connection, {member(1), 2}), Says(IsOk()));
+    EXPECT_THAT(first, Says(IsOk()));
+    EXPECT_EQ(service.state.num_jobs(), job);
+    // What an earlier job has set and settled is gone.
+    EXPECT_THAT(service.state.put("key", std::to_string(job)), IsOk());
+    const AnswerPtr waits = service.check_in(0, "mesh", std::to_string(job));
+    EXPECT_THAT(service.check_in(1, "mesh", std::to_string(job)), Says(IsOk()));
+    EXPECT_THAT(waits, Says(IsOk()));
+    const AnswerPtr leaves = service.leave(0);
+    EXPECT_THAT(leaves, Waits());
+    // Not over yet: a client that comes again is refused.
+    EXPECT_THAT(service.register_as(++connection, {member(0), 2}),
+                Says(StatusIs(StatusCode::kInvalidArgument, HasSubstr("two clients"))));
+    EXPECT_THAT(service.leave(1), Says(IsOk()));
+    EXPECT_THAT(leaves, Says(IsOk()));
+  }
+}
+
 // mpirun gives each launch a name of its own.
 TEST(RegistrationTest, FailedStartIsForgottenByAJobOfAnotherName) {
   StateService service(2);
