@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -66,6 +68,13 @@ bool is_repeated(const addrinfo* first, const addrinfo* at) {
   return false;
 }
 
+// A connection has two descriptors: its own, and the one to see its end. The rest is for the job.
+int most_unproven() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::numeric_limits<int>::max();
+  return static_cast<int>(std::clamp<rlim_t>(limit.rlim_cur / 8, 1, 1 << 20));
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<Listener>> Listener::listen(const std::string& address,
@@ -88,6 +97,7 @@ StatusOr<std::unique_ptr<Listener>> Listener::listen(const std::string& address,
   if (error != 0) return cannot(gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
   std::unique_ptr<Listener> listener(new Listener(options));
+  listener->options_.max_unproven = std::min(options.max_unproven, most_unproven());
   Status failed;
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
     // A name may have one address twice, by two lines of /etc/hosts say.

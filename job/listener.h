@@ -10,10 +10,11 @@
 // Invariants:
 //   1. The address is of this listener alone: the port is not shared (no SO_REUSEPORT), so that a
 //      second listener is refused.
-//   2. At most max_unproven connections are open that have not been proven. Others wait in the
-//      kernel, where they cost this process nothing, until one is proven or the oldest has been
-//      open for `crowded_timeout` and is cut off. So N silent connections before a real one delay
-//      it by at most (N / max_unproven + 1) * crowded_timeout, however often they are renewed.
+//   2. At most max_unproven connections are open that have not been proven, and they have at most a
+//      quarter of the descriptors of the process. Others wait in the kernel, where they cost this
+//      process nothing, until one is proven or the oldest has been open for `crowded_timeout` and
+//      is cut off. So N silent connections before a real one delay it by at most
+//      (N / max_unproven + 1) * crowded_timeout, however often they are renewed.
 //   3. A connection that is not proven within unproven_timeout is cut off.
 //   4. A lack of descriptors or memory neither spins nor ends the listener: a spare descriptor is
 //      spent to turn the caller away; after other errors it pauses.
@@ -39,7 +40,7 @@ namespace tessera {
 class Listener {
  public:
   struct Options {
-    int max_unproven = 64;
+    int max_unproven = 64;  // fewer where the process may have fewer than 512 descriptors
     absl::Duration unproven_timeout = absl::Seconds(30);
     absl::Duration crowded_timeout = absl::Seconds(1);  // where others wait
   };
@@ -81,7 +82,7 @@ class Listener {
   void make_room();
   absl::Time next_deadline(absl::Time now) const;
 
-  const Options options_;
+  Options options_;
   int port_ = 0;
   std::vector<FileDescriptor> sockets_;
   FileDescriptor spare_;

@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -125,6 +126,25 @@ TEST(ListenerTest, UnprovenConnectionsAreBounded) {
   listener->proven(callers[1].peer);
   listener->proven(callers[2].peer);
   accepted.wait_for(5);
+}
+
+// A process that may have few descriptors keeps most of them for its job.
+TEST(ListenerTest, UnprovenConnectionsLeaveDescriptors) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 128;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  Accepted accepted;
+  const auto listener =
+      listen({.unproven_timeout = absl::Hours(1), .crowded_timeout = absl::Hours(1)}, accepted);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::vector<Caller> callers;
+  for (int i = 0; i < 20; ++i) callers.push_back(call(listener->port()));
+  accepted.wait_for(16);
+  listener->proven(callers[0].peer);
+  accepted.wait_for(17);
+  EXPECT_EQ(accepted.count(), 17u);
 }
 
 // Silent connections, each renewed when it is cut off, take all places. A caller that comes after
