@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // All-reduce: every member gets the sum of the values of all members, here in place. The memory is
-// a vector of the program; the element type is written out, since it is not deduced from a vector.
-// torch: all_reduce.
+// a vector of the program. torch: all_reduce.
 //
 //   bazel run //examples/groups:all_reduce
 //
@@ -14,7 +13,6 @@
 #include <cstdio>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "tessera.h"
 
 using namespace tessera;
@@ -23,7 +21,7 @@ Status run(const Client& client) {
   TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
   const float value = static_cast<float>(group.position());
   std::vector<float> x = {value, 10 * value};
-  const Work work = group.all_reduce<float>(x, absl::MakeSpan(x), ReduceOp::kSum);
+  const Work work = group.all_reduce(x, x, ReduceOp::kSum);
   TESSERA_RETURN_IF_ERROR(work.await());
   std::printf("client %d: %g %g\n", client.client_id(), x[0], x[1]);
   return absl::OkStatus();

@@ -3,13 +3,15 @@
 """Runs the program behind tools/plan: output, exit codes, files, and pictures that are XML."""
 
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
-PLAN, SVG_SAMPLES, TOPOLOGIES = (pathlib.Path(argument) for argument in sys.argv[1:4])
+PLAN, SVG_SAMPLES, TOPOLOGIES, PAGE = (pathlib.Path(argument) for argument in sys.argv[1:5])
 GATHER = ["--mesh={node=2, gpu=4}", "--from=[(node,gpu)]", "--to=[-]", "--shape=1048576"]
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -28,6 +30,14 @@ class PlanToolTest(unittest.TestCase):
             self.assertIn(f"topology {file}: ", result.stdout)
             self.assertIn("chosen", result.stdout)
             self.assertIn("lower bound is 3.5 MiB", result.stdout)
+
+    def test_the_page_shows_what_is_printed(self):
+        block = re.compile(r"```\n\$ tools/plan ((?:[^\n]*\\\n)*[^\n]*)\n(.*?)```", re.S)
+        blocks = block.findall(PAGE.read_text())
+        self.assertGreaterEqual(len(blocks), 2)
+        for command, output in blocks:
+            flags = shlex.split(command.replace("\\\n", " "))
+            self.assertEqual(plan(*flags).stdout, output, command)
 
     def test_refusals_name_the_flag_and_exit_with_2(self):
         rows = [
