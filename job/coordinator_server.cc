@@ -92,7 +92,8 @@ class ClientSession : public grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>
   void start();
   // There is something to say: a heartbeat to answer, or a loss.
   void notify();
-  // Says that the service ends, or ends without a word.
+  // Tells the client the news that it has not been told, and that the service ends in order, where
+  // it does; then the stream ends.
   void close(bool in_order);
 
   void OnReadDone(bool ok) override;
@@ -101,6 +102,7 @@ class ClientSession : public grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>
 
  private:
   void write_if_idle();           // needs mutex_
+  void finish_if_told();          // needs mutex_
   void finish(grpc::Status why);  // needs mutex_
 
   ServerImpl* const server_;
@@ -113,6 +115,7 @@ class ClientSession : public grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>
   bool has_news_ = false;
   bool is_writing_ = false;
   bool is_closing_ = false;
+  bool is_ending_ = false;
   bool is_finished_ = false;
 };
 
@@ -371,7 +374,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       for (ClientSession* const session : sessions_) session->close(in_order);
     }
     // Answers under way and sessions that are closing get a moment; the rest is cut off.
-    server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(in_order ? 1 : 0)));
+    server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(1)));
     server_ = nullptr;
   }
 
@@ -440,8 +443,14 @@ void ClientSession::close(bool in_order) {
     is_closing_ = has_news_ = true;
     write_if_idle();
   } else {
-    finish({grpc::StatusCode::UNAVAILABLE, "the service has ended"});
+    is_ending_ = true;
+    finish_if_told();
   }
+}
+
+void ClientSession::finish_if_told() {
+  if (!is_ending_ || is_writing_ || has_news_) return;
+  finish({grpc::StatusCode::UNAVAILABLE, "the service has ended"});
 }
 
 void ClientSession::write_if_idle() {
@@ -476,6 +485,7 @@ void ClientSession::OnWriteDone(bool ok) {
   is_writing_ = false;
   if (event_.closing()) finish(grpc::Status::OK);
   if (ok) write_if_idle();
+  finish_if_told();
 }
 
 void ClientSession::OnDone() {
