@@ -220,20 +220,6 @@ Status check(const CollectiveCall& call, int num_members, int position) {
 
 }  // namespace
 
-void BoxPulls::push_back(BoxPull pull) {
-  if (pulls_ == nullptr || pulls_.use_count() > 1) {
-    pulls_ = std::make_shared<std::vector<BoxPull>>(begin(), end());
-  }
-  pulls_->push_back(std::move(pull));
-}
-
-absl::string_view op_kind_name(OpKind kind) {
-  static constexpr absl::string_view kNames[kNumOpKinds] = {
-      "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",
-      "gather",     "scatter", "send/recv", "barrier",    "exchange",       "reduce_boxes"};
-  return kNames[static_cast<int>(kind)];
-}
-
 bool is_input_used(const CollectiveCall& call, int position) {
   const bool is_of_root = call.kind == OpKind::kBroadcast || call.kind == OpKind::kScatter;
   return call.in_count > 0 && (!is_of_root || position == call.root);

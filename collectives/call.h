@@ -22,57 +22,14 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/collective.h"
 #include "collectives/counts.h"
 #include "collectives/label.h"
+#include "collectives/op_kind.h"
 #include "collectives/shared.h"
 #include "device/buffer.h"
 
 namespace tessera {
-
-enum class OpKind : uint8_t {
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kGather,
-  kScatter,
-  kSendRecv,     // both ends of one message: the group is {sender, receiver}
-  kBarrier,      // an all-reduce of one element, with a name
-  kExchange,     // each member pulls boxes from the others
-  kReduceBoxes,  // each member reduces one box out of the boxes that all hold
-};
-inline constexpr int kNumOpKinds = 12;
-// "all_reduce", "reduce", ...
-absl::string_view op_kind_name(OpKind kind);
-
-// One copy of an exchange: `box` out of the buffer of member `source`, which holds `source_box`.
-struct BoxPull {
-  int source = 0;  // position in the group; may be the member itself
-  Box source_box;
-  Box box;
-};
-
-// The copies of an exchange. Lists share their memory until one of them is added to: a relayout
-// starts copies of the same call again and again.
-class BoxPulls {
- public:
-  BoxPulls() = default;
-  BoxPulls(std::vector<BoxPull> pulls)  // the same list, as it can be shared
-      : pulls_(std::make_shared<std::vector<BoxPull>>(std::move(pulls))) {}
-
-  void push_back(BoxPull pull);
-
-  const BoxPull* data() const { return pulls_ == nullptr ? nullptr : pulls_->data(); }
-  size_t size() const { return pulls_ == nullptr ? 0 : pulls_->size(); }
-  const BoxPull* begin() const { return data(); }
-  const BoxPull* end() const { return data() + size(); }
-  const BoxPull& operator[](size_t i) const { return (*pulls_)[i]; }
-
- private:
-  std::shared_ptr<std::vector<BoxPull>> pulls_;  // null: empty
-};
 
 struct CollectiveCall {
   OpKind kind = OpKind::kBarrier;

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collective: one operation of a group, as one of its members does it. Made and checked once, then
+// run any number of times. MPI: a persistent collective (MPI_Allreduce_init).
+//
+// Whatever the kind, what a member does when all have arrived is one of two things:
+//
+//   pulls()      copy boxes out of inputs into the member's output
+//   reduction()  reduces one box of all inputs, terms ascending, into one output or several
+//
+//   as member 1 of 3 sees it         out_box  does
+//   all_gather of counts 3, 5, 2     [0:10]   pulls [3:8] of 1, [8:10] of 2, [0:3] of 0
+//   scatter from 0, counts 3, 5, 2   [3:8]    pulls [3:8] of 0, which holds [0:10]
+//   all_reduce of 60 f32             [0:60]   reduces [32:48] of all, which hold [0:60], to all
+//
+// A dense row-major buffer holds a box. Boxes have the coordinates of the member's output; an input
+// is named by the box that it holds in these. Kinds without boxes of their own have rank 1.
+//
+// Invariants:
+//   1. the box of a pull or a reduction is inside what each of its inputs and outputs holds;
+//   2. what members do at the same time is free of races: no two write one element, and none reads
+//      an element that another one writes. This holds in place too, where in_place() allows it: an
+//      element is read by the member that writes it alone, or is copied to itself;
+//   3. together, members write each element of each output that the operation promises, once.
+//      (Of an exchange the caller's pulls decide; they must not overlap.)
+// collective_test.cc executes them for every kind. Movers execute a Collective and do not ask for
+// its kind, unless they have a tuned implementation of that kind.
+//
+// Immutable; safe to use from any thread. Counts are elements unless the name says bytes.
+#ifndef TESSERA_COLLECTIVES_COLLECTIVE_H_
+#define TESSERA_COLLECTIVES_COLLECTIVE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "collectives/counts.h"
+#include "collectives/op_kind.h"
+
+namespace tessera {
+
+// One of the members of a group, by its position.
+struct GroupPlace {
+  int num_members = 1;
+  int position = 0;
+
+  friend bool operator==(const GroupPlace&, const GroupPlace&) = default;
+};
+
+// One copy: `box` out of the buffer of member `source`, which holds `source_box`.
+struct BoxPull {
+  int source = 0;  // position in the group; may be the member itself
+  Box source_box;
+  Box box;
+};
+
+// A list of them. Copies share its memory until one is added to: members that pull the same have
+// one list for all.
+class BoxPulls {
+ public:
+  BoxPulls() = default;
+  BoxPulls(std::vector<BoxPull> pulls)  // the same list, as it can be shared
+      : pulls_(std::make_shared<std::vector<BoxPull>>(std::move(pulls))) {}
+
+  void push_back(BoxPull pull);
+
+  const BoxPull* data() const { return pulls_ == nullptr ? nullptr : pulls_->data(); }
+  size_t size() const { return pulls_ == nullptr ? 0 : pulls_->size(); }
+  const BoxPull* begin() const { return data(); }
+  const BoxPull* end() const { return data() + size(); }
+  const BoxPull& operator[](size_t i) const { return (*pulls_)[i]; }
+
+ private:
+  std::shared_ptr<std::vector<BoxPull>> pulls_;  // null: empty
+};
+
+// `box` of what the members hold, reduced in ascending order of the members.
+struct BoxReduction {
+  enum class Target : uint8_t {
+    kOwn,   // the member's output
+    kRoot,  // the root's, which holds the same box
+    kAll,   // those of all members, which hold the same box
+  };
+
+  Box box;
+  Target target = Target::kOwn;
+  Box held;          // by every member, where `sources` is empty
+  BoxPulls sources;  // sources[k].source_box is what member k holds
+
+  const Box& held_by(int member) const {
+    return sources.size() == 0 ? held : sources[member].source_box;
+  }
+};
+
+// What a member passes to an exchange of boxes or a reduction of boxes.
+struct BoxExchange {
+  Box in_box;   // what its input holds
+  Box out_box;  // what its output holds
+  // An exchange: what it copies. A reduction: pulls[k].source_box is what member k holds.
+  BoxPulls pulls = {};
+  // The caller vouches for invariant 1 of the pulls, which are not checked again: the members of a
+  // plan share a list of as many pulls as there are members.
+  bool are_pulls_checked = false;
+  // The most that a member holds, equal on all members; 0 where they do not know it of each other.
+  int64_t most_elements = 0;
+  // See Collective::replicas().
+  std::vector<int> replicas = {};
+};
+
+class Collective {
+ public:
+  using Ptr = std::shared_ptr<const Collective>;
+
+  // All factories: InvalidArgument for sizes, counts, roots, dtypes, reductions and boxes that make
+  // no operation. Requires 0 <= position < num_members. The parameters are those of the operation,
+  // as Group has them.
+  static StatusOr<Ptr> all_reduce(GroupPlace place, DType dtype, ReduceOp op, int64_t count,
+                                  std::vector<int> replicas = {});
+  static StatusOr<Ptr> reduce(GroupPlace place, DType dtype, ReduceOp op, int64_t count, int root);
+  static StatusOr<Ptr> broadcast(GroupPlace place, DType dtype, int64_t count, int root);
+  static StatusOr<Ptr> all_gather(GroupPlace place, DType dtype, Counts counts);
+  static StatusOr<Ptr> reduce_scatter(GroupPlace place, DType dtype, ReduceOp op, Counts counts);
+  // Parts of equal size.
+  static StatusOr<Ptr> all_to_all(GroupPlace place, DType dtype, int64_t part);
+  // sent[k] elements to member k, received[k] from it.
+  static StatusOr<Ptr> all_to_all(GroupPlace place, DType dtype, Counts sent, Counts received);
+  static StatusOr<Ptr> gather(GroupPlace place, DType dtype, Counts counts, int root);
+  static StatusOr<Ptr> scatter(GroupPlace place, DType dtype, Counts counts, int root);
+  // Between two members: 0 sends, 1 receives.
+  static StatusOr<Ptr> message(int position, DType dtype, int64_t count);
+  // Each member adds `count` elements of all by itself; 0: nothing moves.
+  static StatusOr<Ptr> barrier(GroupPlace place, DType dtype, int64_t count);
+  static StatusOr<Ptr> exchange(GroupPlace place, DType dtype, BoxExchange boxes);
+  static StatusOr<Ptr> reduce_boxes(GroupPlace place, DType dtype, ReduceOp op, BoxExchange boxes);
+
+  OpKind kind() const { return kind_; }
+  DType dtype() const { return dtype_; }
+  ReduceOp op() const { return op_; }  // kSum where nothing is reduced
+  int root() const { return root_; }   // 0 where there is none
+  const GroupPlace& place() const { return place_; }
+  // What the members agree on: elements of the whole; of an exchange BoxExchange::most_elements; 0
+  // where each member knows its own alone.
+  int64_t count() const { return count_; }
+  // By member: of each input (all_gather, gather), of each output (reduce_scatter, scatter), what
+  // this member sends to each and receives from each (all_to_all). Else of no members.
+  const Counts& counts() const { return counts_; }
+  const Counts& received_counts() const { return received_counts_; }
+  // The members, ascending and this one among them, whose outputs are one memory, which the first
+  // of them provides; none where the member's output is its own. Of an all_reduce they are all
+  // members, of an exchange those whose pulls fill one box together.
+  absl::Span<const int> replicas() const { return replicas_; }
+
+  // What the member must pass; any number where there is none.
+  std::optional<int64_t> in_count() const { return in_count_; }
+  std::optional<int64_t> out_count() const { return out_count_; }
+  // How the member's input may be a part of its output, or its output of its input.
+  struct InPlace {
+    enum class Rule : uint8_t {
+      kExactly,   // element `in_offset` of the input may be element `out_offset` of the output
+      kNever,     // must not overlap
+      kAnywhere,  // one of the two is not used
+    };
+    Rule rule = Rule::kExactly;
+    int64_t in_offset = 0;
+    int64_t out_offset = 0;
+  };
+  const InPlace& in_place() const { return in_place_; }
+
+  const Box& out_box() const { return out_box_; }
+  // Whether the pulls follow from what the other members pass: of an all_to_all whose parts are not
+  // all equal. Each member then tells the others its own_counts().
+  bool needs_peer_counts() const { return pulls_from_ == PullsFrom::kPeerCounts; }
+  // What the member sends to each, then what it receives from each.
+  std::vector<int64_t> own_counts() const;
+  // What the member pulls. `peer_counts`: the own_counts() of all by member, where the above; wrong
+  // ones are InvalidArgument, the same for every member. `made` holds a list that is not kept. A
+  // list of several members' parts begins with the member's own, so that not all read the same
+  // input at the same time.
+  StatusOr<absl::Span<const BoxPull>> pulls(absl::Span<const int64_t* const> peer_counts,
+                                            std::vector<BoxPull>& made) const;
+  // The list of boxes that it keeps, which members may have in common: pulls, or what each member
+  // holds of a reduction of boxes.
+  const BoxPulls& boxes() const { return reduction_.has_value() ? reduction_->sources : pulls_; }
+  // Null: none.
+  const BoxReduction* reduction() const { return reduction_.has_value() ? &*reduction_ : nullptr; }
+
+  // Whether any member reads this one's input, and whether another one does.
+  bool is_input_read() const { return is_input_read_; }
+  bool do_peers_read_input() const { return do_peers_read_input_; }
+  // Whether others write into this member's output.
+  bool do_peers_write_output() const { return do_peers_write_output_; }
+
+  // Of a reduction without boxes of its own: the part of the whole that a member reduces. Of an
+  // all_reduce or a reduce it is about 1 / P, cut at lines of 64 bytes.
+  struct Chunk {
+    int64_t first;
+    int64_t count;
+  };
+  Chunk chunk(int position) const;
+
+  // By all members together, which decides how they store. Where a member knows its own part alone,
+  // as if all were like this one.
+  int64_t bytes_written() const { return bytes_written_; }
+
+ private:
+  Collective(OpKind kind, GroupPlace place, DType dtype);
+  static std::shared_ptr<Collective> create(OpKind kind, GroupPlace place, DType dtype);
+
+  enum class PullsFrom : uint8_t { kList, kParts, kEqualParts, kPeerCounts };
+
+  Status set_chunked_reduction(ReduceOp op, int64_t count, BoxReduction::Target target);
+  Status set_counts(Counts counts);
+  Status set_boxes(BoxExchange& boxes, const Box* reduced);
+  void set_one_source(int64_t count);
+  void set_bytes_written(int64_t elements);
+  void set_pulls_from(PullsFrom from);
+  Status check_peer_counts(absl::Span<const int64_t* const> counts) const;
+  std::vector<BoxPull> pulls_of_parts(absl::Span<const int64_t* const> peer_counts) const;
+
+  OpKind kind_;
+  DType dtype_;
+  ReduceOp op_ = ReduceOp::kSum;
+  int root_ = 0;
+  GroupPlace place_;
+  int64_t count_ = 0;
+  Counts counts_;
+  Counts received_counts_;
+  std::vector<int> replicas_;
+  std::optional<int64_t> in_count_;
+  std::optional<int64_t> out_count_;
+  InPlace in_place_;
+  Box out_box_ = {{0}, {0}};
+  PullsFrom pulls_from_ = PullsFrom::kList;
+  BoxPulls pulls_;  // empty where they are made at each run
+  std::optional<BoxReduction> reduction_;
+  bool is_input_read_ = true;
+  bool do_peers_read_input_ = true;
+  bool do_peers_write_output_ = false;
+  int64_t bytes_written_ = 0;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_COLLECTIVE_H_
