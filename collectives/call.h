@@ -81,6 +81,9 @@ struct CollectiveCall {
   bool caller_waits = false;
   // Wrong arguments found before the call: the op fails with it on all members.
   Status error;
+  // What the fields above say, as movers execute it. prepare() makes it where it is null. Callers
+  // that start copies of one call again and again prepare it once.
+  Collective::Ptr collective;
   // From the start of the op on the device; unset: the default of the client.
   std::optional<absl::Duration> timeout;
   // The same as a point in time, over the whole wait; wins over `timeout`, which then says to
@@ -88,27 +91,26 @@ struct CollectiveCall {
   std::optional<absl::Time> deadline;
 };
 
-// False where no member looks at the memory behind the input of the member at `position`: beside
-// the root of a broadcast or scatter, and where it has no elements.
-bool is_input_used(const CollectiveCall& call, int position);
+// False where no member reads the memory behind the input: not at the root of a broadcast or a
+// scatter, or without elements. Requires a prepared call.
+inline bool is_input_used(const CollectiveCall& call) {
+  return call.in_count > 0 && call.collective->is_input_read();
+}
 
 // Whether `counts` must be equal on all members: of all_gather, reduce_scatter, gather and scatter,
 // unless `detail` says it all.
 bool has_agreed_counts(const CollectiveCall& call);
 
-// Of an all_to_all whose parts are all equal, those of the other members too: a validated call says
-// so by its `count`, which all agree on.
-inline bool has_equal_parts(const CollectiveCall& call) {
-  return call.kind == OpKind::kAllToAll && call.count > 0;
-}
-
 // "all_reduce sum f32 of 8 elements on devices 0, 1".
 std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
                           absl::Span<const int> device_ids);
 
-// Fills in `detail_field` and `error` where they are empty, for the member at `position` of a group
-// of so many: checks sizes, roots, reductions, overlapping memory.
-void validate(CollectiveCall& call, int num_members, int position);
+// Fills in `collective`, or `error` where the fields describe none; does nothing where one of the
+// two is there already.
+void prepare(CollectiveCall& call, GroupPlace place);
+
+// The same, and checks the memory against it; fills in `detail_field` where it is empty.
+void validate(CollectiveCall& call, GroupPlace place);
 
 }  // namespace tessera
 

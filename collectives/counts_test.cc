@@ -151,7 +151,7 @@ TEST_P(WrongCountsTest, AreRefused) {
   call.kind = GetParam().kind;
   call.counts = call.recv_counts = GetParam().counts;
   call.count = GetParam().count;
-  validate(call, /*num_members=*/2, /*position=*/0);
+  validate(call, {.num_members = 2, .position = 0});
   EXPECT_THAT(call.error, StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
@@ -169,7 +169,7 @@ TEST(WrongCountsTest, OthersAreNot) {
       std::byte memory[16];
       call.in = memory;
       call.out = memory + 8;
-      validate(call, /*num_members=*/2, /*position=*/0);
+      validate(call, {.num_members = 2, .position = 0});
       EXPECT_THAT(call.error, IsOk());
     }
   }

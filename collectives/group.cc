@@ -46,17 +46,26 @@ Work Group::start(GroupBackend::Fill fill) const {
   if (backend_ == nullptr) return moved_from_work();
   return backend_->start(position_, [&](CollectiveCall& call) {
     fill(call);
-    validate(call, size(), position_);
+    prepare(call, {size(), position_});
   });
+}
+
+void Group::prepare(CollectiveCall& call, GroupPlace place) const {
+  if (call.collective == nullptr) call.collective = prepared_->find(call, place);
+  const bool is_new = call.collective == nullptr;
+  validate(call, place);
+  if (is_new && call.error.ok()) prepared_->keep(call);
 }
 
 Work Group::start_send(int to, CollectiveCall call) const {
   if (backend_ == nullptr) return moved_from_work();
+  prepare(call, {.num_members = 2, .position = 0});
   return backend_->start_send(position_, to, std::move(call));
 }
 
 Work Group::start_recv(int from, CollectiveCall call) const {
   if (backend_ == nullptr) return moved_from_work();
+  prepare(call, {.num_members = 2, .position = 1});
   return backend_->start_recv(position_, from, std::move(call));
 }
 

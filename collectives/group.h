@@ -58,8 +58,11 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "collectives/call.h"
+#include "collectives/collective.h"
 #include "collectives/counts.h"
 #include "collectives/memory.h"
+#include "collectives/op_kind.h"
+#include "collectives/prepared.h"
 #include "collectives/work.h"
 #include "device/device_span.h"
 
@@ -87,7 +90,9 @@ class GroupBackend {
 class Group {
  public:
   Group(std::shared_ptr<GroupBackend> backend, int position)
-      : backend_(std::move(backend)), position_(position) {}
+      : backend_(std::move(backend)),
+        position_(position),
+        prepared_(std::make_shared<PreparedCollectives>()) {}
 
   // A group that was moved from has no members, and its operations fail with FailedPrecondition.
   int size() const { return static_cast<int>(device_ids().size()); }
@@ -318,8 +323,12 @@ class Group {
     return counts.empty() ? Counts::equal(size(), equal) : Counts::of(counts);
   }
 
+  // Prepares the call as the member at `place`, with what an earlier one has prepared.
+  void prepare(CollectiveCall& call, GroupPlace place) const;
+
   std::shared_ptr<GroupBackend> backend_;  // null: moved from
   int position_;
+  std::shared_ptr<PreparedCollectives> prepared_;
 };
 
 }  // namespace tessera

@@ -94,8 +94,6 @@ StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, const Step
   const std::vector<int>& group = step_group.ids;
   CollectiveCall call;
   call.dtype = dtype;
-  if (row.old_box.has_value()) call.in_box = *row.old_box;
-  if (row.new_box.has_value()) call.out_box = *row.new_box;
   call.in_count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
   call.out_count = row.new_box.has_value() ? row.new_box->num_elements() : 0;
   if (step.kind() != StepKind::kAllReduce) call.count = step_group.most_elements;
@@ -201,7 +199,7 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
   if (call.kind == OpKind::kExchange) call.count = 0;
   if (call.replicas.empty() || call.kind != OpKind::kExchange) return;
   const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);
-  const std::optional<Box> slice = slice_of(call.out_box, own - call.replicas.begin(),
+  const std::optional<Box> slice = slice_of(*row.new_box, own - call.replicas.begin(),
                                             static_cast<int64_t>(call.replicas.size()));
   BoxPulls pulls_of_slice;
   for (const BoxPull& pull : call.pulls) {
@@ -210,6 +208,26 @@ void share_output(const PlanStep& step, absl::Span<const int> group, int device_
     if (!box.is_empty()) pulls_of_slice.push_back({pull.source, pull.source_box, box});
   }
   call.pulls = std::move(pulls_of_slice);
+}
+
+// What the row does in its group of so many. The plan has checked the boxes.
+StatusOr<Collective::Ptr> make_collective(const DeviceStep& row, int num_members) {
+  const CollectiveCall& call = row.call;
+  const GroupPlace place = {num_members, row.position};
+  if (call.kind == OpKind::kAllReduce) {
+    return Collective::all_reduce(place, call.dtype, call.reduction, call.count, call.replicas);
+  }
+  const Box nothing = {{0}, {0}};
+  BoxExchange boxes = {.in_box = row.old_box.value_or(nothing),
+                       .out_box = row.new_box.value_or(nothing),
+                       .pulls = call.pulls,
+                       .are_pulls_checked = true,
+                       .most_elements = call.count,
+                       .replicas = call.replicas};
+  if (call.kind == OpKind::kExchange) {
+    return Collective::exchange(place, call.dtype, std::move(boxes));
+  }
+  return Collective::reduce_boxes(place, call.dtype, call.reduction, std::move(boxes));
 }
 
 // What devices copy from their own buffers is stored as what they pull from others is: by what all
@@ -298,6 +316,9 @@ StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
     row.call.detail = rows.detail;
     row.call.detail_field = "layouts";
     if (rows.shares_output()) share_output(step, group->ids, device.id, row);
+    TESSERA_ASSIGN_OR_RETURN(row.call.collective,
+                             make_collective(row, static_cast<int>(group->ids.size())));
+    row.call.pulls = {};
     return row;
   }
   // A reduction of one term, or a move without peers, is a copy.
@@ -353,7 +374,8 @@ int64_t RelayoutProgram::weight() const {
   for (const std::vector<DeviceStep>& rows : steps) {
     for (const DeviceStep& row : rows) {
       weight += static_cast<int64_t>(1 + row.pulls.size());
-      const BoxPulls& pulls = row.call.pulls;
+      if (row.group == nullptr) continue;
+      const BoxPulls& pulls = row.call.collective->boxes();
       if (counted.insert(pulls.data()).second) weight += static_cast<int64_t>(pulls.size());
     }
   }

@@ -36,8 +36,8 @@ struct DeviceStep {
   // The device holds its new box in one piece, that many bytes after the beginning of its buffer:
   // the result may be a view of that buffer.
   std::optional<int64_t> view_offset_bytes;
-  // Null: the step is local to the device, and `pulls` are from its own buffer. Else `call` has the
-  // pulls.
+  // Null: the step is local to the device, and `pulls` are from its own buffer. Else the collective
+  // of `call` has the pulls.
   std::shared_ptr<GroupBackend> group;
   int position = 0;  // in the group
   // By position, where all of the group are this client's.

@@ -155,7 +155,7 @@ Status run_row_here(const DeviceStep& row, DType dtype, const HeldByDevice& held
     }
     if (made[ordinal] != nullptr) member.out = made[ordinal]->mutable_data();
   }
-  return host::move_bytes(row.call, row.position, members);
+  return host::move_bytes(*row.call.collective, members);
 }
 
 // Runs a step on this thread; not at all where memory is short, which the streams report.

@@ -369,9 +369,17 @@ StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(cons
   // The cache lives as long as the runtime: it must not hold a mesh that holds the runtime.
   auto plan = std::make_shared<BarrierPlan>(BarrierPlan{mesh.with_runtime(nullptr),
                                                         absl::StrCat("on ", mesh.to_string()),
-                                                        local_devices_of(mesh), nullptr});
+                                                        local_devices_of(mesh),
+                                                        nullptr,
+                                                        {}});
   if (!plan->local.empty()) {
     TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
+  }
+  for (const LocalDevice& device : plan->local) {
+    TESSERA_ASSIGN_OR_RETURN(
+        plan->collectives.emplace_back(),
+        Collective::barrier({static_cast<int>(mesh.size()), static_cast<int>(device.position)},
+                            DType::kInt32, /*count=*/1));
   }
   Mesh key = plan->mesh;
   return barrier_plans_.insert(std::move(key), std::move(plan), kWeightOfPlan + mesh.size());
@@ -412,6 +420,7 @@ StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
       call.kind = OpKind::kBarrier;
       call.dtype = DType::kInt32;
       call.count = call.in_count = call.out_count = 1;
+      call.collective = plan.collectives[i];
       call.in = reinterpret_cast<const std::byte*>(term);
       call.out_buffer = sum;
       call.detail = name;

@@ -29,6 +29,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
@@ -139,7 +140,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     Mesh mesh;
     SharedText where;  // "on {x=2}"
     LocalDevices local;
-    std::shared_ptr<GroupBackend> group;  // null where no device is local
+    std::shared_ptr<GroupBackend> group;       // null where no device is local
+    std::vector<Collective::Ptr> collectives;  // of `local`
   };
   StatusOr<std::shared_ptr<const BarrierPlan>> barrier_plan(const Mesh& mesh);
   // What a device adds to the sum of a barrier.

@@ -15,24 +15,18 @@ namespace {
 using host::MemberMemory;
 using Members = absl::Span<const MemberMemory>;
 
-// The members whose input this one reads, or whose output it writes.
-std::vector<int> partners(const CollectiveCall& call, int member, const std::vector<int>& all) {
-  switch (call.kind) {
-    case OpKind::kBroadcast:
-    case OpKind::kScatter:
-      return {call.root};
-    case OpKind::kGather:
-      return member == call.root ? all : std::vector<int>{};
-    case OpKind::kExchange: {
-      std::vector<int> sources;
-      for (const BoxPull& pull : call.pulls) sources.push_back(pull.source);
-      std::sort(sources.begin(), sources.end());
-      sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
-      return sources;
-    }
-    default:
-      return all;
-  }
+// The sources of the pulls, ascending.
+std::vector<int> sources_of(absl::Span<const BoxPull> pulls) {
+  std::vector<int> sources;
+  for (const BoxPull& pull : pulls) sources.push_back(pull.source);
+  std::sort(sources.begin(), sources.end());
+  sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
+  return sources;
+}
+
+// Of boxes of rank 1: where `box` begins in a dense buffer that holds `held`.
+int64_t offset_bytes(const Box& box, const Box& held, int64_t element_bytes) {
+  return (box.offsets[0] - held.offsets[0]) * element_bytes;
 }
 
 }  // namespace
@@ -83,12 +77,18 @@ Status CudaMover::wait_for(CudaDevice& device, uint32_t seq, int member, absl::S
 // `arrived` events of its partners, and records `left` for leave(), which lets later work of the
 // other streams run after this part.
 Status CudaMover::move(const CollectiveCall& call, uint32_t seq, int member, Members members) {
-  TESSERA_RETURN_IF_ERROR(host::check_part(call, members));
+  const Collective& collective = *call.collective;
+  std::vector<BoxPull> made;
+  const StatusOr<absl::Span<const BoxPull>> pulls = host::checked_pulls(collective, members, made);
+  Status checked = pulls.status();
+  checked.Update(host::check_terms(collective, members));
+  if (!checked.ok()) return with_context(checked, call.label.to_string());
   if (call.kind == OpKind::kSendRecv) return receive(call, seq, members);
   CudaDevice& device = *devices_[member];
+  const bool reduces = collective.reduction() != nullptr;
   TESSERA_RETURN_IF_ERROR(
-      wait_for(device, seq, member, partners(call, member, all_), &Slot::arrived));
-  Status status = enqueue_part(call, member, members);
+      wait_for(device, seq, member, reduces ? all_ : sources_of(*pulls), &Slot::arrived));
+  Status status = reduces ? reduce(collective, members) : copy(collective, *pulls, members);
   if (members.size() == 1) return status;
   // Also after an error: the others must not reuse memory that an earlier kernel of this part
   // reads.
@@ -107,77 +107,78 @@ Status CudaMover::wait_done(int member, absl::Time deadline) {
   return devices_[member]->queue().wait_done(deadline);
 }
 
-Status CudaMover::enqueue_part(const CollectiveCall& call, int member, Members members) {
-  CudaDevice& device = *devices_[member];
-  const int64_t size = dtype_size(call.dtype);
-  std::byte* out = members[member].out;
-  switch (call.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kReduce:
-    case OpKind::kReduceScatter:
-      return reduce_chunk(call, member, members);
-    case OpKind::kReduceBoxes:
-      return reduce_box(call, member, members);
-    case OpKind::kExchange: {
-      CopyPlan plan;
-      for (const BoxPull& pull : call.pulls) {
-        add_copy(pull.box, members[pull.source].in, pull.source_box, out, call.out_box, size,
-                 &plan);
-      }
-      return device.copy(plan);
-    }
-    default:
-      for (const host::PieceCopy& piece : host::own_copies(call, member, members)) {
-        if (piece.count == 0) continue;
-        TESSERA_RETURN_IF_ERROR(device.copy_bytes(out + piece.to * size,
-                                                  members[piece.source].in + piece.from * size,
-                                                  piece.count * size));
-      }
-      return absl::OkStatus();
+Status CudaMover::copy(const Collective& collective, absl::Span<const BoxPull> pulls,
+                       Members members) {
+  const int member = collective.place().position;
+  CopyPlan plan;
+  for (const BoxPull& pull : pulls) {
+    add_copy(pull.box, members[pull.source].in, pull.source_box, members[member].out,
+             collective.out_box(), dtype_size(collective.dtype()), &plan);
   }
+  return devices_[member]->copy(plan);
 }
 
-Status CudaMover::reduce_chunk(const CollectiveCall& call, int member, Members members) {
-  const host::Chunk chunk = host::own_chunk(call, member, members.size());
-  if (chunk.count == 0) return absl::OkStatus();
-  std::vector<const std::byte*> terms;
-  for (const MemberMemory& other : members) {
-    terms.push_back(other.in + chunk.first * dtype_size(call.dtype));
-  }
-  return devices_[member]->reduce(plan_reduce(
-      call.dtype, call.reduction, terms, host::chunk_outputs(call, member, members), chunk.count));
+Status CudaMover::reduce(const Collective& collective, Members members) {
+  const Box& box = collective.reduction()->box;
+  if (box.is_empty()) return absl::OkStatus();
+  if (box.sizes.size() == 1) return reduce_run(collective, members);
+  return reduce_box(collective, members);
 }
 
-Status CudaMover::reduce_box(const CollectiveCall& call, int member, Members members) {
-  if (call.out_box->is_empty()) return absl::OkStatus();
-  CudaDevice& device = *devices_[member];
-  std::byte* out = members[member].out;
-  const Box& first_box = call.pulls[0].source_box;
-  const bool all_alike = std::all_of(call.pulls.begin(), call.pulls.end(),
-                                     [&](const BoxPull& p) { return p.source_box == first_box; });
+// A box of rank 1, into one output or several.
+Status CudaMover::reduce_run(const Collective& collective, Members members) {
+  using Target = BoxReduction::Target;
+  const BoxReduction& reduction = *collective.reduction();
+  const int64_t size = dtype_size(collective.dtype());
+  const int own = collective.place().position;
+  const int64_t out_offset = offset_bytes(reduction.box, collective.out_box(), size);
   std::vector<const std::byte*> terms;
+  std::vector<std::byte*> outs;
+  for (size_t k = 0; k < members.size(); ++k) {
+    const Box& held = reduction.held_by(static_cast<int>(k));
+    terms.push_back(members[k].in + offset_bytes(reduction.box, held, size));
+    if (reduction.target == Target::kAll) outs.push_back(members[k].out + out_offset);
+  }
+  if (reduction.target == Target::kOwn) outs = {members[own].out + out_offset};
+  if (reduction.target == Target::kRoot) outs = {members[collective.root()].out + out_offset};
+  return devices_[own]->reduce(
+      plan_reduce(collective.dtype(), collective.op(), terms, outs, reduction.box.sizes[0]));
+}
+
+// A box into the member's own output.
+Status CudaMover::reduce_box(const Collective& collective, Members members) {
+  const BoxReduction& reduction = *collective.reduction();
+  const Box& box = reduction.box;
+  const int own = collective.place().position;
+  CudaDevice& device = *devices_[own];
+  const DType dtype = collective.dtype();
+  std::byte* out = members[own].out;
+  const int n = static_cast<int>(members.size());
+  bool all_alike = true;
+  std::vector<const std::byte*> terms;
+  for (int k = 0; k < n; ++k) {
+    all_alike &= reduction.held_by(k) == reduction.held_by(0);
+    terms.push_back(members[k].in);
+  }
   if (all_alike) {
-    for (const MemberMemory& other : members) terms.push_back(other.in);
-    return device.reduce(plan_reduce_box(call.dtype, call.reduction, call.out_box, terms, first_box,
-                                         out, call.out_box));
+    return device.reduce(plan_reduce_box(dtype, collective.op(), box, terms, reduction.held_by(0),
+                                         out, collective.out_box()));
   }
   // Terms with other strides are packed first. Their memory is freed as soon as the work is given
   // to the stream, which orders its next owner after that work.
-  const int64_t size = dtype_size(call.dtype);
-  const int64_t count = call.out_box->num_elements();
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::shared_ptr<Buffer> packed,
-      Buffer::allocate(device.memory(), count * size * static_cast<int64_t>(members.size())));
+  const int64_t size = dtype_size(dtype);
+  const int64_t count = box.num_elements();
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> packed,
+                           Buffer::allocate(device.memory(), count * size * n));
   CopyPlan plan;
-  for (size_t k = 0; k < members.size(); ++k) {
-    std::byte* term = packed->mutable_data() + static_cast<int64_t>(k) * count * size;
-    add_copy(call.out_box, members[k].in, call.pulls[k].source_box, term, call.out_box, size,
-             &plan);
-    terms.push_back(term);
+  for (int k = 0; k < n; ++k) {
+    std::byte* term = packed->mutable_data() + k * count * size;
+    add_copy(box, members[k].in, reduction.held_by(k), term, box, size, &plan);
+    terms[k] = term;
   }
   TESSERA_RETURN_IF_ERROR(device.copy(plan));
   return device.reduce(
-      plan_reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&out, 1), count));
+      plan_reduce(dtype, collective.op(), terms, absl::MakeConstSpan(&out, 1), count));
 }
 
 // A message is copied on a queue of its own, so that neither device's stream waits for the other.

@@ -7,7 +7,7 @@
 //   device 2   ... work | A2   wait A0 A1   part 2 | L2   wait L0 L1 | work ...     a device
 //
 // A and L are events. Each device reads and writes the memory of the others directly, so a part is
-// what move.h says of the host's: of an all-reduce each device adds its chunk of the terms, in
+// what the member's Collective says: of an all-reduce each device adds its chunk of the terms, in
 // ascending order of the members, and writes it to every output. Steps and bytes are the host
 // backend's (host_backend.h). So are the bits of the results, except which NaN is the result where
 // several are added.
@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/call.h"
+#include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/move.h"
 #include "device/cuda/cuda_device.h"
@@ -60,12 +61,12 @@ class CudaMover : public host::DeviceMover {
   // The stream waits for the event of each of these members, if it has one; not for its own.
   Status wait_for(CudaDevice& device, uint32_t seq, int member, absl::Span<const int> of,
                   Event Slot::*event);
-  Status enqueue_part(const CollectiveCall& call, int member,
-                      absl::Span<const host::MemberMemory> members);
-  Status reduce_chunk(const CollectiveCall& call, int member,
-                      absl::Span<const host::MemberMemory> members);
-  Status reduce_box(const CollectiveCall& call, int member,
-                    absl::Span<const host::MemberMemory> members);
+  // The two things that a Collective does, on the member's stream.
+  Status copy(const Collective& collective, absl::Span<const BoxPull> pulls,
+              absl::Span<const host::MemberMemory> members);
+  Status reduce(const Collective& collective, absl::Span<const host::MemberMemory> members);
+  Status reduce_run(const Collective& collective, absl::Span<const host::MemberMemory> members);
+  Status reduce_box(const Collective& collective, absl::Span<const host::MemberMemory> members);
   Status receive(const CollectiveCall& call, uint32_t seq,
                  absl::Span<const host::MemberMemory> members);
 

@@ -75,6 +75,7 @@ constexpr absl::Duration kMoment = absl::Milliseconds(20);
 HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill fill)
     : group_(std::move(group)) {
   fill(call_);
+  prepare(call_, {static_cast<int>(group_->members_.size()), member});
   meeting_.member = member;
   meeting_.label = &call_.label;
   meeting_.detail_field = call_.detail_field;
@@ -356,7 +357,7 @@ Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
 }
 
 Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members) {
-  if (!is_on_device(op)) return op.labelled(move_bytes(op.call_, op.meeting_.member, members));
+  if (!is_on_device(op)) return op.labelled(move_bytes(*op.call_.collective, members));
   return mover_->move(op.call_, op.meeting_.seq, op.meeting_.member, members);
 }
 
@@ -374,7 +375,7 @@ Status HostGroup::run_alone(HostOp& op) {
   TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
   TESSERA_RETURN_IF_ERROR(find_memory(op));
   TESSERA_RETURN_IF_ERROR(wait_for_device(op, call.deadline.value_or(absl::InfiniteFuture())));
-  if (needs_peer_counts(call)) op.peer_counts_ = both_counts(call);
+  if (call.collective->needs_peer_counts()) op.peer_counts_ = call.collective->own_counts();
   const MemberMemory own = {call.in, call.in_count, call.out, op.peer_counts_.data()};
   return move(op, absl::MakeConstSpan(&own, 1));
 }
@@ -618,7 +619,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
 void HostGroup::withhold_output(const HostOp& op) {
   const CollectiveCall& call = op.call_;
   const bool is_callers = call.out_buffer == nullptr && op.copy(&HostOp::Copies::out) == nullptr;
-  if (is_callers && shares_addresses(op) && peers_write_out(call, op.meeting_.member)) {
+  if (is_callers && shares_addresses(op) && call.collective->do_peers_write_output()) {
     backend_.pool_->withhold(call.out, call.out_count * dtype_size(call.dtype));
   }
 }
@@ -655,7 +656,7 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
     members.push_back({entry.inlined, entry.in_count});
   }
   members[op.meeting_.member].out = call.out;
-  return op.labelled(move_bytes(call, op.meeting_.member, members));
+  return op.labelled(move_bytes(*call.collective, members));
 }
 
 // Each member reduces all elements, not a chunk.

@@ -88,7 +88,7 @@ Status HostGroup::fill_entry(HostOp& op) {
   }
   if (op.inlined_) {
     // An input that no member reads may have any size.
-    if (is_input_used(call, op.meeting_.member)) std::memcpy(entry.inlined, call.in, in_bytes);
+    if (is_input_used(call)) std::memcpy(entry.inlined, call.in, in_bytes);
     entry.in_count = call.in_count;
     fill_signature(op);
     return absl::OkStatus();
@@ -104,13 +104,13 @@ Status HostGroup::fill_entry(HostOp& op) {
     TESSERA_RETURN_IF_ERROR(op.labelled(mover_->fetch(call, op.meeting_.seq, in_copy)));
   }
   SharedAddress out;
-  if (shares_addresses(op) && peers_write_out(call, op.meeting_.member)) {
+  if (shares_addresses(op) && call.collective->do_peers_write_output()) {
     const int64_t out_bytes = call.out_count * size;
     TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, out_bytes, &HostOp::Copies::out));
   }
   SharedAddress counts;
-  if (needs_peer_counts(call)) {
-    op.peer_counts_ = both_counts(call);
+  if (call.collective->needs_peer_counts()) {
+    op.peer_counts_ = call.collective->own_counts();
   } else if (is_on_device(op)) {
     op.peer_counts_ = mover_->encode_request(call);
   }
@@ -196,7 +196,8 @@ StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
     // Of other replicas' outputs nothing is used.
     int64_t out_count = call.count;
     if (!call.replicas.empty()) out_count = m == call.replicas[0] ? call.out_count : 0;
-    const int64_t num_counts = needs_peer_counts(call) ? op.peer_counts_.size() : 0;
+    const bool has_counts = call.collective->needs_peer_counts();
+    const int64_t num_counts = has_counts ? op.peer_counts_.size() : 0;
     memory[m].in_count = entry.in_count;
     TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in, entry.in_count, size));
     TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out, out_count, size));
@@ -210,7 +211,7 @@ StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
   const std::vector<int>& replicas = op.call_.replicas;
   if (!replicas.empty()) {
     memory[op.meeting_.member].out = memory[replicas[0]].out;
-  } else if (!shares_addresses(op) || !peers_write_out(op.call_, op.meeting_.member)) {
+  } else if (!shares_addresses(op) || !op.call_.collective->do_peers_write_output()) {
     memory[op.meeting_.member].out = op.call_.out;
   }
   return memory;

@@ -17,9 +17,7 @@
 namespace tessera::host {
 
 bool HostGroup::others_read_input(const HostOp& op) const {
-  const bool is_root = op.meeting_.member == op.call_.root;
-  return is_input_used(op.call_, op.meeting_.member) &&
-         !(op.call_.kind == OpKind::kGather && is_root);
+  return is_input_used(op.call_) && op.call_.collective->do_peers_read_input();
 }
 
 bool HostGroup::lends_input(const HostOp& op) const {

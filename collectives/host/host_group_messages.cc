@@ -113,7 +113,7 @@ Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
   }
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
   if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
-  validate(call, 2, 0);
+  validate(call, {.num_members = 2, .position = 0});
   return (*group)->enqueue_send(std::move(call));
 }
 
@@ -194,7 +194,7 @@ Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
   }
   StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
   if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
-  validate(call, 2, 1);
+  validate(call, {.num_members = 2, .position = 1});
   return (*group)->enqueue_recv(std::move(call));
 }
 

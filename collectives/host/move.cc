@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/move.h"
 
-#include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "base/math.h"
-#include "collectives/counts.h"
+#include "base/dtype.h"
 #include "collectives/host/kernels.h"
 
 namespace tessera::host {
@@ -16,246 +13,125 @@ namespace {
 
 using Members = absl::Span<const MemberMemory>;
 
-// What a member of an all_to_all sends to those before `position`.
-int64_t sent_before(const CollectiveCall& call, const MemberMemory& member, int position) {
-  if (!needs_peer_counts(call)) return call.counts.sum_before(position);
-  return std::accumulate(member.counts, member.counts + position, int64_t{0});
+// What a Collective says of a source must fit what the source itself published.
+Status check_source(int source, const Box& held, Members members) {
+  const int64_t passed = members[source].in_count;
+  if (held.num_elements() == passed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("member ", source, " holds ", passed, " elements, and the pull says it holds ",
+                   held.to_string(), "; give the box that the member passed as its own"));
 }
 
-// Decided once for all that a member does, by what every member knows as well.
-Stores stores_for(const CollectiveCall& call, Members members) {
-  return choose_stores(bytes_written(call, members), last_level_cache_bytes());
+// Of boxes of rank 1: where `box` begins in a dense buffer that holds `held`.
+int64_t offset_bytes(const Box& box, const Box& held, int64_t element_bytes) {
+  return (box.offsets[0] - held.offsets[0]) * element_bytes;
+}
+
+// Each member copies what its own output needs, straight from the members' inputs. Dense pulls
+// begin with the member's own, so that members do not read the same input at the same time.
+void copy_pulls(const Collective& c, absl::Span<const BoxPull> pulls, Members members) {
+  const int64_t size = dtype_size(c.dtype());
+  const Stores stores = choose_stores(c.bytes_written(), last_level_cache_bytes());
+  std::byte* const out = members[c.place().position].out;
+  if (c.out_box().sizes.size() == 1) {
+    for (const BoxPull& pull : pulls) {
+      copy_bytes(out + offset_bytes(pull.box, c.out_box(), size),
+                 members[pull.source].in + offset_bytes(pull.box, pull.source_box, size),
+                 pull.box.sizes[0] * size, stores);
+    }
+    return;
+  }
+  absl::InlinedVector<BoxCopy, kInlineMembers> copies;
+  for (const BoxPull& pull : pulls) {
+    copies.push_back({pull.box, {members[pull.source].in, pull.source_box}});
+  }
+  copy_boxes(copies, {out, c.out_box()}, size, stores);
+}
+
+// Of rank 1: where the sum goes.
+absl::InlinedVector<std::byte*, kInlineMembers> outputs(const Collective& c, Members members) {
+  using Target = BoxReduction::Target;
+  const BoxReduction& reduction = *c.reduction();
+  const int64_t offset = offset_bytes(reduction.box, c.out_box(), dtype_size(c.dtype()));
+  absl::InlinedVector<std::byte*, kInlineMembers> outs;
+  if (reduction.target == Target::kAll) {
+    for (const MemberMemory& member : members) outs.push_back(member.out + offset);
+    return outs;
+  }
+  const int target = reduction.target == Target::kRoot ? c.root() : c.place().position;
+  // A barrier may have no output.
+  if (members[target].out != nullptr) outs.push_back(members[target].out + offset);
+  return outs;
 }
 
 // The host all-reduce works as follows. The elements are cut into one chunk per member, at 64-byte
-// lines. Each member reads its chunk of all inputs, adds them in ascending order of the members,
-// and writes the sum into its chunk of every output. So every element is reduced once, in one
-// order, and a member reads S bytes and writes S bytes for vectors of S bytes, in one step. A
-// reduce writes the chunks to the root's output alone; a reduce_scatter's chunks are the parts,
-// written to the member's own output.
-void reduce_own_chunk(const CollectiveCall& call, int position, Members members) {
-  const Chunk chunk = own_chunk(call, position, members.size());
-  const Outputs outs = chunk_outputs(call, position, members);
-  if (chunk.count == 0 || outs.empty()) return;
-  const int64_t offset = chunk.first * dtype_size(call.dtype);
-  absl::InlinedVector<const std::byte*, kInlineMembers> terms;
-  for (const MemberMemory& member : members) terms.push_back(member.in + offset);
-  reduce(call.dtype, call.reduction, terms, outs, chunk.count, stores_for(call, members));
-}
-
-// All other dense operations: each member copies what its own output needs, straight from the
-// members' inputs. It begins with its own piece and goes on in ascending order from there, so that
-// members do not read the same input at the same time.
-void copy_pieces(const CollectiveCall& call, int position, Members members) {
-  const int64_t size = dtype_size(call.dtype);
-  const Stores stores = stores_for(call, members);
-  for (const PieceCopy& piece : own_copies(call, position, members)) {
-    copy_bytes(members[position].out + piece.to * size,
-               members[piece.source].in + piece.from * size, piece.count * size, stores);
-  }
-}
-
-Status check_counts(const CollectiveCall& call, Members members) {
-  if (!needs_peer_counts(call)) return absl::OkStatus();
+// lines (Collective::chunk()). Each member reads its chunk of all inputs, adds them in ascending
+// order of the members, and writes the sum into its chunk of every output. So every element is
+// reduced once, in one order, and a member reads S bytes and writes S bytes for vectors of S bytes,
+// in one step. A reduce writes the chunks to the root's output alone; a reduce_scatter's chunks are
+// the parts, written to the member's own output.
+void reduce_own(const Collective& c, Members members) {
+  const BoxReduction& reduction = *c.reduction();
+  const Box& box = reduction.box;
+  if (box.is_empty()) return;
+  const Stores stores = choose_stores(c.bytes_written(), last_level_cache_bytes());
   const int n = static_cast<int>(members.size());
-  // Every member checks all pairs: one that moved its bytes while another had found an error would
-  // read memory that is no longer lent to it.
-  for (int target = 0; target < n; ++target) {
-    for (int source = 0; source < n; ++source) {
-      const int64_t sent = members[source].counts[target];
-      const int64_t expected = members[target].counts[n + source];
-      if (sent == expected) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("member ", source, " sends ", sent, " elements to member ", target,
-                       ", which expects ", expected, "; make the counts of both equal"));
+  if (box.sizes.size() == 1) {
+    absl::InlinedVector<const std::byte*, kInlineMembers> terms;
+    for (int k = 0; k < n; ++k) {
+      terms.push_back(members[k].in +
+                      offset_bytes(box, reduction.held_by(k), dtype_size(c.dtype())));
     }
+    return reduce(c.dtype(), c.op(), terms, outputs(c, members), box.sizes[0], stores);
   }
-  return absl::OkStatus();
-}
-
-// What the caller says of a source must fit what the source itself published.
-Status check_source(const BoxPull& pull, Members members) {
-  const int64_t held = members[pull.source].in_count;
-  if (pull.source_box.num_elements() == held) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "member ", pull.source, " holds ", held, " elements, and the pull says it holds ",
-      pull.source_box.to_string(), "; give the box that the member passed as its own"));
-}
-
-Status check_sources(const CollectiveCall& call, Members members) {
-  for (const BoxPull& pull : call.pulls) {
-    TESSERA_RETURN_IF_ERROR(check_source(pull, members));
-  }
-  return absl::OkStatus();
-}
-
-Status pull_boxes(const CollectiveCall& call, int position, Members members) {
-  TESSERA_RETURN_IF_ERROR(check_sources(call, members));
-  const BoxView out = {members[position].out, call.out_box};
-  absl::InlinedVector<BoxCopy, kInlineMembers> copies;
-  for (const BoxPull& pull : call.pulls) {
-    copies.push_back({pull.box, {members[pull.source].in, pull.source_box}});
-  }
-  copy_boxes(copies, out, dtype_size(call.dtype), stores_for(call, members));
-  return absl::OkStatus();
-}
-
-Status reduce_own_box(const CollectiveCall& call, int position, Members members) {
-  TESSERA_RETURN_IF_ERROR(check_sources(call, members));
-  if (call.out_box->is_empty()) return absl::OkStatus();
   absl::InlinedVector<ConstBoxView, kInlineMembers> terms;
-  for (size_t k = 0; k < members.size(); ++k) {
-    terms.push_back({members[k].in, call.pulls[k].source_box});
-  }
-  reduce_box(call.dtype, call.reduction, call.out_box, terms, {members[position].out, call.out_box},
-             stores_for(call, members));
-  return absl::OkStatus();
+  for (int k = 0; k < n; ++k) terms.push_back({members[k].in, reduction.held_by(k)});
+  reduce_box(c.dtype(), c.op(), box, terms, {members[c.place().position].out, c.out_box()}, stores);
 }
 
 }  // namespace
 
-bool needs_peer_counts(const CollectiveCall& call) {
-  return call.kind == OpKind::kAllToAll && !has_equal_parts(call);
-}
-
-std::vector<int64_t> both_counts(const CollectiveCall& call) {
-  std::vector<int64_t> both;
-  both.reserve(call.counts.size() + call.recv_counts.size());
-  for (const Counts* counts : {&call.counts, &call.recv_counts}) {
-    for (int k = 0; k < counts->size(); ++k) both.push_back((*counts)[k]);
+StatusOr<absl::Span<const BoxPull>> checked_pulls(const Collective& collective, Members members,
+                                                  std::vector<BoxPull>& made) {
+  absl::InlinedVector<const int64_t*, kInlineMembers> counts;
+  if (collective.needs_peer_counts()) {
+    for (const MemberMemory& member : members) counts.push_back(member.counts);
   }
-  return both;
-}
-
-Chunk own_chunk(const CollectiveCall& call, int position, size_t num_members) {
-  if (call.kind == OpKind::kReduceScatter) {
-    return {call.counts.sum_before(position), call.counts[position]};
+  TESSERA_ASSIGN_OR_RETURN(const absl::Span<const BoxPull> pulls, collective.pulls(counts, made));
+  for (const BoxPull& pull : pulls) {
+    TESSERA_RETURN_IF_ERROR(check_source(pull.source, pull.source_box, members));
   }
-  if (call.kind == OpKind::kBarrier) return {0, call.count};
-  const int64_t line = 64 / dtype_size(call.dtype);
-  const int64_t num_lines = (call.count + line - 1) / line;
-  const auto cut = [&](int64_t k) {
-    const int64_t lines = ceil_mul_div(k, num_lines, static_cast<int64_t>(num_members));
-    return std::min(call.count, lines * line);
-  };
-  return {cut(position), cut(position + 1) - cut(position)};
+  return pulls;
 }
 
-Outputs chunk_outputs(const CollectiveCall& call, int position, Members members) {
-  const bool is_own = call.kind == OpKind::kReduceScatter || call.kind == OpKind::kBarrier;
-  const int64_t offset =
-      is_own ? 0 : own_chunk(call, position, members.size()).first * dtype_size(call.dtype);
-  std::byte* const own = members[position].out;
-  if (own == nullptr && is_own) return {};
-  if (is_own || !call.replicas.empty()) return {own + offset};
-  if (call.kind == OpKind::kReduce) return {members[call.root].out + offset};
-  Outputs outs;
-  for (const MemberMemory& member : members) outs.push_back(member.out + offset);
-  return outs;
-}
-
-PieceCopies own_copies(const CollectiveCall& call, int position, Members members) {
-  const int n = static_cast<int>(members.size());
-  PieceCopies pieces;
-  switch (call.kind) {
-    case OpKind::kBroadcast:
-      return {{call.root, 0, 0, call.count}};
-    case OpKind::kSendRecv:
-      return {{0, 0, 0, call.count}};
-    case OpKind::kScatter:
-      return {{call.root, call.counts.sum_before(position), 0, call.counts[position]}};
-    case OpKind::kGather:
-      if (position != call.root) return {};
-      [[fallthrough]];
-    case OpKind::kAllGather:
-      for (int k = 0; k < n; ++k) {
-        const int source = (position + k) % n;
-        pieces.push_back({source, 0, call.counts.sum_before(source), call.counts[source]});
-      }
-      return pieces;
-    case OpKind::kAllToAll:
-      for (int k = 0; k < n; ++k) {
-        const int source = (position + k) % n;
-        pieces.push_back({source, sent_before(call, members[source], position),
-                          call.recv_counts.sum_before(source), call.recv_counts[source]});
-      }
-      return pieces;
-    default:
-      return {};
-  }
-}
-
-Status move_bytes(const CollectiveCall& call, int position, Members members) {
-  switch (call.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kReduce:
-    case OpKind::kReduceScatter:
-    case OpKind::kBarrier:
-      reduce_own_chunk(call, position, members);
-      break;
-    case OpKind::kAllToAll:
-      TESSERA_RETURN_IF_ERROR(check_counts(call, members));
-      [[fallthrough]];
-    case OpKind::kBroadcast:
-    case OpKind::kAllGather:
-    case OpKind::kGather:
-    case OpKind::kScatter:
-    case OpKind::kSendRecv:
-      copy_pieces(call, position, members);
-      break;
-    case OpKind::kExchange:
-      return pull_boxes(call, position, members);
-    case OpKind::kReduceBoxes:
-      return reduce_own_box(call, position, members);
+Status check_terms(const Collective& collective, Members members) {
+  const BoxReduction* const reduction = collective.reduction();
+  if (reduction == nullptr) return absl::OkStatus();
+  for (size_t k = 0; k < members.size(); ++k) {
+    const int source = static_cast<int>(k);
+    TESSERA_RETURN_IF_ERROR(check_source(source, reduction->held_by(source), members));
   }
   return absl::OkStatus();
 }
 
-Status check_part(const CollectiveCall& call, Members members) {
-  const Status status =
-      call.kind == OpKind::kAllToAll ? check_counts(call, members) : check_sources(call, members);
-  return status.ok() ? status : with_context(status, call.label.to_string());
-}
-
-int64_t bytes_written(const CollectiveCall& call, absl::Span<const MemberMemory> members) {
-  const int64_t n = static_cast<int64_t>(members.size());
-  int64_t elements = 0;
-  switch (call.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kBroadcast:
-      elements = n * call.count;
-      break;
-    case OpKind::kReduce:
-    case OpKind::kSendRecv:
-    case OpKind::kBarrier:
-      elements = call.count;
-      break;
-    case OpKind::kAllGather:
-      elements = n * call.counts.sum();
-      break;
-    case OpKind::kReduceScatter:
-    case OpKind::kGather:
-    case OpKind::kScatter:
-      elements = call.counts.sum();
-      break;
-    case OpKind::kAllToAll:
-      for (const MemberMemory& member : members) {
-        elements += sent_before(call, member, static_cast<int>(n));
-      }
-      break;
-    case OpKind::kExchange:
-      for (const BoxPull& pull : call.pulls) elements += n * pull.box.num_elements();
-      break;
-    case OpKind::kReduceBoxes:
-      elements = n * call.out_box->num_elements();
-      break;
+Status move_bytes(const Collective& collective, Members members) {
+  if (collective.reduction() != nullptr) {
+    TESSERA_RETURN_IF_ERROR(check_terms(collective, members));
+    reduce_own(collective, members);
+    return absl::OkStatus();
   }
-  return elements * dtype_size(call.dtype);
+  std::vector<BoxPull> made;
+  TESSERA_ASSIGN_OR_RETURN(const absl::Span<const BoxPull> pulls,
+                           checked_pulls(collective, members, made));
+  copy_pulls(collective, pulls, members);
+  return absl::OkStatus();
 }
 
-bool peers_write_out(const CollectiveCall& call, int position) {
-  if (!call.replicas.empty()) return position == call.replicas[0];
-  return call.kind == OpKind::kAllReduce || (call.kind == OpKind::kReduce && position == call.root);
+Status check_part(const CollectiveCall& call, Members members) {
+  std::vector<BoxPull> made;
+  Status status = checked_pulls(*call.collective, members, made).status();
+  status.Update(check_terms(*call.collective, members));
+  return status.ok() ? status : with_context(status, call.label.to_string());
 }
 
 }  // namespace tessera::host

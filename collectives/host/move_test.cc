@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bytes_written against the bytes that move_bytes did write, for every kind of call.
+// Collective::bytes_written() against the bytes that move_bytes did write, for every kind.
 #include "collectives/host/move.h"
 
 #include <algorithm>
@@ -30,15 +30,18 @@ CollectiveCall call_of(OpKind kind, int position) {
   call.reduction = ReduceOp::kMax;
   call.root = 1;
   call.count = kind == OpKind::kAllToAll ? 0 : kCount;
-  call.counts = Counts::of({3, 5, 0, 2});
   call.recv_counts = Counts::equal(kNumMembers, 1);
+  call.counts = kind == OpKind::kAllToAll ? call.recv_counts : Counts::of({3, 5, 0, 2});
   // Each member holds a row of 10 columns; a member pulls 2 columns of all rows, or reduces 3.
   for (int64_t row = 0; row < kNumMembers; ++row) {
     const Box held = kind == OpKind::kReduceBoxes ? Box{{0}, {kCount}} : Box{{row, 0}, {1, kCount}};
     call.pulls.push_back({static_cast<int>(row), held, {{row, 2 * position}, {1, 2}}});
   }
+  call.in_box = call.pulls[position].source_box;
   call.out_box = Box{{0, 2 * position}, {kNumMembers, 2}};
   if (kind == OpKind::kReduceBoxes) call.out_box = Box{{position}, {3}};
+  prepare(call, {kind == OpKind::kSendRecv ? 2 : kNumMembers, position});
+  EXPECT_THAT(call.error, IsOk());
   return call;
 }
 
@@ -54,16 +57,17 @@ Moved move(OpKind kind) {
   const std::vector<int64_t> all_to_all_counts(2 * kNumMembers, 1);
   std::vector<std::vector<std::byte>> outs(num_members, std::vector<std::byte>(64, std::byte{9}));
   std::vector<MemberMemory> members;
-  for (std::vector<std::byte>& out : outs) {
-    members.push_back({in.data(), kCount, out.data(), all_to_all_counts.data()});
+  for (int position = 0; position < num_members; ++position) {
+    const int64_t in_count = call_of(kind, position).collective->in_count().value_or(kCount);
+    members.push_back({in.data(), in_count, outs[position].data(), all_to_all_counts.data()});
   }
   Moved moved;
   for (int position = 0; position < num_members; ++position) {
     // Only the receiver of a message has a part.
     if (kind == OpKind::kSendRecv && position == 0) continue;
     const CollectiveCall call = call_of(kind, position);
-    EXPECT_THAT(move_bytes(call, position, members), IsOk());
-    moved.said.push_back(bytes_written(call, members));
+    EXPECT_THAT(move_bytes(*call.collective, members), IsOk());
+    moved.said.push_back(call.collective->bytes_written());
   }
   for (const std::vector<std::byte>& out : outs) {
     moved.written += std::count(out.begin(), out.end(), std::byte{1});
@@ -96,8 +100,10 @@ TEST(MoveTest, AllToAllOfEqualPartsLooksAtNoCountsOfPeers) {
     members.push_back({in.data(), 8, outs[m].data()});
   }
   for (int m = 0; m < kNumMembers; ++m) {
-    EXPECT_THAT(move_bytes(call, m, members), IsOk());
-    EXPECT_EQ(bytes_written(call, members), 8 * kNumMembers);
+    call.collective = nullptr;
+    prepare(call, {kNumMembers, m});
+    EXPECT_THAT(move_bytes(*call.collective, members), IsOk());
+    EXPECT_EQ(call.collective->bytes_written(), 8 * kNumMembers);
     for (int i = 0; i < 8; ++i) {
       EXPECT_EQ(outs[m][i], static_cast<std::byte>(10 * (i / 2) + 2 * m + i % 2));
     }

@@ -153,7 +153,7 @@ Status NcclMover::check(const CollectiveCall& call) const {
 }
 
 std::vector<int64_t> NcclMover::encode_request(const CollectiveCall& call) const {
-  return nccl::encode_request(call);
+  return nccl::encode_request(*call.collective);
 }
 
 Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
@@ -186,8 +186,7 @@ Status NcclMover::take_packing(const CollectiveCall& call, int member) {
   Packing& packing = packing_[member];
   packing.own = packing.sent = nullptr;
   const std::shared_ptr<cuda::SlabPool>& pool = devices_[member]->memory();
-  const int64_t own_bytes =
-      packing_bytes(call, member, static_cast<int>(devices_.size()), options_.sums);
+  const int64_t own_bytes = packing_bytes(*call.collective, options_.sums);
   if (own_bytes > 0) {
     TESSERA_ASSIGN_OR_RETURN(packing.own, Buffer::allocate(pool, own_bytes));
   }
@@ -201,7 +200,7 @@ Status NcclMover::take_packing(const CollectiveCall& call, int member) {
 
 Status NcclMover::take_sent_packing(const CollectiveCall& call, int member, Members members,
                                     absl::Time deadline) {
-  const std::vector<int64_t> sent_bytes = sent_packing_bytes(call, members);
+  const std::vector<int64_t> sent_bytes = sent_packing_bytes(*call.collective, members);
   bool is_enough = true;
   for (size_t m = 0; m < members.size(); ++m) {
     Board board = {};
@@ -262,9 +261,8 @@ NcclMover::Board::Registered NcclMover::register_memory(const CollectiveCall& ca
   if (!options_.registers_memory) return Board::Registered::kNo;
   const cuda::SlabPool& pool = *devices_[member]->memory();
   const int64_t size = dtype_size(call.dtype);
-  const bool is_of_pool =
-      (!is_input_used(call, member) || pool.contains(call.in, call.in_count * size)) &&
-      pool.contains(call.out, call.out_count * size);
+  const bool is_of_pool = (!is_input_used(call) || pool.contains(call.in, call.in_count * size)) &&
+                          pool.contains(call.out, call.out_count * size);
   if (is_of_pool && communicator.register_memory()) return Board::Registered::kYes;
   // One that ends takes nothing; the next one may.
   return communicator.is_failed() ? Board::Registered::kNotYet : Board::Registered::kNo;
@@ -330,7 +328,7 @@ Status NcclMover::give(const CollectiveCall& call, int member, Members members, 
   const PackingPools pools = {std::make_shared<PackingPool>(packing_[member].own),
                               std::make_shared<PackingPool>(packing_[member].sent)};
   TESSERA_ASSIGN_OR_RETURN(const Schedule schedule,
-                           make_schedule(call, member, members, board.sums, pools));
+                           make_schedule(*call.collective, members, board.sums, pools));
   // Packed data may be in a new slab.
   if (board.registered == Registered::kYes && !communicator->register_memory()) {
     return absl::InternalError("NCCL did not register memory, as it did before");

@@ -131,8 +131,8 @@ bool wants_reduce_scatter(const Requests& requests) {
 }
 
 // Of all_reduce, reduce and reduce_scatter.
-bool has_nccl_reduction(const CollectiveCall& call) {
-  return call.kind != OpKind::kReduceScatter || call.counts.are_equal();
+bool has_nccl_reduction(const Collective& c) {
+  return c.kind() != OpKind::kReduceScatter || c.counts().are_equal();
 }
 
 int64_t block_bytes(int64_t size_bytes) {
@@ -141,17 +141,16 @@ int64_t block_bytes(int64_t size_bytes) {
 
 class Planner {
  public:
-  Planner(const CollectiveCall& call, int member, Members members, Sums sums,
-          const PackingPools& pools)
-      : call_(call),
-        member_(member),
+  Planner(const Collective& collective, Members members, Sums sums, const PackingPools& pools)
+      : collective_(collective),
+        member_(collective.place().position),
         members_(members),
         sums_(sums),
         pools_(pools),
-        size_(dtype_size(call.dtype)),
+        size_(dtype_size(collective.dtype())),
         num_members_(static_cast<int>(members.size())),
-        in_(members[member].in),
-        out_(members[member].out) {}
+        in_(members[member_].in),
+        out_(members[member_].out) {}
 
   StatusOr<Schedule> plan() {
     schedule_.rounds.emplace_back();
@@ -182,9 +181,9 @@ class Planner {
   }
 
   Status plan_rounds() {
-    switch (call_.kind) {
+    switch (collective_.kind()) {
       case OpKind::kAllGather:
-        gather_all(in_, call_.counts);
+        gather_all(in_, collective_.counts());
         return absl::OkStatus();
       case OpKind::kBroadcast:
         return broadcast();
@@ -228,39 +227,44 @@ class Planner {
   }
 
   Status broadcast() {
-    if (call_.count == 0) return absl::OkStatus();
+    if (collective_.count() == 0) return absl::OkStatus();
     round().kind = Round::Kind::kBroadcast;
     // NCCL does not read it beside the root, but a null one is no registered memory.
-    round().from = member_ == call_.root ? in_ : out_;
+    round().from = member_ == collective_.root() ? in_ : out_;
     round().to = out_;
-    round().num_bytes = call_.count * size_;
-    round().root = call_.root;
+    round().num_bytes = collective_.count() * size_;
+    round().root = collective_.root();
     return absl::OkStatus();
   }
 
   void gather() {
-    if (member_ != call_.root) return send(call_.root, in_, call_.counts[member_]);
+    if (member_ != collective_.root())
+      return send(collective_.root(), in_, collective_.counts()[member_]);
     for (int peer = 0; peer < num_members_; ++peer) {
-      receive(peer, out_ + call_.counts.sum_before(peer) * size_, call_.counts[peer]);
+      receive(peer, out_ + collective_.counts().sum_before(peer) * size_,
+              collective_.counts()[peer]);
     }
-    copy_own(in_, out_ + call_.counts.sum_before(member_) * size_, call_.counts[member_]);
+    copy_own(in_, out_ + collective_.counts().sum_before(member_) * size_,
+             collective_.counts()[member_]);
   }
 
   void scatter() {
-    if (member_ != call_.root) return receive(call_.root, out_, call_.counts[member_]);
+    if (member_ != collective_.root())
+      return receive(collective_.root(), out_, collective_.counts()[member_]);
     for (int peer = 0; peer < num_members_; ++peer) {
-      send(peer, in_ + call_.counts.sum_before(peer) * size_, call_.counts[peer]);
+      send(peer, in_ + collective_.counts().sum_before(peer) * size_, collective_.counts()[peer]);
     }
-    copy_own(in_ + call_.counts.sum_before(member_) * size_, out_, call_.counts[member_]);
+    copy_own(in_ + collective_.counts().sum_before(member_) * size_, out_,
+             collective_.counts()[member_]);
   }
 
   void all_to_all() {
     for (int peer = 0; peer < num_members_; ++peer) {
-      const std::byte* from = in_ + call_.counts.sum_before(peer) * size_;
-      std::byte* to = out_ + call_.recv_counts.sum_before(peer) * size_;
-      if (peer == member_) copy_own(from, to, call_.counts[peer]);
-      send(peer, from, call_.counts[peer]);
-      receive(peer, to, call_.recv_counts[peer]);
+      const std::byte* from = in_ + collective_.counts().sum_before(peer) * size_;
+      std::byte* to = out_ + collective_.received_counts().sum_before(peer) * size_;
+      if (peer == member_) copy_own(from, to, collective_.counts()[peer]);
+      send(peer, from, collective_.counts()[peer]);
+      receive(peer, to, collective_.received_counts()[peer]);
     }
   }
 
@@ -304,10 +308,11 @@ class Planner {
     if (!requests[member_].has_value()) return absl::OkStatus();
     for (const BoxPull& pull : *requests[member_]) {
       if (pull.source == member_) {
-        cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
+        cuda::add_copy(pull.box, in_, pull.source_box, out_, collective_.out_box(), size_,
+                       &round().before);
         continue;
       }
-      TESSERA_ASSIGN_OR_RETURN(std::byte * to, unpacked(pull.box, out_, call_.out_box));
+      TESSERA_ASSIGN_OR_RETURN(std::byte * to, unpacked(pull.box, out_, collective_.out_box()));
       receive(pull.source, to, pull.box.num_elements());
     }
     return absl::OkStatus();
@@ -319,14 +324,15 @@ class Planner {
     const BoxPull& own = pulls[member_];
     TESSERA_ASSIGN_OR_RETURN(const std::byte* from,
                              packed(own.box, in_, own.source_box, pools_.sent));
-    const std::optional<int64_t> first = consecutive_runs(
-        num_members_, count, call_.out_box, [&](int k) -> const Box& { return pulls[k].box; });
+    const std::optional<int64_t> first =
+        consecutive_runs(num_members_, count, collective_.out_box(),
+                         [&](int k) -> const Box& { return pulls[k].box; });
     std::byte* to = first.has_value() ? out_ + *first * size_ : nullptr;
     if (!first.has_value()) {
       TESSERA_ASSIGN_OR_RETURN(to, memory(count * num_members_));
       for (const BoxPull& pull : pulls) {
-        cuda::add_copy(pull.box, to + pull.source * count * size_, pull.box, out_, call_.out_box,
-                       size_, &round().after);
+        cuda::add_copy(pull.box, to + pull.source * count * size_, pull.box, out_,
+                       collective_.out_box(), size_, &round().after);
       }
     }
     round().kind = Round::Kind::kAllGather;
@@ -343,12 +349,13 @@ class Planner {
     round().num_bytes = pull.box.num_elements() * size_;
     round().root = pull.source;
     if (pull.source != member_) {
-      TESSERA_ASSIGN_OR_RETURN(round().to, unpacked(pull.box, out_, call_.out_box));
+      TESSERA_ASSIGN_OR_RETURN(round().to, unpacked(pull.box, out_, collective_.out_box()));
       round().from = round().to;  // as in broadcast()
       return absl::OkStatus();
     }
     if (!requests[member_]->empty()) {
-      cuda::add_copy(pull.box, in_, pull.source_box, out_, call_.out_box, size_, &round().before);
+      cuda::add_copy(pull.box, in_, pull.source_box, out_, collective_.out_box(), size_,
+                     &round().before);
     }
     TESSERA_ASSIGN_OR_RETURN(round().from, packed(pull.box, in_, pull.source_box, pools_.sent));
     round().to = const_cast<std::byte*>(round().from);  // in place, where nothing is written
@@ -357,8 +364,8 @@ class Planner {
 
   // Every member's box of equally many elements, packed one after another unless they already are.
   Status scatter_sums(const Requests& requests) {
-    const Box& held = call_.pulls[member_].source_box;
-    const int64_t count = call_.out_box->num_elements();
+    const Box& held = collective_.reduction()->held_by(member_);
+    const int64_t count = collective_.out_box().num_elements();
     const std::optional<int64_t> first = consecutive_runs(
         num_members_, count, held, [&](int k) -> const Box& { return (*requests[k])[0].box; });
     const std::byte* from = first.has_value() ? in_ + *first * size_ : nullptr;
@@ -378,13 +385,14 @@ class Planner {
     const Requests requests = read_requests(members_);
     if (sums_ == Sums::kNccl && wants_reduce_scatter(requests)) return scatter_sums(requests);
     TESSERA_RETURN_IF_ERROR(send_boxes(requests));
-    const Box& box = call_.out_box;
+    const Box& box = collective_.out_box();
     if (box.is_empty() || !requests[member_].has_value()) return absl::OkStatus();
     std::vector<const std::byte*> terms;
     for (int peer = 0; peer < num_members_; ++peer) {
       if (peer == member_) {
-        TESSERA_ASSIGN_OR_RETURN(const std::byte* own,
-                                 packed(box, in_, call_.pulls[peer].source_box, pools_.own));
+        TESSERA_ASSIGN_OR_RETURN(
+            const std::byte* own,
+            packed(box, in_, collective_.reduction()->held_by(peer), pools_.own));
         terms.push_back(own);
         continue;
       }
@@ -398,18 +406,18 @@ class Planner {
 
   void add(const std::vector<const std::byte*>& terms, std::byte* out, int64_t count) {
     if (count == 0 || out == nullptr) return;
-    round().reduces =
-        cuda::plan_reduce(call_.dtype, call_.reduction, terms, absl::MakeConstSpan(&out, 1), count);
+    round().reduces = cuda::plan_reduce(collective_.dtype(), collective_.op(), terms,
+                                        absl::MakeConstSpan(&out, 1), count);
   }
 
   void reduce_by_nccl() {
-    if (call_.kind == OpKind::kAllReduce) {
-      reduce_by_nccl(Round::Kind::kAllReduce, in_, out_, call_.count);
-    } else if (call_.kind == OpKind::kReduce) {
-      std::byte* const to = member_ == call_.root ? out_ : nullptr;
-      reduce_by_nccl(Round::Kind::kReduce, in_, to, call_.count);
+    if (collective_.kind() == OpKind::kAllReduce) {
+      reduce_by_nccl(Round::Kind::kAllReduce, in_, out_, collective_.count());
+    } else if (collective_.kind() == OpKind::kReduce) {
+      std::byte* const to = member_ == collective_.root() ? out_ : nullptr;
+      reduce_by_nccl(Round::Kind::kReduce, in_, to, collective_.count());
     } else {
-      reduce_by_nccl(Round::Kind::kReduceScatter, in_, out_, call_.counts[0]);
+      reduce_by_nccl(Round::Kind::kReduceScatter, in_, out_, collective_.counts()[0]);
     }
   }
   void reduce_by_nccl(Round::Kind kind, const std::byte* from, std::byte* to, int64_t count) {
@@ -418,22 +426,22 @@ class Planner {
     round().from = from;
     round().to = to;
     round().count = count;
-    round().root = call_.root;
+    round().root = collective_.root();
     // Of bytes that are 0 or 1, the least is their "and".
-    round().dtype = call_.dtype == DType::kBool ? DType::kUint8 : call_.dtype;
-    round().op = call_.reduction;
+    round().dtype = collective_.dtype() == DType::kBool ? DType::kUint8 : collective_.dtype();
+    round().op = collective_.op();
   }
 
   // Chunks go to their owners, which add them; then to the members that want the whole.
   Status reduce() {
-    if (sums_ == Sums::kNccl && has_nccl_reduction(call_)) {
+    if (sums_ == Sums::kNccl && has_nccl_reduction(collective_)) {
       reduce_by_nccl();
       return absl::OkStatus();
     }
     std::vector<int64_t> counts;
     std::vector<int64_t> firsts;
     for (int peer = 0; peer < num_members_; ++peer) {
-      const host::Chunk chunk = host::own_chunk(call_, peer, members_.size());
+      const Collective::Chunk chunk = collective_.chunk(peer);
       firsts.push_back(chunk.first);
       counts.push_back(chunk.count);
     }
@@ -449,8 +457,8 @@ class Planner {
       receive(peer, term, own);
       terms.push_back(term);
     }
-    const bool is_whole = call_.kind != OpKind::kReduceScatter;
-    const bool has_out = call_.kind != OpKind::kReduce || member_ == call_.root;
+    const bool is_whole = collective_.kind() != OpKind::kReduceScatter;
+    const bool has_out = collective_.kind() != OpKind::kReduce || member_ == collective_.root();
     std::byte* sum = out_;
     if (!has_out) {
       TESSERA_ASSIGN_OR_RETURN(sum, memory(own));
@@ -460,10 +468,10 @@ class Planner {
     add(terms, sum, own);
     if (!is_whole) return absl::OkStatus();
     next_round();
-    if (call_.kind == OpKind::kAllReduce) {
+    if (collective_.kind() == OpKind::kAllReduce) {
       gather_all(sum, Counts::of(counts));
-    } else if (member_ != call_.root) {
-      send(call_.root, sum, own);
+    } else if (member_ != collective_.root()) {
+      send(collective_.root(), sum, own);
     } else {
       for (int peer = 0; peer < num_members_; ++peer) {
         receive(peer, out_ + firsts[peer] * size_, counts[peer]);
@@ -472,7 +480,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  const CollectiveCall& call_;
+  const Collective& collective_;
   const int member_;
   const Members members_;
   const Sums sums_;
@@ -486,13 +494,15 @@ class Planner {
 
 }  // namespace
 
-std::vector<int64_t> encode_request(const CollectiveCall& call) {
-  if (call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) return {};
-  std::vector<int64_t> words = {static_cast<int64_t>(call.pulls.size())};
-  for (size_t k = 0; k < call.pulls.size(); ++k) {
-    const BoxPull& pull = call.pulls[k];
-    const bool is_reduced = call.kind == OpKind::kReduceBoxes;
-    const Box& box = is_reduced ? *call.out_box : pull.box;
+std::vector<int64_t> encode_request(const Collective& collective) {
+  const BoxReduction* const reduction = collective.reduction();
+  const bool is_reduced = collective.kind() == OpKind::kReduceBoxes;
+  if (!is_reduced && collective.kind() != OpKind::kExchange) return {};
+  const BoxPulls& pulls = collective.boxes();
+  std::vector<int64_t> words = {static_cast<int64_t>(pulls.size())};
+  for (size_t k = 0; k < pulls.size(); ++k) {
+    const BoxPull& pull = pulls[k];
+    const Box& box = is_reduced ? reduction->box : pull.box;
     words.push_back(is_reduced ? static_cast<int64_t>(k) : pull.source);
     words.push_back(static_cast<int64_t>(box.sizes.size()));
     append_box(pull.source_box, &words);
@@ -501,34 +511,35 @@ std::vector<int64_t> encode_request(const CollectiveCall& call) {
   return words;
 }
 
-int64_t packing_bytes(const CollectiveCall& call, int member, int num_members, Sums sums) {
-  const int64_t size = dtype_size(call.dtype);
-  switch (call.kind) {
+int64_t packing_bytes(const Collective& collective, Sums sums) {
+  const int64_t size = dtype_size(collective.dtype());
+  const auto [num_members, member] = collective.place();
+  switch (collective.kind()) {
     case OpKind::kAllReduce:
     case OpKind::kReduce:
     case OpKind::kReduceScatter: {
-      if (sums == Sums::kNccl && has_nccl_reduction(call)) return 0;
+      if (sums == Sums::kNccl && has_nccl_reduction(collective)) return 0;
       // The others' terms, and the sum where the member gets no result.
-      const int64_t own = host::own_chunk(call, member, static_cast<size_t>(num_members)).count;
-      const bool has_out = call.kind != OpKind::kReduce || member == call.root;
+      const int64_t own = collective.chunk(member).count;
+      const bool has_out = collective.kind() != OpKind::kReduce || member == collective.root();
       return (num_members - (has_out ? 1 : 0)) * block_bytes(own * size);
     }
     case OpKind::kReduceBoxes: {
       // All terms; or, where NCCL adds, the boxes of all, one after another.
-      const int64_t box = call.out_box->num_elements() * size;
+      const int64_t box = collective.out_box().num_elements() * size;
       return std::max(num_members * block_bytes(box), block_bytes(num_members * box));
     }
     case OpKind::kExchange: {
       int64_t received = 0;
       int64_t gathered = 0;
-      for (const BoxPull& pull : call.pulls) {
+      for (const BoxPull& pull : collective.boxes()) {
         const int64_t bytes = pull.box.num_elements() * size;
         gathered += bytes;
-        if (pull.source == member || only_run(pull.box, call.out_box).has_value()) continue;
+        if (pull.source == member || only_run(pull.box, collective.out_box()).has_value()) continue;
         received += block_bytes(bytes);
       }
       // As an all-gather it is received as one block.
-      const bool may_be_all_gather = static_cast<int>(call.pulls.size()) == num_members;
+      const bool may_be_all_gather = static_cast<int>(collective.boxes().size()) == num_members;
       return may_be_all_gather ? std::max(received, block_bytes(gathered)) : received;
     }
     default:
@@ -536,11 +547,13 @@ int64_t packing_bytes(const CollectiveCall& call, int member, int num_members, S
   }
 }
 
-std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
+std::vector<int64_t> sent_packing_bytes(const Collective& collective,
                                         absl::Span<const MemberMemory> members) {
   std::vector<int64_t> bytes(members.size());
-  if (call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) return bytes;
-  const int64_t size = dtype_size(call.dtype);
+  if (collective.kind() != OpKind::kExchange && collective.kind() != OpKind::kReduceBoxes) {
+    return bytes;
+  }
+  const int64_t size = dtype_size(collective.dtype());
   const Requests requests = read_requests(members);
   for (size_t peer = 0; peer < requests.size(); ++peer) {
     if (!requests[peer].has_value()) continue;
@@ -553,10 +566,10 @@ std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
   return bytes;
 }
 
-StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
+StatusOr<Schedule> make_schedule(const Collective& collective,
                                  absl::Span<const MemberMemory> members, Sums sums,
                                  const PackingPools& pools) {
-  return Planner(call, member, members, sums, pools).plan();
+  return Planner(collective, members, sums, pools).plan();
 }
 
 }  // namespace tessera::nccl

@@ -52,7 +52,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
-#include "collectives/call.h"
+#include "collectives/collective.h"
 #include "collectives/host/move.h"
 #include "device/buffer.h"
 #include "device/cuda/kernel_plan.h"
@@ -113,17 +113,17 @@ struct PackingPools {
 inline constexpr int64_t kPackingAlignment = 256;
 
 // Bytes of the own pool that the member's schedule takes at most.
-int64_t packing_bytes(const CollectiveCall& call, int member, int num_members, Sums sums);
+int64_t packing_bytes(const Collective& collective, Sums sums);
 // Bytes of the other pool, of each member; the same on all. Requires the requests of all.
-std::vector<int64_t> sent_packing_bytes(const CollectiveCall& call,
+std::vector<int64_t> sent_packing_bytes(const Collective& collective,
                                         absl::Span<const host::MemberMemory> members);
 
 // What the others need of an exchange or a reduction of boxes; else nothing.
-std::vector<int64_t> encode_request(const CollectiveCall& call);
+std::vector<int64_t> encode_request(const Collective& collective);
 
-// The member's part. `members` has the requests of all. Requires host::check_part() except for an
+// The member's part. `members` has the requests of all. Requires host::check_part() except in an
 // exchange, in which a member whose pulls are wrong gets nothing, and still sends.
-StatusOr<Schedule> make_schedule(const CollectiveCall& call, int member,
+StatusOr<Schedule> make_schedule(const Collective& collective,
                                  absl::Span<const host::MemberMemory> members, Sums sums,
                                  const PackingPools& pools);
 

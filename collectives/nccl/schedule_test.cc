@@ -15,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
+#include "collectives/call.h"
+#include "collectives/collective.h"
 #include "collectives/counts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -55,27 +57,32 @@ class Plan {
       CollectiveCall& call = calls_.emplace_back();
       call.dtype = kDType;
       describe(m, call);
-      told[m] = host::needs_peer_counts(call) ? host::both_counts(call) : encode_request(call);
+      prepare(call, {num_members, m});
+      EXPECT_THAT(call.error, testing::IsOk());
+      const Collective& collective = *call.collective;
+      told[m] =
+          collective.needs_peer_counts() ? collective.own_counts() : encode_request(collective);
       members[m].in = reinterpret_cast<const std::byte*>((int64_t{1} << 32) * (2 * m + 1));
       members[m].out = reinterpret_cast<std::byte*>((int64_t{1} << 32) * (2 * m + 2));
       members[m].in_count = call.in_count;
       members[m].counts = told[m].data();
     }
-    const std::vector<int64_t> sent = sent_packing_bytes(calls_[0], members);
+    const std::vector<int64_t> sent = sent_packing_bytes(*calls_[0].collective, members);
     for (int m = 0; m < num_members; ++m) {
       const auto own_pool = std::make_shared<NoMemory>();
       const auto sent_pool = std::make_shared<NoMemory>();
       StatusOr<Schedule> schedule =
-          make_schedule(calls_[m], m, members, sums, {own_pool, sent_pool});
+          make_schedule(*calls_[m].collective, members, sums, {own_pool, sent_pool});
       EXPECT_THAT(schedule, testing::IsOk());
       // What is taken before members meet, and what all know when they have, is enough.
-      EXPECT_LE(own_pool->taken(), packing_bytes(calls_[m], m, num_members, sums)) << m;
+      EXPECT_LE(own_pool->taken(), packing_bytes(*calls_[m].collective, sums)) << m;
       EXPECT_LE(sent_pool->taken(), sent[m]) << m;
       schedules_.push_back(*std::move(schedule));
     }
   }
 
   int size() const { return static_cast<int>(schedules_.size()); }
+  const Collective& collective(int member) const { return *calls_[member].collective; }
   const Schedule& schedule(int member) const { return schedules_[member]; }
 
   int64_t sent(int member) const {
@@ -233,18 +240,16 @@ TEST_P(BytesTest, OfOrderedReductions) {
   for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{100}, int64_t{1} << 20}) {
     for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce}) {
       SCOPED_TRACE(absl::StrCat(op_kind_name(kind), " of ", count));
-      CollectiveCall asked;
       const int root = n_ - 1;
       const auto describe = [&](int /*member*/, CollectiveCall& call) {
         call.kind = kind;
         call.root = root;
         call.count = call.in_count = call.out_count = count;
-        asked = call;
       };
       const Plan plan(n_, Sums::kOrdered, describe);
       const int64_t all = count * kBytes;
       expect_bytes(plan, [&](int m) {
-        const int64_t own = host::own_chunk(asked, m, n_).count * kBytes;
+        const int64_t own = plan.collective(m).chunk(m).count * kBytes;
         // To a line of memory for each member.
         EXPECT_LE(std::abs(own - all / n_), 64 * n_);
         if (kind == OpKind::kAllReduce) return Bytes{all + (n_ - 2) * own, all + (n_ - 2) * own};

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PreparedCollectives: the collectives that one member has started last, for the next call of the
+// same operation. So a loop prepares what it does once.
+//
+// Bounded: a few of them, of groups of a size at which each is small. Thread-safe. Threads that
+// call at the same time do not wait for each other: one of them finds nothing.
+#ifndef TESSERA_COLLECTIVES_PREPARED_H_
+#define TESSERA_COLLECTIVES_PREPARED_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+
+#include "collectives/call.h"
+#include "collectives/collective.h"
+
+namespace tessera {
+
+class PreparedCollectives {
+ public:
+  // The one that says what the fields of the call say; null where it is not kept.
+  Collective::Ptr find(const CollectiveCall& call, GroupPlace place);
+  // Keeps the call's collective in place of the one kept first. Not one with boxes of the caller's.
+  void keep(const CollectiveCall& call);
+
+ private:
+  std::atomic<bool> busy_{false};  // true: a thread uses what follows
+  std::array<Collective::Ptr, 4> kept_;
+  size_t next_ = 0;  // in kept_, to be replaced
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_PREPARED_H_
