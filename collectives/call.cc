@@ -131,6 +131,33 @@ Status check(CollectiveCall& call, GroupPlace place) {
 
 }  // namespace
 
+CollectiveCall call_of(Collective::Ptr collective, Arguments arguments) {
+  const Collective& c = *collective;
+  CollectiveCall call;
+  call.kind = c.kind();
+  call.dtype = c.dtype();
+  call.reduction = c.op();
+  call.root = c.root();
+  call.count = c.count();
+  call.in = arguments.in;
+  call.in_count = c.in_count().value_or(0);
+  call.out = arguments.out;
+  call.out_count = c.out_count().value_or(0);
+  call.in_buffer = std::move(arguments.in_buffer);
+  call.out_buffer = std::move(arguments.out_buffer);
+  call.counts = c.counts();
+  call.recv_counts = c.received_counts();
+  call.replicas.assign(c.replicas().begin(), c.replicas().end());
+  call.detail = std::move(arguments.detail);
+  call.detail_field = arguments.detail_field;
+  call.label = std::move(arguments.label);
+  call.caller_waits = arguments.caller_waits;
+  call.timeout = arguments.timeout;
+  call.deadline = arguments.deadline;
+  call.collective = std::move(collective);
+  return call;
+}
+
 bool has_agreed_counts(const CollectiveCall& call) {
   return counts_members(call.kind) && call.detail.empty();
 }

@@ -97,6 +97,24 @@ inline bool is_input_used(const CollectiveCall& call) {
   return call.in_count > 0 && call.collective->is_input_read();
 }
 
+// What a run of a Collective passes, as the fields of the same names above. in and out have the
+// sizes that the Collective asks for.
+struct Arguments {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::shared_ptr<const Buffer> in_buffer = nullptr;
+  std::shared_ptr<Buffer> out_buffer = nullptr;
+  SharedText detail = {};
+  absl::string_view detail_field = {};
+  Label label = {};
+  bool caller_waits = false;
+  std::optional<absl::Duration> timeout = std::nullopt;
+  std::optional<absl::Time> deadline = std::nullopt;
+};
+
+// The call that runs the Collective.
+CollectiveCall call_of(Collective::Ptr collective, Arguments arguments);
+
 // Whether `counts` must be equal on all members: of all_gather, reduce_scatter, gather and scatter,
 // unless `detail` says it all.
 bool has_agreed_counts(const CollectiveCall& call);

@@ -177,6 +177,7 @@ StatusOr<Collective::Ptr> Collective::barrier(GroupPlace place, DType dtype, int
   TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
   c->count_ = count;
+  c->in_count_ = c->out_count_ = count;
   // Every member reads all of every input.
   c->in_place_.rule = InPlace::Rule::kNever;
   c->out_box_ = run(0, count);

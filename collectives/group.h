@@ -82,6 +82,11 @@ class GroupBackend {
   Work start(int position, CollectiveCall&& call) {
     return start(position, [&](CollectiveCall& place) { place = std::move(call); });
   }
+  // Runs a Collective that was prepared for a member of this client.
+  Work start(const Collective::Ptr& collective, Arguments arguments) {
+    return start(collective->place().position,
+                 [&](CollectiveCall& place) { place = call_of(collective, std::move(arguments)); });
+  }
   // The same for one end of a message to or from the member at `peer`.
   virtual Work start_send(int position, int peer, CollectiveCall call) = 0;
   virtual Work start_recv(int position, int peer, CollectiveCall call) = 0;

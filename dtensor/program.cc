@@ -88,35 +88,6 @@ BoxPulls make_pulls(const PlanStep& step, const StepGroup& group, int device_id)
   return pulls;
 }
 
-// The call of a device that meets others in this step, without its pulls.
-StatusOr<CollectiveCall> make_call(const PlanStep& step, DType dtype, const StepGroup& step_group,
-                                   int device_id, const DeviceStep& row) {
-  const std::vector<int>& group = step_group.ids;
-  CollectiveCall call;
-  call.dtype = dtype;
-  call.in_count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
-  call.out_count = row.new_box.has_value() ? row.new_box->num_elements() : 0;
-  if (step.kind() != StepKind::kAllReduce) call.count = step_group.most_elements;
-  if (!is_reduction(step.kind())) {
-    call.kind = OpKind::kExchange;
-    return call;
-  }
-  call.reduction = step.op();
-  const std::vector<int> terms = step.terms(device_id);
-  // Terms are added in group order: the plan lists both ascending.
-  if (!terms.empty() && !std::equal(terms.begin(), terms.end(), group.begin(), group.end())) {
-    return absl::InternalError(absl::StrCat(
-        "plan step ", step.to_string(), ": the terms of device ", device_id, " are not its group"));
-  }
-  if (step.kind() == StepKind::kAllReduce) {
-    call.kind = OpKind::kAllReduce;
-    call.count = call.in_count;
-    return call;
-  }
-  call.kind = OpKind::kReduceBoxes;
-  return call;
-}
-
 bool holds_elements(const std::optional<Box>& box) { return box.has_value() && !box->is_empty(); }
 
 // Which devices run a step together where replicas share their memory: those that exchange bytes,
@@ -187,47 +158,25 @@ std::optional<Box> slice_of(Box box, int64_t part, int64_t parts) {
   return box;
 }
 
-// Lets the device share its output with the others of its group that want the same: of an exchange
-// each pulls a slice, an all-reduce is written by chunks anyway.
-void share_output(const PlanStep& step, absl::Span<const int> group, int device_id,
-                  DeviceStep& row) {
-  CollectiveCall& call = row.call;
-  call.replicas = replicas_in(step, group, device_id);
+// Lets the member at `position` share its output with the replicas, those of its group that want
+// the same: each pulls a slice.
+void share_output(std::vector<int> replicas, int position, BoxExchange& boxes) {
   // In an exchange some members have replicas and others have none, and no member knows which. So
   // no member may put its input into its entry, as calls without replicas do: a count of 0 prevents
   // it.
-  if (call.kind == OpKind::kExchange) call.count = 0;
-  if (call.replicas.empty() || call.kind != OpKind::kExchange) return;
-  const auto own = std::find(call.replicas.begin(), call.replicas.end(), row.position);
-  const std::optional<Box> slice = slice_of(*row.new_box, own - call.replicas.begin(),
-                                            static_cast<int64_t>(call.replicas.size()));
+  boxes.most_elements = 0;
+  if (replicas.empty()) return;
+  const auto own = std::find(replicas.begin(), replicas.end(), position);
+  const std::optional<Box> slice =
+      slice_of(boxes.out_box, own - replicas.begin(), static_cast<int64_t>(replicas.size()));
   BoxPulls pulls_of_slice;
-  for (const BoxPull& pull : call.pulls) {
+  for (const BoxPull& pull : boxes.pulls) {
     if (!slice.has_value()) break;
     const Box box = intersect(pull.box, *slice);
     if (!box.is_empty()) pulls_of_slice.push_back({pull.source, pull.source_box, box});
   }
-  call.pulls = std::move(pulls_of_slice);
-}
-
-// What the row does in its group of so many. The plan has checked the boxes.
-StatusOr<Collective::Ptr> make_collective(const DeviceStep& row, int num_members) {
-  const CollectiveCall& call = row.call;
-  const GroupPlace place = {num_members, row.position};
-  if (call.kind == OpKind::kAllReduce) {
-    return Collective::all_reduce(place, call.dtype, call.reduction, call.count, call.replicas);
-  }
-  const Box nothing = {{0}, {0}};
-  BoxExchange boxes = {.in_box = row.old_box.value_or(nothing),
-                       .out_box = row.new_box.value_or(nothing),
-                       .pulls = call.pulls,
-                       .are_pulls_checked = true,
-                       .most_elements = call.count,
-                       .replicas = call.replicas};
-  if (call.kind == OpKind::kExchange) {
-    return Collective::exchange(place, call.dtype, std::move(boxes));
-  }
-  return Collective::reduce_boxes(place, call.dtype, call.reduction, std::move(boxes));
+  boxes.pulls = std::move(pulls_of_slice);
+  boxes.replicas = std::move(replicas);
 }
 
 // What devices copy from their own buffers is stored as what they pull from others is: by what all
@@ -282,13 +231,56 @@ struct StepOfRows {
   const RelayoutPlan& plan;
   const PlanStep& step;
   StepGroups groups;
-  SharedText detail;                     // of the calls
+  SharedText detail;                     // of the rows
   std::optional<SharingGroups> sharing;  // where replicas do not have memory of their own
 
   bool shares_output() const {
     return sharing.has_value() && step.kind() != StepKind::kReduceScatter;
   }
 };
+
+// Of a reduction: terms are added in the order of the group, and the plan lists both ascending.
+Status check_terms(const PlanStep& step, absl::Span<const int> group, int device_id) {
+  const std::vector<int> terms = step.terms(device_id);
+  if (terms.empty() || std::equal(terms.begin(), terms.end(), group.begin(), group.end())) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("plan step ", step.to_string(), ": the terms of device ",
+                                          device_id, " are not its group"));
+}
+
+// What the device does in its group. `may_pull_alike`: members whose pulls are the same have one
+// list of them.
+StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& group, int device_id,
+                                          bool may_pull_alike, const DeviceStep& row) {
+  const PlanStep& step = rows.step;
+  const DType dtype = rows.plan.dtype();
+  const GroupPlace place = {static_cast<int>(group.ids.size()), group.positions.at(device_id)};
+  if (is_reduction(step.kind())) {
+    TESSERA_RETURN_IF_ERROR(check_terms(step, group.ids, device_id));
+  }
+  std::vector<int> replicas;
+  if (rows.shares_output()) replicas = replicas_in(step, group.ids, device_id);
+  if (step.kind() == StepKind::kAllReduce) {
+    const int64_t count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
+    return Collective::all_reduce(place, dtype, step.op(), count, std::move(replicas));
+  }
+  const Box nothing = {{0}, {0}};
+  // The plan has checked the boxes.
+  BoxExchange boxes = {.in_box = row.old_box.value_or(nothing),
+                       .out_box = row.new_box.value_or(nothing),
+                       .are_pulls_checked = true,
+                       .most_elements = group.most_elements};
+  const bool common = may_pull_alike && step.has_common_pulls();
+  boxes.pulls = common && group.common_pulls.size() > 0 ? group.common_pulls
+                                                        : make_pulls(step, group, device_id);
+  if (common) group.common_pulls = boxes.pulls;
+  if (step.kind() == StepKind::kReduceScatter) {
+    return Collective::reduce_boxes(place, dtype, step.op(), std::move(boxes));
+  }
+  if (rows.shares_output()) share_output(std::move(replicas), place.position, boxes);
+  return Collective::exchange(place, dtype, std::move(boxes));
+}
 
 StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
   const PlanStep& step = rows.step;
@@ -302,23 +294,10 @@ StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
   if (ids.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(StepGroup * group, rows.groups.find(std::move(ids)));
     row.group = group->backend;
-    row.position = group->positions.at(device.id);
     row.member_ordinals = group->ordinals;
-    TESSERA_ASSIGN_OR_RETURN(row.call, make_call(step, rows.plan.dtype(), *group, device.id, row));
-    if (row.call.kind != OpKind::kAllReduce) {
-      // Members of a group that is made for shared replicas may pull from different copies.
-      const bool common = step.has_common_pulls() && !joins;
-      row.call.pulls = common && group->common_pulls.size() > 0
-                           ? group->common_pulls
-                           : make_pulls(step, *group, device.id);
-      if (common) group->common_pulls = row.call.pulls;
-    }
-    row.call.detail = rows.detail;
-    row.call.detail_field = "layouts";
-    if (rows.shares_output()) share_output(step, group->ids, device.id, row);
-    TESSERA_ASSIGN_OR_RETURN(row.call.collective,
-                             make_collective(row, static_cast<int>(group->ids.size())));
-    row.call.pulls = {};
+    // Members of a group that is made for shared replicas may pull from different copies.
+    TESSERA_ASSIGN_OR_RETURN(row.collective, make_collective(rows, *group, device.id, !joins, row));
+    row.detail = rows.detail;
     return row;
   }
   // A reduction of one term, or a move without peers, is a copy.
@@ -375,7 +354,7 @@ int64_t RelayoutProgram::weight() const {
     for (const DeviceStep& row : rows) {
       weight += static_cast<int64_t>(1 + row.pulls.size());
       if (row.group == nullptr) continue;
-      const BoxPulls& pulls = row.call.collective->boxes();
+      const BoxPulls& pulls = row.collective->boxes();
       if (counted.insert(pulls.data()).second) weight += static_cast<int64_t>(pulls.size());
     }
   }

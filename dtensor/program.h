@@ -15,7 +15,7 @@
 
 #include "base/shape.h"
 #include "base/status.h"
-#include "collectives/call.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/host/kernels.h"
 #include "collectives/shared.h"
@@ -36,13 +36,13 @@ struct DeviceStep {
   // The device holds its new box in one piece, that many bytes after the beginning of its buffer:
   // the result may be a view of that buffer.
   std::optional<int64_t> view_offset_bytes;
-  // Null: the step is local to the device, and `pulls` are from its own buffer. Else the collective
-  // of `call` has the pulls.
+  // Null: the step is local to the device, and `pulls` are from its own buffer. Else `collective`
+  // is what it does with the others.
   std::shared_ptr<GroupBackend> group;
-  int position = 0;  // in the group
+  Collective::Ptr collective;
+  SharedText detail;  // the plan and the step, which all members must have in common
   // By position, where all of the group are this client's.
   std::vector<int> member_ordinals;
-  CollectiveCall call;  // without buffers and label
   std::vector<Pull> pulls;
   host::Stores stores = host::Stores::kCached;  // of such copies
   // Of an expansion: what is not pulled is the identity of this reduction.

@@ -112,12 +112,11 @@ void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<
 
 void enqueue_collective(const Launch& launch, const DeviceStep& row,
                         std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
-  row.group->start(row.position, [&](CollectiveCall& call) {
-    call = row.call;
-    call.label = launch.label;
-    call.in_buffer = std::move(in);
-    call.out_buffer = std::move(out);
-  });
+  row.group->start(row.collective, {.in_buffer = std::move(in),
+                                    .out_buffer = std::move(out),
+                                    .detail = row.detail,
+                                    .detail_field = "layouts",
+                                    .label = launch.label});
 }
 
 // Runs one step of one device: from what it holds to what it holds next. The output takes its
@@ -155,7 +154,7 @@ Status run_row_here(const DeviceStep& row, DType dtype, const HeldByDevice& held
     }
     if (made[ordinal] != nullptr) member.out = made[ordinal]->mutable_data();
   }
-  return host::move_bytes(*row.call.collective, members);
+  return host::move_bytes(*row.collective, members);
 }
 
 // Runs a step on this thread; not at all where memory is short, which the streams report.

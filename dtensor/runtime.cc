@@ -416,23 +416,20 @@ StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
     const std::shared_ptr<Buffer>& sum = arrivals[i].sum;
     auto* const term = reinterpret_cast<int32_t*>(sum->mutable_data()) + 1;
     *term = barrier_term(device.device_id);
-    arrivals[i].work = plan.group->start(static_cast<int>(device.position), [&](auto& call) {
-      call.kind = OpKind::kBarrier;
-      call.dtype = DType::kInt32;
-      call.count = call.in_count = call.out_count = 1;
-      call.collective = plan.collectives[i];
-      call.in = reinterpret_cast<const std::byte*>(term);
-      call.out_buffer = sum;
-      call.detail = name;
-      call.detail_field = "name";
-      call.label = Label(std::string("barrier"), 0, shown_name, plan.where);
-      if (barrier.timeout.has_value()) {
-        call.timeout = *barrier.timeout;
-        call.deadline = barrier.deadline;
-      }
-      // Waited for first, below.
-      call.caller_waits = device.ordinal == plan.local.back().ordinal;
-    });
+    Arguments arguments = {
+        .in = reinterpret_cast<const std::byte*>(term),
+        .out_buffer = sum,
+        .detail = name,
+        .detail_field = "name",
+        .label = Label(std::string("barrier"), 0, shown_name, plan.where),
+        // Waited for first, below.
+        .caller_waits = device.ordinal == plan.local.back().ordinal,
+    };
+    if (barrier.timeout.has_value()) {
+      arguments.timeout = *barrier.timeout;
+      arguments.deadline = barrier.deadline;
+    }
+    arrivals[i].work = plan.group->start(plan.collectives[i], std::move(arguments));
   }
   return arrivals;
 }
