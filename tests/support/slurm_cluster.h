@@ -116,7 +116,7 @@ class SlurmCluster {
   // The daemons tell nothing when they are ready: they are asked again and again.
   template <class Condition>
   static void await(const Condition& is_ready) {
-    const absl::Time deadline = steady_now() + kPatience;
+    const absl::Time deadline = steady_now() + kTestTimeout;
     while (!is_ready()) {
       ASSERT_LT(steady_now(), deadline);
       poll(nullptr, 0, 20);
