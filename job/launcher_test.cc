@@ -189,7 +189,7 @@ TEST(LauncherTest, ClientThatLostAPeerIsNotTheCauseThoughItEndsFirst) {
   LauncherRun run =
       LauncherRun::shell({"--clients", "2", "--settle", "50s"},
                          absl::StrCat("if [ $RANK = 1 ]; then echo $$ > ", fifo,
-                                      "; exec job/launcher_test_client; fi; ",
+                                      "; exec job/testing/launcher_test_client; fi; ",
                                       absl::StrReplaceAll(kAwaitOther, {{"%s", fifo}}), "exit 6"));
   EXPECT_EQ(run.wait(), 6);
   EXPECT_THAT(run.error(), HasSubstr("2 of 2 clients failed; the first was client 0"));
@@ -420,7 +420,7 @@ TEST(LauncherTest, GivesUpAfterTheLastRestart) {
 }
 
 TEST(LauncherTest, ReportHoldsTheFirstStatusOfTheClient) {
-  LauncherRun run({"--clients", "2", "job/launcher_test_client"});
+  LauncherRun run({"--clients", "2", "job/testing/launcher_test_client"});
   EXPECT_EQ(run.wait(), 8);
   EXPECT_THAT(run.error(), HasSubstr("  error: UNAVAILABLE: lost client 7\n  last 1 line:\n"
                                      "    | reported\n"));
