@@ -62,18 +62,17 @@ Status check_overlap(const CollectiveCall& call) {
 
 // A count that is not 0 says that all parts are equal, on all members.
 StatusOr<Collective::Ptr> make_all_to_all(const CollectiveCall& call, GroupPlace place) {
-  TESSERA_ASSIGN_OR_RETURN(
-      Collective::Ptr unequal,
-      Collective::all_to_all(place, call.dtype, call.counts, call.recv_counts));
-  if (call.count <= 0) return unequal;
   const int64_t part = call.count / place.num_members;
   const Counts equal = Counts::equal(place.num_members, part);
-  if (call.counts != equal || call.recv_counts != equal) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("count is ", call.count, ", and its ", place.num_members,
-                     " parts are not equal; make count 0 where they differ"));
+  if (call.count > 0 && call.counts == equal && call.recv_counts == equal) {
+    return Collective::all_to_all(place, call.dtype, part);
   }
-  return Collective::all_to_all(place, call.dtype, part);
+  StatusOr<Collective::Ptr> unequal =
+      Collective::all_to_all(place, call.dtype, call.counts, call.recv_counts);
+  if (!unequal.ok() || call.count <= 0) return unequal;
+  return absl::InvalidArgumentError(
+      absl::StrCat("count is ", call.count, ", and its ", place.num_members,
+                   " parts are not equal; make count 0 where they differ"));
 }
 
 StatusOr<Collective::Ptr> make(const CollectiveCall& call, GroupPlace place) {
