@@ -94,13 +94,6 @@ Status check_pulls(const BoxExchange& boxes, const Box* reduced, int num_members
 
 }  // namespace
 
-void BoxPulls::push_back(BoxPull pull) {
-  if (pulls_ == nullptr || pulls_.use_count() > 1) {
-    pulls_ = std::make_shared<std::vector<BoxPull>>(begin(), end());
-  }
-  pulls_->push_back(std::move(pull));
-}
-
 absl::string_view op_kind_name(OpKind kind) {
   static constexpr absl::string_view kNames[kNumOpKinds] = {
       "all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",
@@ -111,14 +104,15 @@ absl::string_view op_kind_name(OpKind kind) {
 Collective::Collective(OpKind kind, GroupPlace place, DType dtype)
     : kind_(kind), dtype_(dtype), place_(place) {}
 
-std::shared_ptr<Collective> Collective::create(OpKind kind, GroupPlace place, DType dtype) {
+StatusOr<std::shared_ptr<Collective>> Collective::create(OpKind kind, GroupPlace place,
+                                                         DType dtype) {
+  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
   return std::shared_ptr<Collective>(new Collective(kind, place, dtype));
 }
 
 // The first `count` elements of each input, reduced by chunks. What the target says decides where
 // the result is written; all outputs hold the whole.
 Status Collective::set_chunked_reduction(ReduceOp op, int64_t count, BoxReduction::Target target) {
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype_));
   TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype_));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype_));
   op_ = op;
@@ -144,7 +138,8 @@ void Collective::set_bytes_written(int64_t elements) {
 
 StatusOr<Collective::Ptr> Collective::all_reduce(GroupPlace place, DType dtype, ReduceOp op,
                                                  int64_t count, std::vector<int> replicas) {
-  const auto c = create(OpKind::kAllReduce, place, dtype);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kAllReduce, place, dtype));
   // Replicas have one output, which is the member's own and that of all others.
   const bool is_shared = !replicas.empty();
   TESSERA_RETURN_IF_ERROR(c->set_chunked_reduction(
@@ -158,7 +153,8 @@ StatusOr<Collective::Ptr> Collective::all_reduce(GroupPlace place, DType dtype, 
 
 StatusOr<Collective::Ptr> Collective::reduce(GroupPlace place, DType dtype, ReduceOp op,
                                              int64_t count, int root) {
-  const auto c = create(OpKind::kReduce, place, dtype);
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kReduce, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_chunked_reduction(op, count, BoxReduction::Target::kRoot));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
   c->root_ = root;
@@ -173,8 +169,8 @@ StatusOr<Collective::Ptr> Collective::reduce(GroupPlace place, DType dtype, Redu
 }
 
 StatusOr<Collective::Ptr> Collective::barrier(GroupPlace place, DType dtype, int64_t count) {
-  const auto c = create(OpKind::kBarrier, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kBarrier, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
   c->count_ = count;
   c->in_count_ = c->out_count_ = count;
@@ -188,8 +184,8 @@ StatusOr<Collective::Ptr> Collective::barrier(GroupPlace place, DType dtype, int
 
 StatusOr<Collective::Ptr> Collective::reduce_scatter(GroupPlace place, DType dtype, ReduceOp op,
                                                      Counts counts) {
-  const auto c = create(OpKind::kReduceScatter, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kReduceScatter, place, dtype));
   TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
   c->op_ = op;
@@ -205,8 +201,8 @@ StatusOr<Collective::Ptr> Collective::reduce_scatter(GroupPlace place, DType dty
 
 StatusOr<Collective::Ptr> Collective::broadcast(GroupPlace place, DType dtype, int64_t count,
                                                 int root) {
-  const auto c = create(OpKind::kBroadcast, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kBroadcast, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
   c->root_ = root;
@@ -221,8 +217,8 @@ StatusOr<Collective::Ptr> Collective::broadcast(GroupPlace place, DType dtype, i
 
 StatusOr<Collective::Ptr> Collective::scatter(GroupPlace place, DType dtype, Counts counts,
                                               int root) {
-  const auto c = create(OpKind::kScatter, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kScatter, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
   TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
   c->root_ = root;
@@ -249,8 +245,8 @@ void Collective::set_one_source(int64_t count) {
 }
 
 StatusOr<Collective::Ptr> Collective::all_gather(GroupPlace place, DType dtype, Counts counts) {
-  const auto c = create(OpKind::kAllGather, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kAllGather, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
   c->in_count_ = c->counts_[place.position];
   c->out_count_ = c->count_;
@@ -262,8 +258,8 @@ StatusOr<Collective::Ptr> Collective::all_gather(GroupPlace place, DType dtype, 
 
 StatusOr<Collective::Ptr> Collective::gather(GroupPlace place, DType dtype, Counts counts,
                                              int root) {
-  const auto c = create(OpKind::kGather, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kGather, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
   TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
   c->root_ = root;
@@ -320,8 +316,8 @@ StatusOr<Collective::Ptr> Collective::all_to_all(GroupPlace place, DType dtype, 
   const Counts counts = Counts::equal(place.num_members, part);
   // A member whose parts are all 0 may meet one whose are not equal, and which reads its counts.
   if (part == 0) return all_to_all(place, dtype, counts, counts);
-  const auto c = create(OpKind::kAllToAll, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kAllToAll, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_counts(counts));
   c->received_counts_ = counts;
   c->in_count_ = c->out_count_ = c->count_;
@@ -333,8 +329,8 @@ StatusOr<Collective::Ptr> Collective::all_to_all(GroupPlace place, DType dtype, 
 
 StatusOr<Collective::Ptr> Collective::all_to_all(GroupPlace place, DType dtype, Counts sent,
                                                  Counts received) {
-  const auto c = create(OpKind::kAllToAll, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kAllToAll, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(sent)));
   TESSERA_RETURN_IF_ERROR(check_counts(received, place.num_members));
   TESSERA_RETURN_IF_ERROR(check_count(received.sum(), dtype));
@@ -383,8 +379,8 @@ Status Collective::check_peer_counts(absl::Span<const int64_t* const> counts) co
 }
 
 StatusOr<Collective::Ptr> Collective::message(int position, DType dtype, int64_t count) {
-  const auto c = create(OpKind::kSendRecv, {2, position}, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kSendRecv, {2, position}, dtype));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
   c->count_ = count;
   c->out_box_ = run(0, count);
@@ -413,8 +409,8 @@ Status Collective::set_boxes(BoxExchange& boxes, const Box* reduced) {
 }
 
 StatusOr<Collective::Ptr> Collective::exchange(GroupPlace place, DType dtype, BoxExchange boxes) {
-  const auto c = create(OpKind::kExchange, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kExchange, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_boxes(boxes, nullptr));
   int64_t pulled = 0;
   for (const BoxPull& pull : boxes.pulls) {
@@ -429,8 +425,8 @@ StatusOr<Collective::Ptr> Collective::exchange(GroupPlace place, DType dtype, Bo
 
 StatusOr<Collective::Ptr> Collective::reduce_boxes(GroupPlace place, DType dtype, ReduceOp op,
                                                    BoxExchange boxes) {
-  const auto c = create(OpKind::kReduceBoxes, place, dtype);
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
+                           create(OpKind::kReduceBoxes, place, dtype));
   TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype));
   const Box reduced = boxes.out_box;
   TESSERA_RETURN_IF_ERROR(c->set_boxes(boxes, &reduced));

@@ -62,15 +62,13 @@ struct BoxPull {
   Box box;
 };
 
-// A list of them. Copies share its memory until one is added to: members that pull the same have
-// one list for all.
+// A list of them, immutable. Copies share its memory: members that pull the same have one list for
+// all.
 class BoxPulls {
  public:
   BoxPulls() = default;
-  BoxPulls(std::vector<BoxPull> pulls)  // the same list, as it can be shared
-      : pulls_(std::make_shared<std::vector<BoxPull>>(std::move(pulls))) {}
-
-  void push_back(BoxPull pull);
+  BoxPulls(std::vector<BoxPull> pulls)
+      : pulls_(std::make_shared<const std::vector<BoxPull>>(std::move(pulls))) {}
 
   const BoxPull* data() const { return pulls_ == nullptr ? nullptr : pulls_->data(); }
   size_t size() const { return pulls_ == nullptr ? 0 : pulls_->size(); }
@@ -79,7 +77,7 @@ class BoxPulls {
   const BoxPull& operator[](size_t i) const { return (*pulls_)[i]; }
 
  private:
-  std::shared_ptr<std::vector<BoxPull>> pulls_;  // null: empty
+  std::shared_ptr<const std::vector<BoxPull>> pulls_;  // null: empty
 };
 
 // `box` of what the members hold, reduced in ascending order of the members.
@@ -212,7 +210,7 @@ class Collective {
 
  private:
   Collective(OpKind kind, GroupPlace place, DType dtype);
-  static std::shared_ptr<Collective> create(OpKind kind, GroupPlace place, DType dtype);
+  static StatusOr<std::shared_ptr<Collective>> create(OpKind kind, GroupPlace place, DType dtype);
 
   enum class PullsFrom : uint8_t { kList, kParts, kEqualParts, kPeerCounts };
 

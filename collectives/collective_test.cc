@@ -492,14 +492,16 @@ TEST(CollectiveTest, ExchangesOfRandomBoxes) {
     }
     std::vector<Values> expected(n);
     for (int m = 0; m < n; ++m) {
+      std::vector<BoxPull> pulls;
       for_each_index(boxes[m].out_box, [&](const std::vector<int64_t>& index) {
         const Box one = {index, {1, 1}};
         const int source = static_cast<int>(random() % n);
         const bool is_held = contains(boxes[source].in_box, one);
         expected[m].push_back(is_held ? element(boxes[source].in_box, source, index) : kUntouched);
-        if (is_held) boxes[m].pulls.push_back({source, boxes[source].in_box, one});
+        if (is_held) pulls.push_back({source, boxes[source].in_box, one});
         pulled += is_held ? 1 : 0;
       });
+      boxes[m].pulls = std::move(pulls);
     }
     const Played exchange = play(for_all(n, [&](GroupPlace place) {
       return Collective::exchange(place, DType::kFloat64, boxes[place.position]);
@@ -522,9 +524,12 @@ TEST(CollectiveTest, ReductionsOfRandomBoxes) {
       wanted.push_back(intersect(common, random_box({{3, 3}, {0, 1}}, random)));
     }
     const Collectives members = for_all(n, [&](GroupPlace place) {
-      BoxExchange boxes = {.in_box = held[place.position], .out_box = wanted[place.position]};
-      for (int k = 0; k < n; ++k) boxes.pulls.push_back({k, held[k], boxes.out_box});
-      return Collective::reduce_boxes(place, DType::kFloat64, ReduceOp::kSum, boxes);
+      const Box& out_box = wanted[place.position];
+      std::vector<BoxPull> pulls;
+      for (int k = 0; k < n; ++k) pulls.push_back({k, held[k], out_box});
+      return Collective::reduce_boxes(
+          place, DType::kFloat64, ReduceOp::kSum,
+          {.in_box = held[place.position], .out_box = out_box, .pulls = std::move(pulls)});
     });
     const Played sum = play(members);
     sum.expect_in_order();

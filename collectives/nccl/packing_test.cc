@@ -139,11 +139,13 @@ TEST_F(PackingTest, OneWithoutMemoryIsEveryonesError) {
     m.call.in_count = m.call.out_count = kPart * kSide;
     m.call.in_box = Box{{kPart * d, 0}, {kPart, kSide}};
     m.call.out_box = Box{{0, kPart * d}, {kSide, kPart}};
+    std::vector<BoxPull> pulls;
     for (int source = 0; source < kMembers; ++source) {
-      m.call.pulls.push_back({source,
-                              {{kPart * source, 0}, {kPart, kSide}},
-                              {{kPart * source, kPart * d}, {kPart, kPart}}});
+      pulls.push_back({source,
+                       {{kPart * source, 0}, {kPart, kSide}},
+                       {{kPart * source, kPart * d}, {kPart, kPart}}});
     }
+    m.call.pulls = std::move(pulls);
   }
   const auto exchange = [&] {
     std::vector<Work> works;

@@ -268,6 +268,13 @@ Box part_of(int n, int rows, int member, int dim) {
   return box;
 }
 
+// A list of pulls cannot be changed once it is made.
+void add_pull(CollectiveCall& call, BoxPull pull) {
+  std::vector<BoxPull> all(call.pulls.begin(), call.pulls.end());
+  all.push_back(std::move(pull));
+  call.pulls = std::move(all);
+}
+
 // Each member holds its part along one dim of a matrix, and pulls what it wants: the part along the
 // other one, from the members that hold it.
 TEST_P(BytesTest, OfAnExchange) {
@@ -278,7 +285,7 @@ TEST_P(BytesTest, OfAnExchange) {
     call.in_count = call.in_box->num_elements();
     for (int k = 0; k < n_; ++k) {
       const Box held = part_of(n_, 2, k, 0);
-      call.pulls.push_back({k, held, intersect(held, call.out_box)});
+      add_pull(call, {k, held, intersect(held, call.out_box)});
     }
   });
   const int64_t box = 2 * 6 * kBytes;
@@ -293,7 +300,7 @@ TEST_P(BytesTest, OfReducedBoxes) {
     call.in_box = whole;
     call.out_box = part_of(n_, 2, m, 1);
     call.in_count = whole.num_elements();
-    for (int k = 0; k < n_; ++k) call.pulls.push_back({k, whole, {}});
+    for (int k = 0; k < n_; ++k) add_pull(call, {k, whole, {}});
   });
   const int64_t box = n_ * 2 * 6 * kBytes;
   expect_bytes(plan, [&](int) { return Bytes{(n_ - 1) * box, (n_ - 1) * box}; });
@@ -317,7 +324,7 @@ Describe gather_along(int dim, const std::function<int(int m, int k)>& source_of
     for (int k = 0; k < kMembers; ++k) {
       const int source = source_of(m, k);
       const Box box = part_of(kMembers, 2, source, dim);
-      call.pulls.push_back({source, box, box});
+      add_pull(call, {source, box, box});
     }
   };
 }
@@ -332,7 +339,7 @@ Describe from_member_2(int rows, bool for_itself) {
     call.in_box = m == 2 ? whole : Box{{0, 0}, {0, 0}};
     call.in_count = call.in_box->num_elements();
     call.out_box = Box{{0, 0}, {rows, 5}};
-    if (m != 2 || for_itself) call.pulls.push_back({2, whole, {{0, 0}, {rows, 5}}});
+    if (m != 2 || for_itself) add_pull(call, {2, whole, {{0, 0}, {rows, 5}}});
   };
 }
 
@@ -345,7 +352,7 @@ Describe sums_along(int dim, int rows_beyond) {
     call.in_count = whole.num_elements();
     call.out_box = part_of(kMembers, 2, m, dim);
     if (m == 0 && rows_beyond > 0) call.out_box = Box{{0, 0}, {1, 6 * kMembers}};
-    for (int k = 0; k < kMembers; ++k) call.pulls.push_back({k, whole, {}});
+    for (int k = 0; k < kMembers; ++k) add_pull(call, {k, whole, {}});
   };
 }
 

@@ -387,7 +387,8 @@ CollectiveCall call_of(const Started& s) {
       break;
     }
     case OpKind::kExchange:
-    case OpKind::kReduceBoxes:
+    case OpKind::kReduceBoxes: {
+      std::vector<BoxPull> pulls;
       call.in_box = op.from[s.position];
       call.out_box = op.to[s.position];
       for (int k = 0; k < op.num_members; ++k) {
@@ -396,9 +397,11 @@ CollectiveCall call_of(const Started& s) {
         const bool replicas = op.from[0] == op.from[op.num_members - 1];
         const bool chosen = !replicas || k == (op.root + s.position) % op.num_members;
         const bool wanted = op.kind == OpKind::kReduceBoxes || (chosen && !box.is_empty());
-        if (wanted) call.pulls.push_back({k, op.from[k], box});
+        if (wanted) pulls.push_back({k, op.from[k], box});
       }
+      call.pulls = std::move(pulls);
       break;
+    }
     case OpKind::kSendRecv:
     case OpKind::kBarrier:
       break;

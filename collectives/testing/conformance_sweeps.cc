@@ -236,7 +236,9 @@ Status check_reduce_boxes(const Member& m, const Shape& shape, const std::vector
   call.out_count = out.size();
   call.in_box = whole;
   call.out_box = wanted[m.position];
-  for (int k = 0; k < n; ++k) call.pulls.push_back({k, whole, wanted[m.position]});
+  std::vector<BoxPull> held;
+  for (int k = 0; k < n; ++k) held.push_back({k, whole, wanted[m.position]});
+  call.pulls = std::move(held);
   TESSERA_RETURN_IF_ERROR(m.group.start(std::move(call)).await());
   return expect_equal<int64_t>(out.in(), box_values(wanted[m.position], n * (n + 1) / 2),
                                "reduce_boxes");
