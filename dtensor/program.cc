@@ -31,42 +31,12 @@ struct StepGroup {
   std::vector<int> ids;
   std::shared_ptr<GroupBackend> backend;
   absl::flat_hash_map<int, int> positions;  // by device id
-  std::vector<int> ordinals;                // by position, if all are this client's; else empty
-  int64_t most_elements = 0;                // that a member holds before the step
+  // By position; null where some members are another client's.
+  std::shared_ptr<const std::vector<int>> ordinals;
+  int64_t most_elements = 0;  // that a member holds before the step
   // The list of every member, where all have the same: one for each of them would take memory and
   // time quadratic in their number. Empty until the first member has made it.
   BoxPulls common_pulls;
-};
-
-// The groups of one step.
-class StepGroups {
- public:
-  StepGroups(Runtime& runtime, const PlanStep& step) : runtime_(runtime), step_(step) {}
-
-  StatusOr<StepGroup*> find(std::vector<int> ids) {
-    std::unique_ptr<StepGroup>& group = groups_[ids];
-    if (group != nullptr) return group.get();
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend, runtime_.group(ids));
-    group = std::make_unique<StepGroup>();
-    group->backend = std::move(backend);
-    for (const int id : ids) {
-      group->positions.emplace(id, static_cast<int>(group->positions.size()));
-      const Device& device = runtime_.devices()[id];
-      if (device.client_id == runtime_.client_id()) group->ordinals.push_back(device.ordinal);
-      const std::optional<Box> box = step_.old_box(id);
-      if (box.has_value()) {
-        group->most_elements = std::max(group->most_elements, box->num_elements());
-      }
-    }
-    if (group->ordinals.size() < ids.size()) group->ordinals.clear();
-    group->ids = std::move(ids);
-    return group.get();
-  }
-
- private:
-  Runtime& runtime_;
-  const PlanStep& step_;
-  absl::flat_hash_map<std::vector<int>, std::unique_ptr<StepGroup>> groups_;
 };
 
 // What the device pulls from the members of its group, or what each of them holds for a reduction.
@@ -133,6 +103,63 @@ class SharingGroups {
   absl::flat_hash_map<int, int> parent_;
 };
 
+// Of a reduction: terms are added in the order of the group, and the plan lists both ascending.
+Status check_terms(const PlanStep& step, absl::Span<const int> group) {
+  for (const int id : group) {
+    const std::vector<int> terms = step.terms(id);
+    if (terms.empty()) continue;  // the device wants no part of the result
+    if (std::equal(terms.begin(), terms.end(), group.begin(), group.end())) break;
+    return absl::InternalError(absl::StrCat("plan step ", step.to_string(),
+                                            ": the terms of device ", id, " are not its group"));
+  }
+  return absl::OkStatus();
+}
+
+// The groups of one step. Each is found once, for all of its members.
+class StepGroups {
+ public:
+  // `sharing` is null where replicas have memory of their own.
+  StepGroups(Runtime& runtime, const PlanStep& step, const SharingGroups* sharing)
+      : runtime_(runtime), step_(step), sharing_(sharing) {}
+
+  // Null where the device is alone.
+  StatusOr<StepGroup*> find(int device_id) {
+    const auto known = group_of_.find(device_id);
+    if (known != group_of_.end()) return known->second;
+    std::vector<int> ids =
+        sharing_ != nullptr ? sharing_->group(device_id) : step_.group(device_id);
+    if (ids.size() == 1) return nullptr;
+    TESSERA_ASSIGN_OR_RETURN(StepGroup * group, make(std::move(ids)));
+    for (const int id : group->ids) group_of_.emplace(id, group);
+    return group;
+  }
+
+ private:
+  StatusOr<StepGroup*> make(std::vector<int> ids) {
+    if (is_reduction(step_.kind())) TESSERA_RETURN_IF_ERROR(check_terms(step_, ids));
+    auto group = std::make_unique<StepGroup>();
+    TESSERA_ASSIGN_OR_RETURN(group->backend, runtime_.group(ids));
+    std::vector<int> ordinals;
+    for (const int id : ids) {
+      group->positions.emplace(id, static_cast<int>(group->positions.size()));
+      const Device& device = runtime_.devices()[id];
+      if (device.client_id == runtime_.client_id()) ordinals.push_back(device.ordinal);
+      group->most_elements = std::max(group->most_elements, step_.old_elements(id));
+    }
+    if (ordinals.size() == ids.size()) {
+      group->ordinals = std::make_shared<const std::vector<int>>(std::move(ordinals));
+    }
+    group->ids = std::move(ids);
+    return groups_.emplace_back(std::move(group)).get();
+  }
+
+  Runtime& runtime_;
+  const PlanStep& step_;
+  const SharingGroups* const sharing_;
+  std::vector<std::unique_ptr<StepGroup>> groups_;
+  absl::flat_hash_map<int, StepGroup*> group_of_;  // by device id
+};
+
 // The positions in the group whose new box is that of the device; none where it is alone in this.
 std::vector<int> replicas_in(const PlanStep& step, absl::Span<const int> group, int device_id) {
   std::vector<int> positions;
@@ -169,7 +196,7 @@ void share_output(std::vector<int> replicas, int position, BoxExchange& boxes) {
   const auto own = std::find(replicas.begin(), replicas.end(), position);
   const std::optional<Box> slice =
       slice_of(boxes.out_box, own - replicas.begin(), static_cast<int64_t>(replicas.size()));
-  BoxPulls pulls_of_slice;
+  std::vector<BoxPull> pulls_of_slice;
   for (const BoxPull& pull : boxes.pulls) {
     if (!slice.has_value()) break;
     const Box box = intersect(pull.box, *slice);
@@ -201,7 +228,7 @@ bool is_for_caller(const RelayoutProgram& program) {
   int64_t written = 0;
   for (const std::vector<DeviceStep>& rows : program.steps) {
     for (const DeviceStep& row : rows) {
-      if (row.group != nullptr && row.member_ordinals.empty()) return false;
+      if (row.group != nullptr && row.member_ordinals == nullptr) return false;
       if (row.new_box.has_value()) {
         written = saturating_add(written, num_bytes(row.new_box->sizes, program.plan.dtype()));
       }
@@ -228,26 +255,24 @@ std::string detail_of(absl::string_view text, const RelayoutPlan& plan, const Pl
 
 // What the rows of one step have in common.
 struct StepOfRows {
-  const RelayoutPlan& plan;
-  const PlanStep& step;
-  StepGroups groups;
-  SharedText detail;                     // of the rows
-  std::optional<SharingGroups> sharing;  // where replicas do not have memory of their own
+  StepOfRows(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step, bool shares_replicas)
+      : plan(plan), step(step) {
+    if (shares_replicas) sharing.emplace(step);
+    groups.emplace(runtime, step, joins() ? &*sharing : nullptr);
+  }
 
+  // Whether devices that want the same box run the step together.
+  bool joins() const { return sharing.has_value() && !is_reduction(step.kind()); }
   bool shares_output() const {
     return sharing.has_value() && step.kind() != StepKind::kReduceScatter;
   }
-};
 
-// Of a reduction: terms are added in the order of the group, and the plan lists both ascending.
-Status check_terms(const PlanStep& step, absl::Span<const int> group, int device_id) {
-  const std::vector<int> terms = step.terms(device_id);
-  if (terms.empty() || std::equal(terms.begin(), terms.end(), group.begin(), group.end())) {
-    return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("plan step ", step.to_string(), ": the terms of device ",
-                                          device_id, " are not its group"));
-}
+  const RelayoutPlan& plan;
+  const PlanStep& step;
+  std::optional<SharingGroups> sharing;  // where replicas do not have memory of their own
+  std::optional<StepGroups> groups;
+  SharedText detail;  // of the rows
+};
 
 // What the device does in its group. `may_pull_alike`: members whose pulls are the same have one
 // list of them.
@@ -256,9 +281,6 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
   const PlanStep& step = rows.step;
   const DType dtype = rows.plan.dtype();
   const GroupPlace place = {static_cast<int>(group.ids.size()), group.positions.at(device_id)};
-  if (is_reduction(step.kind())) {
-    TESSERA_RETURN_IF_ERROR(check_terms(step, group.ids, device_id));
-  }
   std::vector<int> replicas;
   if (rows.shares_output()) replicas = replicas_in(step, group.ids, device_id);
   if (step.kind() == StepKind::kAllReduce) {
@@ -289,14 +311,13 @@ StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
   row.old_box = step.old_box(device.id);
   row.new_box = step.new_box(device.id);
   if (step.kind() == StepKind::kExpand) row.fill = step.op();
-  const bool joins = rows.sharing.has_value() && !is_reduction(step.kind());
-  std::vector<int> ids = joins ? rows.sharing->group(device.id) : step.group(device.id);
-  if (ids.size() > 1) {
-    TESSERA_ASSIGN_OR_RETURN(StepGroup * group, rows.groups.find(std::move(ids)));
+  TESSERA_ASSIGN_OR_RETURN(StepGroup* const group, rows.groups->find(device.id));
+  if (group != nullptr) {
     row.group = group->backend;
     row.member_ordinals = group->ordinals;
     // Members of a group that is made for shared replicas may pull from different copies.
-    TESSERA_ASSIGN_OR_RETURN(row.collective, make_collective(rows, *group, device.id, !joins, row));
+    TESSERA_ASSIGN_OR_RETURN(row.collective,
+                             make_collective(rows, *group, device.id, !rows.joins(), row));
     row.detail = rows.detail;
     return row;
   }
@@ -325,10 +346,9 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
   for (const PlanStep& step : program->plan.steps()) {
     std::vector<DeviceStep>& rows = program->steps.emplace_back();
     const bool is_last = &step == &program->plan.steps().back();
-    StepOfRows common = {program->plan, step, StepGroups(runtime, step), {}, {}};
-    if (replicas == Replicas::kShared && is_last && step.kind() != StepKind::kExpand) {
-      common.sharing.emplace(step);
-    }
+    const bool shares_replicas =
+        replicas == Replicas::kShared && is_last && step.kind() != StepKind::kExpand;
+    StepOfRows common(runtime, program->plan, step, shares_replicas);
     common.detail = absl::StrCat(detail_of(program->text.view(), program->plan, step),
                                  common.shares_output() ? " / shared replicas" : "");
     for (const Device& device : runtime.local_devices()) {

@@ -41,8 +41,8 @@ struct DeviceStep {
   std::shared_ptr<GroupBackend> group;
   Collective::Ptr collective;
   SharedText detail;  // the plan and the step, which all members must have in common
-  // By position, where all of the group are this client's.
-  std::vector<int> member_ordinals;
+  // By position; null where some of the group are another client's. Rows of a group have one list.
+  std::shared_ptr<const std::vector<int>> member_ordinals;
   std::vector<Pull> pulls;
   host::Stores stores = host::Stores::kCached;  // of such copies
   // Of an expansion: what is not pulled is the identity of this reduction.

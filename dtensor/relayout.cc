@@ -146,7 +146,8 @@ Status run_row_here(const DeviceStep& row, DType dtype, const HeldByDevice& held
     return absl::OkStatus();
   }
   absl::InlinedVector<host::MemberMemory, host::kInlineMembers> members;
-  for (const int ordinal : row.member_ordinals) {
+  members.reserve(row.member_ordinals->size());
+  for (const int ordinal : *row.member_ordinals) {
     host::MemberMemory& member = members.emplace_back();
     if (const Buffer* in = held[ordinal].buffer.get(); in != nullptr) {
       member.in = in->data();

@@ -318,6 +318,7 @@ std::vector<int> PlanStep::terms(int device_id) const {
   const std::optional<int64_t> position = rep_->from.position_of(device_id);
   if (!position.has_value() || rep_->new_elements(*position) == 0) return {};
   std::vector<int> devices;
+  devices.reserve(rep_->group_size);
   for (int64_t member : rep_->members(*position)) devices.push_back(rep_->from.device(member));
   return devices;
 }
