@@ -151,7 +151,8 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.deadline = deadline;
   coordinator.heartbeat_interval = options.heartbeat_interval;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
-  TESSERA_RETURN_IF_ERROR(runtime->start_devices(deadline));
+  const Status started = runtime->start_devices(deadline);
+  if (!started.ok()) return runtime->coordinator_->cause_of_failed_start(started);
   runtime->open_ = true;
   // After all that lasts as long as the process was made: it goes first.
   prepare_run_before_exit();

@@ -143,7 +143,8 @@ class GrpcCoordinator : public Coordinator {
     stub_ = rpc::CoordinatorService::NewStub(
         grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments));
     TESSERA_RETURN_IF_ERROR(open_session(deadline));
-    return join(deadline);
+    const Status joined = join(deadline);
+    return joined.ok() ? joined : cause_of_failed_start(joined);
   }
 
   int client_id() const override { return options_.self.client_id; }
@@ -210,6 +211,14 @@ class GrpcCoordinator : public Coordinator {
     if (server_ != nullptr) server_->stop();
     close_session();
     return status;
+  }
+
+  Status cause_of_failed_start(const Status& status) override {
+    if (!absl::IsUnavailable(status)) return status;
+    std::unique_lock<std::mutex> lock(session_mutex_);
+    session_changed_.wait_until(lock, to_chrono_steady(steady_now() + kAnswerGrace),
+                                [&] { return !first_loss_.ok() || !verdict_.ok(); });
+    return first_loss_.ok() ? status : first_loss_;
   }
 
  private:
@@ -480,6 +489,11 @@ class GrpcCoordinator : public Coordinator {
   }
 
   void report_lost(int client, const Status& reason) {
+    {
+      std::lock_guard<std::mutex> lock(session_mutex_);
+      if (first_loss_.ok()) first_loss_ = reason;
+    }
+    session_changed_.notify_all();
     std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
     if (!lost_.try_emplace(client, reason).second) return;
     if (lost_callback_) lost_callback_(client, reason);
@@ -516,6 +530,7 @@ class GrpcCoordinator : public Coordinator {
   absl::Duration interval_ = options_.heartbeat_interval;
   int num_unanswered_ = 0;  // heartbeats
   Status verdict_;          // why there is no service any more
+  Status first_loss_;       // that this client was told
   std::set<grpc::ClientContext*> calls_;
   bool closing_ = false;
 

@@ -95,6 +95,11 @@ class Coordinator {
   // it returns, calls under way in other threads and later ones fail: they are Cancelled where no
   // other status is known.
   virtual Status leave(absl::Time deadline) = 0;
+
+  // What a client says that cannot start because of `status`. The loss of one client ends the start
+  // of all, and client 0 may take the service with it: where `status` is Unavailable, the first
+  // loss that this client was told, or `status` where it is told none within half a second.
+  virtual Status cause_of_failed_start(const Status& status) { return status; }
 };
 
 // Which process runs the service.

@@ -98,6 +98,23 @@ TEST_F(CoordinatorTest, HostThatGoesIsLost) {
   for (size_t i : {1, 2}) clients[i]->set_lost_callback(nullptr);
 }
 
+// Client 0 ends the service when it is told of the loss: the others know the cause all the same.
+TEST_F(CoordinatorTest, FirstLossIsTheCauseOfAFailedStart) {
+  auto clients = connect_all(3);
+  ASSERT_THAT(clients, SizeIs(3));
+  const std::string name = clients[2]->members()[1].to_string();
+  const std::string host = clients[2]->members()[0].to_string();
+  clients[1].reset();
+  EXPECT_THAT(clients[0]->get("k", 1, soon()), StatusIs(StatusCode::kUnavailable, HasSubstr(name)));
+  clients[0].reset();
+  const Status told = clients[2]->get("l", 0, soon()).status();
+  EXPECT_THAT(told, StatusIs(StatusCode::kUnavailable, HasSubstr(host)));
+  EXPECT_THAT(clients[2]->cause_of_failed_start(told),
+              StatusIs(StatusCode::kUnavailable, HasSubstr(name)));
+  const Status other = absl::ResourceExhaustedError("no shared memory");
+  EXPECT_EQ(clients[2]->cause_of_failed_start(other), other);
+}
+
 // A service that no client hosts, as a launcher or tessera_coordinator starts it.
 class HostedElsewhereTest : public CoordinatorTest {
  protected:

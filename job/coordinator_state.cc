@@ -324,10 +324,11 @@ StatusOr<int> CoordinatorState::client_of(Connection connection) const {
 void CoordinatorState::lose(int client_id, const std::string& how) {
   const Status reason = absl::UnavailableError(absl::StrCat(describe(client_id), how));
   if (!lost_.try_emplace(client_id, reason).second) return;
-  gone(client_id, reason, reason);
+  // First: a client whose call fails may end the service, and all are told the cause before.
   if (loss_listener_) {
     callbacks_.push_back([this, client_id, reason] { loss_listener_(client_id, reason); });
   }
+  gone(client_id, reason, reason);
 }
 
 // Ends what waits for a client that was lost (own == reason) or leaves: its own check-ins with

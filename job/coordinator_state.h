@@ -62,7 +62,7 @@ class CoordinatorState {
   };
   explicit CoordinatorState(Options options);
 
-  // Called for every loss, among the callbacks.
+  // Called for every loss, among the callbacks, before the calls that the loss ends are answered.
   void set_loss_listener(LossListener listener) { loss_listener_ = std::move(listener); }
 
   struct Registration {

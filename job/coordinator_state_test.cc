@@ -385,6 +385,20 @@ TEST(KeyValueTest, GetTimesOut) {
   EXPECT_EQ(waiting->count, 1);
 }
 
+// A client whose call fails may end the service, which must have told the others the cause.
+TEST(KeyValueTest, LossIsToldBeforeTheCallsThatItEnds) {
+  const auto service = StateService::complete(3);
+  const AnswerPtr waiting = service->get("k", absl::Seconds(60), 2);
+  service->state.disconnected(StateService::connection_of(2));
+  size_t num_told_before = 0;
+  for (const std::function<void()>& callback : service->state.take_callbacks()) {
+    if (!waiting->came()) num_told_before = service->losses.size();
+    callback();
+  }
+  EXPECT_TRUE(waiting->came());
+  EXPECT_EQ(num_told_before, 1u);
+}
+
 TEST(KeyValueTest, LossOfTheSetterEndsTheWait) {
   const auto service = StateService::complete(3);
   const AnswerPtr waiting = service->get("k", absl::Seconds(60), 2);
