@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "relayout/cell_map.h"
 #include "relayout/most_received.h"
-#include "relayout/moves.h"
 #include "relayout/plan_step.h"
+#include "relayout/pull_routing.h"
+#include "relayout/shard_grid.h"
 #include "relayout/topology.h"
 
 namespace tessera::internal {
 namespace {
 
 int64_t most_lacking(const Layout& from, const Layout& goal, const Shape& shape) {
-  const Moves moves(from, goal, shape, Topology());
+  const PullRouting moves(from, goal, shape, Topology());
   // On small meshes each device is looked at, which checks that search.
   constexpr int64_t kSmallMesh = int64_t{1} << 16;
   if (goal.mesh().size() > kSmallMesh) return most_received(moves).elements;
@@ -47,14 +47,14 @@ __int128 num_held_where_wanted(const Layout& from, const Layout& goal, const Sha
 
 }  // namespace
 
-int64_t least_received_elements(const Layout& from, const Layout& goal, const Parts& reduced,
+int64_t least_received_elements(const Layout& from, const Layout& goal, const SubAxes& reduced,
                                 const Shape& shape) {
   if (reduced.empty()) return most_lacking(from, goal, shape);
   // The new boxes tile the tensor, and each is the box of as many devices; the first is a largest.
   __int128 copies = goal.mesh().size();
   for (int dim = 0; dim < goal.rank(); ++dim) copies /= goal.num_shards(dim);
   const __int128 wanted = copies * num_elements(shape);
-  const int64_t largest = CellMap(goal, shape).elements(0);
+  const int64_t largest = ShardGrid(goal, shape).elements(0);
   const int64_t terms = num_values(digits_of(from.mesh(), reduced));
   const __int128 values = static_cast<__int128>(num_elements(shape)) * goal.num_partial_terms();
   // The cells of larger meshes do not fit in memory: without this term the bound is lower.

@@ -50,14 +50,14 @@
 
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/digits.h"
+#include "relayout/sub_axes.h"
 
 namespace tessera::internal {
 
 // In elements, within int64. `reduced` are the partial axes of `from` that `goal` does not have;
 // the others are the same in both. O(devices) on at most 2^20 of them. Among more, lonely values,
 // which are found by a list of all cells, count as 0, and the bound is lower.
-int64_t least_received_elements(const Layout& from, const Layout& goal, const Parts& reduced,
+int64_t least_received_elements(const Layout& from, const Layout& goal, const SubAxes& reduced,
                                 const Shape& shape);
 
 }  // namespace tessera::internal

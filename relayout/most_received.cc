@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "layout/layout.h"
-#include "relayout/cell_map.h"
-#include "relayout/digits.h"
+#include "relayout/shard_grid.h"
+#include "relayout/sub_axes.h"
 
 namespace tessera::internal {
 namespace {
@@ -71,7 +71,7 @@ uint64_t spread(uint64_t attempt, uint64_t choice) {
 
 class Search {
  public:
-  explicit Search(const Moves& moves) : moves_(moves), to_(moves.to().layout()) {
+  explicit Search(const PullRouting& moves) : moves_(moves), to_(moves.to().layout()) {
     const Layout& from = moves.from().layout();
     same_mesh_ = from.mesh() == to_.mesh();
     for (int dim = 0; dim < to_.rank(); ++dim) {
@@ -84,7 +84,7 @@ class Search {
     if (same_mesh_) {
       relate(from);
     } else {
-      free_ = digits_of(to_.mesh(), complement(to_.mesh(), all_parts(to_.dim_axes())));
+      free_ = digits_of(to_.mesh(), complement(to_.mesh(), all_sub_axes(to_.dim_axes())));
     }
   }
 
@@ -112,17 +112,17 @@ class Search {
   void relate(const Layout& from) {
     const Mesh& mesh = to_.mesh();
     const Cuts cuts(from, to_);
-    const Parts new_parts = cuts.cut(all_parts(to_.dim_axes()));
-    Parts used;
-    Parts chosen = new_parts;
+    const SubAxes new_parts = cuts.cut(all_sub_axes(to_.dim_axes()));
+    SubAxes used;
+    SubAxes chosen = new_parts;
     for (int dim = 0; dim < to_.rank(); ++dim) {
-      const Parts before = cuts.cut(from.dim_axes()[dim]);
-      const Parts after = cuts.cut(to_.dim_axes()[dim]);
+      const SubAxes before = cuts.cut(from.dim_axes()[dim]);
+      const SubAxes after = cuts.cut(to_.dim_axes()[dim]);
       used.insert(used.end(), before.begin(), before.end());
       if (is_prefix(before, after)) {
         dims_[dim].relation = Relation::kHeld;
       } else if (is_prefix(after, before)) {
-        const Parts minor(before.begin() + after.size(), before.end());
+        const SubAxes minor(before.begin() + after.size(), before.end());
         dims_[dim].relation = Relation::kGathered;
         dims_[dim].minor = digits_of(mesh, minor);
         dims_[dim].minor_is_free =
@@ -137,7 +137,7 @@ class Search {
   }
 
   // In mesh order, each once; parts of an axis that the layouts do not cut alike are the axis.
-  Parts whole_where_unaligned(const Cuts& cuts, Parts parts) const {
+  SubAxes whole_where_unaligned(const Cuts& cuts, SubAxes parts) const {
     const Mesh& mesh = to_.mesh();
     for (SubAxis& part : parts) {
       if (!cuts.aligned(part.axis)) part = {part.axis, 1, mesh.axes()[part.axis].size};
@@ -170,7 +170,7 @@ class Search {
     return elements == bound_;
   }
 
-  const Moves& moves_;
+  const PullRouting& moves_;
   const Layout& to_;
   bool same_mesh_ = false;
   std::vector<Dim> dims_;
@@ -182,6 +182,6 @@ class Search {
 
 }  // namespace
 
-MostReceived most_received(const Moves& moves) { return Search(moves).run(); }
+MostReceived most_received(const PullRouting& moves) { return Search(moves).run(); }
 
 }  // namespace tessera::internal

@@ -29,7 +29,7 @@
 
 #include <cstdint>
 
-#include "relayout/moves.h"
+#include "relayout/pull_routing.h"
 
 namespace tessera::internal {
 
@@ -39,7 +39,7 @@ struct MostReceived {
   int64_t num_looked_at = 0;  // positions; for tests
 };
 
-MostReceived most_received(const Moves& moves);
+MostReceived most_received(const PullRouting& moves);
 
 }  // namespace tessera::internal
 

@@ -41,7 +41,7 @@ int64_t received_by_boxes(const RelayoutCase& relayout, int64_t position) {
 
 // What is wrong with the answer, or "".
 std::string check(const RelayoutCase& relayout, MostReceived* found) {
-  const Moves moves(relayout.from, relayout.to, relayout.shape, Topology());
+  const PullRouting moves(relayout.from, relayout.to, relayout.shape, Topology());
   *found = most_received(moves);
   int64_t most = 0;
   for (int64_t position = 0; position < relayout.to.mesh().size(); ++position) {
@@ -145,7 +145,7 @@ TEST_P(LargeMeshTest, FewDevicesAreLookedAt) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, row.from));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, row.to));
-  const MostReceived found = most_received(Moves(from, to, row.shape, Topology()));
+  const MostReceived found = most_received(PullRouting(from, to, row.shape, Topology()));
   EXPECT_EQ(found.elements, row.elements);
   EXPECT_LE(found.num_looked_at, 128);
   EXPECT_EQ(received_by_boxes({from, to, row.shape}, found.position), found.elements);
@@ -159,7 +159,7 @@ TEST(MostReceivedTest, OfNoElements) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, "[x, -, -]"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, "[-, x, -]"));
   const Shape shape = {int64_t{1} << 40, int64_t{1} << 40, 0};
-  const Moves moves(from, to, shape, Topology());
+  const PullRouting moves(from, to, shape, Topology());
   EXPECT_EQ(most_received(moves).elements, 0);
   EXPECT_EQ(moves.received_at(3), 0);
   EXPECT_EQ(moves.to().elements(3), 0);

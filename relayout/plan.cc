@@ -11,10 +11,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/format.h"
-#include "relayout/cell_map.h"
 #include "relayout/lower_bound.h"
 #include "relayout/plan_rep.h"
 #include "relayout/plan_step.h"
+#include "relayout/shard_grid.h"
 
 namespace tessera {
 namespace internal {
@@ -110,7 +110,7 @@ std::string step_names(absl::Span<const PlanStep> steps) {
 int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
              absl::Span<const PlanStep> steps) {
   __int128 most = 0;
-  const CellMap source(from, tensor.shape);
+  const ShardGrid source(from, tensor.shape);
   for_each_that_may_hold_most(from.mesh(), to.mesh(), [&](int id) {
     const std::optional<int64_t> position = source.position_of(id);
     if (position.has_value()) {
@@ -191,18 +191,19 @@ absl::Duration RelayoutPlan::step_predicted_time(size_t step) const {
 
 std::vector<Alternative> RelayoutPlan::alternatives() const {
   if (rep_->steps.empty() || !rep_->schedules.empty()) return rep_->schedules;
-  if (!rep_->ways.empty()) {
+  if (!rep_->candidates.empty()) {
     const internal::Tensor tensor{rep_->shape, rep_->dtype, rep_->topology};
-    std::vector<Alternative> ways;
-    for (std::vector<PlanStep> steps : rep_->ways) {
+    std::vector<Alternative> candidates;
+    for (std::vector<PlanStep> steps : rep_->candidates) {
       // They were compared without processes.
       for (PlanStep& step : steps) step = internal::with_topology(step, rep_->topology);
       const double seconds = internal::predicted_seconds(steps, rep_->topology);
-      ways.push_back(
-          {internal::step_names(steps), absl::Seconds(seconds), internal::most_received(steps),
-           internal::peak(rep_->from, rep_->goal, tensor, steps), ways.size() == rep_->chosen_way});
+      candidates.push_back({internal::step_names(steps), absl::Seconds(seconds),
+                            internal::most_received(steps),
+                            internal::peak(rep_->from, rep_->goal, tensor, steps),
+                            candidates.size() == rep_->chosen_candidate});
     }
-    return ways;
+    return candidates;
   }
   const std::string name = rep_->reduced.empty() ? "direct" : internal::step_names(rep_->steps);
   return {{name, predicted_time(), max_received_bytes(), peak_bytes(), true}};

@@ -15,9 +15,9 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/digits.h"
 #include "relayout/plan.h"
 #include "relayout/plan_step.h"
+#include "relayout/sub_axes.h"
 
 namespace tessera {
 
@@ -29,17 +29,17 @@ struct RelayoutPlan::Rep {
 
   Layout from;
   Layout to;
-  Layout goal;              // Where the tensor is before its expansion; `to` without one.
-  internal::Parts reduced;  // The partial axes of `from` that are reduced.
+  Layout goal;                // Where the tensor is before its expansion; `to` without one.
+  internal::SubAxes reduced;  // The partial axes of `from` that are reduced.
   Shape shape;
   DType dtype;
   std::vector<PlanStep> steps;
   Topology topology;
   // What was compared; both empty where only one plan was looked at. Schedules of moves come with
-  // their numbers, of ways to reduce those are found when asked for.
+  // their numbers; those of candidates that reduce are found when asked for.
   std::vector<Alternative> schedules;
-  std::vector<std::vector<PlanStep>> ways;
-  size_t chosen_way = 0;
+  std::vector<std::vector<PlanStep>> candidates;
+  size_t chosen_candidate = 0;
 
   // A number that is computed once.
   struct Lazy {

@@ -17,10 +17,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/check.h"
-#include "relayout/cell_map.h"
-#include "relayout/components.h"
+#include "relayout/factored_view.h"
 #include "relayout/most_received.h"
-#include "relayout/moves.h"
+#include "relayout/pull_routing.h"
+#include "relayout/shard_grid.h"
 
 namespace tessera {
 namespace {
@@ -30,11 +30,11 @@ constexpr int64_t kMostCounted = 256;
 
 }  // namespace
 
-using internal::CellMap;
 using internal::Cuts;
 using internal::Digits;
-using internal::Moves;
-using internal::Parts;
+using internal::PullRouting;
+using internal::ShardGrid;
+using internal::SubAxes;
 
 struct PlanStep::Rep {
   Rep(StepKind kind, const Layout& from, const Layout& to, const internal::Tensor& tensor)
@@ -45,16 +45,16 @@ struct PlanStep::Rep {
         topology(tensor.topology) {}
 
   StepKind kind;
-  CellMap from;
-  CellMap to;
+  ShardGrid from;
+  ShardGrid to;
   DType dtype;
   Topology topology;
   ReduceOp op = ReduceOp::kSum;
   std::vector<std::string> axes;
   int64_t group_size = 1;
-  std::optional<Moves> moves;  // Exactly in moves.
-  Digits group_digits;         // kAllGather, kAllToAll and reductions: tell members apart.
-  Digits zero_digits;          // kExpand: devices with these all zero hold the value.
+  std::optional<PullRouting> moves;  // Exactly in moves.
+  Digits group_digits;               // kAllGather, kAllToAll and reductions: tell members apart.
+  Digits zero_digits;                // kExpand: devices with these all zero hold the value.
 
   // The components of kPermute and kExchange, found when a group is first asked for.
   mutable std::once_flag components_once;
@@ -147,7 +147,7 @@ internal::Traffic PlanStep::Rep::traffic(int64_t most_devices) const {
   const std::optional<LinkClass> flat = topology.only_link();
   internal::Traffic result;
   if (!flat.has_value()) {
-    const auto view = internal::DigitView::create(from.layout(), to.layout(), shape, topology);
+    const auto view = internal::FactoredView::create(from.layout(), to.layout(), shape, topology);
     if (view.has_value()) {
       const internal::Scheduler::Sizes sizes{from_bytes(0), 0};
       return internal::Scheduler(view->components(), sizes, topology.costs()).direct_traffic();
@@ -391,16 +391,16 @@ namespace {
 // What a move does to the lists of the dims, in common atoms: the common front of each, and what
 // goes and comes behind it.
 struct Difference {
-  std::vector<Parts> gone;
-  std::vector<Parts> come;
-  Parts concerned;  // Both, mesh order; axes that are not aligned whole.
+  std::vector<SubAxes> gone;
+  std::vector<SubAxes> come;
+  SubAxes concerned;  // Both, mesh order; axes that are not aligned whole.
 
   bool nothing_goes() const { return all_empty(gone); }
   bool nothing_comes() const { return all_empty(come); }
 
-  static bool all_empty(const std::vector<Parts>& lists) {
+  static bool all_empty(const std::vector<SubAxes>& lists) {
     return std::all_of(lists.begin(), lists.end(),
-                       [](const Parts& parts) { return parts.empty(); });
+                       [](const SubAxes& parts) { return parts.empty(); });
   }
 };
 
@@ -408,8 +408,8 @@ Difference difference(const Layout& from, const Layout& to) {
   const Cuts cuts(from, to);
   Difference result;
   for (int dim = 0; dim < from.rank(); ++dim) {
-    Parts before = cuts.cut(from.dim_axes()[dim]);
-    Parts after = cuts.cut(to.dim_axes()[dim]);
+    SubAxes before = cuts.cut(from.dim_axes()[dim]);
+    SubAxes after = cuts.cut(to.dim_axes()[dim]);
     // Equal numbers of shards are equal grids: a common end, too, stays in place.
     const bool one_grid = from.num_shards(dim) == to.num_shards(dim);
     while (one_grid && !before.empty() && !after.empty() && before.back() == after.back()) {
@@ -421,9 +421,9 @@ Difference difference(const Layout& from, const Layout& to) {
     result.gone.emplace_back(gone, before.end());
     result.come.emplace_back(come, after.end());
   }
-  Parts all;
-  for (const std::vector<Parts>* lists : {&result.gone, &result.come}) {
-    for (const Parts& parts : *lists) {
+  SubAxes all;
+  for (const std::vector<SubAxes>* lists : {&result.gone, &result.come}) {
+    for (const SubAxes& parts : *lists) {
       for (const SubAxis& part : parts) {
         const bool whole = !cuts.aligned(part.axis);
         all.push_back(whole ? SubAxis{part.axis, 1, from.mesh().axes()[part.axis].size} : part);
@@ -438,8 +438,8 @@ Difference difference(const Layout& from, const Layout& to) {
 // divide: every pair of a group then exchanges the same number of elements.
 bool is_all_to_all(const Layout& from, const Layout& to, const Difference& change,
                    const Shape& shape) {
-  Parts gone;
-  Parts come;
+  SubAxes gone;
+  SubAxes come;
   for (int dim = 0; dim < from.rank(); ++dim) {
     if (!change.gone[dim].empty() && !change.come[dim].empty()) return false;
     if (shape[dim] % from.num_shards(dim) != 0 || shape[dim] % to.num_shards(dim) != 0) {
@@ -450,7 +450,7 @@ bool is_all_to_all(const Layout& from, const Layout& to, const Difference& chang
   }
   return gone.size() == come.size() &&
          std::all_of(gone.begin(), gone.end(),
-                     [&](const SubAxis& part) { return contains_part(come, part); });
+                     [&](const SubAxis& part) { return contains_sub_axis(come, part); });
 }
 
 bool same_grid(const Layout& from, const Layout& to) {
@@ -460,7 +460,7 @@ bool same_grid(const Layout& from, const Layout& to) {
   return from.mesh().size() == to.mesh().size();
 }
 
-StepKind kind_of_move(const Moves& moves, const Difference* change) {
+StepKind kind_of_move(const PullRouting& moves, const Difference* change) {
   const Layout& from = moves.from().layout();
   const Layout& to = moves.to().layout();
   if (change != nullptr && change->nothing_goes()) return StepKind::kSlice;
@@ -472,9 +472,9 @@ StepKind kind_of_move(const Moves& moves, const Difference* change) {
   return same_grid(from, to) ? StepKind::kPermute : StepKind::kExchange;
 }
 
-void set_axes(const Mesh& mesh, const Parts& parts, PlanStep::Rep& rep) {
-  const Parts ordered = normalised(mesh, parts);
-  for (const SubAxis& part : ordered) rep.axes.push_back(part_name(mesh, part));
+void set_axes(const Mesh& mesh, const SubAxes& parts, PlanStep::Rep& rep) {
+  const SubAxes ordered = normalised(mesh, parts);
+  for (const SubAxis& part : ordered) rep.axes.push_back(sub_axis_name(mesh, part));
   rep.group_digits = digits_of(mesh, ordered);
   rep.group_size = num_values(rep.group_digits);
 }
@@ -496,7 +496,7 @@ PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
   return PlanStep(std::move(rep));
 }
 
-PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const Parts& reduced,
+PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const SubAxes& reduced,
                         const Tensor& tensor) {
   auto rep = std::make_shared<PlanStep::Rep>(kind, from, to, tensor);
   rep->op = from.partial_op();
@@ -504,7 +504,7 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
   return PlanStep(std::move(rep));
 }
 
-PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added,
+PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& added,
                         const Tensor& tensor) {
   auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExpand, from, to, tensor);
   rep->op = to.partial_op();
@@ -513,8 +513,8 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added
   // Of copies of the value only the first counts in a sum or product; for the other reductions
   // equal terms are the value.
   if (rep->op == ReduceOp::kSum || rep->op == ReduceOp::kProd) {
-    const Parts split = all_parts(from.dim_axes());
-    Parts copies;
+    const SubAxes split = all_sub_axes(from.dim_axes());
+    SubAxes copies;
     for (const SubAxis& part : Cuts(from, to).cut(added)) {
       if (!overlaps_any(part, split)) copies.push_back(part);
     }

@@ -10,15 +10,15 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/digits.h"
 #include "relayout/plan.h"
 #include "relayout/schedule.h"
+#include "relayout/sub_axes.h"
 #include "relayout/topology.h"
 
 namespace tessera::internal {
 
 // What the steps of one plan have in common: the tensor, under its own shape or a view of it (see
-// DigitView), and the links between the devices.
+// FactoredView), and the links between the devices.
 struct Tensor {
   Shape shape;
   DType dtype;
@@ -29,22 +29,22 @@ struct Tensor {
 PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor);
 // The reduction over `reduced`, partial axes of `from` that `to` (on the same mesh) does not have.
 // kReduceScatter: the devices of a group get disjoint boxes; kAllReduce: the same box.
-PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const Parts& reduced,
+PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const SubAxes& reduced,
                         const Tensor& tensor);
 // The expansion along `added`, partial axes of `to` (on the same mesh) that `from` does not have.
-PlanStep make_expansion(const Layout& from, const Layout& to, const Parts& added,
+PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& added,
                         const Tensor& tensor);
 
 // The same step where links between the devices are others.
 PlanStep with_topology(const PlanStep& step, const Topology& topology);
 
 // How many devices a question about the worst of them asks: every one, or as many as it takes to
-// compare two plans (CellMap::spread_positions).
+// compare two plans (ShardGrid::spread_positions).
 inline constexpr int64_t kEveryDevice = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kComparedDevices = 128;
 
 // What the device receives that takes longest, by the links it comes over. Exact where all links
-// are of one class, in moves that have a DigitView, in reductions along axes that processes and
+// are of one class, in moves that have a FactoredView, in reductions along axes that processes and
 // hosts cut at digits, and on at most 256 devices; else all bytes count as the farthest link's.
 Traffic traffic_of(const PlanStep& step, int64_t most_devices = kEveryDevice);
 

@@ -4,7 +4,7 @@
 //
 // Partial axes fall into those that both layouts have (kept: terms move as they are), those that
 // go (reduced) and those that come (added). The order is: slice, reduce, move, expand; without
-// partials one move is all. ways.h finds the steps before the expansion.
+// partials one move is all. plan_candidates.h finds the steps before the expansion.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/reduce_op.h"
-#include "relayout/digits.h"
 #include "relayout/plan.h"
+#include "relayout/plan_candidates.h"
 #include "relayout/plan_rep.h"
 #include "relayout/plan_step.h"
-#include "relayout/ways.h"
+#include "relayout/sub_axes.h"
 
 namespace tessera {
 namespace internal {
@@ -33,14 +33,14 @@ Partials split_partials(const Layout& from, const Layout& to) {
             {to.partial_axes().begin(), to.partial_axes().end()}};
   }
   const Cuts cuts(from, to);
-  const Parts before = cuts.cut(from.partial_axes());
-  const Parts after = cuts.cut(to.partial_axes());
+  const SubAxes before = cuts.cut(from.partial_axes());
+  const SubAxes after = cuts.cut(to.partial_axes());
   Partials result;
   for (const SubAxis& part : before) {
-    (contains_part(after, part) ? result.kept : result.reduced).push_back(part);
+    (contains_sub_axis(after, part) ? result.kept : result.reduced).push_back(part);
   }
   for (const SubAxis& part : after) {
-    if (!contains_part(before, part)) result.added.push_back(part);
+    if (!contains_sub_axis(before, part)) result.added.push_back(part);
   }
   return result;
 }
@@ -49,19 +49,19 @@ Partials split_partials(const Layout& from, const Layout& to) {
 // only split further along axes added may stay so: its parts, with the identity elsewhere, are
 // terms. Not for avg, where the parts would have to be scaled.
 Layout goal_before_expansion(const Layout& from, const Layout& to, const Partials& partials) {
-  std::vector<Parts> dims = dims_of(to);
+  std::vector<SubAxes> dims = dims_of(to);
   const bool absorbs =
       !partials.added.empty() && from.mesh() == to.mesh() && to.partial_op() != ReduceOp::kAvg;
   if (absorbs) {
     const Cuts cuts(from, to);
-    const Parts added = cuts.cut(partials.added);
+    const SubAxes added = cuts.cut(partials.added);
     for (size_t dim = 0; dim < dims.size(); ++dim) {
-      const Parts before = cuts.cut(from.dim_axes()[dim]);
-      const Parts after = cuts.cut(to.dim_axes()[dim]);
+      const SubAxes before = cuts.cut(from.dim_axes()[dim]);
+      const SubAxes after = cuts.cut(to.dim_axes()[dim]);
       if (!is_prefix(after, before)) continue;
       const bool only_added =
           std::all_of(before.begin() + after.size(), before.end(),
-                      [&](const SubAxis& part) { return contains_part(added, part); });
+                      [&](const SubAxis& part) { return contains_sub_axis(added, part); });
       if (only_added) dims[dim] = from.dim_axes()[dim];
     }
   }
@@ -79,8 +79,8 @@ bool order_shows(ReduceOp op, DType dtype) {
 // By which parts hosts may add their own terms first; nothing where they may not, or where one host
 // or each device by itself has them all. Sums of hosts would be rounded between two steps, and
 // averages divided.
-std::optional<HostParts> hosts_of_terms(const Layout& from, const Partials& partials, DType dtype,
-                                        const PlanOptions& options) {
+std::optional<HostAxes> hosts_of_terms(const Layout& from, const Partials& partials, DType dtype,
+                                       const PlanOptions& options) {
   if (options.reduction_order == ReductionOrder::kFlat || partials.reduced.empty()) {
     return std::nullopt;
   }
@@ -143,8 +143,8 @@ Status check_ranks(const Layout& from, const Layout& to) {
 }
 
 // In this order: validate; return no steps if no value moves; split the partial axes into those
-// that stay, are reduced and are added; let Ways find the steps to the goal without the added ones;
-// append the expansion, which is local; check the cap.
+// that stay, are reduced and are added; let PlanCandidates find the steps to the goal without the
+// added ones; append the expansion, which is local; check the cap.
 StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const Shape& shape,
                                      DType dtype, const PlanOptions& options) {
   TESSERA_RETURN_IF_ERROR(to_or);
@@ -161,17 +161,19 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
   rep->goal = internal::goal_before_expansion(from, to, partials);
   rep->reduced = partials.reduced;
   const std::optional<int64_t> cap = options.memory_cap_bytes;
-  internal::WayOptions way_options{cap, internal::hosts_of_terms(from, partials, dtype, options)};
-  if (way_options.hosts.has_value() && internal::order_shows(from.partial_op(), dtype)) {
+  internal::CandidateOptions candidate_options{
+      cap, internal::hosts_of_terms(from, partials, dtype, options)};
+  if (candidate_options.hosts.has_value() && internal::order_shows(from.partial_op(), dtype)) {
     // What is faster decides on the order of addition, and must not depend on how the devices of a
     // host are dealt to processes.
     tensor.topology = options.topology.without_processes();
   }
-  internal::Choice choice = internal::Ways(from, rep->goal, partials, tensor, way_options).choose();
+  internal::Choice choice =
+      internal::PlanCandidates(from, rep->goal, partials, tensor, candidate_options).choose();
   rep->steps = std::move(choice.steps);
   rep->schedules = std::move(choice.schedules);
-  rep->ways = std::move(choice.ways);
-  rep->chosen_way = choice.chosen_way;
+  rep->candidates = std::move(choice.candidates);
+  rep->chosen_candidate = choice.chosen_candidate;
   if (!partials.added.empty()) {
     rep->steps.push_back(internal::make_expansion(rep->goal, to, partials.added, tensor));
     if (cap.has_value()) {

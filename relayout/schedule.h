@@ -25,7 +25,7 @@
 #include <optional>
 #include <vector>
 
-#include "relayout/components.h"
+#include "relayout/factored_view.h"
 #include "relayout/topology.h"
 
 namespace tessera::internal {

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "relayout/components.h"
+#include "relayout/factored_view.h"
 #include "relayout/plan.h"
 #include "relayout/testing/plan_oracle.h"
 #include "tests/support/matchers.h"
@@ -102,7 +102,7 @@ TEST(ComponentsTest, KeptSharesGiveTheLowerBoundOfAllPairs) {
     int64_t pairs = 0;
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
-        const auto view = DigitView::create(from, to, shape, Topology());
+        const auto view = FactoredView::create(from, to, shape, Topology());
         ASSERT_TRUE(view.has_value()) << from << " " << to;
         const Scheduler scheduler(view->components(), {from.box(shape, 0).num_elements(), 0}, {});
         ASSERT_EQ(scheduler.direct_traffic().total(), most_lacking(from, to, shape))

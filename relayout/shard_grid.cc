@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Cells of a layout: which shards meet a box, and which devices hold them.
-#include "relayout/cell_map.h"
+#include "relayout/shard_grid.h"
 
 #include <algorithm>
 #include <numeric>
@@ -9,20 +9,20 @@
 
 namespace tessera::internal {
 
-CellMap::CellMap(Layout layout, Shape shape)
+ShardGrid::ShardGrid(Layout layout, Shape shape)
     : layout_(std::move(layout)), shape_(std::move(shape)) {
   for (const std::vector<SubAxis>& parts : layout_.dim_axes()) {
     dim_digits_.push_back(digits_of(layout_.mesh(), parts));
   }
 }
 
-Cell CellMap::cell(int64_t position) const {
+Cell ShardGrid::cell(int64_t position) const {
   Cell cell(shape_.size());
   for (size_t dim = 0; dim < cell.size(); ++dim) cell[dim] = value_at(dim_digits_[dim], position);
   return cell;
 }
 
-Box CellMap::cell_box(const Cell& cell) const {
+Box ShardGrid::cell_box(const Cell& cell) const {
   Box box;
   for (size_t dim = 0; dim < cell.size(); ++dim) {
     const auto [first, end] = shard_interval(shape_[dim], layout_.num_shards(dim), cell[dim]);
@@ -32,18 +32,18 @@ Box CellMap::cell_box(const Cell& cell) const {
   return box;
 }
 
-bool CellMap::holds(int64_t position, const Cell& cell) const {
+bool ShardGrid::holds(int64_t position, const Cell& cell) const {
   for (size_t dim = 0; dim < cell.size(); ++dim) {
     if (value_at(dim_digits_[dim], position) != cell[dim]) return false;
   }
   return true;
 }
 
-std::pair<int64_t, int64_t> CellMap::interval(int dim, int64_t position) const {
+std::pair<int64_t, int64_t> ShardGrid::interval(int dim, int64_t position) const {
   return shard_interval(shape_[dim], layout_.num_shards(dim), value_at(dim_digits_[dim], position));
 }
 
-int64_t CellMap::elements(int64_t position) const {
+int64_t ShardGrid::elements(int64_t position) const {
   // First, for the product of the other sizes may exceed 64 bits where one is 0.
   if (num_elements(shape_) == 0) return 0;
   int64_t elements = 1;
@@ -54,13 +54,13 @@ int64_t CellMap::elements(int64_t position) const {
   return elements;
 }
 
-int64_t CellMap::cell_offset(const Cell& cell) const {
+int64_t ShardGrid::cell_offset(const Cell& cell) const {
   int64_t offset = 0;
   for (size_t dim = 0; dim < cell.size(); ++dim) offset += offset_of(dim_digits_[dim], cell[dim]);
   return offset;
 }
 
-std::vector<int64_t> CellMap::spread_positions(int64_t most) const {
+std::vector<int64_t> ShardGrid::spread_positions(int64_t most) const {
   const int64_t size = layout_.mesh().size();
   const int64_t count = std::min(size, most);
   std::vector<int64_t> positions(count);
@@ -85,14 +85,14 @@ std::vector<int64_t> CellMap::spread_positions(int64_t most) const {
   return positions;
 }
 
-int64_t CellMap::shard_of(int dim, int64_t element) const {
+int64_t ShardGrid::shard_of(int dim, int64_t element) const {
   // 128 bits: element * shards passes 2^63 for large dims.
   const __int128 product = static_cast<__int128>(element) * layout_.num_shards(dim);
   return static_cast<int64_t>(product / shape_[dim]);
 }
 
-void CellMap::for_each_cell(const Box& part,
-                            absl::FunctionRef<void(const Cell& cell, const Box& common)> fn) const {
+void ShardGrid::for_each_cell(
+    const Box& part, absl::FunctionRef<void(const Cell& cell, const Box& common)> fn) const {
   if (part.is_empty()) return;
   const int rank = static_cast<int>(shape_.size());
   struct Piece {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The direct block exchange: which device pulls which box from which other device.
-#include "relayout/moves.h"
+#include "relayout/pull_routing.h"
 
 #include <algorithm>
 #include <numeric>
@@ -11,8 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "base/check.h"
-#include "relayout/components.h"
-#include "relayout/digits.h"
+#include "relayout/factored_view.h"
+#include "relayout/sub_axes.h"
 
 namespace tessera::internal {
 namespace {
@@ -33,7 +33,8 @@ class Sets {
 
 }  // namespace
 
-Moves::Moves(const Layout& from, const Layout& to, const Shape& shape, const Topology& topology)
+PullRouting::PullRouting(const Layout& from, const Layout& to, const Shape& shape,
+                         const Topology& topology)
     : from_(from, shape),
       to_(to, shape),
       topology_(topology),
@@ -42,15 +43,15 @@ Moves::Moves(const Layout& from, const Layout& to, const Shape& shape, const Top
     classify_digits();
   } else {
     TESSERA_CHECK(!from.is_partial() && !to.is_partial(), "terms move within one mesh");
-    old_replicas_ = digits_of(from.mesh(), complement(from.mesh(), all_parts(from.dim_axes())));
-    new_replicas_ = digits_of(to.mesh(), complement(to.mesh(), all_parts(to.dim_axes())));
+    old_replicas_ = digits_of(from.mesh(), complement(from.mesh(), all_sub_axes(from.dim_axes())));
+    new_replicas_ = digits_of(to.mesh(), complement(to.mesh(), all_sub_axes(to.dim_axes())));
   }
   if (same_mesh_ && !own_coordinates_ && !topology_.only_link().has_value()) classify_links();
 }
 
 // Cuts the replicas' digits where processes and hosts begin, which leaves their numbers as they
 // are.
-void Moves::classify_links() {
+void PullRouting::classify_links() {
   const Mesh& mesh = from_.layout().mesh();
   if (!has_blocks(mesh, topology_)) return;
   old_replicas_ = cut_at_blocks(old_replicas_, topology_);
@@ -59,14 +60,14 @@ void Moves::classify_links() {
   }
 }
 
-void Moves::classify_digits() {
+void PullRouting::classify_digits() {
   const Layout& from = from_.layout();
   const Layout& to = to_.layout();
   const Mesh& mesh = from.mesh();
   const Cuts cuts(from, to);
-  const Parts old_parts = all_parts(from.dim_axes());
-  const Parts new_parts = all_parts(to.dim_axes());
-  Parts shared(from.partial_axes().begin(), from.partial_axes().end());
+  const SubAxes old_parts = all_sub_axes(from.dim_axes());
+  const SubAxes new_parts = all_sub_axes(to.dim_axes());
+  SubAxes shared(from.partial_axes().begin(), from.partial_axes().end());
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     if (!cuts.aligned(axis)) continue;
     for (const SubAxis& atom : cuts.atoms(axis)) {
@@ -75,7 +76,7 @@ void Moves::classify_digits() {
       if (!used) shared.push_back(atom);
     }
   }
-  const auto replicas = [&](Parts parts) {
+  const auto replicas = [&](SubAxes parts) {
     parts.insert(parts.end(), shared.begin(), shared.end());
     return digits_of(mesh, complement(mesh, parts));
   };
@@ -85,7 +86,7 @@ void Moves::classify_digits() {
 
   own_coordinates_ = cuts.all_aligned();
   for (int dim = 0; dim < from.rank() && own_coordinates_; ++dim) {
-    const Parts after = cuts.cut(to.dim_axes()[dim]);
+    const SubAxes after = cuts.cut(to.dim_axes()[dim]);
     const bool adds = std::any_of(after.begin(), after.end(), [&](const SubAxis& part) {
       return !overlaps_any(part, old_parts);
     });
@@ -93,8 +94,8 @@ void Moves::classify_digits() {
   }
 }
 
-void Moves::for_each_pull(int device_id,
-                          absl::FunctionRef<void(const Cell&, int, const Box&)> fn) const {
+void PullRouting::for_each_pull(int device_id,
+                                absl::FunctionRef<void(const Cell&, int, const Box&)> fn) const {
   const std::optional<int64_t> position = to_.position_of(device_id);
   if (!position.has_value()) return;
   const std::optional<int64_t> old = from_.position_of(device_id);
@@ -106,7 +107,7 @@ void Moves::for_each_pull(int device_id,
   });
 }
 
-std::vector<Pull> Moves::pulls(int device_id) const {
+std::vector<Pull> PullRouting::pulls(int device_id) const {
   std::vector<Pull> result;
   for_each_pull(device_id, [&](const Cell& old_cell, int source, const Box& common) {
     result.push_back({source, from_.cell_box(old_cell), common});
@@ -114,18 +115,18 @@ std::vector<Pull> Moves::pulls(int device_id) const {
   return result;
 }
 
-void Moves::for_each_source(int device_id, absl::FunctionRef<void(int, int64_t)> fn) const {
+void PullRouting::for_each_source(int device_id, absl::FunctionRef<void(int, int64_t)> fn) const {
   for_each_pull(device_id, [&](const Cell&, int source, const Box& common) {
     fn(source, common.num_elements());
   });
 }
 
-int64_t Moves::received_elements(int device_id) const {
+int64_t PullRouting::received_elements(int device_id) const {
   const std::optional<int64_t> position = to_.position_of(device_id);
   return position.has_value() ? received_at(*position) : 0;
 }
 
-int64_t Moves::received_at(int64_t new_position) const {
+int64_t PullRouting::received_at(int64_t new_position) const {
   // First, for the product of the other sizes may exceed 64 bits where one is 0.
   if (num_elements(to_.shape()) == 0) return 0;
   const std::optional<int64_t> old_position =
@@ -142,7 +143,7 @@ int64_t Moves::received_at(int64_t new_position) const {
   return all - local;
 }
 
-int64_t Moves::sent_elements(int device_id) const {
+int64_t PullRouting::sent_elements(int device_id) const {
   const std::optional<int64_t> position = from_.position_of(device_id);
   if (!position.has_value()) return 0;
   const Cell old_cell = from_.cell(*position);
@@ -159,7 +160,7 @@ int64_t Moves::sent_elements(int device_id) const {
   return sent;
 }
 
-bool Moves::any_remote() const {
+bool PullRouting::any_remote() const {
   if (num_elements(to_.shape()) == 0) return false;
   // Where anything is remote it mostly is for one of these.
   constexpr int64_t kLookedAtFirst = 128;
@@ -173,7 +174,7 @@ bool Moves::any_remote() const {
   return false;
 }
 
-std::vector<std::vector<int>> Moves::components() const {
+std::vector<std::vector<int>> PullRouting::components() const {
   absl::Span<const int> old_ids = from_.layout().mesh().device_ids();
   absl::Span<const int> new_ids = to_.layout().mesh().device_ids();
   std::vector<int> devices(old_ids.begin(), old_ids.end());
@@ -199,12 +200,12 @@ std::vector<std::vector<int>> Moves::components() const {
   return result;
 }
 
-bool Moves::holds_old(int device_id, const Cell& cell) const {
+bool PullRouting::holds_old(int device_id, const Cell& cell) const {
   const std::optional<int64_t> position = from_.position_of(device_id);
   return position.has_value() && from_.holds(*position, cell);
 }
 
-int64_t Moves::holder(const Request& request) const {
+int64_t PullRouting::holder(const Request& request) const {
   if (own_coordinates_) {
     return request.new_position - from_.cell_offset(from_.cell(request.new_position)) +
            from_.cell_offset(request.old_cell);
@@ -215,7 +216,7 @@ int64_t Moves::holder(const Request& request) const {
   return old_position(request.old_cell, replica, shared_offset(request.new_position));
 }
 
-int64_t Moves::dealt(const Request& request, int64_t holders) const {
+int64_t PullRouting::dealt(const Request& request, int64_t holders) const {
   const Turn turn = turn_of(request);
   // Which of the new cells that meet the old one: their requests follow each other.
   const Box old_box = from_.cell_box(request.old_cell);
@@ -228,7 +229,7 @@ int64_t Moves::dealt(const Request& request, int64_t holders) const {
   return cell_number % holders * (turn.count % holders) + turn.number;
 }
 
-int64_t Moves::near_holder(const Request& request) const {
+int64_t PullRouting::near_holder(const Request& request) const {
   const int64_t shared = shared_offset(request.new_position);
   const int asking = to_.device(request.new_position);
   const auto position_of = [&](int64_t replica) {
@@ -269,7 +270,7 @@ int64_t Moves::near_holder(const Request& request) const {
 
 // Devices that hold the old cell themselves pull nothing; the others of the new cell are numbered
 // in the order of their replicas. It is enough to look at the shorter of the two lists.
-Moves::Turn Moves::turn_of(const Request& request) const {
+PullRouting::Turn PullRouting::turn_of(const Request& request) const {
   const int64_t shared = shared_offset(request.new_position);
   const int64_t asking = num_values(new_replicas_);
   const int64_t holding = num_values(old_replicas_);
@@ -296,15 +297,15 @@ Moves::Turn Moves::turn_of(const Request& request) const {
   return turn;
 }
 
-int64_t Moves::old_position(const Cell& cell, int64_t replica, int64_t shared) const {
+int64_t PullRouting::old_position(const Cell& cell, int64_t replica, int64_t shared) const {
   return from_.cell_offset(cell) + offset_of(old_replicas_, replica) + shared;
 }
 
-int64_t Moves::new_position(const Cell& cell, int64_t replica, int64_t shared) const {
+int64_t PullRouting::new_position(const Cell& cell, int64_t replica, int64_t shared) const {
   return to_.cell_offset(cell) + offset_of(new_replicas_, replica) + shared;
 }
 
-int64_t Moves::shared_offset(int64_t position) const {
+int64_t PullRouting::shared_offset(int64_t position) const {
   return offset_of(shared_, value_at(shared_, position));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Moves: one batch that takes a tensor from one layout to another, each device pulling the boxes it
-// lacks from devices that hold them. Internal to relayout/.
+// PullRouting: which boxes each device pulls from which holder in a move, one batch that takes a
+// tensor from one layout to another. Internal to relayout/.
 //
 // The old layout cuts the index space into cells. A new box meets some of them; the one that the
 // device holds itself is local, each other is pulled from one of its holders. Hence each missing
@@ -13,8 +13,8 @@
 // only in what must differ. Otherwise the requests for a cell are numbered and dealt in turn to
 // those of its holders that are nearest (same process, then same host). Among more than 64 holders
 // that are not told apart by digits of one mesh, the nearest of the next 64 in turn.
-#ifndef TESSERA_RELAYOUT_MOVES_H_
-#define TESSERA_RELAYOUT_MOVES_H_
+#ifndef TESSERA_RELAYOUT_PULL_ROUTING_H_
+#define TESSERA_RELAYOUT_PULL_ROUTING_H_
 
 #include <cstdint>
 #include <vector>
@@ -22,17 +22,17 @@
 #include "absl/functional/function_ref.h"
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/cell_map.h"
-#include "relayout/digits.h"
 #include "relayout/plan.h"
+#include "relayout/shard_grid.h"
+#include "relayout/sub_axes.h"
 #include "relayout/topology.h"
 
 namespace tessera::internal {
 
-class Moves {
+class PullRouting {
  public:
   // Partial axes must be the same on both sides, of equal meshes: terms move as they are.
-  Moves(const Layout& from, const Layout& to, const Shape& shape, const Topology& topology);
+  PullRouting(const Layout& from, const Layout& to, const Shape& shape, const Topology& topology);
 
   // See PlanStep.
   std::vector<Pull> pulls(int device_id) const;
@@ -53,8 +53,8 @@ class Moves {
   // that the cell leaves open.
   bool pulls_by_own_coordinates() const { return own_coordinates_; }
 
-  const CellMap& from() const { return from_; }
-  const CellMap& to() const { return to_; }
+  const ShardGrid& from() const { return from_; }
+  const ShardGrid& to() const { return to_; }
 
  private:
   // One cell of the new layout asking for one of the old.
@@ -83,8 +83,8 @@ class Moves {
   int64_t new_position(const Cell& cell, int64_t replica, int64_t shared) const;
   int64_t shared_offset(int64_t position) const;
 
-  CellMap from_;
-  CellMap to_;
+  ShardGrid from_;
+  ShardGrid to_;
   Topology topology_;
   bool same_mesh_;
   bool own_coordinates_ = false;  // The holder has the coordinates of the device that asks.
@@ -97,4 +97,4 @@ class Moves {
 
 }  // namespace tessera::internal
 
-#endif  // TESSERA_RELAYOUT_MOVES_H_
+#endif  // TESSERA_RELAYOUT_PULL_ROUTING_H_

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DigitView: a relayout as moves of prime digits between places, and its independent components.
+// FactoredView: the tensor under a shape with one dim per prime factor that a layout cuts off, the
+// relayout as moves of these factors (digits) between places, and its independent components.
 // Internal to relayout/.
 //
 //   [(node,gpu), -] -> [gpu, node] on {node=2, gpu=2}, shape [8, 8]
@@ -27,8 +28,8 @@
 // The same holds within a process and within a host, with only the digits counted that tell
 // processes, or hosts, apart: the nearest holder of an element differs from the device that asks
 // only in digits that both layouts' places force to differ.
-#ifndef TESSERA_RELAYOUT_COMPONENTS_H_
-#define TESSERA_RELAYOUT_COMPONENTS_H_
+#ifndef TESSERA_RELAYOUT_FACTORED_VIEW_H_
+#define TESSERA_RELAYOUT_FACTORED_VIEW_H_
 
 #include <cstdint>
 #include <optional>
@@ -38,7 +39,7 @@
 #include "absl/functional/function_ref.h"
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/digits.h"
+#include "relayout/sub_axes.h"
 #include "relayout/topology.h"
 
 namespace tessera::internal {
@@ -55,20 +56,20 @@ struct Component {
   std::string name;  // "x:(2)2: 0 -> 1", for messages and tests.
 };
 
-class Refinement;  // In components.cc.
+class Refinement;  // In factored_view.cc.
 
-class DigitView {
+class FactoredView {
  public:
   // Nothing where the meshes or partial axes differ, borders do not align, or sizes do not divide:
   // such relayouts are one batch. Digits are prime, and cut where processes and hosts begin as far
   // as the borders allow. O(digits^2), and O(devices) a digit for a topology of listed devices.
-  static std::optional<DigitView> create(const Layout& from, const Layout& to, const Shape& shape,
-                                         const Topology& topology);
+  static std::optional<FactoredView> create(const Layout& from, const Layout& to,
+                                            const Shape& shape, const Topology& topology);
 
   // The same for a reduction, whose partial axes differ: digits are cut where the layouts and
   // `parts` begin and end, not to primes, and there are no components.
-  static std::optional<DigitView> of_reduction(const Layout& from, const Layout& goal,
-                                               const Shape& shape, const Parts& parts);
+  static std::optional<FactoredView> of_reduction(const Layout& from, const Layout& goal,
+                                                  const Shape& shape, const SubAxes& parts);
 
   const std::vector<Component>& components() const { return components_; }
   // The shape with a dim for each place. As many elements, in the same order.
@@ -90,7 +91,7 @@ class DigitView {
   };
   static constexpr int kNone = -1;
 
-  DigitView(const Layout& from, const Layout& to) : from_(from), to_(to) {}
+  FactoredView(const Layout& from, const Layout& to) : from_(from), to_(to) {}
   // With these digits in the places, and the partial axes of the layout.
   Layout with_digits(absl::FunctionRef<int(size_t place)> digit_of, const Layout& terms) const;
   // False where sizes do not divide.
@@ -101,7 +102,7 @@ class DigitView {
 
   Layout from_;
   Layout to_;
-  Parts digits_;  // Of all axes, in mesh order.
+  SubAxes digits_;  // Of all axes, in mesh order.
   std::vector<Place> places_;
   std::vector<int> component_of_place_;  // kNone: the place keeps its digit.
   std::vector<Component> components_;
@@ -121,4 +122,4 @@ inline int64_t joint_divisor(int64_t a, int64_t b) { return a * b; }
 
 }  // namespace tessera::internal
 
-#endif  // TESSERA_RELAYOUT_COMPONENTS_H_
+#endif  // TESSERA_RELAYOUT_FACTORED_VIEW_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "relayout/ways.h"
+#include "relayout/plan_candidates.h"
 
 #include <algorithm>
 #include <limits>
@@ -22,8 +22,8 @@ void append(std::vector<T>& list, std::vector<T> more) {
 
 }  // namespace
 
-Ways::Ways(const Layout& from, const Layout& goal, const Partials& partials, const Tensor& tensor,
-           const WayOptions& options)
+PlanCandidates::PlanCandidates(const Layout& from, const Layout& goal, const Partials& partials,
+                               const Tensor& tensor, const CandidateOptions& options)
     : source_(from),
       from_(from),
       goal_(goal),
@@ -36,7 +36,8 @@ Ways::Ways(const Layout& from, const Layout& goal, const Partials& partials, con
   std::iota(rest_dims_.begin(), rest_dims_.end(), 0);
 }
 
-Ways::Ways(const Ways& before, const Layout& from, const Partials& partials)
+PlanCandidates::PlanCandidates(const PlanCandidates& before, const Layout& from,
+                               const Partials& partials)
     : source_(before.source_),
       from_(from),
       goal_(before.goal_),
@@ -49,9 +50,9 @@ Ways::Ways(const Ways& before, const Layout& from, const Partials& partials)
       tries_every_dim_(false) {}
 
 // Without reductions: one move, in the batches that the scheduler finds. With reductions: the
-// candidates of all() and by_host(), each under the view of the shape that places more parts of the
-// reduced axes where the goal wants them, and best_of() these.
-Choice Ways::choose() const {
+// candidates of flat() and by_host(), each under the view of the shape that places more parts of
+// the reduced axes where the goal wants them, and best_of() these.
+Choice PlanCandidates::choose() const {
   if (partials_.reduced.empty()) {
     Choice choice;
     choice.steps = moves(from_, &choice.schedules);
@@ -62,57 +63,59 @@ Choice Ways::choose() const {
   }
   // Under a view of the shape more parts of the reduction may find the places that the goal wants
   // them in.
-  Parts borders;
-  if (options_.hosts.has_value()) borders = options_.hosts->near;
-  const auto view = DigitView::of_reduction(from_, goal_, tensor_.shape, borders);
+  SubAxes borders;
+  if (options_.hosts.has_value()) borders = options_.hosts->intra_host;
+  const auto view = FactoredView::of_reduction(from_, goal_, tensor_.shape, borders);
   if (!view.has_value()) {
-    std::vector<Steps> ways = all();
-    append(ways, by_host());
-    return best_of(std::move(ways));
+    std::vector<Steps> candidates = flat();
+    append(candidates, by_host());
+    return best_of(std::move(candidates));
   }
   const Layout from = view->layout(0);
   const Layout goal = view->target();
   const Tensor viewed{view->shape(), tensor_.dtype, tensor_.topology};
-  Ways in_view(from, goal, partials_, viewed, options_);
+  PlanCandidates in_view(from, goal, partials_, viewed, options_);
   in_view.rest_dims_ = view->rest_dims();
-  std::vector<Steps> ways = in_view.num_placed() > num_placed() ? in_view.all() : all();
+  std::vector<Steps> candidates = in_view.num_placed() > num_placed() ? in_view.flat() : flat();
   const bool hosts_place = in_view.num_placed_by_host() > num_placed_by_host();
-  append(ways, hosts_place ? in_view.by_host() : by_host());
-  return best_of(std::move(ways));
+  append(candidates, hosts_place ? in_view.by_host() : by_host());
+  return best_of(std::move(candidates));
 }
 
-// The ways to reduce and then move. Never empty.
-std::vector<Steps> Ways::all() const {
-  std::vector<Steps> ways;
-  if (!goal_splits_reduced()) ways.push_back(by_all_reduce());
-  const bool only_reduces = !ways.empty() && ways[0].back().kind() == StepKind::kAllReduce;
-  Parts left = not_placed();
-  if (!only_reduces) add_scatters(left, ways);
+// Reduces all terms in one level, then moves. Never empty.
+std::vector<Steps> PlanCandidates::flat() const {
+  std::vector<Steps> candidates;
+  if (!goal_splits_reduced()) candidates.push_back(by_all_reduce());
+  const bool only_reduces =
+      !candidates.empty() && candidates[0].back().kind() == StepKind::kAllReduce;
+  SubAxes left = not_placed();
+  if (!only_reduces) add_scatters(left, candidates);
   // Copies of a term would all do the same reduction: each does a part of it.
-  const Parts copies = copies_of_terms();
+  const SubAxes copies = copies_of_terms();
   left.insert(left.end(), copies.begin(), copies.end());
-  if (!copies.empty() && links_are_expensive()) add_scatters(left, ways);
-  TESSERA_CHECK(!ways.empty(), "a scalar is reduced everywhere, anything else can be scattered");
-  return ways;
+  if (!copies.empty() && links_are_expensive()) add_scatters(left, candidates);
+  TESSERA_CHECK(!candidates.empty(),
+                "a scalar is reduced everywhere, anything else can be scattered");
+  return candidates;
 }
 
 // Reduces each host's terms first, by a reduce-scatter among its devices. Then only the host's sum
 // crosses the network, and each device sends a part of it.
-std::vector<Steps> Ways::by_host() const {
-  std::vector<Steps> ways;
-  if (!may_add_by_host()) return ways;
-  const Parts& near = options_.hosts->near;
+std::vector<Steps> PlanCandidates::by_host() const {
+  std::vector<Steps> candidates;
+  if (!may_add_by_host()) return candidates;
+  const SubAxes& near = options_.hosts->intra_host;
   const Partials of_terms = partials_of_terms();
   const Partials of_sums = partials_of_sums();
-  const Ways first(*this, from_, of_terms);
+  const PlanCandidates first(*this, from_, of_terms);
   const auto go_on = [&](const Layout& sums, const Steps& before) {
-    for (Steps& rest : Ways(*this, sums, of_sums).all()) {
-      ways.push_back(before);
-      append(ways.back(), std::move(rest));
+    for (Steps& rest : PlanCandidates(*this, sums, of_sums).flat()) {
+      candidates.push_back(before);
+      append(candidates.back(), std::move(rest));
     }
   };
-  Parts left = first.not_placed();
-  const auto add_ways = [&] {
+  SubAxes left = first.not_placed();
+  const auto add_candidates = [&] {
     const HostStart start = start_by_host(first, left);
     Steps steps = {make_reduction(StepKind::kReduceScatter, from_, start.sums, near, tensor_)};
     go_on(start.sums, steps);
@@ -120,21 +123,23 @@ std::vector<Steps> Ways::by_host() const {
     steps.push_back(make_move(start.sums, *start.cleared, tensor_));
     go_on(*start.cleared, steps);
   };
-  add_ways();
+  add_candidates();
   // Copies of a term on one host would all send its sum.
-  const Parts copies = parts_by_host(from_.mesh(), first.copies_of_terms(), tensor_.topology).near;
+  const SubAxes copies =
+      split_by_host(from_.mesh(), first.copies_of_terms(), tensor_.topology).intra_host;
   left.insert(left.end(), copies.begin(), copies.end());
-  if (!copies.empty()) add_ways();
-  return ways;
+  if (!copies.empty()) add_candidates();
+  return candidates;
 }
 
 // `first` adds the terms of each host, with `left` behind the longest dim.
-Ways::HostStart Ways::start_by_host(const Ways& first, const Parts& left) const {
+PlanCandidates::HostStart PlanCandidates::start_by_host(const PlanCandidates& first,
+                                                        const SubAxes& left) const {
   const Partials of_sums = partials_of_sums();
   HostStart start{first.with_kept(first.refined_and(left)), std::nullopt, 0};
-  int64_t placed = Ways(*this, start.sums, of_sums).num_placed();
+  int64_t placed = PlanCandidates(*this, start.sums, of_sums).num_placed();
   const Layout cleared = first.cleared(start.sums);
-  const int64_t placed_then = Ways(*this, cleared, of_sums).num_placed();
+  const int64_t placed_then = PlanCandidates(*this, cleared, of_sums).num_placed();
   if (placed_then > placed) {
     start.cleared = cleared;
     placed = placed_then;
@@ -145,7 +150,7 @@ Ways::HostStart Ways::start_by_host(const Ways& first, const Parts& left) const 
 
 // The sums of hosts, moved inside the hosts so that they are not split where the goal wants parts
 // of the reduction between hosts: [a] sum{node} becomes [-, a] sum{node} for [node, -].
-Layout Ways::cleared(const Layout& sums) const {
+Layout PlanCandidates::cleared(const Layout& sums) const {
   if (!(sums.mesh() == goal_.mesh())) return sums;
   const Cuts cuts(sums, goal_, partials_.reduced);
   if (!cuts.all_aligned()) return sums;
@@ -154,69 +159,71 @@ Layout Ways::cleared(const Layout& sums) const {
     return link_of_digit(sums.mesh(), digit, tensor_.topology) != LinkClass::kNetwork;
   };
   // A dim that is split between hosts stays as it is.
-  std::vector<Parts> dims(sums.rank());
+  std::vector<SubAxes> dims(sums.rank());
   std::vector<bool> stays(sums.rank(), false);
-  Parts movable;
+  SubAxes movable;
   for (int dim = 0; dim < sums.rank(); ++dim) {
-    const Parts before = cuts.cut(sums.dim_axes()[dim]);
+    const SubAxes before = cuts.cut(sums.dim_axes()[dim]);
     stays[dim] = !std::all_of(before.begin(), before.end(), is_near);
-    Parts& after = stays[dim] ? dims[dim] : movable;
+    SubAxes& after = stays[dim] ? dims[dim] : movable;
     after.insert(after.end(), before.begin(), before.end());
   }
   for (int dim = 0; dim < sums.rank(); ++dim) {
     for (const SubAxis& part : cuts.cut(goal_.dim_axes()[dim])) {
-      if (stays[dim] || !contains_part(movable, part)) break;
+      if (stays[dim] || !contains_sub_axis(movable, part)) break;
       dims[dim].push_back(part);
     }
   }
-  Parts& longest = dims[longest_dim()];
-  const Parts placed = all_parts(dims);
+  SubAxes& longest = dims[longest_dim()];
+  const SubAxes placed = all_sub_axes(dims);
   for (const SubAxis& part : movable) {
-    if (!contains_part(placed, part)) longest.push_back(part);
+    if (!contains_sub_axis(placed, part)) longest.push_back(part);
   }
   return with_kept(dims);
 }
 
 // The parts of a host are comparable with what the layouts do to the axes, and there is a dim.
-bool Ways::may_add_by_host() const {
+bool PlanCandidates::may_add_by_host() const {
   return options_.hosts.has_value() && from_.rank() > 0 && cuts_.all_aligned();
 }
 
 // While hosts add their terms the parts that tell hosts apart stay partial.
-Partials Ways::partials_of_terms() const {
-  Partials partials{partials_.kept, options_.hosts->near, {}};
-  const Parts& far = options_.hosts->far;
+Partials PlanCandidates::partials_of_terms() const {
+  Partials partials{partials_.kept, options_.hosts->intra_host, {}};
+  const SubAxes& far = options_.hosts->inter_host;
   partials.kept.insert(partials.kept.end(), far.begin(), far.end());
   return partials;
 }
 
 // The sums of hosts, with what tells the devices of a host apart no longer partial.
-Partials Ways::partials_of_sums() const { return {partials_.kept, options_.hosts->far, {}}; }
+Partials PlanCandidates::partials_of_sums() const {
+  return {partials_.kept, options_.hosts->inter_host, {}};
+}
 
 // How many parts the reduction can leave where the goal wants them.
-int64_t Ways::num_placed() const {
-  return num_values(digits_of(from_.mesh(), all_parts(refined_)));
+int64_t PlanCandidates::num_placed() const {
+  return num_values(digits_of(from_.mesh(), all_sub_axes(refined_)));
 }
 
 // The same for both reductions of by_host().
-int64_t Ways::num_placed_by_host() const {
+int64_t PlanCandidates::num_placed_by_host() const {
   if (!may_add_by_host()) return 0;
   const Partials of_terms = partials_of_terms();
-  const Ways first(*this, from_, of_terms);
+  const PlanCandidates first(*this, from_, of_terms);
   return start_by_host(first, first.not_placed()).num_placed;
 }
 
 // Whether bytes over links cost more than bytes of the own memory. They do not where devices map
 // each other's memory: there a second pass over the tensor costs what the first one saves.
-bool Ways::links_are_expensive() const {
+bool PlanCandidates::links_are_expensive() const {
   const std::optional<LinkClass> link = tensor_.topology.only_link();
   return !link.has_value() || *link == LinkClass::kNetwork;
 }
 
 // By a reduce-scatter with what is left behind each of the dims for which it makes a difference.
-void Ways::add_scatters(const Parts& left, std::vector<Steps>& ways) const {
+void PlanCandidates::add_scatters(const SubAxes& left, std::vector<Steps>& candidates) const {
   if (left.empty()) {
-    ways.push_back(by_scatter(left, 0));
+    candidates.push_back(by_scatter(left, 0));
     return;
   }
   // Where the gather that follows gives everything back, all dims cost the same.
@@ -224,17 +231,17 @@ void Ways::add_scatters(const Parts& left, std::vector<Steps>& ways) const {
   const int longest = longest_dim();
   for (const int dim : rest_dims_) {
     const bool tries = tries_every_dim_ && !refines;
-    if (tries || dim == longest) ways.push_back(by_scatter(left, dim));
+    if (tries || dim == longest) candidates.push_back(by_scatter(left, dim));
   }
 }
 
 // To the goal, unless everything is there: in one batch or, where links differ, in those that the
 // scheduler finds cheapest. `alternatives`, where given, gets the schedules compared.
-Steps Ways::moves(const Layout& current, std::vector<Alternative>* alternatives) const {
+Steps PlanCandidates::moves(const Layout& current, std::vector<Alternative>* alternatives) const {
   if (current == goal_ || equivalent(current, goal_, tensor_.shape)) return {};
   if (!tensor_.topology.only_link().has_value()) {
-    const std::optional<DigitView> view =
-        DigitView::create(current, goal_, tensor_.shape, tensor_.topology);
+    const std::optional<FactoredView> view =
+        FactoredView::create(current, goal_, tensor_.shape, tensor_.topology);
     if (view.has_value() && view->components().size() > 1) {
       return scheduled(*view, current, alternatives);
     }
@@ -242,8 +249,8 @@ Steps Ways::moves(const Layout& current, std::vector<Alternative>* alternatives)
   return {make_move(current, goal_, tensor_)};
 }
 
-Steps Ways::scheduled(const DigitView& view, const Layout& current,
-                      std::vector<Alternative>* alternatives) const {
+Steps PlanCandidates::scheduled(const FactoredView& view, const Layout& current,
+                                std::vector<Alternative>* alternatives) const {
   const bool is_source = current == source_;
   const Scheduler::Sizes sizes{first_bytes(current), is_source ? 0 : first_bytes(source_)};
   const Scheduler scheduler(view.components(), sizes, tensor_.topology.costs());
@@ -278,12 +285,12 @@ Steps Ways::scheduled(const DigitView& view, const Layout& current,
 }
 
 // No device holds more than the first: shard 0 of every dim is the largest.
-int64_t Ways::first_bytes(const Layout& layout) const {
+int64_t PlanCandidates::first_bytes(const Layout& layout) const {
   return layout.box(tensor_.shape, 0).num_elements() * dtype_size(tensor_.dtype);
 }
 
 // Slices to what the goal needs of each term, adds them everywhere, moves the sum.
-Steps Ways::by_all_reduce() const {
+Steps PlanCandidates::by_all_reduce() const {
   const Layout finer = with_terms(refined_);
   const bool cuts_nothing = equivalent(finer, from_, tensor_.shape);
   const Layout& sliced = cuts_nothing ? from_ : finer;
@@ -298,8 +305,8 @@ Steps Ways::by_all_reduce() const {
 
 // Each device of a group reduces a part of its own, where possible the one that the goal wants
 // there; what the goal does not place, `left`, goes behind dim `dim`.
-Steps Ways::by_scatter(const Parts& left, int dim) const {
-  std::vector<Parts> dims = refined_;
+Steps PlanCandidates::by_scatter(const SubAxes& left, int dim) const {
+  std::vector<SubAxes> dims = refined_;
   if (!left.empty()) dims[dim].insert(dims[dim].end(), left.begin(), left.end());
   const Layout reduced = arrived(with_kept(dims));
   Steps steps = {
@@ -310,17 +317,17 @@ Steps Ways::by_scatter(const Parts& left, int dim) const {
 
 // The fastest of those within the cap. If none is, the first one, so that the caller can report the
 // least peak of all.
-Choice Ways::best_of(std::vector<Steps> ways) const {
+Choice PlanCandidates::best_of(std::vector<Steps> candidates) const {
   Choice choice;
-  if (ways.size() == 1 && !options_.memory_cap_bytes.has_value()) {
-    choice.steps = std::move(ways[0]);
+  if (candidates.size() == 1 && !options_.memory_cap_bytes.has_value()) {
+    choice.steps = std::move(candidates[0]);
     return choice;
   }
   double least_cost = 0;
   bool best_fits = false;
-  for (size_t i = 0; i < ways.size(); ++i) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
     const int64_t way_peak =
-        options_.memory_cap_bytes.has_value() ? peak(from_, goal_, tensor_, ways[i]) : 0;
+        options_.memory_cap_bytes.has_value() ? peak(from_, goal_, tensor_, candidates[i]) : 0;
     const bool fits =
         !options_.memory_cap_bytes.has_value() || way_peak <= *options_.memory_cap_bytes;
     choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
@@ -329,29 +336,29 @@ Choice Ways::best_of(std::vector<Steps> ways) const {
     const double stop_above_seconds =
         best_fits ? least_cost : std::numeric_limits<double>::infinity();
     const double cost =
-        predicted_seconds(ways[i], tensor_.topology, kComparedDevices, stop_above_seconds);
+        predicted_seconds(candidates[i], tensor_.topology, kComparedDevices, stop_above_seconds);
     const bool better = i == 0 || !best_fits || cost < least_cost;
     if (!better) continue;
-    choice.chosen_way = i;
+    choice.chosen_candidate = i;
     least_cost = cost;
     best_fits = fits;
   }
-  choice.steps = ways[choice.chosen_way];
-  choice.ways = std::move(ways);
+  choice.steps = candidates[choice.chosen_candidate];
+  choice.candidates = std::move(candidates);
   return choice;
 }
 
-bool Ways::goal_splits_reduced() const {
+bool PlanCandidates::goal_splits_reduced() const {
   if (!(from_.mesh() == goal_.mesh())) return false;
-  const Parts parts = all_parts(goal_.dim_axes());
+  const SubAxes parts = all_sub_axes(goal_.dim_axes());
   return std::any_of(parts.begin(), parts.end(),
                      [&](const SubAxis& part) { return overlaps_any(part, partials_.reduced); });
 }
 
 // The atoms of the reduced axes that refined_ does not use.
-Parts Ways::not_placed() const {
-  const Parts placed = all_parts(refined_);
-  Parts result;
+SubAxes PlanCandidates::not_placed() const {
+  const SubAxes placed = all_sub_axes(refined_);
+  SubAxes result;
   for (const SubAxis& atom : cuts_.cut(partials_.reduced)) {
     if (!overlaps_any(atom, placed)) result.push_back(atom);
   }
@@ -359,16 +366,16 @@ Parts Ways::not_placed() const {
 }
 
 // What tells copies of one term apart, as far as refined_ does not use it.
-Parts Ways::copies_of_terms() const {
-  Parts used(from_.partial_axes().begin(), from_.partial_axes().end());
-  for (const SubAxis& part : all_parts(refined_)) {
+SubAxes PlanCandidates::copies_of_terms() const {
+  SubAxes used(from_.partial_axes().begin(), from_.partial_axes().end());
+  for (const SubAxis& part : all_sub_axes(refined_)) {
     if (!overlaps_any(part, from_.partial_axes())) used.push_back(part);
   }
   return complement(from_.mesh(), used);
 }
 
 // The dim that is longest on a device under refined_.
-int Ways::longest_dim() const {
+int PlanCandidates::longest_dim() const {
   if (rest_dims_.empty()) return 0;
   const Layout layout = with_kept(refined_);
   const auto extent = [&](int dim) {
@@ -382,18 +389,18 @@ int Ways::longest_dim() const {
 }
 
 // See refined_.
-std::vector<Parts> Ways::refined_dims() const {
-  std::vector<Parts> dims = dims_of(from_);
+std::vector<SubAxes> PlanCandidates::refined_dims() const {
+  std::vector<SubAxes> dims = dims_of(from_);
   if (!(from_.mesh() == goal_.mesh())) return dims;
-  const Parts reduced = cuts_.cut(partials_.reduced);
-  Parts busy = all_parts(from_.dim_axes());
+  const SubAxes reduced = cuts_.cut(partials_.reduced);
+  SubAxes busy = all_sub_axes(from_.dim_axes());
   busy.insert(busy.end(), from_.partial_axes().begin(), from_.partial_axes().end());
   for (size_t dim = 0; dim < dims.size(); ++dim) {
-    const Parts before = cuts_.cut(from_.dim_axes()[dim]);
-    const Parts after = cuts_.cut(goal_.dim_axes()[dim]);
+    const SubAxes before = cuts_.cut(from_.dim_axes()[dim]);
+    const SubAxes after = cuts_.cut(goal_.dim_axes()[dim]);
     if (!is_prefix(before, after)) continue;
     for (size_t i = before.size(); i < after.size(); ++i) {
-      if (!contains_part(reduced, after[i]) && overlaps_any(after[i], busy)) break;
+      if (!contains_sub_axis(reduced, after[i]) && overlaps_any(after[i], busy)) break;
       dims[dim].push_back(after[i]);
     }
   }
@@ -401,23 +408,23 @@ std::vector<Parts> Ways::refined_dims() const {
 }
 
 // With `left` behind the longest.
-std::vector<Parts> Ways::refined_and(const Parts& left) const {
-  std::vector<Parts> dims = refined_;
+std::vector<SubAxes> PlanCandidates::refined_and(const SubAxes& left) const {
+  std::vector<SubAxes> dims = refined_;
   if (left.empty()) return dims;
-  Parts& longest = dims[longest_dim()];
+  SubAxes& longest = dims[longest_dim()];
   longest.insert(longest.end(), left.begin(), left.end());
   return dims;
 }
 
-Layout Ways::with_terms(const std::vector<Parts>& dims) const {
-  const Parts partial(from_.partial_axes().begin(), from_.partial_axes().end());
+Layout PlanCandidates::with_terms(const std::vector<SubAxes>& dims) const {
+  const SubAxes partial(from_.partial_axes().begin(), from_.partial_axes().end());
   return make_layout(from_.mesh(), dims, partial, from_.partial_op());
 }
-Layout Ways::with_kept(const std::vector<Parts>& dims) const {
+Layout PlanCandidates::with_kept(const std::vector<SubAxes>& dims) const {
   return make_layout(from_.mesh(), dims, partials_.kept, from_.partial_op());
 }
 // The goal itself where nothing is missing, so that steps join and no empty move is left.
-Layout Ways::arrived(const Layout& layout) const {
+Layout PlanCandidates::arrived(const Layout& layout) const {
   const bool there = layout.mesh() == goal_.mesh() && equivalent(layout, goal_, tensor_.shape);
   return there ? goal_ : layout;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Digits: positions of a mesh as mixed-radix numbers, and layouts as choices of their digits.
-// Internal to relayout/.
+// Lists of sub-axes: set operations on them, the common sub-axes of two layouts, and positions of a
+// mesh as mixed-radix numbers with a digit per sub-axis. Internal to relayout/.
 //
 //   mesh {x=4, y=3}, position 7 = (x=2, y=1)      digit = (position / weight) % size
 //     x       {size 4, weight 3}   digit 2
@@ -12,8 +12,8 @@
 // that either names, both are lists of the same atoms, and questions like "does this gather the
 // minor axes" become comparisons of lists. Where the borders are no divisor chain (thirds against
 // halves of an axis of 6) the axis is not aligned and its parts stay whole.
-#ifndef TESSERA_RELAYOUT_DIGITS_H_
-#define TESSERA_RELAYOUT_DIGITS_H_
+#ifndef TESSERA_RELAYOUT_SUB_AXES_H_
+#define TESSERA_RELAYOUT_SUB_AXES_H_
 
 #include <cstdint>
 #include <string>
@@ -25,8 +25,8 @@
 
 namespace tessera::internal {
 
-// A list of parts of axes, major to minor.
-using Parts = std::vector<SubAxis>;
+// A list of sub-axes, also called parts of axes, major to minor.
+using SubAxes = std::vector<SubAxis>;
 
 struct Digit {
   int64_t size;
@@ -45,13 +45,13 @@ int64_t offset_of(const Digits& digits, int64_t value);
 // Whether two parts share something: neither is wholly below the other in a common number.
 bool overlaps(const SubAxis& a, const SubAxis& b);
 bool overlaps_any(const SubAxis& part, absl::Span<const SubAxis> parts);
-bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part);
+bool contains_sub_axis(absl::Span<const SubAxis> parts, const SubAxis& part);
 // Whether `parts` begins with `prefix`.
-bool is_prefix(const Parts& prefix, const Parts& parts);
+bool is_prefix(const SubAxes& prefix, const SubAxes& parts);
 // The parts of all dims (of a Layout: dim_axes()), one after the other.
-Parts all_parts(absl::Span<const Parts> dims);
+SubAxes all_sub_axes(absl::Span<const SubAxes> dims);
 // The parts of each dim.
-std::vector<Parts> dims_of(const Layout& layout);
+std::vector<SubAxes> dims_of(const Layout& layout);
 
 // Two layouts on one mesh, in common atoms.
 class Cuts {
@@ -62,9 +62,9 @@ class Cuts {
   bool aligned(int axis) const { return aligned_[axis]; }
   bool all_aligned() const;
   // The same list with each part cut into atoms; parts of axes that are not aligned stay whole.
-  Parts cut(absl::Span<const SubAxis> parts) const;
+  SubAxes cut(absl::Span<const SubAxis> parts) const;
   // The atoms of an aligned axis, major to minor.
-  Parts atoms(int axis) const;
+  SubAxes atoms(int axis) const;
 
  private:
   std::vector<int64_t> sizes_;
@@ -73,16 +73,16 @@ class Cuts {
 };
 
 // What no part of `parts` covers, in mesh order. Requires parts that are digits of one number.
-Parts complement(const Mesh& mesh, absl::Span<const SubAxis> parts);
+SubAxes complement(const Mesh& mesh, absl::Span<const SubAxis> parts);
 // Mesh order, neighbours merged, duplicates gone. Requires parts that are digits of one number.
-Parts normalised(const Mesh& mesh, Parts parts);
+SubAxes normalised(const Mesh& mesh, SubAxes parts);
 
 // "x", or "x:(2)2".
-std::string part_name(const Mesh& mesh, const SubAxis& part);
+std::string sub_axis_name(const Mesh& mesh, const SubAxis& part);
 // The layout of these parts. Requires what Layout requires of them.
-Layout make_layout(const Mesh& mesh, const std::vector<Parts>& dims, const Parts& partial,
+Layout make_layout(const Mesh& mesh, const std::vector<SubAxes>& dims, const SubAxes& partial,
                    ReduceOp op);
 
 }  // namespace tessera::internal
 
-#endif  // TESSERA_RELAYOUT_DIGITS_H_
+#endif  // TESSERA_RELAYOUT_SUB_AXES_H_

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "relayout/host_parts.h"
+#include "relayout/host_axes.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "relayout/components.h"
+#include "relayout/factored_view.h"
 
 namespace tessera::internal {
 namespace {
@@ -44,7 +44,7 @@ std::optional<SubAxis> near_part(const Mesh& mesh, const SubAxis& part, const To
 }
 
 // Whether positions that differ in `far` and in nothing else are on as many hosts.
-bool tell_hosts_apart(const Mesh& mesh, const Parts& far, const Topology& topology) {
+bool tell_hosts_apart(const Mesh& mesh, const SubAxes& far, const Topology& topology) {
   const Digits digits = digits_of(mesh, far);
   if (has_blocks(mesh, topology)) {
     const int64_t host = topology.block_sizes().second;
@@ -66,26 +66,26 @@ bool tell_hosts_apart(const Mesh& mesh, const Parts& far, const Topology& topolo
 
 }  // namespace
 
-HostParts parts_by_host(const Mesh& mesh, const Parts& parts, const Topology& topology) {
-  HostParts result;
+HostAxes split_by_host(const Mesh& mesh, const SubAxes& parts, const Topology& topology) {
+  HostAxes result;
   for (const SubAxis& part : parts) {
     const std::optional<SubAxis> near = near_part(mesh, part, topology);
-    if (near.has_value()) result.near.push_back(*near);
+    if (near.has_value()) result.intra_host.push_back(*near);
     const int64_t far = part.size / (near.has_value() ? near->size : 1);
     if (far == 1) continue;
     const bool at_major_end = near.has_value() && near->pre == part.pre;
-    result.far.push_back({part.axis, at_major_end ? part.pre * near->size : part.pre, far});
+    result.inter_host.push_back({part.axis, at_major_end ? part.pre * near->size : part.pre, far});
   }
   return result;
 }
 
-std::optional<HostParts> terms_by_host(const Mesh& mesh, const Parts& partial,
-                                       const Topology& topology) {
+std::optional<HostAxes> terms_by_host(const Mesh& mesh, const SubAxes& partial,
+                                      const Topology& topology) {
   const std::optional<LinkClass> link = topology.only_link();
   if (link.has_value()) return std::nullopt;
-  HostParts parts = parts_by_host(mesh, partial, topology);
-  if (parts.near.empty() || parts.far.empty()) return std::nullopt;
-  if (!tell_hosts_apart(mesh, parts.far, topology)) return std::nullopt;
+  HostAxes parts = split_by_host(mesh, partial, topology);
+  if (parts.intra_host.empty() || parts.inter_host.empty()) return std::nullopt;
+  if (!tell_hosts_apart(mesh, parts.inter_host, topology)) return std::nullopt;
   return parts;
 }
 

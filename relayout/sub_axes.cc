@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Positions as mixed-radix numbers, layouts as lists of their digits.
-#include "relayout/digits.h"
+#include "relayout/sub_axes.h"
 
 #include <algorithm>
 #include <utility>
@@ -72,21 +72,21 @@ bool overlaps_any(const SubAxis& part, absl::Span<const SubAxis> parts) {
                      [&](const SubAxis& other) { return overlaps(part, other); });
 }
 
-bool contains_part(absl::Span<const SubAxis> parts, const SubAxis& part) {
+bool contains_sub_axis(absl::Span<const SubAxis> parts, const SubAxis& part) {
   return std::find(parts.begin(), parts.end(), part) != parts.end();
 }
 
-bool is_prefix(const Parts& prefix, const Parts& parts) {
+bool is_prefix(const SubAxes& prefix, const SubAxes& parts) {
   return prefix.size() <= parts.size() && std::equal(prefix.begin(), prefix.end(), parts.begin());
 }
 
-Parts all_parts(absl::Span<const Parts> dims) {
-  Parts all;
-  for (const Parts& parts : dims) all.insert(all.end(), parts.begin(), parts.end());
+SubAxes all_sub_axes(absl::Span<const SubAxes> dims) {
+  SubAxes all;
+  for (const SubAxes& parts : dims) all.insert(all.end(), parts.begin(), parts.end());
   return all;
 }
 
-std::vector<Parts> dims_of(const Layout& layout) {
+std::vector<SubAxes> dims_of(const Layout& layout) {
   return {layout.dim_axes().begin(), layout.dim_axes().end()};
 }
 
@@ -98,7 +98,7 @@ Cuts::Cuts(const Layout& a, const Layout& b, absl::Span<const SubAxis> parts) {
     sizes_.push_back(axis.size);
     borders_.push_back({1, axis.size});
   }
-  Parts all(parts.begin(), parts.end());
+  SubAxes all(parts.begin(), parts.end());
   for (const Layout* layout : {&a, &b}) {
     for (const std::vector<SubAxis>& dim : layout->dim_axes()) {
       all.insert(all.end(), dim.begin(), dim.end());
@@ -122,8 +122,8 @@ bool Cuts::all_aligned() const {
   return std::all_of(aligned_.begin(), aligned_.end(), [](bool aligned) { return aligned; });
 }
 
-Parts Cuts::cut(absl::Span<const SubAxis> parts) const {
-  Parts result;
+SubAxes Cuts::cut(absl::Span<const SubAxis> parts) const {
+  SubAxes result;
   for (const SubAxis& part : parts) {
     if (!aligned_[part.axis]) {
       result.push_back(part);
@@ -136,8 +136,8 @@ Parts Cuts::cut(absl::Span<const SubAxis> parts) const {
   return result;
 }
 
-Parts Cuts::atoms(int axis) const {
-  Parts result;
+SubAxes Cuts::atoms(int axis) const {
+  SubAxes result;
   const std::vector<int64_t>& borders = borders_[axis];
   for (size_t i = 1; i < borders.size(); ++i) {
     result.push_back({axis, borders[i - 1], borders[i] / borders[i - 1]});
@@ -145,10 +145,10 @@ Parts Cuts::atoms(int axis) const {
   return result;
 }
 
-Parts complement(const Mesh& mesh, absl::Span<const SubAxis> parts) {
-  Parts sorted(parts.begin(), parts.end());
+SubAxes complement(const Mesh& mesh, absl::Span<const SubAxis> parts) {
+  SubAxes sorted(parts.begin(), parts.end());
   std::sort(sorted.begin(), sorted.end(), in_mesh_order);
-  Parts result;
+  SubAxes result;
   size_t next = 0;
   for (int axis = 0; axis < mesh.rank(); ++axis) {
     int64_t pre = 1;
@@ -163,26 +163,26 @@ Parts complement(const Mesh& mesh, absl::Span<const SubAxis> parts) {
 }
 
 // The complement of the complement: parts in mesh order, with neighbours merged.
-Parts normalised(const Mesh& mesh, Parts parts) {
+SubAxes normalised(const Mesh& mesh, SubAxes parts) {
   return complement(mesh, complement(mesh, parts));
 }
 
-std::string part_name(const Mesh& mesh, const SubAxis& part) {
+std::string sub_axis_name(const Mesh& mesh, const SubAxis& part) {
   const MeshAxis& axis = mesh.axes()[part.axis];
   if (part.size == axis.size) return axis.name;
   return absl::StrCat(axis.name, ":(", part.pre, ")", part.size);
 }
 
-Layout make_layout(const Mesh& mesh, const std::vector<Parts>& dims, const Parts& partial,
+Layout make_layout(const Mesh& mesh, const std::vector<SubAxes>& dims, const SubAxes& partial,
                    ReduceOp op) {
   std::vector<DimSharding> names(dims.size());
   for (size_t dim = 0; dim < dims.size(); ++dim) {
-    for (const SubAxis& part : dims[dim]) names[dim].push_back(part_name(mesh, part));
+    for (const SubAxis& part : dims[dim]) names[dim].push_back(sub_axis_name(mesh, part));
   }
   StatusOr<Layout> layout = Layout::create(mesh, std::move(names));
   if (layout.ok() && !partial.empty()) {
     std::vector<std::string> axes;
-    for (const SubAxis& part : partial) axes.push_back(part_name(mesh, part));
+    for (const SubAxis& part : partial) axes.push_back(sub_axis_name(mesh, part));
     layout = layout->with_partial(std::move(axes), op);
   }
   TESSERA_CHECK(layout.ok(), "a layout derived from valid layouts is valid");

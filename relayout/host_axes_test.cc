@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Terms by host: facts, and all small meshes against hosts that are looked up one by one.
-#include "relayout/host_parts.h"
+#include "relayout/host_axes.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -34,9 +34,9 @@ Topology listed(const std::vector<int>& host_of) {
   return *Topology::of_devices(process_of, host_of);
 }
 
-std::string names(const Mesh& mesh, const Parts& parts) {
+std::string names(const Mesh& mesh, const SubAxes& parts) {
   return absl::StrJoin(parts, ",", [&](std::string* out, const SubAxis& part) {
-    absl::StrAppend(out, part_name(mesh, part));
+    absl::StrAppend(out, sub_axis_name(mesh, part));
   });
 }
 
@@ -46,7 +46,7 @@ struct HostPartsCase {
   std::string near, far;  // Both empty: the terms are not told apart by host.
 };
 
-TEST(HostPartsTest, AreThoseOfTheTable) {
+TEST(HostAxesTest, AreThoseOfTheTable) {
   const HostPartsCase rows[] = {
       {"axes", "{node=2, gpu=4}", "node,gpu", hosts_of(1, 4), "gpu", "node"},
       {"processes_do_not_matter", "{node=2, gpu=4}", "node,gpu", hosts_of(2, 4), "gpu", "node"},
@@ -73,19 +73,19 @@ TEST(HostPartsTest, AreThoseOfTheTable) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
     TESSERA_ASSERT_OK_AND_ASSIGN(const Layout layout,
                                  Layout::parse(mesh, absl::StrCat("[] sum{", row.partial, "}")));
-    const Parts partial(layout.partial_axes().begin(), layout.partial_axes().end());
+    const SubAxes partial(layout.partial_axes().begin(), layout.partial_axes().end());
     const auto parts = terms_by_host(mesh, partial, row.topology);
-    EXPECT_EQ(parts.has_value() ? names(mesh, parts->near) : "", row.near);
-    EXPECT_EQ(parts.has_value() ? names(mesh, parts->far) : "", row.far);
+    EXPECT_EQ(parts.has_value() ? names(mesh, parts->intra_host) : "", row.near);
+    EXPECT_EQ(parts.has_value() ? names(mesh, parts->inter_host) : "", row.far);
   }
 }
 
 // Whether devices that differ in `partial` alone are on one host exactly where they differ in
 // `near` alone.
-bool tells_apart(const Layout& layout, const HostParts& parts, const Topology& topology) {
+bool tells_apart(const Layout& layout, const HostAxes& parts, const Topology& topology) {
   const Mesh& mesh = layout.mesh();
   const Digits all = digits_of(mesh, layout.partial_axes());
-  const Digits far = digits_of(mesh, parts.far);
+  const Digits far = digits_of(mesh, parts.inter_host);
   for (int64_t a = 0; a < mesh.size(); ++a) {
     for (int64_t b = 0; b < mesh.size(); ++b) {
       const bool one_group =
@@ -118,7 +118,7 @@ bool is_even(const Layout& layout, const Topology& topology) {
          std::all_of(hosts.begin(), hosts.end(), [](const auto& h) { return h.second.size() > 1; });
 }
 
-TEST(HostPartsTest, TellHostsApartOnAllSmallMeshes) {
+TEST(HostAxesTest, TellHostsApartOnAllSmallMeshes) {
   const std::vector<Topology> topologies = {
       hosts_of(1, 2),
       hosts_of(2, 4),
@@ -134,7 +134,7 @@ TEST(HostPartsTest, TellHostsApartOnAllSmallMeshes) {
   for (const Mesh& mesh : testing::small_meshes(3, 8)) {
     for (const Layout& layout : testing::every_layout(mesh, 0, {ReduceOp::kSum})) {
       if (!layout.is_partial()) continue;
-      const Parts partial(layout.partial_axes().begin(), layout.partial_axes().end());
+      const SubAxes partial(layout.partial_axes().begin(), layout.partial_axes().end());
       for (const Topology& topology : topologies) {
         SCOPED_TRACE(absl::StrCat(layout.to_string_with_mesh(), "; ", topology.to_string()));
         const auto parts = terms_by_host(mesh, partial, topology);
@@ -156,13 +156,13 @@ TEST(HostPartsTest, TellHostsApartOnAllSmallMeshes) {
   EXPECT_LT(none, found / 4);
 }
 
-TEST(HostPartsTest, BlocksOfALargeMeshTakeNoLookAtItsDevices) {
+TEST(HostAxesTest, BlocksOfALargeMeshTakeNoLookAtItsDevices) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=1024, y=1024, z=1024}"));
-  const Parts all = {{0, 1, 1024}, {1, 1, 1024}, {2, 1, 1024}};
+  const SubAxes all = {{0, 1, 1024}, {1, 1, 1024}, {2, 1, 1024}};
   const auto parts = terms_by_host(mesh, all, hosts_of(1, 4096));
   ASSERT_TRUE(parts.has_value());
-  EXPECT_EQ(names(mesh, parts->near), "y:(256)4,z");
-  EXPECT_EQ(names(mesh, parts->far), "x,y:(1)256");
+  EXPECT_EQ(names(mesh, parts->intra_host), "y:(256)4,z");
+  EXPECT_EQ(names(mesh, parts->inter_host), "x,y:(1)256");
 }
 
 }  // namespace

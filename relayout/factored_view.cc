@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Borders, places and components.
-#include "relayout/components.h"
+#include "relayout/factored_view.h"
 
 #include <algorithm>
 #include <map>
@@ -152,7 +152,7 @@ std::optional<Refinement> refine(const Layout& from, const Layout& to, const Top
 }
 
 // Which digit, an index into `digits`, stands at each border of a dim under a layout.
-std::map<int64_t, int> digits_at(const Layout& layout, int dim, const Parts& digits) {
+std::map<int64_t, int> digits_at(const Layout& layout, int dim, const SubAxes& digits) {
   std::map<int64_t, int> result;
   int64_t first = 1;
   for (const SubAxis& part : layout.dim_axes()[dim]) {
@@ -175,12 +175,12 @@ bool same_partials(const Layout& a, const Layout& b) {
 
 }  // namespace
 
-std::optional<DigitView> DigitView::create(const Layout& from, const Layout& to, const Shape& shape,
-                                           const Topology& topology) {
+std::optional<FactoredView> FactoredView::create(const Layout& from, const Layout& to,
+                                                 const Shape& shape, const Topology& topology) {
   if (!(from.mesh() == to.mesh()) || !same_partials(from, to)) return std::nullopt;
   const std::optional<Refinement> refinement = refine(from, to, topology);
   if (!refinement.has_value()) return std::nullopt;
-  DigitView view(from, to);
+  FactoredView view(from, to);
   if (!view.find_places(*refinement, shape)) return std::nullopt;
   const std::optional<LinkClass> flat = topology.only_link();
   std::vector<LinkClass> links;
@@ -191,19 +191,19 @@ std::optional<DigitView> DigitView::create(const Layout& from, const Layout& to,
   return view;
 }
 
-std::optional<DigitView> DigitView::of_reduction(const Layout& from, const Layout& goal,
-                                                 const Shape& shape, const Parts& parts) {
+std::optional<FactoredView> FactoredView::of_reduction(const Layout& from, const Layout& goal,
+                                                       const Shape& shape, const SubAxes& parts) {
   if (!(from.mesh() == goal.mesh())) return std::nullopt;
   Refinement refinement(from, goal);
   for (const SubAxis& part : parts) refinement.add_axis_part(part);
   if (!refinement.close()) return std::nullopt;
-  DigitView view(from, goal);
+  FactoredView view(from, goal);
   if (!view.find_places(refinement, shape)) return std::nullopt;
   view.component_of_place_.assign(view.places_.size(), kNone);
   return view;
 }
 
-bool DigitView::find_places(const Refinement& refinement, const Shape& shape) {
+bool FactoredView::find_places(const Refinement& refinement, const Shape& shape) {
   for (int axis = 0; axis < from_.mesh().rank(); ++axis) {
     const Borders& borders = refinement.axis(axis);
     for (auto border = borders.begin(); std::next(border) != borders.end(); ++border) {
@@ -230,7 +230,7 @@ bool DigitView::find_places(const Refinement& refinement, const Shape& shape) {
   return true;
 }
 
-void DigitView::find_components(const std::vector<LinkClass>& links) {
+void FactoredView::find_components(const std::vector<LinkClass>& links) {
   // The place where each digit is before, if it moves or goes: from there the component goes on.
   std::vector<int> old_place(digits_.size(), kNone);
   std::vector<int> new_place(digits_.size(), kNone);
@@ -265,10 +265,10 @@ void DigitView::find_components(const std::vector<LinkClass>& links) {
   }
 }
 
-void DigitView::add_place(Component& component, const Place& place,
-                          const std::vector<LinkClass>& links) const {
+void FactoredView::add_place(Component& component, const Place& place,
+                             const std::vector<LinkClass>& links) const {
   const auto name = [&](int digit) {
-    return digit == kNone ? std::string("-") : part_name(from_.mesh(), digits_[digit]);
+    return digit == kNone ? std::string("-") : sub_axis_name(from_.mesh(), digits_[digit]);
   };
   absl::StrAppend(&component.name, component.name.empty() ? "" : ", ", "dim ", place.dim, ": ",
                   name(place.old_digit), " -> ", name(place.new_digit));
@@ -286,7 +286,7 @@ void DigitView::add_place(Component& component, const Place& place,
   }
 }
 
-Layout DigitView::layout(uint64_t done) const {
+Layout FactoredView::layout(uint64_t done) const {
   const auto digit_of = [&](size_t place) {
     const int component = component_of_place_[place];
     const bool moved = component != kNone && (done >> component & 1) != 0;
@@ -295,17 +295,18 @@ Layout DigitView::layout(uint64_t done) const {
   return with_digits(digit_of, from_);
 }
 
-Layout DigitView::target() const {
+Layout FactoredView::target() const {
   return with_digits([&](size_t place) { return places_[place].new_digit; }, to_);
 }
 
-Layout DigitView::with_digits(absl::FunctionRef<int(size_t)> digit_of, const Layout& terms) const {
-  std::vector<Parts> dims(view_shape_.size());
+Layout FactoredView::with_digits(absl::FunctionRef<int(size_t)> digit_of,
+                                 const Layout& terms) const {
+  std::vector<SubAxes> dims(view_shape_.size());
   for (size_t i = 0; i < places_.size(); ++i) {
     const int digit = digit_of(i);
     if (digit != kNone) dims[view_dim_of_place_[i]].push_back(digits_[digit]);
   }
-  const Parts partial(terms.partial_axes().begin(), terms.partial_axes().end());
+  const SubAxes partial(terms.partial_axes().begin(), terms.partial_axes().end());
   return make_layout(terms.mesh(), dims, partial, terms.partial_op());
 }
 

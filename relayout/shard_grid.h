@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CellMap: where the boxes of a layout are, the inverse of Layout::box. Internal to relayout/.
+// ShardGrid: which devices hold which part of a tensor, the inverse of Layout::box. Internal to
+// relayout/.
 //
 // A layout cuts an index space into a grid of cells; each is the box of one device or of several
-// replicas. A cell is named by one shard number a dim.
+// replicas. A cell is named by one shard number per dim.
 //
 //   [x, y] on {x=2, y=2, z=3}, shape [8, 6]:  2 x 2 cells, cell (1, 0) = [4:8, 0:3], held by the
 //   three devices (x=1, y=0, z=0..2)
-#ifndef TESSERA_RELAYOUT_CELL_MAP_H_
-#define TESSERA_RELAYOUT_CELL_MAP_H_
+#ifndef TESSERA_RELAYOUT_SHARD_GRID_H_
+#define TESSERA_RELAYOUT_SHARD_GRID_H_
 
 #include <cstdint>
 #include <optional>
@@ -19,16 +20,16 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/digits.h"
+#include "relayout/sub_axes.h"
 
 namespace tessera::internal {
 
 using Cell = std::vector<int64_t>;
 
-class CellMap {
+class ShardGrid {
  public:
   // Requires shape.size() == layout.rank().
-  CellMap(Layout layout, Shape shape);
+  ShardGrid(Layout layout, Shape shape);
 
   const Layout& layout() const { return layout_; }
   const Shape& shape() const { return shape_; }
@@ -67,4 +68,4 @@ class CellMap {
 
 }  // namespace tessera::internal
 
-#endif  // TESSERA_RELAYOUT_CELL_MAP_H_
+#endif  // TESSERA_RELAYOUT_SHARD_GRID_H_

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PlanCandidates: the lists of steps that lead a tensor, first its terms and then its value, to
+// where a plan wants it, and the choice among them. Internal to relayout/.
+//
+//   [-] sum{x} -> [-] on {x=4, z=2}, S bytes: candidates                received      steps
+//
+//     all-reduce along x, by each copy of the terms (z)                   1.5 S           1
+//     reduce-scatter along x to parts for x and z, all-gather them       1.25 S           2
+//
+// Where devices of several hosts hold terms, by host too: a reduce-scatter along the sub-axes of
+// the reduced axes that stay within hosts (host_axes.h), then any reduction of the rest. All under
+// a view of the shape with a dim for each place (factored_view.h), where that lets more sub-axes go
+// where the goal wants them at once.
+//
+// All candidates are built, and the fastest that keeps the cap is taken. Without reductions there
+// is one: a move in the batches that the scheduler finds cheapest.
+#ifndef TESSERA_RELAYOUT_PLAN_CANDIDATES_H_
+#define TESSERA_RELAYOUT_PLAN_CANDIDATES_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "layout/layout.h"
+#include "relayout/factored_view.h"
+#include "relayout/host_axes.h"
+#include "relayout/plan.h"
+#include "relayout/plan_step.h"
+#include "relayout/sub_axes.h"
+
+namespace tessera::internal {
+
+// The partial axes of two layouts: those that both have, those that go and those that come.
+struct Partials {
+  SubAxes kept;
+  SubAxes reduced;
+  SubAxes added;
+};
+
+using Steps = std::vector<PlanStep>;
+
+// What was chosen, and out of what.
+struct Choice {
+  Steps steps;
+  // See RelayoutPlan::Rep.
+  std::vector<Alternative> schedules;
+  std::vector<Steps> candidates;
+  size_t chosen_candidate = 0;
+  int64_t least_peak = 0;  // Of all candidates; only known where there is a cap.
+};
+
+// What the candidates may be.
+struct CandidateOptions {
+  std::optional<int64_t> memory_cap_bytes = {};
+  // Where each host's terms may be added first: the partial axes that are reduced, by host.
+  std::optional<HostAxes> hosts = {};
+};
+
+class PlanCandidates {
+ public:
+  // The arguments must outlive it. `goal` has the partial axes that are kept.
+  PlanCandidates(const Layout& from, const Layout& goal, const Partials& partials,
+                 const Tensor& tensor, const CandidateOptions& options);
+
+  // The steps from `from` to `goal`. Of candidates that reduce, one that keeps the cap if there is
+  // any; of these the fastest, by what some of the devices of a large mesh receive.
+  Choice choose() const;
+
+ private:
+  // Where a reduction among the devices of each host leads.
+  struct HostStart {
+    Layout sums;
+    std::optional<Layout> cleared;  // Where that places more parts.
+    int64_t num_placed;             // Of both reductions.
+  };
+
+  // The candidates that go on from another layout, or with other partial axes to reduce. These must
+  // outlive it, and so must what `before` refers to.
+  PlanCandidates(const PlanCandidates& before, const Layout& from, const Partials& partials);
+  std::vector<Steps> flat() const;
+  std::vector<Steps> by_host() const;
+  Layout cleared(const Layout& sums) const;
+  bool may_add_by_host() const;
+  Partials partials_of_terms() const;
+  Partials partials_of_sums() const;
+  HostStart start_by_host(const PlanCandidates& first, const SubAxes& left) const;
+  int64_t num_placed_by_host() const;
+  bool links_are_expensive() const;
+  void add_scatters(const SubAxes& left, std::vector<Steps>& candidates) const;
+  Steps by_all_reduce() const;
+  Steps by_scatter(const SubAxes& left, int dim) const;
+  Steps moves(const Layout& current, std::vector<Alternative>* alternatives = nullptr) const;
+  Steps scheduled(const FactoredView& view, const Layout& current,
+                  std::vector<Alternative>* alternatives) const;
+  Choice best_of(std::vector<Steps> candidates) const;
+
+  int64_t first_bytes(const Layout& layout) const;
+  bool goal_splits_reduced() const;
+  SubAxes not_placed() const;
+  SubAxes copies_of_terms() const;
+  int longest_dim() const;
+  int64_t num_placed() const;
+  std::vector<SubAxes> refined_dims() const;
+  std::vector<SubAxes> refined_and(const SubAxes& left) const;
+  Layout with_terms(const std::vector<SubAxes>& dims) const;
+  Layout with_kept(const std::vector<SubAxes>& dims) const;
+  Layout arrived(const Layout& layout) const;
+
+  const Layout& source_;  // What the devices hold all the time.
+  const Layout& from_;
+  const Layout& goal_;
+  const Partials& partials_;
+  const Tensor& tensor_;
+  const CandidateOptions& options_;
+  // Borders of the layouts, and of what is reduced: those of hosts may be in the midst of an axis.
+  const Cuts cuts_;
+  // The dims of `from`, each split further as the goal has it, as far as the axes for that are
+  // free: replicated, or being reduced.
+  const std::vector<SubAxes> refined_;
+  std::vector<int> rest_dims_;  // Behind which the parts go that have no other place.
+  // Each of these in turn, or the longest alone: the second of two reductions has candidates
+  // enough.
+  bool tries_every_dim_ = true;
+};
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_RELAYOUT_PLAN_CANDIDATES_H_
