@@ -35,6 +35,12 @@ constexpr int64_t saturating_mul(int64_t a, int64_t b) {
   if (!__builtin_mul_overflow(a, b, &product)) return product;
   return std::numeric_limits<int64_t>::max();
 }
+// The value, or the largest int64 where it exceeds that. For bytes that are reported and never used
+// as sizes of memory.
+constexpr int64_t saturated(__int128 value) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  return value > kMax ? kMax : static_cast<int64_t>(value);
+}
 
 }  // namespace tessera
 

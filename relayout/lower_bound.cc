@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "base/math.h"
 #include "relayout/most_received.h"
-#include "relayout/plan_step.h"
 #include "relayout/pull_routing.h"
 #include "relayout/shard_grid.h"
 #include "relayout/topology.h"

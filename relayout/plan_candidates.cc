@@ -9,8 +9,8 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/math.h"
-#include "relayout/plan_rep.h"
 #include "relayout/schedule.h"
+#include "relayout/step_costs.h"
 
 namespace tessera::internal {
 namespace {

@@ -25,6 +25,7 @@
 #include "layout/layout.h"
 #include "relayout/factored_view.h"
 #include "relayout/host_axes.h"
+#include "relayout/make_step.h"
 #include "relayout/plan.h"
 #include "relayout/plan_step.h"
 #include "relayout/sub_axes.h"

@@ -128,4 +128,14 @@ void ShardGrid::for_each_cell(
   }
 }
 
+int64_t num_devices(const Mesh& a, const Mesh& b) {
+  if (a == b) return a.size();
+  if (a.ids_are_positions() && b.ids_are_positions()) return std::max(a.size(), b.size());
+  int64_t count = a.size();
+  for (int64_t position = 0; position < b.size(); ++position) {
+    count += a.position_of_device(*b.device_at(position)).has_value() ? 0 : 1;
+  }
+  return count;
+}
+
 }  // namespace tessera::internal

@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "layout/layout.h"
+#include "mesh/mesh.h"
 #include "relayout/sub_axes.h"
 
 namespace tessera::internal {
@@ -65,6 +66,9 @@ class ShardGrid {
   Shape shape_;
   std::vector<Digits> dim_digits_;
 };
+
+// The devices of both meshes, those that they share counted once. O(devices of b).
+int64_t num_devices(const Mesh& a, const Mesh& b);
 
 }  // namespace tessera::internal
 

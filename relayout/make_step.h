@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the steps of a plan are made. Internal to relayout/.
+#ifndef TESSERA_RELAYOUT_MAKE_STEP_H_
+#define TESSERA_RELAYOUT_MAKE_STEP_H_
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "layout/layout.h"
+#include "relayout/plan_step.h"
+#include "relayout/sub_axes.h"
+#include "relayout/topology.h"
+
+namespace tessera::internal {
+
+// What the steps of one plan have in common: the tensor, under its own shape or a view of it (see
+// FactoredView), and the links between the devices.
+struct Tensor {
+  Shape shape;
+  DType dtype;
+  Topology topology;
+};
+
+// A move between layouts with the same partial axes, called by what it turns out to be.
+PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor);
+// The reduction over `reduced`, partial axes of `from` that `to` (on the same mesh) does not have.
+// kReduceScatter: the devices of a group get disjoint boxes; kAllReduce: the same box.
+PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const SubAxes& reduced,
+                        const Tensor& tensor);
+// The expansion along `added`, partial axes of `to` (on the same mesh) that `from` does not have.
+PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& added,
+                        const Tensor& tensor);
+
+// The same step where links between the devices are others.
+PlanStep with_topology(const PlanStep& step, const Topology& topology);
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_RELAYOUT_MAKE_STEP_H_

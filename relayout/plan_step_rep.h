@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a PlanStep holds. Internal to relayout/.
+#ifndef TESSERA_RELAYOUT_PLAN_STEP_REP_H_
+#define TESSERA_RELAYOUT_PLAN_STEP_REP_H_
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "layout/layout.h"
+#include "relayout/make_step.h"
+#include "relayout/plan_step.h"
+#include "relayout/pull_routing.h"
+#include "relayout/shard_grid.h"
+#include "relayout/sub_axes.h"
+#include "relayout/topology.h"
+
+namespace tessera {
+
+struct PlanStep::Rep {
+  Rep(StepKind kind, const Layout& from, const Layout& to, const internal::Tensor& tensor)
+      : kind(kind),
+        from(from, tensor.shape),
+        to(to, tensor.shape),
+        dtype(tensor.dtype),
+        topology(tensor.topology) {}
+
+  StepKind kind;
+  internal::ShardGrid from;
+  internal::ShardGrid to;
+  DType dtype;
+  Topology topology;
+  ReduceOp op = ReduceOp::kSum;
+  std::vector<std::string> axes;
+  int64_t group_size = 1;
+  std::optional<internal::PullRouting> moves;  // Exactly in moves.
+  internal::Digits group_digits;  // kAllGather, kAllToAll and reductions: tell members apart.
+  internal::Digits zero_digits;   // kExpand: devices with these all zero hold the value.
+
+  // The components of kPermute and kExchange, found when a group is first asked for.
+  mutable std::once_flag components_once;
+  mutable std::vector<std::vector<int>> components;
+  mutable absl::flat_hash_map<int, size_t> component_of_device;
+
+  bool is_reduction() const {
+    return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
+  }
+  // The positions of the group of a position, ascending. Requires group_digits.
+  std::vector<int64_t> members(int64_t position) const;
+  int64_t new_elements(int64_t position) const;
+  const std::vector<int>* component(int device_id) const;
+  int64_t from_bytes(int64_t position) const {
+    return from.layout().box(from.shape(), position).num_elements() * dtype_size(dtype);
+  }
+};
+
+namespace internal {
+
+// The members of a group reduce equal chunks of a box of `elements`.
+inline int64_t chunk_elements(int64_t elements, int64_t members, int64_t member) {
+  const auto [first, end] = shard_interval(elements, members, member);
+  return end - first;
+}
+
+}  // namespace internal
+}  // namespace tessera
+
+#endif  // TESSERA_RELAYOUT_PLAN_STEP_REP_H_
