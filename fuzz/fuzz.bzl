@@ -25,7 +25,7 @@ def fuzz_test(name, srcs, deps, runs = 20000):
             "fuzz/" + corpus,
         ],
         data = native.glob([corpus + "/*"]),
-        # libFuzzer is a part of the executable, and calls what it exports.
+        # libFuzzer is part of the executable and calls functions that the executable exports.
         linkstatic = True,
         deps = deps + [":fuzz"] + select({
             ":libfuzzer": [":libfuzzer_setup"],

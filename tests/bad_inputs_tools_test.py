@@ -12,7 +12,7 @@ import unittest
 
 PLAN, RUN = (pathlib.Path(argument) for argument in sys.argv[1:3])
 
-# A plan that is right; the flags of a row come in place of those of the same name.
+# Valid flags of a plan; the flags of a row replace those of the same name.
 GATHER = {"--mesh": "{x=4}", "--from": "[x]", "--to": "[-]", "--shape": "8"}
 
 PLAN_ROWS = [

@@ -1,21 +1,21 @@
-"""@cuda: the CUDA toolkit and NCCL where they are installed, and an empty shell where not.
+"""@cuda: the CUDA toolkit and NCCL, or an empty repository where they are not installed.
 
-Looked for in $CUDA_HOME, where that is set, else in /usr/local/cuda: `nvcc`, cuda_runtime_api.h and
+Searched in $CUDA_HOME if that is set, else in /usr/local/cuda: `nvcc`, cuda_runtime_api.h and
 the static runtime library, of CUDA 12.1 or later (12.0 allows a kernel 4096
 bytes of parameters, and ours take up to 8712). NCCL (nccl.h and libnccl.so.2, of 2.28.7 or later)
-is looked for in $NCCL_HOME, where that is set, else in the toolkit and the system's own folders.
+is searched in $NCCL_HOME if that is set, else in the toolkit and the system's folders.
 
-`@cuda//:defs.bzl` says what there is: HAVE_CUDA, HAVE_NCCL, HAVE_CUBLASLT, NVCC. `@cuda//:cudart`,
+`@cuda//:defs.bzl` says what was found: HAVE_CUDA, HAVE_NCCL, HAVE_CUBLASLT, NVCC. `@cuda//:cudart`,
 `@cuda//:nccl_headers` and `@cuda//:nccl_library` exist in either case; without a toolkit, or
-without NCCL, they are empty, and what depends on them builds with its part left out. Programs link
-neither NCCL nor cuBLASLt: they load them when they need them. The libraries are for the tests of
-the names in them; that of cuBLASLt, 500 MB, by its path (CUBLASLT_LIBRARY, empty where it is not
-there), so that Bazel need not read it.
+without NCCL, they are empty, and targets that depend on them build without that part. Programs link
+neither NCCL nor cuBLASLt: they load them when they need them. Only the tests that look up names use
+the libraries here. cuBLASLt has 500 MB, so its test gets the path (CUBLASLT_LIBRARY, empty where it
+is not installed), and Bazel does not read the file.
 """
 
 _PLACES = ["/usr/local/cuda"]
 
-# What the headers of the runtime include, without the thousands of files of the C++ libraries.
+# The headers that the runtime's headers include; the toolkit's C++ libraries have thousands more.
 _HEADERS = ["include/*.h", "include/*.hpp", "include/crt/*"]
 
 _BUILD = """
@@ -77,7 +77,7 @@ def _find_toolkit(ctx):
     return None
 
 def _nccl_version(ctx, header):
-    """(major, minor, patch) as the header has it; zeros where it does not."""
+    """(major, minor, patch) of the header; zeros for what it does not define."""
     version = {"MAJOR": 0, "MINOR": 0, "PATCH": 0}
     for line in ctx.read(header).split("\n"):
         words = [word for word in line.split(" ") if word]
@@ -146,7 +146,7 @@ cuda_repository = repository_rule(
     doc = "The CUDA toolkit and NCCL of this machine, if they are there.",
 )
 
-# Code for these and, by the last one's intermediate form, for what comes after them.
+# Machine code for these, and PTX of the last one for later architectures.
 _ARCHITECTURES = ["80", "90"]
 
 def cuda_object(name, src, hdrs, nvcc):
@@ -165,7 +165,7 @@ def cuda_object(name, src, hdrs, nvcc):
         name = name,
         srcs = [src] + hdrs,
         outs = [name + ".o"],
-        # The second folder is this repository's where another workspace builds it.
+        # The second folder is that of this repository if another workspace builds it.
         cmd = " ".join([
             nvcc,
             "-std=c++20 -O3 -Xcompiler=-fPIC -Xcompiler=-Wall --Werror=all-warnings",

@@ -1,10 +1,10 @@
-"""The rules for C++ of Tessera: the native ones, with headers of the system precompiled.
+"""The C++ rules of Tessera: the native ones, with precompiled system headers.
 
-GoogleTest, Abseil and the standard library are some 100,000 lines for each of 200 translation
-units, two seconds of the four to eight that one takes. Here they are compiled once a configuration,
-with `--define=tessera_precompiled_headers=1`: the .bazelrc of this workspace has it. Another
-workspace that uses Tessera may have it too; without it, nothing is precompiled, for clang stops
-where the options of a target are not those of the headers.
+GoogleTest, Abseil and the standard library are some 100,000 lines in each of 200 translation units:
+two of the four to eight seconds that a unit takes to compile. With
+`--define=tessera_precompiled_headers=1`, which the .bazelrc of this workspace sets, they are
+compiled once per configuration. Another workspace that uses Tessera may set it too. Without it
+nothing is precompiled, because clang fails if a target's options differ from those of the headers.
 
 A file still includes what it uses, which tools/tidy checks.
 """
@@ -13,9 +13,9 @@ load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 def _precompiled_headers_impl(ctx):
-    # gcc and clang both take NAME.h.gch where a command includes NAME.h first, gcc if the options
-    # agree. Else gcc reads NAME.h and clang stops. Not made out of NAME.h: clang remembers the
-    # absolute path of the file, which is in a sandbox.
+    # gcc and clang both use NAME.h.gch if a command includes NAME.h first and the options agree.
+    # Else gcc reads NAME.h, and clang fails. The .gch is not compiled from NAME.h, because clang
+    # stores the absolute path of its source, which is in a sandbox.
     header = ctx.actions.declare_file(ctx.label.name + ".h")
     precompiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
     ctx.actions.write(header, "".join(["#include <%s>\n" % name for name in ctx.attr.headers]))
@@ -33,7 +33,7 @@ def _precompiled_headers_impl(ctx):
     )
     options = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts
     if "layering_check" in ctx.features:
-        options = options + ["-fmodules-strict-decluse"]  # of those that have to agree
+        options = options + ["-fmodules-strict-decluse"]  # must match in header and source
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,
@@ -84,7 +84,7 @@ def _if_precompiled(values):
 def _with_headers(rule, headers, attributes, copts = []):
     """Calls the rule, with precompiled headers and `copts` where it compiles something."""
     if attributes.get("srcs"):
-        repository = native.repository_name()  # "@" in the workspace of its own
+        repository = native.repository_name()  # "@" in its own workspace
         root = "$(BINDIR)" if repository == "@" else "$(BINDIR)/external/" + repository[1:]
         attributes["copts"] = _if_precompiled(
             ["-include", "%s/third_party/%s.h" % (root, headers)],

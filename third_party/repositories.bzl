@@ -18,7 +18,7 @@ _generated_repository = repository_rule(
 )
 
 # Debian's bazel-rules-cc 0.0.4 does not load in Bazel 4.2.3 (gotchas.md), and Bazel's own tools
-# load "@rules_cc//cc:defs.bzl": this one hands out the native rules under those names.
+# load "@rules_cc//cc:defs.bzl": this one exports the native rules under those names.
 _RULES_CC_DEFS = "\n".join([
     "def {name}(**kwargs):\n    native.{name}(**kwargs)\n".format(name = name)
     for name in [

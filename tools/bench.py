@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the host backend beside its peers, interleaved in one run; tools/bench starts it.
 
-A contestant is a group of worker processes that live for one phase of the run, one phase per number
-of clients. Each waits for commands on a pipe of its own, asleep, while another runs. A cell
-is one operation of one size on one number of clients; a round measures every contestant of every
-cell once, and the number of a cell is the median of its rounds. benchmarks/README.md says how to
-read what comes out.
+A contestant is a group of worker processes that run during one phase; there is one phase per number
+of clients. Each worker sleeps on its own pipe until it gets a command, so that one contestant runs
+at a time. A cell is one operation of one size on one number of clients. A round measures every
+contestant of every cell once, and the number of a cell is the median of its rounds.
+benchmarks/README.md says how to read the output.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from bench_cells import COLUMNS, GIB, KIB, KILL_SETS, MEMORY, MIB, OPEN_MPI, Cel
 from bench_cells import format_size, kill_cells, make_phases, memory_cell
 
 REPLY_TIMEOUT_S = 180
-# Peers give their buffers back after a measurement that leaves less of the memory than this, and
-# none is asked for more than this share of what is free: other programs may run here.
+# Peers free their buffers after a measurement that leaves less than this share of the memory. No
+# measurement may need more than this share of the available memory: other programs may run here.
 FREE_SHARE = 0.6
 QUICK_S = 55
 MAX_CALLS = 100_000
@@ -55,11 +55,11 @@ def say(text):
 
 
 class ContestantFailed(Exception):
-    """The processes are of no more use."""
+    """The processes cannot go on."""
 
 
 class CommandFailed(ContestantFailed):
-    """Every rank has answered, some with an error: they can go on."""
+    """Every rank has answered, some with an error; the processes can go on."""
 
 
 class Workers:
@@ -127,7 +127,7 @@ class Workers:
         return max(lines[rank]["at"] for rank in survivors) - killed
 
     def read_lines(self, lines, ranks):
-        """Waits a second at most for the next lines of those of the ranks that have none."""
+        """Waits at most a second for lines of the ranks that have none."""
         waiting = [rank for rank in ranks if lines[rank] is None]
         ready, _, _ = select.select([self.outs[rank] for rank in waiting], [], [], 1)
         for rank in waiting:
@@ -142,7 +142,7 @@ class Workers:
         lines = [None] * self.size
         while None in lines:
             self.read_lines(lines, range(self.size))
-            # One rank's error leaves the others waiting for it.
+            # The other ranks may wait for the one that failed.
             errors = [f"rank {r}: {x['error']}" for r, x in enumerate(lines) if x and x["error"]]
             if errors and None not in lines:
                 raise CommandFailed("; ".join(errors[:2]))
@@ -183,7 +183,7 @@ def free_port():
 
 
 def start_workers(group, clients, region_bytes, build, folder):
-    """Starts the processes that `group` names, as so many clients."""
+    """Starts the processes that `group` names, with that many clients."""
     folder = tempfile.mkdtemp(dir=folder)
     prefix = str(pathlib.Path(folder) / group)
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -244,7 +244,7 @@ class Pace:
     l3_bytes: int
 
     def sets(self, cell):
-        """Three sets, or as many as are three times the last-level cache."""
+        """Three sets, or fewer if those have three times the size of the last-level cache."""
         if cell.set_bytes == 0:
             return 1
         return max(1, min(3, -(-3 * self.l3_bytes // cell.set_bytes)))
@@ -270,7 +270,7 @@ class Run:
         )
         self.machine = machine
         self.workers = {}
-        self.out = {}  # group: why it takes no part any more
+        self.out = {}  # group: why it is left out from now on
 
     def start(self, group, clients, region_bytes):
         if group in self.out or group in self.workers:
@@ -284,7 +284,7 @@ class Run:
 
     def give_up(self, group, error):
         self.out[group] = str(error)
-        say(f"{group} takes no part any more: {error}")
+        say(f"{group} is left out from now on: {error}")
         if group in self.workers:
             self.workers.pop(group).stop()
 
@@ -294,7 +294,7 @@ class Run:
         if workers is None:
             entry.note, entry.failed = self.out.get(entry.group, "not available"), True
             return
-        # Buffers, and what it may take to reduce them. Ours has those of collectives already.
+        # Buffers, and temporary memory for reductions. Our buffers of collectives exist already.
         needed_bytes = 1.5 * self.pace.sets(cell) * cell.set_bytes
         is_there = entry.column == "tessera" and cell.kind == "collective"
         if is_first and not is_there and needed_bytes > FREE_SHARE * available_bytes():
@@ -303,17 +303,17 @@ class Run:
         command = f"{entry.command} sets={self.pace.sets(cell)}"
         try:
             if is_first:
-                # Checks every element, and learns how long a call takes.
+                # Checks every element, and measures how long a call takes.
                 full = int(cell.size_bytes <= (4 if self.options.quick else 64) * MIB)
                 times = workers.run(f"{command} full={full} repetitions=2 calls=1")
                 if min(times) < 1e-3:
                     times = workers.run(f"{command} repetitions=2 calls=20")
-                # Where clients spin and others want their cores, a call takes 0.2 us or 8 ms.
+                # If clients spin and other programs need their cores, a call takes 0.2 us or 8 ms.
                 guess = max(times)
             else:
                 guess = max(entry.rounds) / entry.factor
             repetitions, calls = self.pace.calls(guess)
-            # What takes that long has been measured by now.
+            # A call that takes this long has been measured.
             if not is_first or repetitions > SLOW_REPETITIONS:
                 times = workers.run(f"{command} repetitions={repetitions} calls={calls}")
             entry.rounds.append(statistics.median(times) * entry.factor)
@@ -328,7 +328,7 @@ class Run:
                 self.give_up(entry.group, error)
 
     def run_phase(self, phase, budget_s=math.inf):
-        """All rounds, or as many as end within the time; the cells, with those of the memory."""
+        """Runs all rounds, or those that fit into the time; returns all cells, also of copies."""
         groups = sorted({entry.group for cell in phase.cells for entry in cell.entries})
         region = max([self.pace.sets(c) * c.region_bytes for c in phase.cells], default=0)
         region = max(region + 64 * KIB, MIB)
@@ -348,7 +348,7 @@ class Run:
                 for entry in cell.entries:
                     self.measure(cell, entry, not entry.rounds)
             for cell in phase.cells:
-                # No contestant always runs after the same neighbour.
+                # So that no contestant always runs after the same other one.
                 shift = i % len(cell.entries)
                 for entry in cell.entries[shift:] + cell.entries[:shift]:
                     if not entry.note:
@@ -371,7 +371,7 @@ class Run:
         return Cell("dispatch", "start_to_first_collective", 0, 8, [entry])
 
     def measure_kill(self, cell):
-        """Kills each client of a job of its own, one after another, in the midst of collectives."""
+        """Kills each client in turn, each in its own job, during collectives."""
         entry = cell.entries[0]
         if cell.set_bytes > FREE_SHARE * available_bytes():
             entry.note = f"{cell.name} needs about {cell.set_bytes / GIB:.1f} GiB of free memory"
@@ -383,7 +383,7 @@ class Run:
                 entry.note, entry.failed = self.out.pop("tessera"), True
                 return
             try:
-                # Once through all of the memory, so that every client has touched it.
+                # One pass over all the memory, so that every client has touched it.
                 workers.run(f"{entry.command} calls={KILL_SETS}")
                 forever = f"{entry.command} calls={1 << 40}"
                 seconds = workers.run_and_kill(forever, SECONDS_TO_KILL, i % cell.clients)
@@ -407,7 +407,7 @@ def available_bytes():
 
 
 def read_machine():
-    """What the numbers depend on."""
+    """Facts about the machine on which the numbers depend."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*:\s*(.*)$", cpu, re.M)
     l3_path = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
@@ -425,7 +425,7 @@ def read_machine():
 
 
 def available_columns(build):
-    """Columns whose programs are there, and the others."""
+    """(columns whose programs exist, the other columns)."""
     there = ["tessera", "tessera_private"]
     if (build / "mpi_peer").exists():
         there += [*OPEN_MPI, "scalapack"]
@@ -455,7 +455,7 @@ def parse_arguments(arguments):
 def main(arguments):
     options = parse_arguments(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the workers are stopped
-    # Where memory runs out all the same, this run ends and nothing else.
+    # If memory runs out all the same, the kernel kills this run first.
     pathlib.Path("/proc/self/oom_score_adj").write_text("900")
     machine = read_machine()
     started = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/bench measures: the cells, and the commands that its workers get for them.
+"""The cells that tools/bench measures, and the commands that its workers get for them.
 
 A cell is one operation of one size on one number of clients, with an entry for each contestant.
 """
@@ -12,10 +12,10 @@ import statistics
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = [8, KIB, 16 * KIB, 256 * KIB, 4 * MIB, 64 * MIB, 256 * MIB]
 QUICK_SIZES = [KIB, 4 * MIB, 64 * MIB]
-KILL_SIZES = [2 * MIB, GIB]  # of what each client holds when one of them is killed
+KILL_SIZES = [2 * MIB, GIB]  # of the memory that each client holds when one is killed
 KILL_SETS = 64
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"]
-# Column -> what people read. Ours first; the best of OPEN_MPI counts where a goal says Open MPI.
+# Column -> its title. Ours first. A goal that says Open MPI means the fastest of OPEN_MPI.
 COLUMNS = {
     "tessera": "Tessera",
     "tessera_private": "Tessera, private buffers",
@@ -27,7 +27,7 @@ COLUMNS = {
 }
 OPEN_MPI = ("ompi", "ompi_tuned", "ompi_no_cma")
 PEERS = OPEN_MPI + ("scalapack", "gloo")
-MEMORY = {  # column: (processes, stores, what people read)
+MEMORY = {  # column: (processes, stores, title)
     "mc1": (1, "plain", "memcpy, one process"),
     "mc1_nt": (1, "streaming", "streaming copy, one process"),
     "mc2": (2, "plain", "memcpy, two processes, half of the time"),
@@ -43,7 +43,7 @@ def format_size(size):
 
 
 def format_seconds(seconds):
-    """Three digits, in the unit that fits."""
+    """Three digits and the unit that fits."""
     if seconds is None:
         return "-"
     for unit, name in [(1, "s"), (1e-3, "ms"), (1e-6, "us")]:
@@ -62,8 +62,8 @@ class Relayout:
     target: tuple
     partial: bool = False
     target_order: str = ""  # of the devices: "", "reversed" or "transposed"
-    trim: tuple = (0, 0)  # what the shape is short of even
-    shared: bool = False  # replicas read one copy; the peers have no such thing
+    trim: tuple = (0, 0)  # rows and columns that the shape lacks to be even
+    shared: bool = False  # replicas read one copy; the peers cannot do this
 
 
 ALL, NONE, X, Y = ("x", "y"), (), ("x",), ("y",)
@@ -81,7 +81,7 @@ RELAYOUTS = [
     Relayout("partial_to_replicated", (NONE, NONE), (NONE, NONE), partial=True),
     Relayout("reversed_devices", (ALL, NONE), (ALL, NONE), target_order="reversed"),
 ]
-# Of these two, beside the twelve, each byte is written once instead of once a device.
+# These two write each byte once instead of once per device.
 SHARED = [
     Relayout("gather_shared", (ALL, NONE), (NONE, NONE), shared=True),
     Relayout("partial_to_replicated_shared", (NONE, NONE), (NONE, NONE), partial=True, shared=True),
@@ -105,7 +105,7 @@ def device_order(order, axes):
 
 
 def blocks(dims, axes, order, shape):
-    """What each device holds: (row, row_end, col, col_end), by device."""
+    """The block (row, row_end, col, col_end) of each device."""
     result = [None] * len(order)
     for position, device in enumerate(order):
         rest, coordinates = position, {}
@@ -130,7 +130,7 @@ def blocks_text(of_blocks):
 
 
 def is_grid(of_blocks):
-    """Whether the blocks are all different: a grid that ScaLAPACK knows."""
+    """Whether all blocks differ, as in the grids that ScaLAPACK has."""
     return len(set(of_blocks)) == len(of_blocks)
 
 
@@ -145,11 +145,11 @@ class Entry:
 
     column: str
     group: str  # which worker processes
-    command: str  # without sets, calls, repetitions and full
+    command: str  # without the arguments sets, calls, repetitions and full
     factor: float = 1.0  # of the time measured
     rounds: list = dataclasses.field(default_factory=list)
-    note: str = ""  # why there is no number
-    failed: bool = False  # because it went wrong
+    note: str = ""  # why it has no number
+    failed: bool = False  # because of an error
 
     @property
     def seconds(self):
@@ -175,7 +175,7 @@ class Cell:
         return f"{self.operation}{size} {where}"
 
     def is_selected(self, pattern):
-        """Whether `--only pattern` means the cell: "relayout" is a part of a relayout's name."""
+        """Whether `--only pattern` selects the cell; "relayout" is part of a relayout's name."""
         kind = "relayout " if self.kind == "relayout" else ""
         return re.search(pattern, kind + self.name) is not None
 
@@ -191,7 +191,7 @@ def collective_cells(clients, sizes, columns):
     cells = []
     for operation in COLLECTIVES:
         for size in sizes:
-            # Floats where terms are added, and whole parts.
+            # A whole number of floats in each part, because terms are f32.
             parts = 1 if operation == "broadcast" else clients
             if size % (4 * parts if "reduce" in operation else parts):
                 continue
@@ -264,8 +264,8 @@ def relayout_cell(relayout, side, element_bytes, clients, columns, devices="proc
 
 
 def dispatch_cells():
-    """What a call costs when there is next to nothing to do: a matrix of 1 KiB, and one of 64 MiB
-    whose rows are where the devices want them."""
+    """The cost of a call that moves almost no bytes: relayouts of a matrix of 1 KiB, and one of
+    64 MiB whose rows already are on the devices that need them."""
     cells = []
     for name, relayout, side in [
         ("identity", IDENTITY, 16),
@@ -281,7 +281,7 @@ def dispatch_cells():
 
 
 def memory_cell(size, clients, devices):
-    """Copies by two processes, beside the contestants of a phase."""
+    """Copies by one or two processes, measured with the contestants of a phase."""
     entries = [
         Entry(
             column,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/bench makes of its measurements, and the moves that it asks of the peers."""
+"""Goals, tables and plots of tools/bench, its workers, and the commands for the peers."""
 
 import pathlib
 import re
@@ -15,7 +15,7 @@ from bench_cells import GIB, KIB, MIB, Cell, Entry
 
 
 def cell(operation, size, clients, kind="collective", **seconds):
-    """A cell in which each contestant named took so long in its only round."""
+    """A cell with one round, in which each contestant took the given seconds."""
     entries = [Entry(column, column, "", rounds=[s]) for column, s in seconds.items()]
     return Cell(kind, operation, size, clients, entries)
 
@@ -240,7 +240,7 @@ class RunTest(unittest.TestCase):
 
     def test_the_last_survivor_counts(self):
         with tempfile.TemporaryDirectory() as folder:
-            # Rank 1 is told a thousand seconds later than rank 0, in times to come.
+            # Times in the future; rank 1 gets its error a thousand seconds after rank 0.
             workers = self.hearers(folder, [1e9, 1e9 + 1000, None], "client 2 (a) is lost")
             seconds = workers.run_and_kill("all_reduce", 0.01, victim=2)
             self.assertAlmostEqual(seconds, 1e9 + 1000 - time.monotonic(), delta=60)
@@ -278,7 +278,7 @@ class RunTest(unittest.TestCase):
             workers.stop()
 
     def hearers(self, folder, times, error):
-        """Workers that are ready, and then have the error at those times, or never."""
+        """Workers that report ready and then the error at those times (None: never)."""
         workers = bench.Workers("a", folder, len(times))
         commands = []
         for rank, at in enumerate(times):
@@ -288,12 +288,12 @@ class RunTest(unittest.TestCase):
         return workers
 
     def answers(self, folder, rank):
-        """A worker that is ready, and takes 1 and 4 s as rank 0, 3 and 2 s as rank 1."""
+        """A worker that reports ready, then 1 and 4 s as rank 0, 3 and 2 s as rank 1."""
         times = ["1, 4", "3, 2"][rank]
         return self.worker(folder, rank, f'{{"error": "", "seconds": [{times}]}}')
 
     def worker(self, folder, rank, reply):
-        """A script that is ready, and then answers every command so, or none."""
+        """A script that reports ready, then answers every command with `reply`, if any."""
         path = pathlib.Path(folder) / f"a.{rank}"
         return (
             f"exec 3<{path}.in 4>{path}.out; "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpu_run makes of programs that pass, skip, fail and hang: here scripts instead of them."""
+"""tools/gpu_run with programs that pass, skip, fail and hang; scripts stand in for the programs."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ RECENT_NCCL = "\0NCCL version 2.28.9+cuda13.0\0ncclCommRevoke\0"
 OLD_NCCL = "\0NCCL version 2.28.3+cuda13.0\0"
 NO_NCCL = """echo 'UNIMPLEMENTED: libnccl.so.2 is too old: it has no ncclCommRevoke; groups need'
 echo '[  SKIPPED ] A.b (0 ms)'"""
-# What a program sees of its surroundings, in its log.
+# A program that logs its environment and arguments.
 SHOWS = """echo "NCCL_DEBUG=$NCCL_DEBUG"
 echo "one job: $TESSERA_TEST_ONE_JOB"
 echo "$@"
@@ -51,12 +51,12 @@ class GpuRunTest(unittest.TestCase):
         for name in PROGRAMS:
             self.program(name, PASSES)
         self.program("gpu_benchmark", HAS_GPU)
-        # What the machine of a test has: an NCCL that is recent, and no GPU that anything shows.
+        # The machine of a test has a recent NCCL and no sign of a GPU.
         self.library("machine/new/libnccl.so.2", RECENT_NCCL)
         self.environment = {
             **os.environ, "TESSERA_LIBRARY_SEARCH": os.path.join(self.folder, "machine"),
             "TESSERA_PROC": os.path.join(self.folder, "proc"),
-            "TESSERA_SHM_GIB": "0",  # leave that of this machine as it is
+            "TESSERA_SHM_GIB": "0",  # do not remount the /dev/shm of this machine
             "LD_LIBRARY_PATH": "",
             "NCCL_HOME": os.path.join(self.folder, "none"),
             "CUDA_HOME": os.path.join(self.folder, "none"),
@@ -81,7 +81,7 @@ class GpuRunTest(unittest.TestCase):
         os.chmod(path, 0o755)
 
     def run_it(self, *flags):
-        """Its exit status, and its last lines by their first word."""
+        """The exit status, and the last lines by their first word."""
         ended = subprocess.run([os.path.join(self.folder, "run"), "--out=o", *flags],
                                cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
                                check=False)
@@ -120,7 +120,7 @@ class GpuRunTest(unittest.TestCase):
         self.assertIn("no GPU: no driver", lines["memcheck"])
 
     def test_nccl_is_the_first_that_can_revoke(self):
-        """The loader knows an old one; the recent one is in a package of Python."""
+        """The loader finds an old NCCL; the recent one is in a Python package."""
         old = self.library("machine/a_old/libnccl.so.2", OLD_NCCL)
         self.program("ldconfig", "echo '  libnccl.so.2 (libc6,x86-64) => %s'" % old, "tools")
         self.environment["LD_LIBRARY_PATH"] = os.path.dirname(old)
@@ -199,14 +199,14 @@ class GpuRunTest(unittest.TestCase):
         self.program("id", "echo 0", "tools")
         self.program("gpu_benchmark", HAS_NO_GPU)
         self.run_it("--parts=losses")
-        self.assertFalse(os.path.exists(mounted))  # a machine without a GPU is left as it is
+        self.assertFalse(os.path.exists(mounted))  # a machine without a GPU is not changed
         self.program("gpu_benchmark", HAS_GPU)
         self.run_it("--parts=losses")
         with open(mounted, encoding="utf-8") as file:
             self.assertEqual(file.read(), "-o remount,size=1048576G /dev/shm\n")
 
     def test_the_clock_starts_with_the_program(self):
-        """Time that the search for libraries takes is time of the limit."""
+        """The search for libraries counts towards the limit."""
         self.program("nvidia-smi", "sleep 4; exit 9", "tools")
         status, lines, last = self.run_it("--parts=losses", "--limit=7")
         self.assertEqual((status, last), (0, "0 passed, 0 failed, 0 skipped, 1 not run"))

@@ -4,7 +4,7 @@
 
 Each step prints its command and its time, and when it fails, the command that repeats it. The last
 line is `N passed, N failed`: test cases as the test.xml files of this run list them, and one for
-each step that is no Bazel test.
+each step that is not a Bazel test.
 """
 
 import argparse
@@ -189,7 +189,7 @@ def is_needed_there(step):
 
 
 def repeat_commands(step, count):
-    """What to type to repeat the failure: the failed targets alone, where they are known."""
+    """The command that repeats the failure, with only the failed targets where those are known."""
     if count.failed_targets:
         verb = re.split(r" (?:-- )?//", step.command)[0]
         return [f"{verb} {label}" for label in count.failed_targets]
@@ -203,7 +203,7 @@ def parse_arguments(arguments):
     )
     parser.add_argument("--only", metavar="STEPS", help="run these steps, as in --only tidy,test")
     parser.add_argument("--list", action="store_true", help="list the steps and end")
-    parser.add_argument("--keep-going", action="store_true", help="go on after a step that failed")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a failed step")
     parser.add_argument(
         "--bazel-option",
         action="append",

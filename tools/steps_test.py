@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting what ran: test.xml files and build events as Bazel 4.2.3 and GoogleTest write them."""
+"""Counts of test cases, from test.xml files and build events of Bazel 4.2.3 and GoogleTest."""
 
 import contextlib
 import io

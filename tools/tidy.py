@@ -55,7 +55,7 @@ LAYERS = {
 PURE = ("mesh", "layout", "relayout")
 IMPURE_HEADERS = r"<(thread|condition_variable|future|chrono|iostream|fstream|unistd\.h)>"
 
-# (what is banned, what to use, whether only the libraries are meant)
+# (what is banned, what to use, whether the rule is for libraries only)
 BANNED = [
     (r"(?<![\w.>])assert\s*\(", "TESSERA_CHECK or TESSERA_DCHECK", False),
     (r"\bthrow\b", "absl::Status", False),
@@ -71,7 +71,7 @@ BANNED = [
 
 PRECOMPILED_BUILD = "third_party/BUILD"
 
-# The wall clock, which may be moved at any moment. Programs of users measure as they like.
+# The wall clock, which may be set at any moment.
 WALL_CLOCK = r"\babsl::(Now|GetCurrentTimeNanos)\s*\(|\bsystem_clock\b|\bCLOCK_REALTIME"
 MAY_USE_WALL_CLOCK = ("examples", "benchmarks")
 
@@ -90,8 +90,8 @@ class Finding:
 
 
 class Tree:
-    """The tracked files: path -> text. Binary files have the text "". Subjects are those of commits
-    that are not on main yet: those on it cannot be changed."""
+    """The tracked files: path -> text. Binary files have the text "". Subjects are of the commits
+    that are not on main yet; commits on main cannot be changed."""
 
     def __init__(self, files, subjects=()):
         self.files = files
@@ -180,8 +180,8 @@ def is_test_code(tree, path):
 
 
 def rule_what_comment(tree):
-    """A C++ file begins with the SPDX line, `//`, and what the file is. The source of a header that
-    says so need not say it again."""
+    """A C++ file begins with the SPDX line, `//`, and what the file is. A source whose header says
+    so does not repeat it."""
     for path, lines in tree.cpp():
         head = lines[:3] + [""] * 3
         has_header = path.endswith(".cc") and path[:-3] + ".h" in tree.files
@@ -194,7 +194,7 @@ def rule_what_comment(tree):
 
 
 def rule_script_head(tree):
-    """Scripts carry the SPDX line; a BUILD file says first what its folder is for."""
+    """Scripts have the SPDX line; a BUILD file begins with the purpose of its folder."""
     for path, lines in tree.select(r"."):
         is_script = lines[0].startswith("#!") or path.endswith(".py")
         if is_script and "# " + SPDX not in lines[:2]:
@@ -245,7 +245,7 @@ def rule_target(tree):
 
 
 def rule_machine_path(tree):
-    """No path of one machine, which works nowhere else."""
+    """No path that exists on one machine only."""
     pattern = re.compile(r"(?<![\w.~}-])/(?:work|home|root|Users|tmp/wt)/[\w.]")
     for path, lines in tree.select(r"."):
         for i, line in enumerate(lines):
@@ -345,7 +345,7 @@ def rule_todo(tree):
 
 
 def rule_wall_clock(tree):
-    """Deadlines and ages are of the monotonic clock."""
+    """Deadlines and ages use the monotonic clock."""
     for path, lines in tree.cpp():
         if top_folder(path) in MAY_USE_WALL_CLOCK or path.startswith("base/clock"):
             continue
@@ -373,7 +373,7 @@ def rule_banned(tree):
 
 
 def rule_sleep(tree):
-    """A sleep says why: it never orders events."""
+    """A sleep states its reason; it never orders events."""
     for path, lines in tree.cpp():
         for i, line in enumerate(strip_cpp(tree.files[path]).split("\n")):
             near = "\n".join(lines[max(0, i - 1) : i + 1])
@@ -402,7 +402,7 @@ def _drop_template(header):
 
 
 def _function_name(header):
-    """What the function is called, or None where the brace opens something else."""
+    """The name of the function, or None if the brace opens something else."""
     header = re.sub(r"\[\[[^\]]*\]\]|alignas\([^)]*\)", "", header).strip()
     header = _drop_template(header)
     if "(" not in header or _SCOPE.match(header) or header.endswith("="):

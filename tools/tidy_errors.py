@@ -4,7 +4,7 @@
 import re
 
 PAGE = "docs/errors.md"
-# So many words in a row of the message stand in the test.
+# The test must hold this many consecutive words of the message.
 NUM_WORDS = 3
 
 
@@ -44,7 +44,7 @@ def normalized(text):
 
 
 def fragments(message):
-    """Runs of NUM_WORDS words of a message, without what stands for a value."""
+    """Runs of NUM_WORDS consecutive words of a message, without placeholders of values."""
     for part in re.split(r"\.\.\.|\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|\"[^\"]*\"|\d+", message):
         words = normalized(part).strip(" ,;:").split(" ")
         for i in range(len(words) - NUM_WORDS + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the headers of third_party/BUILD declare, for the rule `include` of tools/tidy."""
+"""The names that the headers of third_party/BUILD declare, for the rule `include` of tools/tidy."""
 
 
 def _of(scope, names):

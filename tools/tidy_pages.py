@@ -5,7 +5,7 @@ import os
 import re
 
 FACTS = "tests/facts/"
-# What programs write, and no page of the tree.
+# Files that programs write; they are not in the tree.
 OUTPUTS = ("benchmark.md", "out/benchmark.md")
 
 
@@ -61,7 +61,7 @@ def check_labels(tree):
         for i, line in enumerate(lines):
             for folder, name in re.findall(r"(?<![\w@:])//([\w/]+):(\w+)\b", line):
                 build = tree.files.get(folder + "/BUILD", "")
-                # Some names are made in BUILD of others: of a source, or of what a test tests.
+                # BUILD files compose some names, from a source or from the target under test.
                 names = (name, name + ".cc", re.sub("_test$", "", name))
                 if not any(f'"{known}"' in build for known in names):
                     yield path, i + 1, f'"//{folder}:{name}" is no target of {folder}/BUILD'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of tools/tidy about plain English: words and phrases of comments, messages, docs and
-commit subjects that a reader would have to translate."""
+"""The rule `plain-english` of tools/tidy: phrases that comments, messages, docs and commit subjects
+must not have, and what to write instead."""
 
 import re
 

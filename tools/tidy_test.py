@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provokes every rule of tools/tidy.py, and shows beside it what the rule lets pass."""
+"""Provokes every rule of tools/tidy.py, and shows similar text that the rule accepts."""
 
 import unittest
 
@@ -9,7 +9,7 @@ SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 HEAD = SPDX + "//\n// Layout: how a tensor is split.\n"
 
 
-# What must be known to need each precompiled header, and what looks alike and does not.
+# Code that needs each precompiled header, and similar code that does not.
 NAMES = [
     ("algorithm", ["std::max(a, b)", "std::sort(b, e)"], ["std::remove(path)", "my::max(a)"]),
     ("atomic", ["std::atomic<int> a", "std::memory_order_acquire"], ["std::atomics", "atomic"]),
@@ -53,7 +53,7 @@ def precompiled_build(headers):
 
 
 def findings(rule, files):
-    """What one rule finds, as "path:line: message"."""
+    """The findings of one rule, as "path:line: message"."""
     return [f"{f.path}:{f.line}: {f.message}" for f in rule(tidy.Tree(files))]
 
 
@@ -174,7 +174,7 @@ class RuleTest(unittest.TestCase):
         check({"a/b.cc": "// NOTIDY(include): the line is an example\nstd::vector<int> f();\n"})
         check({"a/b.cc": "// #include <vector>" + uses}, ("a/b.cc:2", "include <vector>"))
 
-        # The header of its own may include it, where the file includes that.
+        # The file's own header may include it, if the file includes that header.
         own = '#include "a/b.h"\n'
         check({"a/b.h": has, "a/b.cc": own + uses, "a/b_test.cc": own + uses})
         check({"a/b.h": has, "a/b.cc": uses}, ("a/b.cc:2", "include <vector>"))

@@ -5,10 +5,9 @@
 
 NCCL has its kernels once for each architecture, in fat binaries: containers in the section
 .nv_fatbin, each a header and entries (a header of its own, with the architecture, and the code).
-The code of the other architectures becomes zeros, and so do __nv_relfatbin, which is for linking
-alone, and the sections of debug information. Every header, address and size stays, so the library
-loads and finds its kernels as before; a packer makes little of the zeros, and a sparse file holds
-none.
+The code of the other architectures becomes zeros, and so do the debug sections and __nv_relfatbin,
+which only the linker uses. Every header, address and size stays, so the library loads and finds its
+kernels as before. Zeros compress well, and a sparse file stores none.
 """
 
 import os
@@ -63,7 +62,7 @@ def entries(data, begin, end):
 
 
 def trim(data, architecture):
-    """Zeros what `architecture` does not need; the bytes of its code that stay."""
+    """Zeros the parts that `architecture` does not need; returns the bytes of code that stay."""
     kept = 0
     found = {name: (offset, size) for name, offset, size in sections(data)}
     if ".nv_fatbin" not in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trim_nccl.py keeps of a library, here one of a few hundred bytes."""
+"""The parts of a library that trim_nccl.py keeps; the library here has a few hundred bytes."""
 
 import os
 import struct
