@@ -95,7 +95,7 @@ def peer_over_ours(operation, size, clients, columns):
 
 
 def over_ours_by_default(operation, size, clients):
-    """The same against Open MPI as it comes, in words."""
+    """The same against Open MPI as installed, in words."""
     default = peer_over_ours(operation, size, clients, ("ompi",))
 
     def text(results):

@@ -318,6 +318,9 @@ class RuleTest(unittest.TestCase):
             "4 a host",
             "two devices a client",
             "72 devices a process",
+            "a member counts himself out",
+            "the library as it comes",
+            "it says what came of it",
         ]:
             place = ("job/a.cc:2", "write")
             self.check(rule, {"job/a.cc": f"\n// This is {bad}.\n"}, place)
@@ -335,6 +338,30 @@ class RuleTest(unittest.TestCase):
             "outcomes to print",
         ]:
             self.check(rule, {"job/a.cc": f"// This is {good}.\n", "a.md": good})
+
+    def test_plain_english_reads_build_files_scripts_and_results(self):
+        rule = tidy.rule_plain_english
+        for path in [
+            ".bazelrc",
+            "a/b/.bazelrc",
+            ".ci/run",
+            "BUILD",
+            "a/b/BUILD",
+            "a/b.BUILD",
+            "a/b.bzl",
+            "a/b.py",
+            "tools/bench",
+            "WORKSPACE",
+        ]:
+            self.check(rule, {path: "a\n# What nobody\n# waits for.\n"}, (path + ":2", "write"))
+            self.check(rule, {path: "a\n# All but\n# for one.\n"}, (path + ":2", "except"))
+            self.check(rule, {path: 'b = 1  # dear\n'}, (path + ":1", "expensive"))
+        docstring = 'def f():\n    """One.\n\n    It is dear.\n    """\n'
+        self.check(rule, {"a/b.py": docstring}, ("a/b.py:4", "expensive"))
+        self.check(rule, {"a/b.bzl": docstring}, ("a/b.bzl:4", "expensive"))
+        page = "benchmarks/results/a.md"
+        self.check(rule, {page: "# A\n4 us an operation\n"}, (page + ":2", "write"))
+        self.check(rule, {page: "# A\n```\nwho\n```\n"})
 
     def test_plain_english_joins_lines_of_prose_alone(self):
         rule = tidy.rule_plain_english

@@ -27,7 +27,7 @@ constexpr int64_t kRuns[] = {16, 32, 64, 128, 256, 512, 1024, 4096};
 constexpr int64_t kWord = 4;
 constexpr int kMostTerms = 8;
 
-// What a kernel is asked, how many bytes it reads and writes, and what comes of it.
+// One measurement: its name, the kernels, the bytes that they read and write, the expected output.
 struct Job {
   std::string what;
   std::vector<cuda::Kernel> kernels;

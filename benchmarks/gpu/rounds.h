@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Things that are measured beside each other, in turn, and what came of it as a table.
+// Contestants that are measured in turn, beside each other, and the results as a table.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::vector<Times> times, measure_in_turn(contestants, 15));
 //   report.rows.push_back({.part = "kernels", .what = "pack", .times = times[1],

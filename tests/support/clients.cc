@@ -26,7 +26,7 @@ ClientOptions common_options(const JobSpec& spec, const ReservedPort& port) {
   return options;
 }
 
-// Calls `body` in a thread for each client, with what came of connecting it.
+// Calls `body` in one thread per client, with the client or the error of connecting it.
 Status for_each_in_threads(const JobSpec& spec,
                            const std::function<void(int id, StatusOr<Client>& client)>& body) {
   TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
