@@ -5,7 +5,6 @@
 // receives). Sources that are the planner's choice, replicas, are not in the rows.
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <string>
 #include <tuple>
@@ -17,13 +16,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
+#include "relayout/testing/case_table.h"
 #include "relayout/testing/plan_oracle.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {
 namespace {
 
+using ::tessera::testing::CaseRow;
 using ::tessera::testing::check_relayout;
+using ::tessera::testing::read_case_table;
 
 StatusOr<RelayoutPlan> plan_of(const std::string& old_mesh, const std::string& new_mesh,
                                const Shape& shape, const std::string& from, const std::string& to,
@@ -204,41 +206,21 @@ TEST_P(ReceivedTest, IsThatOfTheTable) {
 INSTANTIATE_TEST_SUITE_P(Facts, ReceivedTest, ::testing::ValuesIn(kReceived),
                          [](const auto& info) { return info.param.name; });
 
-std::string with_devices(const std::string& mesh, const std::string& devices) {
-  return devices == "-" ? mesh : absl::StrCat(mesh, " on ", devices);
-}
-
 TEST(RelayoutCasesTest, EveryRowOfTheFileMeetsItsBound) {
-  std::ifstream file("relayout/testdata/relayout_cases.tsv");
-  ASSERT_TRUE(file.is_open());
-  std::string line;
-  std::getline(file, line);  // The names of the columns.
-  int rows = 0;
-  while (std::getline(file, line)) {
-    SCOPED_TRACE(line);
-    const std::vector<std::string> cells = absl::StrSplit(line, '\t');
-    ASSERT_EQ(cells.size(), 9);
-    Shape shape;
-    for (absl::string_view size :
-         absl::StrSplit(cells[5].substr(1, cells[5].size() - 2), ", ", absl::SkipEmpty())) {
-      shape.push_back(0);
-      ASSERT_TRUE(absl::SimpleAtoi(size, &shape.back()));
-    }
-    int64_t elements = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(cells[8], &elements));
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        const RelayoutPlan plan,
-        plan_of(with_devices(cells[1], cells[2]), with_devices(cells[3], cells[4]), shape, cells[6],
-                cells[7], DType::kInt32));
-    EXPECT_EQ(plan.max_received_bytes(), 4 * elements);
-    EXPECT_EQ(plan.lower_bound_bytes(), 4 * elements);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<CaseRow> rows, read_case_table());
+  EXPECT_EQ(rows.size(), 540);
+  for (const CaseRow& row : rows) {
+    SCOPED_TRACE(row.id);
+    const auto& [from, to, shape] = row.relayout;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
+                                 plan_relayout(from, to, shape, DType::kInt32));
+    EXPECT_EQ(plan.max_received_bytes(), 4 * row.max_received_elements);
+    EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.max_received_elements);
     EXPECT_LE(plan.steps().size(), 1);
-    if (num_elements(shape) <= 2048 && plan.from().mesh().size() <= 64) {
-      EXPECT_EQ(check_relayout(plan.from(), plan.to(), shape).problem, "");
+    if (num_elements(shape) <= 2048 && from.mesh().size() <= 64) {
+      EXPECT_EQ(check_relayout(from, to, shape).problem, "");
     }
-    ++rows;
   }
-  EXPECT_EQ(rows, 540);
 }
 
 struct LargeCase {

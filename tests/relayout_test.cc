@@ -5,7 +5,6 @@
 // devices, as 4 clients of 2 that are threads, and as 4 that are processes.
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,14 +15,13 @@
 
 #include "Eigen/Core"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "relayout/testing/case_table.h"
 #include "relayout/testing/small_relayouts.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
@@ -57,40 +55,16 @@ Status there_and_back(const Layout& from, const Layout& to, const Shape& shape) 
       relayout(std::move(there), *Layout::replicated(to.mesh(), from.rank())));
 }
 
-struct Case {
-  std::string id;
-  std::string mesh_from, mesh_to, from, to;
-  Shape shape;
-};
-
-StatusOr<std::vector<Case>> read_cases() {
-  std::ifstream file("relayout/testdata/relayout_cases.tsv");
-  std::vector<Case> cases;
-  std::string line;
-  std::getline(file, line);
-  while (std::getline(file, line)) {
-    const std::vector<std::string> cells = absl::StrSplit(line, '\t');
-    TESSERA_REQUIRE(cells.size() == 9);
-    const auto mesh = [&](int i) {
-      return cells[i + 1] == "-" ? cells[i] : absl::StrCat(cells[i], " on ", cells[i + 1]);
-    };
-    Case c = {cells[0], mesh(1), mesh(3), cells[6], cells[7], {}};
-    for (absl::string_view size :
-         absl::StrSplit(cells[5], absl::ByAnyChar("[], "), absl::SkipEmpty())) {
-      int64_t n;
-      TESSERA_REQUIRE(absl::SimpleAtoi(size, &n));
-      c.shape.push_back(n);
-    }
-    cases.push_back(std::move(c));
-  }
-  return cases;
-}
-
 bool fits(const Mesh& mesh, const Client& client) {
   for (const int id : mesh.device_ids()) {
     if (id >= static_cast<int>(client.devices().size())) return false;
   }
   return true;
+}
+
+// The same layout on a mesh of the client's job.
+StatusOr<Layout> on_devices_of(Client& client, const Layout& layout) {
+  return Layout::parse(layout.mesh().with_runtime(client.runtime_of_meshes()), layout.to_string());
 }
 
 // How much of what is tried elsewhere a form tries: streams of the GPU's double take longest, and
@@ -104,26 +78,23 @@ double share_of_form(const JobForm& form) {
 
 TEST_P(RelayoutTest, CasesOfTheFacts) {
   const size_t stride = static_cast<size_t>(1 / share_of_form(GetParam()));
-  EXPECT_THAT(run([&](Client& client) -> Status {
-                TESSERA_ASSIGN_OR_RETURN(const std::vector<Case> cases, read_cases());
-                size_t ran = 0;
-                for (size_t i = 0; i < cases.size(); i += stride) {
-                  const Case& c = cases[i];
-                  TESSERA_ASSIGN_OR_RETURN(const Mesh abstract_from, Mesh::parse(c.mesh_from));
-                  TESSERA_ASSIGN_OR_RETURN(const Mesh abstract_to, Mesh::parse(c.mesh_to));
-                  if (!fits(abstract_from, client) || !fits(abstract_to, client)) continue;
-                  if (num_elements(c.shape) > 1 << 20) continue;
-                  const Mesh from = abstract_from.with_runtime(client.runtime_of_meshes());
-                  const Mesh to = abstract_to.with_runtime(client.runtime_of_meshes());
-                  TESSERA_ASSIGN_OR_RETURN(const Layout a, Layout::parse(from, c.from));
-                  TESSERA_ASSIGN_OR_RETURN(const Layout b, Layout::parse(to, c.to));
-                  TESSERA_RETURN_IF_ERROR(with_context(there_and_back(a, b, c.shape), c.id));
-                  ++ran;
-                }
-                TESSERA_REQUIRE(ran > 200 / stride, ran);
-                return absl::OkStatus();
-              }),
-              IsOk());
+  EXPECT_THAT(
+      run([&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const std::vector<CaseRow> rows, read_case_table());
+        size_t ran = 0;
+        for (size_t i = 0; i < rows.size(); i += stride) {
+          const RelayoutCase& c = rows[i].relayout;
+          if (!fits(c.from.mesh(), client) || !fits(c.to.mesh(), client)) continue;
+          if (num_elements(c.shape) > 1 << 20) continue;
+          TESSERA_ASSIGN_OR_RETURN(const Layout from, on_devices_of(client, c.from));
+          TESSERA_ASSIGN_OR_RETURN(const Layout to, on_devices_of(client, c.to));
+          TESSERA_RETURN_IF_ERROR(with_context(there_and_back(from, to, c.shape), rows[i].id));
+          ++ran;
+        }
+        TESSERA_REQUIRE(ran > 200 / stride, ran);
+        return absl::OkStatus();
+      }),
+      IsOk());
 }
 
 // Every ordered pair where it is cheap, and a random part of the pairs where it is not: so large a
