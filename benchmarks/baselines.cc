@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Costs, and the simplest baseline.
+// Costs, and the baseline.
 #include "benchmarks/baselines.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
+#include <utility>
 
-#include "benchmarks/atoms.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 namespace tessera::benchmarks {
 namespace {
@@ -34,6 +37,21 @@ int64_t most_received(const Layout& from, const Layout& to, const Shape& shape) 
   return most;
 }
 
+// The major axes that split a dim under both layouts.
+DimSharding common_front(const Mesh& mesh, absl::Span<const SubAxis> from,
+                         absl::Span<const SubAxis> to) {
+  DimSharding common;
+  for (size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
+    const SubAxis& a = from[i];
+    const SubAxis& b = to[i];
+    if (a.axis != b.axis || a.pre != b.pre) break;
+    const int64_t size = std::gcd(a.size, b.size);
+    common.push_back(absl::StrCat(mesh.axes()[a.axis].name, ":(", a.pre, ")", size));
+    if (a.size != b.size) break;
+  }
+  return common;
+}
+
 }  // namespace
 
 Cost cost_of(const Sequence& sequence, const Shape& shape) {
@@ -51,21 +69,15 @@ double time_us(const Cost& cost, int64_t element_bytes, const Link& link) {
          static_cast<double>(cost.received_elements * element_bytes) / link.bytes_per_us;
 }
 
-StatusOr<Sequence> gather_then_slice(const Layout& from, const Layout& to, const Shape&) {
-  const StatusOr<Atoms> atoms = Atoms::create(from, to);
-  if (!atoms.ok()) {
-    if (from.is_partial() || to.is_partial()) return atoms.status();
-    TESSERA_ASSIGN_OR_RETURN(const Layout whole, Layout::replicated(to.mesh(), to.rank()));
-    return Sequence{from, whole, to};
+StatusOr<Sequence> gather_then_slice(const Layout& from, const Layout& to) {
+  std::vector<DimSharding> common(to.rank());
+  if (from.mesh() == to.mesh()) {
+    for (int dim = 0; dim < to.rank(); ++dim) {
+      common[dim] = common_front(to.mesh(), from.dim_axes()[dim], to.dim_axes()[dim]);
+    }
   }
-  AtomLists common(atoms->from.size());
-  for (size_t dim = 0; dim < common.size(); ++dim) {
-    const std::vector<int>& a = atoms->from[dim];
-    const std::vector<int>& b = atoms->to[dim];
-    const auto differ = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-    common[dim].assign(a.begin(), differ.first);
-  }
-  return Sequence{from, atoms->layout(common), to};
+  TESSERA_ASSIGN_OR_RETURN(Layout gathered, Layout::create(to.mesh(), std::move(common)));
+  return Sequence{from, std::move(gathered), to};
 }
 
 }  // namespace tessera::benchmarks

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The planners that ours is measured against: the relayout of one tensor on one mesh as a sequence
-// of layouts, each reached from the one before by one collective.
+// The planner that ours is measured against: the relayout of one tensor as a sequence of layouts,
+// each reached from the one before by one collective.
 //
 //   [x, y] to [y, x] on {x=4, y=2}
 //     gather_then_slice   [x, y] -> [-, -] -> [y, x]
-//     shardy_order        [x, y] -> [(y,x:(2)2), x:(1)2] -> [y, x]    permute, all-to-all
-//
-// They are written from descriptions of the originals, which are cited at each, and cover what
-// those cover: one mesh, no partial axes, axes that both layouts cut into common digits. Anything
-// else is Unimplemented.
 #ifndef TESSERA_BENCHMARKS_BASELINES_H_
 #define TESSERA_BENCHMARKS_BASELINES_H_
 
@@ -41,17 +36,8 @@ double time_us(const Cost& cost, int64_t element_bytes, const Link& link);
 
 // Gathers what the new layout does not begin with, slices the rest: the way of last resort in
 // XLA ("involuntary full rematerialization"), but keeping the major axes that both layouts share.
-// The only one that also goes from one mesh to another.
-StatusOr<Sequence> gather_then_slice(const Layout& from, const Layout& to, const Shape& shape);
-
-// Shardy's order (reshard_to_collectives): at most twice, slices, one permute where it is needed,
-// all-to-alls, gathers. Greedy, without costs.
-StatusOr<Sequence> shardy_order(const Layout& from, const Layout& to, const Shape& shape);
-
-// Rink et al. 2021 (arXiv 2112.01075), the normal form: slices, then all-to-alls and at most one
-// permute, then gathers, found by Dijkstra's algorithm over types that know how often each prime
-// splits each dim, but not by which axis.
-StatusOr<Sequence> rink_normal_form(const Layout& from, const Layout& to, const Shape& shape);
+// Requires layouts without partial axes.
+StatusOr<Sequence> gather_then_slice(const Layout& from, const Layout& to);
 
 }  // namespace tessera::benchmarks
 

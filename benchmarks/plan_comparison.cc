@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "benchmarks/plan_comparison.h"
 
-#include <algorithm>
-#include <fstream>
-#include <utility>
+#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "benchmarks/baselines.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
 #include "relayout/plan.h"
+#include "relayout/testing/case_table.h"
 
 namespace tessera::benchmarks {
 namespace {
@@ -27,18 +27,10 @@ StatusOr<Cost> cost_of_plan(const testing::RelayoutCase& pair, int64_t* bound) {
   TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan,
                            plan_relayout(pair.from, pair.to, pair.shape, DType::kInt8));
   *bound = plan.lower_bound_bytes();
-  // The layouts of the steps: our plan is charged by the same count as the baselines, not by what
+  // The layouts of the steps: our plan is charged by the same count as the baseline, not by what
   // it says of itself.
   Sequence sequence = {pair.from};
   for (const PlanStep& step : plan.steps()) sequence.push_back(step.to());
-  return cost_of(sequence, pair.shape);
-}
-
-StatusOr<Cost> cost_of_planner(int planner, const testing::RelayoutCase& pair) {
-  using Baseline = StatusOr<Sequence> (*)(const Layout&, const Layout&, const Shape&);
-  static constexpr Baseline kBaselines[] = {gather_then_slice, shardy_order, rink_normal_form};
-  TESSERA_ASSIGN_OR_RETURN(const Sequence sequence,
-                           kBaselines[planner - 1](pair.from, pair.to, pair.shape));
   return cost_of(sequence, pair.shape);
 }
 
@@ -62,8 +54,7 @@ void add_to_column(Column* column, const Cost& cost, const Cost& ours, int64_t b
 }  // namespace
 
 absl::string_view planner_name(int planner) {
-  static constexpr absl::string_view kNames[] = {"Tessera", "gather, then slice", "Shardy's order",
-                                                 "Rink's normal form"};
+  static constexpr absl::string_view kNames[] = {"Tessera", "gather, then slice"};
   return kNames[planner];
 }
 
@@ -71,22 +62,14 @@ Status PlanComparison::add(const testing::RelayoutCase& pair) {
   ++num_pairs;
   int64_t bound = 0;
   TESSERA_ASSIGN_OR_RETURN(const Cost ours, cost_of_plan(pair, &bound));
+  TESSERA_ASSIGN_OR_RETURN(const Sequence gathered, gather_then_slice(pair.from, pair.to));
+  const Cost theirs = cost_of(gathered, pair.shape);
   add_to_column(&columns[0], ours, ours, bound, pair);
-  for (int planner = 1; planner < kNumPlanners; ++planner) {
-    const StatusOr<Cost> cost = cost_of_planner(planner, pair);
-    if (absl::IsUnimplemented(cost.status())) {
-      ++columns[planner].num_uncovered;
-      continue;
-    }
-    TESSERA_RETURN_IF_ERROR(cost.status());
-    add_to_column(&columns[planner], *cost, ours, bound, pair);
-    const int64_t elements = num_elements(pair.shape);
-    const bool worse = ours.received_elements > cost->received_elements ||
-                       scaled_time_us(ours, elements) > scaled_time_us(*cost, elements);
-    if (worse && worse_than_a_baseline.empty()) {
-      worse_than_a_baseline = absl::StrCat(pair.to_string(), ", by ", planner_name(planner));
-    }
-  }
+  add_to_column(&columns[1], theirs, ours, bound, pair);
+  const int64_t elements = num_elements(pair.shape);
+  const bool worse = ours.received_elements > theirs.received_elements ||
+                     scaled_time_us(ours, elements) > scaled_time_us(theirs, elements);
+  if (worse && worse_than_the_baseline.empty()) worse_than_the_baseline = pair.to_string();
   return absl::OkStatus();
 }
 
@@ -106,33 +89,12 @@ StatusOr<PlanComparison> compare_all_pairs(int num_axes, int rank) {
   return result;
 }
 
-StatusOr<PlanComparison> compare_rows(absl::string_view path) {
-  std::ifstream file{std::string(path)};
-  if (!file) return absl::NotFoundError(absl::StrCat("no file ", path));
+StatusOr<PlanComparison> compare_rows() {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<testing::CaseRow> rows, testing::read_case_table());
   PlanComparison result;
   result.name = "rows";
-  std::string line;
-  std::getline(file, line);
-  while (std::getline(file, line)) {
-    const std::vector<std::string> cells = absl::StrSplit(line, '\t');
-    if (cells.size() != 9) return absl::InvalidArgumentError(absl::StrCat("row ", line));
-    const auto mesh_text = [&](int cell) {
-      return cells[cell + 1] == "-" ? cells[cell]
-                                    : absl::StrCat(cells[cell], " on ", cells[cell + 1]);
-    };
-    TESSERA_ASSIGN_OR_RETURN(const Mesh from_mesh, Mesh::parse(mesh_text(1)));
-    TESSERA_ASSIGN_OR_RETURN(const Mesh to_mesh, Mesh::parse(mesh_text(3)));
-    TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(from_mesh, cells[6]));
-    TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(to_mesh, cells[7]));
-    Shape shape;
-    for (absl::string_view size :
-         absl::StrSplit(cells[5], absl::ByAnyChar("[], "), absl::SkipEmpty())) {
-      int64_t n;
-      if (!absl::SimpleAtoi(size, &n))
-        return absl::InvalidArgumentError(absl::StrCat("row ", line));
-      shape.push_back(n);
-    }
-    TESSERA_RETURN_IF_ERROR(with_context(result.add({from, to, shape}), cells[0]));
+  for (const testing::CaseRow& row : rows) {
+    TESSERA_RETURN_IF_ERROR(with_context(result.add(row.relayout), row.id));
   }
   return result;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PlanComparison: our plans beside the baselines, over a set of pairs of layouts.
+// PlanComparison: our plans beside the baseline, over a set of pairs of layouts.
 //
 //   ratio = elements that the busiest device receives / lower bound
 //
@@ -17,25 +17,21 @@
 
 #include "absl/strings/string_view.h"
 #include "base/status.h"
-#include "benchmarks/baselines.h"
-#include "layout/layout.h"
 #include "relayout/testing/small_relayouts.h"
 
 namespace tessera::benchmarks {
 
-inline constexpr int kNumPlanners = 4;
-// In the order of the columns: "tessera", "gather then slice", "Shardy's order", "Rink's normal
-// form".
+inline constexpr int kNumPlanners = 2;
+// In the order of the columns: "Tessera", "gather, then slice".
 absl::string_view planner_name(int planner);
 
 struct Column {
-  int64_t num_pairs = 0;  // That the planner covers, with a bound above 0.
+  int64_t num_pairs = 0;  // With a bound above 0.
   double sum_of_ratios = 0;
   double worst_ratio = 0;
   std::string worst_pair;
   double sum_of_time_ratios = 0;  // Its time over ours, for a tensor of 16 MiB on Link{}.
   int64_t num_needless = 0;       // Pairs with a bound of 0 in which a device receives something.
-  int64_t num_uncovered = 0;
   double mean_ratio() const { return sum_of_ratios / static_cast<double>(num_pairs); }
   double mean_time_ratio() const { return sum_of_time_ratios / static_cast<double>(num_pairs); }
 };
@@ -44,16 +40,17 @@ struct PlanComparison {
   std::string name;
   Column columns[kNumPlanners];
   int64_t num_pairs = 0;
-  // The first pair for which a baseline receives less than we do, or takes less time; empty: never.
-  std::string worse_than_a_baseline;
+  // The first pair for which the baseline receives less than we do, or takes less time; empty:
+  // never.
+  std::string worse_than_the_baseline;
 
   Status add(const testing::RelayoutCase& pair);
 };
 
 // "m 3, r 2": 2352 pairs.
 StatusOr<PlanComparison> compare_all_pairs(int num_axes, int rank);
-// The rows of a file like relayout_cases.tsv; its lower bounds are checked too.
-StatusOr<PlanComparison> compare_rows(absl::string_view path);
+// The rows of relayout_cases.tsv.
+StatusOr<PlanComparison> compare_rows();
 
 }  // namespace tessera::benchmarks
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That the baselines are the planners they are named after, and that none is better than ours.
+// That neither the baseline nor the sequences of Shardy's own tests are better than our plans.
 #include "benchmarks/plan_comparison.h"
 
-#include <fstream>
-#include <iostream>
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "benchmarks/baselines.h"
 #include "gtest/gtest.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+#include "relayout/testing/case_table.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::benchmarks {
@@ -23,8 +23,8 @@ struct ReferenceCase {
   int64_t elements;  // Sum over the steps of the most that a device receives.
 };
 
-// Shardy's own tests of its sequence on one mesh without partials, and what it costs:
-// tests/facts/relayout.md.
+// Shardy's own tests of reshard_to_collectives on one mesh without partials, and what the sequence
+// that each expects costs: tests/facts/relayout.md.
 const ReferenceCase kShardyCases[] = {
     {"redundant_reshard_fully_replicated", 0},
     {"redundant_reshard", 0},
@@ -81,84 +81,64 @@ const ReferenceCase kShardyCases[] = {
     {"reshard_with_propagation_barrier", 448},
 };
 
-TEST(BaselinesTest, ShardysOrderCostsWhatShardysTestsCost) {
-  std::map<std::string, std::vector<std::string>> rows;
-  std::ifstream file("relayout/testdata/relayout_cases.tsv");
-  for (std::string line; std::getline(file, line);) {
-    const std::vector<std::string> cells = absl::StrSplit(line, '\t');
-    rows[cells[0]] = cells;
-  }
+// Our plans receive the bound in each of these rows (relayout_facts_test).
+TEST(PlanComparisonTest, SequencesOfShardysTestsReceiveNoLess) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<testing::CaseRow> rows,
+                               testing::read_case_table());
+  std::map<std::string, int64_t> bounds;
+  for (const testing::CaseRow& row : rows) bounds[row.id] = row.max_received_elements;
+  int num_bounded = 0;
+  double sum_of_ratios = 0;
+  double worst = 0;
   for (const ReferenceCase& reference : kShardyCases) {
     SCOPED_TRACE(reference.name);
-    const std::vector<std::string>& cells = rows[reference.name];
-    ASSERT_EQ(cells.size(), 9u);
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(cells[1]));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, cells[6]));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, cells[7]));
-    Shape shape;
-    for (const auto size : absl::StrSplit(cells[5], absl::ByAnyChar("[], "), absl::SkipEmpty())) {
-      ASSERT_TRUE(absl::SimpleAtoi(size, &shape.emplace_back()));
-    }
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Sequence sequence, shardy_order(from, to, shape));
-    std::string text;
-    for (const Layout& layout : sequence) text += layout.to_string() + " ";
-    EXPECT_EQ(cost_of(sequence, shape).received_elements, reference.elements) << text;
+    ASSERT_TRUE(bounds.contains(reference.name));
+    const int64_t bound = bounds[reference.name];
+    EXPECT_GE(reference.elements, bound);
+    if (bound == 0) continue;
+    const double ratio = static_cast<double>(reference.elements) / static_cast<double>(bound);
+    ++num_bounded;
+    sum_of_ratios += ratio;
+    worst = std::max(worst, ratio);
   }
+  // As docs/internals/planner.md says.
+  EXPECT_EQ(num_bounded, 49);
+  EXPECT_NEAR(sum_of_ratios / num_bounded, 1.424, 0.0005);
+  EXPECT_NEAR(worst, 3, 0.005);
 }
 
-TEST(BaselinesTest, RinksNormalFormKeepsItsShardsSmall) {
-  // The cases of arXiv 2112.01075: no shard is larger than the larger of the two ends.
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{a=2, b=2, c=3, d=2}"));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, "[(b,a), (d,c)]"));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, "[(d,c), (b,a)]"));
-  const Shape shape = {12, 12};
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Sequence sequence, rink_normal_form(from, to, shape));
-  for (const Layout& layout : sequence) EXPECT_EQ(layout.box(shape, 0).num_elements(), 6) << layout;
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Sequence gathered, gather_then_slice(from, to, shape));
-  EXPECT_EQ(gathered[1].box(shape, 0).num_elements(), 144);
-}
-
-TEST(BaselinesTest, EverySequenceLeadsFromOneLayoutToTheOther) {
-  int64_t checked = 0;
-  for (const Mesh& mesh : testing::small_meshes(3, 8)) {
-    const std::vector<Layout> layouts = testing::every_layout(mesh, 2, {});
-    for (size_t i = 0; i < layouts.size(); i += 3) {
-      for (size_t j = 0; j < layouts.size(); j += 5) {
-        const Shape shape = {mesh.size(), 5};
-        for (const auto baseline : {gather_then_slice, shardy_order, rink_normal_form}) {
-          const StatusOr<Sequence> sequence = baseline(layouts[i], layouts[j], shape);
-          if (absl::IsUnimplemented(sequence.status())) continue;
-          TESSERA_ASSERT_OK_AND_ASSIGN(const Sequence good, sequence);
-          EXPECT_TRUE(equivalent(good.front(), layouts[i], shape));
-          EXPECT_TRUE(equivalent(good.back(), layouts[j], shape)) << good.back() << layouts[j];
-          ++checked;
-        }
-      }
-    }
-  }
-  EXPECT_GT(checked, 1000);
+TEST(BaselinesTest, GathersAllButTheCommonMajorAxes) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=4, y=2}"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh other, Mesh::parse("{z=8}"));
+  const auto gathered = [](const Mesh& from_mesh, const char* from, const Mesh& to_mesh,
+                           const char* to) {
+    return (*gather_then_slice(*Layout::parse(from_mesh, from), *Layout::parse(to_mesh, to)))[1]
+        .to_string();
+  };
+  EXPECT_EQ(gathered(mesh, "[x, y]", mesh, "[y, x]"), "[-, -]");
+  EXPECT_EQ(gathered(mesh, "[(x,y), -]", mesh, "[x, y]"), "[x, -]");
+  EXPECT_EQ(gathered(mesh, "[x, -]", mesh, "[x:(1)2, y]"), "[x:(1)2, -]");
+  EXPECT_EQ(gathered(mesh, "[x, y]", other, "[z, -]"), "[-, -]");
 }
 
 // The table of plan_baselines, its smallest set.
-TEST(PlanComparisonTest, NoBaselineIsBetterOnTheSmallestMesh) {
+TEST(PlanComparisonTest, BaselineIsNotBetterOnTheSmallestMesh) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const PlanComparison all, compare_all_pairs(2, 2));
   EXPECT_EQ(all.num_pairs, 110);
-  EXPECT_EQ(all.worse_than_a_baseline, "");
+  EXPECT_EQ(all.worse_than_the_baseline, "");
   EXPECT_EQ(all.columns[0].mean_ratio(), 1);
-  for (int planner = 1; planner < kNumPlanners; ++planner) {
-    EXPECT_GT(all.columns[planner].mean_ratio(), 1) << planner_name(planner);
-    EXPECT_EQ(all.columns[planner].num_uncovered, 0) << planner_name(planner);
-  }
+  EXPECT_GT(all.columns[1].mean_ratio(), 1);
 }
 
 TEST(BaselinesTest, CostsAreThoseOfTheBoxes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=2, y=2}"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, "[(x,y), -]"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout middle, Layout::parse(mesh, "[(y,x), -]"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, "[-, (y,x)]"));
   const Shape shape = {4, 4};
-  // .1875 of 16 elements at once; .4375 by a permute and an all-to-all.
+  // 3 of 16 elements at once; 7 by a permute and an all-to-all.
   EXPECT_EQ(cost_of({from, to}, shape).received_elements, 3);
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Sequence staged, shardy_order(from, to, shape));
+  const Sequence staged = {from, middle, to};
   EXPECT_EQ(cost_of(staged, shape).received_elements, 7);
   EXPECT_EQ(cost_of(staged, shape).num_collectives, 2);
   EXPECT_EQ(cost_of({from, from}, shape).num_collectives, 0);
