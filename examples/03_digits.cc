@@ -7,7 +7,8 @@
 //   bazel-bin/examples/03_digits --device cuda            on every GPU that it sees
 //
 // Here is the job: the mesh, the data, the epochs. The network itself, with its layouts, is in
-// digits_network.cc; what a device computes is in digits_math_cpu.cc and digits_math_gpu.cc.
+// digits_network.cc; what a device computes is in digits_math.cc and, for GPUs, in
+// digits_gpu/digits_math_gpu.cc.
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -24,9 +25,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "examples/digits_csv.h"
+#include "examples/digits_gpu/digits_math_gpu.h"
+#include "examples/digits_gpu/gpu_math.h"
 #include "examples/digits_math.h"
 #include "examples/digits_network.h"
-#include "examples/gpu_math.h"
 #include "examples/npy.h"
 #include "tessera.h"
 

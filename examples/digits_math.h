@@ -12,13 +12,10 @@
 #define TESSERA_EXAMPLES_DIGITS_MATH_H_
 
 #include <functional>
-#include <memory>
 
 #include "tessera.h"
 
 namespace tessera::examples {
-
-class GpuMath;
 
 struct DigitsMath {
   LocalFn hidden;              // x, W1, b1: relu(x W1 + b1)
@@ -32,10 +29,8 @@ struct DigitsMath {
   std::function<LocalFn(float scale_a, float scale_b)> combine;  // a, b: scale_a a + scale_b b
 };
 
-// By Eigen, on memory of the host.
+// By Eigen, on memory of the host. On GPUs: digits_gpu/digits_math_gpu.h.
 DigitsMath math_on_cpu();
-// On the streams of GPUs (gpu_math.h).
-DigitsMath math_on_gpu(std::shared_ptr<GpuMath> gpu);
 
 }  // namespace tessera::examples
 

@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "device/cuda/fake/fake_cuda.h"  // NOTIDY(layers): GPUs of tests
+#include "examples/digits_gpu/digits_math_gpu.h"
+#include "examples/digits_gpu/fake_gpu_math.h"
+#include "examples/digits_gpu/gpu_math.h"
 #include "examples/digits_math.h"
-#include "examples/fake_gpu_math.h"
-#include "examples/gpu_math.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

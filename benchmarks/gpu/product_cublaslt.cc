@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/gpu/product.h"
-#include "examples/cublaslt_functions.h"
+#include "examples/digits_gpu/cublaslt_functions.h"
 
 namespace tessera::benchmarks {
 namespace {

@@ -4,7 +4,7 @@
 // grid.
 #include <cuda_runtime.h>
 
-#include "examples/digits_kernels.h"
+#include "examples/digits_gpu/digits_kernels.h"
 
 namespace tessera::examples {
 namespace {

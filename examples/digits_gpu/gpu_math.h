@@ -17,15 +17,15 @@
 //
 // Thread-safe: the devices of a client call it at the same time. It lives until its client's work
 // is done.
-#ifndef TESSERA_EXAMPLES_GPU_MATH_H_
-#define TESSERA_EXAMPLES_GPU_MATH_H_
+#ifndef TESSERA_EXAMPLES_DIGITS_GPU_GPU_MATH_H_
+#define TESSERA_EXAMPLES_DIGITS_GPU_GPU_MATH_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <variant>
 
-#include "examples/digits_kernels.h"
+#include "examples/digits_gpu/digits_kernels.h"
 #include "tessera.h"
 
 namespace tessera::examples {
@@ -85,4 +85,4 @@ bool has_cublaslt();
 
 }  // namespace tessera::examples
 
-#endif  // TESSERA_EXAMPLES_GPU_MATH_H_
+#endif  // TESSERA_EXAMPLES_DIGITS_GPU_GPU_MATH_H_

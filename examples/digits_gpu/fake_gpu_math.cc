@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/fake_gpu_math.h"
+#include "examples/digits_gpu/fake_gpu_math.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -67,9 +67,9 @@ void run(const Gemm& g) {
   }
 }
 
-class Double : public GpuMath {
+class FakeGpuMath : public GpuMath {
  public:
-  explicit Double(std::shared_ptr<cuda::FakeCuda> cuda) : cuda_(std::move(cuda)) {}
+  explicit FakeGpuMath(std::shared_ptr<cuda::FakeCuda> cuda) : cuda_(std::move(cuda)) {}
 
  private:
   Status run_gemm(const Gemm& g, void* stream) override {
@@ -115,7 +115,7 @@ class Double : public GpuMath {
 }  // namespace
 
 std::shared_ptr<GpuMath> fake_gpu_math(std::shared_ptr<cuda::FakeCuda> cuda) {
-  return std::make_shared<Double>(std::move(cuda));
+  return std::make_shared<FakeGpuMath>(std::move(cuda));
 }
 
 }  // namespace tessera::examples

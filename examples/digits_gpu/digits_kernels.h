@@ -9,8 +9,8 @@
 // (fake_gpu_math.h) runs them on the host, one after another. Matrices are row-major. Items of
 // one kernel write different elements, and each adds in an order of its own that is always the
 // same: so the same shards give the same bits.
-#ifndef TESSERA_EXAMPLES_DIGITS_KERNELS_H_
-#define TESSERA_EXAMPLES_DIGITS_KERNELS_H_
+#ifndef TESSERA_EXAMPLES_DIGITS_GPU_DIGITS_KERNELS_H_
+#define TESSERA_EXAMPLES_DIGITS_GPU_DIGITS_KERNELS_H_
 
 #include <cmath>
 #include <cstdint>
@@ -149,4 +149,4 @@ int launch_digits_kernel(const Kernel& kernel, void* stream);
 
 }  // namespace tessera::examples
 
-#endif  // TESSERA_EXAMPLES_DIGITS_KERNELS_H_
+#endif  // TESSERA_EXAMPLES_DIGITS_GPU_DIGITS_KERNELS_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/cublaslt_functions.h"
+#include "examples/digits_gpu/cublaslt_functions.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "examples/cublaslt_functions.h"
-#include "examples/gpu_math.h"
+#include "examples/digits_gpu/cublaslt_functions.h"
+#include "examples/digits_gpu/gpu_math.h"
 
 namespace tessera::examples {
 namespace {

@@ -21,10 +21,11 @@
 #include "device/cuda/fake/fake_cuda.h"       // NOTIDY(layers): GPUs of tests
 #include "device/cuda/open_api.h"             // NOTIDY(layers): whether there is a GPU
 #include "examples/digits_csv.h"
+#include "examples/digits_gpu/digits_math_gpu.h"
+#include "examples/digits_gpu/fake_gpu_math.h"
+#include "examples/digits_gpu/gpu_math.h"
 #include "examples/digits_math.h"
 #include "examples/digits_network.h"
-#include "examples/fake_gpu_math.h"
-#include "examples/gpu_math.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -181,7 +182,7 @@ Status check_product(const ProductCase& c, cuda::Api& api, GpuMath& math) {
 
 class ProductTest : public ::testing::TestWithParam<ProductCase> {};
 
-TEST_P(ProductTest, HoldsOnTheDouble) {
+TEST_P(ProductTest, HoldsOnTheFake) {
   const TestDeadline deadline(absl::Seconds(60), GetParam().name);
   const auto api = FakeCuda::create({.most_yields = 3});
   EXPECT_THAT(check_product(GetParam(), *api, *fake_gpu_math(api)), IsOk());
@@ -343,7 +344,7 @@ TEST_P(TrainingTest, ComesToWhatTheCpuComesTo) {
   Shared<Curve> gpu;
   ASSERT_THAT(learn_on_gpus(GetParam(), *gpu), IsOk());
   // Terms are added in another order, and exp is another one: so the last bits differ. On the
-  // double they always differ in the same way; on a GPU an image may be on the edge between two
+  // fake they always differ in the same way; on a GPU an image may be on the edge between two
   // digits.
   for (int epoch = 0; epoch < epochs; ++epoch) {
     EXPECT_NEAR(gpu->losses[epoch], cpu->losses[epoch], 1e-5) << "epoch " << epoch + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/gpu_math.h"
+#include "examples/digits_gpu/gpu_math.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "examples/gpu_math.h"
+#include "examples/digits_gpu/gpu_math.h"
 
 namespace tessera::examples {
 

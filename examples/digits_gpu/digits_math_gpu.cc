@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The local functions of 03_digits on GPUs. Each takes the pointers of its shards, which are to
+// Each local function takes the pointers of its shards, which are to
 // memory of the GPU, gives the device's stream a product or a kernel or both, and returns: nothing
 // has been computed then, and no thread waits. Later work of the same stream runs after it.
-#include <cstdint>
-#include <memory>
-#include <utility>
+#include "examples/digits_gpu/digits_math_gpu.h"
 
-#include "examples/digits_math.h"
-#include "examples/gpu_math.h"
+#include <cstdint>
+#include <utility>
 
 namespace tessera::examples {
 namespace {

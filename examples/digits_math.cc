@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The local functions of 03_digits on CPUs: a shard is an Eigen matrix.
+#include "examples/digits_math.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
 #include "Eigen/Core"
-#include "examples/digits_math.h"
 
 namespace tessera::examples {
 namespace {

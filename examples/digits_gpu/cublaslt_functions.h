@@ -8,8 +8,8 @@
 //   TESSERA_CUBLASLT_CALL(lt, cublasLtCreate, &handle);
 //
 // Of builds with a CUDA toolkit that has cublasLt.h.
-#ifndef TESSERA_EXAMPLES_CUBLASLT_FUNCTIONS_H_
-#define TESSERA_EXAMPLES_CUBLASLT_FUNCTIONS_H_
+#ifndef TESSERA_EXAMPLES_DIGITS_GPU_CUBLASLT_FUNCTIONS_H_
+#define TESSERA_EXAMPLES_DIGITS_GPU_CUBLASLT_FUNCTIONS_H_
 
 #include <cublasLt.h>
 
@@ -55,4 +55,4 @@ StatusOr<CublasLtFunctions> load_cublaslt(const std::string& library = "");
 
 }  // namespace tessera::examples
 
-#endif  // TESSERA_EXAMPLES_CUBLASLT_FUNCTIONS_H_
+#endif  // TESSERA_EXAMPLES_DIGITS_GPU_CUBLASLT_FUNCTIONS_H_
