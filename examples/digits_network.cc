@@ -170,9 +170,8 @@ std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t round) {
   return order;
 }
 
-// g. What every client does alike: it shuffles in the same way, so that all agree on which images
-// are
-//    held out and which make a batch; of a batch each device then holds its own rows.
+// g. Every client shuffles in the same way, so that all agree which images are held out and which
+//    are in a batch. Of a batch each device holds its own rows.
 Data hold_out(Digits digits, uint64_t seed) {
   const int64_t n = digits.num_images();
   const std::vector<int64_t> order = shuffled(n, seed, /*round=*/0);

@@ -3,8 +3,8 @@
 // CoordinatorServer: the coordinator's service. Any process may host it: a launcher, a program of
 // its own, or client 0 of the job. The rest of job/ sees no gRPC.
 //
-//   server = CoordinatorServer::start({.address = "127.0.0.1:0", .token = token, .num_clients =
-//   4});
+//   server = CoordinatorServer::start(
+//       {.address = "127.0.0.1:0", .token = token, .num_clients = 4});
 //   ... start clients with the address "127.0.0.1:<server->port()>" ...
 //   server->stop();                      in order; the destructor alone looks like a crash
 //
@@ -12,8 +12,7 @@
 //   1. The service knows clients by their registrations alone. The end of the process that hosts it
 //      is the end of the service, and is the loss of a client only where that client hosts it.
 //   2. The port belongs to this service alone: a second one at the same address is refused.
-//   3. A connection that does not show the token costs a bounded share of the process, for a
-//   bounded
+//   3. A connection that does not show the token costs a bounded share of the process for a bounded
 //      time (listener.h). The token is never written anywhere.
 #ifndef TESSERA_JOB_COORDINATOR_SERVER_H_
 #define TESSERA_JOB_COORDINATOR_SERVER_H_

@@ -15,12 +15,10 @@
 //   2. clients that hold a group at the same time hold the same block;
 //   3. a block stays while a client holds it whose process may still use it. A client that has
 //      ended, or has closed its link, holds nothing;
-//   4. a block stays until every client of the group has held it: one that has not may still have
-//   to
-//      read there how an operation ended that it is late for. Where there is no room for another
-//      block that does not keep it;
-//   5. each use of the memory as a block has a generation of its own. A client without a handle
-//      reads a block only after comparing it, and writes to it only under the lock as well.
+//   4. a block stays until every client of the group has held it, because a late client reads there
+//      how an operation ended. If there is no room for another block, it is freed all the same;
+//   5. each use of the memory as a block has its own generation. A client without a handle reads a
+//      block only after comparing the generation, and writes to it only while it also has the lock.
 //
 // Thread-safe. Every wait for the lock has a deadline: a client may be stopped while it has it.
 #ifndef TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_

@@ -21,8 +21,7 @@
 //   2. in kPlacing no other thread changes the word; in kRunning another thread changes it only
 //      under the lock;
 //   3. kMore says that tasks are queued behind the front: the thread that leaves the front then
-//   takes
-//      the lock and moves the next task there.
+//      takes the lock and moves the next task there.
 #ifndef TESSERA_DEVICE_CPU_CPU_STREAM_H_
 #define TESSERA_DEVICE_CPU_CPU_STREAM_H_
 
