@@ -8,8 +8,8 @@
 //
 //   digits of {x=4}: x | x:(1)2, x:(2)2     places: [x] [(x:(2)2,x:(1)2)] [x:(1)2] sum{x:(2)2} ...
 //
-// The oracle knows a device by counting: coordinates and digits are odometers that are turned once
-// a device, and element i of a dim of n over N shards goes to shard floor(i * N / n). It shares no
+// The oracle counts: coordinates and digits are odometers that advance by one per device, and
+// element i of a dim of n over N shards goes to shard floor(i * N / n). It shares no
 // code with Layout, which divides positions and intersects intervals.
 #include <algorithm>
 #include <cstdint>

@@ -15,8 +15,9 @@ SKIPPED = r"^(fuzz/corpus/|LICENSE)"
 
 _UNITS = (
     "axis|block|box|call|client|command|commit|core|datagram|device|dim|element|entry|file|"
-    "function|group|host|image|item|job|kind|library|line|member|message|number|operation|page|"
-    "part|phase|place|process|rank|region|round|row|run|shard|size|step|task|term|test|thread"
+    "function|GPU|group|handle|host|image|item|job|kind|library|line|member|message|number|"
+    "operation|page|part|phase|place|process|product|rank|region|round|row|run|shard|size|step|"
+    "task|term|test|thread"
 )
 _NOT_AN_ID = r"(?<![\w.-])(?<!client\s)(?<!device\s)(?<!member\s)(?<!rank\s)"
 _NUMBERS = "one|two|three|four|five|six|seven|eight|nine|ten|\\d+"
@@ -46,7 +47,7 @@ PHRASES = [
     (
         "one X a Y",
         rf"{_NOT_AN_ID}(?:{_NUMBERS}) (?!(?:{_NOT_COUNTED})\b)[a-z-]+ an? (?:{_UNITS})\b"
-        rf"|{_NOT_AN_ID}(?:one|\d+) an? (?:{_UNITS})\b"
+        rf"|{_NOT_AN_ID}(?:one|once|\d+) an? (?:{_UNITS})\b"
         rf"|\b(?:{_COUNTED}) an? (?:{_UNITS})\b",
         '"per"',
     ),

@@ -318,6 +318,8 @@ class RuleTest(unittest.TestCase):
             "4 a host",
             "two devices a client",
             "72 devices a process",
+            "two devices a GPU",
+            "read once a process",
             "a member counts himself out",
             "the library as it comes",
             "it says what came of it",

@@ -209,8 +209,8 @@ StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>
 }
 
 void HostBackend::forget_unused(Forget which) {
-  // Two for each one that is made, so that there are soon few enough of them; those in use are
-  // passed over once a round.
+  // Looks at two groups for each one that is made, so that unused groups are found soon. Groups in
+  // use are skipped once per round.
   size_t num_looks = which == Forget::kAllUnused ? by_use_.size() : 2;
   for (; num_looks > 0 && !by_use_.empty(); --num_looks) {
     if (which == Forget::kAboveBudget && known_bytes_ <= budget_bytes_) return;

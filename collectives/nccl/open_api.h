@@ -17,8 +17,8 @@
 
 namespace tessera::nccl {
 
-// Loads the library, once a process. Unimplemented, with what to install, where it is not there or
-// too old, and in a build without NCCL's header.
+// Loads the library, once per process. Unimplemented, with what to install, if it is missing or too
+// old, and in a build without NCCL's header.
 StatusOr<std::shared_ptr<Api>> open_api(const std::string& library = "libnccl.so.2");
 
 // Whether this build has the part that calls NCCL.

@@ -50,7 +50,7 @@ class ThreeClientsTest : public ::testing::Test {
     EXPECT_THAT(nccl_->misuses(), ::testing::IsEmpty());
   }
 
-  // The GPU of the device does nothing more until open_gate(). Once a test.
+  // Stops the work of the device's GPU until open_gate(). At most once per test.
   void close_gate(int device) {
     ASSERT_THAT(cuda_->set_device(device), testing::IsOk());
     ASSERT_THAT(cuda_->enqueue_work(
