@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
 #include "collectives/host/host_link.h"
@@ -26,7 +28,7 @@ namespace tessera::host {
 namespace {
 
 // How long a message waits that the system does not take, though the socket would.
-constexpr int kRetryMs = 10;
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(10);
 // Connections whose hello has not come.
 constexpr size_t kMaxStrangers = 64;
 
@@ -35,13 +37,23 @@ constexpr size_t kMaxStrangers = 64;
 void HostLink::serve() {
   const LifeSign life(reinterpret_cast<ControlHeader*>(own_control_->data())->life);
   server_runs_.set_value();
+  // Kept while other events are served: under steady traffic epoll_wait() never times out.
+  absl::Time retry_at = absl::InfiniteFuture();
   while (!stopping_) {
+    int timeout_ms = -1;
+    if (retries_) {
+      const absl::Time now = steady_now();
+      if (retry_at == absl::InfiniteFuture()) retry_at = now + kRetryInterval;
+      const absl::Duration left = std::max(retry_at - now, absl::ZeroDuration());
+      timeout_ms =
+          static_cast<int>(absl::Ceil(left, absl::Milliseconds(1)) / absl::Milliseconds(1));
+    }
     epoll_event event = {};
-    const int timeout_ms = retries_ ? kRetryMs : -1;
     const int count = epoll_wait(epoll_.get(), &event, 1, timeout_ms);
     if (count < 0 && errno != EINTR) return;
     if (count > 0) serve_event(event.data.fd, event.events);
-    if (count == 0) {
+    if (retry_at != absl::InfiniteFuture() && steady_now() >= retry_at) {
+      retry_at = absl::InfiniteFuture();
       retries_ = false;
       std::lock_guard<std::mutex> lock(mutex_);
       for (Peer& peer : peers_) flush(peer);

@@ -7,10 +7,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -36,6 +38,26 @@
 #include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
+
+namespace {
+
+// How many of the next messages of client 0 the system refuses.
+std::atomic<int> num_refusals{0};
+
+}  // namespace
+
+// Stands for the one of the C library.
+extern "C" ssize_t sendmsg(int socket, const msghdr* header, int flags) {
+  const auto* const message =
+      static_cast<const tessera::host::LinkMessage*>(header->msg_iov[0].iov_base);
+  const bool is_of_a_link = header->msg_iov[0].iov_len == sizeof *message;
+  if (num_refusals > 0 && is_of_a_link && message->client == 0) {
+    --num_refusals;
+    errno = ETOOMANYREFS;
+    return -1;
+  }
+  return syscall(SYS_sendmsg, socket, header, flags);
+}
 
 namespace tessera::host {
 namespace {
@@ -364,6 +386,42 @@ TEST_F(LinkChecksTest, NothingIsDroppedWhereThePeerIsSlow) {
   }
   closing.join();
   EXPECT_FALSE(member.receive().has_value());
+}
+
+// The system refuses a message of the link for a moment, as it does with too many descriptors in
+// transit. The message is sent soon after that, although the peer never pauses: before, the link
+// sent it again only after 10 ms without any event.
+TEST_F(LinkChecksTest, WhatTheSystemRefusedIsSentUnderSteadyTraffic) {
+  start();
+  RawPeer member(job_);
+  member.join();
+  wait();
+  ASSERT_THAT(result_, IsOk());
+  std::atomic<int> num_sent{0};
+  std::atomic<bool> received{false};
+  bool was_in_time = false;
+  std::thread traffic([&] {
+    // Messages that are not answered: an answer would send what waits before it.
+    const LinkMessage message = {.kind = LinkMessage::kGoodbye, .client = 1};
+    const absl::Time end = steady_now() + absl::Seconds(10);
+    while (!received && steady_now() < end) {
+      if (member.send(message) == SendResult::kSent) {
+        ++num_sent;
+      } else {
+        std::this_thread::yield();
+      }
+    }
+    was_in_time = received;
+  });
+  while (num_sent < 100) std::this_thread::yield();
+  num_refusals = 1;
+  link_->leave();
+  const std::optional<ReceivedMessage> goodbye = member.receive();
+  received = true;
+  traffic.join();
+  ASSERT_TRUE(goodbye.has_value());
+  EXPECT_EQ(goodbye->message.kind, LinkMessage::kGoodbye);
+  EXPECT_TRUE(was_in_time);
 }
 
 // --- Descriptors ---
