@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What is left of operations that fail after all members had arrived: their records are free again,
-// and the memory that was kept for a member that was held up is given back.
+// and the memory that was kept for a member that was held up is given back. Groups that keep
+// nothing any more are unused.
 //
 //   client 0   waits for the others .......... gives up: DeadlineExceeded
 //   client 1   at its first read of the input of client 0 [held up      ] the same
@@ -12,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -185,6 +187,33 @@ TEST_F(FailedOperationsTest, MemoryIsGivenBackWhenAllHaveAcknowledged) {
   for (const Status& status : all_reduce({1000, 1000, 1000})) EXPECT_THAT(status, IsOk());
   EXPECT_TRUE(kept_input.expired());
   EXPECT_TRUE(kept_output.expired());
+}
+
+// What a group keeps for the others does not keep the group once they have read it, although no
+// later call of the group releases it.
+TEST_F(FailedOperationsTest, GroupsWhoseOperationsAreOverAreUnused) {
+  const std::shared_ptr<Buffer> input = new_buffer(0);  // a tensor's: the operation lends it
+  {
+    std::vector<Work> works;
+    for (int c = 0; c < kClients; ++c) {
+      works.push_back(start(OpKind::kBroadcast, c, c == 0 ? input : nullptr, new_buffer(c)));
+    }
+    for (const Work& work : works) ASSERT_THAT(work.await(), IsOk());
+    const std::vector<int64_t> sent(1, 7);
+    std::vector<int64_t> received(1);
+    const Work send = groups_[0]->send<int64_t>(sent, 1);
+    ASSERT_THAT(groups_[1]->recv<int64_t>(absl::MakeSpan(received), 0).await(), IsOk());
+  }
+  groups_.clear();
+  for (int c = 0; c < kClients; ++c) {
+    HostJob::Client& client = job_->client(c);
+    EXPECT_EQ(client.backend->num_groups(), c == 2 ? 1 : 2);
+    // Its threads may hold the operations a little longer.
+    while (client.backend->num_groups() > 0) {
+      client.backend->forget_unused_groups();
+      std::this_thread::yield();
+    }
+  }
 }
 
 // Issue 15: names were cut at 191 bytes, and the same text was printed twice.

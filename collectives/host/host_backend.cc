@@ -106,11 +106,42 @@ void HostBackend::wait_until_read() {
 }
 
 StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  // A list that is known is good.
-  if (std::shared_ptr<HostGroup> known = find_group(device_ids, kGroupSalt)) return known;
+  return find_or_make(device_ids, kGroupSalt, kGroupRecords);
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::find_or_make(absl::Span<const int> device_ids,
+                                                               uint64_t salt,
+                                                               uint32_t num_records) {
+  const auto make = [&]() -> StatusOr<std::shared_ptr<HostGroup>> {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::shared_ptr<HostGroup> known = find_group(device_ids, salt)) return known;
+    return make_group({device_ids.begin(), device_ids.end()}, salt, num_records);
+  };
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // A list that is known is good.
+    if (std::shared_ptr<HostGroup> known = find_group(device_ids, salt)) return known;
+  }
   TESSERA_RETURN_IF_ERROR(validate_devices(device_ids));
-  return make_group({device_ids.begin(), device_ids.end()}, kGroupSalt, kGroupRecords);
+  reap_groups(Forget::kAboveBudget);
+  StatusOr<std::shared_ptr<HostGroup>> made = make();
+  if (!absl::IsResourceExhausted(made.status())) return made;
+  reap_groups(Forget::kAllUnused);
+  return make();
+}
+
+void HostBackend::reap_groups(Forget which) {
+  std::vector<std::shared_ptr<HostGroup>> groups;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (which == Forget::kAboveBudget && known_bytes_ <= budget_bytes_) return;
+    const size_t num_looks = which == Forget::kAllUnused ? by_use_.size() : kLooksPerGroup;
+    for (auto name = by_use_.rbegin(); name != by_use_.rend() && groups.size() < num_looks;
+         ++name) {
+      groups.push_back(groups_[name->salt].find(*name->device_ids)->second.group);
+    }
+  }
+  for (const std::shared_ptr<HostGroup>& group : groups) group->reap();
 }
 
 int HostBackend::num_groups() const {
@@ -142,15 +173,13 @@ uint64_t HostBackend::num_group_bytes() const {
 }
 
 void HostBackend::forget_unused_groups() {
+  reap_groups(Forget::kAllUnused);
   std::lock_guard<std::mutex> lock(mutex_);
   forget_unused(Forget::kAllUnused);
 }
 
 StatusOr<std::shared_ptr<HostGroup>> HostBackend::message_group(int from_device, int to_device) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const int pair[] = {from_device, to_device};
-  if (std::shared_ptr<HostGroup> known = find_group(pair, kMessageSalt)) return known;
-  return make_group({from_device, to_device}, kMessageSalt, kMessageRecords);
+  return find_or_make({{from_device, to_device}}, kMessageSalt, kMessageRecords);
 }
 
 std::shared_ptr<HostGroup> HostBackend::find_group(absl::Span<const int> device_ids,
@@ -209,9 +238,7 @@ StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>
 }
 
 void HostBackend::forget_unused(Forget which) {
-  // Looks at two groups for each one that is made, so that unused groups are found soon. Groups in
-  // use are skipped once per round.
-  size_t num_looks = which == Forget::kAllUnused ? by_use_.size() : 2;
+  size_t num_looks = which == Forget::kAllUnused ? by_use_.size() : kLooksPerGroup;
   for (; num_looks > 0 && !by_use_.empty(); --num_looks) {
     if (which == Forget::kAboveBudget && known_bytes_ <= budget_bytes_) return;
     Groups& groups = groups_[by_use_.back().salt];

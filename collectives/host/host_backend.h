@@ -84,7 +84,8 @@ class HostBackend {
   int num_groups() const;
   // What they take, of control regions above all.
   uint64_t num_group_bytes() const;
-  // Forgets those that nothing uses.
+  // Forgets those that nothing uses. Operations that are done here and that the others have read do
+  // not count as use.
   void forget_unused_groups();
 
  private:
@@ -115,11 +116,12 @@ class HostBackend {
                                                   uint32_t num_records);
   StatusOr<Rendezvous> open_rendezvous(const std::vector<GroupMember>& members, uint64_t salt,
                                        uint32_t num_records);
+  // forget_unused() looks at this many groups for each one that is made, so that unused groups are
+  // found soon. Groups in use are skipped once per round.
+  static constexpr size_t kLooksPerGroup = 2;
   enum class Forget { kAboveBudget, kAllUnused };
   // Forgets groups that nothing uses, those that were asked for least recently first.
   void forget_unused(Forget which);
-  // One end's group for the messages from one device to another.
-  StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
   // Where the messages of a local device wait for the other side, so that its stream does not.
   StatusOr<MessagePump*> message_pump(int ordinal);
   // The same for messages whose bytes are moved by a device, and which wait for that too: one end
@@ -127,6 +129,15 @@ class HostBackend {
   // started.
   StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   void on_lost(int client, const Status& reason);
+  // Without mutex_, for the memory of an operation may be destroyed by code of the user.
+  // Finds or makes a group, and frees what unused groups keep where there is no room for it.
+  StatusOr<std::shared_ptr<HostGroup>> find_or_make(absl::Span<const int> device_ids, uint64_t salt,
+                                                    uint32_t num_records);
+  // Releases what the groups that forget_unused(which) looks at next keep for the others: an
+  // operation in their lists refers to its group.
+  void reap_groups(Forget which);
+  // One end's group for the messages from one device to another.
+  StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
 
   const ForkGuard fork_guard_;
   const int64_t pid_ = getpid();

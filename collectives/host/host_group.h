@@ -134,6 +134,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // accessed afterwards. What others still read is settled as failed first. Requires that close()
   // was called and no stream of this client runs.
   void forget_ops();
+  // Releases the operations whose memory no other member accesses any more: they keep the group.
+  // May be called by any thread, also after forget_ops().
+  void reap();
   // Blocks until the others have read what this client has lent them, are lost, or the deadline
   // passes; what they have read is free then.
   void wait_until_read(absl::Time deadline);

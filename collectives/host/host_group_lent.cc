@@ -75,6 +75,14 @@ uint32_t HostGroup::reap_lent() {
   return oldest;
 }
 
+void HostGroup::reap() {
+  const Caller caller(*this, 0);
+  if (caller.is_too_late() || !rendezvous_.has_value()) return;
+  reap_lent();
+  reap_sent();
+  reap_quarantine();
+}
+
 void HostGroup::wait_until_read(absl::Time deadline) {
   if (has_quarantine_.load(std::memory_order_relaxed)) reap_quarantine();
   while (true) {
