@@ -4,10 +4,22 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/kept_allocator.h"
 
 namespace tessera {
+
+size_t copy_cut(absl::Span<char> to, absl::string_view text) {
+  constexpr absl::string_view kCut = "...";
+  const size_t num_bytes = std::min(text.size(), to.size() - 1);
+  text.copy(to.data(), num_bytes);
+  to[num_bytes] = '\0';
+  if (num_bytes == text.size() || num_bytes < kCut.size()) return num_bytes;
+  const size_t tail = (num_bytes - kCut.size()) / 2;
+  char* const end = to.data() + num_bytes;
+  kCut.copy(end - tail - kCut.size(), kCut.size());
+  text.copy(end - tail, tail, text.size() - tail);
+  return num_bytes;
+}
 
 Label::Label(SharedText name, uint64_t number, SharedText text, SharedText where) {
   if (name.empty()) return;
@@ -26,8 +38,11 @@ std::string Label::to_string() const {
 
 size_t Label::copy_to(absl::Span<char> to) const {
   size_t length = 0;
+  bool is_cut = false;
   const auto add = [&](absl::string_view part) {
-    length += part.copy(to.data() + length, to.size() - 1 - length);
+    const size_t num_copied = part.copy(to.data() + length, to.size() - 1 - length);
+    is_cut |= num_copied < part.size();
+    length += num_copied;
   };
   if (!empty()) {
     add(parts_->name);
@@ -41,6 +56,7 @@ size_t Label::copy_to(absl::Span<char> to) const {
       add(*part);
     }
   }
+  if (is_cut) return copy_cut(to, to_string());
   to[length] = '\0';
   return length;
 }

@@ -17,10 +17,16 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "collectives/shared.h"
 
 namespace tessera {
+
+// Writes the text and a final '\0'; of a text that does not fit its two ends, since names and lists
+// may differ at the end alone. Returns the number of bytes before the '\0'. Requires room for one
+// byte.
+size_t copy_cut(absl::Span<char> to, absl::string_view text);
 
 class Label {
  public:
@@ -33,8 +39,7 @@ class Label {
 
   bool empty() const { return parts_ == nullptr; }
   std::string to_string() const;
-  // Writes as much as fits and a final '\0'; returns the number of bytes before that. Requires
-  // room for one byte.
+  // The same as copy_cut() of to_string().
   size_t copy_to(absl::Span<char> to) const;
 
  private:

@@ -52,9 +52,24 @@ TEST(LabelTest, AsMuchAsFitsIsCopied) {
       std::vector<char> room(size, '?');
       const size_t length = c.label.copy_to(absl::MakeSpan(room));
       EXPECT_EQ(length, std::min(size - 1, text.size())) << c.name;
-      EXPECT_EQ(std::string(room.data()), text.substr(0, size - 1)) << c.name;
+      EXPECT_EQ(room[length], '\0') << c.name;
+      const std::string copied(room.data());
+      EXPECT_TRUE(size <= text.size() || copied == text) << c.name;
     }
   }
+}
+
+// Names that differ at the end alone are told apart.
+TEST(LabelTest, OfALongTextBothEndsAreCopied) {
+  const Label label(std::string("relayout"), 12, std::string("from [x] to [y]"));
+  char room[18];
+  EXPECT_EQ(label.copy_to(absl::MakeSpan(room)), 17u);
+  EXPECT_STREQ(room, "relayou... to [y]");
+  char short_room[4];
+  EXPECT_EQ(label.copy_to(absl::MakeSpan(short_room)), 3u);
+  EXPECT_STREQ(short_room, "...");
+  EXPECT_EQ(copy_cut(absl::MakeSpan(short_room), "ab"), 2u);
+  EXPECT_STREQ(short_room, "ab");
 }
 
 TEST(SharedTest, CopiesShareWhatIsLong) {

@@ -18,21 +18,6 @@
 #include "collectives/host/host_group.h"
 
 namespace tessera::host {
-namespace {
-
-// Of a text that is too long its two ends: names and lists that differ at the end show that.
-void copy_text(char* to, size_t size, absl::string_view text) {
-  constexpr absl::string_view kCut = "...";
-  const size_t num_bytes = std::min(text.size(), size - 1);
-  text.copy(to, num_bytes);
-  to[num_bytes] = '\0';
-  if (num_bytes == text.size()) return;
-  const size_t tail = (num_bytes - kCut.size()) / 2;
-  kCut.copy(to + num_bytes - tail - kCut.size(), kCut.size());
-  text.copy(to + num_bytes - tail, tail, text.size() - tail);
-}
-
-}  // namespace
 
 Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
   if (op.call_.deadline.has_value() && op.call_.timeout.has_value()) {
@@ -135,11 +120,11 @@ void HostGroup::fill_signature(HostOp& op) {
   entry.signature = op.meeting_.signature;
   const Counts& counts = op.call_.counts;
   if (!op.call_.detail.empty()) {
-    copy_text(entry.detail, kDetailBytes, op.call_.detail);
+    copy_cut(absl::MakeSpan(entry.detail), op.call_.detail);
   } else if (has_agreed_counts(op.call_) && counts.are_equal()) {
     entry.part_count = counts[0];
   } else if (has_agreed_counts(op.call_)) {
-    copy_text(entry.detail, kDetailBytes, counts.to_string());
+    copy_cut(absl::MakeSpan(entry.detail), counts.to_string());
   }
   entry.label_size = 0;
   if (!op.call_.label.empty()) {

@@ -16,10 +16,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/rendezvous.h"
+#include "collectives/label.h"
 
 namespace tessera::host {
 
@@ -156,16 +158,31 @@ void Rendezvous::settle_conflict(const Op& op, std::vector<Wait> others) {
     is_over |= !other.group->is_open(other.seq);
   }
   if (is_over) return;
-  // Several members may find this at once: they make one text of it.
-  const GroupMember& self = members_[op.member];
-  std::vector<std::pair<std::pair<int, int>, std::string>> waits;
-  const auto add = [&](const GroupMember& device, absl::string_view label) {
-    waits.push_back({{device.client_id, device.ordinal},
-                     absl::StrCat(link_->member(device.client_id).to_string(), " waits in ",
-                                  label.substr(0, kLabelBytes - 1))});
+  // Several members may find this at once: they make one text of it. Operations of one label differ
+  // in their groups.
+  const auto cut = [](absl::string_view label) {
+    char text[kLabelBytes];
+    return std::string(text, copy_cut(absl::MakeSpan(text), label));
   };
-  add(self, label_of(op));
-  for (const Wait& other : others) add(other.device, other.label);
+  std::set<std::string> labels = {cut(label_of(op))};
+  for (const Wait& other : others) labels.insert(cut(other.label));
+  const bool are_labels_different = labels.size() == others.size() + 1;
+  std::vector<std::pair<std::pair<int, int>, std::string>> waits;
+  const auto add = [&](const GroupMember& device, const Rendezvous& group,
+                       absl::string_view label) {
+    std::string text =
+        absl::StrCat(link_->member(device.client_id).to_string(), " waits in ", cut(label));
+    if (!are_labels_different) {
+      const auto add_id = [](std::string* out, const GroupMember& member) {
+        absl::StrAppend(out, member.device_id);
+      };
+      absl::StrAppend(&text, " in the group of devices ",
+                      absl::StrJoin(group.members_, ", ", add_id));
+    }
+    waits.push_back({{device.client_id, device.ordinal}, std::move(text)});
+  };
+  add(members_[op.member], *this, label_of(op));
+  for (const Wait& other : others) add(other.device, *other.group, other.label);
   std::rotate(waits.begin(), std::min_element(waits.begin(), waits.end()), waits.end());
   const Status error = absl::InvalidArgumentError(absl::StrCat(
       "operations differ between clients: ",

@@ -125,7 +125,7 @@ class ThreeClientsTest : public ::testing::Test {
 // 0 gets when no other client arrives.
 class ConflictTest : public ThreeClientsTest {
  protected:
-  Status wait_crosswise() {
+  Status wait_crosswise(absl::string_view label_of_pair = "") {
     TESSERA_ASSIGN_OR_RETURN(Rendezvous pair,
                              Rendezvous::open(*links_[1], {{0, 0, 0}, {1, 1, 0}}, kRecords, 0));
     TESSERA_ASSIGN_OR_RETURN(
@@ -137,7 +137,7 @@ class ConflictTest : public ThreeClientsTest {
     waiting.leader_client = pair.leader_client();
     waiting.block_offset = pair.block_offset();
     waiting.generation = pair.generation();
-    publish_collective(links_[1]->activity(0), waiting, "");
+    publish_collective(links_[1]->activity(0), waiting, label_of_pair);
     pair.entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.entry(1, 0).signature = kSum;
@@ -159,7 +159,19 @@ class ConflictTest : public ThreeClientsTest {
 
 TEST_F(ConflictTest, TwoThatWaitForEachOtherAreTold) {
   EXPECT_THAT(wait_crosswise(),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("operations differ")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("operations differ between clients: client 0 "),
+                             HasSubstr(" waits in all_reduce, client 1 "),
+                             HasSubstr(" waits in barrier on devices 0, 1; make the same"))));
+}
+
+// Two operations of one label, which their groups tell apart.
+TEST_F(ConflictTest, OperationsOfOneLabelAreToldApart) {
+  EXPECT_THAT(
+      wait_crosswise("all_reduce"),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr(" waits in all_reduce in the group of devices 0, 1, 2, client 1 "),
+                     HasSubstr(" waits in all_reduce in the group of devices 0, 1; make the"))));
 }
 
 // Client 1 knows that client 2 is dead, and has gone on; client 0 is about to be told.
