@@ -49,11 +49,14 @@ absl::Span<const int32_t> ids_of(GroupBlock* block) {
   return {device_ids(block), block->num_members};
 }
 
+// A text that another process has written: it may be overwritten while it is read.
+std::string read_text(const char* text, size_t size) { return {text, strnlen(text, size)}; }
+
 // The text of equal parts is built only when it is read: members write none.
 std::string detail_of(const MemberEntry& entry, int num_members) {
   if (entry.signature.detail_hash == stable_hash("")) return "";
   const Counts equal = Counts::equal(num_members, entry.part_count);
-  if (entry.signature.detail_hash != equal.hash()) return entry.detail;
+  if (entry.signature.detail_hash != equal.hash()) return read_text(entry.detail, kDetailBytes);
   return equal.to_string().substr(0, kDetailBytes - 1);
 }
 
@@ -580,15 +583,21 @@ Status Rendezvous::describe_missing(const Op& op, const State& before) const {
   return absl::DeadlineExceededError(text);
 }
 
+// Where a member has not arrived (check_conflicts()), the operation may time out and its record be
+// reused in the middle of this: then what is found is wrong. It becomes the verdict only by a
+// compare-and-swap from the state in which the operation is still open, and a record is not reused
+// before that state has changed.
 Status Rendezvous::find_mismatch(const Op& op) const {
   // The first member that has arrived is compared with the others in order, so that all members
   // that see the same arrivals name the same two.
   int first = 0;
-  while (entry(op.seq, first).seq.load(std::memory_order_acquire) != op.seq) ++first;
+  while (first < op.member && is_missing(op.seq, first)) ++first;
   const MemberEntry& a = entry(op.seq, first);
   for (int m = first + 1; m < size(); ++m) {
     const MemberEntry& b = entry(op.seq, m);
-    if (b.seq.load(std::memory_order_acquire) != op.seq || a.signature == b.signature) continue;
+    if (b.seq.load(std::memory_order_acquire) != op.seq) continue;
+    step();  // a member may be held up here while the record is reused
+    if (a.signature == b.signature) continue;
     const auto differ = [&](absl::string_view field, const auto& x, const auto& y) {
       const bool is_plural = field == "layouts" || field == "counts";
       const bool says_both = field == "layouts" || field == "operation";
@@ -639,7 +648,8 @@ std::string Rendezvous::label_of(const Op& op) const {
 }
 
 std::string Rendezvous::label_of(const MemberEntry& entry) const {
-  return entry.label_size != 0 ? entry.label : label_of(entry.signature, ids_of(block_));
+  if (entry.label_size != 0) return read_text(entry.label, kLabelBytes);
+  return label_of(entry.signature, ids_of(block_));
 }
 
 ActivitySnapshot Rendezvous::last_seen(int client, int ordinal) const {
