@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/activity.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <climits>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "collectives/host/shared_word.h"
 
 namespace tessera::host {
 
@@ -161,23 +158,13 @@ ActivitySnapshot read_activity(const DeviceActivity& slot) {
 void ring(DeviceActivity& slot) {
   slot.bell.fetch_add(1, std::memory_order_seq_cst);
   if (slot.num_bell_sleepers.load(std::memory_order_seq_cst) == 0) return;
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&slot.bell), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
-          0);
+  wake_all(slot.bell);
 }
 
 void wait_for_ring(DeviceActivity& slot, uint32_t seen, absl::Time deadline) {
   slot.num_bell_sleepers.fetch_add(1, std::memory_order_seq_cst);
-  while (slot.bell.load(std::memory_order_seq_cst) == seen) {
-    timespec left;
-    timespec* timeout = nullptr;
-    if (deadline != absl::InfiniteFuture()) {
-      const absl::Duration remaining = deadline - steady_now();
-      if (remaining <= absl::ZeroDuration()) break;
-      left = absl::ToTimespec(remaining);
-      timeout = &left;
-    }
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&slot.bell), FUTEX_WAIT, seen, timeout, nullptr,
-            0);
+  while (slot.bell.load(std::memory_order_seq_cst) == seen &&
+         sleep_while(slot.bell, seen, deadline)) {
   }
   slot.num_bell_sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }

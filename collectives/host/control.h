@@ -245,8 +245,8 @@ struct alignas(64) DeviceActivity {
   std::atomic<uint64_t> count;
   alignas(64) std::atomic<uint64_t> label[kLabelBytes / 8];
   // The thread that runs the device's messages sleeps on the bell: see ring() in activity.h.
-  alignas(64) std::atomic<uint32_t> bell;
-  std::atomic<uint32_t> num_bell_sleepers;
+  alignas(64) SharedWord<uint32_t> bell;
+  SharedWord<uint32_t> num_bell_sleepers;
 };
 
 struct alignas(64) ControlHeader {

@@ -186,8 +186,9 @@ void Rendezvous::ring_bells() {
   }
 }
 
-void Rendezvous::wake(OpRecord& record) const {
-  for (DeviceActivity* const bell : bells_) ring(*bell);
+void Rendezvous::wake(OpRecord& record, Ring ring) const {
+  if (is_for_messages() && ring != Ring::kReceiver) host::ring(*bells_[0]);
+  if (is_for_messages() && ring != Ring::kSender) host::ring(*bells_[1]);
   if (record.num_sleepers.load(std::memory_order_seq_cst) == 0) return;
   record.num_wakes.fetch_add(1, std::memory_order_seq_cst);
   wake_all(record.num_wakes);
@@ -314,7 +315,7 @@ Status Rendezvous::arrive(const Op& op) {
     const bool last = state.arrived == members_.size();
     if (last) state.phase = op.ends_at_arrival ? Phase::kMet : Phase::kRunning;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      if (last) wake(op_record);
+      if (last) wake(op_record, Ring::kReceiver);
       return absl::OkStatus();
     }
   }
@@ -345,7 +346,7 @@ Status Rendezvous::finish(uint32_t seq, int num_members, Then then) {
     state.finished += num_members;
     if (then == Then::kLeave) ++state.gone;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      if (state.finished == members_.size()) wake(op_record);
+      if (state.finished == members_.size()) wake(op_record, Ring::kSender);
       return absl::OkStatus();
     }
   }

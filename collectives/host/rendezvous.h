@@ -62,7 +62,8 @@ class Rendezvous {
   uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
 
   // From now on the group is one of messages. No thread waits for a single message, so a change of
-  // a record also rings the bells of all members.
+  // a record also rings the bell of each member that may be waiting for it: of the receiver as the
+  // last member arrives, of the sender as the message is finished, of both as it fails.
   void ring_bells();
 
   absl::Span<const GroupMember> members() const { return members_; }
@@ -238,7 +239,10 @@ class Rendezvous {
   template <class Waiting>
   bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
   Status verdict(uint32_t seq);
-  void wake(OpRecord& record) const;
+  // The members of a message whose bells are rung.
+  enum class Ring { kSender, kReceiver, kBoth };
+  // Wakes the threads that wait for a change of the record.
+  void wake(OpRecord& record, Ring ring = Ring::kBoth) const;
   Status settle_mismatch(const Op& op);
   // The members of this group that did arrive, but with another signature than `op`'s member.
   Status find_mismatch(const Op& op) const;

@@ -487,6 +487,33 @@ TEST_F(RendezvousTest, WhatAMemberHasArrivedAtIsSettled) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
 }
 
+// A change of a message's record wakes the thread of the end that waits for it, and no other.
+TEST_F(RendezvousTest, EachChangeOfAMessageRingsTheBellOfTheEndThatWaits) {
+  open(2);
+  group_->ring_bells();
+  const auto expect_rings = [&](uint32_t sender, uint32_t receiver) {
+    EXPECT_EQ(link_->activity(0).bell.exchange(0), sender);
+    EXPECT_EQ(link_->activity(1).bell.exchange(0), receiver);
+  };
+  for (const int first : {0, 1}) {
+    const uint32_t seq = first == 0 ? 1 : 2;
+    EXPECT_THAT(arrive(seq, first), IsOk());
+    expect_rings(0, 0);
+    EXPECT_THAT(arrive(seq, 1 - first), IsOk());
+    expect_rings(0, 1);
+    EXPECT_THAT(group_->finish(seq, 2), IsOk());
+    expect_rings(1, 0);
+  }
+  // Either end may wait for the verdict, or for the record.
+  const Status lost = absl::UnavailableError("client 1 is lost");
+  EXPECT_EQ(group_->settle(3, VerdictKind::kError, From::kOpen, lost), lost);
+  expect_rings(1, 1);
+  group_->acknowledge(3, 0);
+  expect_rings(0, 0);
+  group_->acknowledge(3, 1);
+  expect_rings(1, 1);
+}
+
 // Operation 2^32 - 1 is followed by operation 1.
 TEST_F(RendezvousTest, NumbersGoRound) {
   open(2);
