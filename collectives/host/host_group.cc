@@ -79,6 +79,7 @@ HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill 
   meeting_.member = member;
   meeting_.label = &call_.label;
   meeting_.detail_field = call_.detail_field;
+  meeting_.is_given_up = &is_given_up_;
   meeting_.signature = signature_of(call_);
   meeting_.holds_device = call_.kind != OpKind::kSendRecv;
   if (is_named_barrier(call_)) meeting_.name_hash = meeting_.signature.detail_hash;
@@ -170,6 +171,7 @@ Status HostOp::wait_until(absl::Time deadline) {
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
   // Another waiter has just given it up, and completes it.
   if (stage == Stage::kGivenUp) return completion_.wait();
+  if (!not_started) is_given_up_.store(true, std::memory_order_relaxed);
   // A receive that is about to arrive does so first: the record waits for those that have. A send
   // whose GPU has not reached it yet is published as failed.
   if (!not_started && call_.kind == OpKind::kSendRecv) {
@@ -433,7 +435,8 @@ Status HostGroup::lost_member() const {
 Status HostGroup::interrupted_meanwhile(const HostOp& op) {
   const Status why = interruption(op);
   if (why.ok()) return why;
-  return rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, give_up_from(), why);
+  return rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, give_up_from(), why,
+                             &op.meeting_);
 }
 
 Status HostGroup::find_memory(HostOp& op) {
@@ -479,7 +482,8 @@ Status HostGroup::fail(HostOp& op, const Rendezvous::Op& meeting, VerdictKind ki
   // With a lost member the record may never be free again, and the others detect the loss
   // themselves: there is nothing to wait for.
   if (lost_member().ok() && !reserve(op, meeting).ok()) return error;
-  const Status verdict = rendezvous_->settle(op.meeting_.seq, kind, Rendezvous::From::kOpen, error);
+  const Status verdict =
+      rendezvous_->settle(op.meeting_.seq, kind, Rendezvous::From::kOpen, error, &meeting);
   return verdict.ok() ? error : verdict;
 }
 
@@ -544,19 +548,20 @@ void HostGroup::start_clock(HostOp& op) const {
 // A failure in any state is settled, so that all members return the same Status, with one
 // exception: own_error is wrong in this member's call alone, and the operation ends in order.
 Status HostGroup::meet_and_move(HostOp& op) {
-  using From = Rendezvous::From;
   CollectiveCall& call = op.call_;
   Rendezvous::Op& meeting = op.meeting_;
   if (!op.is_timed_) start_clock(op);
   if (op.inlined_) return meet_inlined(op, meeting);
+  const auto settle = [&](VerdictKind kind, const Status& error) {
+    return rendezvous_->settle(meeting.seq, kind, Rendezvous::From::kRunning, error, &meeting);
+  };
   Status status = meet(op, meeting);
   Status own_error;  // of this member alone: it ends the operation in order all the same
   bool found_mismatch = false;
   if (status.ok()) {
     const StatusOr<MemberMemories> memory = member_memory(op);
     if (!memory.ok()) {
-      status = rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, From::kRunning,
-                                   memory.status());
+      status = settle(VerdictKind::kError, memory.status());
     } else {
       // All members detect wrong counts, before any of them moves a byte.
       step();  // a member may be held up before it moves any bytes
@@ -571,14 +576,13 @@ Status HostGroup::meet_and_move(HostOp& op) {
       // The sender is told "received" only when the bytes have reached the receiver's GPU.
       const bool is_lost_message = call.kind == OpKind::kSendRecv && is_on_device(op);
       if (!result.ok() && is_lost_message) {
-        status = rendezvous_->settle(op.meeting_.seq, VerdictKind::kError, From::kRunning, result);
+        status = settle(VerdictKind::kError, result);
       } else if (!result.ok() && !found_by_all) {
         own_error = result;
       }
       if (!result.ok() && found_by_all) {
         found_mismatch = true;
-        status =
-            rendezvous_->settle(op.meeting_.seq, VerdictKind::kMismatch, From::kRunning, result);
+        status = settle(VerdictKind::kMismatch, result);
       }
     }
   }
@@ -586,8 +590,8 @@ Status HostGroup::meet_and_move(HostOp& op) {
   const bool lends = status.ok() && lends_input(op);
   using Then = Rendezvous::Then;
   if (status.ok()) {
-    status =
-        rendezvous_->finish(op.meeting_.seq, share_of_work, lends ? Then::kLeave : Then::kWait);
+    status = rendezvous_->finish(meeting.seq, share_of_work, lends ? Then::kLeave : Then::kWait,
+                                 &meeting);
   }
   op.lends_ = status.ok() && lends;
   // The other members run in this process and write this memory: the operation cannot be abandoned.

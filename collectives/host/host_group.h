@@ -88,6 +88,8 @@ class HostOp final : public PendingWork, public Stream::Runnable, public Message
   // read.
   absl::Time called_;
   std::atomic<Stage> stage_{Stage::kQueued};
+  // A waiter's deadline has passed since the operation began.
+  std::atomic<bool> is_given_up_{false};
   Completion published_;  // of a message: its member has arrived, or it failed before that
   absl::Time receive_deadline_ = absl::InfiniteFuture();  // of a message; set before published_
   bool is_send_ = false;

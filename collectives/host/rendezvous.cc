@@ -24,9 +24,11 @@ namespace {
 // Yields before a waiter sleeps on the futex. A yield is nearly free on an idle core; a futex
 // wake-up is the slowest path (docs/performance.md).
 constexpr int kYields = kStepped ? 0 : 200;
-// A settler takes microseconds. A stopped one is waited for up to this limit, and its loss is
-// checked at this interval.
+// A settler takes microseconds. A stopped one is waited for up to this limit; by a caller whose
+// deadline has passed up to the second one, which a settler needs where its core is taken from it.
+// Its loss is checked at this interval.
 constexpr absl::Duration kSettleLimit = absl::Seconds(20);
+constexpr absl::Duration kLateSettleLimit = absl::Seconds(1);
 constexpr absl::Duration kSettlerCheckInterval = absl::Milliseconds(5);
 
 void pause_cpu() {
@@ -240,15 +242,22 @@ bool Rendezvous::is_being_settled(uint32_t seq) {
   }
 }
 
-void Rendezvous::wait_settled(uint32_t seq) {
-  absl::Time limit = absl::InfinitePast();
+absl::Duration Rendezvous::wait_settled(uint32_t seq, const Op* op) {
+  if (!is_being_settled(seq)) return absl::ZeroDuration();
+  const absl::Time start = steady_now();
+  absl::Time limit = start + kSettleLimit;
+  if (op != nullptr) limit = std::min(limit, std::max(start, op->deadline) + kLateSettleLimit);
+  bool was_given_up = false;
   while (is_being_settled(seq)) {
     const absl::Time now = steady_now();
-    if (limit == absl::InfinitePast()) limit = now + kSettleLimit;
-    if (now >= limit) return;
+    if (now >= limit) return limit - start;
     wait_while(seq, now + kSettlerCheckInterval, nullptr,
                [](const State& state) { return state.phase == Phase::kSettling; });
+    if (op == nullptr || op->is_given_up == nullptr || was_given_up) continue;
+    was_given_up = op->is_given_up->load(std::memory_order_relaxed);
+    if (was_given_up) limit = std::min(limit, now + kLateSettleLimit);
   }
+  return absl::ZeroDuration();
 }
 
 bool Rendezvous::is_lost(uint32_t settler) const {
@@ -257,9 +266,9 @@ bool Rendezvous::is_lost(uint32_t settler) const {
   return client != link_->client_id() && link_->is_dead(client);
 }
 
-Status Rendezvous::verdict(uint32_t seq) {
+Status Rendezvous::verdict(uint32_t seq, const Op* op) {
   OpRecord& op_record = record(seq);
-  wait_settled(seq);
+  const absl::Duration waited = wait_settled(seq, op);
   const State state = load(seq);
   const auto operation = [&] {
     return absl::StrCat("operation ", seq, " of the group of devices ",
@@ -278,9 +287,8 @@ Status Rendezvous::verdict(uint32_t seq) {
         absl::StrCat(operation(), " failed, and ", settler(), " was lost before it could say why"));
   }
   if (state.phase == Phase::kSettling) {
-    return absl::UnavailableError(absl::StrCat(operation(), " failed, and ", settler(),
-                                               " has not said why in ",
-                                               format_duration(kSettleLimit)));
+    return absl::DeadlineExceededError(absl::StrCat(
+        operation(), " failed, and ", settler(), " has not said why in ", format_duration(waited)));
   }
   const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
   std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), block_->verdict_bytes), '\0');
@@ -288,7 +296,7 @@ Status Rendezvous::verdict(uint32_t seq) {
   for (size_t i = 0; i < text.size(); ++i) {
     text[i] = std::atomic_ref(op_record.verdict[i]).load(std::memory_order_acquire);
   }
-  if (load(seq).seq != seq) return verdict(seq);
+  if (load(seq).seq != seq) return verdict(seq, op);
   return Status(code, text);
 }
 
@@ -305,11 +313,11 @@ Status Rendezvous::arrive(const Op& op) {
     State state = State::unpack(word);
     if (state.seq != op.seq) {
       const bool is_over = !state.is_unused() && is_later(state.seq, op.seq);
-      if (is_over) return is_too_late(own, op.seq);
+      if (is_over) return is_too_late(own, op);
       // The caller has seen the record free (wait_free()), and only this operation may use it.
       state = {.seq = op.seq};
     }
-    if (state.phase != Phase::kOpen) return is_too_late(own, op.seq);
+    if (state.phase != Phase::kOpen) return is_too_late(own, op);
     ++state.arrived;
     own.place.store(static_cast<uint16_t>(state.arrived), std::memory_order_relaxed);
     const bool last = state.arrived == members_.size();
@@ -321,9 +329,9 @@ Status Rendezvous::arrive(const Op& op) {
   }
 }
 
-Status Rendezvous::is_too_late(MemberEntry& own, uint32_t seq) {
+Status Rendezvous::is_too_late(MemberEntry& own, const Op& op) {
   own.place.store(MemberEntry::kNoPlace, std::memory_order_relaxed);
-  return verdict(seq);
+  return verdict(op.seq, &op);
 }
 
 Status Rendezvous::wait_arrived(const Op& op) {
@@ -331,18 +339,18 @@ Status Rendezvous::wait_arrived(const Op& op) {
                                   [](const State& state) { return state.phase == Phase::kOpen; });
   if (!in_time) {
     // The last member may have arrived just now: then the operation goes on.
-    settle_timed_out(op, From::kOpen).IgnoreError();
+    TESSERA_RETURN_IF_ERROR(settle_timed_out(op, From::kOpen));
   }
   if (all_arrived(op.seq)) return absl::OkStatus();
-  return verdict(op.seq);
+  return verdict(op.seq, &op);
 }
 
-Status Rendezvous::finish(uint32_t seq, int num_members, Then then) {
+Status Rendezvous::finish(uint32_t seq, int num_members, Then then, const Op* op) {
   OpRecord& op_record = record(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);
   while (true) {
     State state = State::unpack(word);
-    if (state.seq != seq || state.phase != Phase::kRunning) return verdict(seq);
+    if (state.seq != seq || state.phase != Phase::kRunning) return verdict(seq, op);
     state.finished += num_members;
     if (then == Then::kLeave) ++state.gone;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
@@ -353,8 +361,9 @@ Status Rendezvous::finish(uint32_t seq, int num_members, Then then) {
 }
 
 Status Rendezvous::wait_finished(const Op& op, From from) {
+  Status late;
   if (!wait_left(op.seq, op.deadline)) {
-    settle_timed_out(op, from).IgnoreError();
+    late = settle_timed_out(op, from);
     // All members of this process have arrived, and access memory that must stay valid until they
     // are done.
     if (from == From::kOpen) wait_left(op.seq, absl::InfiniteFuture());
@@ -362,7 +371,7 @@ Status Rendezvous::wait_finished(const Op& op, From from) {
   const State state = load(op.seq);
   // A record that is used by a later operation: all members have left this one.
   if (state.seq != op.seq || state.phase == Phase::kRunning) return absl::OkStatus();
-  return verdict(op.seq);
+  return late.ok() ? verdict(op.seq, &op) : late;
 }
 
 bool Rendezvous::wait_left(uint32_t seq, absl::Time deadline) {
@@ -377,18 +386,19 @@ bool Rendezvous::is_finished(uint32_t seq) const {
 
 bool Rendezvous::has_result(uint32_t seq) { return is_finished(seq) && !is_being_settled(seq); }
 
-Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error) {
-  return settle_with(seq, kind, from, [&](const State&) { return error; });
+Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error,
+                          const Op* op) {
+  return settle_with(seq, kind, from, op, [&](const State&) { return error; });
 }
 
 void Rendezvous::settle_at_once(uint32_t seq, From from, const Status& error) {
   try_settle(seq, VerdictKind::kError, from, [&](const State&) { return error; });
 }
 
-Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from,
+Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from, const Op* op,
                                absl::FunctionRef<Status(const State& before)> make_error) {
   const std::optional<Status> settled = try_settle(seq, kind, from, make_error);
-  return settled.has_value() ? *settled : verdict(seq);
+  return settled.has_value() ? *settled : verdict(seq, op);
 }
 
 // Two steps. First a compare-and-swap to kSettling decides which settler wins, and freezes the
@@ -471,7 +481,7 @@ void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Stat
 }
 
 Status Rendezvous::settle_timed_out(const Op& op, From from) {
-  return settle_with(op.seq, VerdictKind::kTimedOut, from,
+  return settle_with(op.seq, VerdictKind::kTimedOut, from, &op,
                      [&](const State& before) { return describe_missing(op, before); });
 }
 
@@ -634,7 +644,7 @@ Status Rendezvous::find_mismatch(const Op& op) const {
 }
 
 Status Rendezvous::settle_mismatch(const Op& op) {
-  return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op));
+  return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op), &op);
 }
 
 std::string Rendezvous::label_of(const Signature& signature,

@@ -96,6 +96,8 @@ class Rendezvous {
     bool ends_at_arrival = false;
     absl::Time start = {};
     absl::Time deadline = absl::InfiniteFuture();
+    // Whether a caller that waits for the operation has a deadline of its own, which has passed.
+    const std::atomic<bool>* is_given_up = nullptr;
   };
 
   // Whether the record of `seq` is free for it, or was; and waits until it is, false at the
@@ -131,7 +133,7 @@ class Rendezvous {
   // Counts this many members' parts as done. With kLeave the member gets OK whatever the others do:
   // it reads no verdict of a later failure, and does not acknowledge one.
   enum class Then { kWait, kLeave };
-  Status finish(uint32_t seq, int num_members, Then then = Then::kWait);
+  Status finish(uint32_t seq, int num_members, Then then = Then::kWait, const Op* op = nullptr);
   // The phases that a verdict may end. kRunning is allowed only where members may give up while
   // others still access their memory.
   enum class From { kOpen, kRunning };
@@ -154,8 +156,10 @@ class Rendezvous {
   bool has_result(uint32_t seq);
   // Makes `error` the verdict, unless there is one or the operation is in a later phase than `from`
   // allows. Returns the verdict, OK where the operation goes on. Where the record is not free for
-  // `seq` yet it returns `error` and does nothing else.
-  Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error);
+  // `seq` yet it returns `error` and does nothing else. `op`: its deadlines bound the wait for
+  // another client that settles it, see verdict().
+  Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error,
+                const Op* op = nullptr);
   // The same with kError for a caller that needs no verdict, and may hold a lock: it never waits
   // for another client that settles.
   void settle_at_once(uint32_t seq, From from, const Status& error);
@@ -218,19 +222,20 @@ class Rendezvous {
   bool is_free(const State& state, uint32_t seq) const;
   // settle() with an error that is built when it has become the verdict, or cannot become one, from
   // the state that it ends.
-  Status settle_with(uint32_t seq, VerdictKind kind, From from,
+  Status settle_with(uint32_t seq, VerdictKind kind, From from, const Op* op,
                      absl::FunctionRef<Status(const State& before)> make_error);
   // The same without waiting: nullopt where another client settles the operation, or has settled
   // it.
   std::optional<Status> try_settle(uint32_t seq, VerdictKind kind, From from,
                                    absl::FunctionRef<Status(const State& before)> make_error);
-  // Waits until what is being settled is settled. Orphans it where the settler is lost.
-  void wait_settled(uint32_t seq);
+  // Waits until what is being settled is settled. Orphans it where the settler is lost. Returns how
+  // long it has waited in vain, zero where it is settled.
+  absl::Duration wait_settled(uint32_t seq, const Op* op);
   // Whether the operation is being settled by a client that is not lost. Orphans it otherwise.
   bool is_being_settled(uint32_t seq);
   bool is_lost(uint32_t settler) const;
   // The verdict of an operation that has ended before the member was counted.
-  Status is_too_late(MemberEntry& own, uint32_t seq);
+  Status is_too_late(MemberEntry& own, const Op& op);
   // The members that are counted in `state`, of an operation that is being settled.
   std::vector<bool> arrivals(uint32_t seq, const State& state) const;
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
@@ -238,7 +243,10 @@ class Rendezvous {
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
   template <class Waiting>
   bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
-  Status verdict(uint32_t seq);
+  // The verdict of an operation that has failed, or is about to. A settler that is stopped is
+  // waited for until shortly after the deadline of `op`, and not for ever; then DeadlineExceeded
+  // names it.
+  Status verdict(uint32_t seq, const Op* op = nullptr);
   // The members of a message whose bells are rung.
   enum class Ring { kSender, kReceiver, kBoth };
   // Wakes the threads that wait for a change of the record.

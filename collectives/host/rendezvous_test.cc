@@ -289,6 +289,30 @@ TEST_F(SettlerTest, OneThatIsStoppedHoldsUpNobodyThatNeedsNoVerdict) {
   EXPECT_TRUE(group.was_freed(1 + kRecords));
 }
 
+// A caller whose deadline has passed does not wait 20 s for a settler that is stopped: the settler
+// is named. The operation has failed, whatever the settler says later.
+TEST_F(SettlerTest, OneThatIsStoppedIsWaitedForUntilShortlyAfterTheDeadline) {
+  const testing::TestDeadline deadline(absl::Seconds(15), "less than the time limit of a settler");
+  const auto names_it =
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("operation 1 of the group of devices 0, 1, 2 failed, and client 2 "),
+                     HasSubstr(" has not said why in 1")));
+  ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
+  begin_to_settle(1 + 2);
+  const Rendezvous::Op late = op(0, steady_now());
+  EXPECT_THAT(groups_[0]->wait_arrived(late), names_it);
+  EXPECT_THAT(groups_[0]->finish(1, 1, Rendezvous::Then::kWait, &late), names_it);
+  EXPECT_THAT(groups_[1]->arrive(op(1, steady_now())), names_it);
+  // A deadline that passes while the member waits.
+  std::atomic<bool> is_given_up{false};
+  Rendezvous::Op waits = op(0);
+  waits.is_given_up = &is_given_up;
+  std::thread waiter([&] { EXPECT_THAT(groups_[0]->wait_arrived(waits), names_it); });
+  while (record().num_sleepers.load() == 0) std::this_thread::yield();
+  is_given_up = true;
+  waiter.join();
+}
+
 // The settler that is lost is replaced by a caller that does not wait.
 TEST_F(SettlerTest, OneThatDiesIsNotWaitedForByALookAtTheResult) {
   ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
