@@ -22,9 +22,10 @@
 //   3. all members get the same Status of one operation. After a failure the group can be used
 //      again, unless a member is lost. (Where the others only read a tensor of the member's, or
 //      nothing, the operation ends for it with its own part: a loss or a deadline after that is
-//      told to the others alone. One that is more than 8 operations behind the others when their
-//      deadlines pass gets "given up without this client", and goes on with what they do then; its
-//      barrier is theirs at once.)
+//      told to the others alone. Where an operation is given up before the one 8 before it is over
+//      for all members, each client that gives it up may get a text of its own. One that is more
+//      than 8 operations behind the others when their deadlines pass gets "given up without this
+//      client", and goes on with what they do then; its barrier is theirs at once.)
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and have no other writer, until the Work is done. In and out may be exactly in place where a

@@ -187,12 +187,68 @@ TEST(DeadlinesTest, WhatIsGivenUpInTheQueueNamesWhomTheDeviceWaitsFor) {
   EXPECT_THAT(second,
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("on devices 0, 1: not done in "),
-                             HasSubstr("ms; the device is busy with earlier work: all_reduce sum "
+                             HasSubstr("ms; device 0 is busy with earlier work: all_reduce sum "
                                        "i64 of 1 elements on devices 0, 1: 1 of 2 clients arrived"),
                              HasSubstr("; missing client 1 "))));
   EXPECT_THAT(calls[1].start(*groups[1]).await(), IsOk());
   EXPECT_THAT(first.await(), IsOk());
   EXPECT_EQ(calls[1].start(*groups[1]).await(), second);
+}
+
+// Both members give up an operation behind another one that their devices have not begun: they get
+// one text, also where they waited for different times.
+TEST(DeadlinesTest, WhatSeveralGiveUpInTheQueueHasOneVerdict) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "deadlines_test");
+  for (const std::vector<int>& devices : {std::vector<int>{2}, {1, 1}}) {
+    auto job = HostJob::create(devices, absl::Seconds(40));
+    ASSERT_THAT(job, IsOk());
+    std::promise<void> resume;
+    const std::shared_future<void> resumed = resume.get_future().share();
+    std::vector<Group> groups;
+    std::vector<std::unique_ptr<MemberCalls>> calls;
+    for (int m = 0; m < 2; ++m) {
+      const int client = devices.size() == 1 ? 0 : m;
+      (*job)->client(client).streams[devices.size() == 1 ? m : 0]->enqueue("a task", [resumed] {
+        resumed.wait();
+        return absl::OkStatus();
+      });
+      StatusOr<Group> group = (*job)->group(m, {0, 1});
+      ASSERT_THAT(group, IsOk());
+      groups.push_back(*std::move(group));
+      calls.push_back(std::make_unique<MemberCalls>(m, 3, 1));
+      for (int k = 0; k < 3; ++k) calls[m]->start(groups[m]);
+    }
+    const Status told = calls[0]->works[1].wait(absl::Milliseconds(1));
+    EXPECT_THAT(told, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                               AllOf(HasSubstr(": not done in "),
+                                     HasSubstr(" ms; device 0 is busy with earlier work"))));
+    EXPECT_EQ(calls[1]->works[1].wait(absl::Milliseconds(3)), told);
+    resume.set_value();
+    for (int m = 0; m < 2; ++m) {
+      EXPECT_THAT(calls[m]->works[0].await(), IsOk());
+      EXPECT_EQ(calls[m]->works[1].await(), told);
+      EXPECT_THAT(calls[m]->works[2].await(), IsOk());
+    }
+  }
+}
+
+// The deadline of a wait may pass before an idle device begins the operation.
+TEST(DeadlinesTest, AnIdleDeviceIsNotSaidToBeBusy) {
+  const testing::TestDeadline deadline(absl::Seconds(60), "deadlines_test");
+  auto job = HostJob::create(std::vector<int>{1}, absl::Seconds(40));
+  ASSERT_THAT(job, IsOk());
+  StatusOr<Group> group = (*job)->group(0, {0});
+  ASSERT_THAT(group, IsOk());
+  Stream& stream = *(*job)->client(0).streams[0];
+  for (int i = 0; i < 2; ++i) {
+    while (!stream.try_take()) std::this_thread::yield();  // holds the operation back
+    const Status status = group->barrier().wait(absl::ZeroDuration());
+    stream.release();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                 HasSubstr(": not done in 0 ms; device 0 had not begun it")));
+    // Before the next one the device runs this.
+    ASSERT_THAT(group->barrier().await(), IsOk());
+  }
 }
 
 // Member 1 makes none of the calls that member 0 gives up, more than there are records. Its first

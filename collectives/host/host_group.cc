@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/format.h"
 #include "base/kept_allocator.h"
+#include "collectives/host/activity.h"
 #include "collectives/host/kernels.h"
 #include "job/status_channel.h"
 
@@ -167,6 +168,8 @@ Status HostOp::wait_until(absl::Time deadline) {
   if (completion_.done()) return completion_.status();
   const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : this->called();
   if (completion_.wait_until(deadline)) return completion_.status();
+  // Read before the operation is given up: it is not yet this operation that the device runs.
+  const DeviceActivity::Kind device = group_->device_kind(meeting_.member);
   Stage stage = Stage::kQueued;
   const bool not_started = stage_.compare_exchange_strong(stage, Stage::kGivenUp);
   // Another waiter has just given it up, and completes it.
@@ -184,7 +187,7 @@ Status HostOp::wait_until(absl::Time deadline) {
     published_.wait().IgnoreError();
   }
   if (!not_started && is_send_) return wait_until(deadline);
-  const Status verdict = group_->give_up(*this, not_started, called, deadline);
+  const Status verdict = group_->give_up(*this, not_started, device, called, deadline);
   if (not_started) {
     complete(verdict);
     return completion_.status();
@@ -300,9 +303,9 @@ void HostGroup::run_here(const HostOp& op) {
 Status HostGroup::run(HostOp& op) {
   HostOp::Stage stage = HostOp::Stage::kQueued;
   Status status;
-  // Without a mover publish_waiting() follows soon enough.
-  if (mover_ != nullptr || !rendezvous_.has_value()) publish_running(op);
   if (op.has_joined_ || op.stage_.compare_exchange_strong(stage, HostOp::Stage::kStarted)) {
+    // Without a mover publish_waiting() follows soon enough.
+    if (mover_ != nullptr || !rendezvous_.has_value()) publish_running(op);
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
     // The receiver of a message has waited for its device.
     const bool is_later = is_on_device(op) && op.call_.kind != OpKind::kSendRecv;
@@ -674,26 +677,45 @@ void HostGroup::reduce_inlined(const HostOp& op) {
   reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
 }
 
-Status HostGroup::give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline) {
-  // An operation queued behind others is settled in its turn, by run(). A member that has fallen
-  // behind joins the newest operation, so this one must not be published before its turn.
-  const bool is_behind =
-      is_queued && op.meeting_.holds_device &&
-      seq_after(progress_[op.meeting_.member].done.load(std::memory_order_acquire)) !=
-          op.meeting_.seq;
-  if (!rendezvous_.has_value() || is_behind || !rendezvous_->is_next(op.meeting_.seq)) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        op.label(), ": not done in ", format_duration(deadline - called), "; ", holdup_of(op)));
+Status HostGroup::give_up(HostOp& op, bool is_queued, DeviceActivity::Kind device,
+                          absl::Time called, absl::Time deadline) {
+  const bool is_early = is_queued && is_behind(op);
+  if (rendezvous_.has_value() && !is_early && rendezvous_->is_next(op.meeting_.seq)) {
+    return rendezvous_->settle_timed_out(describe(op, called, deadline), give_up_from());
   }
-  return rendezvous_->settle_timed_out(describe(op, called, deadline), give_up_from());
+  const Status error = absl::DeadlineExceededError(absl::StrCat(op.label(), ": not done in ",
+                                                                format_duration(deadline - called),
+                                                                "; ", holdup_of(op, device)));
+  // A verdict before the operation's turn, so that all members that give it up get one text. Where
+  // a member has fallen behind it would take the operation for the one to join: run() settles this
+  // one in its turn.
+  if (!is_early || !rendezvous_->all_have_passed_before(op.meeting_.seq)) return error;
+  const Rendezvous::Op late = describe(op, called, deadline);
+  const Status verdict = rendezvous_->settle(op.meeting_.seq, VerdictKind::kTimedOut,
+                                             Rendezvous::From::kOpen, error, &late);
+  return verdict.ok() ? error : verdict;
 }
 
-std::string HostGroup::holdup_of(const HostOp& op) const {
+DeviceActivity::Kind HostGroup::device_kind(int member) const {
+  return read_kind(backend_.link_.activity(members_[member].ordinal));
+}
+
+bool HostGroup::is_behind(const HostOp& op) const {
+  if (!rendezvous_.has_value() || !op.meeting_.holds_device) return false;
+  const uint32_t done = progress_[op.meeting_.member].done.load(std::memory_order_acquire);
+  return seq_after(done) != op.meeting_.seq;
+}
+
+std::string HostGroup::holdup_of(const HostOp& op, DeviceActivity::Kind device) const {
   if (!op.meeting_.holds_device) {
     return absl::StrCat("earlier messages from device ", device_ids_[0], " to device ",
                         device_ids_[1], " have not been received yet");
   }
-  std::string text = "the device is busy with earlier work";
+  const int id = device_ids_[op.meeting_.member];
+  if (device == DeviceActivity::kNothing || device == DeviceActivity::kFinished) {
+    return absl::StrCat("device ", id, " had not begun it");
+  }
+  std::string text = absl::StrCat("device ", id, " is busy with earlier work");
   if (!rendezvous_.has_value()) return text;
   const std::string wait = rendezvous_->describe_wait(op.meeting_.member);
   if (!wait.empty()) absl::StrAppend(&text, ": ", wait);

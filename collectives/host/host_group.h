@@ -289,10 +289,16 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   void quarantine(HostOp& op);
   // Releases the memory that no peer can be writing to any more.
   void reap_quarantine();
-  // The verdict of an operation whose waiter's deadline has passed.
-  Status give_up(HostOp& op, bool is_queued, absl::Time called, absl::Time deadline);
+  // The verdict of an operation whose waiter's deadline has passed. `is_queued`: its device had not
+  // begun it. `device`: what the device was doing then.
+  Status give_up(HostOp& op, bool is_queued, DeviceActivity::Kind device, absl::Time called,
+                 absl::Time deadline);
+  // What the device of a member of this client is doing.
+  DeviceActivity::Kind device_kind(int member) const;
+  // Whether operations before this one keep the member's device from it.
+  bool is_behind(const HostOp& op) const;
   // What keeps an operation that is queued from its turn.
-  std::string holdup_of(const HostOp& op) const;
+  std::string holdup_of(const HostOp& op, DeviceActivity::Kind device) const;
   // The operation is done here: what others still read of it is lent to them.
   void retire(HostOp& op);
   // Whether others read the member's input.

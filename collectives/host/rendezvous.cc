@@ -128,16 +128,28 @@ uint32_t Rendezvous::acknowledged_from(uint32_t seq, const State& before, Verdic
   return kind == VerdictKind::kTimedOut && before.phase == Phase::kOpen ? absent : 0;
 }
 
+bool Rendezvous::is_done_by_all(const State& state, uint32_t seq) const {
+  if (state.phase == Phase::kRunning) return state.finished == members_.size();
+  if (state.phase == Phase::kMet) return all_left(state.seq, seq);
+  const bool has_verdict = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
+  return has_verdict && is_acknowledged(state);
+}
+
 bool Rendezvous::is_free(const State& state, uint32_t seq) const {
   if (state.is_unused()) return true;
   if (!is_later(seq, state.seq)) return false;
-  if (state.phase == Phase::kRunning) return state.finished == members_.size();
-  if (state.phase == Phase::kMet) return all_left(state.seq, seq);
-  if (state.phase != Phase::kFailed && state.phase != Phase::kOrphaned) return false;
-  if (is_acknowledged(state)) return true;
+  if (is_done_by_all(state, seq)) return true;
   // Free without acknowledgements if the deadline passed before all had arrived: absent members may
   // never acknowledge. Members that had all arrived are inside the operation, and read the verdict.
-  return state.has_timed_out() && !is_for_messages();
+  const bool has_verdict = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
+  return has_verdict && state.has_timed_out() && !is_for_messages();
+}
+
+bool Rendezvous::all_have_passed_before(uint32_t seq) const {
+  const State state = load(seq);
+  if (state.is_unused()) return seq <= num_records();
+  if (state.seq == seq) return true;
+  return state.seq == seq_before(seq, num_records()) && is_done_by_all(state, seq);
 }
 
 bool Rendezvous::all_left(uint32_t met, uint32_t seq) const {

@@ -108,6 +108,9 @@ class Rendezvous {
   // Whether the record of `seq` describes it or will describe it next: not so of an operation that
   // is queued behind others.
   bool is_next(uint32_t seq) const;
+  // Whether each member is done with the operation that had the record of `seq` before it, by its
+  // own doing: none of them is left behind by a verdict of `seq`.
+  bool all_have_passed_before(uint32_t seq) const;
   // Counts the member as arrived; its entry must be complete. Idempotent. Returns the verdict if
   // there is one already.
   Status arrive(const Op& op);
@@ -216,6 +219,9 @@ class Rendezvous {
   }
   // Whether all members have acknowledged the verdict of the operation that `state` describes.
   bool is_acknowledged(const State& state) const;
+  // Whether all members are done with the operation that `state` describes, which is earlier than
+  // `seq`: they have finished it, have left it, or have read its verdict.
+  bool is_done_by_all(const State& state, uint32_t seq) const;
   // The acknowledgements that an operation has when it is settled.
   uint32_t acknowledged_from(uint32_t seq, const State& before, VerdictKind kind) const;
   // Whether the record in `state` may be reused for `seq`.
