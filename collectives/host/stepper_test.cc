@@ -38,6 +38,7 @@
 #include "base/status.h"
 #include "collectives/call.h"
 #include "collectives/group.h"
+#include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
@@ -121,7 +122,10 @@ class RendezvousSteps : public ::testing::Test {
       members_[m].next = 1;
       members_[m].ended.clear();
       life(m).fetch_and(~static_cast<uint32_t>(FUTEX_OWNER_DIED));
+      bell(m).bell.store(0);
+      bell(m).num_bell_sleepers.store(0);
     }
+    stage_.store(kCannotBeGivenUp);
     lost_.store(0);
     wrong_.clear();
   }
@@ -129,11 +133,19 @@ class RendezvousSteps : public ::testing::Test {
     return reinterpret_cast<ControlHeader*>(links_[0]->control(client))->life;
   }
 
+  DeviceActivity& bell(int member) { return activity_slot(links_[member]->control(member), 0); }
+
+  Signature signature(uint32_t seq) const {
+    Signature result = kSum;
+    if (differ_by_number_) result.count = seq;
+    return result;
+  }
+
   Rendezvous::Op op(int member, uint32_t seq, absl::Time deadline) {
     return {.seq = seq,
             .member = member,
             .detail_field = "counts",
-            .signature = kSum,
+            .signature = signature(seq),
             .start = deadline,
             .deadline = deadline};
   }
@@ -142,15 +154,23 @@ class RendezvousSteps : public ::testing::Test {
   Status call(int member, absl::Time deadline) {
     Rendezvous& group = *groups_[member];
     Member& self = members_[member];
-    const uint32_t seq = group.align(self.next, kSum).seq;
+    const uint32_t seq = group.align(self.next, signature(self.next)).seq;
     if (seq != self.next) group.pass_over(self.next, seq);
     self.next = seq_after(seq);
     group.wait_free(seq, absl::InfiniteFuture());
     MemberEntry& own = group.entry(seq, member);
     own.seq.store(0);
-    own.signature = kSum;
+    own.signature = signature(seq);
     self.data.store(seq);
-    Status status = move(member, op(member, seq, deadline));
+    uint32_t queued = kQueued;
+    const bool may_be_given_up = member == 0 && seq == kSecond;
+    if (may_be_given_up) stage_.compare_exchange_strong(queued, kStarted);
+    while (may_be_given_up && stage_.load() == kGivenUp) {
+      sleep_while(stage_, kGivenUp, absl::InfiniteFuture());
+    }
+    Status status = may_be_given_up && queued >= kGivenUp
+                        ? group.settle(seq, VerdictKind::kTimedOut, From::kOpen, late())
+                        : move(member, op(member, seq, deadline));
     if (!status.ok()) group.acknowledge(seq, member);
     group.leave(seq, member);
     self.done.store(seq);
@@ -199,6 +219,41 @@ class RendezvousSteps : public ::testing::Test {
     if (!status.ok()) group.acknowledge(seq, member);
     group.leave(seq, member);
   }
+  // One end of messages that waits as the MessagePump does: it looks, and sleeps until its bell is
+  // rung.
+  template <class Ready>
+  void wait_for_bell(int member, absl::Time deadline, Ready ready) {
+    while (true) {
+      const uint32_t seen = bell(member).bell.load();
+      if (ready()) return;
+      wait_for_ring(bell(member), seen, deadline);
+      if (deadline != absl::InfiniteFuture()) return;
+    }
+  }
+  // A sender waits for a free record alone; the receiver finishes for both.
+  void pump_send() {
+    Rendezvous& group = *groups_[0];
+    const uint32_t seq = members_[0].next++;
+    wait_for_bell(0, absl::InfiniteFuture(), [&] { return group.was_freed(seq); });
+    group.entry(seq, 0).seq.store(0);
+    members_[0].ended[seq] = group.arrive(op(0, seq, absl::InfiniteFuture()));
+    if (!members_[0].ended[seq].ok()) group.acknowledge(seq, 0);
+  }
+  void pump_receive(absl::Time deadline) {
+    Rendezvous& group = *groups_[1];
+    const uint32_t seq = members_[1].next++;
+    wait_for_bell(1, absl::InfiniteFuture(), [&] { return group.was_freed(seq); });
+    group.entry(seq, 1).seq.store(0);
+    const Rendezvous::Op message = op(1, seq, deadline);
+    Status status = group.arrive(message);
+    if (status.ok()) {
+      wait_for_bell(1, deadline, [&] { return !group.is_open(seq); });
+      status = group.wait_arrived(message);
+    }
+    if (status.ok()) status = group.finish(seq, 2);
+    members_[1].ended[seq] = status;
+    if (!status.ok()) group.acknowledge(seq, 1);
+  }
   std::string check_messages() {
     for (const auto& [seq, sent] : members_[0].ended) {
       const Status& received = members_[1].ended[seq];
@@ -211,6 +266,8 @@ class RendezvousSteps : public ::testing::Test {
     return wrong_;
   }
 
+  static constexpr uint32_t kSecond = 2;
+  static Status late() { return absl::DeadlineExceededError("given up in the queue"); }
   static Status loss() { return absl::UnavailableError("a client is lost"); }
 
   // Calls until one is OK.
@@ -240,6 +297,11 @@ class RendezvousSteps : public ::testing::Test {
   // What is wrong after a run. With a death some operations have no second member.
   std::string check(bool may_differ = false) {
     if (are_messages_) return check_messages();
+    for (int m = 0; differ_by_number_ && m < groups_[0]->size(); ++m) {
+      for (const auto& [seq, status] : members_[m].ended) {
+        if (absl::IsInvalidArgument(status)) return status.ToString();
+      }
+    }
     if (!wrong_.empty() || may_differ) return wrong_;
     for (int m = 1; m < groups_[0]->size(); ++m) {
       for (const auto& [seq, status] : members_[m].ended) {
@@ -287,6 +349,10 @@ class RendezvousSteps : public ::testing::Test {
   uint32_t num_records_ = 0;
   int leaver_ = -1;  // the member whose memory no other one reads, and that waits for none
   bool are_messages_ = false;
+  bool differ_by_number_ = false;  // the signature has the number of the operation
+  // Of the second operation of member 0, where a waiter may give it up before its turn.
+  enum Stage : uint32_t { kCannotBeGivenUp, kQueued, kStarted, kGivenUp, kTold };
+  SharedWord<uint32_t> stage_;
   std::string wrong_;
   Stepper stepper_;
 };
@@ -420,6 +486,69 @@ TEST_F(RendezvousSteps, MessagesArePaired) {
       }
     });
   }
+}
+
+// The ends wait for nothing but their bells, as the pump does where its longest sleep is left out:
+// a ring that is missing is a deadlock.
+TEST_F(RendezvousSteps, BellsOfMessagesAreRungInTime) {
+  are_messages_ = true;
+  for (const uint32_t num_records : {1, 2}) {
+    groups_.clear();
+    open(2, num_records);
+    for (const auto& group : groups_) group->ring_bells();
+    for (const absl::Time deadline : {kNever, kSome}) {
+      explore(bounded(3), [&] {
+        stepper_.add("sender", [this] {
+          for (int i = 0; i < 3; ++i) pump_send();
+        });
+        stepper_.add("receiver", [this, deadline] {
+          for (int i = 0; i < 3; ++i) pump_receive(deadline);
+        });
+      });
+    }
+  }
+}
+
+// A member looks for a mismatch in a record that the others reuse meanwhile for another call: what
+// it finds is no verdict of its own operation, nor of the other one.
+TEST_F(RendezvousSteps, AReusedRecordIsNoMismatch) {
+  differ_by_number_ = true;
+  open(3, /*num_records=*/1);
+  explore(
+      bounded(2),
+      [&] {
+        for (int m = 0; m < 3; ++m) {
+          stepper_.add(absl::StrCat(m), [this, m] {
+            for (int i = 0; i < 2; ++i) call(m, kSome).IgnoreError();
+          });
+        }
+      },
+      /*may_differ=*/true);
+}
+
+// A waiter gives up the second operation of member 0 before its turn. All members that have a
+// verdict of it have the same one, and no member loses its place.
+TEST_F(RendezvousSteps, WhatIsGivenUpBeforeItsTurnHasOneVerdict) {
+  open(2);
+  explore(bounded(2), [&] {
+    stage_.store(kQueued);
+    for (int m = 0; m < 2; ++m) {
+      stepper_.add(absl::StrCat(m), [this, m] {
+        for (int i = 0; i < 4; ++i) call(m, kNever).IgnoreError();
+      });
+    }
+    stepper_.add("waiter", [this] {
+      uint32_t queued = kQueued;
+      if (!stage_.compare_exchange_strong(queued, kGivenUp)) return;
+      Status told = late();
+      if (groups_[0]->all_have_passed_before(kSecond)) {
+        told = groups_[0]->settle(kSecond, VerdictKind::kTimedOut, From::kOpen, late());
+      }
+      if (told != late()) wrong_ = "given up with another verdict";
+      stage_.store(kTold);
+      wake_all(stage_);
+    });
+  });
 }
 
 // ---- What one member lends another, by the code of HostGroup.
