@@ -123,6 +123,13 @@ _PATTERNS = [
 ]
 
 
+# clang-format moves the last words of a line that is too long to the next line. In a list item that
+# line begins below the item's number, and the rest of the item stays where it was.
+_RAGGED = re.compile(
+    r"(?m)^ *//( +)(?:\w{1,2}\.|-) .{70,}\n *//\1(?!\w{1,2}\. |- )\S.*\n *//\1 +\S"
+)
+
+
 def phrases_in(text):
     """(offset, name, what to write instead) of each phrase, in order."""
     found = []
@@ -132,7 +139,8 @@ def phrases_in(text):
 
 
 def check_prose(files):
-    """(path, line, message) of each phrase in files whose prose is ours."""
+    """(path, line, message) of each phrase, and of each broken list item, in files whose prose is
+    ours."""
     for path in sorted(files):
         if not re.search(CHECKED, path) or re.search(SKIPPED, path):
             continue
@@ -141,6 +149,9 @@ def check_prose(files):
         text = prose(path, files[path])
         for offset, name, instead in phrases_in(text):
             yield path, text.count("\n", 0, offset) + 1, f'"{name}": write {instead}'
+        for match in _RAGGED.finditer(files[path]) if path.endswith((".h", ".cc", ".cu")) else ():
+            line = files[path].count("\n", 0, match.start()) + 2
+            yield path, line, "clang-format broke this list item; rewrap it"
 
 
 def check_subjects(subjects):

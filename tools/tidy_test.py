@@ -365,6 +365,15 @@ class RuleTest(unittest.TestCase):
         self.check(rule, {page: "# A\n4 us an operation\n"}, (page + ":2", "write"))
         self.check(rule, {page: "# A\n```\nwho\n```\n"})
 
+    def test_plain_english_finds_list_items_that_clang_format_broke(self):
+        rule = tidy.rule_plain_english
+        long_line = "word " * 17
+        broken = f"//   3. {long_line}\n//   takes\n//      the lock.\n"
+        self.check(rule, {"a.h": broken}, ("a.h:2", "rewrap"))
+        self.check(rule, {"a.cc": f"  // - {long_line}\n  // a\n  //   b\n"}, ("a.cc:2", "rewrap"))
+        self.check(rule, {"a.h": f"//   3. {long_line}\n//      takes\n//      the lock.\n"})
+        self.check(rule, {"a.h": f"//   3. {long_line}\n//   4. b\n//      c\n", "a.md": broken})
+
     def test_plain_english_joins_lines_of_prose_alone(self):
         rule = tidy.rule_plain_english
         self.check(rule, {"a.cc": "  // all but\n  // for one\n"}, ("a.cc:1", "except"))
