@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "examples/picture.h"
 #include "tessera.h"
 
 namespace {
@@ -44,8 +43,8 @@ Status quickstart() {
   // 6. Which device holds what. 10 rows over 4 devices: sizes differ by at most one, nothing is
   // padded.
   for (const DTensor& tensor : {x, x_rows, x_blocks}) {
-    std::printf("%s\n",
-                examples::draw(tensor.layout(), shape, examples::colour_of_stdout()).c_str());
+    TESSERA_ASSIGN_OR_RETURN(const std::string picture, visualize(tensor.layout(), shape));
+    std::printf("%s\n", picture.c_str());
   }
 
   // 7. shard() waits for the value, and is a view of the memory of one device.

@@ -33,6 +33,7 @@ LAYERS = {
     "mesh": ["base"],
     "layout": ["base", "mesh"],
     "relayout": ["base", "mesh", "layout"],
+    "visualize": ["base", "mesh", "layout", "relayout"],
     "device": ["base"],
     "job": ["base"],
     "collectives": ["base", "device", "job"],

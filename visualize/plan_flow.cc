@@ -144,7 +144,7 @@ std::vector<Flow> flows_of(const PlanStep& step, DType dtype) {
   return flows;
 }
 
-StatusOr<std::string> plan_svg(const RelayoutPlan& plan) {
+StatusOr<std::string> visualize_svg(const RelayoutPlan& plan) {
   const int64_t devices = std::max(plan.from().mesh().size(), plan.to().mesh().size());
   if (devices > kMaxPlanPictureDevices) {
     return absl::InvalidArgumentError(

@@ -6,7 +6,7 @@
 //   [x, -] -> [-, x] on {x=2}, f32 [4, 4]      0 -> 1  16 bytes     1 -> 0  16 bytes
 //
 // Found from the rows of all devices alone, without the planner's own estimates: O(devices * rows).
-// For tools and tests; the planner does not use it.
+// The planner does not use it. As text a plan is RelayoutPlan::explain().
 #ifndef TESSERA_VISUALIZE_PLAN_FLOW_H_
 #define TESSERA_VISUALIZE_PLAN_FLOW_H_
 
@@ -41,7 +41,7 @@ std::vector<Flow> flows_of(const PlanStep& step, DType dtype);
 // An SVG 1.1 document: for each step the devices before it on the left and after it on the right,
 // with the boxes that they hold, and an arrow for each flow. InvalidArgument for more than
 // kMaxPlanPictureDevices devices.
-StatusOr<std::string> plan_svg(const RelayoutPlan& plan);
+StatusOr<std::string> visualize_svg(const RelayoutPlan& plan);
 
 }  // namespace tessera
 

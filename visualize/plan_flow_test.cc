@@ -113,14 +113,14 @@ TEST(PlanFlowTest, PredictedTimesAreThoseOfTheFlows) {
 }
 
 TEST(PlanFlowTest, ThePictureHasDevicesBoxesAndBytes) {
-  const StatusOr<std::string> svg = plan_svg(plan_of("{x=2}", "[x, -]", "[-, x]", {4, 4}));
+  const StatusOr<std::string> svg = visualize_svg(plan_of("{x=2}", "[x, -]", "[-, x]", {4, 4}));
   ASSERT_TRUE(svg.ok()) << svg.status();
   for (const char* text : {"all_to_all{x}", ">device 0  [0:2, 0:4]<", ">device 1  [0:4, 2:4]<",
                            "<title>1 -&gt; 0: 16 B</title>", ">receives 1 x 16 B<"}) {
     EXPECT_THAT(*svg, HasSubstr(text));
   }
   EXPECT_THAT(
-      plan_svg(plan_of("{x=65}", "[x]", "[-]", {65})),
+      visualize_svg(plan_of("{x=65}", "[x]", "[-]", {65})),
       StatusIs(absl::StatusCode::kInvalidArgument,
                HasSubstr("mesh {x=65} has 65 devices; the picture of a plan has at most 64")));
 }

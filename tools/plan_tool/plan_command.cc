@@ -163,7 +163,7 @@ StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture
                     alternatives_text(plan, command.memory_cap_bytes));
   }
   if (picture == PlanPicture::kSvg) {
-    TESSERA_ASSIGN_OR_RETURN(report.svg, plan_svg(plan));
+    TESSERA_ASSIGN_OR_RETURN(report.svg, visualize_svg(plan));
   }
   return report;
 }

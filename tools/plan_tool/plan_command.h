@@ -35,7 +35,7 @@ struct PlanReport {
 enum class PlanPicture : uint8_t { kNone, kSvg };
 
 // InvalidArgument names the flag ("--from: ...") or the topology file and its field; also the
-// errors of plan_relayout() and plan_svg().
+// errors of plan_relayout() and visualize_svg().
 StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture);
 
 }  // namespace tessera
