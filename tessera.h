@@ -7,7 +7,8 @@
 //   a part of an index space mesh/mesh.h                   Mesh: named axes over the devices of all
 //   clients; barrier() layout/layout.h               Layout: how one tensor is split over a Mesh
 //   dtensor/client.h              Client: this process in the job; create_mesh()
-//   dtensor/dtensor.h             DTensor, how to make and read one; relayout()
+//   dtensor/dtensor.h             DTensor: how to make and read one
+//   dtensor/relayout.h            relayout(): the same value under another layout
 //   dtensor/local_map.h           local_map(): a function of yours on the shards of each device
 //   dtensor/eigen.h               eigen(): a shard as a tensor of Eigen's
 //   dtensor/spawn.h               spawn(): start the clients from within a program
@@ -27,6 +28,7 @@
 #include "dtensor/dtensor.h"
 #include "dtensor/eigen.h"
 #include "dtensor/local_map.h"
+#include "dtensor/relayout.h"
 #include "dtensor/spawn.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"

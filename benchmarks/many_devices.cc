@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 

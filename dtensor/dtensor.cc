@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "collectives/host/kernels.h"
 #include "device/cuda/cuda_device.h"
+#include "dtensor/relayout.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 //
 //   StatusOr<Layout> rows = Layout::parse(mesh, "[batch, -]");
 //   DTensor x = iota<float>({8, 6}, rows);                       each device makes its own rows
-//   DTensor y = relayout(x, Layout::parse(mesh, "[-, model]"));  bytes move between devices
+//   DTensor y = relayout(x, Layout::parse(mesh, "[-, model]"));  bytes move (dtensor/relayout.h)
 //   StatusOr<ShardView<float>> mine = y.shard<float>(0);         waits, then a view of memory
 //
 // A DTensor is immutable, asynchronous and cheap to copy. It may carry an error instead of a
@@ -216,23 +216,6 @@ DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostT
   }
   return internal::from_shards_raw(dtype_of<T>(), shape, layout, raw);
 }
-// The same value under another layout; `relayout(std::move(x), to)` gives the source away. The
-// steps are those of plan_relayout(). Partial terms are reduced where the target is not partial.
-// Collective over the clients whose devices take part; no client waits for another one where
-// nothing is remote. TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
-//
-// Memory. An equivalent layout shares the buffers of the source. A source that the caller keeps is
-// also shared by a device whose new box is consecutive in its old one and whose row of the plan is
-// local, such as the rows of a replicated tensor: nothing is copied, and the memory of the source
-// is held until the result is dropped too. Buffers are immutable, so the values are the same. A
-// source that is given away (moved in, without another copy of the handle) is copied from instead,
-// and its memory is released as soon as the first step has read it.
-//
-// Replicas::kShared: devices of one host that end up with the same part of the tensor read one
-// copy of it. A gather then writes the tensor once, not once per device, and holds that much less
-// memory. Equal on all clients. An equivalent layout shares only what the source did.
-enum class Replicas { kOwn, kShared };
-DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas = Replicas::kOwn);
 
 }  // namespace tessera
 

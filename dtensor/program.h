@@ -19,7 +19,7 @@
 #include "collectives/group.h"
 #include "collectives/host/kernels.h"
 #include "collectives/shared.h"
-#include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "relayout/plan.h"
 
 namespace tessera {

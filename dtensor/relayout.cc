@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Executes relayouts: the rows of a RelayoutProgram, one step after another, on the streams.
+#include "dtensor/relayout.h"
+
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -16,7 +18,6 @@
 #include "collectives/label.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/kernel_plan.h"
-#include "dtensor/dtensor.h"
 #include "dtensor/program.h"
 #include "dtensor/taken_streams.h"
 #include "dtensor/tensor_rep.h"

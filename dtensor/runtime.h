@@ -43,6 +43,7 @@
 #include "dtensor/bounded_cache.h"
 #include "dtensor/client.h"
 #include "dtensor/program.h"
+#include "dtensor/relayout.h"
 #include "job/coordinator.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"

@@ -25,6 +25,7 @@
 #include "collectives/testing/conformance.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/collectives_stress.h"

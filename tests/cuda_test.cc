@@ -26,6 +26,7 @@
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
+#include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
 #include "dtensor/tensor_rep.h"
 #include "gmock/gmock-matchers.h"

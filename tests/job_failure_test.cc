@@ -16,6 +16,7 @@
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
+#include "dtensor/relayout.h"
 #include "dtensor/spawn.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"

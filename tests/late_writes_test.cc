@@ -30,6 +30,7 @@
 #include "absl/types/span.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

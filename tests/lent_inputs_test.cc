@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

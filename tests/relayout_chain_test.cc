@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "relayout/testing/small_relayouts.h"

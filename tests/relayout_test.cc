@@ -3,6 +3,8 @@
 // Relayouts on real devices, against the dense value: the rows of relayout_cases.tsv, every pair of
 // layouts on small meshes, and the rows of the facts about values. Each runs as one client of 8
 // devices, as 4 clients of 2 that are threads, and as 4 that are processes.
+#include "dtensor/relayout.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

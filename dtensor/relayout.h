@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// relayout(): moves the value of a tensor to another layout.
+//
+//   DTensor rows = iota<float>({8, 6}, Layout::parse(mesh, "[batch, -]"));
+//   const DTensor columns = relayout(rows, Layout::parse(mesh, "[-, model]"));
+//   const DTensor whole = relayout(std::move(rows), Layout::parse(mesh, "[-, -]"));
+//
+// The last call gives `rows` away. Calls return at once. An error of the source or of the layout
+// travels with the result (dtensor.h).
+#ifndef TESSERA_DTENSOR_RELAYOUT_H_
+#define TESSERA_DTENSOR_RELAYOUT_H_
+
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
+
+namespace tessera {
+
+// The same value under another layout; `relayout(std::move(x), to)` gives the source away. The
+// steps are those of plan_relayout(). Partial terms are reduced where the target is not partial.
+// Collective over the clients whose devices take part; no client waits for another one where
+// nothing is remote. TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
+//
+// Memory. An equivalent layout shares the buffers of the source. A source that the caller keeps is
+// also shared by a device whose new box is consecutive in its old one and whose row of the plan is
+// local, such as the rows of a replicated tensor: nothing is copied, and the memory of the source
+// is held until the result is dropped too. Buffers are immutable, so the values are the same. A
+// source that is given away (moved in, without another copy of the handle) is copied from instead,
+// and its memory is released as soon as the first step has read it.
+//
+// Replicas::kShared: devices of one host that end up with the same part of the tensor read one
+// copy of it. A gather then writes the tensor once, not once per device, and holds that much less
+// memory. Equal on all clients. An equivalent layout shares only what the source did.
+enum class Replicas { kOwn, kShared };
+DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas = Replicas::kOwn);
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_RELAYOUT_H_
