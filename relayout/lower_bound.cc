@@ -17,13 +17,13 @@ namespace tessera::internal {
 namespace {
 
 int64_t most_lacking(const Layout& from, const Layout& goal, const Shape& shape) {
-  const PullRouting moves(from, goal, shape, Topology());
+  const PullRouting routing(from, goal, shape, Topology());
   // On small meshes each device is looked at, which checks that search.
   constexpr int64_t kSmallMesh = int64_t{1} << 16;
-  if (goal.mesh().size() > kSmallMesh) return most_received(moves).elements;
+  if (goal.mesh().size() > kSmallMesh) return most_received(routing).elements;
   int64_t most = 0;
   for (int64_t position = 0; position < goal.mesh().size(); ++position) {
-    most = std::max(most, moves.received_elements(*goal.mesh().device_at(position)));
+    most = std::max(most, routing.received_elements(*goal.mesh().device_at(position)));
   }
   return most;
 }

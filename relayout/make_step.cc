@@ -87,13 +87,13 @@ bool same_grid(const Layout& from, const Layout& to) {
   return from.mesh().size() == to.mesh().size();
 }
 
-StepKind kind_of_move(const PullRouting& moves, const Difference* change) {
-  const Layout& from = moves.from().layout();
-  const Layout& to = moves.to().layout();
+StepKind kind_of_move(const PullRouting& routing, const Difference* change) {
+  const Layout& from = routing.from().layout();
+  const Layout& to = routing.to().layout();
   if (change != nullptr && change->nothing_goes()) return StepKind::kSlice;
-  if (!moves.any_remote()) return StepKind::kSlice;
+  if (!routing.any_remote()) return StepKind::kSlice;
   if (change != nullptr && change->nothing_comes()) return StepKind::kAllGather;
-  if (change != nullptr && is_all_to_all(from, to, *change, moves.from().shape())) {
+  if (change != nullptr && is_all_to_all(from, to, *change, routing.from().shape())) {
     return StepKind::kAllToAll;
   }
   return same_grid(from, to) ? StepKind::kPermute : StepKind::kExchange;
@@ -111,13 +111,13 @@ void set_axes(const Mesh& mesh, const SubAxes& parts, PlanStep::Rep& rep) {
 PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
   auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExchange, from, to, tensor);
   rep->op = from.partial_op();
-  rep->moves.emplace(from, to, tensor.shape, tensor.topology);
+  rep->routing.emplace(from, to, tensor.shape, tensor.topology);
   if (from.mesh() == to.mesh()) {
     const Difference change = difference(from, to);
-    rep->kind = kind_of_move(*rep->moves, &change);
+    rep->kind = kind_of_move(*rep->routing, &change);
     set_axes(from.mesh(), change.concerned, *rep);
   } else {
-    rep->kind = kind_of_move(*rep->moves, nullptr);
+    rep->kind = kind_of_move(*rep->routing, nullptr);
   }
   if (rep->kind == StepKind::kSlice) rep->group_size = 1;
   return PlanStep(std::move(rep));
@@ -154,7 +154,7 @@ PlanStep with_topology(const PlanStep& step, const Topology& topology) {
   const PlanStep::Rep& same = step.rep();
   if (same.topology == topology) return step;
   const Tensor tensor{step.shape(), same.dtype, topology};
-  if (same.moves.has_value()) return make_move(step.from(), step.to(), tensor);
+  if (same.routing.has_value()) return make_move(step.from(), step.to(), tensor);
   auto rep = std::make_shared<PlanStep::Rep>(same.kind, step.from(), step.to(), tensor);
   rep->op = same.op;
   rep->axes = same.axes;

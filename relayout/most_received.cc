@@ -71,12 +71,12 @@ uint64_t spread(uint64_t attempt, uint64_t choice) {
 
 class Search {
  public:
-  explicit Search(const PullRouting& moves) : moves_(moves), to_(moves.to().layout()) {
-    const Layout& from = moves.from().layout();
+  explicit Search(const PullRouting& routing) : routing_(routing), to_(routing.to().layout()) {
+    const Layout& from = routing.from().layout();
     same_mesh_ = from.mesh() == to_.mesh();
     for (int dim = 0; dim < to_.rank(); ++dim) {
       Dim& row = dims_.emplace_back();
-      row.size = moves.to().shape()[dim];
+      row.size = routing.to().shape()[dim];
       row.old_shards = from.num_shards(dim);
       row.new_shards = to_.num_shards(dim);
       row.new_digits = digits_of(to_.mesh(), to_.dim_axes()[dim]);
@@ -89,7 +89,7 @@ class Search {
   }
 
   MostReceived run() {
-    if (num_elements(moves_.to().shape()) == 0) return result_;
+    if (num_elements(routing_.to().shape()) == 0) return result_;
     int64_t largest = 1;
     int64_t least_held = 1;
     for (const Dim& dim : dims_) {
@@ -161,7 +161,7 @@ class Search {
   }
 
   bool attains_bound(int64_t position) {
-    const int64_t elements = moves_.received_at(position);
+    const int64_t elements = routing_.received_at(position);
     ++result_.num_looked_at;
     if (elements > result_.elements) {
       result_.elements = elements;
@@ -170,7 +170,7 @@ class Search {
     return elements == bound_;
   }
 
-  const PullRouting& moves_;
+  const PullRouting& routing_;
   const Layout& to_;
   bool same_mesh_ = false;
   std::vector<Dim> dims_;
@@ -182,6 +182,6 @@ class Search {
 
 }  // namespace
 
-MostReceived most_received(const PullRouting& moves) { return Search(moves).run(); }
+MostReceived most_received(const PullRouting& routing) { return Search(routing).run(); }
 
 }  // namespace tessera::internal

@@ -39,7 +39,7 @@ struct MostReceived {
   int64_t num_looked_at = 0;  // positions; for tests
 };
 
-MostReceived most_received(const PullRouting& moves);
+MostReceived most_received(const PullRouting& routing);
 
 }  // namespace tessera::internal
 

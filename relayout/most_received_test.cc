@@ -41,8 +41,8 @@ int64_t received_by_boxes(const RelayoutCase& relayout, int64_t position) {
 
 // What is wrong with the answer, or "".
 std::string check(const RelayoutCase& relayout, MostReceived* found) {
-  const PullRouting moves(relayout.from, relayout.to, relayout.shape, Topology());
-  *found = most_received(moves);
+  const PullRouting routing(relayout.from, relayout.to, relayout.shape, Topology());
+  *found = most_received(routing);
   int64_t most = 0;
   for (int64_t position = 0; position < relayout.to.mesh().size(); ++position) {
     most = std::max(most, received_by_boxes(relayout, position));
@@ -159,10 +159,10 @@ TEST(MostReceivedTest, OfNoElements) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, "[x, -, -]"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, "[-, x, -]"));
   const Shape shape = {int64_t{1} << 40, int64_t{1} << 40, 0};
-  const PullRouting moves(from, to, shape, Topology());
-  EXPECT_EQ(most_received(moves).elements, 0);
-  EXPECT_EQ(moves.received_at(3), 0);
-  EXPECT_EQ(moves.to().elements(3), 0);
+  const PullRouting routing(from, to, shape, Topology());
+  EXPECT_EQ(most_received(routing).elements, 0);
+  EXPECT_EQ(routing.received_at(3), 0);
+  EXPECT_EQ(routing.to().elements(3), 0);
 }
 
 }  // namespace

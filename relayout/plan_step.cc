@@ -60,7 +60,7 @@ int64_t PlanStep::Rep::new_elements(int64_t position) const { return to.elements
 
 const std::vector<int>* PlanStep::Rep::component(int device_id) const {
   std::call_once(components_once, [this] {
-    components = moves->components();
+    components = routing->components();
     for (size_t i = 0; i < components.size(); ++i) {
       for (int id : components[i]) component_of_device[id] = i;
     }
@@ -103,7 +103,7 @@ int64_t PlanStep::new_elements(int device_id) const {
 }
 
 std::vector<Pull> PlanStep::pulls(int device_id) const {
-  if (rep_->moves.has_value()) return rep_->moves->pulls(device_id);
+  if (rep_->routing.has_value()) return rep_->routing->pulls(device_id);
   if (rep_->kind != StepKind::kExpand) return {};
   const std::optional<int64_t> position = rep_->from.position_of(device_id);
   if (!position.has_value()) return {};
@@ -117,7 +117,7 @@ std::vector<Pull> PlanStep::pulls(int device_id) const {
 // differ only in coordinates that the source does not take from them.
 bool PlanStep::has_common_pulls() const {
   if (rep_->is_reduction()) return true;
-  return rep_->kind == StepKind::kAllGather && rep_->moves->pulls_by_own_coordinates();
+  return rep_->kind == StepKind::kAllGather && rep_->routing->pulls_by_own_coordinates();
 }
 
 std::vector<int> PlanStep::terms(int device_id) const {
@@ -156,7 +156,7 @@ std::vector<int> PlanStep::group(int device_id) const {
 
 int64_t PlanStep::received_bytes(int device_id) const {
   const int64_t element_bytes = dtype_size(rep_->dtype);
-  if (rep_->moves.has_value()) return element_bytes * rep_->moves->received_elements(device_id);
+  if (rep_->routing.has_value()) return element_bytes * rep_->routing->received_elements(device_id);
   const std::optional<int64_t> position = rep_->from.position_of(device_id);
   if (!rep_->is_reduction() || !position.has_value()) return 0;
   const int64_t elements = rep_->new_elements(*position);
@@ -170,8 +170,8 @@ int64_t PlanStep::received_bytes(int device_id) const {
 }
 
 int64_t PlanStep::sent_bytes(int device_id) const {
-  if (rep_->moves.has_value()) {
-    return saturated(static_cast<__int128>(rep_->moves->sent_elements(device_id)) *
+  if (rep_->routing.has_value()) {
+    return saturated(static_cast<__int128>(rep_->routing->sent_elements(device_id)) *
                      dtype_size(rep_->dtype));
   }
   // An all-reduce sends the terms of the other chunks and its own chunk to all: as it receives.

@@ -40,7 +40,7 @@ struct PlanStep::Rep {
   ReduceOp op = ReduceOp::kSum;
   std::vector<std::string> axes;
   int64_t group_size = 1;
-  std::optional<internal::PullRouting> moves;  // Exactly in moves.
+  std::optional<internal::PullRouting> routing;  // Exactly in moves.
   internal::Digits group_digits;  // kAllGather, kAllToAll and reductions: tell members apart.
   internal::Digits zero_digits;   // kExpand: devices with these all zero hold the value.
 

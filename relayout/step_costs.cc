@@ -101,7 +101,7 @@ Traffic pulled_traffic(const PlanStep::Rep& step, int64_t most_devices) {
   for (int64_t position : step.to.spread_positions(rows)) {
     const int id = step.to.device(position);
     Traffic traffic;
-    step.moves->for_each_source(id, [&](int source, int64_t elements) {
+    step.routing->for_each_source(id, [&](int source, int64_t elements) {
       if (source == id) return;
       const LinkClass link = step.topology.link(id, source);
       traffic.bytes[static_cast<int>(link)] += elements * dtype_size(step.dtype);
@@ -130,10 +130,10 @@ Traffic move_traffic(const PlanStep::Rep& step, int64_t most_devices) {
   }
   int64_t most = 0;
   if (most_devices == kEveryDevice) {
-    most = most_received(*step.moves).elements;
+    most = most_received(*step.routing).elements;
   } else {
     for (const int64_t position : step.to.spread_positions(most_devices)) {
-      most = std::max(most, step.moves->received_at(position));
+      most = std::max(most, step.routing->received_at(position));
     }
   }
   Traffic result;
@@ -175,7 +175,7 @@ Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
 // Of a reduction the first device: it has a largest box, and of this a largest chunk.
 int device_that_receives_most(const PlanStep& step) {
   const PlanStep::Rep& rep = step.rep();
-  return rep.to.device(rep.moves.has_value() ? most_received(*rep.moves).position : 0);
+  return rep.to.device(rep.routing.has_value() ? most_received(*rep.routing).position : 0);
 }
 
 int64_t received_over(absl::Span<const PlanStep> steps, int device_id) {
