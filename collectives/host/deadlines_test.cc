@@ -17,6 +17,8 @@
 #include "absl/types/span.h"
 #include "collectives/group.h"
 #include "collectives/host/activity.h"
+#include "collectives/host/control.h"
+#include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/host_job.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -230,6 +232,30 @@ TEST(DeadlinesTest, WhatSeveralGiveUpInTheQueueHasOneVerdict) {
       EXPECT_THAT(calls[m]->works[2].await(), IsOk());
     }
   }
+}
+
+// Client 1 is stopped while it settles the operation that member 0 waits in. A wait with a deadline
+// returns soon after that and names client 1, although the device would wait for it up to 20 s.
+TEST(DeadlinesTest, AWaitDoesNotOutlastASettlerThatIsStopped) {
+  const testing::TestDeadline deadline(absl::Seconds(15), "less than the time limit of a settler");
+  auto job = HostJob::create(std::vector<int>{1, 1}, absl::Seconds(40));
+  ASSERT_THAT(job, IsOk());
+  StatusOr<Group> group = (*job)->group(0, {0, 1});
+  ASSERT_THAT(group, IsOk());
+  MemberCalls calls(0, 1, 1);
+  const Work work = calls.start(*group);
+  constexpr uint32_t kRecords = 8;  // as HostBackend has them
+  StatusOr<Rendezvous> records =
+      Rendezvous::open(*(*job)->client(0).link, {{0, 0, 0}, {1, 1, 0}}, kRecords, /*salt=*/0);
+  ASSERT_THAT(records, IsOk());
+  OpRecord& record = reinterpret_cast<OpRecord*>(&records->entry(1, 0))[-1];
+  while (State::unpack(record.state).arrived == 0) std::this_thread::yield();
+  record.state = State{.seq = 1, .phase = Phase::kSettling, .settler = 1 + 1}.pack();
+  EXPECT_THAT(work.wait(absl::Milliseconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("operation 1 of the group of devices 0, 1 failed, and "
+                                       "client 1 "),
+                             HasSubstr(" has not said why in 1"))));
 }
 
 // The deadline of a wait may pass before an idle device begins the operation.
