@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/math.h"
 
 namespace tessera {
@@ -14,11 +13,6 @@ namespace {
 bool counts_members(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter || kind == OpKind::kGather ||
          kind == OpKind::kScatter;
-}
-
-bool reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
-         kind == OpKind::kReduceBoxes;
 }
 
 Status size_error(absl::string_view what, int64_t given, int64_t expected) {
@@ -159,16 +153,6 @@ CollectiveCall call_of(Collective::Ptr collective, Arguments arguments) {
 
 bool has_agreed_counts(const CollectiveCall& call) {
   return counts_members(call.kind) && call.detail.empty();
-}
-
-std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
-                          absl::Span<const int> device_ids) {
-  std::string label(op_kind_name(kind));
-  if (reduces(kind)) absl::StrAppend(&label, " ", reduce_op_name(reduction));
-  if (kind != OpKind::kBarrier) absl::StrAppend(&label, " ", dtype_name(dtype));
-  if (count > 0) absl::StrAppend(&label, " of ", count, " elements");
-  absl::StrAppend(&label, " on devices ", absl::StrJoin(device_ids, ", "));
-  return label;
 }
 
 void prepare(CollectiveCall& call, GroupPlace place) {

@@ -27,6 +27,7 @@
 #include "collectives/label.h"
 #include "collectives/op_kind.h"
 #include "collectives/shared.h"
+#include "collectives/signature.h"
 #include "device/buffer.h"
 
 namespace tessera {
@@ -118,10 +119,6 @@ CollectiveCall call_of(Collective::Ptr collective, Arguments arguments);
 // Whether `counts` must be equal on all members: of all_gather, reduce_scatter, gather and scatter,
 // unless `detail` says it all.
 bool has_agreed_counts(const CollectiveCall& call);
-
-// "all_reduce sum f32 of 8 elements on devices 0, 1".
-std::string default_label(OpKind kind, DType dtype, ReduceOp reduction, int64_t count,
-                          absl::Span<const int> device_ids);
 
 // Fills in `collective`, or `error` where the fields describe none; does nothing where one of the
 // two is there already.

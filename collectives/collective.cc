@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
+#include "collectives/shared.h"
 
 namespace tessera {
 namespace {
@@ -102,7 +103,13 @@ absl::string_view op_kind_name(OpKind kind) {
 }
 
 Collective::Collective(OpKind kind, GroupPlace place, DType dtype)
-    : kind_(kind), dtype_(dtype), place_(place) {}
+    : signature_{.kind = kind,
+                 .dtype = dtype,
+                 .reduction = ReduceOp::kSum,
+                 .root = 0,
+                 .count = 0,
+                 .detail_hash = stable_hash("")},
+      place_(place) {}
 
 StatusOr<std::shared_ptr<Collective>> Collective::create(OpKind kind, GroupPlace place,
                                                          DType dtype) {
@@ -113,10 +120,11 @@ StatusOr<std::shared_ptr<Collective>> Collective::create(OpKind kind, GroupPlace
 // The first `count` elements of each input, reduced by chunks. What the target says decides where
 // the result is written; all outputs hold the whole.
 Status Collective::set_chunked_reduction(ReduceOp op, int64_t count, BoxReduction::Target target) {
-  TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype_));
-  TESSERA_RETURN_IF_ERROR(check_count(count, dtype_));
-  op_ = op;
-  count_ = count;
+  TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype()));
+  TESSERA_RETURN_IF_ERROR(check_count(count, dtype()));
+  signature_.reduction = op;
+  set_count(count);
+  ends_together_ = true;
   in_count_ = count;
   out_box_ = run(0, count);
   const Chunk own = chunk(place_.position);
@@ -124,16 +132,31 @@ Status Collective::set_chunked_reduction(ReduceOp op, int64_t count, BoxReductio
   return absl::OkStatus();
 }
 
+// Of operations whose count all members know.
+void Collective::set_count(int64_t count) {
+  count_ = count;
+  signature_.count = count;
+  most_elements_ = count;
+}
+
 Status Collective::set_counts(Counts counts) {
   TESSERA_RETURN_IF_ERROR(check_counts(counts, place_.num_members));
   count_ = counts.sum();
-  TESSERA_RETURN_IF_ERROR(check_count(count_, dtype_));
+  TESSERA_RETURN_IF_ERROR(check_count(count_, dtype()));
   counts_ = std::move(counts);
   return absl::OkStatus();
 }
 
+Status Collective::set_agreed_counts(Counts counts) {
+  TESSERA_RETURN_IF_ERROR(set_counts(std::move(counts)));
+  set_count(count_);
+  are_counts_agreed_ = true;
+  signature_.detail_hash = counts_.hash();
+  return absl::OkStatus();
+}
+
 void Collective::set_bytes_written(int64_t elements) {
-  bytes_written_ = saturating_mul(elements, dtype_size(dtype_));
+  bytes_written_ = saturating_mul(elements, dtype_size(dtype()));
 }
 
 StatusOr<Collective::Ptr> Collective::all_reduce(GroupPlace place, DType dtype, ReduceOp op,
@@ -157,7 +180,7 @@ StatusOr<Collective::Ptr> Collective::reduce(GroupPlace place, DType dtype, Redu
                            create(OpKind::kReduce, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_chunked_reduction(op, count, BoxReduction::Target::kRoot));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
-  c->root_ = root;
+  c->signature_.root = root;
   if (place.position == root) {
     c->out_count_ = count;
     c->do_peers_write_output_ = true;
@@ -172,7 +195,7 @@ StatusOr<Collective::Ptr> Collective::barrier(GroupPlace place, DType dtype, int
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kBarrier, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
-  c->count_ = count;
+  c->set_count(count);
   c->in_count_ = c->out_count_ = count;
   // Every member reads all of every input.
   c->in_place_.rule = InPlace::Rule::kNever;
@@ -187,8 +210,8 @@ StatusOr<Collective::Ptr> Collective::reduce_scatter(GroupPlace place, DType dty
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kReduceScatter, place, dtype));
   TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype));
-  TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
-  c->op_ = op;
+  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
+  c->signature_.reduction = op;
   const Chunk own = c->chunk(place.position);
   c->in_count_ = c->count_;
   c->out_count_ = own.count;
@@ -205,8 +228,8 @@ StatusOr<Collective::Ptr> Collective::broadcast(GroupPlace place, DType dtype, i
                            create(OpKind::kBroadcast, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
-  c->root_ = root;
-  c->count_ = count;
+  c->signature_.root = root;
+  c->set_count(count);
   c->set_one_source(count);
   c->out_count_ = count;
   c->out_box_ = run(0, count);
@@ -220,8 +243,10 @@ StatusOr<Collective::Ptr> Collective::scatter(GroupPlace place, DType dtype, Cou
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kScatter, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
-  TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
-  c->root_ = root;
+  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
+  c->signature_.root = root;
+  // The counts say it all.
+  c->signature_.count = 0;
   const int64_t first = c->counts_.sum_before(place.position);
   const int64_t part = c->counts_[place.position];
   c->set_one_source(c->count_);
@@ -235,7 +260,7 @@ StatusOr<Collective::Ptr> Collective::scatter(GroupPlace place, DType dtype, Cou
 
 // Of broadcast and scatter: the root alone has an input, and the others write to none.
 void Collective::set_one_source(int64_t count) {
-  is_input_read_ = place_.position == root_;
+  is_input_read_ = place_.position == root();
   do_peers_read_input_ = is_input_read_;
   if (is_input_read_) {
     in_count_ = count;
@@ -247,7 +272,7 @@ void Collective::set_one_source(int64_t count) {
 StatusOr<Collective::Ptr> Collective::all_gather(GroupPlace place, DType dtype, Counts counts) {
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kAllGather, place, dtype));
-  TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
+  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
   c->in_count_ = c->counts_[place.position];
   c->out_count_ = c->count_;
   c->in_place_.out_offset = c->counts_.sum_before(place.position);
@@ -261,8 +286,10 @@ StatusOr<Collective::Ptr> Collective::gather(GroupPlace place, DType dtype, Coun
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kGather, place, dtype));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
-  TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(counts)));
-  c->root_ = root;
+  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
+  c->signature_.root = root;
+  // The counts say it all.
+  c->signature_.count = 0;
   c->in_count_ = c->counts_[place.position];
   if (place.position == root) {
     c->out_count_ = c->count_;
@@ -291,7 +318,7 @@ void Collective::set_pulls_from(PullsFrom from) {
 std::vector<BoxPull> Collective::pulls_of_parts(
     absl::Span<const int64_t* const> peer_counts) const {
   const int n = place_.num_members;
-  const Counts& sizes = kind_ == OpKind::kAllToAll ? received_counts_ : counts_;
+  const Counts& sizes = kind() == OpKind::kAllToAll ? received_counts_ : counts_;
   const auto sent_before = [&](int source, int member) {
     if (pulls_from_ == PullsFrom::kEqualParts) return counts_.sum_before(member);
     return std::accumulate(peer_counts[source], peer_counts[source] + member, int64_t{0});
@@ -320,6 +347,8 @@ StatusOr<Collective::Ptr> Collective::all_to_all(GroupPlace place, DType dtype, 
                            create(OpKind::kAllToAll, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_counts(counts));
   c->received_counts_ = counts;
+  c->set_count(c->count_);
+  c->ends_together_ = true;
   c->in_count_ = c->out_count_ = c->count_;
   c->in_place_.rule = InPlace::Rule::kNever;
   c->set_pulls_from(PullsFrom::kEqualParts);
@@ -338,6 +367,8 @@ StatusOr<Collective::Ptr> Collective::all_to_all(GroupPlace place, DType dtype, 
   c->in_count_ = c->count_;
   c->out_count_ = c->received_counts_.sum();
   c->count_ = 0;
+  // The others also read the counts.
+  c->ends_together_ = true;
   c->in_place_.rule = InPlace::Rule::kNever;
   c->set_pulls_from(PullsFrom::kPeerCounts);
   c->set_bytes_written(saturating_mul(*c->out_count_, place.num_members));
@@ -378,11 +409,17 @@ Status Collective::check_peer_counts(absl::Span<const int64_t* const> counts) co
   return absl::OkStatus();
 }
 
-StatusOr<Collective::Ptr> Collective::message(int position, DType dtype, int64_t count) {
+StatusOr<Collective::Ptr> Collective::message(int position, DType dtype, int64_t count,
+                                              MessageEnds ends) {
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kSendRecv, {2, position}, dtype));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
+  c->ends_ = ends;
   c->count_ = count;
+  c->signature_.count = count;
+  c->ends_together_ = true;
+  c->in_count_ = position == 0 ? count : 0;
+  c->out_count_ = position == 0 ? 0 : count;
   c->out_box_ = run(0, count);
   if (position == 1) c->pulls_ = std::vector<BoxPull>{{0, run(0, count), run(0, count)}};
   c->set_bytes_written(count);
@@ -391,16 +428,19 @@ StatusOr<Collective::Ptr> Collective::message(int position, DType dtype, int64_t
 
 // `reduced`: the box that is reduced, null in an exchange.
 Status Collective::set_boxes(BoxExchange& boxes, const Box* reduced) {
-  TESSERA_RETURN_IF_ERROR(check_box(boxes.in_box, dtype_));
-  TESSERA_RETURN_IF_ERROR(check_box(boxes.out_box, dtype_));
+  TESSERA_RETURN_IF_ERROR(check_box(boxes.in_box, dtype()));
+  TESSERA_RETURN_IF_ERROR(check_box(boxes.out_box, dtype()));
   if (reduced != nullptr && boxes.pulls.size() != static_cast<size_t>(place_.num_members)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "boxes of ", boxes.pulls.size(), " members given, and the group has ", place_.num_members));
   }
   if (!boxes.are_pulls_checked) {
-    TESSERA_RETURN_IF_ERROR(check_pulls(boxes, reduced, place_.num_members, dtype_));
+    TESSERA_RETURN_IF_ERROR(check_pulls(boxes, reduced, place_.num_members, dtype()));
   }
   count_ = boxes.most_elements;
+  signature_.count = count_;
+  // 0 where members have different ones.
+  if (count_ > 0) most_elements_ = count_;
   in_count_ = boxes.in_box.num_elements();
   out_count_ = boxes.out_box.num_elements();
   in_place_.rule = InPlace::Rule::kNever;
@@ -419,6 +459,7 @@ StatusOr<Collective::Ptr> Collective::exchange(GroupPlace place, DType dtype, Bo
   c->pulls_ = std::move(boxes.pulls);
   c->replicas_ = std::move(boxes.replicas);
   c->do_peers_write_output_ = !c->replicas_.empty() && c->replicas_[0] == place.position;
+  c->ends_together_ = !c->replicas_.empty();
   c->set_bytes_written(saturating_mul(pulled, place.num_members));
   return c;
 }
@@ -430,15 +471,77 @@ StatusOr<Collective::Ptr> Collective::reduce_boxes(GroupPlace place, DType dtype
   TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype));
   const Box reduced = boxes.out_box;
   TESSERA_RETURN_IF_ERROR(c->set_boxes(boxes, &reduced));
-  c->op_ = op;
+  c->signature_.reduction = op;
   c->reduction_ = {c->out_box_, BoxReduction::Target::kOwn, {}, std::move(boxes.pulls)};
   c->set_bytes_written(saturating_mul(*c->out_count_, place.num_members));
   return c;
 }
 
+// A count that is not 0 says that all parts are equal, on all members.
+StatusOr<Collective::Ptr> Collective::make_all_to_all(GroupPlace place,
+                                                      const CollectiveSpec& spec) {
+  const int64_t part = spec.count / place.num_members;
+  const Counts equal = Counts::equal(place.num_members, part);
+  if (spec.count > 0 && spec.counts == equal && spec.received_counts == equal) {
+    return all_to_all(place, spec.dtype, part);
+  }
+  StatusOr<Ptr> unequal = all_to_all(place, spec.dtype, spec.counts, spec.received_counts);
+  if (!unequal.ok() || spec.count <= 0) return unequal;
+  return absl::InvalidArgumentError(
+      absl::StrCat("count is ", spec.count, ", and its ", place.num_members,
+                   " parts are not equal; make count 0 where they differ"));
+}
+
+StatusOr<Collective::Ptr> Collective::make(GroupPlace place, const CollectiveSpec& spec) {
+  const auto boxes = [&] { return spec.boxes == nullptr ? BoxExchange() : *spec.boxes; };
+  switch (spec.kind) {
+    case OpKind::kAllReduce:
+      return all_reduce(place, spec.dtype, spec.op, spec.count);
+    case OpKind::kReduce:
+      return reduce(place, spec.dtype, spec.op, spec.count, spec.root);
+    case OpKind::kBroadcast:
+      return broadcast(place, spec.dtype, spec.count, spec.root);
+    case OpKind::kAllGather:
+      return all_gather(place, spec.dtype, spec.counts);
+    case OpKind::kReduceScatter:
+      return reduce_scatter(place, spec.dtype, spec.op, spec.counts);
+    case OpKind::kAllToAll:
+      return make_all_to_all(place, spec);
+    case OpKind::kGather:
+      return gather(place, spec.dtype, spec.counts, spec.root);
+    case OpKind::kScatter:
+      return scatter(place, spec.dtype, spec.counts, spec.root);
+    case OpKind::kSendRecv:
+      return message(place.position, spec.dtype, spec.count, spec.ends);
+    case OpKind::kBarrier:
+      return barrier(place, spec.dtype, spec.count);
+    case OpKind::kExchange:
+      return exchange(place, spec.dtype, boxes());
+    case OpKind::kReduceBoxes:
+      return reduce_boxes(place, spec.dtype, spec.op, boxes());
+  }
+  return absl::InternalError("an operation of an unknown kind");
+}
+
+// Its signature is that of the operation where there is one: a member that comes late is then told
+// what became of the operation that it was for.
+Collective::Ptr Collective::refused(GroupPlace place, const CollectiveSpec& spec, Status error) {
+  std::shared_ptr<Collective> c(new Collective(spec.kind, place, spec.dtype));
+  if (const StatusOr<Ptr> made = make(place, spec); made.ok()) {
+    *c = **made;
+  } else {
+    c->signature_.reduction = spec.op;
+    c->signature_.root = spec.root;
+    c->ends_ = spec.ends;
+  }
+  c->signature_.count = spec.count;
+  c->error_ = std::move(error);
+  return c;
+}
+
 Collective::Chunk Collective::chunk(int position) const {
-  if (kind_ == OpKind::kReduceScatter) return {counts_.sum_before(position), counts_[position]};
-  const int64_t line = 64 / dtype_size(dtype_);
+  if (kind() == OpKind::kReduceScatter) return {counts_.sum_before(position), counts_[position]};
+  const int64_t line = 64 / dtype_size(dtype());
   const int64_t num_lines = count_ / line + (count_ % line != 0 ? 1 : 0);
   const auto cut = [&](int64_t k) {
     const int64_t lines = ceil_mul_div(k, num_lines, place_.num_members);

@@ -44,6 +44,7 @@
 #include "base/status.h"
 #include "collectives/counts.h"
 #include "collectives/op_kind.h"
+#include "collectives/signature.h"
 
 namespace tessera {
 
@@ -113,6 +114,29 @@ struct BoxExchange {
   std::vector<int> replicas = {};
 };
 
+// The two members of a message, by their positions in the group.
+struct MessageEnds {
+  int sender = 0;
+  int receiver = 1;
+
+  friend bool operator==(const MessageEnds&, const MessageEnds&) = default;
+};
+
+// An operation as a caller asks for it; not checked. What its kind does not have is as it is here.
+struct CollectiveSpec {
+  OpKind kind = OpKind::kBarrier;
+  DType dtype = DType::kUint8;
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  // Elements; of an all_to_all what each member sends where all parts are equal, else 0. Ignored
+  // where `counts` says it all.
+  int64_t count = 0;
+  Counts counts = {};
+  Counts received_counts = {};
+  MessageEnds ends = {};               // of a message
+  const BoxExchange* boxes = nullptr;  // of an exchange or a reduction of boxes
+};
+
 class Collective {
  public:
   using Ptr = std::shared_ptr<const Collective>;
@@ -132,18 +156,31 @@ class Collective {
   static StatusOr<Ptr> all_to_all(GroupPlace place, DType dtype, Counts sent, Counts received);
   static StatusOr<Ptr> gather(GroupPlace place, DType dtype, Counts counts, int root);
   static StatusOr<Ptr> scatter(GroupPlace place, DType dtype, Counts counts, int root);
-  // Between two members: 0 sends, 1 receives.
-  static StatusOr<Ptr> message(int position, DType dtype, int64_t count);
+  // Between two members, whose group is {sender, receiver}: position 0 sends, 1 receives.
+  static StatusOr<Ptr> message(int position, DType dtype, int64_t count, MessageEnds ends = {});
   // Each member adds `count` elements of all by itself; 0: nothing moves.
   static StatusOr<Ptr> barrier(GroupPlace place, DType dtype, int64_t count);
   static StatusOr<Ptr> exchange(GroupPlace place, DType dtype, BoxExchange boxes);
   static StatusOr<Ptr> reduce_boxes(GroupPlace place, DType dtype, ReduceOp op, BoxExchange boxes);
+  // One of the above.
+  static StatusOr<Ptr> make(GroupPlace place, const CollectiveSpec& spec);
+  // One that moves nothing: a run of it fails with `error` for all members. For a caller that finds
+  // its arguments wrong when the others may be waiting for it.
+  static Ptr refused(GroupPlace place, const CollectiveSpec& spec, Status error);
+  const Status& error() const { return error_; }
 
-  OpKind kind() const { return kind_; }
-  DType dtype() const { return dtype_; }
-  ReduceOp op() const { return op_; }  // kSum where nothing is reduced
-  int root() const { return root_; }   // 0 where there is none
+  OpKind kind() const { return signature_.kind; }
+  DType dtype() const { return signature_.dtype; }
+  ReduceOp op() const { return signature_.reduction; }  // kSum where nothing is reduced
+  int root() const { return signature_.root; }          // 0 where there is none
   const GroupPlace& place() const { return place_; }
+  const MessageEnds& ends() const { return ends_; }  // of a message
+  // What all members must agree on, without the detail of one run.
+  const Signature& signature() const { return signature_; }
+  // Whether counts() are equal on all members; the signature has their hash.
+  bool are_counts_agreed() const { return are_counts_agreed_; }
+  // The most elements that any member's input has. All members know the same, or none.
+  std::optional<int64_t> most_elements() const { return most_elements_; }
   // What the members agree on: elements of the whole; of an exchange BoxExchange::most_elements; 0
   // where each member knows its own alone.
   int64_t count() const { return count_; }
@@ -195,6 +232,9 @@ class Collective {
   bool do_peers_read_input() const { return do_peers_read_input_; }
   // Whether others write into this member's output.
   bool do_peers_write_output() const { return do_peers_write_output_; }
+  // Whether a member's part is over only when those of all are. Else others use nothing of a member
+  // but its input.
+  bool ends_together() const { return ends_together_; }
 
   // Of a reduction without boxes of its own: the part of the whole that a member reduces. Of an
   // all_reduce or a reduce it is about 1 / P, cut at lines of 64 bytes.
@@ -211,11 +251,14 @@ class Collective {
  private:
   Collective(OpKind kind, GroupPlace place, DType dtype);
   static StatusOr<std::shared_ptr<Collective>> create(OpKind kind, GroupPlace place, DType dtype);
+  static StatusOr<Ptr> make_all_to_all(GroupPlace place, const CollectiveSpec& spec);
 
   enum class PullsFrom : uint8_t { kList, kParts, kEqualParts, kPeerCounts };
 
   Status set_chunked_reduction(ReduceOp op, int64_t count, BoxReduction::Target target);
+  void set_count(int64_t count);
   Status set_counts(Counts counts);
+  Status set_agreed_counts(Counts counts);
   Status set_boxes(BoxExchange& boxes, const Box* reduced);
   void set_one_source(int64_t count);
   void set_bytes_written(int64_t elements);
@@ -223,14 +266,15 @@ class Collective {
   Status check_peer_counts(absl::Span<const int64_t* const> counts) const;
   std::vector<BoxPull> pulls_of_parts(absl::Span<const int64_t* const> peer_counts) const;
 
-  OpKind kind_;
-  DType dtype_;
-  ReduceOp op_ = ReduceOp::kSum;
-  int root_ = 0;
+  Signature signature_;
   GroupPlace place_;
+  MessageEnds ends_;
+  Status error_;
   int64_t count_ = 0;
+  std::optional<int64_t> most_elements_;
   Counts counts_;
   Counts received_counts_;
+  bool are_counts_agreed_ = false;
   std::vector<int> replicas_;
   std::optional<int64_t> in_count_;
   std::optional<int64_t> out_count_;
@@ -242,6 +286,7 @@ class Collective {
   bool is_input_read_ = true;
   bool do_peers_read_input_ = true;
   bool do_peers_write_output_ = false;
+  bool ends_together_ = false;
   int64_t bytes_written_ = 0;
 };
 

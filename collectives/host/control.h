@@ -55,13 +55,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
-#include "base/dtype.h"
-#include "base/reduce_op.h"
-#include "collectives/call.h"
 #include "collectives/host/shared_word.h"
+#include "collectives/signature.h"
 
 namespace tessera::host {
 
@@ -84,23 +80,6 @@ struct SharedAddress {
   int32_t client = 0;  // whose arena
   uint64_t offset = 0;
 };
-
-// What all members of an operation must agree on. Without padding: compared as bytes.
-struct Signature {
-  OpKind kind;
-  DType dtype;
-  ReduceOp reduction;
-  // Whether the input is in the entry: follows from the rest, except where outputs are shared.
-  bool inlined = false;
-  int32_t root;
-  int64_t count;
-  uint64_t detail_hash;
-
-  friend bool operator==(const Signature& a, const Signature& b) {
-    return std::memcmp(&a, &b, sizeof(a)) == 0;
-  }
-};
-static_assert(std::has_unique_object_representations_v<Signature>);
 
 struct alignas(64) MemberEntry {
   static constexpr uint16_t kNoPlace = 0xffff;
