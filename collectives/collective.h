@@ -173,8 +173,8 @@ class Collective {
   DType dtype() const { return signature_.dtype; }
   ReduceOp op() const { return signature_.reduction; }  // kSum where nothing is reduced
   int root() const { return signature_.root; }          // 0 where there is none
-  const GroupPlace& place() const { return place_; }
-  const MessageEnds& ends() const { return ends_; }  // of a message
+  const GroupPlace& place() const { return place_; }    // of a message among its two ends
+  const MessageEnds& ends() const { return ends_; }
   // What all members must agree on, without the detail of one run.
   const Signature& signature() const { return signature_; }
   // Whether counts() are equal on all members; the signature has their hash.

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "collectives/call.h"
+#include "collectives/collective.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -147,30 +147,23 @@ std::vector<WrongCase> wrong_cases() {
 class WrongCountsTest : public ::testing::TestWithParam<WrongCase> {};
 
 TEST_P(WrongCountsTest, AreRefused) {
-  CollectiveCall call;
-  call.kind = GetParam().kind;
-  call.counts = call.recv_counts = GetParam().counts;
-  call.count = GetParam().count;
-  validate(call, {.num_members = 2, .position = 0});
-  EXPECT_THAT(call.error, StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
+  const CollectiveSpec spec = {.kind = GetParam().kind,
+                               .count = GetParam().count,
+                               .counts = GetParam().counts,
+                               .received_counts = GetParam().counts};
+  EXPECT_THAT(Collective::make({.num_members = 2, .position = 0}, spec).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, GetParam().message));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, WrongCountsTest, ::testing::ValuesIn(wrong_cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(WrongCountsTest, OthersAreNot) {
-  CollectiveCall call;
-  call.kind = OpKind::kAllToAll;
   for (const Counts& counts : {Counts::of({5, 3}), Counts::equal(2, 4)}) {
     for (const int64_t count : {int64_t{0}, counts.are_equal() ? int64_t{8} : int64_t{0}}) {
-      call.counts = call.recv_counts = counts;
-      call.count = count;
-      call.in_count = call.out_count = 8;
-      std::byte memory[16];
-      call.in = memory;
-      call.out = memory + 8;
-      validate(call, {.num_members = 2, .position = 0});
-      EXPECT_THAT(call.error, IsOk());
+      const CollectiveSpec spec = {
+          .kind = OpKind::kAllToAll, .count = count, .counts = counts, .received_counts = counts};
+      EXPECT_THAT(Collective::make({.num_members = 2, .position = 0}, spec).status(), IsOk());
     }
   }
 }

@@ -2,13 +2,19 @@
 #include "collectives/group.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/math.h"
+#include "base/status.h"
 
 namespace tessera {
 namespace {
@@ -24,6 +30,65 @@ class MovedFromWork final : public PendingWork {
 };
 
 Work moved_from_work() { return Work(std::make_shared<MovedFromWork>()); }
+
+// That `count` elements at `memory` can be memory at all.
+Status check_memory(absl::string_view what, const std::byte* memory, bool has_buffer, int64_t count,
+                    DType dtype) {
+  if (count < 0 || !checked_product({count, dtype_size(dtype)}).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " has ", count, " elements of ",
+                                                   dtype_name(dtype),
+                                                   ", more than 2^63 - 1 bytes; pass the span of "
+                                                   "memory that exists"));
+  }
+  if (memory != nullptr || has_buffer || count == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " is null and has ", count, " elements; pass memory, or 0 elements"));
+}
+
+Status check_memory(DType dtype, const GivenMemory& memory, const Arguments& arguments) {
+  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  TESSERA_RETURN_IF_ERROR(
+      check_memory("in", memory.in, arguments.in_buffer != nullptr, memory.in_count, dtype));
+  return check_memory("out", memory.out, arguments.out_buffer != nullptr, memory.out_count, dtype);
+}
+
+Status size_error(absl::string_view what, int64_t given, int64_t expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " has ", given, " elements, and needs ", expected));
+}
+
+Status check_overlap(const Collective& collective, const GivenMemory& memory) {
+  using Rule = Collective::InPlace::Rule;
+  const Collective::InPlace& in_place = collective.in_place();
+  if (memory.in_count == 0 || memory.out_count == 0) return absl::OkStatus();
+  if (in_place.rule == Rule::kAnywhere) return absl::OkStatus();
+  const int64_t element = dtype_size(collective.dtype());
+  const auto in = reinterpret_cast<uintptr_t>(memory.in);
+  const auto out = reinterpret_cast<uintptr_t>(memory.out);
+  const uintptr_t in_end = in + memory.in_count * element;
+  const uintptr_t out_end = out + memory.out_count * element;
+  if (in_end <= out || out_end <= in) return absl::OkStatus();
+  const bool has_in_place = in_place.rule == Rule::kExactly;
+  if (has_in_place && in + in_place.in_offset * element == out + in_place.out_offset * element) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("in and out of member ", collective.place().position, " overlap",
+                   has_in_place ? "; only exactly in place is allowed" : "; use separate memory"));
+}
+
+// That the memory is what the Collective asks for.
+Status check_sizes(const Collective& collective, const GivenMemory& memory) {
+  const std::optional<int64_t> in_count = collective.in_count();
+  const std::optional<int64_t> out_count = collective.out_count();
+  if (memory.in_count != in_count.value_or(memory.in_count)) {
+    return size_error("in", memory.in_count, *in_count);
+  }
+  if (memory.out_count != out_count.value_or(memory.out_count)) {
+    return size_error("out", memory.out_count, *out_count);
+  }
+  return check_overlap(collective, memory);
+}
 
 }  // namespace
 
@@ -42,35 +107,31 @@ std::string Group::to_string() const {
   return absl::StrCat(text, ", as device ", ids[position_]);
 }
 
-Work Group::start(GroupBackend::Fill fill) const {
+Work Group::start(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
+                  Arguments arguments) const {
   if (backend_ == nullptr) return moved_from_work();
-  return backend_->start(position_, [&](CollectiveCall& call) {
-    fill(call);
-    prepare(call, {size(), position_});
-  });
+  Collective::Ptr collective = prepare(place, spec, memory, arguments);
+  arguments.in = memory.in;
+  arguments.out = memory.out;
+  return backend_->start(std::move(collective), std::move(arguments));
 }
 
-void Group::prepare(CollectiveCall& call, GroupPlace place) const {
-  if (call.collective == nullptr) call.collective = prepared_->find(call, place);
-  const bool is_new = call.collective == nullptr;
-  validate(call, place);
-  if (is_new && call.error.ok()) prepared_->keep(call);
+Collective::Ptr Group::prepare(GroupPlace place, const CollectiveSpec& spec,
+                               const GivenMemory& memory, const Arguments& arguments) const {
+  Status error = check_memory(spec.dtype, memory, arguments);
+  Collective::Ptr prepared = prepared_->find(place, spec);
+  if (prepared == nullptr) {
+    StatusOr<Collective::Ptr> made = Collective::make(place, spec);
+    error.Update(made.status());
+    if (!error.ok()) return Collective::refused(place, spec, std::move(error));
+    prepared = *std::move(made);
+    prepared_->keep(prepared);
+  }
+  error.Update(check_sizes(*prepared, memory));
+  if (!error.ok()) return Collective::refused(place, spec, std::move(error));
+  return prepared;
 }
 
-Work Group::start_send(int to, CollectiveCall call) const {
-  if (backend_ == nullptr) return moved_from_work();
-  prepare(call, {.num_members = 2, .position = 0});
-  return backend_->start_send(position_, to, std::move(call));
-}
-
-Work Group::start_recv(int from, CollectiveCall call) const {
-  if (backend_ == nullptr) return moved_from_work();
-  prepare(call, {.num_members = 2, .position = 1});
-  return backend_->start_recv(position_, from, std::move(call));
-}
-
-Work Group::barrier() const {
-  return start([](CollectiveCall&) {});
-}
+Work Group::barrier() const { return start({.kind = OpKind::kBarrier}, GivenMemory()); }
 
 }  // namespace tessera

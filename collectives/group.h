@@ -46,6 +46,8 @@
 #ifndef TESSERA_COLLECTIVES_GROUP_H_
 #define TESSERA_COLLECTIVES_GROUP_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <ostream>
@@ -53,12 +55,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/counts.h"
 #include "collectives/memory.h"
@@ -69,28 +70,23 @@
 
 namespace tessera {
 
-// What executes the calls of one group: the host's shared memory, UCX, NCCL.
+// What executes the collectives of one group: the host's shared memory, UCX, NCCL.
 class GroupBackend {
  public:
   virtual ~GroupBackend() = default;
   // Ids of the members' devices, in group order.
   virtual absl::Span<const int> device_ids() const = 0;
-  // Fills in a call in place, once and before start() returns: moving a CollectiveCall costs as
-  // much as a small operation.
-  using Fill = absl::FunctionRef<void(CollectiveCall&)>;
-  // Starts the call of the member at `position`, which must be a device of this client.
-  virtual Work start(int position, Fill fill) = 0;
-  Work start(int position, CollectiveCall&& call) {
-    return start(position, [&](CollectiveCall& place) { place = std::move(call); });
-  }
-  // Runs a Collective that was prepared for a member of this client.
-  Work start(const Collective::Ptr& collective, Arguments arguments) {
-    return start(collective->place().position,
-                 [&](CollectiveCall& place) { place = call_of(collective, std::move(arguments)); });
-  }
-  // The same for one end of a message to or from the member at `peer`.
-  virtual Work start_send(int position, int peer, CollectiveCall call) = 0;
-  virtual Work start_recv(int position, int peer, CollectiveCall call) = 0;
+  // Starts a run of the Collective for its member, which must be a device of this client: the one
+  // at place(), of a message the end that place() says.
+  virtual Work start(Collective::Ptr collective, Arguments arguments) = 0;
+};
+
+// The memory of a call as the caller gives it; not checked.
+struct GivenMemory {
+  const std::byte* in = nullptr;
+  int64_t in_count = 0;  // elements, as the one below
+  std::byte* out = nullptr;
+  int64_t out_count = 0;
 };
 
 class Group {
@@ -122,10 +118,7 @@ class Group {
   }
   template <Element T>
   Work all_reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kAllReduce, in, out, in.size());
-      c.reduction = op;
-    });
+    return start<T>({.kind = OpKind::kAllReduce, .op = op, .count = size_of(in)}, in, out);
   }
 
   // The root's out = the reduction of all ins; other outs are not touched and may be empty.
@@ -137,11 +130,8 @@ class Group {
   }
   template <Element T>
   Work reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op, int root) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kReduce, in, out, in.size());
-      c.reduction = op;
-      c.root = root;
-    });
+    return start<T>({.kind = OpKind::kReduce, .op = op, .root = root, .count = size_of(in)}, in,
+                    out);
   }
 
   // Each out = the root's in; other ins may be empty. In place at the root. S read a member.
@@ -152,10 +142,7 @@ class Group {
   }
   template <Element T>
   Work broadcast(absl::Span<const T> in, absl::Span<T> out, int root) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kBroadcast, in, out, out.size());
-      c.root = root;
-    });
+    return start<T>({.kind = OpKind::kBroadcast, .root = root, .count = size_of(out)}, in, out);
   }
 
   // Each out = the ins one after another. Equal sizes, or counts[k] elements from member k.
@@ -168,10 +155,10 @@ class Group {
   template <Element T>
   Work all_gather(absl::Span<const T> in, absl::Span<T> out,
                   absl::Span<const int64_t> counts = {}) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kAllGather, in, out, out.size());
-      c.counts = counts_or_equal(counts, in.size());
-    });
+    return start<T>({.kind = OpKind::kAllGather,
+                     .count = size_of(out),
+                     .counts = counts_or_equal(counts, size_of(in))},
+                    in, out);
   }
 
   // Member k's out = part k of the reduction of all ins. Equal parts, or counts[k] elements for
@@ -185,11 +172,11 @@ class Group {
   template <Element T>
   Work reduce_scatter(absl::Span<const T> in, absl::Span<T> out, ReduceOp op,
                       absl::Span<const int64_t> counts = {}) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kReduceScatter, in, out, in.size());
-      c.reduction = op;
-      c.counts = counts_or_equal(counts, out.size());
-    });
+    return start<T>({.kind = OpKind::kReduceScatter,
+                     .op = op,
+                     .count = size_of(in),
+                     .counts = counts_or_equal(counts, size_of(out))},
+                    in, out);
   }
 
   // Member k's out = part r of each in, one after another: equal parts. MPI_Alltoall.
@@ -200,11 +187,12 @@ class Group {
   }
   template <Element T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out) const {
-    return start([&](CollectiveCall& c) {
-      const int64_t part = static_cast<int64_t>(in.size()) / size();
-      set_memory<T>(c, OpKind::kAllToAll, in, out, in.size());
-      c.counts = c.recv_counts = Counts::equal(size(), part);
-    });
+    const Counts parts = Counts::equal(size(), size_of(in) / std::max(size(), 1));
+    return start<T>({.kind = OpKind::kAllToAll,
+                     .count = size_of(in),
+                     .counts = parts,
+                     .received_counts = parts},
+                    in, out);
   }
   // The same with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
@@ -216,11 +204,10 @@ class Group {
   template <Element T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out, absl::Span<const int64_t> send_counts,
                   absl::Span<const int64_t> recv_counts) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kAllToAll, in, out, 0);
-      c.counts = Counts::of(send_counts);
-      c.recv_counts = Counts::of(recv_counts);
-    });
+    return start<T>({.kind = OpKind::kAllToAll,
+                     .counts = Counts::of(send_counts),
+                     .received_counts = Counts::of(recv_counts)},
+                    in, out);
   }
 
   // The root's out = the ins one after another; other outs may be empty. In place at the root.
@@ -232,11 +219,9 @@ class Group {
   template <Element T>
   Work gather(absl::Span<const T> in, absl::Span<T> out, int root,
               absl::Span<const int64_t> counts = {}) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kGather, in, out, 0);
-      c.root = root;
-      c.counts = counts_or_equal(counts, in.size());
-    });
+    return start<T>(
+        {.kind = OpKind::kGather, .root = root, .counts = counts_or_equal(counts, size_of(in))}, in,
+        out);
   }
 
   // Each out = its part of the root's in; other ins may be empty. In place at the root.
@@ -248,11 +233,9 @@ class Group {
   template <Element T>
   Work scatter(absl::Span<const T> in, absl::Span<T> out, int root,
                absl::Span<const int64_t> counts = {}) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kScatter, in, out, 0);
-      c.root = root;
-      c.counts = counts_or_equal(counts, out.size());
-    });
+    return start<T>(
+        {.kind = OpKind::kScatter, .root = root, .counts = counts_or_equal(counts, size_of(out))},
+        in, out);
   }
 
   // One message to member `to`, matched in order with its recv from this member: the k-th recv is
@@ -266,7 +249,7 @@ class Group {
   }
   template <Element T>
   Work send(absl::Span<const T> in, int to) const {
-    return start_send(to, message<T>(in, absl::Span<T>()));
+    return start_message<T>({.sender = position_, .receiver = to}, /*sends=*/true, in, {});
   }
   template <OutMemory Out>
   Work recv(Out&& out, int from) const {
@@ -274,7 +257,7 @@ class Group {
   }
   template <Element T>
   Work recv(absl::Span<T> out, int from) const {
-    return start_recv(from, message<T>(absl::Span<const T>(), out));
+    return start_message<T>({.sender = from, .receiver = position_}, /*sends=*/false, {}, out);
   }
 
   // Done when all members have arrived.
@@ -291,46 +274,51 @@ class Group {
   template <Element T>
   Work exchange(absl::Span<const T> in, const Box& in_box, absl::Span<T> out, const Box& out_box,
                 absl::Span<const BoxPull> pulls) const {
-    return start([&](CollectiveCall& c) {
-      set_memory<T>(c, OpKind::kExchange, in, out, 0);
-      c.in_box = in_box;
-      c.out_box = out_box;
-      c.pulls = std::vector<BoxPull>(pulls.begin(), pulls.end());
-    });
+    const BoxExchange boxes = {in_box, out_box, std::vector<BoxPull>(pulls.begin(), pulls.end())};
+    return start<T>({.kind = OpKind::kExchange, .boxes = &boxes}, in, out);
   }
 
-  // For the layers above: any call, as this member.
-  Work start(GroupBackend::Fill fill) const;
-  Work start(CollectiveCall&& call) const {
-    return start([&](CollectiveCall& c) { c = std::move(call); });
+  // Any operation as this member, except a message.
+  Work start(const CollectiveSpec& spec, const GivenMemory& memory,
+             Arguments arguments = {}) const {
+    return start({.num_members = size(), .position = position_}, spec, memory,
+                 std::move(arguments));
   }
 
  private:
-  Work start_send(int to, CollectiveCall call) const;
-  Work start_recv(int from, CollectiveCall call) const;
-  template <Element T>
-  static void set_memory(CollectiveCall& c, OpKind kind, absl::Span<const T> in, absl::Span<T> out,
-                         int64_t count) {
-    c.kind = kind;
-    c.dtype = dtype_of<T>();
-    c.count = count;
-    c.in = reinterpret_cast<const std::byte*>(in.data());
-    c.in_count = static_cast<int64_t>(in.size());
-    c.out = reinterpret_cast<std::byte*>(out.data());
-    c.out_count = static_cast<int64_t>(out.size());
-  }
-  template <Element T>
-  static CollectiveCall message(absl::Span<const T> in, absl::Span<T> out) {
-    CollectiveCall c;
-    set_memory<T>(c, OpKind::kSendRecv, in, out, static_cast<int64_t>(in.size() + out.size()));
-    return c;
+  template <class Span>
+  static int64_t size_of(const Span& span) {
+    return static_cast<int64_t>(span.size());
   }
   Counts counts_or_equal(absl::Span<const int64_t> counts, int64_t equal) const {
     return counts.empty() ? Counts::equal(size(), equal) : Counts::of(counts);
   }
-
-  // Prepares the call as the member at `place`, with what an earlier one has prepared.
-  void prepare(CollectiveCall& call, GroupPlace place) const;
+  template <Element T>
+  static GivenMemory memory_of(absl::Span<const T> in, absl::Span<T> out) {
+    return {reinterpret_cast<const std::byte*>(in.data()), size_of(in),
+            reinterpret_cast<std::byte*>(out.data()), size_of(out)};
+  }
+  template <Element T>
+  Work start(CollectiveSpec spec, absl::Span<const T> in, absl::Span<T> out) const {
+    spec.dtype = dtype_of<T>();
+    return start(spec, memory_of<T>(in, out));
+  }
+  template <Element T>
+  Work start_message(MessageEnds ends, bool sends, absl::Span<const T> in,
+                     absl::Span<T> out) const {
+    return start({.num_members = 2, .position = sends ? 0 : 1},
+                 {.kind = OpKind::kSendRecv,
+                  .dtype = dtype_of<T>(),
+                  .count = size_of(in) + size_of(out),
+                  .ends = ends},
+                 memory_of<T>(in, out), {});
+  }
+  Work start(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
+             Arguments arguments) const;
+  // The Collective of the call, perhaps one that was prepared for an earlier call. Where the call
+  // is wrong, one that is refused.
+  Collective::Ptr prepare(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
+                          const Arguments& arguments) const;
 
   std::shared_ptr<GroupBackend> backend_;  // null: moved from
   int position_;

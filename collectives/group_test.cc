@@ -19,11 +19,14 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
+#include "collectives/op_kind.h"
 #include "collectives/work.h"
 #include "device/device_span.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/matchers.h"
 
 namespace tessera {
 namespace {
@@ -121,43 +124,37 @@ static_assert(CanRecv<Vector&> && CanRecv<Array&> && CanRecv<CArray&> && CanRecv
 static_assert(CanRecv<const OnDevice&> && CanRecv<const Span&>);
 static_assert(!CanRecv<const Vector&> && !CanRecv<Vector> && !CanRecv<ConstSpan>);
 
-// Keeps the call that was started last.
-class LastCall final : public GroupBackend {
+// Keeps the run that was started last.
+class LastRun final : public GroupBackend {
  public:
   absl::Span<const int> device_ids() const override { return ids; }
-  Work start(int, Fill fill) override {
-    call = CollectiveCall();
-    fill(call);
+  Work start(Collective::Ptr c, Arguments a) override {
+    collective = std::move(c);
+    arguments = std::move(a);
     return Work(nullptr);
   }
-  Work start_send(int, int, CollectiveCall c) override { return keep(std::move(c)); }
-  Work start_recv(int, int, CollectiveCall c) override { return keep(std::move(c)); }
 
   std::vector<int> ids = {0, 1};
-  CollectiveCall call;
-
- private:
-  Work keep(CollectiveCall c) {
-    call = std::move(c);
-    return Work(nullptr);
-  }
+  Collective::Ptr collective;
+  Arguments arguments;
 };
 
 class GroupMemoryTest : public ::testing::Test {
  protected:
-  // The last call is of these elements.
+  // The last run is of these elements.
   void expect_call(OpKind kind, const float* in, int64_t in_count, const float* out,
                    int64_t out_count) const {
-    const CollectiveCall& call = backend_->call;
-    EXPECT_EQ(call.kind, kind);
-    EXPECT_EQ(call.dtype, DType::kFloat32);
-    EXPECT_EQ(call.in, reinterpret_cast<const std::byte*>(in));
-    EXPECT_EQ(call.in_count, in_count);
-    EXPECT_EQ(call.out, reinterpret_cast<const std::byte*>(out));
-    EXPECT_EQ(call.out_count, out_count);
+    const Collective& collective = *backend_->collective;
+    EXPECT_THAT(collective.error(), testing::IsOk());
+    EXPECT_EQ(collective.kind(), kind);
+    EXPECT_EQ(collective.dtype(), DType::kFloat32);
+    EXPECT_EQ(collective.in_count().value_or(in_count), in_count);
+    EXPECT_EQ(collective.out_count().value_or(out_count), out_count);
+    EXPECT_EQ(backend_->arguments.in, reinterpret_cast<const std::byte*>(in));
+    EXPECT_EQ(backend_->arguments.out, reinterpret_cast<const std::byte*>(out));
   }
 
-  const std::shared_ptr<LastCall> backend_ = std::make_shared<LastCall>();
+  const std::shared_ptr<LastRun> backend_ = std::make_shared<LastRun>();
   const Group group_{backend_, 1};
   Vector in_ = {1, 2};
   Vector out_ = {0, 0};
@@ -190,18 +187,20 @@ TEST_F(GroupMemoryTest, EveryFunctionPassesItsMemory) {
   expect_call(OpKind::kReduce, in, 2, out, 2);
   group_.broadcast(in_, out_, 0);
   expect_call(OpKind::kBroadcast, in, 2, out, 2);
-  group_.all_gather(in_, out_);
-  expect_call(OpKind::kAllGather, in, 2, out, 2);
-  group_.reduce_scatter(in_, out_, kSum, {1, 1});
-  expect_call(OpKind::kReduceScatter, in, 2, out, 2);
+  const ConstSpan one_in = absl::MakeConstSpan(in_).first(1);
+  const Span one_out = absl::MakeSpan(out_).first(1);
+  group_.all_gather(one_in, out_);
+  expect_call(OpKind::kAllGather, in, 1, out, 2);
+  group_.reduce_scatter(in_, one_out, kSum, {1, 1});
+  expect_call(OpKind::kReduceScatter, in, 2, out, 1);
   group_.all_to_all(in_, out_);
   expect_call(OpKind::kAllToAll, in, 2, out, 2);
   group_.all_to_all(in_, out_, {1, 1}, {1, 1});
   expect_call(OpKind::kAllToAll, in, 2, out, 2);
-  group_.gather(in_, out_, 1, {1, 1});
-  expect_call(OpKind::kGather, in, 2, out, 2);
-  group_.scatter(in_, out_, 1);
-  expect_call(OpKind::kScatter, in, 2, out, 2);
+  group_.gather(one_in, out_, 1, {1, 1});
+  expect_call(OpKind::kGather, in, 1, out, 2);
+  group_.scatter(in_, one_out, 1);
+  expect_call(OpKind::kScatter, in, 2, out, 1);
   group_.exchange(in_, {{0}, {2}}, out_, {{0}, {2}}, {});
   expect_call(OpKind::kExchange, in, 2, out, 2);
   group_.send(in_, 0);
@@ -229,7 +228,7 @@ TEST_F(GroupMemoryTest, BracesAreNoElementsOfTheOtherType) {
 
 TEST(GroupTest, PrintsItsDevicesAndItsOwn) {
   const auto text = [](std::vector<int> ids, int position) {
-    const auto backend = std::make_shared<LastCall>();
+    const auto backend = std::make_shared<LastRun>();
     backend->ids = std::move(ids);
     std::ostringstream out;
     out << Group(backend, position);
@@ -240,7 +239,7 @@ TEST(GroupTest, PrintsItsDevicesAndItsOwn) {
   EXPECT_EQ(text({0, 1}, 1), "group of devices 0, 1, as device 1");
   EXPECT_EQ(text({0, 1, 2, 3, 9}, 4), "group of devices 0-3, 9, as device 9");
   EXPECT_EQ(text({3, 2, 1, 5, 6, 7}, 0), "group of devices 3, 2, 1, 5-7, as device 3");
-  Group group(std::make_shared<LastCall>(), 0);
+  Group group(std::make_shared<LastRun>(), 0);
   const Group moved_to = std::move(group);
   EXPECT_EQ(group.to_string(), "group that was moved from");  // NOLINT: what the test is about
 }

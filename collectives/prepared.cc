@@ -10,27 +10,24 @@ namespace {
 constexpr int kMostMembers = 64;
 
 // Those with boxes are told apart by their boxes, which takes as long as to prepare them.
-bool is_kept(const CollectiveCall& call) {
-  return call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes &&
-         call.replicas.empty();
-}
+bool has_boxes(OpKind kind) { return kind == OpKind::kExchange || kind == OpKind::kReduceBoxes; }
 
-// Whether it is what prepare() would make of the call. Of counts by member the count is the sum,
-// which the check of the sizes finds wrong where it is.
-bool is_of(const Collective& c, const CollectiveCall& call, GroupPlace place) {
-  const bool has_count = call.counts.size() == 0 || call.kind == OpKind::kAllToAll;
-  return c.kind() == call.kind && c.dtype() == call.dtype && c.op() == call.reduction &&
-         c.root() == call.root && c.place() == place && (!has_count || c.count() == call.count) &&
-         c.counts() == call.counts && c.received_counts() == call.recv_counts;
+// Of counts by member the count is the sum, which the check of the sizes finds wrong where it is.
+bool is_of(const Collective& c, GroupPlace place, const CollectiveSpec& spec) {
+  const bool has_count = spec.counts.size() == 0 || spec.kind == OpKind::kAllToAll;
+  return c.kind() == spec.kind && c.dtype() == spec.dtype && c.op() == spec.op &&
+         c.root() == spec.root && c.place() == place && (!has_count || c.count() == spec.count) &&
+         c.ends() == spec.ends && c.counts() == spec.counts &&
+         c.received_counts() == spec.received_counts;
 }
 
 }  // namespace
 
-Collective::Ptr PreparedCollectives::find(const CollectiveCall& call, GroupPlace place) {
-  if (!is_kept(call) || busy_.exchange(true, std::memory_order_acquire)) return nullptr;
+Collective::Ptr PreparedCollectives::find(GroupPlace place, const CollectiveSpec& spec) {
+  if (has_boxes(spec.kind) || busy_.exchange(true, std::memory_order_acquire)) return nullptr;
   Collective::Ptr found;
   for (const Collective::Ptr& kept : kept_) {
-    if (kept == nullptr || !is_of(*kept, call, place)) continue;
+    if (kept == nullptr || !is_of(*kept, place, spec)) continue;
     found = kept;
     break;
   }
@@ -38,11 +35,11 @@ Collective::Ptr PreparedCollectives::find(const CollectiveCall& call, GroupPlace
   return found;
 }
 
-void PreparedCollectives::keep(const CollectiveCall& call) {
-  if (call.collective == nullptr || !is_kept(call)) return;
-  if (call.collective->place().num_members > kMostMembers) return;
+void PreparedCollectives::keep(const Collective::Ptr& collective) {
+  if (has_boxes(collective->kind()) || !collective->replicas().empty()) return;
+  if (collective->place().num_members > kMostMembers) return;
   if (busy_.exchange(true, std::memory_order_acquire)) return;
-  Collective::Ptr last = std::exchange(kept_[next_], call.collective);
+  Collective::Ptr last = std::exchange(kept_[next_], collective);
   next_ = (next_ + 1) % kept_.size();
   busy_.store(false, std::memory_order_release);
 }

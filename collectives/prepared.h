@@ -12,17 +12,16 @@
 #include <atomic>
 #include <cstddef>
 
-#include "collectives/call.h"
 #include "collectives/collective.h"
 
 namespace tessera {
 
 class PreparedCollectives {
  public:
-  // The one that says what the fields of the call say; null where it is not kept.
-  Collective::Ptr find(const CollectiveCall& call, GroupPlace place);
-  // Keeps the call's collective in place of the one kept first. Not one with boxes of the caller's.
-  void keep(const CollectiveCall& call);
+  // What Collective::make() makes of the two; null where it is not kept.
+  Collective::Ptr find(GroupPlace place, const CollectiveSpec& spec);
+  // Keeps it in place of the one kept first. Not one with boxes of the caller's.
+  void keep(const Collective::Ptr& collective);
 
  private:
   std::atomic<bool> busy_{false};  // true: a thread uses what follows

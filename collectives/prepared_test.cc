@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/call.h"
 #include "collectives/collective.h"
 #include "collectives/counts.h"
+#include "collectives/op_kind.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -21,85 +21,86 @@ using testing::IsOk;
 
 constexpr GroupPlace kPlace = {.num_members = 4, .position = 1};
 
-CollectiveCall all_reduce(int64_t count) {
-  CollectiveCall call;
-  call.kind = OpKind::kAllReduce;
-  call.dtype = DType::kFloat32;
-  call.count = count;
-  return call;
+CollectiveSpec all_reduce(int64_t count) {
+  return {.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .count = count};
 }
-CollectiveCall gather(const Counts& counts) {
-  CollectiveCall call;
-  call.kind = OpKind::kGather;
-  call.dtype = DType::kFloat32;
-  call.counts = counts;
-  return call;
+CollectiveSpec gather(const Counts& counts) {
+  return {.kind = OpKind::kGather, .dtype = DType::kFloat32, .counts = counts};
 }
 
-// Prepares and keeps it.
-Collective::Ptr start(PreparedCollectives& prepared, CollectiveCall call,
+// Makes and keeps it.
+Collective::Ptr start(PreparedCollectives& prepared, const CollectiveSpec& spec,
                       GroupPlace place = kPlace) {
-  prepare(call, place);
-  EXPECT_THAT(call.error, IsOk());
-  prepared.keep(call);
-  return call.collective;
+  const StatusOr<Collective::Ptr> made = Collective::make(place, spec);
+  EXPECT_THAT(made.status(), IsOk());
+  prepared.keep(*made);
+  return *made;
 }
 
 TEST(PreparedTest, FindsTheSameOperationAlone) {
   PreparedCollectives prepared;
-  EXPECT_EQ(prepared.find(all_reduce(8), kPlace), nullptr);
+  EXPECT_EQ(prepared.find(kPlace, all_reduce(8)), nullptr);
   const Collective::Ptr first = start(prepared, all_reduce(8));
   const Collective::Ptr unequal = start(prepared, gather(Counts::of({1, 2, 3, 4})));
-  EXPECT_EQ(prepared.find(all_reduce(8), kPlace), first);
-  EXPECT_EQ(prepared.find(gather(Counts::of({1, 2, 3, 4})), kPlace), unequal);
+  EXPECT_EQ(prepared.find(kPlace, all_reduce(8)), first);
+  EXPECT_EQ(prepared.find(kPlace, gather(Counts::of({1, 2, 3, 4}))), unequal);
 
-  EXPECT_EQ(prepared.find(all_reduce(9), kPlace), nullptr);
-  EXPECT_EQ(prepared.find(all_reduce(8), {.num_members = 4, .position = 2}), nullptr);
-  EXPECT_EQ(prepared.find(gather(Counts::of({1, 2, 4, 3})), kPlace), nullptr);
-  CollectiveCall other = all_reduce(8);
+  EXPECT_EQ(prepared.find(kPlace, all_reduce(9)), nullptr);
+  EXPECT_EQ(prepared.find({.num_members = 4, .position = 2}, all_reduce(8)), nullptr);
+  EXPECT_EQ(prepared.find(kPlace, gather(Counts::of({1, 2, 4, 3}))), nullptr);
+  CollectiveSpec other = all_reduce(8);
   other.dtype = DType::kInt32;
-  EXPECT_EQ(prepared.find(other, kPlace), nullptr);
+  EXPECT_EQ(prepared.find(kPlace, other), nullptr);
   other = all_reduce(8);
-  other.reduction = ReduceOp::kMax;
-  EXPECT_EQ(prepared.find(other, kPlace), nullptr);
+  other.op = ReduceOp::kMax;
+  EXPECT_EQ(prepared.find(kPlace, other), nullptr);
   other = gather(Counts::of({1, 2, 3, 4}));
   other.root = 3;
-  EXPECT_EQ(prepared.find(other, kPlace), nullptr);
+  EXPECT_EQ(prepared.find(kPlace, other), nullptr);
   // An all-reduce whose members share one output writes elsewhere.
-  other = all_reduce(8);
-  other.replicas = {0, 1, 2, 3};
-  EXPECT_EQ(prepared.find(other, kPlace), nullptr);
+  prepared.keep(*Collective::all_reduce(kPlace, DType::kFloat32, ReduceOp::kSum, 7, {0, 1, 2, 3}));
+  EXPECT_EQ(prepared.find(kPlace, all_reduce(7)), nullptr);
+}
+
+// Messages of equal size to different members are different operations.
+TEST(PreparedTest, TellsTheEndsOfMessagesApart) {
+  constexpr GroupPlace kSender = {.num_members = 2, .position = 0};
+  PreparedCollectives prepared;
+  CollectiveSpec message = {.kind = OpKind::kSendRecv, .count = 8, .ends = {1, 2}};
+  const Collective::Ptr to_2 = start(prepared, message, kSender);
+  EXPECT_EQ(prepared.find(kSender, message), to_2);
+  message.ends = {.sender = 1, .receiver = 3};
+  EXPECT_EQ(prepared.find(kSender, message), nullptr);
 }
 
 // Parts that are equal by the word of all members need no counts of peers.
 TEST(PreparedTest, TellsEqualPartsFromPartsThatHappenToBeEqual) {
   PreparedCollectives prepared;
-  CollectiveCall call;
-  call.kind = OpKind::kAllToAll;
-  call.counts = call.recv_counts = Counts::equal(4, 2);
+  const Counts twos = Counts::equal(4, 2);
+  CollectiveSpec call = {.kind = OpKind::kAllToAll, .counts = twos, .received_counts = twos};
   const Collective::Ptr by_counts = start(prepared, call);
   call.count = 8;
-  EXPECT_EQ(prepared.find(call, kPlace), nullptr);
+  EXPECT_EQ(prepared.find(kPlace, call), nullptr);
   const Collective::Ptr by_count = start(prepared, call);
-  EXPECT_EQ(prepared.find(call, kPlace), by_count);
+  EXPECT_EQ(prepared.find(kPlace, call), by_count);
   call.count = 0;
-  EXPECT_EQ(prepared.find(call, kPlace), by_counts);
+  EXPECT_EQ(prepared.find(kPlace, call), by_counts);
 }
 
 TEST(PreparedTest, KeepsAFewOfBoundedSize) {
   PreparedCollectives prepared;
   for (int64_t count = 1; count <= 5; ++count) start(prepared, all_reduce(count));
-  EXPECT_EQ(prepared.find(all_reduce(1), kPlace), nullptr);
-  EXPECT_NE(prepared.find(all_reduce(2), kPlace), nullptr);
-  EXPECT_NE(prepared.find(all_reduce(5), kPlace), nullptr);
+  EXPECT_EQ(prepared.find(kPlace, all_reduce(1)), nullptr);
+  EXPECT_NE(prepared.find(kPlace, all_reduce(2)), nullptr);
+  EXPECT_NE(prepared.find(kPlace, all_reduce(5)), nullptr);
 
   const GroupPlace of_many = {.num_members = 65, .position = 0};
   start(prepared, all_reduce(8), of_many);
-  EXPECT_EQ(prepared.find(all_reduce(8), of_many), nullptr);
-  CollectiveCall boxes;
-  boxes.kind = OpKind::kExchange;
+  EXPECT_EQ(prepared.find(of_many, all_reduce(8)), nullptr);
+  const BoxExchange none;
+  const CollectiveSpec boxes = {.kind = OpKind::kExchange, .boxes = &none};
   start(prepared, boxes);
-  EXPECT_EQ(prepared.find(boxes, kPlace), nullptr);
+  EXPECT_EQ(prepared.find(kPlace, boxes), nullptr);
 }
 
 // Whatever a thread finds is the operation that it asked for.
@@ -109,8 +110,8 @@ TEST(PreparedTest, ThreadsShareIt) {
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&prepared, t] {
       for (int64_t i = 0; i < 2000; ++i) {
-        const CollectiveCall call = all_reduce((i + t) % 6);
-        const Collective::Ptr found = prepared.find(call, kPlace);
+        const CollectiveSpec call = all_reduce((i + t) % 6);
+        const Collective::Ptr found = prepared.find(kPlace, call);
         if (found == nullptr) {
           start(prepared, call);
         } else {

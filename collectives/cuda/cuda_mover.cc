@@ -54,8 +54,8 @@ CudaMover::Slot CudaMover::slot(uint32_t seq, int member) const {
   return slot.seq == seq ? slot : Slot();
 }
 
-Status CudaMover::arrive(const CollectiveCall& /*call*/, uint32_t seq, int member,
-                         absl::Span<std::byte> /*board*/) {
+Status CudaMover::arrive(const Collective& /*collective*/, const Arguments& /*arguments*/,
+                         uint32_t seq, int member, absl::Span<std::byte> /*board*/) {
   TESSERA_ASSIGN_OR_RETURN(Event arrived, devices_[member]->queue().record());
   std::lock_guard<std::mutex> lock(mutex_);
   slots_[member][seq % kSlots] = {seq, std::move(arrived), nullptr};
@@ -76,14 +76,14 @@ Status CudaMover::wait_for(CudaDevice& device, uint32_t seq, int member, absl::S
 // Orders the parts on the GPUs by events, without a wait of the host: this part runs after the
 // `arrived` events of its partners, and records `left` for leave(), which lets later work of the
 // other streams run after this part.
-Status CudaMover::move(const CollectiveCall& call, uint32_t seq, int member, Members members) {
-  const Collective& collective = *call.collective;
+Status CudaMover::move(const Collective& collective, const Arguments& arguments, uint32_t seq,
+                       int member, Members members) {
   std::vector<BoxPull> made;
   const StatusOr<absl::Span<const BoxPull>> pulls = host::checked_pulls(collective, members, made);
   Status checked = pulls.status();
   checked.Update(host::check_terms(collective, members));
-  if (!checked.ok()) return with_context(checked, call.label.to_string());
-  if (call.kind == OpKind::kSendRecv) return receive(call, seq, members);
+  if (!checked.ok()) return with_context(checked, arguments.label.to_string());
+  if (collective.kind() == OpKind::kSendRecv) return receive(collective, seq, members);
   CudaDevice& device = *devices_[member];
   const bool reduces = collective.reduction() != nullptr;
   TESSERA_RETURN_IF_ERROR(
@@ -182,8 +182,8 @@ Status CudaMover::reduce_box(const Collective& collective, Members members) {
 }
 
 // A message is copied on a queue of its own, so that neither device's stream waits for the other.
-Status CudaMover::receive(const CollectiveCall& call, uint32_t seq, Members members) {
-  const int64_t num_bytes = call.count * dtype_size(call.dtype);
+Status CudaMover::receive(const Collective& collective, uint32_t seq, Members members) {
+  const int64_t num_bytes = collective.count() * dtype_size(collective.dtype());
   if (num_bytes == 0) return absl::OkStatus();
   const CudaQueue& own = devices_[1]->queue();
   if (messages_ == nullptr) {

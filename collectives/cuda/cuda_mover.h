@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/move.h"
@@ -39,9 +39,9 @@ class CudaMover : public host::DeviceMover {
   static StatusOr<std::unique_ptr<CudaMover>> create(std::vector<CudaDevice*> devices);
   ~CudaMover() override;
 
-  Status arrive(const CollectiveCall& call, uint32_t seq, int member,
+  Status arrive(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
                 absl::Span<std::byte> board) override;
-  Status move(const CollectiveCall& call, uint32_t seq, int member,
+  Status move(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
               absl::Span<const host::MemberMemory> members) override;
   Status leave(uint32_t seq, int member) override;
   Status wait_done(int member, absl::Time deadline) override;
@@ -67,7 +67,7 @@ class CudaMover : public host::DeviceMover {
   Status reduce(const Collective& collective, absl::Span<const host::MemberMemory> members);
   Status reduce_run(const Collective& collective, absl::Span<const host::MemberMemory> members);
   Status reduce_box(const Collective& collective, absl::Span<const host::MemberMemory> members);
-  Status receive(const CollectiveCall& call, uint32_t seq,
+  Status receive(const Collective& collective, uint32_t seq,
                  absl::Span<const host::MemberMemory> members);
 
   const std::vector<CudaDevice*> devices_;

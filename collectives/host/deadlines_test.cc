@@ -87,10 +87,8 @@ void make_calls(const Group& group, MemberCalls& own, uint32_t seed) {
 // The members may be at different calls: one that is ahead fails until the others have caught up.
 Status meet_again(const Group& group) {
   while (true) {
-    CollectiveCall call;
-    call.detail = std::string("\"end\"");
-    call.detail_field = "name";
-    const Status status = group.start(std::move(call)).await();
+    const Arguments arguments = {.detail = std::string("\"end\""), .detail_field = "name"};
+    const Status status = group.start(CollectiveSpec(), {}, arguments).await();
     if (status.ok() || absl::IsInternal(status)) return status;
   }
 }

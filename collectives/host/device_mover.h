@@ -28,7 +28,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/host/move.h"
 
 namespace tessera::host {
@@ -38,18 +39,18 @@ namespace tessera::host {
 class DeviceMover {
  public:
   virtual ~DeviceMover() = default;
-  // What all members find wrong with a call before they meet.
-  virtual Status check(const CollectiveCall& /*call*/) const { return absl::OkStatus(); }
-  // What the others need to know of the member's call, beside the counts of an all_to_all:
+  // What all members find wrong with an operation before they meet.
+  virtual Status check(const Collective& /*collective*/) const { return absl::OkStatus(); }
+  // What the others need to know of the member's part, beside the counts of an all_to_all:
   // MemberMemory::counts of move(). Nothing where it is empty.
-  virtual std::vector<int64_t> encode_request(const CollectiveCall& /*call*/) const { return {}; }
+  virtual std::vector<int64_t> encode_request(const Collective& /*collective*/) const { return {}; }
   // `board`: kInlineBytes of the member's entry, for MemberMemory::board of move().
-  virtual Status arrive(const CollectiveCall& call, uint32_t seq, int member,
-                        absl::Span<std::byte> board) = 0;
+  virtual Status arrive(const Collective& collective, const Arguments& arguments, uint32_t seq,
+                        int member, absl::Span<std::byte> board) = 0;
   // Pointers are to memory of devices. Returns when the work is given to the device; the receiver
   // of a message when the bytes are there, for its Work orders it against everything else.
-  virtual Status move(const CollectiveCall& call, uint32_t seq, int member,
-                      absl::Span<const MemberMemory> members) = 0;
+  virtual Status move(const Collective& collective, const Arguments& arguments, uint32_t seq,
+                      int member, absl::Span<const MemberMemory> members) = 0;
   virtual Status leave(uint32_t seq, int member) = 0;
   // Until the member's device has done all that it was given; DeadlineExceeded, or its error.
   virtual Status wait_done(int member, absl::Time deadline) = 0;
@@ -60,9 +61,10 @@ class DeviceMover {
   virtual void lose(const Status& /*reason*/) {}
   // The client ends: messages wait for no device any more, and fail with the reason.
   virtual void close(const Status& /*reason*/) {}
-  // Of a message between clients: copies what the sender arrived with (CollectiveCall::in) to
-  // memory of the host. Ends by the call's deadline, and at once after fail(), lose() or close().
-  virtual Status fetch(const CollectiveCall& /*call*/, uint32_t /*seq*/, std::byte* /*to*/) {
+  // Of a message between clients: copies what the sender arrived with (Arguments::in) to memory of
+  // the host. Ends by the deadline of the run, and at once after fail(), lose() or close().
+  virtual Status fetch(const Collective& /*collective*/, const Arguments& /*arguments*/,
+                       uint32_t /*seq*/, std::byte* /*to*/) {
     return absl::UnimplementedError("messages through the host");
   }
 };

@@ -23,7 +23,8 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/host/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
@@ -69,16 +70,10 @@ class FailedOperationsTest : public ::testing::Test {
   }
   Work start(OpKind kind, int device, std::shared_ptr<const Buffer> in,
              std::shared_ptr<Buffer> out) {
-    CollectiveCall call;
-    call.kind = kind;
-    call.dtype = DType::kUint8;
-    call.reduction = ReduceOp::kMax;
-    call.count = kBytes;
-    if (in != nullptr) call.in_count = kBytes;
-    call.in_buffer = std::move(in);
-    call.out_count = kBytes;
-    call.out_buffer = std::move(out);
-    return groups_[device]->start(std::move(call));
+    const int64_t in_count = in == nullptr ? 0 : kBytes;
+    return groups_[device]->start({.kind = kind, .op = ReduceOp::kMax, .count = kBytes},
+                                  {.in_count = in_count, .out_count = kBytes},
+                                  {.in_buffer = std::move(in), .out_buffer = std::move(out)});
   }
   // Where client 1 sees the whole pages of a buffer of client 0.
   std::byte* pages_seen_by_1(const Buffer& buffer, int64_t* num_bytes) {
@@ -220,10 +215,9 @@ TEST_F(FailedOperationsTest, GroupsWhoseOperationsAreOverAreUnused) {
 TEST_F(FailedOperationsTest, LongNamesThatDifferAtTheEndAreShownToDiffer) {
   std::vector<Work> works;
   for (int c = 0; c < kClients; ++c) {
-    CollectiveCall call;
-    call.detail = absl::StrCat("\"", std::string(300, 'a'), c == 2 ? "2" : "1", "\"");
-    call.detail_field = "name";
-    works.push_back(groups_[c]->start(std::move(call)));
+    const SharedText name = absl::StrCat("\"", std::string(300, 'a'), c == 2 ? "2" : "1", "\"");
+    works.push_back(
+        groups_[c]->start(CollectiveSpec(), {}, {.detail = name, .detail_field = "name"}));
   }
   const Status told = works[0].await();
   EXPECT_THAT(told, StatusIs(StatusCode::kInvalidArgument,

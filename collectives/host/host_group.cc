@@ -19,53 +19,14 @@
 namespace tessera::host {
 namespace {
 
-Signature signature_of(const CollectiveCall& call) {
-  return {.kind = call.kind,
-          .dtype = call.dtype,
-          .reduction = call.reduction,
-          .root = call.root,
-          .count = call.count,
-          .detail_hash = has_agreed_counts(call) ? call.counts.hash() : call.detail.hash()};
-}
-
-// The most elements that a member's input may have, computed from the signature, so that all
-// members agree; nullopt where members know only their own.
-std::optional<int64_t> most_elements(const CollectiveCall& call) {
-  switch (call.kind) {
-    case OpKind::kAllReduce:
-    case OpKind::kReduce:
-    case OpKind::kBroadcast:
-    case OpKind::kBarrier:
-      return call.count;
-    case OpKind::kAllGather:
-    case OpKind::kReduceScatter:
-    case OpKind::kGather:
-    case OpKind::kScatter:
-      // Wrong ones fail the operation.
-      return call.counts.checked_sum();
-    case OpKind::kAllToAll:
-    case OpKind::kExchange:
-    case OpKind::kReduceBoxes:
-      // 0 where members have different ones.
-      return call.count > 0 ? std::optional(call.count) : std::nullopt;
-    case OpKind::kSendRecv:
-      break;
-  }
-  return std::nullopt;
-}
-
 // Whether inputs are exchanged in the entries of the shared record.
-bool is_inlined(const CollectiveCall& call, size_t num_members) {
+bool is_inlined(const Collective& collective) {
   // Every member reads all inputs. With more members than this, reading one chunk of each is less.
-  constexpr size_t kMostMembers = 64;
-  if (num_members < 2 || num_members > kMostMembers || !call.replicas.empty()) return false;
-  const std::optional<int64_t> elements = most_elements(call);
-  return elements.has_value() && *elements <= kInlineBytes / dtype_size(call.dtype);
-}
-
-// The name is quoted.
-bool is_named_barrier(const CollectiveCall& call) {
-  return call.kind == OpKind::kBarrier && call.detail.view().size() > 2;
+  constexpr int kMostMembers = 64;
+  const int num_members = collective.place().num_members;
+  if (num_members < 2 || num_members > kMostMembers || !collective.replicas().empty()) return false;
+  const std::optional<int64_t> elements = collective.most_elements();
+  return elements.has_value() && *elements <= kInlineBytes / dtype_size(collective.dtype());
 }
 
 // A call at most this old counts as called now. More than a tick, which is 10 ms at most.
@@ -73,29 +34,35 @@ constexpr absl::Duration kMoment = absl::Milliseconds(20);
 
 }  // namespace
 
-HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill fill)
-    : group_(std::move(group)) {
-  fill(call_);
-  prepare(call_, {static_cast<int>(group_->members_.size()), member});
+HostOp::HostOp(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
+               Arguments&& arguments)
+    : group_(std::move(group)),
+      collective_(std::move(collective)),
+      arguments_(std::move(arguments)) {
   meeting_.member = member;
-  meeting_.label = &call_.label;
-  meeting_.detail_field = call_.detail_field;
+  meeting_.label = &arguments_.label;
+  meeting_.detail_field =
+      arguments_.detail_field.empty() ? absl::string_view("counts") : arguments_.detail_field;
   meeting_.is_given_up = &is_given_up_;
-  meeting_.signature = signature_of(call_);
-  meeting_.holds_device = call_.kind != OpKind::kSendRecv;
-  if (is_named_barrier(call_)) meeting_.name_hash = meeting_.signature.detail_hash;
-  inlined_ = is_inlined(call_, group_->members_.size()) && !group_->is_on_device(*this);
+  meeting_.signature = collective_->signature();
+  if (!arguments_.detail.empty()) meeting_.signature.detail_hash = arguments_.detail.hash();
+  meeting_.holds_device = !is_message();
+  // The name is quoted: an empty one has two characters.
+  const bool is_named = is_barrier() && arguments_.detail.view().size() > 2;
+  if (is_named) meeting_.name_hash = meeting_.signature.detail_hash;
+  inlined_ = is_inlined(*collective_) && !group_->is_on_device(*this);
   meeting_.ends_at_arrival = meeting_.signature.inlined = inlined_;
-  called_ = call_.kind == OpKind::kSendRecv ? steady_now() : coarse_steady_now();
-  key_ = call_.out_buffer != nullptr ? static_cast<const void*>(call_.out_buffer.get()) : this;
+  called_ = is_message() ? steady_now() : coarse_steady_now();
+  const Buffer* const out = arguments_.out_buffer.get();
+  key_ = out != nullptr ? static_cast<const void*>(out) : this;
 }
 
 absl::Time HostOp::start_of(absl::Time deadline) const {
-  return call_.timeout.has_value() ? deadline - *call_.timeout : called();
+  return arguments_.timeout.has_value() ? deadline - *arguments_.timeout : called();
 }
 
 absl::Time HostOp::called() const {
-  const bool is_exact = call_.kind == OpKind::kSendRecv;
+  const bool is_exact = is_message();
   if (!is_exact && coarse_steady_now() - called_ < kMoment) return steady_now();
   return called_;
 }
@@ -111,23 +78,25 @@ Status HostOp::run() {
   Status status = group_->run(*this);
   const std::shared_ptr<HostOp> keep = std::move(of_task_);
   // A barrier reports to its caller alone; other errors also wait for sync_devices().
-  return call_.kind == OpKind::kBarrier ? absl::OkStatus() : status;
+  return is_barrier() ? absl::OkStatus() : status;
 }
 
 void HostOp::complete(const Status& status) {
   // Before the caller can act on it: the launcher then knows that what this client does next is a
   // consequence of a loss, however and by whichever client the loss was noticed.
   if (absl::IsUnavailable(status)) report_fatal_status(status);
-  if (call_.out_buffer != nullptr) {
-    if (group_->mover_ != nullptr) call_.out_buffer->mutable_issued().set(status);
-    call_.out_buffer->mutable_ready().set(status);
+  if (arguments_.out_buffer != nullptr) {
+    if (group_->mover_ != nullptr) arguments_.out_buffer->mutable_issued().set(status);
+    arguments_.out_buffer->mutable_ready().set(status);
   }
   completion_.set(status);
 }
 
 std::string HostOp::label() const {
-  if (!call_.label.empty()) return call_.label.to_string();
-  return default_label(call_.kind, call_.dtype, call_.reduction, call_.count, group_->device_ids_);
+  if (!arguments_.label.empty()) return arguments_.label.to_string();
+  const Signature& agreed = collective_->signature();
+  return default_label(agreed.kind, agreed.dtype, agreed.reduction, agreed.count,
+                       group_->device_ids_);
 }
 
 Status HostOp::labelled(const Status& status) const {
@@ -162,7 +131,7 @@ Status HostOp::wait_until(absl::Time deadline) {
     return completion_.wait();
   }
   // Any thread may run the operation: it ends by its own deadline.
-  if (!completion_.done() && deadline >= call_.deadline.value_or(absl::InfiniteFuture())) {
+  if (!completion_.done() && deadline >= arguments_.deadline.value_or(absl::InfiniteFuture())) {
     group_->run_here(*this);
   }
   if (completion_.done()) return completion_.status();
@@ -177,7 +146,7 @@ Status HostOp::wait_until(absl::Time deadline) {
   if (!not_started) is_given_up_.store(true, std::memory_order_relaxed);
   // A receive that is about to arrive does so first: the record waits for those that have. A send
   // whose GPU has not reached it yet is published as failed.
-  if (!not_started && call_.kind == OpKind::kSendRecv) {
+  if (!not_started && is_message()) {
     if (is_send_ && !group_->shares_addresses(*this)) {
       group_->mover_->fail(meeting_.seq, meeting_.member,
                            absl::DeadlineExceededError(
@@ -244,13 +213,15 @@ HostGroup::Caller::Caller(HostGroup& group, int member)
 
 Status HostGroup::too_late() { return absl::CancelledError("the client is shutting down"); }
 
-std::shared_ptr<HostOp> HostGroup::make_op(int member, Fill fill) {
+std::shared_ptr<HostOp> HostGroup::make_op(int member, Collective::Ptr collective,
+                                           Arguments&& arguments) {
   // Relaxed: an operation that another thread lends just now is reaped by a later call.
   if (lent_.load(std::memory_order_relaxed) != nullptr) reap_lent();
   if (has_quarantine_.load(std::memory_order_relaxed)) reap_quarantine();
-  auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member, fill);
+  auto op = std::allocate_shared<HostOp>(KeptAllocator<HostOp>(), shared_from_this(), member,
+                                         std::move(collective), std::move(arguments));
   // The mover's errors need the label.
-  if (mover_ != nullptr) op->call_.label = op->label();
+  if (mover_ != nullptr) op->arguments_.label = op->label();
   return op;
 }
 
@@ -268,7 +239,7 @@ void HostGroup::number(HostOp& op) {
   rendezvous_->pass_over(seq, place.seq);
   // A member that is left behind must not give its bytes to a different call of the others: this
   // call fails as given up, and the member continues with the next one. A barrier has no bytes.
-  const bool is_told = place.is_left_behind && op.call_.kind != OpKind::kBarrier;
+  const bool is_told = place.is_left_behind && !op.is_barrier();
   if (!is_told) op.meeting_.seq = place.seq;
   next_seq = is_told ? place.seq : seq_after(place.seq);
 }
@@ -281,16 +252,22 @@ void HostGroup::retire(HostOp& op) {
   if (op.lends_ && others_read_input(op)) lend(op);
 }
 
-Work HostGroup::start(int position, Fill fill) {
-  const Caller caller(*this, position);
-  if (caller.is_too_late()) return failed(make_op(position, fill), too_late());
+Work HostGroup::start(Collective::Ptr collective, Arguments arguments) {
+  if (collective->kind() == OpKind::kSendRecv) {
+    return start_message(std::move(collective), std::move(arguments));
+  }
+  const int member = collective->place().position;
+  const Caller caller(*this, member);
+  if (caller.is_too_late()) {
+    return failed(make_op(member, std::move(collective), std::move(arguments)), too_late());
+  }
   const Status process = backend_.check_process();
-  if (!process.ok()) return refused(position, fill, process);
-  Stream& stream = *backend_.streams_[members_[position].ordinal];
-  std::shared_ptr<HostOp> op = make_op(position, fill);
+  if (!process.ok()) return refused(member, std::move(collective), std::move(arguments), process);
+  Stream& stream = *backend_.streams_[members_[member].ordinal];
+  std::shared_ptr<HostOp> op = make_op(member, std::move(collective), std::move(arguments));
   op->of_task_ = op;
   using Wake = Stream::Wake;
-  stream.enqueue(*op, op->key(), op->call_.caller_waits ? Wake::kByCaller : Wake::kNow);
+  stream.enqueue(*op, op->key(), op->arguments_.caller_waits ? Wake::kByCaller : Wake::kNow);
   return Work(std::move(op));
 }
 
@@ -308,8 +285,8 @@ Status HostGroup::run(HostOp& op) {
     if (mover_ != nullptr || !rendezvous_.has_value()) publish_running(op);
     status = rendezvous_.has_value() ? meet_and_move(op) : run_alone(op);
     // The receiver of a message has waited for its device.
-    const bool is_later = is_on_device(op) && op.call_.kind != OpKind::kSendRecv;
-    if (is_later && (status.ok() || (op.moved_ && op.call_.out_buffer == nullptr))) {
+    const bool is_later = is_on_device(op) && !op.is_message();
+    if (is_later && (status.ok() || (op.moved_ && op.arguments_.out_buffer == nullptr))) {
       complete_on_device(op, status);
     } else {
       op.complete(status);
@@ -327,18 +304,18 @@ Status HostGroup::run(HostOp& op) {
 }
 
 bool HostGroup::is_on_device(const HostOp& op) const {
-  return mover_ != nullptr && op.call_.kind != OpKind::kBarrier;
+  return mover_ != nullptr && !op.is_barrier();
 }
 
 void HostGroup::complete_on_device(HostOp& op, const Status& error) {
   std::shared_ptr<Completion> ready;
-  if (op.call_.out_buffer != nullptr) {
-    op.call_.out_buffer->mutable_issued().set(absl::OkStatus());
-    ready = op.call_.out_buffer->share_ready();
+  if (op.arguments_.out_buffer != nullptr) {
+    op.arguments_.out_buffer->mutable_issued().set(absl::OkStatus());
+    ready = op.arguments_.out_buffer->share_ready();
   }
   // Later work of the stream may reuse the memory.
-  op.call_.in_buffer = nullptr;
-  op.call_.out_buffer = nullptr;
+  op.arguments_.in_buffer = nullptr;
+  op.arguments_.out_buffer = nullptr;
   // The memory of Buffers is the device's; other memory is the caller's again after the Work.
   const auto on_failure =
       ready != nullptr ? Stream::OnFailure::kAtOnce : Stream::OnFailure::kWhenDone;
@@ -352,7 +329,7 @@ void HostGroup::complete_on_device(HostOp& op, const Status& error) {
 }
 
 Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
-  if (mover_ == nullptr || op.call_.kind != OpKind::kBarrier) return absl::OkStatus();
+  if (mover_ == nullptr || !op.is_barrier()) return absl::OkStatus();
   Status status;
   do {
     status = mover_->wait_done(op.meeting_.member,
@@ -362,8 +339,8 @@ Status HostGroup::wait_for_device(const HostOp& op, absl::Time deadline) {
 }
 
 Status HostGroup::move(const HostOp& op, absl::Span<const MemberMemory> members) {
-  if (!is_on_device(op)) return op.labelled(move_bytes(*op.call_.collective, members));
-  return mover_->move(op.call_, op.meeting_.seq, op.meeting_.member, members);
+  if (!is_on_device(op)) return op.labelled(move_bytes(*op.collective_, members));
+  return mover_->move(*op.collective_, op.arguments_, op.meeting_.seq, op.meeting_.member, members);
 }
 
 void HostGroup::acknowledge(HostOp& op) {
@@ -376,45 +353,47 @@ Rendezvous::From HostGroup::give_up_from() const {
 }
 
 Status HostGroup::run_alone(HostOp& op) {
-  const CollectiveCall& call = op.call_;
-  TESSERA_RETURN_IF_ERROR(op.labelled(call.error));
+  const Collective& collective = *op.collective_;
+  const Arguments& arguments = op.arguments_;
+  TESSERA_RETURN_IF_ERROR(op.labelled(collective.error()));
   TESSERA_RETURN_IF_ERROR(find_memory(op));
-  TESSERA_RETURN_IF_ERROR(wait_for_device(op, call.deadline.value_or(absl::InfiniteFuture())));
-  if (call.collective->needs_peer_counts()) op.peer_counts_ = call.collective->own_counts();
-  const MemberMemory own = {call.in, call.in_count, call.out, op.peer_counts_.data()};
+  TESSERA_RETURN_IF_ERROR(wait_for_device(op, arguments.deadline.value_or(absl::InfiniteFuture())));
+  if (collective.needs_peer_counts()) op.peer_counts_ = collective.own_counts();
+  const MemberMemory own = {arguments.in, op.in_count(), arguments.out, op.peer_counts_.data()};
   return move(op, absl::MakeConstSpan(&own, 1));
 }
 
 // The lender of a set of replicas makes the memory of all.
 Status HostGroup::lend_replica(HostOp& op) {
   std::vector<int> holders;
-  for (const int member : absl::MakeConstSpan(op.call_.replicas).subspan(1)) {
+  for (const int member : op.collective_->replicas().subspan(1)) {
     holders.push_back(members_[member].client_id);
   }
   StatusOr<ReplicaLoans::Replica> replica =
-      backend_.loans_->lend(op.call_.out_buffer->size_bytes(), std::move(holders));
+      backend_.loans_->lend(op.arguments_.out_buffer->size_bytes(), std::move(holders));
   if (!replica.ok()) return op.labelled(replica.status());
-  op.call_.out = replica->contents;
+  op.arguments_.out = replica->contents;
   op.replica_ = *std::move(replica);
   return absl::OkStatus();
 }
 
 // Makes this member a holder of the memory that the lender has allocated. Not for the lender.
 void HostGroup::hold_replica(HostOp& op, std::byte* contents) {
-  const std::vector<int>& replicas = op.call_.replicas;
+  const absl::Span<const int> replicas = op.collective_->replicas();
   const auto place =
       std::find(replicas.begin(), replicas.end(), op.meeting_.member) - replicas.begin();
   if (place == 0) return;
-  op.replica_ = ReplicaLoans::hold(contents, op.call_.out_buffer->size_bytes(),
+  op.replica_ = ReplicaLoans::hold(contents, op.arguments_.out_buffer->size_bytes(),
                                    static_cast<int>(place) - 1, backend_.link_.keeper(contents));
 }
 
 Status HostGroup::local_error(HostOp& op) {
-  const CollectiveCall& call = op.call_;
-  if (!call.error.ok()) return op.labelled(call.error);
+  const Collective& collective = *op.collective_;
+  const Arguments& arguments = op.arguments_;
+  if (!collective.error().ok()) return op.labelled(collective.error());
   if (may_be_interrupted()) TESSERA_RETURN_IF_ERROR(interruption(op));
-  if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(op.labelled(mover_->check(call)));
-  const bool has_buffers = call.in_buffer != nullptr || call.out_buffer != nullptr;
+  if (is_on_device(op)) TESSERA_RETURN_IF_ERROR(op.labelled(mover_->check(collective)));
+  const bool has_buffers = arguments.in_buffer != nullptr || arguments.out_buffer != nullptr;
   return has_buffers ? find_memory(op) : absl::OkStatus();
 }
 
@@ -443,18 +422,19 @@ Status HostGroup::interrupted_meanwhile(const HostOp& op) {
 }
 
 Status HostGroup::find_memory(HostOp& op) {
-  CollectiveCall& call = op.call_;
-  if (call.in_buffer != nullptr) {
+  Arguments& arguments = op.arguments_;
+  if (arguments.in_buffer != nullptr) {
     // The error of a tensor is returned unchanged: it names the op that failed first.
-    TESSERA_RETURN_IF_ERROR(call.in_buffer->wait_issued());
-    call.in = call.in_buffer->data();
+    TESSERA_RETURN_IF_ERROR(arguments.in_buffer->wait_issued());
+    arguments.in = arguments.in_buffer->data();
   }
-  if (!call.replicas.empty()) {
-    if (call.replicas[0] == op.meeting_.member) TESSERA_RETURN_IF_ERROR(lend_replica(op));
-  } else if (call.out_buffer != nullptr) {
-    const Status taken = call.out_buffer->take_memory();
+  const absl::Span<const int> replicas = op.collective_->replicas();
+  if (!replicas.empty()) {
+    if (replicas[0] == op.meeting_.member) TESSERA_RETURN_IF_ERROR(lend_replica(op));
+  } else if (arguments.out_buffer != nullptr) {
+    const Status taken = arguments.out_buffer->take_memory();
     if (!taken.ok()) return op.labelled(taken);
-    call.out = call.out_buffer->mutable_data();
+    arguments.out = arguments.out_buffer->mutable_data();
   }
   return absl::OkStatus();
 }
@@ -528,14 +508,14 @@ Status HostGroup::meet(HostOp& op, const Rendezvous::Op& meeting) {
 }
 
 void HostGroup::start_clock(HostOp& op) const {
-  const CollectiveCall& call = op.call_;
+  const Arguments& arguments = op.arguments_;
   Rendezvous::Op& meeting = op.meeting_;
-  const absl::Duration timeout = call.timeout.value_or(backend_.collective_timeout_);
+  const absl::Duration timeout = arguments.timeout.value_or(backend_.collective_timeout_);
   meeting.start = op.begun(timeout);
   meeting.deadline = meeting.start + timeout;
-  if (call.deadline.has_value()) {
-    meeting.start = op.start_of(*call.deadline);
-    meeting.deadline = *call.deadline;
+  if (arguments.deadline.has_value()) {
+    meeting.start = op.start_of(*arguments.deadline);
+    meeting.deadline = *arguments.deadline;
   }
 }
 
@@ -551,7 +531,7 @@ void HostGroup::start_clock(HostOp& op) const {
 // A failure in any state is settled, so that all members return the same Status, with one
 // exception: own_error is wrong in this member's call alone, and the operation ends in order.
 Status HostGroup::meet_and_move(HostOp& op) {
-  CollectiveCall& call = op.call_;
+  const bool has_replicas = !op.collective_->replicas().empty();
   Rendezvous::Op& meeting = op.meeting_;
   if (!op.is_timed_) start_clock(op);
   if (op.inlined_) return meet_inlined(op, meeting);
@@ -572,12 +552,12 @@ Status HostGroup::meet_and_move(HostOp& op) {
       op.moved_ = true;
       // Before finish(): the lender keeps the block until then. Not after a mismatch: a lender that
       // detected it first has released the block.
-      if (result.ok() && !call.replicas.empty()) {
+      if (result.ok() && has_replicas) {
         hold_replica(op, (*memory)[op.meeting_.member].out);
       }
-      const bool found_by_all = call.kind == OpKind::kAllToAll || !call.replicas.empty();
+      const bool found_by_all = op.collective_->needs_peer_counts() || has_replicas;
       // The sender is told "received" only when the bytes have reached the receiver's GPU.
-      const bool is_lost_message = call.kind == OpKind::kSendRecv && is_on_device(op);
+      const bool is_lost_message = op.is_message() && is_on_device(op);
       if (!result.ok() && is_lost_message) {
         status = settle(VerdictKind::kError, result);
       } else if (!result.ok() && !found_by_all) {
@@ -589,7 +569,7 @@ Status HostGroup::meet_and_move(HostOp& op) {
       }
     }
   }
-  const int share_of_work = call.kind == OpKind::kSendRecv ? 2 : 1;
+  const int share_of_work = op.is_message() ? 2 : 1;
   const bool lends = status.ok() && lends_input(op);
   using Then = Rendezvous::Then;
   if (status.ok()) {
@@ -612,11 +592,11 @@ Status HostGroup::meet_and_move(HostOp& op) {
   }
   if (is_on_device(op)) own_error.Update(mover_->leave(op.meeting_.seq, op.meeting_.member));
   TESSERA_RETURN_IF_ERROR(own_error);
-  if (!call.replicas.empty()) {
-    call.out_buffer->share_memory(op.replica_->contents, std::move(op.replica_->owner));
+  if (has_replicas) {
+    op.arguments_.out_buffer->share_memory(op.replica_->contents, std::move(op.replica_->owner));
   }
   if (const std::byte* out = op.copy(&HostOp::Copies::out)) {
-    std::memcpy(call.out, out, call.out_count * dtype_size(call.dtype));
+    std::memcpy(op.arguments_.out, out, op.out_bytes());
   }
   return absl::OkStatus();
 }
@@ -624,10 +604,11 @@ Status HostGroup::meet_and_move(HostOp& op) {
 // A peer that was held up may go on writing after this member has given up. The group cannot keep
 // memory that is the caller's, so the pool must not reuse it.
 void HostGroup::withhold_output(const HostOp& op) {
-  const CollectiveCall& call = op.call_;
-  const bool is_callers = call.out_buffer == nullptr && op.copy(&HostOp::Copies::out) == nullptr;
-  if (is_callers && shares_addresses(op) && call.collective->do_peers_write_output()) {
-    backend_.pool_->withhold(call.out, call.out_count * dtype_size(call.dtype));
+  const Arguments& arguments = op.arguments_;
+  const bool has_copy = op.copy(&HostOp::Copies::out) != nullptr;
+  const bool is_callers = arguments.out_buffer == nullptr && !has_copy;
+  if (is_callers && shares_addresses(op) && op.collective_->do_peers_write_output()) {
+    backend_.pool_->withhold(arguments.out, op.out_bytes());
   }
 }
 
@@ -651,10 +632,10 @@ void HostGroup::reap_quarantine() {
 
 Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
   TESSERA_RETURN_IF_ERROR(meet(op, meeting));
-  const CollectiveCall& call = op.call_;
-  if (call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
-      call.kind == OpKind::kBarrier) {
-    if (call.out != nullptr) reduce_inlined(op);
+  const Collective& collective = *op.collective_;
+  if (collective.kind() == OpKind::kAllReduce || collective.kind() == OpKind::kReduce ||
+      collective.kind() == OpKind::kBarrier) {
+    if (op.arguments_.out != nullptr) reduce_inlined(op);
     return absl::OkStatus();
   }
   absl::InlinedVector<MemberMemory, kInlineMembers> members;
@@ -662,19 +643,20 @@ Status HostGroup::meet_inlined(HostOp& op, const Rendezvous::Op& meeting) {
     const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
     members.push_back({entry.inlined, entry.in_count});
   }
-  members[op.meeting_.member].out = call.out;
-  return op.labelled(move_bytes(*call.collective, members));
+  members[op.meeting_.member].out = op.arguments_.out;
+  return op.labelled(move_bytes(collective, members));
 }
 
 // Each member reduces all elements, not a chunk.
 void HostGroup::reduce_inlined(const HostOp& op) {
-  const CollectiveCall& call = op.call_;
-  if (call.kind == OpKind::kReduce && op.meeting_.member != call.root) return;
+  const Collective& collective = *op.collective_;
+  if (collective.kind() == OpKind::kReduce && op.meeting_.member != collective.root()) return;
   absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (int m = 0; m < rendezvous_->size(); ++m) {
     terms.push_back(rendezvous_->entry(op.meeting_.seq, m).inlined);
   }
-  reduce(call.dtype, call.reduction, terms, absl::MakeConstSpan(&call.out, 1), call.count);
+  reduce(collective.dtype(), collective.op(), terms, absl::MakeConstSpan(&op.arguments_.out, 1),
+         collective.count());
 }
 
 Status HostGroup::give_up(HostOp& op, bool is_queued, DeviceActivity::Kind device,
@@ -728,8 +710,10 @@ Work HostGroup::failed(std::shared_ptr<HostOp> op, const Status& error) {
 }
 
 // Accesses nothing that the parent process uses.
-Work HostGroup::refused(int position, Fill fill, const Status& error) {
-  const auto op = std::make_shared<HostOp>(shared_from_this(), position, fill);
+Work HostGroup::refused(int member, Collective::Ptr collective, Arguments&& arguments,
+                        const Status& error) {
+  const auto op = std::make_shared<HostOp>(shared_from_this(), member, std::move(collective),
+                                           std::move(arguments));
   op->complete(error);
   return Work(op);
 }

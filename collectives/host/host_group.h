@@ -17,7 +17,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/status.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
@@ -30,7 +33,7 @@
 
 namespace tessera::host {
 
-// One started call. Shared by the stream that runs it and the Works that wait for it.
+// One started run. Shared by the stream that runs it and the Works that wait for it.
 //
 // Stages: kQueued -> kStarted when the stream reaches it, or kQueued -> kGivenUp when a waiter's
 // deadline passes first; in kGivenUp the caller's memory is not accessed any more. A message that
@@ -44,7 +47,8 @@ class HostOp final : public PendingWork, public Stream::Runnable, public Message
  public:
   enum class Stage { kQueued, kStarted, kGivenUp };
 
-  HostOp(std::shared_ptr<HostGroup> group, int member, GroupBackend::Fill fill);
+  HostOp(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
+         Arguments&& arguments);
 
   bool done() const override;
   Status wait_until(absl::Time deadline) override;
@@ -71,12 +75,21 @@ class HostOp final : public PendingWork, public Stream::Runnable, public Message
   std::string label() const;
   // An error with the label before it.
   Status labelled(const Status& status) const;
+  bool is_message() const { return collective_->kind() == OpKind::kSendRecv; }
+  bool is_barrier() const { return collective_->kind() == OpKind::kBarrier; }
+  // Elements and bytes of the memory that the member uses.
+  int64_t in_count() const { return collective_->in_count().value_or(0); }
+  int64_t in_bytes() const { return in_count() * dtype_size(collective_->dtype()); }
+  int64_t out_bytes() const {
+    return collective_->out_count().value_or(0) * dtype_size(collective_->dtype());
+  }
 
   const std::shared_ptr<HostGroup> group_;
   // The stream's reference, until it has run. Replaces enable_shared_from_this, which costs three
   // extra atomic operations on destruction.
   std::shared_ptr<HostOp> of_task_;
-  CollectiveCall call_;
+  const Collective::Ptr collective_;
+  Arguments arguments_;
   // What the rendezvous needs to know. placed() sets the number; the running thread sets start and
   // deadline, and no other thread reads these.
   Rendezvous::Op meeting_;
@@ -127,10 +140,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   ~HostGroup() override;
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
-  using GroupBackend::start;
-  Work start(int position, Fill fill) override;
-  Work start_send(int position, int peer, CollectiveCall call) override;
-  Work start_recv(int position, int peer, CollectiveCall call) override;
+  Work start(Collective::Ptr collective, Arguments arguments) override;
 
   // Ends every operation, and frees the group's part of the memory that clients share: it is not
   // accessed afterwards. What others still read is settled as failed first. Requires that close()
@@ -190,10 +200,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // members share of an operation is in the Rendezvous, without a lock.
 
   // An operation without its number. Frees what others have read first.
-  std::shared_ptr<HostOp> make_op(int member, Fill fill);
-  std::shared_ptr<HostOp> make_op(int member, CollectiveCall&& call) {
-    return make_op(member, [&](CollectiveCall& place) { place = std::move(call); });
-  }
+  std::shared_ptr<HostOp> make_op(int member, Collective::Ptr collective, Arguments&& arguments);
   // Gives the operation the member's next number. Called as the stream places it.
   void number(HostOp& op);
   Status run(HostOp& op);
@@ -238,13 +245,15 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Settles the operation that has just arrived if it is interrupted: fail_pending() may have run
   // before the arrival.
   Status interrupted_meanwhile(const HostOp& op);
-  // Finds the memory of the call's Buffers; waits for the input.
+  // Finds the memory of the run's Buffers; waits for the input.
   Status find_memory(HostOp& op);
   Status lend_replica(HostOp& op);
   void hold_replica(HostOp& op, std::byte* contents);
-  // The two ends of a message, of the group {sender, receiver}.
-  Work enqueue_send(CollectiveCall call);
-  Work enqueue_recv(CollectiveCall call);
+  // One end of a message between two members.
+  Work start_message(Collective::Ptr collective, Arguments&& arguments);
+  // The same of the group {sender, receiver}.
+  Work enqueue_send(Collective::Ptr collective, Arguments&& arguments);
+  Work enqueue_recv(Collective::Ptr collective, Arguments&& arguments);
   // Publishes a message and returns; the receiver finishes the operation for both.
   Status publish_message(HostOp& op);
   // Waits until the message has been received.
@@ -321,7 +330,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // The Work of an operation that is not enqueued because of `error`.
   Work failed(std::shared_ptr<HostOp> op, const Status& error);
   // The same in a forked child, without access to what the parent uses.
-  Work refused(int position, Fill fill, const Status& error);
+  Work refused(int member, Collective::Ptr collective, Arguments&& arguments, const Status& error);
 
   HostBackend& backend_;
   const std::vector<GroupMember> members_;

@@ -20,8 +20,8 @@
 namespace tessera::host {
 
 Rendezvous::Op HostGroup::describe(const HostOp& op, absl::Time start, absl::Time deadline) const {
-  if (op.call_.deadline.has_value() && op.call_.timeout.has_value()) {
-    deadline = *op.call_.deadline;
+  if (op.arguments_.deadline.has_value() && op.arguments_.timeout.has_value()) {
+    deadline = *op.arguments_.deadline;
     start = op.start_of(deadline);
   }
   const Rendezvous::Op& meeting = op.meeting_;
@@ -60,44 +60,43 @@ StatusOr<SharedAddress> HostGroup::share(HostOp& op, const void* memory, int64_t
 
 // Writes the member's entry: where its memory is, and what it believes the operation to be.
 Status HostGroup::fill_entry(HostOp& op) {
-  const CollectiveCall& call = op.call_;
-  const int64_t size = dtype_size(call.dtype);
-  const int64_t in_bytes = call.in_count * size;
+  const Collective& collective = *op.collective_;
+  const Arguments& arguments = op.arguments_;
+  const int64_t in_bytes = op.in_bytes();
   MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
   // After a timeout other members may still look at what the record held before.
   entry.seq.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   if (is_on_device(op)) {
-    TESSERA_RETURN_IF_ERROR(
-        mover_->arrive(call, op.meeting_.seq, op.meeting_.member, absl::MakeSpan(entry.inlined)));
+    TESSERA_RETURN_IF_ERROR(mover_->arrive(collective, arguments, op.meeting_.seq,
+                                           op.meeting_.member, absl::MakeSpan(entry.inlined)));
   }
   if (op.inlined_) {
-    // An input that no member reads may have any size.
-    if (is_input_used(call)) std::memcpy(entry.inlined, call.in, in_bytes);
-    entry.in_count = call.in_count;
+    if (in_bytes > 0) std::memcpy(entry.inlined, arguments.in, in_bytes);
+    entry.in_count = op.in_count();
     fill_signature(op);
     return absl::OkStatus();
   }
   SharedAddress in;
-  if (shares_addresses(op) || call.kind == OpKind::kSendRecv) {
-    TESSERA_ASSIGN_OR_RETURN(in, share(op, call.in, in_bytes, &HostOp::Copies::in));
+  if (shares_addresses(op) || op.is_message()) {
+    TESSERA_ASSIGN_OR_RETURN(in, share(op, arguments.in, in_bytes, &HostOp::Copies::in));
   }
   std::byte* const in_copy = op.copy(&HostOp::Copies::in);
   if (in_copy != nullptr && shares_addresses(op)) {
-    std::memcpy(in_copy, call.in, in_bytes);
+    std::memcpy(in_copy, arguments.in, in_bytes);
   } else if (in_copy != nullptr) {
-    TESSERA_RETURN_IF_ERROR(op.labelled(mover_->fetch(call, op.meeting_.seq, in_copy)));
+    TESSERA_RETURN_IF_ERROR(
+        op.labelled(mover_->fetch(collective, arguments, op.meeting_.seq, in_copy)));
   }
   SharedAddress out;
-  if (shares_addresses(op) && call.collective->do_peers_write_output()) {
-    const int64_t out_bytes = call.out_count * size;
-    TESSERA_ASSIGN_OR_RETURN(out, share(op, call.out, out_bytes, &HostOp::Copies::out));
+  if (shares_addresses(op) && collective.do_peers_write_output()) {
+    TESSERA_ASSIGN_OR_RETURN(out, share(op, arguments.out, op.out_bytes(), &HostOp::Copies::out));
   }
   SharedAddress counts;
-  if (call.collective->needs_peer_counts()) {
-    op.peer_counts_ = call.collective->own_counts();
+  if (collective.needs_peer_counts()) {
+    op.peer_counts_ = collective.own_counts();
   } else if (is_on_device(op)) {
-    op.peer_counts_ = mover_->encode_request(call);
+    op.peer_counts_ = mover_->encode_request(collective);
   }
   if (!op.peer_counts_.empty()) {
     const int64_t bytes = static_cast<int64_t>(op.peer_counts_.size() * sizeof(int64_t));
@@ -107,7 +106,7 @@ Status HostGroup::fill_entry(HostOp& op) {
       std::memcpy(copy, op.peer_counts_.data(), bytes);
     }
   }
-  entry.in_count = call.in_count;
+  entry.in_count = op.in_count();
   entry.in = in;
   entry.out = out;
   entry.counts = counts;
@@ -118,23 +117,24 @@ Status HostGroup::fill_entry(HostOp& op) {
 void HostGroup::fill_signature(HostOp& op) {
   MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, op.meeting_.member);
   entry.signature = op.meeting_.signature;
-  const Counts& counts = op.call_.counts;
-  if (!op.call_.detail.empty()) {
-    copy_cut(absl::MakeSpan(entry.detail), op.call_.detail);
-  } else if (has_agreed_counts(op.call_) && counts.are_equal()) {
+  const Counts& counts = op.collective_->counts();
+  const Arguments& arguments = op.arguments_;
+  if (!arguments.detail.empty()) {
+    copy_cut(absl::MakeSpan(entry.detail), arguments.detail);
+  } else if (op.collective_->are_counts_agreed() && counts.are_equal()) {
     entry.part_count = counts[0];
-  } else if (has_agreed_counts(op.call_)) {
+  } else if (op.collective_->are_counts_agreed()) {
     copy_cut(absl::MakeSpan(entry.detail), counts.to_string());
   }
   entry.label_size = 0;
-  if (!op.call_.label.empty()) {
-    entry.label_size = static_cast<uint16_t>(op.call_.label.copy_to(absl::MakeSpan(entry.label)));
+  if (!arguments.label.empty()) {
+    entry.label_size = static_cast<uint16_t>(arguments.label.copy_to(absl::MakeSpan(entry.label)));
   }
 }
 
 void HostGroup::publish_running(const HostOp& op) {
   char text[kLabelBytes];
-  const size_t size = op.call_.label.copy_to(absl::MakeSpan(text));
+  const size_t size = op.arguments_.label.copy_to(absl::MakeSpan(text));
   publish(op, DeviceActivity::kRunning, {text, size});
 }
 
@@ -144,13 +144,14 @@ void HostGroup::publish_waiting(const HostOp& op) {
 }
 
 void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind, absl::string_view label) {
-  if (op.call_.kind == OpKind::kSendRecv) return;
+  if (op.is_message()) return;
+  const Signature& agreed = op.collective_->signature();
   Activity activity;
   activity.kind = kind;
-  activity.op = op.call_.kind;
-  activity.dtype = op.call_.dtype;
-  activity.reduction = op.call_.reduction;
-  activity.count = op.call_.count;
+  activity.op = agreed.kind;
+  activity.dtype = agreed.dtype;
+  activity.reduction = agreed.reduction;
+  activity.count = agreed.count;
   if (rendezvous_.has_value()) {
     activity.seq = op.meeting_.seq;
     activity.leader_client = rendezvous_->leader_client();
@@ -163,6 +164,10 @@ void HostGroup::publish(const HostOp& op, DeviceActivity::Kind kind, absl::strin
 }
 
 StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
+  const Collective& collective = *op.collective_;
+  const absl::Span<const int> replicas = collective.replicas();
+  const int64_t element_bytes = dtype_size(collective.dtype());
+  const int64_t num_counts = collective.needs_peer_counts() ? op.peer_counts_.size() : 0;
   MemberMemories memory(members_.size());
   for (int m = 0; m < static_cast<int>(members_.size()); ++m) {
     const MemberEntry& entry = rendezvous_->entry(op.meeting_.seq, m);
@@ -176,28 +181,23 @@ StatusOr<HostGroup::MemberMemories> HostGroup::member_memory(const HostOp& op) {
       return backend_.link_.resolve(address, static_cast<uint64_t>(count) * size,
                                     op.meeting_.deadline);
     };
-    const CollectiveCall& call = op.call_;
-    const int64_t size = dtype_size(call.dtype);
     // Of other replicas' outputs nothing is used.
-    int64_t out_count = call.count;
-    if (!call.replicas.empty()) out_count = m == call.replicas[0] ? call.out_count : 0;
-    const bool has_counts = call.collective->needs_peer_counts();
-    const int64_t num_counts = has_counts ? op.peer_counts_.size() : 0;
+    int64_t out_count = collective.count();
+    if (!replicas.empty()) out_count = m == replicas[0] ? *collective.out_count() : 0;
     memory[m].in_count = entry.in_count;
-    TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in, entry.in_count, size));
-    TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out, out_count, size));
+    TESSERA_ASSIGN_OR_RETURN(memory[m].in, resolve(entry.in, entry.in_count, element_bytes));
+    TESSERA_ASSIGN_OR_RETURN(memory[m].out, resolve(entry.out, out_count, element_bytes));
     TESSERA_ASSIGN_OR_RETURN(const std::byte* counts,
                              resolve(entry.counts, num_counts, sizeof(int64_t)));
     memory[m].counts = reinterpret_cast<const int64_t*>(counts);
     memory[m].board = entry.inlined;
   }
-  if (!shares_addresses(op) && op.call_.kind != OpKind::kSendRecv)
-    memory[op.meeting_.member].in = op.call_.in;
-  const std::vector<int>& replicas = op.call_.replicas;
+  MemberMemory& own = memory[op.meeting_.member];
+  if (!shares_addresses(op) && !op.is_message()) own.in = op.arguments_.in;
   if (!replicas.empty()) {
-    memory[op.meeting_.member].out = memory[replicas[0]].out;
-  } else if (!shares_addresses(op) || !op.call_.collective->do_peers_write_output()) {
-    memory[op.meeting_.member].out = op.call_.out;
+    own.out = memory[replicas[0]].out;
+  } else if (!shares_addresses(op) || !collective.do_peers_write_output()) {
+    own.out = op.arguments_.out;
   }
   return memory;
 }

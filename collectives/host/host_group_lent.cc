@@ -11,23 +11,19 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/call.h"
 #include "collectives/host/host_group.h"
 
 namespace tessera::host {
 
 bool HostGroup::others_read_input(const HostOp& op) const {
-  return is_input_used(op.call_) && op.call_.collective->do_peers_read_input();
+  return op.in_count() > 0 && op.collective_->do_peers_read_input();
 }
 
 bool HostGroup::lends_input(const HostOp& op) const {
-  const CollectiveCall& call = op.call_;
-  const bool is_written = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce ||
-                          call.kind == OpKind::kSendRecv || !call.replicas.empty();
-  // Of an all_to_all the others also read the counts.
-  if (is_written || call.kind == OpKind::kAllToAll || is_on_device(op)) return false;
+  if (op.collective_->ends_together() || is_on_device(op)) return false;
   if (!others_read_input(op)) return true;
-  return call.in_buffer != nullptr && call.in_buffer.use_count() > 1;
+  const std::shared_ptr<const Buffer>& input = op.arguments_.in_buffer;
+  return input != nullptr && input.use_count() > 1;
 }
 
 // Invariant 6 of control.h: the run is finished or failed where this is true.
@@ -42,7 +38,7 @@ bool HostGroup::end_reading(const HostOp& op, const Status& reason) {
 
 void HostGroup::lend(HostOp& op) {
   // The result is its tensor's alone.
-  op.call_.out_buffer = nullptr;
+  op.arguments_.out_buffer = nullptr;
   op.of_lent_ = op.of_task_;
   num_lent_.fetch_add(1, std::memory_order_relaxed);
   push_lent(op);

@@ -44,8 +44,9 @@ Status HostGroup::publish_message(HostOp& op) {
   }
   progress_[op.meeting_.member].done.store(seq_before(op.meeting_.seq, rendezvous_->num_records()),
                                            std::memory_order_release);
-  op.receive_deadline_ = op.call_.deadline.value_or(
-      steady_now() + op.call_.timeout.value_or(backend_.collective_timeout_));
+  const Arguments& arguments = op.arguments_;
+  op.receive_deadline_ = arguments.deadline.value_or(
+      steady_now() + arguments.timeout.value_or(backend_.collective_timeout_));
   op.published_.set(absl::OkStatus());
   return status;
 }
@@ -105,16 +106,19 @@ void HostGroup::reap_sent() {
   });
 }
 
-Work HostGroup::start_send(int position, int peer, CollectiveCall call) {
+Work HostGroup::start_message(Collective::Ptr collective, Arguments&& arguments) {
+  const MessageEnds ends = collective->ends();
+  const bool sends = collective->place().position == 0;
+  const int member = sends ? ends.sender : ends.receiver;
+  const int peer = sends ? ends.receiver : ends.sender;
   const Status process = backend_.check_process();
-  if (!process.ok()) {
-    return refused(
-        position, [&](CollectiveCall& place) { place = std::move(call); }, process);
+  if (!process.ok()) return refused(member, std::move(collective), std::move(arguments), process);
+  StatusOr<std::shared_ptr<HostGroup>> group = message_group(member, peer, sends);
+  if (!group.ok()) {
+    return failed(make_op(member, std::move(collective), std::move(arguments)), group.status());
   }
-  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/true);
-  if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
-  validate(call, {.num_members = 2, .position = 0});
-  return (*group)->enqueue_send(std::move(call));
+  return sends ? (*group)->enqueue_send(std::move(collective), std::move(arguments))
+               : (*group)->enqueue_recv(std::move(collective), std::move(arguments));
 }
 
 Status HostGroup::prepare_to_wait(int member) {
@@ -158,11 +162,11 @@ Status HostGroup::expect_send(const HostOp& op) {
   return absl::OkStatus();
 }
 
-Work HostGroup::enqueue_send(CollectiveCall call) {
+Work HostGroup::enqueue_send(Collective::Ptr collective, Arguments&& arguments) {
   const Caller caller(*this, 0);
-  if (caller.is_too_late()) return failed(make_op(0, std::move(call)), too_late());
+  std::shared_ptr<HostOp> op = make_op(0, std::move(collective), std::move(arguments));
+  if (caller.is_too_late()) return failed(op, too_late());
   Stream& stream = *backend_.streams_[members_[0].ordinal];
-  std::shared_ptr<HostOp> op = make_op(0, std::move(call));
   if (const Status status = expect_send(*op); !status.ok()) {
     op->complete(status);
     return Work(op);
@@ -174,7 +178,9 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
     // The bytes of a GPU's message to another client go through the host: after what the GPU was
     // given so far, for which its stream does not wait.
     const bool is_fetched = !group.shares_addresses(*op);
-    if (is_fetched) group.mover_->arrive(op->call_, op->meeting_.seq, 0, {}).IgnoreError();
+    if (is_fetched) {
+      group.mover_->arrive(*op->collective_, op->arguments_, op->meeting_.seq, 0, {}).IgnoreError();
+    }
     if (!is_fetched && group.rendezvous_->is_next(op->meeting_.seq))
       return group.publish_message(*op);
     // Every record holds a message that was not read yet. The device does not wait for that.
@@ -186,22 +192,10 @@ Work HostGroup::enqueue_send(CollectiveCall call) {
   return Work(op);
 }
 
-Work HostGroup::start_recv(int position, int peer, CollectiveCall call) {
-  const Status process = backend_.check_process();
-  if (!process.ok()) {
-    return refused(
-        position, [&](CollectiveCall& place) { place = std::move(call); }, process);
-  }
-  StatusOr<std::shared_ptr<HostGroup>> group = message_group(position, peer, /*sends=*/false);
-  if (!group.ok()) return failed(make_op(position, std::move(call)), group.status());
-  validate(call, {.num_members = 2, .position = 1});
-  return (*group)->enqueue_recv(std::move(call));
-}
-
-Work HostGroup::enqueue_recv(CollectiveCall call) {
+Work HostGroup::enqueue_recv(Collective::Ptr collective, Arguments&& arguments) {
   const Caller caller(*this, 1);
-  if (caller.is_too_late()) return failed(make_op(1, std::move(call)), too_late());
-  std::shared_ptr<HostOp> op = make_op(1, std::move(call));
+  std::shared_ptr<HostOp> op = make_op(1, std::move(collective), std::move(arguments));
+  if (caller.is_too_late()) return failed(op, too_late());
   if (const Status status = prepare_to_wait(/*member=*/1); !status.ok()) return failed(op, status);
   op->of_task_ = op;
   const Status waits = wait_aside(op, [&] { number(*op); });

@@ -20,7 +20,8 @@
 
 #include "absl/time/time.h"
 #include "base/dtype.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/host/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
@@ -64,15 +65,11 @@ class LateReadsTest : public ::testing::Test {
   }
 
   Work broadcast(int device, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
-    CollectiveCall call;
-    call.kind = OpKind::kBroadcast;
-    call.dtype = DType::kUint8;
-    call.count = out->size_bytes();
-    if (in != nullptr) call.in_count = in->size_bytes();
-    call.in_buffer = std::move(in);
-    call.out_count = out->size_bytes();
-    call.out_buffer = std::move(out);
-    return groups_[device]->start(std::move(call));
+    const int64_t count = out->size_bytes();
+    const int64_t in_count = in == nullptr ? 0 : in->size_bytes();
+    return groups_[device]->start({.kind = OpKind::kBroadcast, .count = count},
+                                  {.in_count = in_count, .out_count = count},
+                                  {.in_buffer = std::move(in), .out_buffer = std::move(out)});
   }
 
   // Lends the input of client 0, holds client 1 up at its first read of it, calls `act`, which ends

@@ -127,11 +127,11 @@ Status move_bytes(const Collective& collective, Members members) {
   return absl::OkStatus();
 }
 
-Status check_part(const CollectiveCall& call, Members members) {
+Status check_part(const Collective& collective, const Label& label, Members members) {
   std::vector<BoxPull> made;
-  Status status = checked_pulls(*call.collective, members, made).status();
-  status.Update(check_terms(*call.collective, members));
-  return status.ok() ? status : with_context(status, call.label.to_string());
+  Status status = checked_pulls(collective, members, made).status();
+  status.Update(check_terms(collective, members));
+  return status.ok() ? status : with_context(status, label.to_string());
 }
 
 }  // namespace tessera::host

@@ -10,8 +10,8 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/call.h"
 #include "collectives/collective.h"
+#include "collectives/label.h"
 
 namespace tessera::host {
 
@@ -43,7 +43,8 @@ StatusOr<absl::Span<const BoxPull>> checked_pulls(const Collective& collective,
 Status check_terms(const Collective& collective, absl::Span<const MemberMemory> members);
 
 // The errors of both with the label before them, for the GPU movers.
-Status check_part(const CollectiveCall& call, absl::Span<const MemberMemory> members);
+Status check_part(const Collective& collective, const Label& label,
+                  absl::Span<const MemberMemory> members);
 
 }  // namespace tessera::host
 

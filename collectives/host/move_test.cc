@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/reduce_op.h"
-#include "collectives/call.h"
+#include "collectives/collective.h"
 #include "collectives/counts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -23,29 +23,30 @@ using testing::IsOk;
 constexpr int kNumMembers = 4;
 constexpr int64_t kCount = 10;
 
-// What member `position` asks for; elements of one byte, parts of unequal size.
-CollectiveCall call_of(OpKind kind, int position) {
-  CollectiveCall call;
-  call.kind = kind;
-  call.dtype = DType::kUint8;
-  call.reduction = ReduceOp::kMax;
-  call.root = 1;
-  call.count = kind == OpKind::kAllToAll ? 0 : kCount;
-  call.recv_counts = Counts::equal(kNumMembers, 1);
-  call.counts = kind == OpKind::kAllToAll ? call.recv_counts : Counts::of({3, 5, 0, 2});
+// What member `position` does; elements of one byte, parts of unequal size.
+Collective::Ptr collective_of(OpKind kind, int position) {
   // Each member holds a row of 10 columns; a member pulls 2 columns of all rows, or reduces 3.
   std::vector<BoxPull> pulls;
   for (int64_t row = 0; row < kNumMembers; ++row) {
     const Box held = kind == OpKind::kReduceBoxes ? Box{{0}, {kCount}} : Box{{row, 0}, {1, kCount}};
     pulls.push_back({static_cast<int>(row), held, {{row, 2 * position}, {1, 2}}});
   }
-  call.pulls = std::move(pulls);
-  call.in_box = call.pulls[position].source_box;
-  call.out_box = Box{{0, 2 * position}, {kNumMembers, 2}};
-  if (kind == OpKind::kReduceBoxes) call.out_box = Box{{position}, {3}};
-  prepare(call, {kind == OpKind::kSendRecv ? 2 : kNumMembers, position});
-  EXPECT_THAT(call.error, IsOk());
-  return call;
+  BoxExchange boxes = {pulls[position].source_box, Box{{0, 2 * position}, {kNumMembers, 2}}, pulls};
+  if (kind == OpKind::kReduceBoxes) boxes.out_box = Box{{position}, {3}};
+  const Counts ones = Counts::equal(kNumMembers, 1);
+  const CollectiveSpec spec = {
+      .kind = kind,
+      .dtype = DType::kUint8,
+      .op = ReduceOp::kMax,
+      .root = 1,
+      .count = kind == OpKind::kAllToAll ? 0 : kCount,
+      .counts = kind == OpKind::kAllToAll ? ones : Counts::of({3, 5, 0, 2}),
+      .received_counts = ones,
+      .boxes = &boxes};
+  const StatusOr<Collective::Ptr> made =
+      Collective::make({kind == OpKind::kSendRecv ? 2 : kNumMembers, position}, spec);
+  EXPECT_THAT(made.status(), IsOk());
+  return *made;
 }
 
 struct Moved {
@@ -61,16 +62,16 @@ Moved move(OpKind kind) {
   std::vector<std::vector<std::byte>> outs(num_members, std::vector<std::byte>(64, std::byte{9}));
   std::vector<MemberMemory> members;
   for (int position = 0; position < num_members; ++position) {
-    const int64_t in_count = call_of(kind, position).collective->in_count().value_or(kCount);
+    const int64_t in_count = collective_of(kind, position)->in_count().value_or(kCount);
     members.push_back({in.data(), in_count, outs[position].data(), all_to_all_counts.data()});
   }
   Moved moved;
   for (int position = 0; position < num_members; ++position) {
     // Only the receiver of a message has a part.
     if (kind == OpKind::kSendRecv && position == 0) continue;
-    const CollectiveCall call = call_of(kind, position);
-    EXPECT_THAT(move_bytes(*call.collective, members), IsOk());
-    moved.said.push_back(call.collective->bytes_written());
+    const Collective::Ptr collective = collective_of(kind, position);
+    EXPECT_THAT(move_bytes(*collective, members), IsOk());
+    moved.said.push_back(collective->bytes_written());
   }
   for (const std::vector<std::byte>& out : outs) {
     moved.written += std::count(out.begin(), out.end(), std::byte{1});
@@ -90,11 +91,6 @@ TEST(MoveTest, BytesWrittenIsWhatAllMembersWriteTogether) {
 }
 
 TEST(MoveTest, AllToAllOfEqualPartsLooksAtNoCountsOfPeers) {
-  CollectiveCall call;
-  call.kind = OpKind::kAllToAll;
-  call.dtype = DType::kUint8;
-  call.count = 8;
-  call.counts = call.recv_counts = Counts::equal(kNumMembers, 2);
   std::vector<std::vector<std::byte>> ins, outs(kNumMembers, std::vector<std::byte>(8));
   std::vector<MemberMemory> members;
   for (int m = 0; m < kNumMembers; ++m) {
@@ -103,10 +99,9 @@ TEST(MoveTest, AllToAllOfEqualPartsLooksAtNoCountsOfPeers) {
     members.push_back({in.data(), 8, outs[m].data()});
   }
   for (int m = 0; m < kNumMembers; ++m) {
-    call.collective = nullptr;
-    prepare(call, {kNumMembers, m});
-    EXPECT_THAT(move_bytes(*call.collective, members), IsOk());
-    EXPECT_EQ(call.collective->bytes_written(), 8 * kNumMembers);
+    const Collective::Ptr collective = *Collective::all_to_all({kNumMembers, m}, DType::kUint8, 2);
+    EXPECT_THAT(move_bytes(*collective, members), IsOk());
+    EXPECT_EQ(collective->bytes_written(), 8 * kNumMembers);
     for (int i = 0; i < 8; ++i) {
       EXPECT_EQ(outs[m][i], static_cast<std::byte>(10 * (i / 2) + 2 * m + i % 2));
     }

@@ -36,7 +36,8 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
@@ -648,14 +649,12 @@ class LendingSteps {
     return made;
   }
   Status broadcast(int c, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
-    CollectiveCall call;
-    call.kind = OpKind::kBroadcast;
-    call.count = kBytes;
-    call.in_count = in == nullptr ? 0 : kBytes;
-    call.in_buffer = std::move(in);
-    call.out_count = kBytes;
-    call.out_buffer = std::move(out);
-    return Group(clients_[c].group, c).start(std::move(call)).await();
+    const int64_t in_count = in == nullptr ? 0 : kBytes;
+    return Group(clients_[c].group, c)
+        .start({.kind = OpKind::kBroadcast, .count = kBytes},
+               {.in_count = in_count, .out_count = kBytes},
+               {.in_buffer = std::move(in), .out_buffer = std::move(out)})
+        .await();
   }
   void lend() {
     clients_[0].status = broadcast(0, in_, clients_[0].out);

@@ -56,10 +56,10 @@ class PackingPool : public MemoryPool {
 };
 
 // Verdicts are of communicators; each operation that they end says which it is.
-Status labelled(const Status& verdict, const CollectiveCall& call) {
-  const std::string label = call.label.to_string();
-  if (absl::StartsWith(verdict.message(), label)) return verdict;
-  return with_context(verdict, label);
+Status labelled(const Status& verdict, const Label& label) {
+  const std::string text = label.to_string();
+  if (absl::StartsWith(verdict.message(), text)) return verdict;
+  return with_context(verdict, text);
 }
 
 // What NCCL is to do in a round.
@@ -92,8 +92,8 @@ Status call_nccl(const Round& round, Api& api, CommHandle comm, StreamHandle str
   return absl::OkStatus();
 }
 
-absl::Time deadline_of(const CollectiveCall& call, absl::Duration timeout) {
-  return call.deadline.value_or(steady_now() + call.timeout.value_or(timeout));
+absl::Time deadline_of(const Arguments& arguments, absl::Duration timeout) {
+  return arguments.deadline.value_or(steady_now() + arguments.timeout.value_or(timeout));
 }
 
 }  // namespace
@@ -148,22 +148,22 @@ Status NcclMover::find_refusal() const {
   return absl::OkStatus();
 }
 
-Status NcclMover::check(const CollectiveCall& call) const {
-  return call.kind == OpKind::kSendRecv ? absl::OkStatus() : refusal_;
+Status NcclMover::check(const Collective& collective) const {
+  return collective.kind() == OpKind::kSendRecv ? absl::OkStatus() : refusal_;
 }
 
-std::vector<int64_t> NcclMover::encode_request(const CollectiveCall& call) const {
-  return nccl::encode_request(*call.collective);
+std::vector<int64_t> NcclMover::encode_request(const Collective& collective) const {
+  return nccl::encode_request(collective);
 }
 
-Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
-                         absl::Span<std::byte> board) {
-  if (call.kind != OpKind::kSendRecv) TESSERA_RETURN_IF_ERROR(take_packing(call, member));
+Status NcclMover::arrive(const Collective& collective, const Arguments& arguments, uint32_t seq,
+                         int member, absl::Span<std::byte> board) {
+  const bool is_message = collective.kind() == OpKind::kSendRecv;
+  if (!is_message) TESSERA_RETURN_IF_ERROR(take_packing(collective, member));
   std::lock_guard<std::mutex> lock(mutex_);
-  if (call.kind == OpKind::kSendRecv) {
+  if (is_message) {
     // What the stream has now comes first; what it has when the message's turn comes does not.
-    const bool is_empty = (member == 0 ? call.in_count : call.count) == 0;
-    if (is_empty || arrived_[member].count(seq) > 0) return absl::OkStatus();
+    if (collective.count() == 0 || arrived_[member].count(seq) > 0) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(arrived_[member][seq], devices_[member]->queue().record());
     return absl::OkStatus();
   }
@@ -172,25 +172,26 @@ Status NcclMover::arrive(const CollectiveCall& call, uint32_t seq, int member,
   Board own = {};
   own.generation = is_usable ? rank.generation : rank.generation + 1;
   own.sums = options_.sums;
-  own.sums_in_place = call.kind == OpKind::kAllReduce && options_.sums == Sums::kNccl &&
-                      call.count > 0 && call.in == call.out;
+  own.sums_in_place = collective.kind() == OpKind::kAllReduce && options_.sums == Sums::kNccl &&
+                      collective.count() > 0 && arguments.in == arguments.out;
   const std::shared_ptr<Buffer>& sent = packing_[member].sent;
   own.sent_bytes = sent == nullptr ? 0 : sent->size_bytes();
-  own.registered =
-      is_usable ? register_memory(call, member, *rank.communicator) : Board::Registered::kNotYet;
+  own.registered = is_usable ? register_memory(collective, arguments, member, *rank.communicator)
+                             : Board::Registered::kNotYet;
   std::memcpy(board.data(), &own, sizeof(own));
   return absl::OkStatus();
 }
 
-Status NcclMover::take_packing(const CollectiveCall& call, int member) {
+Status NcclMover::take_packing(const Collective& collective, int member) {
   Packing& packing = packing_[member];
   packing.own = packing.sent = nullptr;
   const std::shared_ptr<cuda::SlabPool>& pool = devices_[member]->memory();
-  const int64_t own_bytes = packing_bytes(*call.collective, options_.sums);
+  const int64_t own_bytes = packing_bytes(collective, options_.sums);
   if (own_bytes > 0) {
     TESSERA_ASSIGN_OR_RETURN(packing.own, Buffer::allocate(pool, own_bytes));
   }
-  const bool may_be_wanted = call.kind == OpKind::kExchange || call.kind == OpKind::kReduceBoxes;
+  const OpKind kind = collective.kind();
+  const bool may_be_wanted = kind == OpKind::kExchange || kind == OpKind::kReduceBoxes;
   if (!may_be_wanted || packing.most_sent_bytes == 0) return absl::OkStatus();
   // It may not be needed: without it members meet again if it is.
   StatusOr<std::shared_ptr<Buffer>> sent = Buffer::allocate(pool, packing.most_sent_bytes);
@@ -198,19 +199,20 @@ Status NcclMover::take_packing(const CollectiveCall& call, int member) {
   return absl::OkStatus();
 }
 
-Status NcclMover::take_sent_packing(const CollectiveCall& call, int member, Members members,
-                                    absl::Time deadline) {
-  const std::vector<int64_t> sent_bytes = sent_packing_bytes(*call.collective, members);
+Status NcclMover::take_sent_packing(const Collective& collective, const Label& label, int member,
+                                    Members members, absl::Time deadline) {
+  const std::vector<int64_t> sent_bytes = sent_packing_bytes(collective, members);
   bool is_enough = true;
   for (size_t m = 0; m < members.size(); ++m) {
     Board board = {};
     std::memcpy(&board, members[m].board, sizeof(board));
     is_enough &= sent_bytes[m] <= board.sent_bytes;
   }
-  return is_enough ? absl::OkStatus() : meet_for_memory(call, member, sent_bytes[member], deadline);
+  if (is_enough) return absl::OkStatus();
+  return meet_for_memory(label, member, sent_bytes[member], deadline);
 }
 
-Status NcclMover::meet_for_memory(const CollectiveCall& call, int member, int64_t sent_bytes,
+Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_bytes,
                                   absl::Time deadline) {
   uint32_t seq = 0;
   {
@@ -220,7 +222,7 @@ Status NcclMover::meet_for_memory(const CollectiveCall& call, int member, int64_
   }
   const host::Rendezvous::Op op = {.seq = seq,
                                    .member = member,
-                                   .label = &call.label,
+                                   .label = &label,
                                    .detail_field = "memory",
                                    .holds_device = false,
                                    .ends_at_arrival = true,
@@ -243,7 +245,7 @@ Status NcclMover::meet_for_memory(const CollectiveCall& call, int member, int64_
     }
     host::MemberEntry& entry = memory_.entry(seq, member);
     entry.signature = {};
-    call.label.copy_to(absl::MakeSpan(entry.label));
+    label.copy_to(absl::MakeSpan(entry.label));
     TESSERA_RETURN_IF_ERROR(memory_.arrive(op));
     return memory_.wait_arrived(op);
   };
@@ -256,19 +258,21 @@ Status NcclMover::meet_for_memory(const CollectiveCall& call, int member, int64_
   return met;
 }
 
-NcclMover::Board::Registered NcclMover::register_memory(const CollectiveCall& call, int member,
+NcclMover::Board::Registered NcclMover::register_memory(const Collective& collective,
+                                                        const Arguments& arguments, int member,
                                                         Communicator& communicator) const {
   if (!options_.registers_memory) return Board::Registered::kNo;
   const cuda::SlabPool& pool = *devices_[member]->memory();
-  const int64_t size = dtype_size(call.dtype);
-  const bool is_of_pool = (!is_input_used(call) || pool.contains(call.in, call.in_count * size)) &&
-                          pool.contains(call.out, call.out_count * size);
+  // Memory that the operation does not use has no bytes here: it may be any.
+  const int64_t size = dtype_size(collective.dtype());
+  const bool is_of_pool = pool.contains(arguments.in, collective.in_count().value_or(0) * size) &&
+                          pool.contains(arguments.out, collective.out_count().value_or(0) * size);
   if (is_of_pool && communicator.register_memory()) return Board::Registered::kYes;
   // One that ends takes nothing; the next one may.
   return communicator.is_failed() ? Board::Registered::kNotYet : Board::Registered::kNo;
 }
 
-StatusOr<NcclMover::Board> NcclMover::agree(const CollectiveCall& call, Members members) const {
+StatusOr<NcclMover::Board> NcclMover::agree(const Label& label, Members members) const {
   Board all = {};
   for (size_t member = 0; member < members.size(); ++member) {
     Board board = {};
@@ -282,9 +286,9 @@ StatusOr<NcclMover::Board> NcclMover::agree(const CollectiveCall& call, Members 
         return absl::StrCat("client ", clients_[k], " has ",
                             sums == Sums::kNccl ? "\"nccl\"" : "\"auto\"");
       };
-      return absl::InvalidArgumentError(absl::StrCat(
-          call.label.to_string(), ": backend differs between clients: ", has(0, all.sums), ", ",
-          has(member, board.sums), "; give all clients of a job the same"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(label.to_string(), ": backend differs between clients: ", has(0, all.sums),
+                       ", ", has(member, board.sums), "; give all clients of a job the same"));
     }
     all.generation = std::max(all.generation, board.generation);
     all.registered = std::max(all.registered, board.registered);
@@ -294,32 +298,34 @@ StatusOr<NcclMover::Board> NcclMover::agree(const CollectiveCall& call, Members 
   return all;
 }
 
-Status NcclMover::move(const CollectiveCall& call, uint32_t seq, int member, Members members) {
-  if (call.kind == OpKind::kSendRecv) {
-    const Status received = receive(call, seq, members);
-    return received.ok() ? received : labelled(received, call);
+Status NcclMover::move(const Collective& collective, const Arguments& arguments, uint32_t seq,
+                       int member, Members members) {
+  const OpKind kind = collective.kind();
+  const Label& label = arguments.label;
+  if (kind == OpKind::kSendRecv) {
+    const Status received = receive(collective, arguments, seq, members);
+    return received.ok() ? received : labelled(received, label);
   }
-  const Status part = host::check_part(call, members);
+  const Status part = host::check_part(collective, label, members);
   // Wrong pulls are an error of that member alone; wrong counts are an error of all.
-  if (!part.ok() && call.kind != OpKind::kExchange && call.kind != OpKind::kReduceBoxes) {
-    return part;
-  }
-  TESSERA_ASSIGN_OR_RETURN(const Board board, agree(call, members));
-  const absl::Time deadline = deadline_of(call, options_.timeout);
+  if (!part.ok() && kind != OpKind::kExchange && kind != OpKind::kReduceBoxes) return part;
+  TESSERA_ASSIGN_OR_RETURN(const Board board, agree(label, members));
+  const absl::Time deadline = deadline_of(arguments, options_.timeout);
   const absl::Cleanup release = [&] { packing_[member].own = packing_[member].sent = nullptr; };
-  const Status taken = take_sent_packing(call, member, members, deadline);
-  if (!taken.ok()) return labelled(taken, call);
+  const Status taken = take_sent_packing(collective, label, member, members, deadline);
+  if (!taken.ok()) return labelled(taken, label);
   const StatusOr<std::shared_ptr<Communicator>> found =
-      this->communicator(call, seq, member, board.generation, deadline);
-  if (!found.ok()) return labelled(found.status(), call);
+      this->communicator(label, seq, member, board.generation, deadline);
+  if (!found.ok()) return labelled(found.status(), label);
   const std::shared_ptr<Communicator>& communicator = *found;
-  const Status status = give(call, member, members, board, communicator, deadline);
+  const Status status = give(collective, arguments, member, members, board, communicator, deadline);
   // The others wait for what does not come.
-  if (!status.ok()) return labelled(communicator->fail(status), call);
+  if (!status.ok()) return labelled(communicator->fail(status), label);
   return part;
 }
 
-Status NcclMover::give(const CollectiveCall& call, int member, Members members, const Board& board,
+Status NcclMover::give(const Collective& collective, const Arguments& arguments, int member,
+                       Members members, const Board& board,
                        const std::shared_ptr<Communicator>& communicator, absl::Time deadline) {
   using Registered = Board::Registered;
   if (board.registered == Registered::kNo) {
@@ -328,17 +334,16 @@ Status NcclMover::give(const CollectiveCall& call, int member, Members members, 
   const PackingPools pools = {std::make_shared<PackingPool>(packing_[member].own),
                               std::make_shared<PackingPool>(packing_[member].sent)};
   TESSERA_ASSIGN_OR_RETURN(const Schedule schedule,
-                           make_schedule(*call.collective, members, board.sums, pools));
+                           make_schedule(collective, members, board.sums, pools));
   // Packed data may be in a new slab.
   if (board.registered == Registered::kYes && !communicator->register_memory()) {
     return absl::InternalError("NCCL did not register memory, as it did before");
   }
-  return run(call, member, schedule, communicator, deadline);
+  return run(arguments, member, schedule, communicator, deadline);
 }
 
-StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const CollectiveCall& call,
-                                                                uint32_t seq, int member,
-                                                                uint32_t generation,
+StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Label& label, uint32_t seq,
+                                                                int member, uint32_t generation,
                                                                 absl::Time deadline) {
   std::shared_ptr<Communicator> communicator;
   {
@@ -364,7 +369,7 @@ StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Collective
     rank.generation = generation;
     rank.communicator = nullptr;
   }
-  TESSERA_RETURN_IF_ERROR(meet(call, member, generation, deadline));
+  TESSERA_RETURN_IF_ERROR(meet(label, member, generation, deadline));
   UniqueId id;
   std::memcpy(id.data(), generations_.entry(generation, 0).inlined, id.size());
   (*watch_)->add(communicator);
@@ -378,11 +383,10 @@ StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Collective
 }
 
 // The members of a generation meet, and learn its unique id from the first one.
-Status NcclMover::meet(const CollectiveCall& call, int member, uint32_t generation,
-                       absl::Time deadline) {
+Status NcclMover::meet(const Label& label, int member, uint32_t generation, absl::Time deadline) {
   const host::Rendezvous::Op op = {.seq = generation,
                                    .member = member,
-                                   .label = &call.label,
+                                   .label = &label,
                                    .detail_field = "generation",
                                    .holds_device = false,
                                    .start = steady_now(),
@@ -397,7 +401,7 @@ Status NcclMover::meet(const CollectiveCall& call, int member, uint32_t generati
   }
   host::MemberEntry& entry = generations_.entry(generation, member);
   entry.signature = {};
-  call.label.copy_to(absl::MakeSpan(entry.label));
+  label.copy_to(absl::MakeSpan(entry.label));
   if (member == 0) {
     const StatusOr<UniqueId> id = (*watch_)->api().get_unique_id();
     if (!id.ok()) return fail(id.status());
@@ -407,7 +411,7 @@ Status NcclMover::meet(const CollectiveCall& call, int member, uint32_t generati
   return generations_.wait_arrived(op);
 }
 
-Status NcclMover::run(const CollectiveCall& call, int member, const Schedule& schedule,
+Status NcclMover::run(const Arguments& arguments, int member, const Schedule& schedule,
                       const std::shared_ptr<Communicator>& communicator, absl::Time deadline) {
   cuda::CudaDevice& device = *devices_[member];
   Watch& watch = **watch_;
@@ -421,9 +425,9 @@ Status NcclMover::run(const CollectiveCall& call, int member, const Schedule& sc
   }
   Watch::Flight flight;
   flight.communicator = communicator;
-  flight.label = call.label.to_string();
-  flight.timeout = call.timeout.value_or(options_.timeout);
-  flight.deadline = call.deadline.value_or(absl::InfiniteFuture());
+  flight.label = arguments.label.to_string();
+  flight.timeout = arguments.timeout.value_or(options_.timeout);
+  flight.deadline = arguments.deadline.value_or(absl::InfiniteFuture());
   TESSERA_ASSIGN_OR_RETURN(const uint64_t id, watch.begin(std::move(flight)));
   TESSERA_ASSIGN_OR_RETURN(cuda::Event begun, device.queue().record());
   for (const Round& round : schedule.rounds) {
@@ -537,22 +541,25 @@ Status NcclMover::copy_message(cuda::CudaQueue& queue, std::byte* to, const std:
   return status;
 }
 
-Status NcclMover::fetch(const CollectiveCall& call, uint32_t seq, std::byte* to) {
-  const int64_t num_bytes = call.in_count * dtype_size(call.dtype);
+Status NcclMover::fetch(const Collective& collective, const Arguments& arguments, uint32_t seq,
+                        std::byte* to) {
+  const int64_t num_bytes = collective.count() * dtype_size(collective.dtype());
   TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
-                           message_queue(seq, 0, deadline_of(call, options_.timeout)));
+                           message_queue(seq, 0, deadline_of(arguments, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
                            Buffer::allocate(devices_[0]->pinned(), num_bytes));
-  TESSERA_RETURN_IF_ERROR(copy_message(*queue, pinned->mutable_data(), call.in, num_bytes, pinned));
+  TESSERA_RETURN_IF_ERROR(
+      copy_message(*queue, pinned->mutable_data(), arguments.in, num_bytes, pinned));
   std::memcpy(to, pinned->data(), static_cast<size_t>(num_bytes));
   return absl::OkStatus();
 }
 
-Status NcclMover::receive(const CollectiveCall& call, uint32_t seq, Members members) {
-  const int64_t num_bytes = call.count * dtype_size(call.dtype);
+Status NcclMover::receive(const Collective& collective, const Arguments& arguments, uint32_t seq,
+                          Members members) {
+  const int64_t num_bytes = collective.count() * dtype_size(collective.dtype());
   if (num_bytes == 0) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
-                           message_queue(seq, 1, deadline_of(call, options_.timeout)));
+                           message_queue(seq, 1, deadline_of(arguments, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
                            Buffer::allocate(devices_[1]->pinned(), num_bytes));
   std::memcpy(pinned->mutable_data(), members[0].in, static_cast<size_t>(num_bytes));

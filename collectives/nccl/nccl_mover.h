@@ -45,7 +45,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
@@ -61,7 +62,7 @@ class NcclMover : public host::DeviceMover {
  public:
   struct Options {
     Sums sums = Sums::kOrdered;
-    // Of calls that have none.
+    // Of runs that have none.
     absl::Duration timeout = absl::InfiniteDuration();
     // Whether NCCL may use memory of the devices' pools directly. One client that does not use it
     // decides for the group.
@@ -74,18 +75,19 @@ class NcclMover : public host::DeviceMover {
                                                      std::vector<cuda::CudaDevice*> devices,
                                                      const Options& options);
 
-  Status check(const CollectiveCall& call) const override;
-  std::vector<int64_t> encode_request(const CollectiveCall& call) const override;
-  Status arrive(const CollectiveCall& call, uint32_t seq, int member,
+  Status check(const Collective& collective) const override;
+  std::vector<int64_t> encode_request(const Collective& collective) const override;
+  Status arrive(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
                 absl::Span<std::byte> board) override;
-  Status move(const CollectiveCall& call, uint32_t seq, int member,
+  Status move(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
               absl::Span<const host::MemberMemory> members) override;
   Status leave(uint32_t seq, int member) override;
   Status wait_done(int member, absl::Time deadline) override;
   void fail(uint32_t seq, int member, const Status& error) override;
   void lose(const Status& reason) override;
   void close(const Status& reason) override;
-  Status fetch(const CollectiveCall& call, uint32_t seq, std::byte* to) override;
+  Status fetch(const Collective& collective, const Arguments& arguments, uint32_t seq,
+               std::byte* to) override;
 
  private:
   // What a member of this client uses now.
@@ -118,32 +120,29 @@ class NcclMover : public host::DeviceMover {
             const Options& options);
   Status find_refusal() const;
   // Takes memory for packing before the member arrives.
-  Status take_packing(const CollectiveCall& call, int member);
+  Status take_packing(const Collective& collective, int member);
   // Makes sure that all members have memory for what others want packed.
-  Status take_sent_packing(const CollectiveCall& call, int member,
+  Status take_sent_packing(const Collective& collective, const Label& label, int member,
                            absl::Span<const host::MemberMemory> members, absl::Time deadline);
-  Status meet_for_memory(const CollectiveCall& call, int member, int64_t sent_bytes,
-                         absl::Time deadline);
+  Status meet_for_memory(const Label& label, int member, int64_t sent_bytes, absl::Time deadline);
   // Registers what is not yet.
-  Board::Registered register_memory(const CollectiveCall& call, int member,
-                                    Communicator& communicator) const;
+  Board::Registered register_memory(const Collective& collective, const Arguments& arguments,
+                                    int member, Communicator& communicator) const;
   // The board that combines those of all members; the same error for all where they disagree.
-  StatusOr<Board> agree(const CollectiveCall& call,
-                        absl::Span<const host::MemberMemory> members) const;
+  StatusOr<Board> agree(const Label& label, absl::Span<const host::MemberMemory> members) const;
   // The member's communicator of this generation, made by all members if it is not there.
-  StatusOr<std::shared_ptr<Communicator>> communicator(const CollectiveCall& call, uint32_t seq,
-                                                       int member, uint32_t generation,
-                                                       absl::Time deadline);
-  Status meet(const CollectiveCall& call, int member, uint32_t generation, absl::Time deadline);
+  StatusOr<std::shared_ptr<Communicator>> communicator(const Label& label, uint32_t seq, int member,
+                                                       uint32_t generation, absl::Time deadline);
+  Status meet(const Label& label, int member, uint32_t generation, absl::Time deadline);
   // Gives the member's device its part.
-  Status give(const CollectiveCall& call, int member, absl::Span<const host::MemberMemory> members,
-              const Board& board, const std::shared_ptr<Communicator>& communicator,
-              absl::Time deadline);
-  Status run(const CollectiveCall& call, int member, const Schedule& schedule,
+  Status give(const Collective& collective, const Arguments& arguments, int member,
+              absl::Span<const host::MemberMemory> members, const Board& board,
+              const std::shared_ptr<Communicator>& communicator, absl::Time deadline);
+  Status run(const Arguments& arguments, int member, const Schedule& schedule,
              const std::shared_ptr<Communicator>& communicator, absl::Time deadline);
   Status run_round(const Round& round, cuda::CudaDevice& device, Communicator& communicator,
                    absl::Time deadline);
-  Status receive(const CollectiveCall& call, uint32_t seq,
+  Status receive(const Collective& collective, const Arguments& arguments, uint32_t seq,
                  absl::Span<const host::MemberMemory> members);
   // The queue for messages of a member, when its GPU has done what the member arrived with.
   StatusOr<cuda::CudaQueue*> message_queue(uint32_t seq, int member, absl::Time deadline);

@@ -10,7 +10,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "collectives/call.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/cuda/testing/cuda_job.h"
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "device/buffer.h"
@@ -113,7 +114,7 @@ TEST_F(PackingTest, PoolsGrowBeforeAnyGpuWaits) {
 struct OnGpus {
   std::shared_ptr<Buffer> in;
   std::shared_ptr<Buffer> out;
-  CollectiveCall call;
+  BoxExchange boxes;
 };
 
 // A member without memory for what others want of it is found before any GPU was given anything:
@@ -132,26 +133,25 @@ TEST_F(PackingTest, OneWithoutMemoryIsEveryonesError) {
     OnGpus& m = members[d];
     m.in = *Buffer::allocate(pool, kBytes);
     m.out = *Buffer::allocate(pool, kBytes);
-    m.call.kind = OpKind::kExchange;
-    m.call.dtype = DType::kFloat32;
-    m.call.in = m.in->data();
-    m.call.out = m.out->mutable_data();
-    m.call.in_count = m.call.out_count = kPart * kSide;
-    m.call.in_box = Box{{kPart * d, 0}, {kPart, kSide}};
-    m.call.out_box = Box{{0, kPart * d}, {kSide, kPart}};
+    m.boxes.in_box = Box{{kPart * d, 0}, {kPart, kSide}};
+    m.boxes.out_box = Box{{0, kPart * d}, {kSide, kPart}};
     std::vector<BoxPull> pulls;
     for (int source = 0; source < kMembers; ++source) {
       pulls.push_back({source,
                        {{kPart * source, 0}, {kPart, kSide}},
                        {{kPart * source, kPart * d}, {kPart, kPart}}});
     }
-    m.call.pulls = std::move(pulls);
+    m.boxes.pulls = std::move(pulls);
   }
   const auto exchange = [&] {
     std::vector<Work> works;
     std::vector<Status> statuses;
     for (int d = 0; d < kMembers; ++d) {
-      works.push_back(job_->raw_group(d, {0, 1, 2, 3})->start(CollectiveCall(members[d].call)));
+      const OnGpus& m = members[d];
+      works.push_back(
+          job_->raw_group(d, {0, 1, 2, 3})
+              ->start({.kind = OpKind::kExchange, .dtype = DType::kFloat32, .boxes = &m.boxes},
+                      {m.in->data(), kPart * kSide, m.out->mutable_data(), kPart * kSide}));
     }
     for (Work& work : works) statuses.push_back(work.await());
     return statuses;

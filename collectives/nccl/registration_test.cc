@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "collectives/call.h"
+#include "collectives/collective.h"
 #include "collectives/nccl/slab_source.h"
 #include "collectives/nccl/testing/three_clients.h"
 #include "device/buffer.h"
@@ -55,7 +55,7 @@ class RegistrationTest : public ThreeClientsTest {
       TESSERA_RETURN_IF_ERROR(
           fill(device, static_cast<float>(device + 1), kept->end()[-2].get(), count));
       TESSERA_ASSIGN_OR_RETURN(const Group group, job_->raw_group(device, devices));
-      works.push_back(group.start(call(*kept->end()[-2], *kept->end()[-1], count)));
+      works.push_back(start_sum(group, *kept->end()[-2], *kept->end()[-1], count));
     }
     Status first_error;
     for (Work& work : works) first_error.Update(work.await());
@@ -75,7 +75,7 @@ class RegistrationTest : public ThreeClientsTest {
     std::vector<Work> works;
     for (int device = 0; device < kMembers; ++device) {
       const StatusOr<Group> group = job_->raw_group(device, {0, 1, 2});
-      works.push_back(group->start(call(*ins[device], *outs[device], kSmall)));
+      works.push_back(start_sum(*group, *ins[device], *outs[device], kSmall));
     }
     return works;
   }
@@ -83,14 +83,9 @@ class RegistrationTest : public ThreeClientsTest {
   std::shared_ptr<Buffer> take(int device, int64_t count) const {
     return *Buffer::allocate(job_->device(device).memory(), count * 4);
   }
-  static CollectiveCall call(const Buffer& in, Buffer& out, int64_t count) {
-    CollectiveCall call;
-    call.kind = OpKind::kAllReduce;
-    call.dtype = DType::kFloat32;
-    call.count = call.in_count = call.out_count = count;
-    call.in = in.data();
-    call.out = out.mutable_data();
-    return call;
+  static Work start_sum(const Group& group, const Buffer& in, Buffer& out, int64_t count) {
+    return group.start({.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .count = count},
+                       {in.data(), count, out.mutable_data(), count});
   }
   // A task of the device's stream.
   Status run_on(int device, std::function<Status(cuda::CudaDevice&)> give) const {
@@ -225,10 +220,12 @@ TEST_F(RegistrationTest, UnusedInputsMayBeAnyMemory) {
   for (int device = 0; device < kMembers; ++device) {
     for (int k = 0; k < 2; ++k) kept.push_back(take(device, kSmall));
     ASSERT_THAT(fill(device, 3, kept[2 * device].get(), kSmall), IsOk());
-    CollectiveCall broadcast = call(*kept[2 * device], *kept[2 * device + 1], kSmall);
-    broadcast.kind = OpKind::kBroadcast;
-    if (device != 0) broadcast.in = reinterpret_cast<const std::byte*>(elsewhere.data());
-    works.push_back(job_->raw_group(device, {0, 1, 2})->start(std::move(broadcast)));
+    const std::byte* const in =
+        device == 0 ? kept[0]->data() : reinterpret_cast<const std::byte*>(elsewhere.data());
+    works.push_back(
+        job_->raw_group(device, {0, 1, 2})
+            ->start({.kind = OpKind::kBroadcast, .dtype = DType::kFloat32, .count = kSmall},
+                    {in, kSmall, kept[2 * device + 1]->mutable_data(), kSmall}));
   }
   for (Work& work : works) EXPECT_THAT(work.await(), IsOk());
   EXPECT_THAT(expect_filled(2, *kept[5], 3, kSmall), IsOk());

@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
-#include "collectives/call.h"
 #include "collectives/collective.h"
 #include "collectives/counts.h"
 #include "gmock/gmock-matchers.h"
@@ -46,43 +45,49 @@ class NoMemory : public MemoryPool {
 constexpr DType kDType = DType::kFloat32;
 constexpr int64_t kBytes = 4;
 
+// What a member asks for.
+struct Asked {
+  CollectiveSpec spec = {.dtype = kDType};
+  BoxExchange boxes;
+};
+
 // The schedules of all members of one operation.
 class Plan {
  public:
   // `describe` fills in what a member asks for.
-  Plan(int num_members, Sums sums, const std::function<void(int, CollectiveCall&)>& describe) {
+  Plan(int num_members, Sums sums, const std::function<void(int, Asked&)>& describe) {
     std::vector<host::MemberMemory> members(num_members);
     std::vector<std::vector<int64_t>> told(num_members);
     for (int m = 0; m < num_members; ++m) {
-      CollectiveCall& call = calls_.emplace_back();
-      call.dtype = kDType;
-      describe(m, call);
-      prepare(call, {num_members, m});
-      EXPECT_THAT(call.error, testing::IsOk());
-      const Collective& collective = *call.collective;
+      Asked asked;
+      describe(m, asked);
+      asked.spec.boxes = &asked.boxes;
+      const StatusOr<Collective::Ptr> made = Collective::make({num_members, m}, asked.spec);
+      EXPECT_THAT(made.status(), testing::IsOk());
+      const Collective& collective = *collectives_.emplace_back(*made);
       told[m] =
           collective.needs_peer_counts() ? collective.own_counts() : encode_request(collective);
       members[m].in = reinterpret_cast<const std::byte*>((int64_t{1} << 32) * (2 * m + 1));
       members[m].out = reinterpret_cast<std::byte*>((int64_t{1} << 32) * (2 * m + 2));
-      members[m].in_count = call.in_count;
+      members[m].in_count = collective.in_count().value_or(0);
       members[m].counts = told[m].data();
     }
-    const std::vector<int64_t> sent = sent_packing_bytes(*calls_[0].collective, members);
+    const std::vector<int64_t> sent = sent_packing_bytes(*collectives_[0], members);
     for (int m = 0; m < num_members; ++m) {
       const auto own_pool = std::make_shared<NoMemory>();
       const auto sent_pool = std::make_shared<NoMemory>();
       StatusOr<Schedule> schedule =
-          make_schedule(*calls_[m].collective, members, sums, {own_pool, sent_pool});
+          make_schedule(*collectives_[m], members, sums, {own_pool, sent_pool});
       EXPECT_THAT(schedule, testing::IsOk());
       // What is taken before members meet, and what all know when they have, is enough.
-      EXPECT_LE(own_pool->taken(), packing_bytes(*calls_[m].collective, sums)) << m;
+      EXPECT_LE(own_pool->taken(), packing_bytes(*collectives_[m], sums)) << m;
       EXPECT_LE(sent_pool->taken(), sent[m]) << m;
       schedules_.push_back(*std::move(schedule));
     }
   }
 
   int size() const { return static_cast<int>(schedules_.size()); }
-  const Collective& collective(int member) const { return *calls_[member].collective; }
+  const Collective& collective(int member) const { return *collectives_[member]; }
   const Schedule& schedule(int member) const { return schedules_[member]; }
 
   int64_t sent(int member) const {
@@ -136,7 +141,7 @@ class Plan {
   }
 
  private:
-  std::vector<CollectiveCall> calls_;
+  std::vector<Collective::Ptr> collectives_;
   std::vector<Schedule> schedules_;
 };
 
@@ -177,11 +182,11 @@ TEST_P(BytesTest, OfMovesByCounts) {
     const int64_t all = total(counts) * kBytes;
     const int root = n_ / 2;
     const auto call_of = [&](OpKind kind) {
-      return [&, kind](int /*member*/, CollectiveCall& call) {
-        call.kind = kind;
-        call.root = root;
-        call.counts = Counts::of(counts);
-        call.count = total(counts);
+      return [&, kind](int /*member*/, Asked& asked) {
+        asked.spec.kind = kind;
+        asked.spec.root = root;
+        asked.spec.counts = Counts::of(counts);
+        asked.spec.count = total(counts);
       };
     };
     const auto own = [&](int m) { return counts[m] * kBytes; };
@@ -207,15 +212,15 @@ TEST_P(BytesTest, OfAllToAll) {
     for (int peer = 0; peer < n_; ++peer) elements += count_of(peer);
     return elements;
   };
-  const Plan plan(n_, Sums::kOrdered, [&](int m, CollectiveCall& call) {
-    call.kind = OpKind::kAllToAll;
+  const Plan plan(n_, Sums::kOrdered, [&](int m, Asked& asked) {
+    asked.spec.kind = OpKind::kAllToAll;
     std::vector<int64_t> sent, received;
     for (int peer = 0; peer < n_; ++peer) {
       sent.push_back(count(m, peer));
       received.push_back(count(peer, m));
     }
-    call.counts = Counts::of(sent);
-    call.recv_counts = Counts::of(received);
+    asked.spec.counts = Counts::of(sent);
+    asked.spec.received_counts = Counts::of(received);
   });
   expect_bytes(plan, [&](int m) {
     return Bytes{(sum([&](int peer) { return count(m, peer); }) - count(m, m)) * kBytes,
@@ -226,11 +231,10 @@ TEST_P(BytesTest, OfAllToAll) {
 TEST_P(BytesTest, OfOrderedReductions) {
   for (const std::vector<int64_t>& counts : part_counts(n_)) {
     const int64_t all = total(counts) * kBytes;
-    const Plan plan(n_, Sums::kOrdered, [&](int m, CollectiveCall& call) {
-      call.kind = OpKind::kReduceScatter;
-      call.counts = Counts::of(counts);
-      call.count = total(counts);
-      call.out_count = counts[m];
+    const Plan plan(n_, Sums::kOrdered, [&](int /*member*/, Asked& asked) {
+      asked.spec.kind = OpKind::kReduceScatter;
+      asked.spec.counts = Counts::of(counts);
+      asked.spec.count = total(counts);
     });
     expect_bytes(plan, [&](int m) {
       const int64_t own = counts[m] * kBytes;
@@ -241,10 +245,10 @@ TEST_P(BytesTest, OfOrderedReductions) {
     for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce}) {
       SCOPED_TRACE(absl::StrCat(op_kind_name(kind), " of ", count));
       const int root = n_ - 1;
-      const auto describe = [&](int /*member*/, CollectiveCall& call) {
-        call.kind = kind;
-        call.root = root;
-        call.count = call.in_count = call.out_count = count;
+      const auto describe = [&](int /*member*/, Asked& asked) {
+        asked.spec.kind = kind;
+        asked.spec.root = root;
+        asked.spec.count = count;
       };
       const Plan plan(n_, Sums::kOrdered, describe);
       const int64_t all = count * kBytes;
@@ -269,23 +273,22 @@ Box part_of(int n, int rows, int member, int dim) {
 }
 
 // A list of pulls cannot be changed once it is made.
-void add_pull(CollectiveCall& call, BoxPull pull) {
-  std::vector<BoxPull> all(call.pulls.begin(), call.pulls.end());
+void add_pull(Asked& asked, BoxPull pull) {
+  std::vector<BoxPull> all(asked.boxes.pulls.begin(), asked.boxes.pulls.end());
   all.push_back(std::move(pull));
-  call.pulls = std::move(all);
+  asked.boxes.pulls = std::move(all);
 }
 
 // Each member holds its part along one dim of a matrix, and pulls what it wants: the part along the
 // other one, from the members that hold it.
 TEST_P(BytesTest, OfAnExchange) {
-  const Plan plan(n_, Sums::kOrdered, [&](int m, CollectiveCall& call) {
-    call.kind = OpKind::kExchange;
-    call.in_box = part_of(n_, 2, m, 0);
-    call.out_box = part_of(n_, 2, m, 1);
-    call.in_count = call.in_box->num_elements();
+  const Plan plan(n_, Sums::kOrdered, [&](int m, Asked& asked) {
+    asked.spec.kind = OpKind::kExchange;
+    asked.boxes.in_box = part_of(n_, 2, m, 0);
+    asked.boxes.out_box = part_of(n_, 2, m, 1);
     for (int k = 0; k < n_; ++k) {
       const Box held = part_of(n_, 2, k, 0);
-      add_pull(call, {k, held, intersect(held, call.out_box)});
+      add_pull(asked, {k, held, intersect(held, asked.boxes.out_box)});
     }
   });
   const int64_t box = 2 * 6 * kBytes;
@@ -295,12 +298,11 @@ TEST_P(BytesTest, OfAnExchange) {
 
 TEST_P(BytesTest, OfReducedBoxes) {
   const Box whole = {{0, 0}, {n_ * 2, n_ * 6}};
-  const Plan plan(n_, Sums::kOrdered, [&](int m, CollectiveCall& call) {
-    call.kind = OpKind::kReduceBoxes;
-    call.in_box = whole;
-    call.out_box = part_of(n_, 2, m, 1);
-    call.in_count = whole.num_elements();
-    for (int k = 0; k < n_; ++k) add_pull(call, {k, whole, {}});
+  const Plan plan(n_, Sums::kOrdered, [&](int m, Asked& asked) {
+    asked.spec.kind = OpKind::kReduceBoxes;
+    asked.boxes.in_box = whole;
+    asked.boxes.out_box = part_of(n_, 2, m, 1);
+    for (int k = 0; k < n_; ++k) add_pull(asked, {k, whole, {}});
   });
   const int64_t box = n_ * 2 * 6 * kBytes;
   expect_bytes(plan, [&](int) { return Bytes{(n_ - 1) * box, (n_ - 1) * box}; });
@@ -312,19 +314,18 @@ INSTANTIATE_TEST_SUITE_P(Members, BytesTest, ::testing::Range(2, 9),
 // ---- What is one call of NCCL.
 
 constexpr int kMembers = 4;
-using Describe = std::function<void(int member, CollectiveCall& call)>;
+using Describe = std::function<void(int member, Asked& asked)>;
 
 // An exchange in which all members have the parts along `dim` of a matrix, and want all of it.
 Describe gather_along(int dim, const std::function<int(int m, int k)>& source_of) {
-  return [=](int m, CollectiveCall& call) {
-    call.kind = OpKind::kExchange;
-    call.in_box = part_of(kMembers, 2, m, dim);
-    call.out_box = Box{{0, 0}, {2 * kMembers, 6 * kMembers}};
-    call.in_count = call.in_box->num_elements();
+  return [=](int m, Asked& asked) {
+    asked.spec.kind = OpKind::kExchange;
+    asked.boxes.in_box = part_of(kMembers, 2, m, dim);
+    asked.boxes.out_box = Box{{0, 0}, {2 * kMembers, 6 * kMembers}};
     for (int k = 0; k < kMembers; ++k) {
       const int source = source_of(m, k);
       const Box box = part_of(kMembers, 2, source, dim);
-      add_pull(call, {source, box, box});
+      add_pull(asked, {source, box, box});
     }
   };
 }
@@ -333,37 +334,34 @@ int own_first(int m, int k) { return (m + k) % kMembers; }
 
 // All but (perhaps) member 2, which has it, want a matrix of 3 x 5, out of it a part of `rows`.
 Describe from_member_2(int rows, bool for_itself) {
-  return [=](int m, CollectiveCall& call) {
+  return [=](int m, Asked& asked) {
     const Box whole = {{0, 0}, {3, 5}};
-    call.kind = OpKind::kExchange;
-    call.in_box = m == 2 ? whole : Box{{0, 0}, {0, 0}};
-    call.in_count = call.in_box->num_elements();
-    call.out_box = Box{{0, 0}, {rows, 5}};
-    if (m != 2 || for_itself) add_pull(call, {2, whole, {{0, 0}, {rows, 5}}});
+    asked.spec.kind = OpKind::kExchange;
+    asked.boxes.in_box = m == 2 ? whole : Box{{0, 0}, {0, 0}};
+    asked.boxes.out_box = Box{{0, 0}, {rows, 5}};
+    if (m != 2 || for_itself) add_pull(asked, {2, whole, {{0, 0}, {rows, 5}}});
   };
 }
 
 // Terms of a matrix, of which each member wants the sum of its part along `dim`.
 Describe sums_along(int dim, int rows_beyond) {
-  return [=](int m, CollectiveCall& call) {
+  return [=](int m, Asked& asked) {
     const Box whole = {{0, 0}, {2 * kMembers + rows_beyond, 6 * kMembers}};
-    call.kind = OpKind::kReduceBoxes;
-    call.in_box = whole;
-    call.in_count = whole.num_elements();
-    call.out_box = part_of(kMembers, 2, m, dim);
-    if (m == 0 && rows_beyond > 0) call.out_box = Box{{0, 0}, {1, 6 * kMembers}};
-    for (int k = 0; k < kMembers; ++k) add_pull(call, {k, whole, {}});
+    asked.spec.kind = OpKind::kReduceBoxes;
+    asked.boxes.in_box = whole;
+    asked.boxes.out_box = part_of(kMembers, 2, m, dim);
+    if (m == 0 && rows_beyond > 0) asked.boxes.out_box = Box{{0, 0}, {1, 6 * kMembers}};
+    for (int k = 0; k < kMembers; ++k) add_pull(asked, {k, whole, {}});
   };
 }
 
 Describe reduction(OpKind kind, std::vector<int64_t> counts, DType dtype = kDType) {
-  return [=](int m, CollectiveCall& call) {
-    call.kind = kind;
-    call.dtype = dtype;
-    call.reduction = ReduceOp::kMax;
-    call.counts = Counts::of(counts);
-    call.count = call.in_count = total(counts);
-    call.out_count = kind == OpKind::kReduceScatter ? counts[m] : call.count;
+  return [=](int /*member*/, Asked& asked) {
+    asked.spec.kind = kind;
+    asked.spec.dtype = dtype;
+    asked.spec.op = ReduceOp::kMax;
+    asked.spec.counts = Counts::of(counts);
+    asked.spec.count = total(counts);
   };
 }
 

@@ -57,18 +57,12 @@ constexpr ReduceOp kSum = ReduceOp::kSum;
 using In = absl::Span<const float>;
 using Out = absl::Span<float>;
 
-CollectiveCall reduce_boxes_call(In in, Out out, const Box& box, std::vector<BoxPull> pulls) {
-  CollectiveCall call;
-  call.kind = OpKind::kReduceBoxes;
-  call.dtype = DType::kFloat32;
-  call.in = reinterpret_cast<const std::byte*>(in.data());
-  call.in_count = static_cast<int64_t>(in.size());
-  call.out = reinterpret_cast<std::byte*>(out.data());
-  call.out_count = static_cast<int64_t>(out.size());
-  call.in_box = box;
-  call.out_box = box;
-  call.pulls = std::move(pulls);
-  return call;
+Work reduce_boxes(const Group& group, In in, Out out, const Box& box, std::vector<BoxPull> pulls) {
+  const BoxExchange boxes = {box, box, std::move(pulls)};
+  return group.start(
+      {.kind = OpKind::kReduceBoxes, .dtype = DType::kFloat32, .boxes = &boxes},
+      {reinterpret_cast<const std::byte*>(in.data()), static_cast<int64_t>(in.size()),
+       reinterpret_cast<std::byte*>(out.data()), static_cast<int64_t>(out.size())});
 }
 
 // What each member can tell by itself.
@@ -242,7 +236,7 @@ std::vector<BadCall> wrong_arguments() {
       {"reduce_boxes_members",
        3,
        [=](const Member& m, In in, Out out) {
-         return m.group.start(reduce_boxes_call(in, out, box8, {{0, box8, box8}}));
+         return reduce_boxes(m.group, in, out, box8, {{0, box8, box8}});
        },
        {"reduce_boxes sum f32", "boxes of 1 members given, and the group has 3"}},
   };
@@ -447,12 +441,11 @@ Status mutual_wait(const Member& m) {
 }
 
 Work named_barrier(const Group& group, absl::string_view name, absl::Duration timeout) {
-  CollectiveCall call;
-  call.detail = absl::StrCat("\"", name, "\"");
-  call.detail_field = "name";
-  call.label = absl::StrCat("barrier \"", name, "\"");
-  call.timeout = timeout;
-  return group.start(std::move(call));
+  return group.start(CollectiveSpec(), {},
+                     {.detail = absl::StrCat("\"", name, "\""),
+                      .detail_field = "name",
+                      .label = absl::StrCat("barrier \"", name, "\""),
+                      .timeout = timeout});
 }
 
 Status barrier_names_differ(const Member& m) {

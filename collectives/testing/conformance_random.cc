@@ -348,31 +348,40 @@ Status make_memory(ArenaPool* pool, Started& s) {
   return absl::OkStatus();
 }
 
-CollectiveCall call_of(const Started& s) {
+// What the member copies or reduces, of an operation with boxes.
+BoxExchange boxes_of(const Started& s) {
   const RandomOp& op = s.op;
-  CollectiveCall call;
-  call.kind = op.kind;
-  call.dtype = op.dtype;
-  call.reduction = op.reduction;
-  call.root = op.root;
-  call.in = s.in_data;
-  call.in_count = static_cast<int64_t>(s.input.size()) / op.element_bytes();
-  call.out = s.out_data;
-  call.out_count = static_cast<int64_t>(s.output.size()) / op.element_bytes();
+  BoxExchange boxes = {op.from[s.position], op.to[s.position]};
+  std::vector<BoxPull> pulls;
+  for (int k = 0; k < op.num_members; ++k) {
+    const Box box = intersect(op.from[k], boxes.out_box);
+    // Of replicas, one is enough.
+    const bool replicas = op.from[0] == op.from[op.num_members - 1];
+    const bool chosen = !replicas || k == (op.root + s.position) % op.num_members;
+    const bool wanted = op.kind == OpKind::kReduceBoxes || (chosen && !box.is_empty());
+    if (wanted) pulls.push_back({k, op.from[k], box});
+  }
+  boxes.pulls = std::move(pulls);
+  return boxes;
+}
+
+CollectiveSpec spec_of(const Started& s) {
+  const RandomOp& op = s.op;
+  CollectiveSpec spec = {.kind = op.kind, .dtype = op.dtype, .op = op.reduction, .root = op.root};
   switch (op.kind) {
     case OpKind::kAllReduce:
     case OpKind::kReduce:
     case OpKind::kBroadcast:
-      call.count = total(op.counts);
+      spec.count = total(op.counts);
       break;
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
-      call.count = total(op.counts);
-      call.counts = Counts::of(op.counts);
+      spec.count = total(op.counts);
+      spec.counts = Counts::of(op.counts);
       break;
     case OpKind::kGather:
     case OpKind::kScatter:
-      call.counts = Counts::of(op.counts);
+      spec.counts = Counts::of(op.counts);
       break;
     case OpKind::kAllToAll: {
       std::vector<int64_t> sent, received;
@@ -380,33 +389,29 @@ CollectiveCall call_of(const Started& s) {
         sent.push_back(op.sent(s.position, k));
         received.push_back(op.sent(k, s.position));
       }
-      call.counts = Counts::of(sent);
-      call.recv_counts = Counts::of(received);
+      spec.counts = Counts::of(sent);
+      spec.received_counts = Counts::of(received);
       // Members may say that parts are equal, or tell each other.
-      if (Counts::of(op.counts).are_equal() && op.draw(30, 2) == 0) call.count = total(op.counts);
+      if (Counts::of(op.counts).are_equal() && op.draw(30, 2) == 0) spec.count = total(op.counts);
       break;
     }
     case OpKind::kExchange:
-    case OpKind::kReduceBoxes: {
-      std::vector<BoxPull> pulls;
-      call.in_box = op.from[s.position];
-      call.out_box = op.to[s.position];
-      for (int k = 0; k < op.num_members; ++k) {
-        const Box box = intersect(op.from[k], call.out_box);
-        // Of replicas, one is enough.
-        const bool replicas = op.from[0] == op.from[op.num_members - 1];
-        const bool chosen = !replicas || k == (op.root + s.position) % op.num_members;
-        const bool wanted = op.kind == OpKind::kReduceBoxes || (chosen && !box.is_empty());
-        if (wanted) pulls.push_back({k, op.from[k], box});
-      }
-      call.pulls = std::move(pulls);
-      break;
-    }
+    case OpKind::kReduceBoxes:
     case OpKind::kSendRecv:
     case OpKind::kBarrier:
       break;
   }
-  return call;
+  return spec;
+}
+
+Work start_collective(const Group& group, const Started& s) {
+  const bool has_boxes = s.op.kind == OpKind::kExchange || s.op.kind == OpKind::kReduceBoxes;
+  const BoxExchange boxes = has_boxes ? boxes_of(s) : BoxExchange();
+  CollectiveSpec spec = spec_of(s);
+  spec.boxes = &boxes;
+  const int64_t size = s.op.element_bytes();
+  return group.start(spec, {s.in_data, static_cast<int64_t>(s.input.size()) / size, s.out_data,
+                            static_cast<int64_t>(s.output.size()) / size});
 }
 
 // One end of the message between two of the members that run the operation.
@@ -438,7 +443,7 @@ StatusOr<std::unique_ptr<Started>> start(const Member& m, absl::Span<const int> 
   } else {
     TESSERA_ASSIGN_OR_RETURN(const Group group, m.subgroup(members));
     TESSERA_RETURN_IF_ERROR(make_memory(m.pool.get(), *s));
-    s->work = std::make_unique<Work>(group.start(call_of(*s)));
+    s->work = std::make_unique<Work>(start_collective(group, *s));
   }
   return s;
 }

@@ -227,19 +227,14 @@ Status check_reduce_boxes(const Member& m, const Shape& shape, const std::vector
   const Box whole = whole_box(shape);
   const auto in = box_values(whole, m.position + 1);
   Values<int64_t> out(wanted[m.position].num_elements(), -1);
-  CollectiveCall call;
-  call.kind = OpKind::kReduceBoxes;
-  call.dtype = DType::kInt64;
-  call.in = reinterpret_cast<const std::byte*>(in.in().data());
-  call.in_count = in.size();
-  call.out = reinterpret_cast<std::byte*>(out.out().data());
-  call.out_count = out.size();
-  call.in_box = whole;
-  call.out_box = wanted[m.position];
   std::vector<BoxPull> held;
   for (int k = 0; k < n; ++k) held.push_back({k, whole, wanted[m.position]});
-  call.pulls = std::move(held);
-  TESSERA_RETURN_IF_ERROR(m.group.start(std::move(call)).await());
+  const BoxExchange boxes = {whole, wanted[m.position], std::move(held)};
+  const Work work = m.group.start(
+      {.kind = OpKind::kReduceBoxes, .dtype = DType::kInt64, .boxes = &boxes},
+      {reinterpret_cast<const std::byte*>(in.in().data()), static_cast<int64_t>(in.size()),
+       reinterpret_cast<std::byte*>(out.out().data()), static_cast<int64_t>(out.size())});
+  TESSERA_RETURN_IF_ERROR(work.await());
   return expect_equal<int64_t>(out.in(), box_values(wanted[m.position], n * (n + 1) / 2),
                                "reduce_boxes");
 }

@@ -75,14 +75,16 @@ class StagedGroup::StagedWork : public PendingWork {
   bool fetched_ = false;
 };
 
-StatusOr<std::shared_ptr<StagedGroup::StagedWork>> StagedGroup::stage(CollectiveCall* call) {
+StatusOr<std::shared_ptr<StagedGroup::StagedWork>> StagedGroup::stage(const Collective& collective,
+                                                                      Arguments* arguments) {
   const auto work = std::make_shared<StagedWork>(stage_);
-  if (call->kind == OpKind::kBarrier) return work;  // its memory is the host's
-  const int64_t size = dtype_size(call->dtype);
-  const std::byte* in = call->in;
-  std::byte* out = call->out;
-  const int64_t in_bytes = call->in_count * size;
-  const int64_t out_bytes = call->out_count * size;
+  // The memory of a barrier is the host's. One that is refused uses none.
+  if (collective.kind() == OpKind::kBarrier || !collective.error().ok()) return work;
+  const int64_t size = dtype_size(collective.dtype());
+  const std::byte* in = arguments->in;
+  std::byte* out = arguments->out;
+  const int64_t in_bytes = collective.in_count().value_or(0) * size;
+  const int64_t out_bytes = collective.out_count().value_or(0) * size;
   work->host_out_ = out;
   work->out_bytes_ = out_bytes;
   const bool overlap = in_bytes > 0 && out_bytes > 0 && in < out + out_bytes && out < in + in_bytes;
@@ -90,52 +92,30 @@ StatusOr<std::shared_ptr<StagedGroup::StagedWork>> StagedGroup::stage(Collective
     const std::byte* begin = std::min<const std::byte*>(in, out);
     const std::byte* end = std::max<const std::byte*>(in + in_bytes, out + out_bytes);
     TESSERA_ASSIGN_OR_RETURN(work->memory_[0], stage_->upload(begin, end - begin));
-    call->in = work->memory_[0]->data() + (in - begin);
-    call->out = work->memory_[0]->mutable_data() + (out - begin);
+    arguments->in = work->memory_[0]->data() + (in - begin);
+    arguments->out = work->memory_[0]->mutable_data() + (out - begin);
   } else {
     TESSERA_ASSIGN_OR_RETURN(work->memory_[0], stage_->upload(in, in_bytes));
     TESSERA_ASSIGN_OR_RETURN(work->memory_[1], stage_->upload(out, out_bytes));
-    call->in = work->memory_[0]->data();
-    call->out = work->memory_[1]->mutable_data();
+    arguments->in = work->memory_[0]->data();
+    arguments->out = work->memory_[1]->mutable_data();
   }
-  work->gpu_out_ = call->out;
+  work->gpu_out_ = arguments->out;
   return work;
 }
 
-Work StagedGroup::started(StatusOr<std::shared_ptr<StagedWork>> staged, const Work* work) {
+Work StagedGroup::start(Collective::Ptr collective, Arguments arguments) {
+  auto staged = stage(*collective, &arguments);
   if (!staged.ok()) {
     const auto failed = std::make_shared<StagedWork>(stage_);
     failed->failed_ = staged.status();
     return Work(failed);
   }
-  (*staged)->work_ = *work;
+  (*staged)->work_ = group_->start(std::move(collective), std::move(arguments));
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(works_, [](const auto& old) { return old.use_count() == 1 && old->done(); });
   works_.push_back(*staged);
   return Work(*std::move(staged));
-}
-
-Work StagedGroup::start(int position, Fill fill) {
-  CollectiveCall call;
-  fill(call);
-  auto staged = stage(&call);
-  if (!staged.ok()) return started(std::move(staged), nullptr);
-  const Work work = group_->start(position, std::move(call));
-  return started(std::move(staged), &work);
-}
-
-Work StagedGroup::start_send(int position, int peer, CollectiveCall call) {
-  auto staged = stage(&call);
-  if (!staged.ok()) return started(std::move(staged), nullptr);
-  const Work work = group_->start_send(position, peer, std::move(call));
-  return started(std::move(staged), &work);
-}
-
-Work StagedGroup::start_recv(int position, int peer, CollectiveCall call) {
-  auto staged = stage(&call);
-  if (!staged.ok()) return started(std::move(staged), nullptr);
-  const Work work = group_->start_recv(position, peer, std::move(call));
-  return started(std::move(staged), &work);
 }
 
 }  // namespace tessera::cuda

@@ -2,8 +2,8 @@
 //
 // StagedGroup: a group of GPUs for callers whose memory is the host's, for the conformance suite.
 //
-// Every call's memory is copied to the member's GPU before the call, and what it may have written
-// is copied back when its Work has been waited for. Where in and out overlap on the host they do so
+// The memory of every run is copied to the member's GPU before it, and what it may have written is
+// copied back when its Work has been waited for. Where in and out overlap on the host they do so
 // on the GPU, byte for byte.
 #ifndef TESSERA_COLLECTIVES_CUDA_TESTING_STAGED_GROUP_H_
 #define TESSERA_COLLECTIVES_CUDA_TESTING_STAGED_GROUP_H_
@@ -16,6 +16,8 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "device/buffer.h"
 #include "device/cuda/api.h"
@@ -50,16 +52,12 @@ class StagedGroup : public GroupBackend {
       : group_(std::move(group)), stage_(std::move(stage)) {}
 
   absl::Span<const int> device_ids() const override { return group_->device_ids(); }
-  using GroupBackend::start;
-  Work start(int position, Fill fill) override;
-  Work start_send(int position, int peer, CollectiveCall call) override;
-  Work start_recv(int position, int peer, CollectiveCall call) override;
+  Work start(Collective::Ptr collective, Arguments arguments) override;
 
  private:
   class StagedWork;
-  // Moves the call's memory to the GPU.
-  StatusOr<std::shared_ptr<StagedWork>> stage(CollectiveCall* call);
-  Work started(StatusOr<std::shared_ptr<StagedWork>> staged, const Work* work);
+  // Moves the memory of a run to the GPU.
+  StatusOr<std::shared_ptr<StagedWork>> stage(const Collective& collective, Arguments* arguments);
 
   const std::shared_ptr<GroupBackend> group_;
   const std::shared_ptr<Stage> stage_;

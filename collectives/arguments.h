@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arguments: what one run of a Collective passes. The Collective says the rest.
+#ifndef TESSERA_COLLECTIVES_ARGUMENTS_H_
+#define TESSERA_COLLECTIVES_ARGUMENTS_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "collectives/label.h"
+#include "collectives/shared.h"
+#include "device/buffer.h"
+
+namespace tessera {
+
+struct Arguments {
+  // Dense row-major memory of the sizes that the Collective asks for; ignored where it asks for
+  // none. It must stay valid, and have no other writer, until the run is done. Null where there are
+  // no elements.
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  // Where the memory belongs to Buffers, `in` and `out` become theirs when the run starts. They are
+  // kept alive, an error of the input becomes the error of the run on all members, a deferred
+  // output takes its memory, and the output is made ready when the run is done. Of a Collective
+  // with replicas the output shares the memory that the first of them provides.
+  std::shared_ptr<const Buffer> in_buffer = nullptr;
+  std::shared_ptr<Buffer> out_buffer = nullptr;
+
+  // What must be equal on all members beside the Collective, as text: the barrier's name, the
+  // layouts of a relayout. `detail_field`, a literal, says what it is: "name", "layouts"; empty:
+  // "counts".
+  SharedText detail = {};
+  absl::string_view detail_field = {};
+  // The run in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is
+  // built when it is needed.
+  Label label = {};
+  // The caller waits for the run at once, and may run it on its own thread.
+  bool caller_waits = false;
+  // From the start of the run on the device; unset: the default of the client.
+  std::optional<absl::Duration> timeout = std::nullopt;
+  // The same as a point in time, over the whole wait; wins over `timeout`, which then says in
+  // messages how long that was.
+  std::optional<absl::Time> deadline = std::nullopt;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_ARGUMENTS_H_
