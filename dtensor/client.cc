@@ -8,14 +8,27 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"
 
 namespace tessera {
 
 StatusOr<Client> Client::connect(const ClientOptions& options) {
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Runtime::connect(options));
+  return internal::connect(options, {});
+}
+
+namespace internal {
+
+StatusOr<Client> connect(const ClientOptions& options, const ClientHooks& hooks) {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Runtime::connect(options, hooks));
   return Client(std::move(runtime));
 }
+
+const std::shared_ptr<Runtime>& runtime_of(const Client& client) { return client.runtime_; }
+
+std::shared_ptr<MeshRuntime> mesh_runtime_of(const Client& client) { return runtime_of(client); }
+
+}  // namespace internal
 
 Status Client::check_not_moved_from() const {
   if (runtime_ != nullptr) return absl::OkStatus();
@@ -109,8 +122,6 @@ StatusOr<std::shared_ptr<Buffer>> Client::raw_allocate(int local_device, int64_t
   return runtime_->allocate(local_device, num_bytes(shape, dtype));
 }
 
-std::shared_ptr<MeshRuntime> Client::runtime_of_meshes() const { return runtime_; }
-
 Status Client::sync_devices() {
   TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   return runtime_->sync_devices();
@@ -131,7 +142,7 @@ StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            std::vector<int> device_ids, const MeshOptions& options) {
   TESSERA_RETURN_IF_ERROR(client.check_not_moved_from());
-  return client.runtime()->make_mesh(std::move(axes), std::move(device_ids), options);
+  return client.runtime_->make_mesh(std::move(axes), std::move(device_ids), options);
 }
 
 }  // namespace tessera

@@ -34,7 +34,6 @@
 #define TESSERA_DTENSOR_CLIENT_H_
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -58,12 +57,9 @@
 namespace tessera {
 
 class Runtime;
-namespace cuda {
-class Api;
-}  // namespace cuda
-namespace nccl {
-class Api;
-}  // namespace nccl
+namespace internal {
+struct ClientHooks;  // client_hooks.h
+}  // namespace internal
 
 // What moves bytes between clients.
 enum class Backend : uint8_t {
@@ -80,14 +76,6 @@ enum class Backend : uint8_t {
 absl::string_view backend_name(Backend backend);
 // The inverse; InvalidArgument lists the names.
 StatusOr<Backend> parse_backend(absl::string_view text);
-
-// Faults that tests put into a client; all empty in a program.
-struct FaultPoints {
-  // What a device adds to the sum of a barrier, instead of 1.
-  std::function<int(int device_id)> barrier_term;
-  // The hosts and links that relayouts are planned for, whatever they are.
-  std::optional<Topology> topology;
-};
 
 struct ClientOptions {
   std::string coordinator = {};  // "host:port"; empty: from the environment; none there: one client
@@ -120,11 +108,6 @@ struct ClientOptions {
   std::optional<LinkCosts> link_costs = {};
   // In which order relayouts add the terms of devices of several hosts; equal on all clients.
   ReductionOrder reduction_order = ReductionOrder::kByHost;
-  std::shared_ptr<const FaultPoints> faults = {};
-  // Of tests: what kCuda works with instead of the CUDA runtime of this machine.
-  std::shared_ptr<cuda::Api> cuda = {};
-  // The same for NCCL, between the GPUs of several clients.
-  std::shared_ptr<nccl::Api> nccl = {};
 };
 
 struct MeshOptions {
@@ -132,6 +115,12 @@ struct MeshOptions {
   // the call, or one is lost or has left.
   std::optional<absl::Duration> timeout = {};
 };
+
+class Client;
+namespace internal {
+StatusOr<Client> connect(const ClientOptions& options, const ClientHooks& hooks);
+const std::shared_ptr<Runtime>& runtime_of(const Client& client);
+}  // namespace internal
 
 class Client {
  public:
@@ -188,13 +177,10 @@ class Client {
   // at once.
   Status shutdown(absl::Duration timeout = absl::Seconds(30));
 
-  // What Mesh::with_runtime() takes to make an abstract mesh live without the agreement of
-  // create_mesh().
-  std::shared_ptr<MeshRuntime> runtime_of_meshes() const;
-  // For the layers of dtensor/; null of a client that was moved from.
-  const std::shared_ptr<Runtime>& runtime() const { return runtime_; }
-
  private:
+  friend StatusOr<Client> internal::connect(const ClientOptions& options,
+                                            const internal::ClientHooks& hooks);
+  friend const std::shared_ptr<Runtime>& internal::runtime_of(const Client& client);
   friend StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                                     std::vector<int> device_ids, const MeshOptions& options);
   Status check_local_device(int local_device) const;

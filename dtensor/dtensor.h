@@ -130,12 +130,10 @@ class DTensor {
     return HostTensor<T>{shape(), std::vector<T>(first, first + raw.box.num_elements())};
   }
 
-  // For the other parts of dtensor/.
-  explicit DTensor(std::shared_ptr<const internal::TensorRep> rep) : rep_(std::move(rep)) {}
-  const internal::TensorRep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
-
  private:
   friend struct internal::TensorAccess;
+  explicit DTensor(std::shared_ptr<const internal::TensorRep> rep) : rep_(std::move(rep)) {}
+  const internal::TensorRep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
   // What a tensor that was moved from shows: an error.
   static const internal::TensorRep& moved_from();
   Status check_dtype(absl::string_view function, DType dtype) const;

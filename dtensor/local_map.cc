@@ -17,7 +17,7 @@ using internal::TensorRep;
 
 Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const TensorRep& in = inputs[i].rep();
+    const TensorRep& in = internal::TensorAccess::rep(inputs[i]);
     TESSERA_RETURN_IF_ERROR(in.error);
     if (in.runtime != out.runtime) {
       return absl::InvalidArgumentError(
@@ -81,7 +81,7 @@ class LocalMapPart {
     context->output_box_ = out.box_of(device);
     context->output_dtype_ = out.dtype;
     for (const DTensor& input : inputs) {
-      const TensorRep& in = input.rep();
+      const TensorRep& in = TensorAccess::rep(input);
       const int64_t position = *in.layout->mesh().position_of_device(device.device_id);
       context->inputs_.push_back(
           {in.layout->box(*in.shape, position), nullptr, in.buffer_of(device.ordinal)});

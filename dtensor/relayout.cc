@@ -239,7 +239,7 @@ void run_steps(Runtime& runtime, std::shared_ptr<const RelayoutProgram> program,
 // Unless there is an error, `tensor` is dropped before the first step may end: if it was the last
 // reference, the source is released when the first step has read it.
 StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas replicas) {
-  const TensorRep& from = tensor.rep();
+  const TensorRep& from = internal::TensorAccess::rep(tensor);
   TESSERA_RETURN_IF_ERROR(from.error);
   if (to.ok() && to->check_not_moved_from().ok()) {
     TESSERA_RETURN_IF_ERROR(check_ranks(*from.layout, *to));
@@ -274,7 +274,7 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   }
   // No error from here on. Of `from` nothing but the buffers above is used.
   const DType dtype = from.dtype;
-  tensor = DTensor(nullptr);
+  tensor = internal::TensorAccess::make(nullptr);
   // Of every client alike, whether or not its program is a view.
   const uint64_t number = program->steps.empty() ? 0 : runtime.next_op_number();
   if (is_view) {

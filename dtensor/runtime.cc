@@ -96,19 +96,21 @@ constexpr uint64_t kGroupBytes = host::kControlBytes / 2;
 
 }  // namespace
 
-Runtime::Runtime(const ClientOptions& options)
+Runtime::Runtime(const ClientOptions& options, const internal::ClientHooks& hooks)
     : options_(options),
+      hooks_(hooks),
       barrier_plans_(kMostOfBarrierPlans),
       programs_(kMostOfPrograms),
       most_group_bytes_(kGroupBytes) {}
 
-StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options) {
+StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options,
+                                                    const internal::ClientHooks& hooks) {
   TESSERA_RETURN_IF_ERROR(check_options(options));
   const absl::Time deadline = steady_now() + options.connect_timeout;
-  std::shared_ptr<Runtime> runtime(new Runtime(options), dispose);
+  std::shared_ptr<Runtime> runtime(new Runtime(options, hooks), dispose);
   int default_local_devices = 1;
   if (options.device_type == DeviceType::kCuda) {
-    runtime->cuda_ = options.cuda;
+    runtime->cuda_ = hooks.cuda;
     if (runtime->cuda_ == nullptr) {
       TESSERA_ASSIGN_OR_RETURN(runtime->cuda_, cuda::open_api());
     }
@@ -132,7 +134,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   // Before NCCL is loaded; another one than this machine's has its own ways.
   runtime->may_share_gpus_ = job.share_gpus;
   runtime->shares_gpus_ =
-      job.share_gpus && job.num_clients > 1 && runtime->cuda_ != nullptr && options.nccl == nullptr;
+      job.share_gpus && job.num_clients > 1 && runtime->cuda_ != nullptr && hooks.nccl == nullptr;
   if (runtime->shares_gpus_) nccl::share_gpus_among_processes();
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
@@ -183,9 +185,7 @@ Status Runtime::start_devices(absl::Time deadline) {
   if (options_.link_costs.has_value()) {
     TESSERA_ASSIGN_OR_RETURN(topology_, topology_of(devices_, *options_.link_costs));
   }
-  if (options_.faults != nullptr && options_.faults->topology.has_value()) {
-    topology_ = *options_.faults->topology;
-  }
+  if (hooks_.topology.has_value()) topology_ = *hooks_.topology;
   pool_ = ArenaPool::create();
   TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
   TESSERA_RETURN_IF_ERROR(start_streams());
@@ -252,7 +252,7 @@ Status Runtime::start_streams() {
 
 std::shared_ptr<nccl::Api> Runtime::open_nccl() {
   if (local_devices_.size() == devices_.size()) return nullptr;
-  if (options_.nccl != nullptr) return options_.nccl;
+  if (hooks_.nccl != nullptr) return hooks_.nccl;
   // Without NCCL clients still meet at barriers, and use their own GPUs.
   StatusOr<std::shared_ptr<nccl::Api>> opened = nccl::open_api();
   nccl_status_ = opened.status();
@@ -387,8 +387,7 @@ StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(cons
 }
 
 int32_t Runtime::barrier_term(int device_id) const {
-  const bool has_fault = options_.faults != nullptr && options_.faults->barrier_term;
-  return has_fault ? options_.faults->barrier_term(device_id) : 1;
+  return hooks_.barrier_term ? hooks_.barrier_term(device_id) : 1;
 }
 
 bool Runtime::meet_here(const BarrierPlan& plan, int64_t* sum) {

@@ -42,6 +42,7 @@
 #include "device/stream.h"
 #include "dtensor/bounded_cache.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/program.h"
 #include "dtensor/relayout.h"
 #include "job/coordinator.h"
@@ -64,7 +65,8 @@ using LocalDevices = absl::InlinedVector<LocalDevice, kInlineLocalDevices>;
 
 class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime> {
  public:
-  static StatusOr<std::shared_ptr<Runtime>> connect(const ClientOptions& options);
+  static StatusOr<std::shared_ptr<Runtime>> connect(const ClientOptions& options,
+                                                    const internal::ClientHooks& hooks);
   ~Runtime() override;
 
   int client_id() const { return coordinator_->client_id(); }
@@ -128,7 +130,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
  private:
-  explicit Runtime(const ClientOptions& options);
+  Runtime(const ClientOptions& options, const internal::ClientHooks& hooks);
   Status start_devices(absl::Time deadline);
   Status choose_gpus(absl::Time deadline);
   Status start_streams();
@@ -182,6 +184,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   void end_threads();
 
   const ClientOptions options_;
+  const internal::ClientHooks hooks_;
   std::vector<Device> devices_;
   std::vector<Device> local_devices_;
   Topology topology_;

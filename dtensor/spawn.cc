@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "dtensor/client_hooks.h"
 #include "job/coordinator.h"
 #include "job/coordinator_process.h"
 #include "job/exit_status.h"
@@ -87,8 +88,9 @@ Status call_function(absl::FunctionRef<Status(const Client&)> fn, const Client& 
 }
 
 [[noreturn]] void child_main(int report, const ClientOptions& options,
+                             const internal::ClientHooks& hooks,
                              absl::FunctionRef<Status(const Client&)> fn) {
-  StatusOr<Client> client = Client::connect(options);
+  StatusOr<Client> client = internal::connect(options, hooks);
   if (!client.ok()) report_and_exit(report, client.status());
   Status status = call_function(fn, *client);
   if (status.ok()) status = client->shutdown();
@@ -241,9 +243,10 @@ Status no_resource(absl::string_view call) {
   return absl::ResourceExhaustedError(absl::StrCat("spawn: ", call, ": ", std::strerror(errno)));
 }
 
-// Forks the client with this index. Where it fails the child has no pid.
-Status start_child(std::vector<Child>& children, int index, const ClientOptions& options,
-                   absl::FunctionRef<Status(const Client&)> fn) {
+// Forks the client with this index, which runs `main` with the pipe to report to; it does not
+// return. Where it fails the child has no pid.
+Status start_child(std::vector<Child>& children, int index,
+                   absl::FunctionRef<void(int report)> main) {
   const pid_t parent = getpid();
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) return no_resource("pipe");
@@ -256,7 +259,8 @@ Status start_child(std::vector<Child>& children, int index, const ClientOptions&
       if (sibling.report >= 0) close(sibling.report);
       if (sibling.end >= 0) close(sibling.end);
     }
-    child_main(pipe_ends[1], options, fn);
+    main(pipe_ends[1]);
+    _exit(1);
   }
   close(pipe_ends[1]);
   if (pid < 0) {
@@ -282,6 +286,13 @@ Status start_child(std::vector<Child>& children, int index, const ClientOptions&
 
 Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn,
              const ClientOptions& options) {
+  return internal::spawn(num_clients, fn, options, {});
+}
+
+namespace internal {
+
+Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn,
+             const ClientOptions& options, const ClientHooks& hooks) {
   if (num_clients < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("spawn of ", num_clients, " clients; give 1 or more"));
@@ -311,7 +322,8 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
   Status failure;
   for (int i = 0; i < num_clients && failure.ok(); ++i) {
     client_options.client_id = i;
-    failure = start_child(children, i, client_options, fn);
+    failure = start_child(children, i,
+                          [&](int report) { child_main(report, client_options, hooks, fn); });
   }
   if (!failure.ok()) {
     std::erase_if(children, [](const Child& child) { return child.pid < 0; });
@@ -322,4 +334,5 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
   return wait_for_all(children);
 }
 
+}  // namespace internal
 }  // namespace tessera

@@ -22,6 +22,17 @@
 
 namespace tessera::internal {
 
+struct TensorRep;
+
+// What the other parts of dtensor/ do with a tensor that users do not.
+struct TensorAccess {
+  static DTensor make(std::shared_ptr<const TensorRep> rep) { return DTensor(std::move(rep)); }
+  static const TensorRep& rep(const DTensor& tensor) { return tensor.rep(); }
+  // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
+  // may count or not.
+  static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }
+};
+
 // Either `error` is set and there are no buffers: the tensor failed on all clients alike, before
 // anything was started. Or there is one buffer for each of `devices`, each with a status of its
 // own, which the collectives carry to the other clients.
@@ -40,16 +51,9 @@ struct TensorRep {
   Status await(size_t local_device) const;
   Box box_of(const LocalDevice& device) const { return layout->box(*shape, device.position); }
   DTensor into_tensor() && {
-    return DTensor(
+    return TensorAccess::make(
         std::allocate_shared<const TensorRep>(KeptAllocator<TensorRep>(), std::move(*this)));
   }
-};
-
-// What the other parts of dtensor/ do with a tensor that users do not.
-struct TensorAccess {
-  // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
-  // may count or not.
-  static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }
 };
 
 // A tensor without buffers yet, of the client behind the layout's mesh. Errors that all clients

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/cuda/fake/fake_cuda.h"  // NOTIDY(layers): GPUs of tests
+#include "dtensor/client_hooks.h"
 #include "examples/digits_gpu/digits_math_gpu.h"
 #include "examples/digits_gpu/fake_gpu_math.h"
 #include "examples/digits_gpu/gpu_math.h"
@@ -127,6 +128,7 @@ class DigitsNetworkTest : public ::testing::TestWithParam<MeshCase> {};
 TEST_P(DigitsNetworkTest, ThreeStepsAgreeWithOracle) {
   const auto [name, batch, model, num_gpus] = GetParam();
   ClientOptions client_options;
+  internal::ClientHooks hooks;
   client_options.num_local_devices = static_cast<int>(batch * model);
   DigitsMath math = math_on_cpu();
   const auto cuda = FakeCuda::create({.num_gpus = std::max(num_gpus, 1), .most_yields = 3});
@@ -136,11 +138,11 @@ TEST_P(DigitsNetworkTest, ThreeStepsAgreeWithOracle) {
     if (num_gpus == kRealGpus) {
       TESSERA_ASSERT_OK_AND_ASSIGN(gpu, open_gpu_math());
     } else {
-      client_options.cuda = cuda;
+      hooks.cuda = cuda;
     }
     math = math_on_gpu(std::move(gpu));
   }
-  TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect(client_options));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Client client, internal::connect(client_options, hooks));
   TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh,
                                create_mesh(client, {{"batch", batch}, {"model", model}}));
   const NetworkOptions options = {.num_hidden = kHidden, .seed = 5};

@@ -81,11 +81,9 @@ TEST_P(BarrierTest, ValueIsTheMeshSize) {
 
 TEST_P(BarrierTest, WrongSum) {
   Verdicts verdicts;
-  auto faults = std::make_shared<FaultPoints>();
-  faults->barrier_term = [](int device_id) { return device_id == 4 ? 0 : 1; };
   JobSpec spec;
   spec.devices_per_client = 3;
-  spec.options.faults = faults;
+  spec.hooks.barrier_term = [](int device_id) { return device_id == 4 ? 0 : 1; };
   EXPECT_THAT(
       run(
           2,
@@ -153,11 +151,9 @@ TEST_P(BarrierTest, StaggeredArrivals) {
 // Row barrier_tensor: one element per device; the fault makes the terms differ, so that the sum
 // says which of them were added.
 TEST_P(BarrierTest, AddsOneElementOfEachDevice) {
-  auto faults = std::make_shared<FaultPoints>();
-  faults->barrier_term = [](int device_id) { return 1 << (3 * device_id); };
   JobSpec spec;
   spec.devices_per_client = 4;
-  spec.options.faults = faults;
+  spec.hooks.barrier_term = [](int device_id) { return 1 << (3 * device_id); };
   EXPECT_THAT(
       run(
           2,

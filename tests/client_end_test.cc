@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "collectives/group.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
@@ -299,13 +300,12 @@ TEST(ShutdownTest, CancelsABarrierThatWaits) {
   Gate all_told;
   // Called for the first device of client 0 as its barrier begins, which shutdown() then lets
   // begin.
-  auto faults = std::make_shared<FaultPoints>();
-  faults->barrier_term = [&](int device) {
+  internal::ClientHooks hooks;
+  hooks.barrier_term = [&](int device) {
     if (device == 0) waits.open();
     return 1;
   };
-  const JobSpec job = {
-      .setting = Setting::kProcesses, .num_clients = 3, .options = {.faults = faults}};
+  const JobSpec job = {.setting = Setting::kProcesses, .num_clients = 3, .hooks = hooks};
   const std::vector<Status> ended = run_processes(job, [&](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 3}}));
     if (client.client_id() == 2) {

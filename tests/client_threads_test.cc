@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "collectives/group.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
@@ -122,10 +123,10 @@ std::ostream& operator<<(std::ostream& out, const Threads& threads) {
 class ClientThreadsTest : public ::testing::TestWithParam<Threads> {
  protected:
   static Status run(const std::function<Status(Client& client, const Mesh& mesh)>& body,
-                    const ClientOptions& options = {}) {
+                    const internal::ClientHooks& hooks = {}) {
     const int num_devices = GetParam().num_devices;
     return run_clients(
-        {.devices_per_client = num_devices, .options = options}, [&](Client& client) -> Status {
+        {.devices_per_client = num_devices, .hooks = hooks}, [&](Client& client) -> Status {
           TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", num_devices}}));
           return body(client, mesh);
         });
@@ -181,8 +182,8 @@ TEST_P(ClientThreadsTest, EachThreadMakesItsMeshes) {
 // Names that differ tell barriers apart. The fault point is between one device and the next: it
 // gives other threads the core there.
 TEST_P(ClientThreadsTest, BarriersOfDifferentNames) {
-  auto faults = std::make_shared<FaultPoints>();
-  faults->barrier_term = [](int) {
+  internal::ClientHooks hooks;
+  hooks.barrier_term = [](int) {
     sched_yield();
     return 1;
   };
@@ -196,7 +197,7 @@ TEST_P(ClientThreadsTest, BarriersOfDifferentNames) {
                       return absl::OkStatus();
                     });
                   },
-                  {.faults = faults}),
+                  hooks),
               IsOk());
 }
 

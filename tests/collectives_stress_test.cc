@@ -34,6 +34,7 @@
 #include "base/clock.h"
 #include "collectives/testing/conformance.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
@@ -122,7 +123,7 @@ TEST_P(GrowthTest, NothingGrows) {
       // The others still use this client's memory, and it theirs.
       TESSERA_RETURN_IF_ERROR(mesh.barrier("part", absl::Seconds(60)));
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
-      const uint64_t live_bytes = client.runtime()->pool().live_bytes();
+      const uint64_t live_bytes = internal::runtime_of(client)->pool().live_bytes();
       TESSERA_REQUIRE(live_bytes == 0, live_bytes, " bytes of the arenas are still in use");
       return absl::OkStatus();
     };
@@ -152,7 +153,7 @@ class Halves {
   explicit Halves(int64_t count) : count_(count) {}
   void note(const Client& client, int64_t i) {
     if (i % 50 != 49) return;
-    const Runtime& runtime = *client.runtime();
+    const Runtime& runtime = *internal::runtime_of(client);
     const Holdings now = current_holdings();
     Most& most = i < count_ / 2 ? first_ : second_;
     most.heap_bytes = std::max(most.heap_bytes, now.heap_bytes);

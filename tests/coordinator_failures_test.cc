@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "collectives/group.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator.h"
@@ -216,8 +217,8 @@ class ShutdownTest : public CoordinatorFailuresTest {};
 TEST_F(ShutdownTest, CancelledForAll) {
   Gate waits;
   Gate cancelled[kClients];  // each opens when clients 0 and 1 have been told
-  auto faults = std::make_shared<FaultPoints>();
-  faults->barrier_term = [&](int) {  // the barrier has begun
+  internal::ClientHooks hooks;
+  hooks.barrier_term = [&](int) {  // the barrier has begun
     waits.open();
     return 1;
   };
@@ -226,8 +227,7 @@ TEST_F(ShutdownTest, CancelledForAll) {
       [&](int id, const ClientOptions& options) -> Status {
         ClientOptions own = options;
         own.coordinator_is_hosted = true;
-        own.faults = faults;
-        TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(own));
+        TESSERA_ASSIGN_OR_RETURN(Client client, internal::connect(own, hooks));
         TESSERA_ASSIGN_OR_RETURN(const Mesh all, create_mesh(client, {{"x", kClients}}));
         if (id != 2) {
           TESSERA_RETURN_IF_ERROR(expect_error(

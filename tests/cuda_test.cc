@@ -24,6 +24,7 @@
 #include "device/cuda/kernel_plan.h"
 #include "device/cuda/open_api.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
@@ -46,21 +47,17 @@ using cuda::FakeCuda;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-ClientOptions on(const std::shared_ptr<FakeCuda>& api) {
-  ClientOptions options;
-  options.device_type = DeviceType::kCuda;
-  options.cuda = api;
-  return options;
-}
+ClientOptions on_gpus() { return {.device_type = DeviceType::kCuda}; }
 
 // One client of `num_devices` on the fake.
 Status run(const std::shared_ptr<FakeCuda>& api, int num_devices, const ClientBody& body) {
-  return run_clients({.devices_per_client = num_devices, .options = on(api)},
-                     [&](Client& client) -> Status {
-                       TESSERA_RETURN_IF_ERROR(body(client));
-                       TESSERA_REQUIRE(api->misuses().empty(), api->misuses()[0]);
-                       return absl::OkStatus();
-                     });
+  return run_clients(
+      {.devices_per_client = num_devices, .options = on_gpus(), .hooks = {.cuda = api}},
+      [&](Client& client) -> Status {
+        TESSERA_RETURN_IF_ERROR(body(client));
+        TESSERA_REQUIRE(api->misuses().empty(), api->misuses()[0]);
+        return absl::OkStatus();
+      });
 }
 
 // A local function that adds two inputs by a kernel on the device's stream.
@@ -102,10 +99,11 @@ TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
   const auto api = FakeCuda::create({.num_gpus = 3});
   EXPECT_THAT(run_isolated(absl::Seconds(30),
                            [&]() -> Status {
-                             TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(on(api)));
+                             TESSERA_ASSIGN_OR_RETURN(Client client,
+                                                      internal::connect(on_gpus(), {.cuda = api}));
                              TESSERA_REQUIRE(client.local_devices().size() == 3);
                              TESSERA_REQUIRE(client.local_devices()[2].type == DeviceType::kCuda);
-                             TESSERA_REQUIRE(client.runtime()->gpu(2)->gpu() == 2);
+                             TESSERA_REQUIRE(internal::runtime_of(client)->gpu(2)->gpu() == 2);
                              return client.shutdown();
                            }),
               IsOk());
@@ -115,9 +113,10 @@ TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
 TEST(CudaClientTest, HasContextsOnItsOwnGpusAlone) {
   const auto api = FakeCuda::create({.num_gpus = 4});
   const auto nccl = nccl::FakeNccl::create(api);
-  ClientOptions options = on(api);
-  options.nccl = nccl;
-  EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 1, .options = options},
+  EXPECT_THAT(run_clients({.num_clients = 2,
+                           .devices_per_client = 1,
+                           .options = on_gpus(),
+                           .hooks = {.cuda = api, .nccl = nccl}},
                           [&](Client& client) -> Status {
                             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
                             const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
@@ -153,9 +152,9 @@ TEST(CudaClientTest, LocalFunctionsWorkOnTheStream) {
 TEST(CudaClientTest, SumsHaveTheBitsOfTheCpu) {
   const std::vector<float> values = {1e8f, 1.0f, -1e8f, 0.1f, 3e-5f, 7.0f, -0.3f, 1e-7f};
   for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCuda}) {
-    ClientOptions options = on(FakeCuda::create());
-    options.device_type = type;
-    EXPECT_THAT(run_clients({.devices_per_client = 8, .options = options},
+    EXPECT_THAT(run_clients({.devices_per_client = 8,
+                             .options = {.device_type = type},
+                             .hooks = {.cuda = FakeCuda::create()}},
                             [&](Client& client) -> Status {
                               TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
                               std::vector<HostTensor<float>> terms;
@@ -204,7 +203,7 @@ TEST(CudaClientTest, BarriersAreBehindTheWorkOfTheGpu) {
                     TESSERA_RETURN_IF_ERROR(expect_error(early, absl::StatusCode::kDeadlineExceeded,
                                                          {"barrier \"early\""}));
                     TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
-                    TESSERA_REQUIRE(x.rep().buffers[0]->issued().done());
+                    TESSERA_REQUIRE(internal::TensorAccess::rep(x).buffers[0]->issued().done());
                     return expect_iota<float>(x);
                   }),
               IsOk());
@@ -227,7 +226,7 @@ TEST(CudaClientTest, NobodyWaitsForTheGpu) {
                     TESSERA_RETURN_IF_ERROR(chain().await());
                     api->hold();
                     const DTensor x = chain();
-                    for (const auto& buffer : x.rep().buffers) {
+                    for (const auto& buffer : internal::TensorAccess::rep(x).buffers) {
                       TESSERA_RETURN_IF_ERROR(buffer->issued().wait());
                       TESSERA_REQUIRE(!buffer->ready().done());
                     }
@@ -240,21 +239,21 @@ TEST(CudaClientTest, NobodyWaitsForTheGpu) {
 // Of a long chain of relayouts a device holds two tensors at a time.
 TEST(CudaClientTest, IntermediateResultsGiveTheirMemoryBack) {
   const auto api = FakeCuda::create();
-  EXPECT_THAT(run(api, 2,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
-                    const int64_t shard_bytes = 512 * 1024 * 4 / 2;
-                    DTensor x = iota<float>({512, 1024}, Layout::parse(mesh, "[x, -]"));
-                    for (int i = 0; i < 20; ++i) {
-                      x = relayout(std::move(x),
-                                   Layout::parse(mesh, i % 2 == 0 ? "[-, x]" : "[x, -]"));
-                    }
-                    TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
-                    const int64_t peak = client.runtime()->gpu(0)->memory()->peak_live_bytes();
-                    TESSERA_REQUIRE(peak <= 2 * shard_bytes, peak);
-                    return absl::OkStatus();
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(api, 2,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+            const int64_t shard_bytes = 512 * 1024 * 4 / 2;
+            DTensor x = iota<float>({512, 1024}, Layout::parse(mesh, "[x, -]"));
+            for (int i = 0; i < 20; ++i) {
+              x = relayout(std::move(x), Layout::parse(mesh, i % 2 == 0 ? "[-, x]" : "[x, -]"));
+            }
+            TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+            const int64_t peak = internal::runtime_of(client)->gpu(0)->memory()->peak_live_bytes();
+            TESSERA_REQUIRE(peak <= 2 * shard_bytes, peak);
+            return absl::OkStatus();
+          }),
+      IsOk());
 }
 
 TEST(CudaClientTest, TooLittleMemoryIsTheTensorsError) {
@@ -300,13 +299,13 @@ Status connect_with_two_types() {
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&, i] {
-      ClientOptions options = on(FakeCuda::create());
+      ClientOptions options = on_gpus();
       if (i == 0) options.device_type = DeviceType::kCpu;
       options.coordinator = absl::StrCat("127.0.0.1:", port.port());
       options.client_id = i;
       options.num_clients = 2;
       options.token = "token";
-      statuses[i] = Client::connect(options).status();
+      statuses[i] = internal::connect(options, {.cuda = FakeCuda::create()}).status();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -324,16 +323,17 @@ TEST(CudaClientTest, AllClientsHaveDevicesOfOneType) {
 
 TEST(CudaClientTest, ReplicasDoNotShareMemory) {
   const auto api = FakeCuda::create({.num_gpus = 2});
-  EXPECT_THAT(run_clients({.num_clients = 1, .devices_per_client = 2, .options = on(api)},
-                          [](Client& client) -> Status {
-                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
-                            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
-                            return expect_error(
-                                relayout(x, Layout::parse(mesh, "[-]"), Replicas::kShared).await(),
+  EXPECT_THAT(
+      run_clients(
+          {.num_clients = 1, .devices_per_client = 2, .options = on_gpus(), .hooks = {.cuda = api}},
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+            return expect_error(relayout(x, Layout::parse(mesh, "[-]"), Replicas::kShared).await(),
                                 absl::StatusCode::kUnimplemented,
                                 {"replicas on GPUs do not share memory yet"});
-                          }),
-              IsOk());
+          }),
+      IsOk());
 }
 
 // Clients of two devices, each on a GPU of its own, on the fakes of CUDA and NCCL.
@@ -342,37 +342,37 @@ struct SeveralClients {
   std::shared_ptr<nccl::FakeNccl> nccl = nccl::FakeNccl::create(cuda);
 
   Status run(int num_clients, const ClientBody& body) const {
-    ClientOptions options = on(cuda);
-    options.nccl = nccl;
-    return run_clients(
-        {.num_clients = num_clients, .devices_per_client = 4 / num_clients, .options = options},
-        [&](Client& client) -> Status {
-          TESSERA_RETURN_IF_ERROR(body(client));
-          TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
-          TESSERA_REQUIRE(nccl->misuses().empty(), nccl->misuses()[0]);
-          return absl::OkStatus();
-        });
+    return run_clients({.num_clients = num_clients,
+                        .devices_per_client = 4 / num_clients,
+                        .options = on_gpus(),
+                        .hooks = {.cuda = cuda, .nccl = nccl}},
+                       [&](Client& client) -> Status {
+                         TESSERA_RETURN_IF_ERROR(body(client));
+                         TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
+                         TESSERA_REQUIRE(nccl->misuses().empty(), nccl->misuses()[0]);
+                         return absl::OkStatus();
+                       });
   }
 };
 
 TEST(CudaClientTest, GpusOfSeveralClientsMoveBytesByNccl) {
   const SeveralClients job;
-  EXPECT_THAT(
-      job.run(2,
-              [&](Client& client) -> Status {
-                // The clients of a host take its GPUs in turn.
-                TESSERA_REQUIRE(client.runtime()->gpu(1)->gpu() == 2 * client.client_id() + 1);
-                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
-                const DTensor x = iota<float>({8, 3}, Layout::parse(mesh, "[x, -]"));
-                const DTensor columns = relayout(x, Layout::parse(mesh, "[-, x]"));
-                TESSERA_RETURN_IF_ERROR(expect_iota<float>(columns));
-                TESSERA_RETURN_IF_ERROR(
-                    expect_iota<float>(relayout(columns, Layout::parse(mesh, "[-, -]"))));
-                TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
-                TESSERA_REQUIRE(job.nccl->num_calls("recv") > 0);
-                return client.sync_devices();
-              }),
-      IsOk());
+  EXPECT_THAT(job.run(2,
+                      [&](Client& client) -> Status {
+                        // The clients of a host take its GPUs in turn.
+                        TESSERA_REQUIRE(internal::runtime_of(client)->gpu(1)->gpu() ==
+                                        2 * client.client_id() + 1);
+                        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                        const DTensor x = iota<float>({8, 3}, Layout::parse(mesh, "[x, -]"));
+                        const DTensor columns = relayout(x, Layout::parse(mesh, "[-, x]"));
+                        TESSERA_RETURN_IF_ERROR(expect_iota<float>(columns));
+                        TESSERA_RETURN_IF_ERROR(
+                            expect_iota<float>(relayout(columns, Layout::parse(mesh, "[-, -]"))));
+                        TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
+                        TESSERA_REQUIRE(job.nccl->num_calls("recv") > 0);
+                        return client.sync_devices();
+                      }),
+              IsOk());
 }
 
 // What fails while it is in flight is an error of the tensor, and of what was made of it, on all
@@ -406,7 +406,8 @@ TEST(CudaClientTest, ProcessesThatShareAGpuAreHostsOfTheirOwn) {
   for (const bool shares : {false, true}) {
     Shared<std::array<std::array<char, 64>, 2>> ids;
     JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2};
-    spec.options = on(FakeCuda::create({.num_gpus = 2}));
+    spec.options = on_gpus();
+    spec.hooks.cuda = FakeCuda::create({.num_gpus = 2});
     spec.options.share_gpus = shares;
     for (const Status& status : run_processes(spec, [&](Client& client) -> Status {
            const char* const id = std::getenv("NCCL_HOSTID");
@@ -435,7 +436,8 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
   for (const Case& c : {Case{1, 1, ":00:00.0;"}, Case{3, 2, ":00:00.0;"}}) {
     const JobSpec spec = {.num_clients = 2,
                           .devices_per_client = c.devices_per_client,
-                          .options = on(FakeCuda::create({.num_gpus = c.num_gpus}))};
+                          .options = on_gpus(),
+                          .hooks = {.cuda = FakeCuda::create({.num_gpus = c.num_gpus})}};
     EXPECT_THAT(run_isolated(absl::Seconds(60),
                              [&]() -> Status {
                                const std::vector<Status> statuses =
@@ -454,28 +456,30 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
 
 TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
   const auto api = FakeCuda::create({.num_gpus = 2});
-  ClientOptions options = on(api);
+  ClientOptions options = on_gpus();
   options.share_gpus = true;
-  EXPECT_THAT(
-      run_clients({.num_clients = 2, .options = options}, [](Client&) { return absl::OkStatus(); }),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("share_gpus: clients 0 and 1 are in one process (pid "),
-                     HasSubstr("clients that share GPUs need a process each"))));
+  EXPECT_THAT(run_clients({.num_clients = 2, .options = options, .hooks = {.cuda = api}},
+                          [](Client&) { return absl::OkStatus(); }),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("share_gpus: clients 0 and 1 are in one process (pid "),
+                             HasSubstr("clients that share GPUs need a process each"))));
 }
 
 TEST(CudaClientTest, WithoutNcclClientsMeetAtBarriersOnly) {
   if (nccl::open_api().ok()) GTEST_SKIP() << "there is NCCL";
   const auto api = FakeCuda::create({.num_gpus = 4});
-  EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 2, .options = on(api)},
-                          [](Client& client) -> Status {
-                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
-                            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
-                            TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
-                            TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
-                            return expect_error(relayout(x, Layout::parse(mesh, "[-]")).await(),
-                                                absl::StatusCode::kUnimplemented, {"install"});
-                          }),
-              IsOk());
+  EXPECT_THAT(
+      run_clients(
+          {.num_clients = 2, .devices_per_client = 2, .options = on_gpus(), .hooks = {.cuda = api}},
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+            TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+            TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
+            return expect_error(relayout(x, Layout::parse(mesh, "[-]")).await(),
+                                absl::StatusCode::kUnimplemented, {"install"});
+          }),
+      IsOk());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "collectives/group.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -30,7 +31,7 @@ using absl::StatusCode;
 TEST(DeviceSpanTest, LiesInTheArenaUntilItsLastHandleGoes) {
   EXPECT_THAT(run_clients({.devices_per_client = 2},
                           [](Client& client) -> Status {
-                            const ArenaPool& pool = client.runtime()->pool();
+                            const ArenaPool& pool = internal::runtime_of(client)->pool();
                             const uint64_t before = pool.live_bytes();
                             {
                               TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> x,

@@ -37,6 +37,7 @@
 #include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
@@ -242,13 +243,11 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
                                const std::vector<int>& survivors) {
     const auto cuda = cuda::FakeCuda::create();
     const auto nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
-    options.cuda = cuda;
-    options.nccl = nccl;
     options.share_gpus = true;
     std::promise<void> gate;
     Ends ends;
     ends.before_standing_still = [&, opened = gate.get_future().share()](Client& client) -> Status {
-      const cuda::CudaQueue& queue = client.runtime()->gpu(0)->queue();
+      const cuda::CudaQueue& queue = internal::runtime_of(client)->gpu(0)->queue();
       TESSERA_RETURN_IF_ERROR(cuda->set_device(queue.gpu()));
       return cuda->enqueue_work(
           "gate", {}, [opened] { opened.wait(); }, queue.handle());
@@ -256,10 +255,11 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     ends.while_standing_still = [] {};
     ends.go_on = [&] { gate.set_value(); };
     ends.die = []() -> Status { return absl::AbortedError("died"); };
-    TESSERA_RETURN_IF_ERROR(
-        first_error(run_threads({.num_clients = kClients, .options = options},
-                                [&](Client& client) { return body(client, ends); }),
-                    survivors));
+    TESSERA_RETURN_IF_ERROR(first_error(
+        run_threads(
+            {.num_clients = kClients, .options = options, .hooks = {.cuda = cuda, .nccl = nccl}},
+            [&](Client& client) { return body(client, ends); }),
+        survivors));
     TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
     TESSERA_REQUIRE(nccl->misuses().empty(), nccl->misuses()[0]);
     return absl::OkStatus();

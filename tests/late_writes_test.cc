@@ -29,6 +29,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
@@ -64,7 +65,7 @@ class HeldUpWrites {
         continue;
       }
       auto* const memory = reinterpret_cast<std::byte*>(begin);
-      if (client.runtime()->pool().locate(memory, 1).has_value()) continue;
+      if (internal::runtime_of(client)->pool().locate(memory, 1).has_value()) continue;
       ranges_.push_back({memory, end - begin});
     }
     TESSERA_REQUIRE(ranges_.size() >= 2, ranges_.size(), " arenas of two other clients");

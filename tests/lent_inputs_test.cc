@@ -10,6 +10,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
@@ -70,7 +71,7 @@ TEST_P(LentInputsTest, MemoryComesBack) {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
     TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x, -]"));
     TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, x]"));
-    ArenaPool& pool = client.runtime()->pool();
+    ArenaPool& pool = internal::runtime_of(client)->pool();
     const Shape shape = {1024, 1024};
     DTensor tensor = iota<float>(shape, rows);
     uint64_t reserved = 0;

@@ -51,8 +51,6 @@ TEST_P(NcclBackendTest, SaysWhoAdds) {
   ClientOptions options;
   options.device_type = DeviceType::kCuda;
   options.backend = GetParam().backend;
-  options.cuda = cuda;
-  options.nccl = nccl;
   const auto body = [&](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
     std::vector<HostTensor<float>> terms;
@@ -86,7 +84,11 @@ TEST_P(NcclBackendTest, SaysWhoAdds) {
     return absl::OkStatus();
   };
   if (GetParam().registers) setenv("TESSERA_NCCL_REGISTER", "1", /*overwrite=*/1);
-  EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 2, .options = options}, body),
+  EXPECT_THAT(run_clients({.num_clients = 2,
+                           .devices_per_client = 2,
+                           .options = options,
+                           .hooks = {.cuda = cuda, .nccl = nccl}},
+                          body),
               IsOk());
   unsetenv("TESSERA_NCCL_REGISTER");
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -33,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, OneJobTest, ::testing::Values(kJobForms[2]), job
 TEST_P(OneJobTest, ABodyHasAClientOfTheForm) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 pid_of_first = getpid();
-                runtime_of_first = &*client.runtime();
+                runtime_of_first = &*internal::runtime_of(client);
                 TESSERA_REQUIRE(client.num_clients() == 4);
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
                 return expect_iota<float>(iota<float>({16}, Layout::parse(mesh, "[x]")));
@@ -45,7 +46,7 @@ TEST_P(OneJobTest, ABodyHasAClientOfTheForm) {
 TEST_P(OneJobTest, TheNextBodyHasTheSameOne) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_REQUIRE(pid_of_first == getpid());
-                TESSERA_REQUIRE(runtime_of_first == &*client.runtime());
+                TESSERA_REQUIRE(runtime_of_first == &*internal::runtime_of(client));
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=4}"));
                 return mesh.barrier("second", absl::Seconds(30));
               }),

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
@@ -43,7 +44,7 @@ class Chains {
     Chains chains;
     for (const char* text : kMeshes) {
       TESSERA_ASSIGN_OR_RETURN(const Mesh abstract, Mesh::parse(text));
-      const Mesh mesh = abstract.with_runtime(client.runtime_of_meshes());
+      const Mesh mesh = abstract.with_runtime(internal::mesh_runtime_of(client));
       chains.layouts_.push_back(every_layout(mesh, static_cast<int>(kShape.size()), ops));
     }
     return chains;

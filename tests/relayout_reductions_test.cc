@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
@@ -267,13 +268,12 @@ TEST_P(RelayoutReductionsTest, HostsAddTheirOwnTermsFirst) {
   ASSERT_GT(differ, 10);
   for (const ReductionOrder order : {ReductionOrder::kByHost, ReductionOrder::kFlat}) {
     const bool is_flat = order == ReductionOrder::kFlat;
-    auto faults = std::make_shared<FaultPoints>();
+    internal::ClientHooks hooks;
     const int64_t per_client = 8 / GetParam().num_clients;
-    faults->topology = *Topology::uniform(std::min<int64_t>(per_client, 4), 4,
-                                          {{0, 1e-11}, {0, 1e-10}, {0, 1e-9}});
+    hooks.topology = *Topology::uniform(std::min<int64_t>(per_client, 4), 4,
+                                        {{0, 1e-11}, {0, 1e-10}, {0, 1e-9}});
     ClientOptions options;
     options.reduction_order = order;
-    options.faults = faults;
     const auto body = [&](Client& client) -> Status {
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=4}"));
       for (const Shape& shape : {Shape{32, 3}, Shape{3, 5}}) {
@@ -302,7 +302,7 @@ TEST_P(RelayoutReductionsTest, HostsAddTheirOwnTermsFirst) {
       }
       return absl::OkStatus();
     };
-    EXPECT_THAT(run(body, options), IsOk());
+    EXPECT_THAT(run(body, options, hooks), IsOk());
   }
 }
 

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -64,7 +65,8 @@ bool fits(const Mesh& mesh, const Client& client) {
 
 // The same layout on a mesh of the client's job.
 StatusOr<Layout> on_devices_of(Client& client, const Layout& layout) {
-  return Layout::parse(layout.mesh().with_runtime(client.runtime_of_meshes()), layout.to_string());
+  return Layout::parse(layout.mesh().with_runtime(internal::mesh_runtime_of(client)),
+                       layout.to_string());
 }
 
 // How much of what is tried elsewhere a form tries: streams of the GPU's double take longest, and

@@ -12,6 +12,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
@@ -85,8 +86,9 @@ TEST_P(RelayoutViewsTest, ContiguousPartsShareTheMemoryOfTheSource) {
 
 // Of a device of the client: how much of its memory is live.
 uint64_t live_bytes(const Client& client) {
-  return client.runtime()->gpu(0) == nullptr ? client.runtime()->pool().live_bytes()
-                                             : client.runtime()->gpu(0)->memory()->live_bytes();
+  return internal::runtime_of(client)->gpu(0) == nullptr
+             ? internal::runtime_of(client)->pool().live_bytes()
+             : internal::runtime_of(client)->gpu(0)->memory()->live_bytes();
 }
 
 TEST_P(RelayoutViewsTest, ASourceThatIsGivenAwayIsNotShared) {
@@ -103,7 +105,7 @@ TEST_P(RelayoutViewsTest, ASourceThatIsGivenAwayIsNotShared) {
                   TESSERA_RETURN_IF_ERROR(client.sync_devices());
                   return live_bytes(client) - before;
                 };
-                const bool on_gpu = client.runtime()->gpu(0) != nullptr;
+                const bool on_gpu = internal::runtime_of(client)->gpu(0) != nullptr;
                 const auto row_bytes = static_cast<uint64_t>(shape[1]) * sizeof(float);
                 const uint64_t result_bytes =
                     on_gpu ? row_bytes : row_bytes * client.local_devices().size();

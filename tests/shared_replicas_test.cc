@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
@@ -116,7 +117,7 @@ TEST_P(SharedReplicasTest, OneCopyForAllDevices) {
   };
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=4}"));
-    ArenaPool& pool = client.runtime()->pool();
+    ArenaPool& pool = internal::runtime_of(client)->pool();
     const Shape shape = {256, 1024};
     const auto check_move = [&](const Move& move) -> Status {
       TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, move.to));
@@ -156,9 +157,9 @@ TEST_P(SharedReplicasTest, MemoryComesBack) {
       TESSERA_RETURN_IF_ERROR(relayout(tensor, whole, Replicas::kShared).await());
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
       TESSERA_RETURN_IF_ERROR(mesh.barrier("released", kWait));
-      if (round == 1) reserved = client.runtime()->pool().reserved_bytes();
+      if (round == 1) reserved = internal::runtime_of(client)->pool().reserved_bytes();
     }
-    TESSERA_REQUIRE(client.runtime()->pool().reserved_bytes() == reserved);
+    TESSERA_REQUIRE(internal::runtime_of(client)->pool().reserved_bytes() == reserved);
     return absl::OkStatus();
   };
   EXPECT_THAT(run(check), IsOk());

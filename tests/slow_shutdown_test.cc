@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "dtensor/runtime.h"
@@ -37,7 +38,7 @@ Status shut_down_while_a_function_runs() {
   std::weak_ptr<Runtime> runtime;
   {
     TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 2}));
-    runtime = client.runtime();
+    runtime = internal::runtime_of(client);
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
     const DTensor input = full<float>({2}, 7, Layout::parse(mesh, "[x]"));
     const DTensor slow = local_map(Layout::parse(mesh, "[x]"), {2}, DType::kFloat32, {input},

@@ -32,8 +32,8 @@ Status collectives(const BenchmarkOptions& options, Report* report) {
     return measure_collectives(job, {.rounds = options.rounds}, report);
   }
   const auto cuda = cuda::FakeCuda::create();
-  job.options.cuda = cuda;
-  job.options.nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
+  job.hooks.cuda = cuda;
+  job.hooks.nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
   return measure_collectives(job, {.rounds = options.rounds, .repeats = 5}, report);
 }
 

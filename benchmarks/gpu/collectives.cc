@@ -25,6 +25,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/kernel_plan.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"
 #include "tests/support/shared.h"
 
@@ -51,7 +52,7 @@ class Contest {
   static StatusOr<std::unique_ptr<Contest>> create(Client& client, std::shared_ptr<nccl::Api> nccl,
                                                    Results& results, int64_t bytes) {
     TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
-    const cuda::CudaQueue& queue = client.runtime()->gpu(0)->queue();
+    const cuda::CudaQueue& queue = internal::runtime_of(client)->gpu(0)->queue();
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu, Gpu::create(queue.api(), queue.gpu()));
     std::unique_ptr<Contest> self(
         new Contest(client, std::move(nccl), group, std::move(gpu), bytes));
@@ -224,7 +225,7 @@ Status measure_collectives(testing::JobSpec job, const CollectiveSizes& sizes, R
   job.options.device_type = DeviceType::kCuda;
   testing::Shared<Results> results;
   TESSERA_RETURN_IF_ERROR(testing::run_clients(
-      job, [&](Client& client) { return run_client(client, job.options.nccl, sizes, *results); }));
+      job, [&](Client& client) { return run_client(client, job.hooks.nccl, sizes, *results); }));
   const auto times = [&](const auto& of, int k) {
     return Times(of[k].begin(), of[k].begin() + sizes.rounds);
   };

@@ -7,13 +7,14 @@
 #include "absl/time/clock.h"
 #include "device/cuda/cuda_device.h"
 #include "device/stream.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"
 
 namespace tessera::benchmarks {
 
 StatusOr<absl::Time> wait_issued(const Client& client) {
   const auto issued = std::make_shared<std::promise<absl::Time>>();
-  client.runtime()->stream(0).enqueue("the end of a measurement", [issued] {
+  internal::runtime_of(client)->stream(0).enqueue("the end of a measurement", [issued] {
     issued->set_value(absl::Now());
     return absl::OkStatus();
   });
@@ -22,7 +23,7 @@ StatusOr<absl::Time> wait_issued(const Client& client) {
 
 Status wait_done(const Client& client, Gpu& gpu) {
   TESSERA_RETURN_IF_ERROR(wait_issued(client).status());
-  cuda::CudaQueue& queue = client.runtime()->gpu(0)->queue();
+  cuda::CudaQueue& queue = internal::runtime_of(client)->gpu(0)->queue();
   TESSERA_ASSIGN_OR_RETURN(const cuda::Event end, queue.record());
   TESSERA_RETURN_IF_ERROR(gpu.api().wait_event(gpu.stream(), *end));
   return gpu.wait();

@@ -19,6 +19,7 @@
 #include "benchmarks/gpu/gpu.h"
 #include "benchmarks/gpu/issued.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "layout/layout.h"
@@ -234,8 +235,7 @@ Status measure_products(const std::shared_ptr<cuda::Api>& api, const MakeProduct
   options.num_local_devices = 1;
   options.num_clients = 1;
   options.client_id = 0;
-  options.cuda = api;
-  TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+  TESSERA_ASSIGN_OR_RETURN(Client client, internal::connect(options, {.cuda = api}));
   {
     TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::create(api, 0));
     TESSERA_ASSIGN_OR_RETURN(const auto small,

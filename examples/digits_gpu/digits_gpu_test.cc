@@ -314,8 +314,8 @@ Status learn_on_gpus(const TrainingCase& c, Curve& curve) {
   }
   const auto cuda = FakeCuda::create({.num_gpus = c.num_gpus});
   const auto nccl = nccl::FakeNccl::create(cuda);
-  spec.options.cuda = cuda;
-  spec.options.nccl = nccl;
+  spec.hooks.cuda = cuda;
+  spec.hooks.nccl = nccl;
   return run_clients(spec, [&](Client& client) -> Status {
     TESSERA_RETURN_IF_ERROR(learn(client, math_on_gpu(fake_gpu_math(cuda)), c.epochs, curve));
     for (const std::vector<std::string>& misuses : {cuda->misuses(), nccl->misuses()}) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/spawn.h"
 #include "job/host.h"
 #include "job/port.h"
@@ -36,7 +37,7 @@ Status for_each_in_threads(const JobSpec& spec,
     threads.emplace_back([&, id] {
       ClientOptions options = common;
       options.client_id = id;
-      StatusOr<Client> client = Client::connect(options);
+      StatusOr<Client> client = internal::connect(options, spec.hooks);
       body(id, client);
     });
   }
@@ -78,7 +79,7 @@ std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body) {
   ClientOptions options = common_options(spec, *port);
   return run_forked(spec.num_clients, spec.deadline, [&](int id) -> Status {
     options.client_id = id;
-    TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+    TESSERA_ASSIGN_OR_RETURN(Client client, internal::connect(options, spec.hooks));
     return body(client);
   });
 }
@@ -88,13 +89,13 @@ Status run_clients(const JobSpec& spec, const ClientBody& body) {
     if (spec.setting == Setting::kThreads) return run_as_threads(spec, body);
     ClientOptions options = spec.options;
     options.num_local_devices = spec.devices_per_client;
-    return spawn(
+    return internal::spawn(
         spec.num_clients,
         [&](const Client& client) -> Status {
           Client mine = client;
           return body(mine);
         },
-        options);
+        options, spec.hooks);
   });
 }
 

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "tests/support/forked.h"
 
 namespace tessera::testing {
@@ -38,6 +39,8 @@ struct JobSpec {
   absl::Duration deadline = absl::Seconds(100);
   // Of every client, except ids, address and token.
   ClientOptions options = {};
+  // The same: doubles and faults.
+  internal::ClientHooks hooks = {};
 };
 
 using ClientBody = std::function<Status(Client& client)>;

@@ -21,6 +21,7 @@
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
@@ -105,9 +106,11 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     return has_one_job(spec) ? run_in_one_job(spec, body) : run(body, {});
   }
   // In a job of its own.
-  static Status run(const ClientBody& body, const ClientOptions& options) {
+  static Status run(const ClientBody& body, const ClientOptions& options,
+                    const internal::ClientHooks& hooks = {}) {
     JobSpec spec = spec_of_form();
     spec.options = options;
+    spec.hooks = hooks;
     // A process of the one job has no clients of its own: its test program starts them.
     if (is_in_one_job()) return absl::OkStatus();
     if (GetParam().num_gpus == 0) return run_clients(spec, body);
@@ -119,8 +122,8 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     spec.options.share_gpus = GetParam().shares_gpus;
     const auto api = cuda::FakeCuda::create({.num_gpus = GetParam().num_gpus});
     const auto nccl = nccl::FakeNccl::create(api, {.shares_gpus = GetParam().shares_gpus});
-    spec.options.cuda = api;
-    spec.options.nccl = nccl;
+    spec.hooks.cuda = api;
+    spec.hooks.nccl = nccl;
     return run_clients(spec, [&](Client& client) -> Status {
       TESSERA_RETURN_IF_ERROR(body(client));
       for (const std::vector<std::string>& misuses : {api->misuses(), nccl->misuses()}) {

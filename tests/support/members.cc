@@ -12,6 +12,7 @@
 #include "collectives/group.h"
 #include "device/cuda/cuda_device.h"
 #include "device/stream.h"
+#include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"
 
 namespace tessera::testing {
@@ -20,13 +21,14 @@ namespace {
 // A member whose device is a GPU.
 Status run_on_gpu(const Client& client, const Device& device, const std::vector<int>& device_ids,
                   const conformance::MemberBody& body) {
-  const cuda::CudaDevice& gpu = *client.runtime()->gpu(device.ordinal);
+  const cuda::CudaDevice& gpu = *internal::runtime_of(client)->gpu(device.ordinal);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<cuda::Stage> stage,
                            cuda::Stage::create(gpu.queue().api(), gpu.gpu()));
   // What was started and dropped still needs its group.
   std::vector<std::shared_ptr<cuda::StagedGroup>> groups;
   const auto staged = [&](const std::vector<int>& ids) -> StatusOr<Group> {
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> group, client.runtime()->group(ids));
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> group,
+                             internal::runtime_of(client)->group(ids));
     groups.push_back(std::make_shared<cuda::StagedGroup>(std::move(group), stage));
     const auto own = std::find(ids.begin(), ids.end(), device.id);
     return Group(groups.back(), static_cast<int>(own - ids.begin()));
@@ -39,7 +41,7 @@ Status run_on_gpu(const Client& client, const Device& device, const std::vector<
   };
   const Status status = body({group, group.position(), subgroup});
   // Its errors are those of the operations.
-  client.runtime()->stream(device.ordinal).sync().IgnoreError();
+  internal::runtime_of(client)->stream(device.ordinal).sync().IgnoreError();
   return status;
 }
 
@@ -52,7 +54,7 @@ Status run_member(const Client& client, const Device& device, const std::vector<
     for (const int position : positions) ids.push_back(device_ids[position]);
     return client.group(std::move(ids), device.ordinal);
   };
-  return body({group, group.position(), subgroup, client.runtime()->shared_pool()});
+  return body({group, group.position(), subgroup, internal::runtime_of(client)->shared_pool()});
 }
 
 }  // namespace

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ClientHooks: what tests and benchmarks of this tree put into a client, and how they reach what is
+// behind one. Internal: tessera.h does not include it, and no program needs it.
+//
+//   StatusOr<Client> client = internal::connect(options, {.cuda = cuda::FakeCuda::create({})});
+//   ArenaPool& pool = internal::runtime_of(*client)->pool();
+#ifndef TESSERA_DTENSOR_CLIENT_HOOKS_H_
+#define TESSERA_DTENSOR_CLIENT_HOOKS_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "base/status.h"
+#include "dtensor/client.h"
+#include "mesh/mesh.h"
+#include "relayout/topology.h"
+
+namespace tessera {
+
+class Runtime;
+namespace cuda {
+class Api;
+}  // namespace cuda
+namespace nccl {
+class Api;
+}  // namespace nccl
+
+namespace internal {
+
+// All empty in a program.
+struct ClientHooks {
+  // What a device adds to the sum of a barrier, instead of 1.
+  std::function<int(int device_id)> barrier_term = {};
+  // The hosts and links that relayouts are planned for, whatever they are.
+  std::optional<Topology> topology = {};
+  // What devices of kCuda work with instead of the CUDA runtime of this machine.
+  std::shared_ptr<cuda::Api> cuda = {};
+  // The same for NCCL, between the GPUs of several clients.
+  std::shared_ptr<nccl::Api> nccl = {};
+};
+
+// As Client::connect() and spawn() (of //dtensor:spawn).
+StatusOr<Client> connect(const ClientOptions& options, const ClientHooks& hooks);
+Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn,
+             const ClientOptions& options, const ClientHooks& hooks);
+
+// Null of a client that was moved from.
+const std::shared_ptr<Runtime>& runtime_of(const Client& client);
+// What Mesh::with_runtime() takes to make an abstract mesh live without the agreement of
+// create_mesh().
+std::shared_ptr<MeshRuntime> mesh_runtime_of(const Client& client);
+
+}  // namespace internal
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_CLIENT_HOOKS_H_
