@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tessera: SPMD programs on sharded tensors. One header, one target, //:tessera.
+// Tessera: SPMD programs on sharded tensors. One header, one target, //:tessera, one namespace.
 //
-//   base/status.h                 Status, StatusOr, TESSERA_RETURN_IF_ERROR,
-//   TESSERA_ASSIGN_OR_RETURN base/dtype.h, reduce_op.h     DType, ReduceOp base/shape.h Shape; Box,
-//   a part of an index space mesh/mesh.h                   Mesh: named axes over the devices of all
-//   clients; barrier() layout/layout.h               Layout: how one tensor is split over a Mesh
-//   dtensor/client.h              Client: this process in the job; create_mesh()
-//   dtensor/dtensor.h             DTensor: how to make and read one
-//   dtensor/relayout.h            relayout(): the same value under another layout
-//   dtensor/local_map.h           local_map(): a function of yours on the shards of each device
-//   dtensor/eigen.h               eigen(): a shard as a tensor of Eigen's
-//   dtensor/spawn.h               spawn(): start the clients from within a program
-//   collectives/group.h           Group: collectives and messages on plain memory
-//   relayout/plan.h, plan_step.h  plan_relayout(), RelayoutPlan, PlanStep: what a relayout will do
-//   visualize/visualize.h         visualize(), visualize_svg(): which device holds what of a layout
-//   visualize/plan_flow.h         visualize_svg(), flows_of(): which bytes a plan moves, and where
+// Where to look for what; a program includes this header alone:
+//
+//   to join a job, or start one              dtensor/client.h, dtensor/spawn.h
+//   to arrange devices along named axes      mesh/mesh.h; a device is in device/device.h
+//   to say how a tensor is split             layout/layout.h
+//   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
+//   to run a function on local shards        dtensor/local_map.h
+//   to call collectives                      collectives/group.h, on memory of device/device_span.h
+//   to move a tensor to another layout       dtensor/relayout.h
+//   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
+//                                            relayout/topology.h
+//   to draw layouts and plans                visualize/visualize.h, visualize/plan_flow.h
+//   for element types, shapes and errors     base/dtype.h, base/reduce_op.h, base/shape.h,
+//                                            base/status.h
+//
+// The namespaces internal, host, cuda and nccl inside tessera, and what is marked "Internal" in
+// these headers, are not part of the API: they change without notice.
 #ifndef TESSERA_TESSERA_H_
 #define TESSERA_TESSERA_H_
 
@@ -24,6 +27,8 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/group.h"
+#include "device/device.h"
+#include "device/device_span.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/eigen.h"
@@ -34,6 +39,7 @@
 #include "mesh/mesh.h"
 #include "relayout/plan.h"
 #include "relayout/plan_step.h"
+#include "relayout/topology.h"
 #include "visualize/plan_flow.h"
 #include "visualize/visualize.h"
 

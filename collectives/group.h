@@ -70,7 +70,7 @@
 
 namespace tessera {
 
-// What executes the collectives of one group: the host's shared memory, UCX, NCCL.
+// Internal: what executes the collectives of one group, such as the host's shared memory or NCCL.
 class GroupBackend {
  public:
   virtual ~GroupBackend() = default;

@@ -21,7 +21,7 @@
 
 namespace tessera {
 
-// What a backend keeps of one started operation.
+// Internal: what a back end keeps of one started operation.
 class PendingWork {
  public:
   virtual ~PendingWork() = default;

@@ -56,7 +56,7 @@
 
 namespace tessera {
 
-class Runtime;
+class Runtime;  // Internal.
 namespace internal {
 struct ClientHooks;  // client_hooks.h
 }  // namespace internal

@@ -43,7 +43,7 @@
 
 namespace tessera {
 
-class Runtime;
+class Runtime;  // Internal.
 
 namespace internal {
 // Defined in dtensor/eigen.h, which tessera.h includes: Eigen's tensor header is a heavy one.
