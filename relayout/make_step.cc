@@ -120,7 +120,7 @@ PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
     rep->kind = kind_of_move(*rep->routing, nullptr);
   }
   if (rep->kind == StepKind::kSlice) rep->group_size = 1;
-  return PlanStep(std::move(rep));
+  return PlanStepAccess::step(std::move(rep));
 }
 
 PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const SubAxes& reduced,
@@ -128,7 +128,7 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
   auto rep = std::make_shared<PlanStep::Rep>(kind, from, to, tensor);
   rep->op = from.partial_op();
   set_axes(from.mesh(), reduced, *rep);
-  return PlanStep(std::move(rep));
+  return PlanStepAccess::step(std::move(rep));
 }
 
 PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& added,
@@ -147,11 +147,11 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& add
     }
     rep->zero_digits = digits_of(to.mesh(), copies);
   }
-  return PlanStep(std::move(rep));
+  return PlanStepAccess::step(std::move(rep));
 }
 
 PlanStep with_topology(const PlanStep& step, const Topology& topology) {
-  const PlanStep::Rep& same = step.rep();
+  const PlanStep::Rep& same = PlanStepAccess::rep(step);
   if (same.topology == topology) return step;
   const Tensor tensor{step.shape(), same.dtype, topology};
   if (same.routing.has_value()) return make_move(step.from(), step.to(), tensor);
@@ -161,7 +161,7 @@ PlanStep with_topology(const PlanStep& step, const Topology& topology) {
   rep->group_size = same.group_size;
   rep->group_digits = same.group_digits;
   rep->zero_digits = same.zero_digits;
-  return PlanStep(std::move(rep));
+  return PlanStepAccess::step(std::move(rep));
 }
 
 }  // namespace tessera::internal

@@ -151,9 +151,12 @@ class RelayoutPlan {
   RelayoutPlan& operator=(const RelayoutPlan&) = default;
 
   struct Rep;  // Internal.
-  explicit RelayoutPlan(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
 
  private:
+  friend StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to, const Shape& shape,
+                                              DType dtype, const PlanOptions& options);
+  explicit RelayoutPlan(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+
   std::shared_ptr<const Rep> rep_;
 };
 

@@ -23,6 +23,10 @@
 
 namespace tessera {
 
+namespace internal {
+struct PlanStepAccess;  // plan_step_rep.h
+}  // namespace internal
+
 // Moves (the first five) say by pulls() where each element of a new box comes from; reductions by
 // terms() whose terms it adds; expansions are local.
 enum class StepKind : uint8_t {
@@ -111,10 +115,11 @@ class PlanStep {
   PlanStep& operator=(const PlanStep&) = default;
 
   struct Rep;  // Internal.
-  const Rep& rep() const { return *rep_; }
-  explicit PlanStep(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
 
  private:
+  friend struct internal::PlanStepAccess;
+  explicit PlanStep(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+
   std::shared_ptr<const Rep> rep_;
 };
 

@@ -5,9 +5,11 @@
 #define TESSERA_RELAYOUT_PLAN_STEP_REP_H_
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -62,6 +64,13 @@ struct PlanStep::Rep {
 };
 
 namespace internal {
+
+struct PlanStepAccess {
+  static const PlanStep::Rep& rep(const PlanStep& step) { return *step.rep_; }
+  static PlanStep step(std::shared_ptr<const PlanStep::Rep> rep) {
+    return PlanStep(std::move(rep));
+  }
+};
 
 // The members of a group reduce equal chunks of a box of `elements`.
 inline int64_t chunk_elements(int64_t elements, int64_t members, int64_t member) {

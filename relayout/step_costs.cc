@@ -166,7 +166,7 @@ __int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id, 
 }  // namespace
 
 Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
-  const PlanStep::Rep& rep = step.rep();
+  const PlanStep::Rep& rep = PlanStepAccess::rep(step);
   if (rep.kind == StepKind::kExpand || rep.kind == StepKind::kSlice) return {};
   return rep.is_reduction() ? reduction_traffic(rep, most_devices)
                             : move_traffic(rep, most_devices);
@@ -174,7 +174,7 @@ Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
 
 // Of a reduction the first device: it has a largest box, and of this a largest chunk.
 int device_that_receives_most(const PlanStep& step) {
-  const PlanStep::Rep& rep = step.rep();
+  const PlanStep::Rep& rep = PlanStepAccess::rep(step);
   return rep.to.device(rep.routing.has_value() ? most_received(*rep.routing).position : 0);
 }
 
