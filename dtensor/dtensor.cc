@@ -51,7 +51,7 @@ StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layou
   TESSERA_RETURN_IF_ERROR(layout->validate_shape(*shape));
   TESSERA_RETURN_IF_ERROR(validate_shape(*shape, dtype));
   if (layout->is_partial()) {
-    TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(layout->partial_op(), dtype),
+    TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(*layout->partial_op(), dtype),
                                          absl::StrCat("layout ", layout->to_string())));
   }
   TensorRep rep;
@@ -74,7 +74,7 @@ DTensor failed_tensor(DType dtype, const Shape& shape, LayoutArg layout, Status 
 
 bool holds_value(const Layout& layout, int64_t position) {
   if (!layout.is_partial()) return true;
-  const ReduceOp op = layout.partial_op();
+  const ReduceOp op = *layout.partial_op();
   return (op != ReduceOp::kSum && op != ReduceOp::kProd) || layout.partial_index(position) == 0;
 }
 
@@ -179,7 +179,7 @@ DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
         if (is_value) {
           make(filling);
         } else {
-          make_identity(filling, dtype, layout->partial_op());
+          make_identity(filling, dtype, *layout->partial_op());
         }
         shared = *std::move(buffer);
       }

@@ -285,7 +285,7 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
   if (rows.shares_output()) replicas = replicas_in(step, group.ids, device_id);
   if (step.kind() == StepKind::kAllReduce) {
     const int64_t count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
-    return Collective::all_reduce(place, dtype, step.op(), count, std::move(replicas));
+    return Collective::all_reduce(place, dtype, *step.op(), count, std::move(replicas));
   }
   const Box nothing = {{0}, {0}};
   // The plan has checked the boxes.
@@ -298,7 +298,7 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
                                                         : make_pulls(step, group, device_id);
   if (common) group.common_pulls = boxes.pulls;
   if (step.kind() == StepKind::kReduceScatter) {
-    return Collective::reduce_boxes(place, dtype, step.op(), std::move(boxes));
+    return Collective::reduce_boxes(place, dtype, *step.op(), std::move(boxes));
   }
   if (rows.shares_output()) share_output(std::move(replicas), place.position, boxes);
   return Collective::exchange(place, dtype, std::move(boxes));

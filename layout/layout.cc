@@ -252,7 +252,9 @@ absl::Span<const std::vector<SubAxis>> Layout::dim_axes() const { return rep().d
 
 absl::Span<const SubAxis> Layout::partial_axes() const { return rep().partial.axes; }
 
-ReduceOp Layout::partial_op() const { return rep().partial_op; }
+std::optional<ReduceOp> Layout::partial_op() const {
+  return is_partial() ? std::optional(rep().partial_op) : std::nullopt;
+}
 
 bool Layout::is_fully_replicated() const {
   return !is_partial() && std::all_of(rep().dims.begin(), rep().dims.end(),
@@ -403,7 +405,7 @@ bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shap
   if (a.rank() != b.rank() || !a.validate_shape(shape).ok()) return false;
   if (!b.check_not_moved_from().ok()) return false;
   if (a.mesh().size() != b.mesh().size() || a.num_partial_terms() != b.num_partial_terms() ||
-      a.partial_op() != b.partial_op()) {
+      (a.num_partial_terms() > 1 && a.partial_op() != b.partial_op())) {
     return false;
   }
   if (same_device_order(a.mesh(), b.mesh())) {

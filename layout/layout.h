@@ -115,8 +115,8 @@ class Layout {
   // The same, resolved.
   absl::Span<const std::vector<SubAxis>> dim_axes() const;
   absl::Span<const SubAxis> partial_axes() const;
-  // The reduction along partial_axes(); kSum where there are none.
-  ReduceOp partial_op() const;
+  // The reduction along partial_axes(); nothing where there are none.
+  std::optional<ReduceOp> partial_op() const;
 
   // No dim is split and nothing is partial.
   bool is_fully_replicated() const;

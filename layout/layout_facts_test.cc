@@ -543,6 +543,7 @@ const EquivalentRow kEquivalentRows[] = {
     {"other_rank", "[-] on {x=2}", "[-, -] on {x=2}", {4}, false},
     {"shape_of_other_rank", "[-] on {x=2}", "[-] on {x=2}", {4, 4}, false},
     {"negative_shape", "[-] on {x=2}", "[-] on {x=2}", {-1}, false},
+    {"one_term_is_the_value", "[y] max{x} on {x=1, y=2}", "[y] on {x=1, y=2}", {4}, true},
     {"large_mesh_in_no_time",
      "[x] on {x=2147483646}",
      "[(a,b)] on {a=1073741823, b=2}",

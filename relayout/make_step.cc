@@ -110,7 +110,6 @@ void set_axes(const Mesh& mesh, const SubAxes& parts, PlanStep::Rep& rep) {
 
 PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
   auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExchange, from, to, tensor);
-  rep->op = from.partial_op();
   rep->routing.emplace(from, to, tensor.shape, tensor.topology);
   if (from.mesh() == to.mesh()) {
     const Difference change = difference(from, to);

@@ -124,7 +124,7 @@ std::optional<HostAxes> hosts_of_terms(const Layout& from, const Partials& parti
   if (options.reduction_order == ReductionOrder::kFlat || partials.reduced.empty()) {
     return std::nullopt;
   }
-  const ReduceOp op = from.partial_op();
+  const ReduceOp op = *from.partial_op();
   if (op == ReduceOp::kAvg || (is_half(dtype) && order_shows(op, dtype))) return std::nullopt;
   return terms_by_host(from.mesh(), partials.reduced, options.topology);
 }
@@ -165,7 +165,7 @@ Status validate(const Layout& from, const Layout& to, const Shape& shape, DType 
   TESSERA_RETURN_IF_ERROR(validate_shape(shape, dtype));
   for (const Layout* layout : {&from, &to}) {
     if (!layout->is_partial()) continue;
-    TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(layout->partial_op(), dtype),
+    TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(*layout->partial_op(), dtype),
                                          absl::StrCat("layout ", layout->to_string())));
   }
   return absl::OkStatus();
@@ -239,7 +239,7 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
   const std::optional<int64_t> cap = options.memory_cap_bytes;
   internal::CandidateOptions candidate_options{
       cap, internal::hosts_of_terms(from, partials, dtype, options)};
-  if (candidate_options.hosts.has_value() && internal::order_shows(from.partial_op(), dtype)) {
+  if (candidate_options.hosts.has_value() && internal::order_shows(*from.partial_op(), dtype)) {
     // What is faster decides on the order of addition, and must not depend on how the devices of a
     // host are dealt to processes.
     tensor.topology = options.topology.without_processes();

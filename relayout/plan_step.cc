@@ -78,7 +78,7 @@ int64_t PlanStep::group_size() const {
   const bool counted = kind() == StepKind::kSlice || from().mesh() == to().mesh();
   return counted ? rep_->group_size : internal::num_devices(from().mesh(), to().mesh());
 }
-ReduceOp PlanStep::op() const { return rep_->op; }
+std::optional<ReduceOp> PlanStep::op() const { return rep_->op; }
 
 std::optional<Box> PlanStep::old_box(int device_id) const {
   const std::optional<int64_t> position = rep_->from.position_of(device_id);

@@ -75,9 +75,9 @@ class PlanStep {
   // The most devices that one group can have: the product of the sizes of axes(), or all devices
   // where the meshes differ (O(devices)).
   int64_t group_size() const;
-  // The reduction of kReduceScatter and kAllReduce, and the one whose identity fills kExpand.
-  // kAvg is the sum of the terms divided once by their number.
-  ReduceOp op() const;
+  // The reduction of kReduceScatter and kAllReduce, and the one whose identity fills kExpand;
+  // nothing of other steps. kAvg is the sum of the terms divided once by their number.
+  std::optional<ReduceOp> op() const;
 
   // What a device holds before and after; nothing where it does not belong to that mesh.
   std::optional<Box> old_box(int device_id) const;

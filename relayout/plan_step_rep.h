@@ -39,7 +39,7 @@ struct PlanStep::Rep {
   internal::ShardGrid to;
   DType dtype;
   Topology topology;
-  ReduceOp op = ReduceOp::kSum;
+  std::optional<ReduceOp> op;  // of reductions and expansions
   std::vector<std::string> axes;
   int64_t group_size = 1;
   std::optional<internal::PullRouting> routing;  // Exactly in moves.

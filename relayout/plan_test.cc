@@ -3,6 +3,7 @@
 // Plans as values: refusals, text, hashes, groups, bytes of reductions, and large meshes.
 #include "relayout/plan.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -215,6 +216,7 @@ TEST(PlanStepTest, HoldersShareTheLoad) {
                                              layout_of("{x=2} on 2,3", "[-]"), {6}, DType::kInt8));
   EXPECT_EQ(copies.steps()[0].sent_bytes(0), 6);
   EXPECT_EQ(copies.steps()[0].sent_bytes(1), 6);
+  EXPECT_EQ(copies.steps()[0].op(), std::nullopt);
   // Devices with x == y keep their box; each of the others asks another holder.
   const RelayoutPlan replaced = plan_of("{x=4, y=4}", "[x]", "[y]", {16}, DType::kInt8);
   for (int id = 0; id < 16; ++id) EXPECT_LE(replaced.steps()[0].sent_bytes(id), 4) << id;

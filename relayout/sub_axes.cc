@@ -174,7 +174,7 @@ std::string sub_axis_name(const Mesh& mesh, const SubAxis& part) {
 }
 
 Layout make_layout(const Mesh& mesh, const std::vector<SubAxes>& dims, const SubAxes& partial,
-                   ReduceOp op) {
+                   std::optional<ReduceOp> op) {
   std::vector<DimSharding> names(dims.size());
   for (size_t dim = 0; dim < dims.size(); ++dim) {
     for (const SubAxis& part : dims[dim]) names[dim].push_back(sub_axis_name(mesh, part));
@@ -183,7 +183,7 @@ Layout make_layout(const Mesh& mesh, const std::vector<SubAxes>& dims, const Sub
   if (layout.ok() && !partial.empty()) {
     std::vector<std::string> axes;
     for (const SubAxis& part : partial) axes.push_back(sub_axis_name(mesh, part));
-    layout = layout->with_partial(std::move(axes), op);
+    layout = layout->with_partial(std::move(axes), *op);
   }
   TESSERA_CHECK(layout.ok(), "a layout derived from valid layouts is valid");
   return *std::move(layout);

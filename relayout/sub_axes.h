@@ -16,6 +16,7 @@
 #define TESSERA_RELAYOUT_SUB_AXES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,7 @@ SubAxes normalised(const Mesh& mesh, SubAxes parts);
 std::string sub_axis_name(const Mesh& mesh, const SubAxis& part);
 // The layout of these parts. Requires what Layout requires of them.
 Layout make_layout(const Mesh& mesh, const std::vector<SubAxes>& dims, const SubAxes& partial,
-                   ReduceOp op);
+                   std::optional<ReduceOp> op);
 
 }  // namespace tessera::internal
 

@@ -67,7 +67,7 @@ std::string list_terms(const Layout& layout, const Terms& terms) {
     lists.resize(kMaxNames - 1);
     lists.push_back(absl::StrCat("... (", terms.size(), " terms)"));
   }
-  return absl::StrCat(reduce_op_name(layout.partial_op()), "(", absl::StrJoin(lists, "; "), ")");
+  return absl::StrCat(reduce_op_name(*layout.partial_op()), "(", absl::StrJoin(lists, "; "), ")");
 }
 
 Status check_drawable(const Layout& layout, const Shape& shape) {

@@ -94,7 +94,7 @@ class StepRun {
 
   std::vector<double> pulled(int device, const Box& box) {
     const bool expands = step_.kind() == StepKind::kExpand;
-    std::vector<double> buffer(box.num_elements(), identity(step_.op()));
+    std::vector<double> buffer(box.num_elements(), identity(step_.op().value_or(ReduceOp::kSum)));
     std::vector<int> writes(buffer.size(), 0);
     for (const Pull& pull : step_.pulls(device)) {
       const std::optional<Box> held = box_of(step_.from(), shape_, pull.source_device);
@@ -143,7 +143,7 @@ class StepRun {
       for (size_t i = 0; i < terms.size(); ++i) {
         values.push_back(old_values_.at(terms[i])[place_in(held_boxes[i], shape_, flat)]);
       }
-      buffer[place_in(box, shape_, flat)] = reduce(step_.op(), values);
+      buffer[place_in(box, shape_, flat)] = reduce(*step_.op(), values);
     });
     return buffer;
   }
@@ -358,7 +358,7 @@ std::vector<double> assemble(const Layout& layout, const Shape& shape, const Dev
       if (!slot.has_value() && problem->empty()) *problem = absl::StrCat("no element ", flat);
       terms.push_back(slot.value_or(0));
     }
-    dense.push_back(reduce(layout.is_partial() ? layout.partial_op() : ReduceOp::kSum, terms));
+    dense.push_back(reduce(layout.partial_op().value_or(ReduceOp::kSum), terms));
   }
   return dense;
 }
@@ -387,7 +387,7 @@ CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& sh
   const StatusOr<RelayoutPlan> plan = plan_relayout(from, to, shape, DType::kFloat64, options);
   if (!plan.ok()) return {plan.status().ToString(), false};
   const auto value = [&](int64_t flat, int64_t term) {
-    return term_value(from.partial_op(), flat, term);
+    return term_value(from.partial_op().value_or(ReduceOp::kSum), flat, term);
   };
   const DeviceValues old_values = deal(from, shape, value);
   const DeviceValues new_values = run_plan(*plan, old_values, &result.problem);
