@@ -95,8 +95,8 @@ std::optional<Rendezvous::Wait> Rendezvous::wait_of(const GroupMember& device) c
   return Wait{device, std::move(group), seen.seq, std::move(seen.label), age, seen.name_hash, 0};
 }
 
-// Breadth first, from each operation to what its missing members wait in: each device is looked at
-// once, and the circle that is found is a shortest one.
+// Breadth first, from each operation to what its missing members wait in: each device that waits is
+// followed once, and the circle that is found is a shortest one.
 std::vector<Rendezvous::Wait> Rendezvous::find_circle(const Op& op) {
   const int own_id = members_[op.member].device_id;
   std::vector<Wait> found;
@@ -117,9 +117,11 @@ std::vector<Rendezvous::Wait> Rendezvous::find_circle(const Op& op) {
         }
         return circle;
       }
-      if (!visited.insert(member.device_id).second) continue;
+      if (visited.count(member.device_id) > 0) continue;
       std::optional<Wait> wait = other_wait_of(member);
       if (!wait.has_value()) continue;
+      // Most missing members are on their way: noting each would be quadratic in the group.
+      visited.insert(member.device_id);
       wait->waited_for_by = at;
       found.push_back(*std::move(wait));
     }
