@@ -365,8 +365,9 @@ TEST(ShutdownTest, AskedDuringShutdown) {
           }
           Status left;
           std::thread leaving([&] { left = client.shutdown(absl::Seconds(60)); });
-          // Refused from its first step on.
-          while (!absl::IsFailedPrecondition(ones<float>({2}, rows).status())) sched_yield();
+          // Refused from its first step on. No tensor: one that is made just before would be what
+          // the device was last seen at.
+          while (!absl::IsFailedPrecondition(client.allocate<float>(0, 1).status())) sched_yield();
           inside.open();
           leaving.join();
           return left;
