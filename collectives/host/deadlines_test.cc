@@ -208,10 +208,14 @@ TEST(DeadlinesTest, WhatSeveralGiveUpInTheQueueHasOneVerdict) {
     std::vector<std::unique_ptr<MemberCalls>> calls;
     for (int m = 0; m < 2; ++m) {
       const int client = devices.size() == 1 ? 0 : m;
-      (*job)->client(client).streams[devices.size() == 1 ? m : 0]->enqueue("a task", [resumed] {
+      const int ordinal = devices.size() == 1 ? m : 0;
+      (*job)->client(client).streams[ordinal]->enqueue("a task", [resumed] {
         resumed.wait();
         return absl::OkStatus();
       });
+      // An idle device is not said to be busy.
+      const DeviceActivity& device = (*job)->client(client).link->activity(ordinal);
+      while (read_kind(device) != DeviceActivity::kRunning) std::this_thread::yield();
       StatusOr<Group> group = (*job)->group(m, {0, 1});
       ASSERT_THAT(group, IsOk());
       groups.push_back(*std::move(group));
