@@ -220,6 +220,8 @@ TEST_F(FailuresTest, ARevokeTakesLong) {
   wait_for_groups(groups, 6);
   lose(2);
   while (calls("comm_revoke") < 2) std::this_thread::yield();
+  // Work that a client is given before its watch has noticed the loss fails with it.
+  for (const int client : {0, 1}) job_->client(client).watch->check().IgnoreError();
   // Other groups of the same devices are given work, and watched.
   const int before = calls("group_end");
   const auto others = begin_sum({0, 1});
