@@ -35,7 +35,7 @@
 // devices this is 2(n-1)/n of it (Patarasuk and Yuan), for shards n-1 times the size of a shard.
 //
 // What is counted are plans that send values of single elements, that leave the terms of partial
-// axes that stay as they are, and that end where expansions begin (RelayoutPlan::Rep::goal). Terms
+// axes that stay as they are, and that end in `goal`, where expansions begin. Terms
 // that stay could trade elements with each other, and an expansion could put parts of the value
 // elsewhere; neither is counted.
 //

@@ -143,10 +143,10 @@ Status validate_devices(const Mesh& mesh, const Topology& topology) {
 
 Status validate_cap(const RelayoutPlan& plan, const Choice& choice, int64_t cap) {
   if (plan.steps().empty() || plan.peak_bytes() <= cap) return absl::OkStatus();
-  const int64_t least = std::max(choice.least_peak, int64_t{0});
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "relayout ", plan.to_string(), " needs ", plan.peak_bytes(),
-      " bytes on a device, the memory cap is ", cap, " bytes; the least feasible cap is ", least));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("relayout ", plan.to_string(), " needs ", plan.peak_bytes(),
+                   " bytes on a device, the memory cap is ", cap,
+                   " bytes; the least feasible cap is ", choice.least_peak));
 }
 
 Status validate(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
@@ -253,7 +253,7 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
   if (!partials.added.empty()) {
     rep->steps.push_back(internal::make_expansion(rep->goal, to, partials.added, tensor));
     if (cap.has_value()) {
-      choice.least_peak = std::max(choice.least_peak, internal::peak(from, to, tensor, rep->steps));
+      choice.least_peak = std::max(choice.least_peak, internal::peak_bytes(rep->steps));
     }
   }
   for (PlanStep& step : rep->steps) step = internal::with_topology(step, options.topology);
@@ -270,12 +270,12 @@ absl::Span<const PlanStep> RelayoutPlan::steps() const { return rep_->steps; }
 
 int64_t RelayoutPlan::received_bytes(int64_t position) const {
   const std::optional<int> device = rep_->to.mesh().device_at(position);
-  return device.has_value() ? internal::received_over(rep_->steps, *device) : 0;
+  return device.has_value() ? internal::received_bytes(rep_->steps, *device) : 0;
 }
 
 int64_t RelayoutPlan::max_received_bytes() const {
-  return static_cast<int64_t>(
-      internal::once(rep_->max_received, [this] { return internal::most_received(rep_->steps); }));
+  return static_cast<int64_t>(internal::once(
+      rep_->max_received, [this] { return internal::max_received_bytes(rep_->steps); }));
 }
 
 int64_t RelayoutPlan::lower_bound_bytes() const {
@@ -292,38 +292,36 @@ int64_t RelayoutPlan::lower_bound_bytes() const {
 
 int64_t RelayoutPlan::peak_bytes() const {
   return static_cast<int64_t>(internal::once(rep_->peak, [this] {
-    return internal::peak(rep_->from, rep_->to, {rep_->shape, rep_->dtype, rep_->topology},
-                          rep_->steps);
+    // No device holds more than the first: shard 0 of every dim is a largest one.
+    if (rep_->steps.empty()) return num_bytes(rep_->from.box(rep_->shape, 0).sizes, rep_->dtype);
+    return internal::peak_bytes(rep_->steps);
   }));
 }
 
 int64_t RelayoutPlan::step_peak_bytes(size_t step) const {
   if (step >= rep_->steps.size()) return 0;
-  return internal::step_peak(rep_->from, rep_->to, {rep_->shape, rep_->dtype, rep_->topology},
-                             rep_->steps, step);
+  return internal::step_peak_bytes(rep_->steps, step);
 }
 
 absl::Duration RelayoutPlan::predicted_time() const {
-  return absl::Seconds(internal::predicted_seconds(rep_->steps, rep_->topology));
+  return absl::Seconds(internal::predicted_seconds(rep_->steps));
 }
 
 absl::Duration RelayoutPlan::step_predicted_time(size_t step) const {
   if (step >= rep_->steps.size()) return absl::ZeroDuration();
-  return absl::Seconds(internal::predicted_seconds({rep_->steps[step]}, rep_->topology));
+  return absl::Seconds(internal::predicted_seconds({rep_->steps[step]}));
 }
 
 std::vector<Alternative> RelayoutPlan::alternatives() const {
   if (rep_->steps.empty() || !rep_->schedules.empty()) return rep_->schedules;
   if (!rep_->candidates.empty()) {
-    const internal::Tensor tensor{rep_->shape, rep_->dtype, rep_->topology};
     std::vector<Alternative> candidates;
     for (std::vector<PlanStep> steps : rep_->candidates) {
       // They were compared without processes.
       for (PlanStep& step : steps) step = internal::with_topology(step, rep_->topology);
-      const double seconds = internal::predicted_seconds(steps, rep_->topology);
+      const double seconds = internal::predicted_seconds(steps);
       candidates.push_back({internal::step_names(steps), absl::Seconds(seconds),
-                            internal::most_received(steps),
-                            internal::peak(rep_->from, rep_->goal, tensor, steps),
+                            internal::max_received_bytes(steps), internal::peak_bytes(steps),
                             candidates.size() == rep_->chosen_candidate});
     }
     return candidates;
@@ -351,7 +349,7 @@ std::string RelayoutPlan::explain() const {
     }
     // Of the only step it is known, or found for good.
     const int64_t received =
-        rep_->steps.size() == 1 ? max_received_bytes() : internal::most_received({step});
+        rep_->steps.size() == 1 ? max_received_bytes() : internal::max_received_bytes({step});
     if (received == 0) {
       absl::StrAppend(&text, "; local\n");
       continue;

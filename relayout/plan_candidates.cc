@@ -57,7 +57,7 @@ Choice PlanCandidates::choose() const {
     Choice choice;
     choice.steps = moves(from_, &choice.schedules);
     if (options_.memory_cap_bytes.has_value()) {
-      choice.least_peak = peak(from_, goal_, tensor_, choice.steps);
+      choice.least_peak = peak_bytes(choice.steps);
     }
     return choice;
   }
@@ -136,7 +136,7 @@ std::vector<Steps> PlanCandidates::by_host() const {
 PlanCandidates::HostStart PlanCandidates::start_by_host(const PlanCandidates& first,
                                                         const SubAxes& left) const {
   const Partials of_sums = partials_of_sums();
-  HostStart start{first.with_kept(first.refined_and(left)), std::nullopt, 0};
+  HostStart start{first.with_kept(first.refined_and(left, first.longest_dim())), std::nullopt, 0};
   int64_t placed = PlanCandidates(*this, start.sums, of_sums).num_placed();
   const Layout cleared = first.cleared(start.sums);
   const int64_t placed_then = PlanCandidates(*this, cleared, of_sums).num_placed();
@@ -286,7 +286,7 @@ Steps PlanCandidates::scheduled(const FactoredView& view, const Layout& current,
 
 // No device holds more than the first: shard 0 of every dim is the largest.
 int64_t PlanCandidates::first_bytes(const Layout& layout) const {
-  return layout.box(tensor_.shape, 0).num_elements() * dtype_size(tensor_.dtype);
+  return num_bytes(layout.box(tensor_.shape, 0).sizes, tensor_.dtype);
 }
 
 // Slices to what the goal needs of each term, adds them everywhere, moves the sum.
@@ -306,9 +306,7 @@ Steps PlanCandidates::by_all_reduce() const {
 // Each device of a group reduces a part of its own, where possible the one that the goal wants
 // there; what the goal does not place, `left`, goes behind dim `dim`.
 Steps PlanCandidates::by_scatter(const SubAxes& left, int dim) const {
-  std::vector<SubAxes> dims = refined_;
-  if (!left.empty()) dims[dim].insert(dims[dim].end(), left.begin(), left.end());
-  const Layout reduced = arrived(with_kept(dims));
+  const Layout reduced = arrived(with_kept(refined_and(left, dim)));
   Steps steps = {
       make_reduction(StepKind::kReduceScatter, from_, reduced, partials_.reduced, tensor_)};
   append(steps, moves(reduced));
@@ -326,17 +324,17 @@ Choice PlanCandidates::best_of(std::vector<Steps> candidates) const {
   double least_cost = 0;
   bool best_fits = false;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    const int64_t way_peak =
-        options_.memory_cap_bytes.has_value() ? peak(from_, goal_, tensor_, candidates[i]) : 0;
-    const bool fits =
-        !options_.memory_cap_bytes.has_value() || way_peak <= *options_.memory_cap_bytes;
-    choice.least_peak = i == 0 ? way_peak : std::min(choice.least_peak, way_peak);
+    bool fits = true;
+    if (options_.memory_cap_bytes.has_value()) {
+      const int64_t needed = peak_bytes(candidates[i]);
+      fits = needed <= *options_.memory_cap_bytes;
+      choice.least_peak = i == 0 ? needed : std::min(choice.least_peak, needed);
+    }
     if (i > 0 && !fits) continue;
     // A candidate that is slower already need not be evaluated to its end.
     const double stop_above_seconds =
         best_fits ? least_cost : std::numeric_limits<double>::infinity();
-    const double cost =
-        predicted_seconds(candidates[i], tensor_.topology, kComparedDevices, stop_above_seconds);
+    const double cost = predicted_seconds(candidates[i], kComparedDevices, stop_above_seconds);
     const bool better = i == 0 || !best_fits || cost < least_cost;
     if (!better) continue;
     choice.chosen_candidate = i;
@@ -407,12 +405,10 @@ std::vector<SubAxes> PlanCandidates::refined_dims() const {
   return dims;
 }
 
-// With `left` behind the longest.
-std::vector<SubAxes> PlanCandidates::refined_and(const SubAxes& left) const {
+// With `left` behind dim `dim`.
+std::vector<SubAxes> PlanCandidates::refined_and(const SubAxes& left, int dim) const {
   std::vector<SubAxes> dims = refined_;
-  if (left.empty()) return dims;
-  SubAxes& longest = dims[longest_dim()];
-  longest.insert(longest.end(), left.begin(), left.end());
+  if (!left.empty()) dims[dim].insert(dims[dim].end(), left.begin(), left.end());
   return dims;
 }
 

@@ -44,7 +44,8 @@ using Steps = std::vector<PlanStep>;
 // What was chosen, and out of what.
 struct Choice {
   Steps steps;
-  // See RelayoutPlan::Rep.
+  // What was compared; both empty where only one plan was possible. Schedules of moves, with their
+  // numbers; candidates that reduce, whose costs are computed on demand.
   std::vector<Alternative> schedules;
   std::vector<Steps> candidates;
   size_t chosen_candidate = 0;
@@ -103,7 +104,7 @@ class PlanCandidates {
   int longest_dim() const;
   int64_t num_placed() const;
   std::vector<SubAxes> refined_dims() const;
-  std::vector<SubAxes> refined_and(const SubAxes& left) const;
+  std::vector<SubAxes> refined_and(const SubAxes& left, int dim) const;
   Layout with_terms(const std::vector<SubAxes>& dims) const;
   Layout with_kept(const std::vector<SubAxes>& dims) const;
   Layout arrived(const Layout& layout) const;

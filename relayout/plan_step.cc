@@ -46,6 +46,10 @@ absl::string_view step_kind_name(StepKind kind) {
   return "unknown";
 }
 
+bool is_reduction(StepKind kind) {
+  return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
+}
+
 std::vector<int64_t> PlanStep::Rep::members(int64_t position) const {
   const int64_t base =
       position - internal::offset_of(group_digits, internal::value_at(group_digits, position));
@@ -55,8 +59,6 @@ std::vector<int64_t> PlanStep::Rep::members(int64_t position) const {
   }
   return result;
 }
-
-int64_t PlanStep::Rep::new_elements(int64_t position) const { return to.elements(position); }
 
 const std::vector<int>* PlanStep::Rep::component(int device_id) const {
   std::call_once(components_once, [this] {
@@ -73,6 +75,7 @@ StepKind PlanStep::kind() const { return rep_->kind; }
 const Layout& PlanStep::from() const { return rep_->from.layout(); }
 const Layout& PlanStep::to() const { return rep_->to.layout(); }
 const Shape& PlanStep::shape() const { return rep_->to.shape(); }
+DType PlanStep::dtype() const { return rep_->dtype; }
 absl::Span<const std::string> PlanStep::axes() const { return rep_->axes; }
 int64_t PlanStep::group_size() const {
   const bool counted = kind() == StepKind::kSlice || from().mesh() == to().mesh();
@@ -116,14 +119,14 @@ std::vector<Pull> PlanStep::pulls(int device_id) const {
 // Of a gather whose sources have the coordinates of the device that asks, the devices of a group
 // differ only in coordinates that the source does not take from them.
 bool PlanStep::has_common_pulls() const {
-  if (rep_->is_reduction()) return true;
+  if (is_reduction(kind())) return true;
   return rep_->kind == StepKind::kAllGather && rep_->routing->pulls_by_own_coordinates();
 }
 
 std::vector<int> PlanStep::terms(int device_id) const {
-  if (!rep_->is_reduction()) return {};
+  if (!is_reduction(kind())) return {};
   const std::optional<int64_t> position = rep_->from.position_of(device_id);
-  if (!position.has_value() || rep_->new_elements(*position) == 0) return {};
+  if (!position.has_value() || rep_->to.elements(*position) == 0) return {};
   std::vector<int> devices;
   devices.reserve(rep_->group_size);
   for (int64_t member : rep_->members(*position)) devices.push_back(rep_->from.device(member));
@@ -149,7 +152,7 @@ std::vector<int> PlanStep::group(int device_id) const {
   bool anything = false;
   for (int64_t member : rep_->members(*position)) {
     devices.push_back(rep_->from.device(member));
-    anything |= rep_->new_elements(member) > 0;
+    anything |= rep_->to.elements(member) > 0;
   }
   return anything ? devices : std::vector<int>{device_id};
 }
@@ -158,8 +161,8 @@ int64_t PlanStep::received_bytes(int device_id) const {
   const int64_t element_bytes = dtype_size(rep_->dtype);
   if (rep_->routing.has_value()) return element_bytes * rep_->routing->received_elements(device_id);
   const std::optional<int64_t> position = rep_->from.position_of(device_id);
-  if (!rep_->is_reduction() || !position.has_value()) return 0;
-  const int64_t elements = rep_->new_elements(*position);
+  if (!is_reduction(kind()) || !position.has_value()) return 0;
+  const int64_t elements = rep_->to.elements(*position);
   const int64_t n = rep_->group_size;
   if (rep_->kind == StepKind::kReduceScatter) {
     return saturated(static_cast<__int128>(n - 1) * elements * element_bytes);
@@ -178,8 +181,8 @@ int64_t PlanStep::sent_bytes(int device_id) const {
   if (rep_->kind != StepKind::kReduceScatter) return received_bytes(device_id);
   const std::optional<int64_t> position = rep_->from.position_of(device_id);
   if (!position.has_value()) return 0;
-  __int128 elements = -rep_->new_elements(*position);
-  for (int64_t member : rep_->members(*position)) elements += rep_->new_elements(member);
+  __int128 elements = -rep_->to.elements(*position);
+  for (int64_t member : rep_->members(*position)) elements += rep_->to.elements(member);
   return saturated(elements * dtype_size(rep_->dtype));
 }
 

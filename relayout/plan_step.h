@@ -42,6 +42,8 @@ enum class StepKind : uint8_t {
 // "slice", "all_gather", "all_to_all", "permute", "exchange", "reduce_scatter", "all_reduce",
 // "expand".
 absl::string_view step_kind_name(StepKind kind);
+// kReduceScatter and kAllReduce.
+bool is_reduction(StepKind kind);
 
 // One copy of a move: `box` out of the buffer of `source_device`, which holds `source_box`. The
 // source may be the device itself. Boxes are in global indices and not empty.
@@ -69,6 +71,7 @@ class PlanStep {
   // digits of sizes 2 and 4 split is [2, 4, n / 8] there, so that layouts between the steps may
   // hold strided blocks of the tensor. A device's buffer is the same under both.
   const Shape& shape() const;
+  DType dtype() const;
   // The mesh axes along which something happens, in mesh order, sub-axes as "x:(2)2"; empty where
   // the meshes differ.
   absl::Span<const std::string> axes() const;

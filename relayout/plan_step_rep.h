@@ -51,16 +51,9 @@ struct PlanStep::Rep {
   mutable std::vector<std::vector<int>> components;
   mutable absl::flat_hash_map<int, size_t> component_of_device;
 
-  bool is_reduction() const {
-    return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
-  }
   // The positions of the group of a position, ascending. Requires group_digits.
   std::vector<int64_t> members(int64_t position) const;
-  int64_t new_elements(int64_t position) const;
   const std::vector<int>* component(int device_id) const;
-  int64_t from_bytes(int64_t position) const {
-    return from.layout().box(from.shape(), position).num_elements() * dtype_size(dtype);
-  }
 };
 
 namespace internal {

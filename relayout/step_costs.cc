@@ -71,7 +71,7 @@ Traffic counted_traffic(const PlanStep::Rep& step, __int128 from_each, int64_t m
 Traffic reduction_traffic(const PlanStep::Rep& step, int64_t most_devices) {
   // All-reduce: the other terms of a chunk, and then the other chunks.
   const bool chunks = step.kind == StepKind::kAllReduce;
-  const int64_t elements = step.new_elements(0);
+  const int64_t elements = step.to.elements(0);
   const __int128 from_each = static_cast<__int128>(dtype_size(step.dtype)) *
                              (chunks ? 2 * chunk_elements(elements, step.group_size, 0) : elements);
   const std::optional<std::vector<int64_t>> by_digits = within_by_digits(step);
@@ -120,7 +120,7 @@ Traffic move_traffic(const PlanStep::Rep& step, int64_t most_devices) {
   if (!flat.has_value()) {
     const auto view = FactoredView::create(from, to, step.to.shape(), step.topology);
     if (view.has_value()) {
-      const Scheduler::Sizes sizes{step.from_bytes(0), 0};
+      const Scheduler::Sizes sizes{num_bytes(from.box(step.from.shape(), 0).sizes, step.dtype), 0};
       return Scheduler(view->components(), sizes, step.topology.costs()).direct_traffic();
     }
     // A row has up to as many pulls as the other mesh has devices.
@@ -155,12 +155,19 @@ void for_each_that_may_hold_most(const Mesh& a, const Mesh& b, Fn fn) {
   }
 }
 
-// What a device holds while step `i` runs: the source, the target, and what is in between.
-__int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id, DType dtype) {
+// Bytes that a device holds while step `i` runs: the source, the target, and what is in between.
+__int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id) {
   __int128 held = steps[0].old_elements(device_id);
   held += steps[i].new_elements(device_id);
   if (i > 0) held += steps[i].old_elements(device_id);
-  return held * dtype_size(dtype);
+  return held * dtype_size(steps[0].dtype());
+}
+
+// A device that receives as many bytes in the step as any does. Of a reduction the first one: it
+// has a largest box, and of this a largest chunk.
+int device_that_receives_most(const PlanStep& step) {
+  const PlanStep::Rep& rep = PlanStepAccess::rep(step);
+  return rep.to.device(rep.routing.has_value() ? most_received(*rep.routing).position : 0);
 }
 
 }  // namespace
@@ -168,23 +175,17 @@ __int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id, 
 Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
   const PlanStep::Rep& rep = PlanStepAccess::rep(step);
   if (rep.kind == StepKind::kExpand || rep.kind == StepKind::kSlice) return {};
-  return rep.is_reduction() ? reduction_traffic(rep, most_devices)
-                            : move_traffic(rep, most_devices);
+  return is_reduction(rep.kind) ? reduction_traffic(rep, most_devices)
+                                : move_traffic(rep, most_devices);
 }
 
-// Of a reduction the first device: it has a largest box, and of this a largest chunk.
-int device_that_receives_most(const PlanStep& step) {
-  const PlanStep::Rep& rep = PlanStepAccess::rep(step);
-  return rep.to.device(rep.routing.has_value() ? most_received(*rep.routing).position : 0);
-}
-
-int64_t received_over(absl::Span<const PlanStep> steps, int device_id) {
+int64_t received_bytes(absl::Span<const PlanStep> steps, int device_id) {
   __int128 bytes = 0;
   for (const PlanStep& step : steps) bytes += step.received_bytes(device_id);
   return saturated(bytes);
 }
 
-int64_t most_received(absl::Span<const PlanStep> steps) {
+int64_t max_received_bytes(absl::Span<const PlanStep> steps) {
   if (steps.empty()) return 0;
   // No device receives more than the most of each step; of one step some device receives that.
   int64_t most = 0;
@@ -194,11 +195,11 @@ int64_t most_received(absl::Span<const PlanStep> steps) {
     devices.push_back(device_that_receives_most(step));
     bound += step.received_bytes(devices.back());
   }
-  for (const int device : devices) most = std::max(most, received_over(steps, device));
+  for (const int device : devices) most = std::max(most, received_bytes(steps, device));
   if (most == saturated(bound)) return most;
   const auto look_at = [&](const Mesh& mesh) {
     for (int64_t position = 0; position < mesh.size(); ++position) {
-      most = std::max(most, received_over(steps, *mesh.device_at(position)));
+      most = std::max(most, received_bytes(steps, *mesh.device_at(position)));
     }
   };
   look_at(steps.back().to().mesh());
@@ -207,38 +208,27 @@ int64_t most_received(absl::Span<const PlanStep> steps) {
   return most;
 }
 
-int64_t peak(const Layout& from, const Layout& to, const Tensor& tensor,
-             absl::Span<const PlanStep> steps) {
+int64_t step_peak_bytes(absl::Span<const PlanStep> steps, size_t step) {
   __int128 most = 0;
-  const ShardGrid source(from, tensor.shape);
-  for_each_that_may_hold_most(from.mesh(), to.mesh(), [&](int id) {
-    const std::optional<int64_t> position = source.position_of(id);
-    if (position.has_value()) {
-      const __int128 held = source.elements(*position);
-      most = std::max(most, held * dtype_size(tensor.dtype));
-    }
-    for (size_t i = 0; i < steps.size(); ++i) {
-      most = std::max(most, held_during(steps, i, id, tensor.dtype));
-    }
-  });
+  for_each_that_may_hold_most(steps.front().from().mesh(), steps.back().to().mesh(),
+                              [&](int id) { most = std::max(most, held_during(steps, step, id)); });
   return saturated(most);
 }
 
-int64_t step_peak(const Layout& from, const Layout& to, const Tensor& tensor,
-                  absl::Span<const PlanStep> steps, size_t step) {
-  __int128 most = 0;
-  for_each_that_may_hold_most(from.mesh(), to.mesh(), [&](int id) {
-    most = std::max(most, held_during(steps, step, id, tensor.dtype));
-  });
-  return saturated(most);
+// The source is held during the first step too.
+int64_t peak_bytes(absl::Span<const PlanStep> steps) {
+  int64_t most = 0;
+  for (size_t i = 0; i < steps.size(); ++i) most = std::max(most, step_peak_bytes(steps, i));
+  return most;
 }
 
-double predicted_seconds(absl::Span<const PlanStep> steps, const Topology& topology,
-                         int64_t most_devices, double stop_above_seconds) {
+double predicted_seconds(absl::Span<const PlanStep> steps, int64_t most_devices,
+                         double stop_above_seconds) {
   double seconds = 0;
   for (const PlanStep& step : steps) {
     if (seconds >= stop_above_seconds) break;
-    seconds += seconds_of(traffic_of(step, most_devices), topology.costs());
+    seconds +=
+        seconds_of(traffic_of(step, most_devices), PlanStepAccess::rep(step).topology.costs());
   }
   return seconds;
 }

@@ -91,10 +91,9 @@ void draw_flows(const std::vector<Flow>& flows, const std::vector<int>& devices,
 }
 
 // Draws a step and returns where the next one may begin.
-double draw_step(const PlanStep& step, DType dtype, absl::string_view title, double top,
-                 SvgWriter* svg) {
+double draw_step(const PlanStep& step, absl::string_view title, double top, SvgWriter* svg) {
   const std::vector<int> devices = devices_of(step.from(), step.to());
-  const std::vector<Flow> flows = flows_of(step, dtype);
+  const std::vector<Flow> flows = flows_of(step);
   double width = 130;
   for (int device : devices) {
     for (const std::optional<Box>& box : {step.old_box(device), step.new_box(device)}) {
@@ -119,12 +118,12 @@ double draw_step(const PlanStep& step, DType dtype, absl::string_view title, dou
 
 }  // namespace
 
-std::vector<Flow> flows_of(const PlanStep& step, DType dtype) {
+std::vector<Flow> flows_of(const PlanStep& step) {
   std::vector<Flow> flows;
   for (int device : devices_of(step.from(), step.to())) {
     std::map<int, int64_t> bytes_from;
     for (const Pull& pull : step.pulls(device)) {
-      bytes_from[pull.source_device] += num_bytes(pull.box.sizes, dtype);
+      bytes_from[pull.source_device] += num_bytes(pull.box.sizes, step.dtype());
     }
     const std::vector<int> terms = step.terms(device);
     // The bytes of a reduction are shared by its algorithm; the remainder goes to the first ones.
@@ -161,7 +160,7 @@ StatusOr<std::string> visualize_svg(const RelayoutPlan& plan) {
     if (step.shape() != plan.shape()) {
       absl::StrAppend(&title, " as ", shape_to_string(step.shape()));
     }
-    top = draw_step(step, plan.dtype(), title, top, &svg);
+    top = draw_step(step, title, top, &svg);
   }
   return svg.finish();
 }

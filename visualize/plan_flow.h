@@ -35,8 +35,7 @@ struct Flow {
 
 // The flows between different devices, ascending by device, then source. Those into a device sum
 // up to step.received_bytes(device); a reduction's are equal shares of that from each other term.
-// `dtype` is the plan's.
-std::vector<Flow> flows_of(const PlanStep& step, DType dtype);
+std::vector<Flow> flows_of(const PlanStep& step);
 
 // An SVG 1.1 document: for each step the devices before it on the left and after it on the right,
 // with the boxes that they hold, and an arrow for each flow. InvalidArgument for more than

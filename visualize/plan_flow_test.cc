@@ -38,19 +38,19 @@ RelayoutPlan plan_of(const std::string& mesh, const std::string& from, const std
 
 TEST(PlanFlowTest, AnAllToAllGoesBothWays) {
   const RelayoutPlan plan = plan_of("{x=2}", "[x, -]", "[-, x]", {4, 4});
-  EXPECT_THAT(flows_of(plan.steps()[0], plan.dtype()), ElementsAre(Flow{1, 0, 16}, Flow{0, 1, 16}));
+  EXPECT_THAT(flows_of(plan.steps()[0]), ElementsAre(Flow{1, 0, 16}, Flow{0, 1, 16}));
 }
 
 TEST(PlanFlowTest, AnAllReduceReceivesEqualSharesFromEachOtherTerm) {
   const RelayoutPlan plan = plan_of("{x=3}", "[-] sum{x}", "[-]", {6});
-  EXPECT_THAT(flows_of(plan.steps()[0], plan.dtype()),
+  EXPECT_THAT(flows_of(plan.steps()[0]),
               ElementsAre(Flow{1, 0, 16}, Flow{2, 0, 16}, Flow{0, 1, 16}, Flow{2, 1, 16},
                           Flow{0, 2, 16}, Flow{1, 2, 16}));
 }
 
 TEST(PlanFlowTest, WhatIsLocalDoesNotFlow) {
   const RelayoutPlan plan = plan_of("{x=2}", "[-]", "[x]", {6});
-  EXPECT_THAT(flows_of(plan.steps()[0], plan.dtype()), ElementsAre());
+  EXPECT_THAT(flows_of(plan.steps()[0]), ElementsAre());
 }
 
 struct PlanCase {
@@ -74,10 +74,10 @@ PlanOptions two_nodes() {
 }
 
 // The alpha-beta time from the flows of all devices alone.
-double seconds_of(const PlanStep& step, DType dtype, const Topology& topology) {
+double seconds_of(const PlanStep& step, const Topology& topology) {
   std::map<int, double> latency_s, bytes_s;
   double most = 0;
-  for (const Flow& flow : flows_of(step, dtype)) {
+  for (const Flow& flow : flows_of(step)) {
     const LinkCost link = topology.cost(topology.link(flow.source_device, flow.device));
     latency_s[flow.device] = std::max(latency_s[flow.device], link.latency_s);
     bytes_s[flow.device] += static_cast<double>(flow.bytes) * link.seconds_per_byte;
@@ -91,7 +91,7 @@ TEST(PlanFlowTest, FlowsSumUpToTheBytesOfThePlan) {
     const RelayoutPlan plan = plan_of(row.mesh, row.from, row.to, row.shape, two_nodes());
     for (const PlanStep& step : plan.steps()) {
       std::map<int, int64_t> received;
-      for (const Flow& flow : flows_of(step, plan.dtype())) received[flow.device] += flow.bytes;
+      for (const Flow& flow : flows_of(step)) received[flow.device] += flow.bytes;
       for (int device = 0; device < 8; ++device) {
         EXPECT_EQ(received[device], step.received_bytes(device)) << row.name;
       }
@@ -103,7 +103,7 @@ TEST(PlanFlowTest, PredictedTimesAreThoseOfTheFlows) {
   for (const PlanCase& row : kPlans) {
     const RelayoutPlan plan = plan_of(row.mesh, row.from, row.to, row.shape, two_nodes());
     for (size_t i = 0; i < plan.steps().size(); ++i) {
-      const double seconds = seconds_of(plan.steps()[i], plan.dtype(), plan.topology());
+      const double seconds = seconds_of(plan.steps()[i], plan.topology());
       EXPECT_NEAR(absl::ToDoubleSeconds(plan.step_predicted_time(i)), seconds,
                   1e-9 + 1e-6 * seconds)
           << row.name << " step " << i << "\n"
