@@ -5,7 +5,8 @@
 //   many_devices 100 1000 2000
 //
 // One line for each number of devices: seconds to connect, to make a mesh of all and gather one
-// element of each on all of them, to gather again, and to shut down.
+// element of each on all of them, to gather again, to gather one copy for all, to meet at a barrier
+// and to shut down.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -52,6 +53,8 @@ Status measure(int num_devices, bool gathers) {
     laps.print("gather");
     TESSERA_RETURN_IF_ERROR(relayout(tensor, whole).await());
     laps.print("again");
+    TESSERA_RETURN_IF_ERROR(relayout(tensor, whole, Replicas::kShared).await());
+    laps.print("shared");
     TESSERA_RETURN_IF_ERROR(mesh.barrier("end"));
     laps.print("barrier");
   }

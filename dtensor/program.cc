@@ -21,10 +21,6 @@
 namespace tessera {
 namespace {
 
-bool is_reduction(StepKind kind) {
-  return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
-}
-
 // A group of devices that run a step together, with what each of their rows needs of all members:
 // to look it up for each row anew would take longer than the step itself with many devices.
 struct StepGroup {
@@ -37,6 +33,8 @@ struct StepGroup {
   // The list of every member, where all have the same: one for each of them would take memory and
   // time quadratic in their number. Empty until the first member has made it.
   BoxPulls common_pulls;
+  // The positions of those that want one box, ascending. Empty until a member has asked.
+  absl::flat_hash_map<Box, std::vector<int>> positions_by_box;
 };
 
 // What the device pulls from the members of its group, or what each of them holds for a reduction.
@@ -65,33 +63,32 @@ bool holds_elements(const std::optional<Box>& box) { return box.has_value() && !
 class SharingGroups {
  public:
   explicit SharingGroups(const PlanStep& step) {
-    absl::flat_hash_map<Box, int> first_with;
-    for (const Mesh& mesh : {step.from().mesh(), step.to().mesh()}) {
-      for (const int id : mesh.device_ids()) parent_.try_emplace(id, id);
-    }
+    std::vector<int> ids;
     for (const Mesh& mesh : {step.from().mesh(), step.to().mesh()}) {
       for (const int id : mesh.device_ids()) {
-        const std::optional<Box> box = step.new_box(id);
-        if (holds_elements(box)) unite(id, first_with.try_emplace(*box, id).first->second);
-        const std::vector<int> group = step.group(id);
-        // Each member of the group unites itself with the first one.
-        if (group[0] != id) unite(id, group[0]);
+        if (parent_.try_emplace(id, id).second) ids.push_back(id);
       }
     }
+    std::sort(ids.begin(), ids.end());
+    absl::flat_hash_map<Box, int> first_with;
+    absl::flat_hash_set<int> grouped;
+    for (const int id : ids) {
+      const std::optional<Box> box = step.new_box(id);
+      if (holds_elements(box)) unite(id, first_with.try_emplace(*box, id).first->second);
+      if (grouped.contains(id)) continue;
+      for (const int member : step.group(id)) {
+        unite(id, member);
+        grouped.insert(member);
+      }
+    }
+    for (const int id : ids) members_[root(id)].push_back(id);
   }
   // Ascending.
-  std::vector<int> group(int device_id) const {
-    std::vector<int> result;
-    for (const auto& [id, parent] : parent_) {
-      if (root(id) == root(device_id)) result.push_back(id);
-    }
-    std::sort(result.begin(), result.end());
-    return result;
-  }
+  const std::vector<int>& group(int device_id) { return members_.at(root(device_id)); }
 
  private:
-  int root(int id) const {
-    while (parent_.at(id) != id) id = parent_.at(id);
+  int root(int id) {
+    while (parent_.at(id) != id) id = parent_.at(id) = parent_.at(parent_.at(id));
     return id;
   }
   void unite(int a, int b) {
@@ -101,6 +98,7 @@ class SharingGroups {
   }
 
   absl::flat_hash_map<int, int> parent_;
+  absl::flat_hash_map<int, std::vector<int>> members_;  // by root
 };
 
 // Of a reduction: terms are added in the order of the group, and the plan lists both ascending.
@@ -119,7 +117,7 @@ Status check_terms(const PlanStep& step, absl::Span<const int> group) {
 class StepGroups {
  public:
   // `sharing` is null where replicas have memory of their own.
-  StepGroups(Runtime& runtime, const PlanStep& step, const SharingGroups* sharing)
+  StepGroups(Runtime& runtime, const PlanStep& step, SharingGroups* sharing)
       : runtime_(runtime), step_(step), sharing_(sharing) {}
 
   // Null where the device is alone.
@@ -155,21 +153,23 @@ class StepGroups {
 
   Runtime& runtime_;
   const PlanStep& step_;
-  const SharingGroups* const sharing_;
+  SharingGroups* const sharing_;
   std::vector<std::unique_ptr<StepGroup>> groups_;
   absl::flat_hash_map<int, StepGroup*> group_of_;  // by device id
 };
 
 // The positions in the group whose new box is that of the device; none where it is alone in this.
-std::vector<int> replicas_in(const PlanStep& step, absl::Span<const int> group, int device_id) {
-  std::vector<int> positions;
+std::vector<int> replicas_in(const PlanStep& step, StepGroup& group, int device_id) {
+  if (group.positions_by_box.empty()) {
+    for (size_t k = 0; k < group.ids.size(); ++k) {
+      const std::optional<Box> box = step.new_box(group.ids[k]);
+      if (holds_elements(box)) group.positions_by_box[*box].push_back(static_cast<int>(k));
+    }
+  }
   const std::optional<Box> own = step.new_box(device_id);
   if (!holds_elements(own)) return {};
-  for (size_t k = 0; k < group.size(); ++k) {
-    if (step.new_box(group[k]) == own) positions.push_back(static_cast<int>(k));
-  }
-  if (positions.size() == 1) positions.clear();
-  return positions;
+  const std::vector<int>& positions = group.positions_by_box.at(*own);
+  return positions.size() > 1 ? positions : std::vector<int>();
 }
 
 // What replica number `part` of `parts` writes of the box that they share: a slice of the first dim
@@ -256,10 +256,10 @@ std::string detail_of(absl::string_view text, const RelayoutPlan& plan, const Pl
 // What the rows of one step have in common.
 struct StepOfRows {
   StepOfRows(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step, bool shares_replicas)
-      : plan(plan), step(step) {
-    if (shares_replicas) sharing.emplace(step);
-    groups.emplace(runtime, step, joins() ? &*sharing : nullptr);
-  }
+      : plan(plan),
+        step(step),
+        sharing(shares_replicas ? std::make_optional<SharingGroups>(step) : std::nullopt),
+        groups(runtime, step, joins() ? &*sharing : nullptr) {}
 
   // Whether devices that want the same box run the step together.
   bool joins() const { return sharing.has_value() && !is_reduction(step.kind()); }
@@ -270,19 +270,18 @@ struct StepOfRows {
   const RelayoutPlan& plan;
   const PlanStep& step;
   std::optional<SharingGroups> sharing;  // where replicas do not have memory of their own
-  std::optional<StepGroups> groups;
+  StepGroups groups;
   SharedText detail;  // of the rows
 };
 
-// What the device does in its group. `may_pull_alike`: members whose pulls are the same have one
-// list of them.
+// What the device does in its group.
 StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& group, int device_id,
-                                          bool may_pull_alike, const DeviceStep& row) {
+                                          const DeviceStep& row) {
   const PlanStep& step = rows.step;
   const DType dtype = rows.plan.dtype();
   const GroupPlace place = {static_cast<int>(group.ids.size()), group.positions.at(device_id)};
   std::vector<int> replicas;
-  if (rows.shares_output()) replicas = replicas_in(step, group.ids, device_id);
+  if (rows.shares_output()) replicas = replicas_in(step, group, device_id);
   if (step.kind() == StepKind::kAllReduce) {
     const int64_t count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
     return Collective::all_reduce(place, dtype, *step.op(), count, std::move(replicas));
@@ -293,7 +292,8 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
                        .out_box = row.new_box.value_or(nothing),
                        .are_pulls_checked = true,
                        .most_elements = group.most_elements};
-  const bool common = may_pull_alike && step.has_common_pulls();
+  // Members of a group that is made for shared replicas may pull from different copies.
+  const bool common = !rows.joins() && step.has_common_pulls();
   boxes.pulls = common && group.common_pulls.size() > 0 ? group.common_pulls
                                                         : make_pulls(step, group, device_id);
   if (common) group.common_pulls = boxes.pulls;
@@ -311,13 +311,11 @@ StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
   row.old_box = step.old_box(device.id);
   row.new_box = step.new_box(device.id);
   if (step.kind() == StepKind::kExpand) row.fill = step.op();
-  TESSERA_ASSIGN_OR_RETURN(StepGroup* const group, rows.groups->find(device.id));
+  TESSERA_ASSIGN_OR_RETURN(StepGroup* const group, rows.groups.find(device.id));
   if (group != nullptr) {
     row.group = group->backend;
     row.member_ordinals = group->ordinals;
-    // Members of a group that is made for shared replicas may pull from different copies.
-    TESSERA_ASSIGN_OR_RETURN(row.collective,
-                             make_collective(rows, *group, device.id, !rows.joins(), row));
+    TESSERA_ASSIGN_OR_RETURN(row.collective, make_collective(rows, *group, device.id, row));
     row.detail = rows.detail;
     return row;
   }
