@@ -540,14 +540,15 @@ void Runtime::cancel_pending() {
       client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
 }
 
-// Requires drained streams, so that no task writes what its device is doing.
+// Requires drained streams, so that no task writes what its device is doing. Of a GPU drain() left
+// the label.
 void Runtime::publish_shutdown() {
-  for (size_t i = 0; i < streams_.size(); ++i) {
+  for (size_t i = 0; i < cpu_streams_.size(); ++i) {
     // The thread that ran the last task may still be about to write that the task has ended.
-    streams_[i]->sync().IgnoreError();
-    if (!streams_[i]->try_take()) continue;
+    cpu_streams_[i]->sync().IgnoreError();
+    if (!cpu_streams_[i]->try_take()) continue;
     link_->observer(static_cast<int>(i))->task_started("shutdown");
-    streams_[i]->release();
+    cpu_streams_[i]->release();
   }
 }
 
