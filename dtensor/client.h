@@ -96,7 +96,7 @@ struct ClientOptions {
   std::string token = {};
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
-  // Lost after three missed ones. 1 ms to 1 h, equal on all clients.
+  // A client is lost when more than three in a row are missed. 1 ms to 1 h, equal on all clients.
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // Clients with GPUs, each a process of its own, may share them; equal on all clients. For tests
   // and for trying things out: NCCL then goes through sockets of the host, at a small part of its
