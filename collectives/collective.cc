@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/math.h"
-#include "collectives/shared.h"
+#include "base/stable_hash.h"
 
 namespace tessera {
 namespace {

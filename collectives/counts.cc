@@ -6,18 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "collectives/shared.h"
+#include "absl/types/span.h"
+#include "base/stable_hash.h"
 
 namespace tessera {
-namespace {
-
-absl::string_view bytes_of(absl::Span<const int64_t> words) {
-  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
-}
-
-}  // namespace
-
 Counts Counts::of(absl::Span<const int64_t> counts) {
   const auto size = static_cast<int>(counts.size());
   if (counts.empty()) return Counts();
@@ -56,11 +48,10 @@ std::string Counts::to_string() const {
 }
 
 uint64_t Counts::hash() const {
-  if (list_ != nullptr) return stable_hash(bytes_of(*list_));
+  if (list_ != nullptr) return stable_hash(absl::MakeConstSpan(*list_));
   const int64_t words[] = {size_, each_};
-  // As of a list of two whose first is negative, which no legal one is.
-  constexpr uint64_t kSign = uint64_t{1} << 63;
-  return stable_hash(bytes_of(words), /*seed=*/kSign);
+  // Another seed than that of a list of two counts.
+  return stable_hash(absl::MakeConstSpan(words), /*seed=*/1);
 }
 
 bool operator==(const Counts& a, const Counts& b) {

@@ -13,11 +13,9 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "base/stable_hash.h"
 
 namespace tessera {
-
-// A stable hash, equal in every process.
-uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
 
 // Never null: a default T where none was given.
 template <class T>

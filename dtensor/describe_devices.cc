@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/stable_hash.h"
 
 namespace tessera {
 
@@ -17,9 +18,7 @@ std::string describe_devices(absl::Span<const int> ids) {
     next = first + 1;
     while (next < ids.size() && ids[next] == ids[next - 1] + 1) ++next;
     if (runs.size() == kMostRuns) {
-      // The rest by its FNV-1a hash, of ids instead of bytes.
-      uint64_t hash = 14695981039346656037u;
-      for (const int id : ids.subspan(first)) hash = (hash ^ id) * 1099511628211u;
+      const uint64_t hash = stable_hash(ids.subspan(first));
       runs.push_back(absl::StrCat("and ", ids.size() - first, " more with hash ", absl::Hex(hash)));
       break;
     }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/stable_hash.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -56,25 +57,6 @@ StatusOr<int64_t> checked_size(absl::Span<const MeshAxis> axes) {
   return size;
 }
 
-// FNV-1a: equal in every process, unlike absl::Hash, which is seeded.
-class StableHash {
- public:
-  void add(absl::string_view bytes) {
-    for (unsigned char byte : bytes) add_byte(byte);
-    add_byte(0);  // "ab", "c" and "a", "bc" differ.
-  }
-  void add(int64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      add_byte(static_cast<unsigned char>(static_cast<uint64_t>(value) >> shift));
-    }
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  void add_byte(unsigned char byte) { value_ = (value_ ^ byte) * 1099511628211u; }
-  uint64_t value_ = 14695981039346656037u;
-};
-
 }  // namespace
 
 std::string axes_to_string(absl::Span<const MeshAxis> axes) {
@@ -116,15 +98,13 @@ StatusOr<Mesh> Mesh::create(std::vector<MeshAxis> axes) {
   TESSERA_ASSIGN_OR_RETURN(rep->size, checked_size(axes));
   rep->axes = std::move(axes);
   rep->strides.resize(rep->axes.size());
-  StableHash hash;
   int64_t stride = rep->size;
   for (size_t i = 0; i < rep->axes.size(); ++i) {
     stride /= rep->axes[i].size;
     rep->strides[i] = stride;
-    hash.add(rep->axes[i].name);
-    hash.add(rep->axes[i].size);
+    rep->hash = stable_hash(rep->axes[i].name, rep->hash);
+    rep->hash = stable_hash(absl::MakeConstSpan(&rep->axes[i].size, 1), rep->hash);
   }
-  rep->hash = hash.value();
   return Mesh(std::move(rep));
 }
 
@@ -163,10 +143,7 @@ StatusOr<Mesh> Mesh::create(std::vector<MeshAxis> axes, std::vector<int> device_
   rep->size = mesh.rep_->size;
   rep->ids_are_positions = false;
   rep->id_to_position = std::move(id_to_position);
-  StableHash hash;
-  hash.add(static_cast<int64_t>(mesh.rep_->hash));
-  for (int id : device_ids) hash.add(static_cast<int64_t>(id));
-  rep->hash = hash.value();
+  rep->hash = stable_hash(absl::MakeConstSpan(device_ids), mesh.rep_->hash);
   rep->ids = std::move(device_ids);
   return Mesh(std::move(rep));
 }

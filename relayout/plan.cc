@@ -23,6 +23,7 @@
 #include "base/format.h"
 #include "base/math.h"
 #include "base/reduce_op.h"
+#include "base/stable_hash.h"
 #include "relayout/lower_bound.h"
 #include "relayout/make_step.h"
 #include "relayout/plan_candidates.h"
@@ -175,13 +176,6 @@ int64_t lower_bound(const RelayoutPlan::Rep& rep) {
   if (rep.steps.empty()) return 0;
   const __int128 elements = least_received_elements(rep.from, rep.goal, rep.reduced, rep.shape);
   return saturated(elements * dtype_size(rep.dtype));
-}
-
-// FNV-1a: a fixed function of the text, unlike absl::Hash, which differs from process to process.
-uint64_t text_hash(absl::string_view text) {
-  uint64_t hash = 14695981039346656037u;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
 }
 
 template <class Fn>
@@ -383,7 +377,7 @@ uint64_t RelayoutPlan::hash() const {
       absl::StrAppend(&text, "|", step.to_string(), " ", shape_to_string(step.shape()));
     }
     if (!(rep_->topology == Topology())) absl::StrAppend(&text, "|", rep_->topology.hash());
-    return internal::text_hash(text);
+    return stable_hash(text);
   });
 }
 

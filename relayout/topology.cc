@@ -4,16 +4,19 @@
 #include "relayout/topology.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 
+#include "absl/base/casts.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "base/stable_hash.h"
 
 namespace tessera {
 namespace {
@@ -73,32 +76,11 @@ bool is_blocks(const std::vector<int>& numbers, int64_t block) {
   return block > 0;
 }
 
-// FNV-1a over whole numbers: absl::Hash differs from process to process.
-class StableHash {
- public:
-  void add(uint64_t number) {
-    for (int i = 0; i < 8; ++i) hash_ = (hash_ ^ (number >> (8 * i) & 0xff)) * 1099511628211u;
-  }
-  void add(const LinkCost& cost) {
-    add(bits(cost.latency_s));
-    add(bits(cost.seconds_per_byte));
-  }
-  void add(const std::vector<int>& values) {
-    add(values.size());
-    for (int value : values) add(static_cast<uint64_t>(value));
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  static uint64_t bits(double number) {
-    number += 0.0;  // -0 and 0 are equal.
-    uint64_t result;
-    std::memcpy(&result, &number, sizeof(result));
-    return result;
-  }
-
-  uint64_t hash_ = 14695981039346656037u;
-};
+// As whole numbers, for the hash; -0 and 0 are equal.
+std::array<uint64_t, 2> bits(const LinkCost& cost) {
+  return {absl::bit_cast<uint64_t>(cost.latency_s + 0.0),
+          absl::bit_cast<uint64_t>(cost.seconds_per_byte + 0.0)};
+}
 
 }  // namespace
 
@@ -282,16 +264,14 @@ std::string Topology::to_string() const {
 }
 
 uint64_t Topology::hash() const {
-  StableHash hash;
-  hash.add(rep_->listed ? 1 : 0);
-  hash.add(static_cast<uint64_t>(rep_->devices_per_process));
-  hash.add(static_cast<uint64_t>(rep_->devices_per_host));
-  hash.add(rep_->process_of);
-  hash.add(rep_->host_of);
-  hash.add(rep_->costs.process);
-  hash.add(rep_->costs.host);
-  hash.add(rep_->costs.network);
-  return hash.value();
+  const int64_t numbers[] = {rep_->listed, rep_->devices_per_process, rep_->devices_per_host};
+  uint64_t hash = stable_hash(absl::MakeConstSpan(numbers));
+  hash = stable_hash(absl::MakeConstSpan(rep_->process_of), hash);
+  hash = stable_hash(absl::MakeConstSpan(rep_->host_of), hash);
+  for (const LinkCost& cost : {rep_->costs.process, rep_->costs.host, rep_->costs.network}) {
+    hash = stable_hash(absl::MakeConstSpan(bits(cost)), hash);
+  }
+  return hash;
 }
 
 bool operator==(const Topology& a, const Topology& b) {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "collectives/shared.h"
+#include "base/stable_hash.h"
 
 namespace tessera::host {
 namespace {
@@ -136,7 +136,7 @@ StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, ui
   uint64_t key = salt + 1;
   for (const GroupMember& member : members) {
     const auto id = static_cast<uint32_t>(member.device_id);
-    key = stable_hash({reinterpret_cast<const char*>(&id), sizeof id}, key);
+    key = stable_hash(absl::MakeConstSpan(&id, 1), key);
   }
   const Lock lock(*this);
   TESSERA_RETURN_IF_ERROR(lock.status());

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/stable_hash.h"
 #include "collectives/counts.h"
 #include "collectives/host/activity.h"
 

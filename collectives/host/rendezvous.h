@@ -37,7 +37,6 @@
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
 #include "collectives/label.h"
-#include "collectives/shared.h"
 
 namespace tessera::host {
 

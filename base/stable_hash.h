@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// stable_hash: a hash that is equal in every process, which absl::Hash is not.
+//
+// Clients compare such hashes: of meshes, topologies, plans, counts and texts. It is FNV-1a on
+// words of 8 bytes instead of single bytes. Chosen keys can
+// collide on purpose.
+#ifndef TESSERA_BASE_STABLE_HASH_H_
+#define TESSERA_BASE_STABLE_HASH_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace tessera {
+
+// `seed`: the hash of what comes before, so that a sequence of values has one hash.
+uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
+
+// The same of the bytes of integers.
+template <class Integer>
+uint64_t stable_hash(absl::Span<const Integer> values, uint64_t seed = 0) {
+  static_assert(std::is_integral_v<Integer>);
+  return stable_hash(absl::string_view(reinterpret_cast<const char*>(values.data()),
+                                       values.size() * sizeof(Integer)),
+                     seed);
+}
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_STABLE_HASH_H_
