@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/reduce_op.h"
 
+#include <cstring>
+#include <limits>
+
+#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 
 namespace tessera {
@@ -37,6 +41,21 @@ Status validate_reduction(ReduceOp op, DType dtype) {
                      "; use sum, or a floating-point dtype"));
   }
   return absl::OkStatus();
+}
+
+std::array<std::byte, 8> identity_element(ReduceOp op, DType dtype) {
+  std::array<std::byte, 8> bytes = {};
+  visit_dtype(dtype, [&]<class T>() {
+    using Limits = std::numeric_limits<T>;
+    T identity = T(0);
+    if (op == ReduceOp::kProd) identity = T(1);
+    if (op == ReduceOp::kMin) identity = Limits::has_infinity ? Limits::infinity() : Limits::max();
+    if (op == ReduceOp::kMax) {
+      identity = Limits::has_infinity ? T(-Limits::infinity()) : Limits::lowest();
+    }
+    std::memcpy(bytes.data(), &identity, sizeof identity);
+  });
+  return bytes;
 }
 
 }  // namespace tessera

@@ -4,6 +4,8 @@
 #ifndef TESSERA_BASE_REDUCE_OP_H_
 #define TESSERA_BASE_REDUCE_OP_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
@@ -24,6 +26,10 @@ Status validate_reduce_op(ReduceOp op);
 
 // The same, and for avg of integers, and for anything but min (and) and max (or) of bool.
 Status validate_reduction(ReduceOp op, DType dtype);
+
+// The element that changes no other element when both are reduced, in the first bytes: 0 of a sum
+// and an average, 1 of a product, the largest value of min and the smallest of max.
+std::array<std::byte, 8> identity_element(ReduceOp op, DType dtype);
 
 }  // namespace tessera
 

@@ -452,6 +452,14 @@ StatusOr<Collective::Ptr> Collective::exchange(GroupPlace place, DType dtype, Bo
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kExchange, place, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_boxes(boxes, nullptr));
+  if (boxes.fill.has_value()) {
+    TESSERA_RETURN_IF_ERROR(validate_reduction(*boxes.fill, dtype));
+    if (place.num_members > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "fill is of an exchange in a group of one, and the group has ", place.num_members));
+    }
+  }
+  c->fill_ = boxes.fill;
   int64_t pulled = 0;
   for (const BoxPull& pull : boxes.pulls) {
     pulled = saturating_add(pulled, pull.box.num_elements());
@@ -460,7 +468,7 @@ StatusOr<Collective::Ptr> Collective::exchange(GroupPlace place, DType dtype, Bo
   c->replicas_ = std::move(boxes.replicas);
   c->do_peers_write_output_ = !c->replicas_.empty() && c->replicas_[0] == place.position;
   c->ends_together_ = !c->replicas_.empty();
-  c->set_bytes_written(saturating_mul(pulled, place.num_members));
+  c->set_bytes_written(std::max(saturating_mul(pulled, place.num_members), boxes.elements_written));
   return c;
 }
 

@@ -112,6 +112,11 @@ struct BoxExchange {
   int64_t most_elements = 0;
   // See Collective::replicas().
   std::vector<int> replicas = {};
+  // See Collective::fill(). Of an exchange in a group of one.
+  std::optional<ReduceOp> fill = {};
+  // What all devices of the host write at the same time, where that is more than the members of
+  // this group do.
+  int64_t elements_written = 0;
 };
 
 // The two members of a message, by their positions in the group.
@@ -210,6 +215,9 @@ class Collective {
   const InPlace& in_place() const { return in_place_; }
 
   const Box& out_box() const { return out_box_; }
+  // The member writes the identity of this reduction to every element of its output, before it
+  // pulls.
+  const std::optional<ReduceOp>& fill() const { return fill_; }
   // Whether the pulls follow from what the other members pass: of an all_to_all whose parts are not
   // all equal. Each member then tells the others its own_counts().
   bool needs_peer_counts() const { return pulls_from_ == PullsFrom::kPeerCounts; }
@@ -245,7 +253,7 @@ class Collective {
   Chunk chunk(int position) const;
 
   // By all members together, which decides how they store. Where a member knows its own part alone,
-  // as if all were like this one.
+  // as if all were like this one. See BoxExchange::elements_written.
   int64_t bytes_written() const { return bytes_written_; }
 
  private:
@@ -280,6 +288,7 @@ class Collective {
   std::optional<int64_t> out_count_;
   InPlace in_place_;
   Box out_box_ = {{0}, {0}};
+  std::optional<ReduceOp> fill_;
   PullsFrom pulls_from_ = PullsFrom::kList;
   BoxPulls pulls_;  // empty where they are made at each run
   std::optional<BoxReduction> reduction_;

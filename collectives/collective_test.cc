@@ -558,6 +558,9 @@ std::vector<WrongCase> wrong_cases() {
     return BoxExchange{
         .in_box = std::move(in), .out_box = std::move(out), .pulls = std::move(pulls)};
   };
+  const auto fill = [](Box out, ReduceOp op) {
+    return BoxExchange{.in_box = {{0}, {0}}, .out_box = std::move(out), .fill = op};
+  };
   const Box four = {{0}, {4}};
   return {
       {"dtype", Collective::broadcast(place, static_cast<DType>(99), 1, 0), "DType(99)"},
@@ -595,6 +598,10 @@ std::vector<WrongCase> wrong_cases() {
       {"terms",
        Collective::reduce_boxes(place, u8, ReduceOp::kSum, boxes(four, four, {{0, four, four}})),
        "boxes of 1 members given, and the group has 2"},
+      {"fill", Collective::exchange(place, u8, fill(four, ReduceOp::kSum)),
+       "fill is of an exchange in a group of one, and the group has 2"},
+      {"fill_by_no_reduction", Collective::exchange({}, u8, fill(four, ReduceOp::kAvg)),
+       "avg is not defined for integers"},
   };
 }
 

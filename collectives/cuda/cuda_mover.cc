@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reduce_op.h"
 #include "device/buffer.h"
 #include "device/cuda/kernel_plan.h"
 
@@ -110,6 +111,12 @@ Status CudaMover::wait_done(int member, absl::Time deadline) {
 Status CudaMover::copy(const Collective& collective, absl::Span<const BoxPull> pulls,
                        Members members) {
   const int member = collective.place().position;
+  if (collective.fill().has_value()) {
+    const auto identity = identity_element(*collective.fill(), collective.dtype());
+    TESSERA_RETURN_IF_ERROR(devices_[member]->fill(collective.dtype(), identity.data(),
+                                                   members[member].out,
+                                                   collective.out_box().num_elements()));
+  }
   CopyPlan plan;
   for (const BoxPull& pull : pulls) {
     add_copy(pull.box, members[pull.source].in, pull.source_box, members[member].out,

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 
+#include "Eigen/Core"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -189,6 +191,14 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes, Stores 
   const Stores chosen = stores_of_run(stores, num_bytes);
   copy_rows({.to = to, .from = from, .row_bytes = num_bytes, .stores = chosen});
   fence_after(chosen);
+}
+
+void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count) {
+  visit_dtype(dtype, [&]<class T>() {
+    T value;
+    std::memcpy(&value, element, sizeof value);
+    std::fill_n(reinterpret_cast<T*>(out), count, value);
+  });
 }
 
 void copy_box(const Box& box, ConstBoxView from, BoxView to, int64_t element_bytes, Stores stores) {

@@ -45,6 +45,9 @@ void reduce(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms,
 void copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes,
                 Stores stores = Stores::kCached);
 
+// Writes `count` copies of an element, which may be at any address.
+void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count);
+
 // A dense row-major buffer that holds `box`.
 struct BoxView {
   std::byte* data;

@@ -6,6 +6,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "collectives/host/kernels.h"
 
 namespace tessera::host {
@@ -33,6 +34,10 @@ void copy_pulls(const Collective& c, absl::Span<const BoxPull> pulls, Members me
   const int64_t size = dtype_size(c.dtype());
   const Stores stores = choose_stores(c.bytes_written(), last_level_cache_bytes());
   std::byte* const out = members[c.place().position].out;
+  if (c.fill().has_value()) {
+    const auto identity = identity_element(*c.fill(), c.dtype());
+    fill_elements(c.dtype(), identity.data(), out, c.out_box().num_elements());
+  }
   if (c.out_box().sizes.size() == 1) {
     for (const BoxPull& pull : pulls) {
       copy_bytes(out + offset_bytes(pull.box, c.out_box(), size),

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collective::bytes_written() against the bytes that move_bytes did write, for every kind.
+// Collective::bytes_written() against the bytes that move_bytes did write, for every kind; and what
+// a fill writes, for every reduction of every dtype.
 #include "collectives/host/move.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
+#include "Eigen/Core"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "collectives/collective.h"
 #include "collectives/counts.h"
+#include "collectives/host/kernels.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -106,6 +112,49 @@ TEST(MoveTest, AllToAllOfEqualPartsLooksAtNoCountsOfPeers) {
       EXPECT_EQ(outs[m][i], static_cast<std::byte>(10 * (i / 2) + 2 * m + i % 2));
     }
   }
+}
+
+// Elements 0 to 5, of which 2 and 3 are pulled from the input.
+template <class T>
+void expect_filled(DType dtype, ReduceOp op) {
+  const Box pulled = {{2}, {2}};
+  BoxExchange boxes = {
+      .in_box = pulled, .out_box = {{0}, {6}}, .pulls = {{{0, pulled, pulled}}}, .fill = op};
+  const Collective::Ptr collective = *Collective::exchange({}, dtype, std::move(boxes));
+  const std::array<T, 2> in = {T(0), T(1)};
+  std::array<T, 6> out = {T(1), T(1), T(1), T(1), T(1), T(1)};
+  const MemberMemory own = {.in = reinterpret_cast<const std::byte*>(in.data()),
+                            .in_count = 2,
+                            .out = reinterpret_cast<std::byte*>(out.data())};
+  ASSERT_THAT(move_bytes(*collective, absl::MakeConstSpan(&own, 1)), IsOk());
+  for (const int i : {0, 1, 4, 5}) {
+    // The terms of an average are added before they are divided.
+    const ReduceOp adds = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
+    for (const T value : in) {
+      T result;
+      const std::byte* const terms[] = {reinterpret_cast<const std::byte*>(&out[i]),
+                                        reinterpret_cast<const std::byte*>(&value)};
+      std::byte* const to = reinterpret_cast<std::byte*>(&result);
+      reduce(dtype, adds, terms, absl::MakeConstSpan(&to, 1), 1);
+      EXPECT_EQ(result, value) << reduce_op_name(op) << " of " << dtype_name(dtype);
+    }
+  }
+  EXPECT_EQ(out[2], in[0]);
+  EXPECT_EQ(out[3], in[1]);
+}
+
+TEST(MoveTest, AFillIsTheIdentityOfTheReductionWhereNothingIsPulled) {
+  int num_pairs = 0;
+  for (int i = 0; i < kNumReduceOps; ++i) {
+    for (int j = 0; j < kNumDTypes; ++j) {
+      const auto op = static_cast<ReduceOp>(i);
+      const auto dtype = static_cast<DType>(j);
+      if (!validate_reduction(op, dtype).ok()) continue;
+      visit_dtype(dtype, [&]<class T>() { expect_filled<T>(dtype, op); });
+      ++num_pairs;
+    }
+  }
+  EXPECT_GT(num_pairs, 4 * (kNumDTypes - 1));
 }
 
 TEST(BoxPullsTest, CopiesShareMemory) {
