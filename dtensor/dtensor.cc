@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -78,29 +77,6 @@ bool holds_value(const Layout& layout, int64_t position) {
   return (op != ReduceOp::kSum && op != ReduceOp::kProd) || layout.partial_index(position) == 0;
 }
 
-void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count) {
-  visit_dtype(dtype, [&]<class T>() {
-    T value;  // `element` may be at any address, in bytes that a task has captured
-    std::memcpy(&value, element, sizeof value);
-    std::fill_n(reinterpret_cast<T*>(out), count, value);
-  });
-}
-
-void fill_identity(DType dtype, ReduceOp op, std::byte* out, int64_t count) {
-  visit_dtype(dtype, [&]<class T>() {
-    T identity = T(0);
-    if (op == ReduceOp::kProd) identity = T(1);
-    if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
-      using Limits = std::numeric_limits<T>;
-      identity = op == ReduceOp::kMax ? Limits::lowest() : Limits::max();
-      if constexpr (Limits::has_infinity) {
-        identity = op == ReduceOp::kMax ? T(-Limits::infinity()) : Limits::infinity();
-      }
-    }
-    fill_elements(dtype, &identity, out, count);
-  });
-}
-
 namespace {
 
 // What fills a buffer of one local device; `gpu` is null of a CPU.
@@ -115,12 +91,11 @@ struct Filling {
 void make_identity(const Filling& filling, DType dtype, ReduceOp op) {
   Buffer& buffer = *filling.buffer;
   const int64_t count = filling.box.num_elements();
+  const std::array<std::byte, 8> identity = identity_element(op, dtype);
   if (filling.gpu == nullptr) {
-    fill_identity(dtype, op, buffer.mutable_data(), count);
+    host::fill_elements(dtype, identity.data(), buffer.mutable_data(), count);
     return buffer.mutable_ready().set(absl::OkStatus());
   }
-  std::array<std::byte, 8> identity;
-  fill_identity(dtype, op, identity.data(), 1);
   filling.gpu->produce("identity", filling.buffer,
                        [gpu = filling.gpu, dtype, identity, count](std::byte* out) {
                          return gpu->fill(dtype, identity.data(), out, count);
@@ -218,7 +193,7 @@ DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* 
       });
     }
     filling.stream.enqueue("full", [dtype, value, count, buffer = filling.buffer] {
-      fill_elements(dtype, value.data(), buffer->mutable_data(), count);
+      host::fill_elements(dtype, value.data(), buffer->mutable_data(), count);
       buffer->mutable_ready().set(absl::OkStatus());
       return absl::OkStatus();
     });

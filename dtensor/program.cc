@@ -56,6 +56,9 @@ BoxPulls make_pulls(const PlanStep& step, const StepGroup& group, int device_id)
   return pulls;
 }
 
+// What a member passes that takes no part on one side.
+const Box kNothing = {{0}, {0}};
+
 bool holds_elements(const std::optional<Box>& box) { return box.has_value() && !box->is_empty(); }
 
 // Which devices run a step together where replicas share their memory: those that exchange bytes,
@@ -121,7 +124,7 @@ class StepGroups {
       : runtime_(runtime), step_(step), sharing_(sharing) {}
 
   // Null where the device is alone.
-  StatusOr<StepGroup*> find(int device_id) {
+  StatusOr<StepGroup*> find_peers(int device_id) {
     const auto known = group_of_.find(device_id);
     if (known != group_of_.end()) return known->second;
     std::vector<int> ids =
@@ -206,20 +209,16 @@ void share_output(std::vector<int> replicas, int position, BoxExchange& boxes) {
   boxes.replicas = std::move(replicas);
 }
 
-// What devices copy from their own buffers is stored as what they pull from others is: by what all
-// devices of the host write in the step, which is taken to be as much on each client.
-void choose_stores_of(const Runtime& runtime, DType dtype, std::vector<DeviceStep>& rows) {
+// By all devices of the host in the step, taken to be as much on each client.
+int64_t elements_written(const Runtime& runtime, const PlanStep& step) {
   int64_t written = 0;
-  for (const DeviceStep& row : rows) {
-    if (!row.new_box.has_value()) continue;
-    written = saturating_add(written, num_bytes(row.new_box->sizes, dtype));
+  for (const Device& device : runtime.local_devices()) {
+    const std::optional<Box> box = step.new_box(device.id);
+    if (box.has_value()) written = saturating_add(written, box->num_elements());
   }
   const auto num_clients =
       static_cast<int64_t>(runtime.devices().size() / runtime.local_devices().size());
-  for (DeviceStep& row : rows) {
-    row.stores =
-        host::choose_stores(saturating_mul(written, num_clients), host::last_level_cache_bytes());
-  }
+  return saturating_mul(written, num_clients);
 }
 
 // See RelayoutProgram::runs_on_caller.
@@ -258,6 +257,7 @@ struct StepOfRows {
   StepOfRows(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step, bool shares_replicas)
       : plan(plan),
         step(step),
+        elements_written(tessera::elements_written(runtime, step)),
         sharing(shares_replicas ? std::make_optional<SharingGroups>(step) : std::nullopt),
         groups(runtime, step, joins() ? &*sharing : nullptr) {}
 
@@ -269,6 +269,7 @@ struct StepOfRows {
 
   const RelayoutPlan& plan;
   const PlanStep& step;
+  const int64_t elements_written;
   std::optional<SharingGroups> sharing;  // where replicas do not have memory of their own
   StepGroups groups;
   SharedText detail;  // of the rows
@@ -286,12 +287,12 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
     const int64_t count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
     return Collective::all_reduce(place, dtype, *step.op(), count, std::move(replicas));
   }
-  const Box nothing = {{0}, {0}};
   // The plan has checked the boxes.
-  BoxExchange boxes = {.in_box = row.old_box.value_or(nothing),
-                       .out_box = row.new_box.value_or(nothing),
+  BoxExchange boxes = {.in_box = row.old_box.value_or(kNothing),
+                       .out_box = row.new_box.value_or(kNothing),
                        .are_pulls_checked = true,
-                       .most_elements = group.most_elements};
+                       .most_elements = group.most_elements,
+                       .elements_written = rows.elements_written};
   // Members of a group that is made for shared replicas may pull from different copies.
   const bool common = !rows.joins() && step.has_common_pulls();
   boxes.pulls = common && group.common_pulls.size() > 0 ? group.common_pulls
@@ -304,32 +305,56 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
   return Collective::exchange(place, dtype, std::move(boxes));
 }
 
-StatusOr<DeviceStep> make_row(StepOfRows& rows, const Device& device) {
+// Makes the row of a device without peers, which copies out of its own buffer. A reduction of one
+// term is a copy.
+Status set_own_copy(Runtime& runtime, const StepOfRows& rows, const Device& device,
+                    DeviceStep& row) {
+  const PlanStep& step = rows.step;
+  if (!row.new_box.has_value()) return absl::OkStatus();
+  std::vector<BoxPull> pulls;
+  for (Pull& pull : step.pulls(device.id)) {
+    pulls.push_back({0, std::move(pull.source_box), std::move(pull.box)});
+  }
+  if (is_reduction(step.kind()) && !row.new_box->is_empty()) {
+    pulls = {{0, *row.old_box, *row.new_box}};
+  }
+  const bool is_one_copy = pulls.size() == 1 && pulls[0].box == row.new_box;
+  if (is_one_copy) {
+    const std::optional<int64_t> offset = contiguous_offset(*row.old_box, *row.new_box);
+    if (offset.has_value()) row.view_offset_bytes = *offset * dtype_size(rows.plan.dtype());
+    row.keeps_buffer = row.new_box == row.old_box;
+    if (row.keeps_buffer) return absl::OkStatus();
+  }
+  const bool fills = step.kind() == StepKind::kExpand && !is_one_copy;
+  BoxExchange boxes = {.in_box = row.old_box.value_or(kNothing),
+                       .out_box = *row.new_box,
+                       .pulls = std::move(pulls),
+                       .are_pulls_checked = true,
+                       .fill = fills ? step.op() : std::nullopt,
+                       .elements_written = rows.elements_written};
+  TESSERA_ASSIGN_OR_RETURN(row.group, runtime.group({device.id}));
+  TESSERA_ASSIGN_OR_RETURN(row.collective,
+                           Collective::exchange({}, rows.plan.dtype(), std::move(boxes)));
+  row.member_ordinals =
+      std::make_shared<const std::vector<int>>(std::initializer_list<int>{device.ordinal});
+  return absl::OkStatus();
+}
+
+StatusOr<DeviceStep> make_row(Runtime& runtime, StepOfRows& rows, const Device& device) {
   const PlanStep& step = rows.step;
   DeviceStep row;
   row.ordinal = device.ordinal;
   row.old_box = step.old_box(device.id);
   row.new_box = step.new_box(device.id);
-  if (step.kind() == StepKind::kExpand) row.fill = step.op();
-  TESSERA_ASSIGN_OR_RETURN(StepGroup* const group, rows.groups.find(device.id));
-  if (group != nullptr) {
-    row.group = group->backend;
-    row.member_ordinals = group->ordinals;
-    TESSERA_ASSIGN_OR_RETURN(row.collective, make_collective(rows, *group, device.id, row));
-    row.detail = rows.detail;
+  TESSERA_ASSIGN_OR_RETURN(StepGroup* const group, rows.groups.find_peers(device.id));
+  if (group == nullptr) {
+    TESSERA_RETURN_IF_ERROR(set_own_copy(runtime, rows, device, row));
     return row;
   }
-  // A reduction of one term, or a move without peers, is a copy.
-  row.pulls = step.pulls(device.id);
-  if (is_reduction(step.kind()) && row.new_box.has_value() && !row.new_box->is_empty()) {
-    row.pulls = {{device.id, *row.old_box, *row.new_box}};
-  }
-  // Where the one copy is the whole new box, what an expansion fills is nothing.
-  if (row.pulls.size() == 1 && row.pulls[0].box == row.new_box) {
-    const std::optional<int64_t> offset = contiguous_offset(*row.old_box, *row.new_box);
-    if (offset.has_value()) row.view_offset_bytes = *offset * dtype_size(rows.plan.dtype());
-    row.keeps_buffer = row.new_box == row.old_box;
-  }
+  row.group = group->backend;
+  row.member_ordinals = group->ordinals;
+  TESSERA_ASSIGN_OR_RETURN(row.collective, make_collective(rows, *group, device.id, row));
+  row.detail = rows.detail;
   return row;
 }
 
@@ -353,10 +378,9 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
       const bool takes_part = step.from().mesh().position_of_device(device.id).has_value() ||
                               step.to().mesh().position_of_device(device.id).has_value();
       if (!takes_part) continue;
-      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(common, device));
+      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(runtime, common, device));
       rows.push_back(std::move(row));
     }
-    choose_stores_of(runtime, program->plan.dtype(), rows);
   }
   program->is_view = needs_no_copy(*program);
   program->runs_on_caller = replicas == Replicas::kOwn &&
@@ -370,7 +394,7 @@ int64_t RelayoutProgram::weight() const {
   absl::flat_hash_set<const BoxPull*> counted;
   for (const std::vector<DeviceStep>& rows : steps) {
     for (const DeviceStep& row : rows) {
-      weight += static_cast<int64_t>(1 + row.pulls.size());
+      ++weight;
       if (row.group == nullptr) continue;
       const BoxPulls& pulls = row.collective->boxes();
       if (counted.insert(pulls.data()).second) weight += static_cast<int64_t>(pulls.size());

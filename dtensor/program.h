@@ -17,7 +17,6 @@
 #include "base/status.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
-#include "collectives/host/kernels.h"
 #include "collectives/shared.h"
 #include "dtensor/relayout.h"
 #include "relayout/plan.h"
@@ -36,17 +35,13 @@ struct DeviceStep {
   // The device holds its new box in one piece, that many bytes after the beginning of its buffer:
   // the result may be a view of that buffer.
   std::optional<int64_t> view_offset_bytes;
-  // Null: the step is local to the device, and `pulls` are from its own buffer. Else `collective`
-  // is what it does with the others.
+  // What it does with the members of the group, of which it may be the only one. Null where it
+  // passes its buffer on, or has no new box and no peers.
   std::shared_ptr<GroupBackend> group;
   Collective::Ptr collective;
   SharedText detail;  // the plan and the step, which all members must have in common
   // By position; null where some of the group are another client's. Rows of a group have one list.
   std::shared_ptr<const std::vector<int>> member_ordinals;
-  std::vector<Pull> pulls;
-  host::Stores stores = host::Stores::kCached;  // of such copies
-  // Of an expansion: what is not pulled is the identity of this reduction.
-  std::optional<ReduceOp> fill;
 };
 
 struct RelayoutProgram {

@@ -3,7 +3,6 @@
 // Executes relayouts: the rows of a RelayoutProgram, one step after another, on the streams.
 #include "dtensor/relayout.h"
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,11 +12,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "collectives/host/kernels.h"
 #include "collectives/host/move.h"
 #include "collectives/label.h"
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/kernel_plan.h"
 #include "dtensor/program.h"
 #include "dtensor/taken_streams.h"
 #include "dtensor/tensor_rep.h"
@@ -58,68 +54,6 @@ struct Launch {
   Label label;
 };
 
-// What a device takes from its own buffer.
-void copy_own(const DeviceStep& row, DType dtype, const Buffer* in, Buffer& out) {
-  if (row.fill.has_value()) {
-    internal::fill_identity(dtype, *row.fill, out.mutable_data(), row.new_box->num_elements());
-  }
-  for (const Pull& pull : row.pulls) {
-    host::copy_box(pull.box, {in->data(), pull.source_box}, {out.mutable_data(), *row.new_box},
-                   dtype_size(dtype), row.stores);
-  }
-}
-
-// The same, given to a GPU's stream.
-Status copy_on_gpu(cuda::CudaDevice& gpu, const DeviceStep& row, DType dtype, const Buffer* in,
-                   Buffer& out) {
-  if (row.fill.has_value()) {
-    std::array<std::byte, 8> identity;
-    internal::fill_identity(dtype, *row.fill, identity.data(), 1);
-    TESSERA_RETURN_IF_ERROR(
-        gpu.fill(dtype, identity.data(), out.mutable_data(), row.new_box->num_elements()));
-  }
-  cuda::CopyPlan plan;
-  for (const Pull& pull : row.pulls) {
-    cuda::add_copy(pull.box, in->data(), pull.source_box, out.mutable_data(), *row.new_box,
-                   dtype_size(dtype), &plan);
-  }
-  return gpu.copy(plan);
-}
-
-// Copies what a device takes from its own buffer, on its stream.
-void enqueue_local(const Launch& launch, const DeviceStep& row, std::shared_ptr<const Buffer> in,
-                   std::shared_ptr<Buffer> out) {
-  Stream& stream = launch.runtime.stream(row.ordinal);
-  cuda::CudaDevice* const gpu = launch.runtime.gpu(row.ordinal);
-  auto task = [program = launch.program, &row, gpu, dtype = launch.dtype, in = std::move(in),
-               out = std::move(out)]() -> Status {
-    Status status = in == nullptr ? absl::OkStatus() : in->wait_issued();
-    if (status.ok()) {
-      status = out->take_memory();
-      if (!status.ok())
-        status = with_context(status, absl::StrCat("relayout ", program->text.view()));
-    }
-    if (gpu != nullptr) {
-      if (status.ok()) status = copy_on_gpu(*gpu, row, dtype, in.get(), *out);
-      gpu->finish(out, status);
-      return status;
-    }
-    if (status.ok()) copy_own(row, dtype, in.get(), *out);
-    out->mutable_ready().set(status);
-    return status;
-  };
-  stream.enqueue(launch.label.to_string(), std::move(task));
-}
-
-void enqueue_collective(const Launch& launch, const DeviceStep& row,
-                        std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
-  row.group->start(row.collective, {.in_buffer = std::move(in),
-                                    .out_buffer = std::move(out),
-                                    .detail = row.detail,
-                                    .detail_field = "layouts",
-                                    .label = launch.label});
-}
-
 // Runs one step of one device: from what it holds to what it holds next. The output takes its
 // memory when the stream runs the step. By then all steps but the previous one have released
 // theirs, so that the device never holds more than RelayoutPlan::peak_bytes().
@@ -132,20 +66,16 @@ void run_row(const Launch& launch, const DeviceStep& row, Held& held) {
     out = launch.runtime.deferred_buffer(row.ordinal, num_bytes(row.new_box->sizes, launch.dtype));
   }
   held.buffer = out;
-  if (row.group != nullptr) {
-    enqueue_collective(launch, row, std::move(in), std::move(out));
-  } else {
-    enqueue_local(launch, row, std::move(in), std::move(out));
-  }
+  row.group->start(row.collective, {.in_buffer = std::move(in),
+                                    .out_buffer = std::move(out),
+                                    .detail = row.detail,
+                                    .detail_field = "layouts",
+                                    .label = launch.label});
 }
 
 // What a device does in one step, from `held` into `made`, on this thread.
 Status run_row_here(const DeviceStep& row, DType dtype, const HeldByDevice& held,
                     absl::Span<const std::shared_ptr<Buffer>> made) {
-  if (row.group == nullptr) {
-    copy_own(row, dtype, held[row.ordinal].buffer.get(), *made[row.ordinal]);
-    return absl::OkStatus();
-  }
   absl::InlinedVector<host::MemberMemory, host::kInlineMembers> members;
   members.reserve(row.member_ordinals->size());
   for (const int ordinal : *row.member_ordinals) {

@@ -68,11 +68,6 @@ DTensor failed_tensor(DType dtype, const Shape& shape, LayoutArg layout, Status 
 // the identity of its reduction.
 bool holds_value(const Layout& layout, int64_t position);
 
-// Writes `count` copies of an element, or of the identity of a reduction (of kSum and kProd; min
-// and max have the largest and the smallest value).
-void fill_elements(DType dtype, const void* element, std::byte* out, int64_t count);
-void fill_identity(DType dtype, ReduceOp op, std::byte* out, int64_t count);
-
 }  // namespace tessera::internal
 
 #endif  // TESSERA_DTENSOR_TENSOR_REP_H_
