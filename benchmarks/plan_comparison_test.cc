@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "benchmarks/baselines.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "relayout/plan.h"
 #include "relayout/testing/case_table.h"
+#include "relayout/testing/small_relayouts.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::benchmarks {
@@ -81,20 +84,22 @@ const ReferenceCase kShardyCases[] = {
     {"reshard_with_propagation_barrier", 448},
 };
 
-// Our plans receive the bound in each of these rows (relayout_facts_test).
 TEST(PlanComparisonTest, SequencesOfShardysTestsReceiveNoLess) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<testing::CaseRow> rows,
                                testing::read_case_table());
-  std::map<std::string, int64_t> bounds;
-  for (const testing::CaseRow& row : rows) bounds[row.id] = row.max_received_elements;
+  std::map<std::string, const testing::RelayoutCase*> relayouts;
+  for (const testing::CaseRow& row : rows) relayouts[row.id] = &row.relayout;
   int num_bounded = 0;
   double sum_of_ratios = 0;
   double worst = 0;
   for (const ReferenceCase& reference : kShardyCases) {
     SCOPED_TRACE(reference.name);
-    ASSERT_TRUE(bounds.contains(reference.name));
-    const int64_t bound = bounds[reference.name];
-    EXPECT_GE(reference.elements, bound);
+    ASSERT_TRUE(relayouts.contains(reference.name));
+    const auto& [from, to, shape] = *relayouts[reference.name];
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
+                                 plan_relayout(from, to, shape, DType::kInt8));
+    EXPECT_GE(reference.elements, plan.max_received_bytes()) << plan.explain();
+    const int64_t bound = plan.lower_bound_bytes();
     if (bound == 0) continue;
     const double ratio = static_cast<double>(reference.elements) / static_cast<double>(bound);
     ++num_bounded;
