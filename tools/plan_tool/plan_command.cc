@@ -101,14 +101,10 @@ std::string time_text(absl::Duration time) {
 
 std::string cost_line(absl::string_view mark, absl::string_view name, size_t name_width,
                       const Alternative& alternative) {
-  std::string line = absl::StrFormat(
-      "  %-8s  %-*s  %9s  receives %9s", mark, static_cast<int>(name_width), name,
-      time_text(alternative.predicted_time), format_bytes(alternative.received_bytes));
-  // The planner leaves the peaks of reductions at 0 where no cap asks for them.
-  if (alternative.peak_bytes > 0) {
-    absl::StrAppendFormat(&line, "  holds %9s", format_bytes(alternative.peak_bytes));
-  }
-  return absl::StrCat(line, "\n");
+  return absl::StrFormat("  %-8s  %-*s  %9s  receives %9s  holds %9s\n", mark,
+                         static_cast<int>(name_width), name, time_text(alternative.predicted_time),
+                         format_bytes(alternative.received_bytes),
+                         format_bytes(alternative.peak_bytes));
 }
 
 std::string alternatives_text(const RelayoutPlan& plan,
