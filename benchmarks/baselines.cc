@@ -14,16 +14,6 @@
 namespace tessera::benchmarks {
 namespace {
 
-int64_t common_elements(const Box& a, const Box& b) {
-  int64_t elements = 1;
-  for (size_t dim = 0; dim < a.sizes.size(); ++dim) {
-    const int64_t first = std::max(a.offsets[dim], b.offsets[dim]);
-    const int64_t end = std::min(a.offsets[dim] + a.sizes[dim], b.offsets[dim] + b.sizes[dim]);
-    elements *= std::max<int64_t>(0, end - first);
-  }
-  return elements;
-}
-
 // The most elements of its new box that a device lacks.
 int64_t most_received(const Layout& from, const Layout& to, const Shape& shape) {
   int64_t most = 0;
@@ -31,7 +21,7 @@ int64_t most_received(const Layout& from, const Layout& to, const Shape& shape) 
     const Box box = to.box(shape, position);
     const std::optional<int64_t> old =
         from.mesh().position_of_device(to.mesh().device_ids()[position]);
-    const int64_t kept = old.has_value() ? common_elements(from.box(shape, *old), box) : 0;
+    const int64_t kept = old.has_value() ? intersect(from.box(shape, *old), box).num_elements() : 0;
     most = std::max(most, box.num_elements() - kept);
   }
   return most;

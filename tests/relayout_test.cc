@@ -65,8 +65,7 @@ bool fits(const Mesh& mesh, const Client& client) {
 
 // The same layout on a mesh of the client's job.
 StatusOr<Layout> on_devices_of(Client& client, const Layout& layout) {
-  return Layout::parse(layout.mesh().with_runtime(internal::mesh_runtime_of(client)),
-                       layout.to_string());
+  return layout.with_mesh(layout.mesh().with_runtime(internal::mesh_runtime_of(client)));
 }
 
 // How much of what is tried elsewhere a form tries: streams of the GPU's double take longest, and

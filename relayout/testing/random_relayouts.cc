@@ -18,16 +18,6 @@ constexpr int64_t kFactors[] = {2, 2, 2, 2, 3, 5, 7};
 constexpr const char* kNames[] = {"x", "y", "z", "w", "u", "v"};
 constexpr int kMaxAxes = 6;
 
-bool lies_in(const Box& part, const Box& whole) {
-  for (size_t dim = 0; dim < part.sizes.size(); ++dim) {
-    if (part.offsets[dim] < whole.offsets[dim] ||
-        part.offsets[dim] + part.sizes[dim] > whole.offsets[dim] + whole.sizes[dim]) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // The promises of one step about one device; see check_plan().
 std::string check_step(const PlanStep& step, const RelayoutPlan& plan, int device) {
   const std::optional<Box> box = step.new_box(device);
@@ -39,15 +29,15 @@ std::string check_step(const PlanStep& step, const RelayoutPlan& plan, int devic
     if (terms.empty() != wants_nothing) return "terms of an empty box, or none of another";
     for (const int term : terms) {
       const std::optional<Box> held = step.old_box(term);
-      if (!held.has_value() || !lies_in(*box, *held)) return "a term that is not held";
+      if (!held.has_value() || !contains(*held, *box)) return "a term that is not held";
     }
     return "";
   }
   int64_t covered = 0;
   int64_t received = 0;
   for (const Pull& pull : step.pulls(device)) {
-    if (!box.has_value() || !lies_in(pull.box, *box)) return "a pull of what is not wanted";
-    if (!lies_in(pull.box, pull.source_box)) return "a pull of what is not held";
+    if (!box.has_value() || !contains(*box, pull.box)) return "a pull of what is not wanted";
+    if (!contains(pull.source_box, pull.box)) return "a pull of what is not held";
     if (step.old_box(pull.source_device) != pull.source_box) return "source_box";
     covered += pull.box.num_elements();
     if (pull.source_device != device) received += pull.box.num_elements();
