@@ -40,163 +40,66 @@ struct PartialCase {
   Shape shape;
   const char* from;
   const char* to;
-  std::function<int64_t(int device, int64_t i)> term;
-  std::function<int64_t(int64_t i)> value;
+  std::function<int32_t(int device, int64_t i)> term;
+  std::function<int32_t(int64_t i)> value;
 };
 
-int64_t power_of_ten(int d) { return d == 0 ? 1 : 10 * power_of_ten(d - 1); }
+// Device d's digit of the sum of four: 1, 10, 100 or 1000, times i + 1.
+int64_t digit(int d, int64_t i) { return d == 0 ? i + 1 : 10 * digit(d - 1, i); }
+int64_t sum_of_digits(int64_t i) { return 1111 * (i + 1); }
 
+int32_t one(int, int64_t) { return 1; }
+
+// clang-format off
 const PartialCase kPartialCases[] = {
-    {"sum_to_whole",
-     "{x=4}",
-     {5},
-     "[-] sum{x}",
-     "[-]",
-     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
-     [](int64_t i) { return 1111 * (i + 1); }},
-    {"sum_to_uneven_shards",
-     "{x=4}",
-     {5},
-     "[-] sum{x}",
-     "[x]",
-     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
-     [](int64_t i) { return 1111 * (i + 1); }},
-    {"sum_to_fewer_elements_than_devices",
-     "{x=4}",
-     {2},
-     "[-] sum{x}",
-     "[x]",
-     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
-     [](int64_t i) { return 1111 * (i + 1); }},
-    {"prod_to_whole",
-     "{x=3}",
-     {2},
-     "[-] prod{x}",
-     "[-]",
-     [](int d, int64_t i) { return d + 2 + i; },
-     [](int64_t i) { return i == 0 ? 24 : 60; }},
-    {"min_to_whole",
-     "{x=3}",
-     {2},
-     "[-] min{x}",
-     "[-]",
-     [](int d, int64_t i) { return i == 0 ? d - 1 : 1 - d; },
-     [](int64_t) { return -1; }},
-    {"sum_to_a_finer_layout",
-     "{x=2, y=3}",
-     {6},
-     "[x] sum{y}",
-     "[(x,y)]",
-     [](int d, int64_t i) { return (d % 3 + 1) * 100 + i; },
-     [](int64_t i) { return 600 + 3 * i; }},
-    {"sum_over_two_axes",
-     "{x=2, y=2}",
-     {4},
-     "[-] sum{x,y}",
-     "[-]",
-     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
-     [](int64_t i) { return 1111 * (i + 1); }},
-    {"sum_over_two_axes_to_shards",
-     "{x=2, y=2}",
-     {4},
-     "[-] sum{x,y}",
-     "[(y,x)]",
-     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
-     [](int64_t i) { return 1111 * (i + 1); }},
-    {"sum_keeps_the_other_axis",
-     "{x=2, y=2}",
-     {4},
-     "[-] sum{x,y}",
-     "[-] sum{y}",
-     [](int d, int64_t i) { return power_of_ten(d) * (i + 1); },
-     [](int64_t i) { return 1111 * (i + 1); }},
-    {"values_sum_to_whole",
-     "{x=4}",
-     {8},
-     "[-] sum{x}",
-     "[-]",
-     [](int d, int64_t) { return d + 1; },
-     [](int64_t) { return 10; }},
-    {"values_sum_to_shards",
-     "{x=4}",
-     {8},
-     "[-] sum{x}",
-     "[x]",
-     [](int d, int64_t) { return d + 1; },
-     [](int64_t) { return 10; }},
-    {"values_sum_to_uneven_shards",
-     "{x=4}",
-     {2},
-     "[-] sum{x}",
-     "[x]",
-     [](int d, int64_t i) { return i == 0 ? d : 10 * d; },
-     [](int64_t i) { return i == 0 ? 6 : 60; }},
-    {"sum_along_one_axis",
-     "{x=2, y=3}",
-     {3},
-     "[y] sum{x}",
-     "[-]",
-     [](int d, int64_t) { return 10 * (d / 3) + d % 3; },
-     [](int64_t i) { return 10 + 2 * i; }},
-    {"sum_to_other_partial_axis",
-     "{x=2, y=2}",
-     {3},
-     "[-] sum{x}",
-     "[-] sum{y}",
-     [](int d, int64_t i) { return d / 2 + i; },
-     [](int64_t i) { return 2 * i + 1; }},
-    {"sum_then_max",
-     "{x=2}",
-     {3},
-     "[-] sum{x}",
-     "[-] max{x}",
-     [](int d, int64_t i) { return d + i; },
-     [](int64_t i) { return 2 * i + 1; }},
-    {"ones_partial_to_uneven_rows",
-     "{x=4}",
-     {13, 3},
-     "[-, -] sum{x}",
-     "[x, -]",
-     [](int, int64_t) { return 1; },
-     [](int64_t) { return 4; }},
-    {"partial_sharded_partial",
-     "{x=2, y=2, z=2}",
-     {8},
-     "[y] sum{x,z}",
-     "[-]",
-     [](int, int64_t) { return 1; },
-     [](int64_t) { return 4; }},
-    {"ten_over_merged_2x3",
-     "{x=2, y=3}",
-     {10},
-     "[-] sum{x,y}",
-     "[(x,y)]",
-     [](int, int64_t) { return 1; },
-     [](int64_t) { return 6; }},
-    {"out_partial_axes_preserved",
-     "{x=2, y=2, z=2}",
-     {16, 8},
-     "[(y,z), -] sum{x}",
-     "[-, y] sum{x}",
-     [](int d, int64_t i) { return (d / 4) * 1000 + i; },
-     [](int64_t i) { return 1000 + 2 * i; }},
+    {"sum_to_whole", "{x=4}", {5}, "[-] sum{x}", "[-]", digit, sum_of_digits},
+    {"sum_to_uneven_shards", "{x=4}", {5}, "[-] sum{x}", "[x]", digit, sum_of_digits},
+    {"sum_to_fewer_elements_than_devices", "{x=4}", {2}, "[-] sum{x}", "[x]", digit, sum_of_digits},
+    {"prod_to_whole", "{x=3}", {2}, "[-] prod{x}", "[-]",
+     [](int d, int64_t i) { return d + 2 + i; }, [](int64_t i) { return i == 0 ? 24 : 60; }},
+    {"min_to_whole", "{x=3}", {2}, "[-] min{x}", "[-]",
+     [](int d, int64_t i) { return i == 0 ? d - 1 : 1 - d; }, [](int64_t) { return -1; }},
+    {"sum_to_a_finer_layout", "{x=2, y=3}", {6}, "[x] sum{y}", "[(x,y)]",
+     [](int d, int64_t i) { return (d % 3 + 1) * 100 + i; }, [](int64_t i) { return 600 + 3 * i; }},
+    {"sum_over_two_axes", "{x=2, y=2}", {4}, "[-] sum{x,y}", "[-]", digit, sum_of_digits},
+    {"sum_over_two_axes_to_shards", "{x=2, y=2}", {4}, "[-] sum{x,y}", "[(y,x)]", digit, sum_of_digits},
+    {"sum_keeps_the_other_axis", "{x=2, y=2}", {4}, "[-] sum{x,y}", "[-] sum{y}", digit, sum_of_digits},
+    {"values_sum_to_whole", "{x=4}", {8}, "[-] sum{x}", "[-]",
+     [](int d, int64_t) { return d + 1; }, [](int64_t) { return 10; }},
+    {"values_sum_to_shards", "{x=4}", {8}, "[-] sum{x}", "[x]",
+     [](int d, int64_t) { return d + 1; }, [](int64_t) { return 10; }},
+    {"values_sum_to_uneven_shards", "{x=4}", {2}, "[-] sum{x}", "[x]",
+     [](int d, int64_t i) { return i == 0 ? d : 10 * d; }, [](int64_t i) { return i == 0 ? 6 : 60; }},
+    {"sum_along_one_axis", "{x=2, y=3}", {3}, "[y] sum{x}", "[-]",
+     [](int d, int64_t) { return 10 * (d / 3) + d % 3; }, [](int64_t i) { return 10 + 2 * i; }},
+    {"sum_to_other_partial_axis", "{x=2, y=2}", {3}, "[-] sum{x}", "[-] sum{y}",
+     [](int d, int64_t i) { return d / 2 + i; }, [](int64_t i) { return 2 * i + 1; }},
+    {"sum_then_max", "{x=2}", {3}, "[-] sum{x}", "[-] max{x}",
+     [](int d, int64_t i) { return d + i; }, [](int64_t i) { return 2 * i + 1; }},
+    {"ones_partial_to_uneven_rows", "{x=4}", {13, 3}, "[-, -] sum{x}", "[x, -]", one, [](int64_t) { return 4; }},
+    {"partial_sharded_partial", "{x=2, y=2, z=2}", {8}, "[y] sum{x,z}", "[-]", one, [](int64_t) { return 4; }},
+    {"ten_over_merged_2x3", "{x=2, y=3}", {10}, "[-] sum{x,y}", "[(x,y)]", one, [](int64_t) { return 6; }},
+    {"out_partial_axes_preserved", "{x=2, y=2, z=2}", {16, 8}, "[(y,z), -] sum{x}", "[-, y] sum{x}",
+     [](int d, int64_t i) { return (d / 4) * 1000 + i; }, [](int64_t i) { return 1000 + 2 * i; }},
 };
+// clang-format on
 
-// The tensor of this client's terms.
+// The tensor whose element i of a device's term is term(device, i).
+template <class T>
 StatusOr<DTensor> from_terms(const Client& client, const Layout& layout, const Shape& shape,
-                             const std::function<int64_t(int, int64_t)>& term) {
-  std::vector<HostTensor<int32_t>> shards;
+                             const std::function<T(int device, int64_t i)>& term) {
+  std::vector<HostTensor<T>> shards;
   for (const Device& device : client.local_devices()) {
     const std::optional<int64_t> position = layout.mesh().position_of_device(device.id);
     if (!position.has_value()) continue;
     const Box box = layout.box(shape, *position);
-    HostTensor<int32_t>& shard = shards.emplace_back();
+    HostTensor<T>& shard = shards.emplace_back();
     shard.shape = box.sizes;
     for_each_element(box, [&](const std::vector<int64_t>& index, int64_t) {
-      shard.data.push_back(static_cast<int32_t>(term(device.id, flat_index(shape, index))));
+      shard.data.push_back(term(device.id, flat_index(shape, index)));
     });
   }
-  return from_shards<int32_t>(shape, layout, shards);
+  return from_shards<T>(shape, layout, shards);
 }
 
 TEST_P(RelayoutReductionsTest, PartialSums) {
@@ -206,15 +109,13 @@ TEST_P(RelayoutReductionsTest, PartialSums) {
           TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, c.mesh));
           TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(mesh, c.from));
           TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, c.to));
-          TESSERA_ASSIGN_OR_RETURN(const DTensor terms, from_terms(client, from, c.shape, c.term));
+          TESSERA_ASSIGN_OR_RETURN(const DTensor terms,
+                                   from_terms<int32_t>(client, from, c.shape, c.term));
           DTensor result = relayout(terms, to);
           if (to.is_partial()) {
             result = relayout(result, Layout::replicated(mesh, to.rank()));
           }
-          TESSERA_RETURN_IF_ERROR(
-              with_context(expect_shards<int32_t>(
-                               result, [&](int64_t i) { return static_cast<int32_t>(c.value(i)); }),
-                           c.name));
+          TESSERA_RETURN_IF_ERROR(with_context(expect_shards<int32_t>(result, c.value), c.name));
         }
         return absl::OkStatus();
       }),
@@ -229,9 +130,8 @@ TEST_P(RelayoutReductionsTest, CopiesOfTermsShareTheReduction) {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4, z=2}"));
     TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(mesh, "[-, -] sum{x}"));
     const Shape shape = {3, 16};
-    const auto term = [](int device, int64_t i) { return power_of_ten(device / 2) * (i + 1); };
-    const auto value = [](int64_t i) { return static_cast<int32_t>(1111 * (i + 1)); };
-    TESSERA_ASSIGN_OR_RETURN(const DTensor terms, from_terms(client, from, shape, term));
+    const auto term = [](int device, int64_t i) { return digit(device / 2, i); };
+    TESSERA_ASSIGN_OR_RETURN(const DTensor terms, from_terms<int32_t>(client, from, shape, term));
     for (const char* text : {"[-, -]", "[-, x]"}) {
       TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, text));
       TESSERA_ASSIGN_OR_RETURN(
@@ -241,28 +141,33 @@ TEST_P(RelayoutReductionsTest, CopiesOfTermsShareTheReduction) {
       TESSERA_REQUIRE(plan.steps()[0].new_box(1)->num_elements() == 3 * 16 / 8, plan.to_string());
       TESSERA_REQUIRE(plan.max_received_bytes() == plan.lower_bound_bytes(), plan.explain());
       TESSERA_RETURN_IF_ERROR(
-          with_context(expect_shards<int32_t>(relayout(terms, to), value), text));
+          with_context(expect_shards<int32_t>(relayout(terms, to), sum_of_digits), text));
     }
     return absl::OkStatus();
   };
   EXPECT_THAT(run(body, options), IsOk());
 }
 
+// Terms whose sum depends on the order of addition.
+float rough_term(int d, int64_t i) {
+  return (d % 2 == 0 ? 1.0f : -1.0f) * 16777216.0f / static_cast<float>(d + 1) +
+         static_cast<float>(i) * 0.1f;
+}
+
+// Of the devices from `first` to before `end`, ascending.
+float sum_of_rough_terms(int first, int end, int64_t i) {
+  float sum = rough_term(first, i);
+  for (int d = first + 1; d < end; ++d) sum += rough_term(d, i);
+  return sum;
+}
+
+float ascending(int64_t i) { return sum_of_rough_terms(0, 8, i); }
+float by_host(int64_t i) { return sum_of_rough_terms(0, 4, i) + sum_of_rough_terms(4, 8, i); }
+
 // Where devices are planned for as those of two hosts, each adds its own terms first: the bits are
 // those of that order for every way to deal the devices to clients, and all ascending where the
 // option asks for it.
 TEST_P(RelayoutReductionsTest, HostsAddTheirOwnTermsFirst) {
-  const auto term = [](int d, int64_t i) {
-    return (d % 2 == 0 ? 1.0f : -1.0f) * 16777216.0f / static_cast<float>(d + 1) +
-           static_cast<float>(i) * 0.1f;
-  };
-  const auto sum_of = [&](int first, int end, int64_t i) {
-    float sum = term(first, i);
-    for (int d = first + 1; d < end; ++d) sum += term(d, i);
-    return sum;
-  };
-  const auto by_host = [&](int64_t i) { return sum_of(0, 4, i) + sum_of(4, 8, i); };
-  const auto ascending = [&](int64_t i) { return sum_of(0, 8, i); };
   int differ = 0;
   for (int i = 0; i < 96; ++i) differ += by_host(i) != ascending(i) ? 1 : 0;
   ASSERT_GT(differ, 10);
@@ -278,15 +183,8 @@ TEST_P(RelayoutReductionsTest, HostsAddTheirOwnTermsFirst) {
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=4}"));
       for (const Shape& shape : {Shape{32, 3}, Shape{3, 5}}) {
         TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(mesh, "[-, -] sum{x,y}"));
-        std::vector<HostTensor<float>> shards;
-        for (const Device& device : client.local_devices()) {
-          HostTensor<float>& shard = shards.emplace_back();
-          shard.shape = shape;
-          for (int64_t i = 0; i < num_elements(shape); ++i) {
-            shard.data.push_back(term(device.id, i));
-          }
-        }
-        const DTensor terms = from_shards<float>(shape, from, shards);
+        TESSERA_ASSIGN_OR_RETURN(const DTensor terms,
+                                 from_terms<float>(client, from, shape, rough_term));
         for (const char* text : {"[-, -]", "[(x,y), -]", "[y, x]", "[x, -]", "[-, y:(2)2]"}) {
           TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, text));
           TESSERA_ASSIGN_OR_RETURN(
@@ -295,9 +193,9 @@ TEST_P(RelayoutReductionsTest, HostsAddTheirOwnTermsFirst) {
                             {.topology = client.topology(), .reduction_order = order}));
           const bool one_reduction = plan.steps().size() < 2u || plan.steps()[1].terms(0).empty();
           TESSERA_REQUIRE(one_reduction == is_flat, plan.explain());
-          const auto value = [&](int64_t i) { return is_flat ? ascending(i) : by_host(i); };
           TESSERA_RETURN_IF_ERROR(
-              with_context(expect_shards<float>(relayout(terms, to), value), plan.to_string()));
+              with_context(expect_shards<float>(relayout(terms, to), is_flat ? ascending : by_host),
+                           plan.to_string()));
         }
       }
       return absl::OkStatus();
@@ -307,26 +205,11 @@ TEST_P(RelayoutReductionsTest, HostsAddTheirOwnTermsFirst) {
 }
 
 TEST_P(RelayoutReductionsTest, ReducedReplicasAreBitwiseEqualForEveryDistribution) {
-  // Terms whose sum depends on the order of addition.
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
-                std::vector<HostTensor<float>> shards;
-                const auto term = [](int d, int i) {
-                  return (d % 2 == 0 ? 1.0f : -1.0f) * 16777216.0f / static_cast<float>(d + 1) +
-                         static_cast<float>(i) * 0.1f;
-                };
-                for (const Device& device : client.local_devices()) {
-                  HostTensor<float>& shard = shards.emplace_back();
-                  shard.shape = {101};
-                  for (int i = 0; i < 101; ++i) shard.data.push_back(term(device.id, i));
-                }
-                const auto ascending = [&](int64_t i) {
-                  float sum = term(0, static_cast<int>(i));
-                  for (int d = 1; d < 8; ++d) sum += term(d, static_cast<int>(i));
-                  return sum;
-                };
-                const DTensor terms =
-                    from_shards<float>({101}, Layout::parse(mesh, "[-] sum{x}"), shards);
+                TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(mesh, "[-] sum{x}"));
+                TESSERA_ASSIGN_OR_RETURN(const DTensor terms,
+                                         from_terms<float>(client, from, {101}, rough_term));
                 TESSERA_RETURN_IF_ERROR(
                     expect_shards<float>(relayout(terms, Layout::parse(mesh, "[-]")), ascending));
                 return expect_shards<float>(relayout(terms, Layout::parse(mesh, "[x]")), ascending);
