@@ -149,26 +149,33 @@ cuda_repository = repository_rule(
 # Machine code for these, and PTX of the last one for later architectures.
 _ARCHITECTURES = ["80", "90"]
 
-def cuda_object(name, src, hdrs, nvcc):
-    """Compiles one .cu file to `name`.o for the architectures above.
+def cuda_library(name, src, src_hdrs, nvcc, **attributes):
+    """A library of one .cu file for the architectures above; without `nvcc` it is empty.
+
+    The code for a GPU is the same under every config.
 
     Args:
-      name: of the target, and of the object file without its ending.
+      name: of the target.
       src: the .cu file.
-      hdrs: headers of this repository that it includes.
+      src_hdrs: the headers of this repository that the .cu file includes.
       nvcc: the compiler, as @cuda//:defs.bzl has it.
+      **attributes: of the cc_library.
     """
-    codes = ["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in _ARCHITECTURES]
-    newest = _ARCHITECTURES[-1]
-    codes.append("-gencode=arch=compute_%s,code=compute_%s" % (newest, newest))
-    native.genrule(
-        name = name,
-        srcs = [src] + hdrs,
-        outs = [name + ".o"],
-        # The second folder is that of this repository if another workspace builds it.
-        cmd = " ".join([
-            nvcc,
-            "-std=c++20 -O3 -Xcompiler=-fPIC -Xcompiler=-Wall --Werror=all-warnings",
-        ] + codes + ["-I. -Iexternal/tessera -c $(location %s) -o $@" % src]),
-        message = "Compiling kernels with nvcc",
-    )
+    objects = []
+    if nvcc:
+        codes = ["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in _ARCHITECTURES]
+        newest = _ARCHITECTURES[-1]
+        codes.append("-gencode=arch=compute_%s,code=compute_%s" % (newest, newest))
+        objects.append(name + "_of_gpu.o")
+        native.genrule(
+            name = name + "_of_gpu",
+            srcs = [src] + src_hdrs,
+            outs = objects,
+            # The second folder is that of this repository if another workspace builds it.
+            cmd = " ".join([
+                nvcc,
+                "-std=c++20 -O3 -Xcompiler=-fPIC -Xcompiler=-Wall --Werror=all-warnings",
+            ] + codes + ["-I. -Iexternal/tessera -c $(location %s) -o $@" % src]),
+            message = "Compiling kernels with nvcc",
+        )
+    native.cc_library(name = name, srcs = objects, linkstatic = True, **attributes)
