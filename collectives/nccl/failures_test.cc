@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Failures while GPUs of several clients are working, on the fakes of CUDA and NCCL: which member
-// gets which error, how soon, and that the group works afterwards.
+// gets which error, and that the group works afterwards.
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "collectives/cuda/testing/cuda_job.h"
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/testing/three_clients.h"
@@ -78,30 +78,48 @@ class FailuresTest : public ThreeClientsTest {
   void wait_for_groups(int before, int num_groups) {
     while (calls("group_end") < before + num_groups) std::this_thread::yield();
   }
+  // An all-reduce of all devices whose GPUs have been given their work. It cannot end before
+  // open_gate().
+  std::vector<std::unique_ptr<Sum>> begin_stuck_sum() {
+    close_gate(2);
+    const int groups = calls("group_end");
+    std::vector<std::unique_ptr<Sum>> sums = begin_sum({0, 1, 2});
+    wait_for_groups(groups, 6);
+    return sums;
+  }
   void lose(int client) {
     const Status reason = absl::UnavailableError(absl::StrCat("client ", client, " is gone"));
     for (int c = 0; c < kMembers; ++c) {
       if (c != client) job_->client(c).link->report_lost(client, reason);
     }
   }
+  // Of a sum of all when client 2 is lost.
+  static void expect_lost(const std::vector<std::unique_ptr<Sum>>& sums,
+                          const std::string& reason) {
+    for (const int device : {0, 1}) {
+      EXPECT_THAT(sums[device]->work->await(),
+                  StatusIs(absl::StatusCode::kUnavailable, HasSubstr(reason)));
+    }
+  }
+  // Until a device is given up because NCCL does not return from a call.
+  void expect_gpu_lost() {
+    Status status;
+    do {
+      status = sum({0, 1})[0];
+    } while (status.ok());
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost: NCCL did not end")));
+  }
 };
 
-// All have arrived and given their GPUs work; then one is lost. The others are told at once, and go
-// on without it.
+// All have arrived and given their GPUs work; then one is lost. The others are told by the loss,
+// not by a deadline, which is far off, nor by their work, which is not done; they go on without it.
 TEST_F(FailuresTest, AClientIsLostWhileWorkIsInFlight) {
-  start();
-  close_gate(2);
-  const int groups = calls("group_end");
-  const auto sums = begin_sum({0, 1, 2});
-  wait_for_groups(groups, 6);
+  start({.collective_timeout = absl::Hours(1)});
+  const auto sums = begin_stuck_sum();
   EXPECT_FALSE(sums[0]->work->done());
-  const absl::Time lost_at = steady_now();
   lose(2);
-  for (const int device : {0, 1}) {
-    EXPECT_THAT(sums[device]->work->await(),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 2 is gone")));
-  }
-  EXPECT_LT(steady_now() - lost_at, absl::Seconds(2));
+  expect_lost(sums, "client 2 is gone");
   expect_works({0, 1});
   open_gate();
 }
@@ -125,10 +143,7 @@ TEST_F(FailuresTest, TheDeadlinePassesWhileWorkIsInFlight) {
 // The same when one thread waits no longer than that.
 TEST_F(FailuresTest, AWaiterGivesUpWhileWorkIsInFlight) {
   start();
-  close_gate(2);
-  const int groups = calls("group_end");
-  const auto sums = begin_sum({0, 1, 2});
-  wait_for_groups(groups, 6);
+  const auto sums = begin_stuck_sum();
   EXPECT_THAT(sums[0]->work->wait(absl::Milliseconds(200)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("though all members had")));
   open_gate();
@@ -173,10 +188,7 @@ TEST_F(FailuresTest, TheNetworkFails) {
 // A GPU that breaks while it works is an error of all; the others go on without it.
 TEST_F(FailuresTest, AGpuBreaks) {
   start();
-  close_gate(2);
-  const int groups = calls("group_end");
-  const auto sums = begin_sum({0, 1, 2});
-  wait_for_groups(groups, 6);
+  const auto sums = begin_stuck_sum();
   cuda_->break_gpu(2, absl::InternalError("cudaErrorIllegalAddress"));
   for (const auto& sum : sums) {
     EXPECT_THAT(sum->work->await(),
@@ -214,10 +226,7 @@ TEST_F(FailuresTest, ARevokeTakesLong) {
   start();
   expect_works({0, 1});
   nccl_->hang_revokes();
-  close_gate(2);
-  const int groups = calls("group_end");
-  const auto sums = begin_sum({0, 1, 2});
-  wait_for_groups(groups, 6);
+  const auto sums = begin_stuck_sum();
   lose(2);
   while (calls("comm_revoke") < 2) std::this_thread::yield();
   // Work that a client is given before its watch has noticed the loss fails with it.
@@ -229,9 +238,7 @@ TEST_F(FailuresTest, ARevokeTakesLong) {
   for (const int client : {0, 1}) EXPECT_THAT(job_->client(client).watch->check(), IsOk());
   EXPECT_FALSE(others[0]->work->done());
   nccl_->release_revokes();
-  for (const int device : {0, 1}) {
-    EXPECT_THAT(sums[device]->work->await(), StatusIs(absl::StatusCode::kUnavailable));
-  }
+  expect_lost(sums, "");
   for (const auto& sum : others) EXPECT_THAT(sum->work->await(), IsOk());
   open_gate();
 }
@@ -241,20 +248,10 @@ TEST_F(FailuresTest, ARevokeNeverReturns) {
   start({.collective_timeout = absl::Seconds(30),
          .watch = {.revoke_limit = absl::Milliseconds(200)}});
   nccl_->hang_revokes();
-  close_gate(2);
-  const int groups = calls("group_end");
-  const auto sums = begin_sum({0, 1, 2});
-  wait_for_groups(groups, 6);
+  const auto sums = begin_stuck_sum();
   lose(2);
-  for (const int device : {0, 1}) {
-    EXPECT_THAT(sums[device]->work->await(), StatusIs(absl::StatusCode::kUnavailable));
-  }
-  Status later;
-  do {
-    later = sum({0, 1})[0];
-  } while (later.ok());
-  EXPECT_THAT(later,
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost: NCCL did not end")));
+  expect_lost(sums, "");
+  expect_gpu_lost();
 }
 
 // While a communicator is being made there is nothing to revoke: it is aborted at once, and the
@@ -290,20 +287,10 @@ TEST_F(FailuresTest, AnAbortNeverReturns) {
       {.collective_timeout = absl::Seconds(30),
        .watch = {.revoke_limit = absl::Milliseconds(100), .abort_limit = absl::Milliseconds(200)}});
   nccl_->hang_aborts();
-  close_gate(2);
-  const int groups = calls("group_end");
-  const auto sums = begin_sum({0, 1, 2});
-  wait_for_groups(groups, 6);
+  const auto sums = begin_stuck_sum();
   lose(2);
-  for (const int device : {0, 1}) {
-    EXPECT_THAT(sums[device]->work->await(), StatusIs(absl::StatusCode::kUnavailable));
-  }
-  Status later;
-  do {
-    later = sum({0, 1})[0];
-  } while (later.ok());
-  EXPECT_THAT(later,
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost: NCCL did not end")));
+  expect_lost(sums, "");
+  expect_gpu_lost();
   while (job_->device(0).stream().sync().ok()) std::this_thread::yield();
 }
 
