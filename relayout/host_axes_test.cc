@@ -40,14 +40,14 @@ std::string names(const Mesh& mesh, const SubAxes& parts) {
   });
 }
 
-struct HostPartsCase {
+struct HostAxesCase {
   std::string name, mesh, partial;
   Topology topology;
   std::string near, far;  // Both empty: the terms are not told apart by host.
 };
 
 TEST(HostAxesTest, AreThoseOfTheTable) {
-  const HostPartsCase rows[] = {
+  const HostAxesCase rows[] = {
       {"axes", "{node=2, gpu=4}", "node,gpu", hosts_of(1, 4), "gpu", "node"},
       {"processes_do_not_matter", "{node=2, gpu=4}", "node,gpu", hosts_of(2, 4), "gpu", "node"},
       {"one_axis", "{x=8}", "x", hosts_of(1, 4), "x:(2)4", "x:(1)2"},
@@ -68,7 +68,7 @@ TEST(HostAxesTest, AreThoseOfTheTable) {
        "x:(2)2"},
       {"ids_in_another_order", "{x=2, y=2} on 0,2,1,3", "x,y", hosts_of(1, 2), "x", "y"},
   };
-  for (const HostPartsCase& row : rows) {
+  for (const HostAxesCase& row : rows) {
     SCOPED_TRACE(row.name);
     TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
     TESSERA_ASSERT_OK_AND_ASSIGN(const Layout layout,

@@ -113,12 +113,12 @@ std::map<unsigned, std::vector<Loads>> every_outcome(const Start& start) {
 // Calls fn for each way to deal `num_terms` terms, all of them, to the devices.
 template <class Fn>
 void for_each_start(int num_devices, int num_terms, Fn fn) {
-  int ways = 1;
-  for (int device = 0; device < num_devices; ++device) ways *= num_terms + 1;
-  for (int way = 0; way < ways; ++way) {
+  int num_candidates = 1;
+  for (int device = 0; device < num_devices; ++device) num_candidates *= num_terms + 1;
+  for (int candidate = 0; candidate < num_candidates; ++candidate) {
     Start start = {num_devices, num_terms};
     unsigned dealt = 0;
-    for (int device = 0, rest = way; device < num_devices; ++device, rest /= num_terms + 1) {
+    for (int device = 0, rest = candidate; device < num_devices; ++device, rest /= num_terms + 1) {
       start.term_of[device] = rest % (num_terms + 1) - 1;
       dealt |= start.reach()[device];
     }

@@ -295,12 +295,12 @@ TEST(WaysToReduceTest, TheFastestIsChosen) {
         for (const PlanOptions& option : options) {
           TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
                                        plan_relayout(from, to, shape, DType::kInt8, option));
-          const std::vector<Alternative> ways = plan.alternatives();
-          const auto chosen = std::find_if(ways.begin(), ways.end(),
-                                           [](const Alternative& way) { return way.chosen; });
-          for (const Alternative& way : ways) {
-            ASSERT_LE(chosen->predicted_time, way.predicted_time) << plan.explain() << way.name;
-            compared += way.chosen ? 0 : 1;
+          const std::vector<Alternative> alternatives = plan.alternatives();
+          const auto chosen = std::find_if(alternatives.begin(), alternatives.end(),
+                                           [](const Alternative& one) { return one.chosen; });
+          for (const Alternative& other : alternatives) {
+            ASSERT_LE(chosen->predicted_time, other.predicted_time) << plan.explain() << other.name;
+            compared += other.chosen ? 0 : 1;
           }
         }
       }
