@@ -40,8 +40,8 @@ Status quickstart() {
   const DTensor x_rows = relayout(x, rows);
   const DTensor x_blocks = relayout(x_rows, blocks);
 
-  // 6. Which device holds what. 10 rows over 4 devices: sizes differ by at most one, nothing is
-  // padded.
+  // 6. Which device holds what. 10 rows over 4 devices: sizes differ by at most one, and nothing is
+  //    padded.
   for (const DTensor& tensor : {x, x_rows, x_blocks}) {
     TESSERA_ASSIGN_OR_RETURN(const std::string picture, visualize(tensor.layout(), shape));
     std::printf("%s\n", picture.c_str());

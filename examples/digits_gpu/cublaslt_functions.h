@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of cuBLASLt that products need: of a library of 500 MB that no program links, for
-// only those that multiply on GPUs need it.
+// The functions of cuBLASLt that products need. No program links the library, which has 500 MB: it
+// is loaded when a program multiplies on a GPU.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const CublasLtFunctions lt, load_cublaslt());
 //   cublasLtHandle_t handle = nullptr;
 //   TESSERA_CUBLASLT_CALL(lt, cublasLtCreate, &handle);
 //
-// Of builds with a CUDA toolkit that has cublasLt.h.
+// Only in builds with a CUDA toolkit that has cublasLt.h.
 #ifndef TESSERA_EXAMPLES_DIGITS_GPU_CUBLASLT_FUNCTIONS_H_
 #define TESSERA_EXAMPLES_DIGITS_GPU_CUBLASLT_FUNCTIONS_H_
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each local function takes the pointers of its shards, which are to
-// memory of the GPU, gives the device's stream a product or a kernel or both, and returns: nothing
-// has been computed then, and no thread waits. Later work of the same stream runs after it.
+// Each local function takes the pointers of its shards, which are to memory of the GPU, gives the
+// device's stream a product or a kernel or both, and returns: nothing has been computed then, and
+// no thread waits. Later work of the same stream runs after it.
 #include "examples/digits_gpu/digits_math_gpu.h"
 
 #include <cstdint>
