@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/format.h"
 #include "base/shape.h"
+#include "mesh/mesh.h"
 #include "visualize/svg.h"
 
 namespace tessera {
@@ -18,10 +19,29 @@ namespace {
 using internal::SvgAnchor;
 using internal::SvgWriter;
 
-std::vector<int> devices_of(const Layout& from, const Layout& to) {
-  std::set<int> devices(from.mesh().device_ids().begin(), from.mesh().device_ids().end());
-  devices.insert(to.mesh().device_ids().begin(), to.mesh().device_ids().end());
+std::vector<int> devices_of(const Mesh& from, const Mesh& to) {
+  std::set<int> devices(from.device_ids().begin(), from.device_ids().end());
+  devices.insert(to.device_ids().begin(), to.device_ids().end());
   return {devices.begin(), devices.end()};
+}
+
+// A row is drawn for each device of either mesh. Meshes that are too large alone are not joined.
+Status check_can_be_drawn(const Mesh& from, const Mesh& to) {
+  const auto refuse = [](absl::string_view what, int64_t devices, absl::string_view remedy) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " ", devices,
+                                                   " devices; the picture of a plan has at most ",
+                                                   kMaxPlanPictureDevices, ", draw ", remedy));
+  };
+  for (const Mesh& mesh : {from, to}) {
+    if (mesh.size() <= kMaxPlanPictureDevices) continue;
+    return refuse(absl::StrCat("mesh ", axes_to_string(mesh.axes()), " has"), mesh.size(),
+                  "a smaller mesh");
+  }
+  const auto devices = static_cast<int64_t>(devices_of(from, to).size());
+  if (devices <= kMaxPlanPictureDevices) return absl::OkStatus();
+  return refuse(absl::StrCat("meshes ", axes_to_string(from.axes()), " and ",
+                             axes_to_string(to.axes()), " together have"),
+                devices, "meshes that share devices, or smaller ones");
 }
 
 constexpr double kBoxHeight = 36;
@@ -92,7 +112,7 @@ void draw_flows(const std::vector<Flow>& flows, const std::vector<int>& devices,
 
 // Draws a step and returns where the next one may begin.
 double draw_step(const PlanStep& step, absl::string_view title, double top, SvgWriter* svg) {
-  const std::vector<int> devices = devices_of(step.from(), step.to());
+  const std::vector<int> devices = devices_of(step.from().mesh(), step.to().mesh());
   const std::vector<Flow> flows = flows_of(step);
   double width = 130;
   for (int device : devices) {
@@ -120,7 +140,7 @@ double draw_step(const PlanStep& step, absl::string_view title, double top, SvgW
 
 std::vector<Flow> flows_of(const PlanStep& step) {
   std::vector<Flow> flows;
-  for (int device : devices_of(step.from(), step.to())) {
+  for (int device : devices_of(step.from().mesh(), step.to().mesh())) {
     std::map<int, int64_t> bytes_from;
     for (const Pull& pull : step.pulls(device)) {
       bytes_from[pull.source_device] += num_bytes(pull.box.sizes, step.dtype());
@@ -144,13 +164,7 @@ std::vector<Flow> flows_of(const PlanStep& step) {
 }
 
 StatusOr<std::string> visualize_svg(const RelayoutPlan& plan) {
-  const int64_t devices = std::max(plan.from().mesh().size(), plan.to().mesh().size());
-  if (devices > kMaxPlanPictureDevices) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("mesh ", axes_to_string(plan.from().mesh().axes()), " has ", devices,
-                     " devices; the picture of a plan has at most ", kMaxPlanPictureDevices,
-                     ", draw a smaller mesh"));
-  }
+  TESSERA_RETURN_IF_ERROR(check_can_be_drawn(plan.from().mesh(), plan.to().mesh()));
   SvgWriter svg;
   svg.text(0, 8, plan.to_string(), SvgAnchor::kStart);
   double top = 40;

@@ -7,6 +7,8 @@
 //
 // Found from the rows of all devices alone, without the planner's own estimates: O(devices * rows).
 // The planner does not use it. As text a plan is RelayoutPlan::explain().
+//
+// Pure; safe from any thread.
 #ifndef TESSERA_VISUALIZE_PLAN_FLOW_H_
 #define TESSERA_VISUALIZE_PLAN_FLOW_H_
 
@@ -20,7 +22,7 @@
 
 namespace tessera {
 
-// Bounds what a picture can hold and still be read.
+// Bounds what a picture can hold and still be read: the devices of both meshes of a plan together.
 inline constexpr int64_t kMaxPlanPictureDevices = 64;
 
 struct Flow {

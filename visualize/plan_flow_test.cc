@@ -23,6 +23,7 @@ void PrintTo(const Flow& flow, std::ostream* out) {
 
 namespace {
 
+using ::tessera::testing::IsOk;
 using ::tessera::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -119,10 +120,28 @@ TEST(PlanFlowTest, ThePictureHasDevicesBoxesAndBytes) {
                            "<title>1 -&gt; 0: 16 B</title>", ">receives 1 x 16 B<"}) {
     EXPECT_THAT(*svg, HasSubstr(text));
   }
-  EXPECT_THAT(
-      visualize_svg(plan_of("{x=65}", "[x]", "[-]", {65})),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("mesh {x=65} has 65 devices; the picture of a plan has at most 64")));
+}
+
+// A picture has a row for each device of either mesh.
+TEST(PlanFlowTest, APictureHasAtMost64DevicesOfBothMeshes) {
+  const auto draw = [](const std::string& from, const std::string& to) {
+    StatusOr<RelayoutPlan> plan =
+        plan_relayout(*Layout::parse(*Mesh::parse(from), "[x]"),
+                      *Layout::parse(*Mesh::parse(to), "[y]"), {128}, DType::kFloat32);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return visualize_svg(*plan);
+  };
+  const auto is_refused = [](const std::string& message) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
+  };
+  EXPECT_THAT(draw("{x=64}", "{y=64}"), IsOk());
+  EXPECT_THAT(draw("{x=2} on 62,63", "{y=62}"), IsOk());
+  EXPECT_THAT(draw("{x=65}", "{y=2}"), is_refused("mesh {x=65} has 65 devices; the picture of a "
+                                                  "plan has at most 64, draw a smaller mesh"));
+  EXPECT_THAT(draw("{x=2}", "{y=65}"), is_refused("mesh {y=65} has 65 devices; "));
+  EXPECT_THAT(draw("{x=3} on 62,63,64", "{y=62}"),
+              is_refused("meshes {x=3} and {y=62} together have 65 devices; the picture of a plan "
+                         "has at most 64, draw meshes that share devices, or smaller ones"));
 }
 
 }  // namespace
