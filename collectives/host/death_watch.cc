@@ -4,18 +4,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <climits>
 #include <utility>
 
+#include "base/futex.h"
+
 namespace tessera::host {
-namespace {
-
-void wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-}  // namespace
 
 LifeSign::LifeSign(LifeWord& word) : word_(word) {
   entry_.next = &head_.list;
@@ -32,7 +25,7 @@ LifeSign::LifeSign(LifeWord& word) : word_(word) {
 LifeSign::~LifeSign() {
   word_.store(0);
   if (former_head_ != nullptr) syscall(SYS_set_robust_list, former_head_, former_size_);
-  wake_all(word_);
+  futex_wake_all(&word_, FutexScope::kShared);
 }
 
 StatusOr<std::unique_ptr<DeathWatch>> DeathWatch::create(std::vector<LifeWord*> words,
@@ -56,36 +49,32 @@ StatusOr<std::unique_ptr<DeathWatch>> DeathWatch::create(std::vector<LifeWord*> 
 
 DeathWatch::~DeathWatch() {
   stopping_.store(1);
-  wake_all(stopping_);
+  futex_wake_all(&stopping_, FutexScope::kShared);
   for (Thread& thread : threads_) thread.join();
 }
 
 void DeathWatch::run(std::vector<Watched> words) {
-  std::vector<futex_waitv> waits;
-  const auto wait_on = [&waits](std::atomic<uint32_t>& word, uint32_t value) {
-    waits.push_back({value, reinterpret_cast<uint64_t>(&word), FUTEX_32, 0});
-  };
+  std::vector<FutexWord> waits;
   while (stopping_.load() == 0) {
     waits.clear();
-    wait_on(stopping_, 0);
+    waits.push_back({&stopping_, 0});
     std::erase_if(words, [&](const Watched& watched) {
       LifeWord& word = *watched.word;
       const uint32_t value = word.load();
       const bool is_dead = (value & FUTEX_OWNER_DIED) != 0;
       if (value != 0 && !is_dead) {
-        wait_on(word, value);
+        waits.push_back({&word, value});
         return false;
       }
       if (is_dead) {
         // The kernel has woken one of the watchers only.
-        wake_all(word);
+        futex_wake_all(&word, FutexScope::kShared);
         on_death_(watched.index);
       }
       return true;
     });
     // A word that has changed since it was looked at ends the wait at once.
-    const long woken = syscall(SYS_futex_waitv, waits.data(), waits.size(), 0, nullptr, 0);
-    if (woken < 0 && errno != EAGAIN && errno != EINTR) return;
+    if (!futex_wait_any(waits)) return;
   }
 }
 

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/futex.h"
 #include "base/status.h"
 #include "base/thread.h"
 
@@ -52,7 +53,7 @@ class LifeSign {
 // Watches the words of others with threads of its own.
 class DeathWatch {
  public:
-  static constexpr int kWordsPerThread = FUTEX_WAITV_MAX - 1;
+  static constexpr int kWordsPerThread = kMostFutexWords - 1;
 
   // Calls `on_death` with the index of a word whose thread has died, once for each, on a thread of
   // the watch, on several at once where there are more than kWordsPerThread. Null words are passed

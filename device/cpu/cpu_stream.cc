@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/wait_policy.h"
 
 namespace tessera {
 
@@ -145,13 +146,12 @@ CpuStream::Place CpuStream::queue_up(std::string& label, Task& task, const void*
 }
 
 bool CpuStream::run_here(const void* key) {
-  // The thread that has just run the previous task may not have left the front yet: spins briefly.
-  constexpr int kYields = 20;
-  uint64_t word = word_.load(std::memory_order_acquire);
-  for (int i = 0; i < kYields && (word & kStates) == kRunning; ++i) {
-    sched_yield();
+  // The thread that has just run the previous task may not have left the front yet.
+  uint64_t word;
+  wait_briefly(kHandover, [&] {
     word = word_.load(std::memory_order_acquire);
-  }
+    return (word & kStates) != kRunning;
+  });
   // A key of another turn has another word with it, so that the exchange fails.
   const bool runs = (word & kStates) == kWaiting &&
                     front_key_.load(std::memory_order_relaxed) == key &&
@@ -263,19 +263,11 @@ uint64_t CpuStream::leave(uint64_t flags) {
 }
 
 bool CpuStream::yield_to_caller(uint64_t word) const {
-  constexpr int kYields = 20;
-  for (int i = 0; i < kYields; ++i) {
-    sched_yield();
-    if (word_.load(std::memory_order_relaxed) != word) return true;
-  }
-  return false;
+  return wait_briefly(kHandover, [&] { return word_.load(std::memory_order_relaxed) != word; });
 }
 
 void CpuStream::run() {
-  // Waking a thread takes longer than most tasks take, so the worker yields this often before it
-  // sleeps.
-  constexpr int kYields = 50;
-  int yields = 0;
+  bool has_run_a_task = false;
   while (true) {
     // Read before the word: a thread that wakes this one has changed the word first.
     const uint64_t seen = num_woken_for_.load(std::memory_order_seq_cst);
@@ -289,14 +281,14 @@ void CpuStream::run() {
       caller_streak_.store(0, std::memory_order_relaxed);
       run_front();
       leave(0);
-      yields = kYields;
+      has_run_a_task = true;
       continue;
     }
     if ((word & (kStates | kStopped)) == (kIdle | kStopped)) return;
-    // No yields where callers run the tasks: they need the core.
-    for (; yields > 0; --yields) {
-      if (num_woken_for_.load(std::memory_order_relaxed) != seen) break;
-      sched_yield();
+    // Not where callers run the tasks: they need the core.
+    if (std::exchange(has_run_a_task, false)) {
+      wait_briefly(kNextTask,
+                   [&] { return num_woken_for_.load(std::memory_order_relaxed) != seen; });
     }
     sleep_until_woken(seen);
   }
