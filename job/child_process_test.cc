@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -103,13 +102,16 @@ TEST(ChildProcessTest, DestructorEndsTheChild) {
   EXPECT_EQ(kill(pid, 0), -1);
 }
 
+// The path of a file that this user may execute.
+std::string executable_file(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/", name, "_", getpid());
+  std::ofstream(path) << text;
+  EXPECT_EQ(chmod(path.c_str(), 0700), 0) << path;
+  return path;
+}
+
 TEST(ChildProcessTest, ProgramWithoutItsInterpreterIsNamed) {
-  const std::string path = ::testing::TempDir() + "/script_" + std::to_string(getpid());
-  FILE* file = fopen(path.c_str(), "w");
-  ASSERT_NE(file, nullptr);
-  fputs("#!/no/such/interpreter\n", file);
-  fclose(file);
-  ASSERT_EQ(chmod(path.c_str(), 0700), 0);
+  const std::string path = executable_file("script", "#!/no/such/interpreter\n");
   TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, ChildProcess::start({path}, {}));
   EXPECT_THAT(child.await_exec(path),
               StatusIs(absl::StatusCode::kNotFound,
@@ -118,12 +120,7 @@ TEST(ChildProcessTest, ProgramWithoutItsInterpreterIsNamed) {
 
 // execvp(3) would hand such a file to a shell, which takes the bytes for commands.
 TEST(ChildProcessTest, FileThatIsNoProgramIsRefused) {
-  const std::string path = ::testing::TempDir() + "/bytes_" + std::to_string(getpid());
-  FILE* file = fopen(path.c_str(), "w");
-  ASSERT_NE(file, nullptr);
-  fputs("exit 0\n", file);
-  fclose(file);
-  ASSERT_EQ(chmod(path.c_str(), 0700), 0);
+  const std::string path = executable_file("bytes", "exit 0\n");
   TESSERA_ASSERT_OK_AND_ASSIGN(ChildProcess child, ChildProcess::start({path}, {}));
   EXPECT_THAT(child.await_exec(path),
               StatusIs(absl::StatusCode::kFailedPrecondition,

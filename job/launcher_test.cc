@@ -59,6 +59,12 @@ std::string temporary_path(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name, "_", getpid(), "_", ++count);
 }
 
+std::string temporary_fifo(const std::string& name) {
+  std::string path = temporary_path(name);
+  EXPECT_EQ(mkfifo(path.c_str(), 0600), 0) << path;
+  return path;
+}
+
 char process_state(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::stringstream text;
@@ -106,8 +112,7 @@ TEST(LauncherTest, ReportNamesTheClientsThatWereStopped) {
 
 // The kernel may kill a client for its memory, and be slow to: it is asked to end meanwhile.
 TEST(LauncherTest, ClientThatAnotherSenderKillsHasFailed) {
-  const std::string fifo = temporary_path("ready");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string fifo = temporary_fifo("ready");
   LauncherRun run = LauncherRun::shell(
       {"--clients", "2", "--settle", "0s"},
       absl::StrCat("if [ $RANK = 0 ]; then read x < ", fifo, "; exit 3; fi; ",
@@ -172,8 +177,7 @@ TEST(LauncherTest, TwoFailuresAreToldInTheOrderOfTheirTimes) {
 constexpr char kAwaitOther[] = "read other < %s; while kill -0 $other 2> /dev/null; do :; done; ";
 
 TEST(LauncherTest, ClientsThatFailOneAfterTheOtherAreAllTold) {
-  const std::string fifo = temporary_path("other");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string fifo = temporary_fifo("other");
   LauncherRun run =
       LauncherRun::shell({"--clients", "2", "--settle", "50s"},
                          absl::StrCat("if [ $RANK = 1 ]; then echo $$ > ", fifo, "; exit 5; fi; ",
@@ -184,8 +188,7 @@ TEST(LauncherTest, ClientsThatFailOneAfterTheOtherAreAllTold) {
 }
 
 TEST(LauncherTest, ClientThatLostAPeerIsNotTheCauseThoughItEndsFirst) {
-  const std::string fifo = temporary_path("other");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string fifo = temporary_fifo("other");
   LauncherRun run =
       LauncherRun::shell({"--clients", "2", "--settle", "50s"},
                          absl::StrCat("if [ $RANK = 1 ]; then echo $$ > ", fifo,
@@ -197,8 +200,7 @@ TEST(LauncherTest, ClientThatLostAPeerIsNotTheCauseThoughItEndsFirst) {
 }
 
 TEST(LauncherTest, ClientThatDoesNotEndIsKilledAfterTheGracePeriod) {
-  const std::string fifo = temporary_path("trapped");
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const std::string fifo = temporary_fifo("trapped");
   LauncherRun run =
       LauncherRun::shell({"--clients", "2", "--grace", "100ms"},
                          absl::StrCat("if [ $RANK = 1 ]; then read x < ", fifo,
