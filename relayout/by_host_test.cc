@@ -54,9 +54,8 @@ Topology gpu_nodes() {
 
 int num_reductions(const RelayoutPlan& plan) {
   return static_cast<int>(
-      std::count_if(plan.steps().begin(), plan.steps().end(), [](const PlanStep& step) {
-        return step.kind() == StepKind::kReduceScatter || step.kind() == StepKind::kAllReduce;
-      }));
+      std::count_if(plan.steps().begin(), plan.steps().end(),
+                    [](const PlanStep& step) { return is_reduction(step.kind()); }));
 }
 
 struct NodesCase {

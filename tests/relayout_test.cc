@@ -200,9 +200,7 @@ TEST_P(RelayoutTest, SchedulesOfSeveralBatches) {
           plan_relayout(from, to, shape, DType::kInt32, {.topology = client.topology()}));
       int moves = 0;
       for (const PlanStep& step : plan.steps()) {
-        const bool reduces =
-            step.kind() == StepKind::kReduceScatter || step.kind() == StepKind::kAllReduce;
-        moves += reduces || step.shape() == shape ? 0 : 1;
+        moves += is_reduction(step.kind()) || step.shape() == shape ? 0 : 1;
       }
       several += moves > 1 ? 1 : 0;
       TESSERA_RETURN_IF_ERROR(with_context(there_and_back(from, to, shape), plan.to_string()));

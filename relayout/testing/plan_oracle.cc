@@ -76,9 +76,8 @@ class StepRun {
         if (!step_.pulls(device).empty()) fail("pulls of a device outside", device);
         continue;
       }
-      const bool reduces =
-          step_.kind() == StepKind::kReduceScatter || step_.kind() == StepKind::kAllReduce;
-      new_values_[device] = reduces ? reduced(device, *box) : pulled(device, *box);
+      new_values_[device] =
+          is_reduction(step_.kind()) ? reduced(device, *box) : pulled(device, *box);
     }
     check_bytes();
     check_groups();

@@ -21,9 +21,7 @@ constexpr int kMaxAxes = 6;
 // The promises of one step about one device; see check_plan().
 std::string check_step(const PlanStep& step, const RelayoutPlan& plan, int device) {
   const std::optional<Box> box = step.new_box(device);
-  const bool reduces =
-      step.kind() == StepKind::kReduceScatter || step.kind() == StepKind::kAllReduce;
-  if (reduces) {
+  if (is_reduction(step.kind())) {
     const std::vector<int> terms = step.terms(device);
     const bool wants_nothing = !box.has_value() || box->is_empty();
     if (terms.empty() != wants_nothing) return "terms of an empty box, or none of another";
