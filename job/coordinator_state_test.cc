@@ -7,7 +7,6 @@
 #include "job/coordinator_state.h"
 
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
@@ -22,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "job/coordinator_state_service.h"
 #include "tests/support/matchers.h"
+#include "tests/support/seed.h"
 
 namespace tessera {
 namespace {
@@ -624,8 +624,7 @@ class RandomJob {
 };
 
 TEST(CoordinatorStateTest, RandomOperationsAreAnsweredExactlyOnce) {
-  const char* text = std::getenv("TESSERA_TEST_SEED");
-  const uint32_t first = text == nullptr ? 1 : static_cast<uint32_t>(std::atoi(text));
+  const auto first = static_cast<uint32_t>(testing::test_seed(1));
   for (uint32_t seed = first; seed < first + 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("TESSERA_TEST_SEED=", seed));
     RandomJob(seed).run();

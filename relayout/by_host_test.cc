@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "relayout/plan.h"
 #include "relayout/testing/plan_oracle.h"
+#include "relayout/testing/plan_texts.h"
 #include "relayout/testing/small_relayouts.h"
 #include "relayout/topology.h"
 #include "tests/support/matchers.h"
@@ -30,27 +31,12 @@ namespace {
 
 using ::tessera::testing::check_relayout;
 using ::tessera::testing::DeviceValues;
+using ::tessera::testing::gpu_nodes;
 using ::tessera::testing::hosts_of;
+using ::tessera::testing::layout_of;
+using ::tessera::testing::mesh_of;
 using ::tessera::testing::StatusIs;
-
-Mesh mesh_of(const std::string& text) { return *Mesh::parse(text); }
-
-Layout layout_of(const std::string& mesh, const std::string& text) {
-  StatusOr<Layout> layout = Layout::parse(mesh_of(mesh), text);
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  return *layout;
-}
-
-std::string steps_of(const RelayoutPlan& plan) {
-  const std::string text = plan.to_string();
-  return text.substr(text.rfind(": ") + 2);
-}
-
-// tools/topologies/h100.json.
-Topology gpu_nodes() {
-  const LinkCosts costs{{12e-6, 1 / 300e9}, {12e-6, 1 / 300e9}, {30e-6, 1 / 50e9}};
-  return *Topology::uniform(1, 4, costs);
-}
+using ::tessera::testing::steps_of;
 
 int num_reductions(const RelayoutPlan& plan) {
   return static_cast<int>(

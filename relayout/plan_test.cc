@@ -11,21 +11,17 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "relayout/testing/plan_texts.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {
 namespace {
 
+using ::tessera::testing::layout_of;
 using ::tessera::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-Layout layout_of(const std::string& mesh, const std::string& text) {
-  StatusOr<Layout> layout = Layout::parse(*Mesh::parse(mesh), text);
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  return *layout;
-}
 
 RelayoutPlan plan_of(const std::string& mesh, const std::string& from, const std::string& to,
                      const Shape& shape, DType dtype = DType::kFloat32) {

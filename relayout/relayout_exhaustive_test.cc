@@ -4,17 +4,16 @@
 // all there are, and random ones of large meshes that are only planned.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "relayout/testing/random_relayouts.h"
 #include "relayout/testing/small_relayouts.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/seed.h"
 
 namespace tessera::testing {
 namespace {
@@ -66,13 +65,7 @@ TEST(SmallRelayoutsTest, ASampleKeepsEveryPromise) {
 }
 
 TEST(RandomRelayoutsTest, PlansOfLargeMeshesKeepTheirPromises) {
-  uint64_t seed = 20240301;
-  const char* text = std::getenv("TESSERA_TEST_SEED");
-  if (text != nullptr) {
-    ASSERT_TRUE(absl::SimpleAtoi(text, &seed)) << text;
-  }
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
-  RandomRelayouts relayouts(seed);
+  RandomRelayouts relayouts(test_seed(20240301));
   int64_t largest = 0;
   for (int i = 0; i < kRandomPlans; ++i) {
     const RelayoutCase relayout = relayouts.next();

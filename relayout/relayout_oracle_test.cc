@@ -4,7 +4,6 @@
 // layouts on small meshes, random ones on larger and on pairs of meshes.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 #include <numeric>
 #include <random>
@@ -12,19 +11,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "relayout/testing/plan_oracle.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/seed.h"
 
 namespace tessera {
 namespace {
 
 using ::tessera::testing::check_relayout;
 using ::tessera::testing::CheckResult;
+using ::tessera::testing::test_seed;
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kAvg};
@@ -233,19 +232,8 @@ class Sampler {
   std::mt19937_64 random_;
 };
 
-uint64_t seed_of_this_run() {
-  uint64_t seed = 20240229;
-  const char* text = std::getenv("TESSERA_TEST_SEED");
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &seed)) << text;
-  }
-  return seed;
-}
-
 TEST(RandomRelayoutTest, TheValueSurvivesBetweenAnyTwoMeshes) {
-  const uint64_t seed = seed_of_this_run();
-  SCOPED_TRACE(absl::StrCat("TESSERA_TEST_SEED=", seed));
-  Sampler sampler(seed);
+  Sampler sampler(test_seed(20240229));
   Totals totals;
   for (; totals.checked < 3000; ++totals.checked) {
     const int rank = sampler.below(4);
@@ -257,7 +245,7 @@ TEST(RandomRelayoutTest, TheValueSurvivesBetweenAnyTwoMeshes) {
     ASSERT_EQ(result.problem, "");
     totals.sends_more += result.sends_more ? 1 : 0;
   }
-  std::cout << "seed " << seed << ": " << totals.checked << " relayouts, in " << totals.sends_more
+  std::cout << totals.checked << " relayouts, in " << totals.sends_more
             << " of them a device sends more than any receives\n";
 }
 

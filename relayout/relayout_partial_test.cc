@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "relayout/testing/plan_oracle.h"
+#include "relayout/testing/plan_texts.h"
 #include "relayout/testing/small_relayouts.h"
 #include "relayout/topology.h"
 #include "tests/support/matchers.h"
@@ -22,12 +23,9 @@ namespace {
 using ::tessera::testing::check_relayout;
 using ::tessera::testing::deal;
 using ::tessera::testing::DeviceValues;
+using ::tessera::testing::layout_of;
 using ::tessera::testing::run_plan;
-
-std::string steps_of(const RelayoutPlan& plan) {
-  const std::string text = plan.to_string();
-  return text.substr(text.rfind(": ") + 2);
-}
+using ::tessera::testing::steps_of;
 
 struct StepsCase {
   std::string name, mesh;
@@ -159,21 +157,21 @@ const CopiesCase kCopies[] = {
 };
 // clang-format on
 
+void expect_plan(const CopiesCase& row, const PlanOptions& options) {
+  SCOPED_TRACE(row.name);
+  const Layout from = layout_of(row.mesh, row.from);
+  const Layout to = layout_of(row.mesh, row.to);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
+                               plan_relayout(from, to, row.shape, DType::kFloat32, options));
+  EXPECT_EQ(steps_of(plan), row.steps);
+  EXPECT_EQ(plan.max_received_bytes(), 4 * row.most_received);
+  EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.bound);
+  EXPECT_EQ(check_relayout(from, to, row.shape, options).problem, "");
+}
+
 // Devices that hold the same term each reduce a part of it, where links cost more than memory.
 TEST(CopiesOfTermsTest, ShareTheReduction) {
-  for (const CopiesCase& row : kCopies) {
-    SCOPED_TRACE(row.name);
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, row.from));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, row.to));
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        const RelayoutPlan plan,
-        plan_relayout(from, to, row.shape, DType::kFloat32, testing::network_only_options()));
-    EXPECT_EQ(steps_of(plan), row.steps);
-    EXPECT_EQ(plan.max_received_bytes(), 4 * row.most_received);
-    EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.bound);
-    EXPECT_EQ(check_relayout(from, to, row.shape, testing::network_only_options()).problem, "");
-  }
+  for (const CopiesCase& row : kCopies) expect_plan(row, testing::network_only_options());
 }
 
 // The latency of the second step has to be earned, and memory that all map is no link.
@@ -219,18 +217,8 @@ const CopiesCase kPlaced[] = {
 // before it come later.
 TEST(PlacesTest, PartsOfAReductionGoWhereTheGoalWantsThem) {
   for (const CopiesCase& row : kPlaced) {
-    SCOPED_TRACE(row.name);
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse(row.mesh));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, row.from));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Layout to, Layout::parse(mesh, row.to));
-    for (const PlanOptions& options : {PlanOptions(), testing::network_only_options()}) {
-      TESSERA_ASSERT_OK_AND_ASSIGN(const RelayoutPlan plan,
-                                   plan_relayout(from, to, row.shape, DType::kFloat32, options));
-      EXPECT_EQ(steps_of(plan), row.steps);
-      EXPECT_EQ(plan.max_received_bytes(), 4 * row.most_received);
-      EXPECT_EQ(plan.lower_bound_bytes(), 4 * row.bound);
-      EXPECT_EQ(check_relayout(from, to, row.shape, options).problem, "");
-    }
+    expect_plan(row, PlanOptions());
+    expect_plan(row, testing::network_only_options());
   }
 }
 

@@ -5,7 +5,6 @@
 #include "relayout/schedule.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -23,37 +22,19 @@
 #include "relayout/factored_view.h"
 #include "relayout/plan.h"
 #include "relayout/testing/plan_oracle.h"
+#include "relayout/testing/plan_texts.h"
 #include "tests/support/matchers.h"
+#include "tests/support/seed.h"
 
 namespace tessera::internal {
 namespace {
 
+using ::tessera::testing::gpu_nodes;
+using ::tessera::testing::layout_of;
+using ::tessera::testing::mesh_of;
 using ::tessera::testing::StatusIs;
+using ::tessera::testing::test_seed;
 using ::testing::HasSubstr;
-
-Mesh mesh_of(const std::string& text) { return *Mesh::parse(text); }
-
-Layout layout_of(const std::string& mesh, const std::string& text) {
-  StatusOr<Layout> layout = Layout::parse(mesh_of(mesh), text);
-  EXPECT_TRUE(layout.ok()) << layout.status();
-  return *layout;
-}
-
-uint64_t seed_of_this_run() {
-  uint64_t seed = 20240301;
-  const char* text = std::getenv("TESSERA_TEST_SEED");
-  if (text != nullptr) {
-    EXPECT_TRUE(absl::SimpleAtoi(text, &seed)) << text;
-  }
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
-  return seed;
-}
-
-// NVLink and a network between nodes of four GPUs, one process each.
-Topology gpu_nodes() {
-  const LinkCosts costs{{12e-6, 1 / 300e9}, {12e-6, 1 / 300e9}, {30e-6, 1 / 50e9}};
-  return *Topology::uniform(1, 4, costs);
-}
 
 // All layouts of `rank` dims on {a=2, b=2, ...}: each digit replicated or somewhere in a dim.
 std::vector<Layout> digit_layouts(const Mesh& mesh, int rank) {
@@ -155,7 +136,7 @@ Component random_component(std::mt19937_64& random) {
 }
 
 TEST(SchedulerTest, CheapestAgreesWithBruteForce) {
-  std::mt19937_64 random(seed_of_this_run());
+  std::mt19937_64 random(test_seed(20240301));
   int64_t schedules = 0;
   int several = 0;
   int infeasible = 0;
@@ -262,7 +243,7 @@ double seconds_by_pulls(const PlanStep& step, const Topology& topology) {
 // Random pairs on simulated devices: the value survives any schedule, each step receives what its
 // components say, from holders as near as can be.
 TEST(HierarchyTest, RandomPlansRunAsPredicted) {
-  std::mt19937_64 random(seed_of_this_run());
+  std::mt19937_64 random(test_seed(20240301));
   // Latencies that are nothing beside the bytes of small tensors: many batches.
   const LinkCosts costs{{1e-12, 1e-10}, {2e-12, 1e-9}, {4e-12, 1e-8}};
   const std::vector<Topology> topologies = {
@@ -404,7 +385,7 @@ TEST(MemoryCapTest, TheLeastFeasibleCapIsFeasible) {
 
 // How long a plan takes is printed, and not asserted: tests do not wait by the clock.
 TEST(PlanningTimeTest, RandomPairsUpTo65536Devices) {
-  std::mt19937_64 random(seed_of_this_run());
+  std::mt19937_64 random(test_seed(20240301));
   const auto below = [&](int n) { return std::uniform_int_distribution<int>(0, n - 1)(random); };
   const auto layout = [&](const Mesh& mesh, int rank) {
     std::vector<DimSharding> dims(rank);

@@ -16,6 +16,7 @@
 #include "tests/support/forked.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
+#include "tests/support/seed.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::testing {

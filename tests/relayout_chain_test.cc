@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/seed.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::testing {
@@ -77,7 +77,6 @@ INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutChainTest, ::testing::ValuesIn(cuda_forms
 
 TEST_P(RelayoutChainTest, IntegersStayExact) {
   const uint64_t seed = test_seed();
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
   EXPECT_THAT(run([&](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(
                     const Chains chains,
@@ -140,7 +139,6 @@ StatusOr<std::string> bits_of_chains(const Client& client, uint64_t seed) {
 
 TEST(RelayoutChainBitsTest, FloatsHaveTheSameBitsInEveryRunAndDistribution) {
   const uint64_t seed = test_seed();
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
   std::vector<std::string> bits_of_runs;
   for (const JobForm& form : kJobForms) {
     SCOPED_TRACE(form.name);

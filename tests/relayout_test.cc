@@ -28,6 +28,7 @@
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/seed.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::testing {
@@ -127,7 +128,6 @@ Status all_pairs(const Mesh& mesh, const std::vector<Shape>& shapes, bool partia
 
 TEST_P(RelayoutTest, AllPairsSmall) {
   const uint64_t seed = test_seed();
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
   // All of them where a relayout takes least.
   const bool one_client = GetParam().num_clients == 1 && GetParam().num_gpus == 0 && !kSanitized;
   const double share = share_of_form(GetParam());
@@ -156,7 +156,6 @@ INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutOnSharedGpuTest, ::testing::ValuesIn(shar
 
 TEST_P(RelayoutOnSharedGpuTest, PairsOfLayouts) {
   const uint64_t seed = test_seed();
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
   EXPECT_THAT(
       run([&](Client& client) -> Status {
         const auto n = static_cast<int64_t>(client.devices().size());
@@ -213,7 +212,6 @@ TEST_P(RelayoutTest, SchedulesOfSeveralBatches) {
 
 TEST_P(RelayoutTest, IntegersStayExactThroughRandomChains) {
   const uint64_t seed = test_seed();
-  std::cout << "TESSERA_TEST_SEED=" << seed << "\n";
   EXPECT_THAT(run([&](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
                 const std::vector<Layout> layouts = all_layouts(mesh, 2, true);

@@ -2,13 +2,9 @@
 #include "tests/support/tensors.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <random>
 #include <set>
 #include <utility>
 #include <vector>
-
-#include "absl/strings/numbers.h"
 
 namespace tessera::testing {
 
@@ -61,13 +57,6 @@ std::vector<Layout> all_layouts(const Mesh& mesh, int rank, bool partial) {
     }
   } while (std::next_permutation(order.begin(), order.end()));
   return result;
-}
-
-uint64_t test_seed() {
-  uint64_t seed;
-  const char* text = std::getenv("TESSERA_TEST_SEED");
-  if (text != nullptr && absl::SimpleAtoi(text, &seed)) return seed;
-  return std::random_device()();
 }
 
 }  // namespace tessera::testing

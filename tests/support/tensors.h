@@ -102,9 +102,6 @@ Status expect_devices(const Client& client, const DTensor& tensor,
 // within a dim; with `partial`, also with each unused set of axes partial (sum).
 std::vector<Layout> all_layouts(const Mesh& mesh, int rank, bool partial);
 
-// The seed of a random test: $TESSERA_TEST_SEED, or a fresh one. Print it.
-uint64_t test_seed();
-
 }  // namespace tessera::testing
 
 #endif  // TESSERA_TESTS_SUPPORT_TENSORS_H_
