@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <cstring>
-// NOTIDY(pure): the limits that an error names are in files of the kernel
 #include <fstream>
 #include <memory>
 #include <string>

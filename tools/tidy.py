@@ -151,7 +151,7 @@ def top_folder(path):
 
 def is_test_code(tree, path):
     """Whether the file is of a test, or of a target that is `testonly`."""
-    if path.endswith("_test.cc") or path.startswith("tests/"):
+    if path.endswith("_test.cc"):
         return True
     folder, _, name = path.rpartition("/")
     rules = re.split(r"^\)$", tree.files.get(folder + "/BUILD", ""), flags=re.M)
@@ -343,7 +343,7 @@ def rule_banned(tree):
             "examples",
             "benchmarks",
         )
-        is_library = is_library and not is_test_code(tree, path) and not path.endswith("_main.cc")
+        is_library = is_library and not is_test_code(tree, path)
         stripped = strip_cpp(tree.files[path]).split("\n")
         for i, line in enumerate(stripped):
             text = lines[i] if line.startswith("#include") else line

@@ -8,7 +8,7 @@ import re
 OWN_FILES = ("tools/tidy_prose.py", "tools/tidy_test.py")
 # Data and licences are not prose of ours. Recorded output is in fences, which are blanked.
 CHECKED = (
-    r"(\.(h|cc|cu|md|py|proto|bzl|BUILD|sh|txt|bazelrc|gitignore)|(^|/)BUILD|^WORKSPACE|^\.ci/.*"
+    r"(\.(h|cc|cu|md|py|proto|bzl|BUILD|txt|bazelrc|gitignore)|(^|/)BUILD|^WORKSPACE|^\.ci/.*"
     r"|^tools/[^./]*)$"
 )
 SKIPPED = r"^(fuzz/corpus/|LICENSE)"
