@@ -20,7 +20,7 @@ from tidy_errors import PAGE as ERRORS_PAGE
 from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
 from tidy_pages import anchors, check_citations, check_facts, check_labels, prose_lines
-from tidy_prose import check_prose, check_subjects
+from tidy_prose import check_prose, check_ragged_items, check_subjects
 
 RATCHET = "tools/tidy_ratchet.txt"
 MAX_LINE_LENGTH = 100
@@ -446,7 +446,7 @@ def rule_plain_english(tree):
         yield Finding("(commit)", 1, "plain-english", message)
 
 
-def page_rule(function_name, check):
+def checked_by(function_name, check):
     """A rule whose findings `check` yields as (path, line, message)."""
 
     def rule(tree):
@@ -457,12 +457,13 @@ def page_rule(function_name, check):
     return rule
 
 
-rule_error_row = page_rule(
+rule_ragged_item = checked_by("rule_ragged_item", check_ragged_items)
+rule_error_row = checked_by(
     "rule_error_row", lambda tree: ((ERRORS_PAGE, *found) for found in check_errors_page(tree))
 )
-rule_citation = page_rule("rule_citation", check_citations)
-rule_label = page_rule("rule_label", check_labels)
-rule_fact_row = page_rule("rule_fact_row", check_facts)
+rule_citation = checked_by("rule_citation", check_citations)
+rule_label = checked_by("rule_label", check_labels)
+rule_fact_row = checked_by("rule_fact_row", check_facts)
 
 
 RULES = [value for name, value in list(globals().items()) if name.startswith("rule_")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule `plain-english` of tools/tidy: phrases that comments, messages, docs and commit subjects
-must not have, and what to write instead."""
+"""The rules `plain-english` and `ragged-item` of tools/tidy: phrases that comments, messages, docs
+and commit subjects must not have, what to write instead, and items that clang-format broke."""
 
 import re
 
@@ -139,8 +139,7 @@ def phrases_in(text):
 
 
 def check_prose(files):
-    """(path, line, message) of each phrase, and of each broken list item, in files whose prose is
-    ours."""
+    """(path, line, message) of each phrase in files whose prose is ours."""
     for path in sorted(files):
         if not re.search(CHECKED, path) or re.search(SKIPPED, path):
             continue
@@ -149,8 +148,14 @@ def check_prose(files):
         text = prose(path, files[path])
         for offset, name, instead in phrases_in(text):
             yield path, text.count("\n", 0, offset) + 1, f'"{name}": write {instead}'
-        for match in _RAGGED.finditer(files[path]) if path.endswith((".h", ".cc", ".cu")) else ():
-            line = files[path].count("\n", 0, match.start()) + 2
+
+
+def check_ragged_items(tree):
+    """(path, line, message) of each list item of a comment that clang-format broke."""
+    for path, _ in tree.select(r"\.(h|cc|cu)$"):
+        text = tree.files[path]
+        for match in _RAGGED.finditer(text):
+            line = text.count("\n", 0, match.start()) + 2
             yield path, line, "clang-format broke this list item; rewrap it"
 
 

@@ -365,8 +365,8 @@ class RuleTest(unittest.TestCase):
         self.check(rule, {page: "# A\n4 us an operation\n"}, (page + ":2", "write"))
         self.check(rule, {page: "# A\n```\nwho\n```\n"})
 
-    def test_plain_english_finds_list_items_that_clang_format_broke(self):
-        rule = tidy.rule_plain_english
+    def test_ragged_item(self):
+        rule = tidy.rule_ragged_item
         long_line = "word " * 17
         broken = f"//   3. {long_line}\n//   takes\n//      the lock.\n"
         self.check(rule, {"a.h": broken}, ("a.h:2", "rewrap"))
