@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of tools/tidy about docs/errors.md: a row names a test that holds its words."""
+"""The rule of tools/tidy about docs/errors.md: a row names tests that hold its words."""
 
 import re
 
@@ -9,13 +9,13 @@ NUM_WORDS = 3
 
 
 def rows(text):
-    """(line number, message, labels) of each row of the page's tables that names a target."""
+    """(line number, messages, labels) of each row of the page's tables that names a target."""
     for i, line in enumerate(text.split("\n")):
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         labels = re.findall(r"`(//[\w/]*:\w+)`", cells[-1]) if len(cells) == 4 else []
-        message = re.findall(r"`((?:[^`])*)`", cells[0]) if labels else []
-        if message:
-            yield i + 1, message[0].replace("\\|", "|"), labels
+        if labels:
+            messages = re.findall(r"`([^`]*)`", cells[0])
+            yield i + 1, [message.replace("\\|", "|") for message in messages], labels
 
 
 def rule_text(tree, label):
@@ -44,21 +44,36 @@ def normalized(text):
 
 
 def fragments(message):
-    """Runs of NUM_WORDS consecutive words of a message, without placeholders of values."""
-    for part in re.split(r"\.\.\.|\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|\"[^\"]*\"|\d+", message):
-        words = normalized(part).strip(" ,;:").split(" ")
-        for i in range(len(words) - NUM_WORDS + 1):
-            yield " ".join(words[i : i + NUM_WORDS])
+    """Runs of NUM_WORDS consecutive words of a message, without placeholders of values; runs of two
+    where there are no longer ones."""
+    parts = re.split(r"\.\.\.|\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|\"[^\"]*\"|\d+", message)
+    parts = [normalized(part).strip(" ,;:").split(" ") for part in parts]
+    for num_words in (NUM_WORDS, 2):
+        runs = {
+            " ".join(words[i : i + num_words])
+            for words in parts
+            for i in range(len(words) - num_words + 1)
+        }
+        if runs:
+            return runs
+    return set()
 
 
 def check_errors_page(tree):
-    """(line, message) of each row whose tests do not hold its words."""
-    for line, message, labels in rows(tree.files.get(PAGE, "")):
+    """(line, message) of each message of a row that no test of the row holds words of, and of each
+    test of a row that holds no words of a message of the row."""
+    for line, messages, labels in rows(tree.files.get(PAGE, "")):
         unknown = [label for label in labels if not rule_text(tree, label)]
         if unknown:
             yield line, f"{unknown[0]} is no target"
             continue
-        texts = [sources(tree, label) for label in labels]
-        wanted = list(fragments(message))
-        if wanted and not any(words in text for words in wanted for text in texts):
-            yield line, f'no test named here holds words of "{message}"'
+        texts = {label: sources(tree, label) for label in labels}
+        wanted = {message: fragments(message) for message in messages if fragments(message)}
+        if not wanted:
+            yield line, "no message with two consecutive words; quote more of it"
+        for message, words in wanted.items():
+            if not any(run in text for run in words for text in texts.values()):
+                yield line, f'no test named here holds words of "{message}"'
+        for label, text in texts.items():
+            if wanted and not any(run in text for runs in wanted.values() for run in runs):
+                yield line, f"{label} holds no words of the messages of its row"

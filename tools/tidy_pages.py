@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages for the rules of tools/tidy: prose, headings, citations, and the rows of tests/facts."""
 
+import ast
+import builtins
 import os
 import re
 
@@ -53,33 +55,67 @@ def check_citations(tree):
             yield path, line, f'"{page}" is not in the tree; cite a page that is'
 
 
+class _Recorded(list):
+    """What a rule or a function of a BUILD file returns here: an empty list that accepts calls."""
+
+    def __call__(self, *args, **attributes):
+        return self
+
+
+def targets(build):
+    """The names of all targets that a BUILD file makes. It is run as Python, with stand-ins for the
+    rules, because some names are composed."""
+    names = set()
+
+    def rule(*args, name=None, **attributes):
+        if isinstance(name, str):
+            names.add(name)
+        return _Recorded()
+
+    parsed = ast.parse(build)
+    loaded = {
+        node.id
+        for node in ast.walk(parsed)
+        if isinstance(node, ast.Name) and not hasattr(builtins, node.id)
+    }
+    exec(compile(parsed, "BUILD", "exec"), {name: rule for name in loaded})
+    return names
+
+
 def check_labels(tree):
     """Yields (path, line, message) for each Bazel target that a page names and no BUILD makes."""
+    known = {}
     for path, lines in tree.markdown():
         if path.startswith("benchmarks/results/"):
             continue
         for i, line in enumerate(lines):
-            for folder, name in re.findall(r"(?<![\w@:])//([\w/]+):(\w+)\b", line):
-                build = tree.files.get(folder + "/BUILD", "")
-                # BUILD files compose some names, from a source or from the target under test.
-                names = (name, name + ".cc", re.sub("_test$", "", name))
-                if not any(f'"{known}"' in build for known in names):
-                    yield path, i + 1, f'"//{folder}:{name}" is no target of {folder}/BUILD'
+            for folder, name in re.findall(r"(?<![\w@:])//([\w/]*):(\w+)\b", line):
+                build = f"{folder}/BUILD" if folder else "BUILD"
+                if build not in known:
+                    known[build] = targets(tree.files.get(build, ""))
+                if name not in known[build]:
+                    yield path, i + 1, f'"//{folder}:{name}" is no target of {build}'
+
+
+def words_of(identifier):
+    """The words of a snake_case or CamelCase name, numbers apart, between spaces."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", identifier)
+    return " " + " ".join(words).lower() + " "
 
 
 def check_facts(tree):
-    """Yields (path, line, message) for each row of tests/facts that no test names."""
-    tests = "\n".join(
-        text
+    """Yields (path, line, message) for each row of tests/facts that no test names. The words of the
+    row's name must follow each other in one name of a test or of a row of a test's table."""
+    names = {
+        name
         for path, text in tree.files.items()
         if path.startswith(("tests/", "collectives/")) and path.endswith((".cc", ".h"))
         or path.endswith(("_test.cc", ".tsv"))
-    )
-    joined = tests.lower().replace("_", "")
+        for name in re.findall(r"\w+", text)
+    }
+    tested = "\n".join(map(words_of, names))
     for path, lines in tree.select("^" + FACTS + r".*\.md$"):
         for i, line in enumerate(lines):
             row = re.match(r"\| `?([a-z0-9_]+)`? \|", line)
-            if not row or row.group(1) == "name":
-                continue
-            if row.group(1).replace("_", "") not in joined:
+            if row and row.group(1) != "name" and words_of(row.group(1)) not in tested:
                 yield path, i + 1, f'no test has the row "{row.group(1)}"; test it, or drop it'

@@ -397,34 +397,89 @@ class RuleTest(unittest.TestCase):
         self.check(tidy.rule_citation, {**pages, "a.cc": bad}, ("a.cc:1", '"design.md" is not'))
 
     def test_label(self):
-        build = {"a/BUILD": 'cc_test(\n    name = "b_test",\n)\n[x("c", [])]\n'}
-        self.check(tidy.rule_label, {**build, "p.md": "# P\n`//a:b_test` //a:c_test //a/... \n"})
-        bad = {**build, "p.md": "# P\n`//a:d_test`\n"}
-        self.check(tidy.rule_label, bad, ("p.md:2", '"//a:d_test" is no target of a/BUILD'))
+        rule = tidy.rule_label
+        build = {
+            "BUILD": 'load("//a:a.bzl", "t")\nt(name = "r")\n',
+            "a/BUILD": (
+                'load("//a:a.bzl", "HAVE", "t")\n'
+                'cc_test(\n    name = "b_test",\n    srcs = ["d_test.cc"] + glob(["*.x"]),\n)\n'
+                '[t(name = n + "_test", deps = select({"e": [HAVE]})) for n in ["c"]]\n'
+            ),
+        }
+        good = "# P\n`//a:b_test` //a:c_test //a/... //:r https://x.y:z\n"
+        self.check(rule, {**build, "p.md": good})
+        for label in ["//a:d_test", "//a:b", "//a:c", "//a:e", "//a:n", "//:b_test"]:
+            place = label[2:].partition(":")[0]
+            message = f'"{label}" is no target of {place + "/" if place else ""}BUILD'
+            self.check(rule, {**build, "p.md": f"# P\n`{label}`\n"}, ("p.md:2", message))
+        self.check(rule, {"p.md": "//f:g"}, ("p.md:1", '"//f:g" is no target of f/BUILD'))
 
     def test_fact_row(self):
-        page = {"tests/facts/c.md": "| name | case |\n| --- | --- |\n| two_rows | x |\n"}
-        self.check(tidy.rule_fact_row, {**page, "a/b_test.cc": 'TEST(A, TwoRows) {}'})
-        self.check(tidy.rule_fact_row, {**page, "a/b_test.cc": '{"two_rows", 1},'})
-        self.check(tidy.rule_fact_row, page, ("tests/facts/c.md:3", 'the row "two_rows"'))
+        rule = tidy.rule_fact_row
+
+        def files(name, text):
+            row = f"| name | case |\n| --- | --- |\n| {name} | x |\n"
+            return {"tests/facts/c.md": row, "a/b_test.cc": text}
+
+        for text in [
+            "TEST(A, TwoRows) {}",
+            '{"two_rows", 1},',
+            "TEST(A, AllTwoRowsAreLegal) {}",
+            '{"of_two_rows_only", 1},',
+        ]:
+            self.check(rule, files("two_rows", text))
+        for text in ["", "TEST(A, TwoRowsets) {}", '{"rows_two"},', '{"two", "rows"},', "TwoBigRows"]:
+            place = ("tests/facts/c.md:3", 'the row "two_rows"')
+            self.check(rule, files("two_rows", text), place)
+        self.check(rule, files("bool_i32_4x2", "TEST(A, BoolI32_4x2) {}"))
+        self.check(rule, files("n_1", "TEST(A, N12) {}"), ("tests/facts/c.md:3", '"n_1"'))
 
     def test_error_row(self):
-        def files(message, label, text):
+        def files(messages, labels, **texts):
+            """A row, and tests //a:NAME of these texts."""
+            names = ", ".join(f"`{label}`" for label in labels)
+            build = "".join(
+                f'cc_test(\n    name = "{name}",\n    srcs = ["{name}.cc"],\n)\n' for name in texts
+            )
             return {
-                "docs/errors.md": f"# E\n\n| `{message}` | why | fix | `{label}` |\n",
-                "a/BUILD": 'cc_test(\n    name = "b_test",\n    srcs = ["b_test.cc"],\n)\n',
-                "a/b_test.cc": f'f("{text}");\n',
+                "docs/errors.md": f"# E\n\n| {messages} | why | fix | {names} |\n",
+                "a/BUILD": build,
+                **{f"a/{name}.cc": f'f("{text}");\n' for name, text in texts.items()},
             }
 
         rule = tidy.rule_error_row
-        message = 'mesh {...} names axis \"x\" twice; give each axis another name'
-        self.check(rule, files(message, "//a:b_test", 'twice; give each "\n    "axis'))
+        at = "docs/errors.md:3"
+        message = '`mesh {...} names axis "x" twice; give each axis another name`'
+        b = ["//a:b_test"]
+        self.check(rule, files(message, b, b_test='twice; give each "\n    "axis'))
         self.check(
-            rule, files(message, "//a:b_test", "give one"), ("docs/errors.md:3", "holds words")
+            rule,
+            files(message, b, b_test="give one"),
+            (at, "no test named here"),
+            (at, "//a:b_test holds no words"),
         )
+        self.check(rule, files(message, ["//a:c_test"], b_test="give each axis"), (at, "no target"))
+
+        # Every test of a row, and every message.
+        both = ["//a:b_test", "//a:c_test"]
+        words = "twice; give each axis"
+        self.check(rule, files(message, both, b_test=words, c_test="another name" + words))
         self.check(
-            rule, files(message, "//a:c_test", "give each axis"), ("docs/errors.md:3", "no target")
+            rule,
+            files(message, both, b_test=words, c_test="give one"),
+            (at, "//a:c_test holds no words of the messages of its row"),
         )
+        two = message + ", `the mesh is too large`"
+        self.check(rule, files(two, both, b_test=words, c_test="mesh is too large"))
+        self.check(
+            rule,
+            files(two, both, b_test=words, c_test=words),
+            (at, 'no test named here holds words of "the mesh is too large"'),
+        )
+
+        # Two words where a message has no three in a row. Names alone are not checked.
+        self.check(rule, files('`"x" ends where`, `await`', b, b_test="ends where"))
+        self.check(rule, files("`all_reduce ...`", b, b_test="x"), (at, "quote more of it"))
 
     def test_function_length(self):
         def body(lines):
