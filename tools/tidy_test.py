@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Provokes every rule of tools/tidy.py, and shows similar text that the rule accepts."""
 
+import pathlib
+import re
 import unittest
 
 import tidy
+
+ROOT = pathlib.Path(__file__).parent.parent
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 HEAD = SPDX + "//\n// Layout: how a tensor is split.\n"
@@ -144,6 +148,24 @@ class RuleTest(unittest.TestCase):
         self.check(tidy.rule_layers, past_umbrella, ("examples/a.cc:1", "may not use mesh/"))
         umbrella = {"dtensor/a.cc": '#include "tessera.h"\n'}
         self.check(tidy.rule_layers, umbrella, ("dtensor/a.cc:1", "for programs"))
+
+    def test_layers_are_those_of_the_architecture(self):
+        """The table of docs/architecture.md, whose column `may use` is LAYERS."""
+        page = (ROOT / "docs/architecture.md").read_text()
+        rows = re.findall(r"^\| `(\w+)/` \|.*\| ([^|]*) \|$", page, re.M)
+        self.assertGreater(len(rows), 9)
+        used = {folder: re.sub("`[^`]*`|-", "", may_use).split() for folder, may_use in rows}
+        self.assertEqual(used, {folder: tidy.LAYERS[folder] for folder in used})
+        self.assertEqual(tidy.LAYERS.keys() - used.keys(), {"benchmarks"})
+
+    def test_layers_of_each_folder(self):
+        for folder, allowed in tidy.LAYERS.items():
+            for other in [*tidy.LAYERS, "tests"]:
+                with self.subTest(folder=folder, other=other):
+                    file = {f"{folder}/a.cc": f'#include "{other}/b.h"\n'}
+                    message = (f"{folder}/a.cc:1", f"{folder}/ may not use {other}/")
+                    is_allowed = other == folder or other in allowed
+                    self.check(tidy.rule_layers, file, *([] if is_allowed else [message]))
 
     def test_pure(self):
         self.check(
