@@ -10,10 +10,6 @@
 namespace tessera::internal {
 namespace {
 
-bool is_near(const Mesh& mesh, const Digit& digit, const Topology& topology) {
-  return link_of_digit(mesh, digit, topology) != LinkClass::kNetwork;
-}
-
 // Descending.
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> small;
@@ -34,9 +30,11 @@ std::optional<SubAxis> near_part(const Mesh& mesh, const SubAxis& part, const To
   for (const int64_t near : divisors(part.size)) {
     if (near == 1) break;
     const int64_t far = part.size / near;
-    if (is_near(mesh, {near, weight}, topology)) return SubAxis{part.axis, part.pre * far, near};
+    if (is_intra_host(mesh, {near, weight}, topology)) {
+      return SubAxis{part.axis, part.pre * far, near};
+    }
     // Blocks of devices are at minor ends.
-    if (!blocks && is_near(mesh, {near, weight * far}, topology)) {
+    if (!blocks && is_intra_host(mesh, {near, weight * far}, topology)) {
       return SubAxis{part.axis, part.pre, near};
     }
   }
@@ -66,6 +64,10 @@ bool tell_hosts_apart(const Mesh& mesh, const SubAxes& far, const Topology& topo
 
 }  // namespace
 
+bool is_intra_host(const Mesh& mesh, const Digit& digit, const Topology& topology) {
+  return link_of_digit(mesh, digit, topology) != LinkClass::kNetwork;
+}
+
 HostAxes split_by_host(const Mesh& mesh, const SubAxes& parts, const Topology& topology) {
   HostAxes result;
   for (const SubAxis& part : parts) {
@@ -83,10 +85,10 @@ std::optional<HostAxes> terms_by_host(const Mesh& mesh, const SubAxes& partial,
                                       const Topology& topology) {
   const std::optional<LinkClass> link = topology.only_link();
   if (link.has_value()) return std::nullopt;
-  HostAxes parts = split_by_host(mesh, partial, topology);
-  if (parts.intra_host.empty() || parts.inter_host.empty()) return std::nullopt;
-  if (!tell_hosts_apart(mesh, parts.inter_host, topology)) return std::nullopt;
-  return parts;
+  HostAxes axes = split_by_host(mesh, partial, topology);
+  if (axes.intra_host.empty() || axes.inter_host.empty()) return std::nullopt;
+  if (!tell_hosts_apart(mesh, axes.inter_host, topology)) return std::nullopt;
+  return axes;
 }
 
 }  // namespace tessera::internal

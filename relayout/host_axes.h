@@ -24,13 +24,17 @@ struct HostAxes {
   SubAxes inter_host;
 };
 
-// The parts of `parts` along which devices stay on their hosts, and the rest: each part is cut once
-// at most, near its minor end or its major end. O(divisors of its size) a part where ids are
-// positions and hosts blocks of them, else as often O(devices).
+// Whether devices whose positions differ in this digit alone are on one host.
+bool is_intra_host(const Mesh& mesh, const Digit& digit, const Topology& topology);
+
+// Cuts each of `parts` at most once, at its minor end or at its major end: into the sub-axis along
+// which devices stay on their hosts, and the rest. A part takes O(divisors of its size) where ids
+// are positions and hosts are blocks of them, else as many times O(devices).
 HostAxes split_by_host(const Mesh& mesh, const SubAxes& parts, const Topology& topology);
 
-// The same where both are something and hosts are told apart as above; else nothing, as where two
-// hosts have terms of one element and different numbers of them.
+// The same of partial axes. Nothing where one of the lists is empty, or where devices that hold
+// terms of one element differ in inter-host sub-axes and are on one host all the same. That is so
+// where two hosts have different numbers of terms of an element.
 std::optional<HostAxes> terms_by_host(const Mesh& mesh, const SubAxes& partial,
                                       const Topology& topology);
 

@@ -154,9 +154,8 @@ Layout PlanCandidates::cleared(const Layout& sums) const {
   if (!(sums.mesh() == goal_.mesh())) return sums;
   const Cuts cuts(sums, goal_, partials_.reduced);
   if (!cuts.all_aligned()) return sums;
-  const auto is_near = [&](const SubAxis& part) {
-    const Digit digit = digits_of(sums.mesh(), {part})[0];
-    return link_of_digit(sums.mesh(), digit, tensor_.topology) != LinkClass::kNetwork;
+  const auto stays_on_host = [&](const SubAxis& part) {
+    return is_intra_host(sums.mesh(), digits_of(sums.mesh(), {part})[0], tensor_.topology);
   };
   // A dim that is split between hosts stays as it is.
   std::vector<SubAxes> dims(sums.rank());
@@ -164,7 +163,7 @@ Layout PlanCandidates::cleared(const Layout& sums) const {
   SubAxes movable;
   for (int dim = 0; dim < sums.rank(); ++dim) {
     const SubAxes before = cuts.cut(sums.dim_axes()[dim]);
-    stays[dim] = !std::all_of(before.begin(), before.end(), is_near);
+    stays[dim] = !std::all_of(before.begin(), before.end(), stays_on_host);
     SubAxes& after = stays[dim] ? dims[dim] : movable;
     after.insert(after.end(), before.begin(), before.end());
   }
