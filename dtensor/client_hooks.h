@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClientHooks: what tests and benchmarks of this tree put into a client, and how they reach what is
-// behind one. Internal: tessera.h does not include it, and no program needs it.
+// ClientHooks: fakes and faults that tests and benchmarks of this tree give to a client, and access
+// to the client's Runtime. Internal: tessera.h does not include it, and no program needs it.
 //
 //   StatusOr<Client> client = internal::connect(options, {.cuda = cuda::FakeCuda::create({})});
 //   ArenaPool& pool = internal::runtime_of(*client)->pool();

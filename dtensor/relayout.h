@@ -6,8 +6,8 @@
 //   const DTensor columns = relayout(rows, Layout::parse(mesh, "[-, model]"));
 //   const DTensor whole = relayout(std::move(rows), Layout::parse(mesh, "[-, -]"));
 //
-// The last call gives `rows` away. Calls return at once. An error of the source or of the layout
-// travels with the result (dtensor.h).
+// The last call gives `rows` away. Calls may be made by any thread, and return at once. An error of
+// the source or of the layout travels with the result (dtensor.h).
 #ifndef TESSERA_DTENSOR_RELAYOUT_H_
 #define TESSERA_DTENSOR_RELAYOUT_H_
 

@@ -96,9 +96,10 @@ class Coordinator {
   // other status is known.
   virtual Status leave(absl::Time deadline) = 0;
 
-  // What a client says that cannot start because of `status`. The loss of one client ends the start
-  // of all, and client 0 may take the service with it: where `status` is Unavailable, the first
-  // loss that this client was told, or `status` where it is told none within half a second.
+  // The error of a client that cannot start because of `status`. The loss of one client ends the
+  // start of all clients, and the loss of client 0 may end the service. So where `status` is
+  // Unavailable this is the first loss that this client is told within half a second; else it is
+  // `status`.
   virtual Status cause_of_failed_start(const Status& status) { return status; }
 };
 

@@ -58,6 +58,7 @@ struct Component {
 
 class Refinement;  // In factored_view.cc.
 
+// Immutable, safe to read from any thread.
 class FactoredView {
  public:
   // Nothing where the meshes or partial axes differ, borders do not align, or sizes do not divide:

@@ -21,7 +21,7 @@ struct Tensor {
   Topology topology;
 };
 
-// A move between layouts with the same partial axes, called by what it turns out to be.
+// A move between layouts with the same partial axes. Its kind follows from the axes that move.
 PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor);
 // The reduction over `reduced`, partial axes of `from` that `to` (on the same mesh) does not have.
 // kReduceScatter: the devices of a group get disjoint boxes; kAllReduce: the same box.
@@ -31,7 +31,7 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
 PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& added,
                         const Tensor& tensor);
 
-// The same step where links between the devices are others.
+// The same step between devices with the links of another topology.
 PlanStep with_topology(const PlanStep& step, const Topology& topology);
 
 }  // namespace tessera::internal

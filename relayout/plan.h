@@ -75,7 +75,7 @@ struct PlanOptions {
   ReductionOrder reduction_order = ReductionOrder::kByHost;
 };
 
-// A way to plan a relayout that was looked at.
+// One of the plans that were compared.
 struct Alternative {
   std::string name;               // "direct", "cheapest", "far_links_first", ..., or its steps.
   absl::Duration predicted_time;  // By the topology's costs.
@@ -113,8 +113,8 @@ class RelayoutPlan {
   // between. relayout() of a source that is kept holds less where the target shares its memory.
   // O(devices) where the meshes begin with different devices. Computed once.
   int64_t peak_bytes() const;
-  // What of that it holds during one of the steps(); 0 where there is no such step. The
-  // same cost.
+  // The most bytes that a device holds during one of the steps(); 0 where there is no such step.
+  // It costs as peak_bytes() does.
   int64_t step_peak_bytes(size_t step) const;
   // What the steps take by the costs of the topology that the plan was made for: a step takes the
   // latency of the farthest link that it uses, and seconds for each byte that the worst placed

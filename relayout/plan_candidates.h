@@ -77,8 +77,8 @@ class PlanCandidates {
     int64_t num_placed;             // Of both reductions.
   };
 
-  // The candidates that go on from another layout, or with other partial axes to reduce. These must
-  // outlive it, and so must what `before` refers to.
+  // Of a second reduction: from another layout, or over other partial axes, to the same goal. These
+  // arguments must outlive it, and so must those of `before`.
   PlanCandidates(const PlanCandidates& before, const Layout& from, const Partials& partials);
   std::vector<Steps> flat() const;
   std::vector<Steps> by_host() const;
@@ -121,8 +121,8 @@ class PlanCandidates {
   // free: replicated, or being reduced.
   const std::vector<SubAxes> refined_;
   std::vector<int> rest_dims_;  // Behind which the parts go that have no other place.
-  // Each of these in turn, or the longest alone: the second of two reductions has candidates
-  // enough.
+  // Whether a candidate is made for each of rest_dims_, or for the longest alone. The second of two
+  // reductions has enough candidates with the longest.
   bool tries_every_dim_ = true;
 };
 

@@ -58,7 +58,8 @@ struct Pull {
 };
 
 // One step of a plan: collective over the groups of its devices. Devices are given by id; a device
-// that neither layout knows has no rows, receives nothing and is alone.
+// that neither layout knows has no rows, receives nothing and is alone. Immutable, cheap to copy,
+// safe to read from any thread.
 class PlanStep {
  public:
   StepKind kind() const;

@@ -29,6 +29,7 @@
 
 namespace tessera::internal {
 
+// Immutable, safe to read from any thread.
 class PullRouting {
  public:
   // Partial axes must be the same on both sides, of equal meshes: terms move as they are.

@@ -27,6 +27,7 @@ namespace tessera::internal {
 
 using Cell = std::vector<int64_t>;
 
+// Immutable, safe to read from any thread.
 class ShardGrid {
  public:
   // Requires shape.size() == layout.rank().

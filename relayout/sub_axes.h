@@ -8,10 +8,10 @@
 //     x:(1)2  {size 2, weight 6}   digit 1          y  {size 3, weight 1}   digit 1
 //     x:(2)2  {size 2, weight 3}   digit 0
 //
-// Two layouts on one mesh speak of the same axis in parts of different sizes; cut at all borders
-// that either names, both are lists of the same atoms, and questions like "does this gather the
-// minor axes" become comparisons of lists. Where the borders are no divisor chain (thirds against
-// halves of an axis of 6) the axis is not aligned and its parts stay whole.
+// Two layouts on one mesh may cut the same axis into parts of different sizes. Cuts (below) cuts
+// both at every border that one of them has: both are then lists of the same atoms, and "does this
+// gather the minor axes" is a comparison of two lists. An axis is not aligned where its borders are
+// no divisor chain (thirds against halves of an axis of 6); its parts then stay whole.
 #ifndef TESSERA_RELAYOUT_SUB_AXES_H_
 #define TESSERA_RELAYOUT_SUB_AXES_H_
 
@@ -43,7 +43,8 @@ int64_t value_at(const Digits& digits, int64_t position);
 // What the digits contribute to a position when they make the number `value`.
 int64_t offset_of(const Digits& digits, int64_t value);
 
-// Whether two parts share something: neither is wholly below the other in a common number.
+// Whether two parts of one axis have a digit in common. Else the whole of one is more significant
+// than the other.
 bool overlaps(const SubAxis& a, const SubAxis& b);
 bool overlaps_any(const SubAxis& part, absl::Span<const SubAxis> parts);
 bool contains_sub_axis(absl::Span<const SubAxis> parts, const SubAxis& part);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeviceMover: what moves the bytes of a group whose members' memory is not the host's.
+// DeviceMover: moves the bytes of a group whose members have memory that is not the host's.
 //
 // Members meet on the host as those of any group do: nothing is given to a device before all have
 // arrived and agree, so that deadlines, disagreements and losses are the host's business alone.
