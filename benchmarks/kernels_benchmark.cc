@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prints how fast the kernels of the host backend are on one thread, beside memcpy of as many bytes
+// Prints how fast the kernels of the CPU are on one thread, beside memcpy of as many bytes
 // as the kernel writes, measured in turns in the same run (docs/performance.md explains the table).
 //
 //   kernels_benchmark [instruction set]      default: the best one of the CPU
@@ -25,8 +25,8 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
-#include "collectives/host/kernels.h"
-#include "collectives/host/kernels_simd.h"
+#include "device/cpu/kernels.h"
+#include "device/cpu/kernels_simd.h"
 
 namespace tessera::benchmarks {
 namespace {
@@ -56,7 +56,7 @@ struct Case {
   std::string name;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  host::Stores stores = host::Stores::kCached;
+  cpu::Stores stores = cpu::Stores::kCached;
   std::function<void()> run;
   std::function<bool()> is_right;
   std::vector<double> seconds = {};
@@ -77,8 +77,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-host::Stores stores_for(int64_t bytes_written) {
-  return host::choose_stores(bytes_written, host::last_level_cache_bytes());
+cpu::Stores stores_for(int64_t bytes_written) {
+  return cpu::choose_stores(bytes_written, cpu::last_level_cache_bytes());
 }
 
 template <class T>
@@ -88,15 +88,15 @@ Case reduction(const Arenas& arenas, int num_terms, int num_outs, int64_t bytes)
   std::vector<std::byte*> outs;
   for (int k = 0; k < num_terms; ++k) terms.push_back(arenas.from + k * bytes);
   for (int k = 0; k < num_outs; ++k) outs.push_back(arenas.to + k * bytes);
-  const host::Stores stores = stores_for(num_outs * bytes);
+  const cpu::Stores stores = stores_for(num_outs * bytes);
   const int64_t count = bytes / dtype_size(dtype);
   Case c;
   c.name = absl::StrFormat("%s sum, %d terms of %d KiB to %d %s", dtype_name(dtype), num_terms,
                            bytes / kKiB, num_outs, num_outs == 1 ? "output" : "outputs");
   c.bytes_read = num_terms * bytes;
   c.bytes_written = num_outs * bytes;
-  c.stores = host::stores_of_run(stores, bytes);
-  c.run = [=] { host::reduce(dtype, ReduceOp::kSum, terms, outs, count, stores); };
+  c.stores = cpu::stores_of_run(stores, bytes);
+  c.run = [=] { cpu::reduce(dtype, ReduceOp::kSum, terms, outs, count, stores); };
   c.is_right = [=] {
     T element;
     std::memcpy(static_cast<void*>(&element), terms[0], sizeof(T));
@@ -123,17 +123,17 @@ struct Pull {
 // `run_bytes`.
 Case copies(std::string name, int64_t element_bytes, int64_t bytes, int64_t run_bytes,
             std::vector<Pull> pulls) {
-  const host::Stores stores = stores_for(bytes);
+  const cpu::Stores stores = stores_for(bytes);
   Case c;
   c.name = std::move(name);
   c.bytes_read = c.bytes_written = bytes;
-  c.stores = host::stores_of_run(stores, run_bytes);
+  c.stores = cpu::stores_of_run(stores, run_bytes);
   c.run = [=] {
-    std::vector<host::BoxCopy> into_one;
+    std::vector<cpu::BoxCopy> into_one;
     for (size_t k = 0; k < pulls.size(); ++k) {
       into_one.push_back({pulls[k].box, {pulls[k].from, pulls[k].from_box}});
       if (k + 1 < pulls.size() && pulls[k + 1].to == pulls[k].to) continue;
-      host::copy_boxes(into_one, {pulls[k].to, pulls[k].to_box}, element_bytes, stores);
+      cpu::copy_boxes(into_one, {pulls[k].to, pulls[k].to_box}, element_bytes, stores);
       into_one.clear();
     }
   };
@@ -260,17 +260,17 @@ bool are_right(const Arenas& arenas, std::vector<Case>& cases) {
 }
 
 int main_of(int argc, char** argv) {
-  int64_t used = host::instruction_sets()[0];
-  for (const int64_t set : host::instruction_sets()) {
-    if (argc > 1 && host::instruction_set_name(set) == argv[1]) used = set;
+  int64_t used = cpu::instruction_sets()[0];
+  for (const int64_t set : cpu::instruction_sets()) {
+    if (argc > 1 && cpu::instruction_set_name(set) == argv[1]) used = set;
   }
-  host::use_instruction_set(used);
+  cpu::use_instruction_set(used);
   const Arenas arenas;
   std::vector<Case> cases = all_cases(arenas);
   if (!are_right(arenas, cases)) return 1;
   measure(arenas, cases);
-  std::cout << "instruction set " << host::instruction_set_name(used) << ", last-level cache "
-            << host::last_level_cache_bytes() / kMiB << " MiB\n"
+  std::cout << "instruction set " << cpu::instruction_set_name(used) << ", last-level cache "
+            << cpu::last_level_cache_bytes() / kMiB << " MiB\n"
             << "| kernel | stores | GB/s | memcpy GB/s | time / memcpy |\n"
             << "| --- | --- | ---: | ---: | ---: |\n";
   for (const Case& c : cases) {
@@ -282,7 +282,7 @@ int main_of(int argc, char** argv) {
       return static_cast<double>(bytes) / seconds / 1e9;
     };
     std::cout << absl::StrFormat("| %s | %s | %.1f | %.1f | %.2f |\n", c.name,
-                                 c.stores == host::Stores::kStreaming ? "streaming" : "cached",
+                                 c.stores == cpu::Stores::kStreaming ? "streaming" : "cached",
                                  rate(c.bytes_read + c.bytes_written, median(c.seconds)),
                                  rate(2 * c.bytes_written, median(c.memcpy_seconds)),
                                  median(ratios));

@@ -12,7 +12,7 @@
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "collectives/host/kernels.h"
+#include "device/cpu/kernels.h"
 #include "device/cuda/cuda_device.h"
 #include "dtensor/relayout.h"
 #include "dtensor/tensor_rep.h"
@@ -93,7 +93,7 @@ void make_identity(const Filling& filling, DType dtype, ReduceOp op) {
   const int64_t count = filling.box.num_elements();
   const std::array<std::byte, 8> identity = identity_element(op, dtype);
   if (filling.gpu == nullptr) {
-    host::fill_elements(dtype, identity.data(), buffer.mutable_data(), count);
+    cpu::fill_elements(dtype, identity.data(), buffer.mutable_data(), count);
     return buffer.mutable_ready().set(absl::OkStatus());
   }
   filling.gpu->produce("identity", filling.buffer,
@@ -193,7 +193,7 @@ DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* 
       });
     }
     filling.stream.enqueue("full", [dtype, value, count, buffer = filling.buffer] {
-      host::fill_elements(dtype, value.data(), buffer->mutable_data(), count);
+      cpu::fill_elements(dtype, value.data(), buffer->mutable_data(), count);
       buffer->mutable_ready().set(absl::OkStatus());
       return absl::OkStatus();
     });
@@ -242,7 +242,7 @@ DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements
   HostWriter writer;
   return create(dtype, shape, layout, [&](const Filling& filling) {
     writer.fill(filling, [&](std::byte* out) {
-      host::copy_box(filling.box, {values, whole}, {out, filling.box}, dtype_size(dtype));
+      cpu::copy_box(filling.box, {values, whole}, {out, filling.box}, dtype_size(dtype));
     });
   });
 }

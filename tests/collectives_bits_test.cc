@@ -17,8 +17,8 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
-#include "collectives/host/kernels.h"
 #include "collectives/testing/conformance.h"
+#include "device/cpu/kernels.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
@@ -169,7 +169,7 @@ Status for_each_reduction(Fn fn) {
 Status member_bits(const Member& m, bool compare_with_scalars, Digests& digests) {
   // With streaming stores.
   const int64_t streamed =
-      host::last_level_cache_bytes() / (2 * kBitsDevices * sizeof(float)) + 1000;
+      cpu::last_level_cache_bytes() / (2 * kBitsDevices * sizeof(float)) + 1000;
   Status wrong;
   const Status ended = for_each_reduction([&](DType dtype, ReduceOp op) {
     return visit_dtype(dtype, [&]<class T>() -> Status {

@@ -13,7 +13,7 @@
 #include "base/format.h"
 #include "base/kept_allocator.h"
 #include "collectives/host/activity.h"
-#include "collectives/host/kernels.h"
+#include "device/cpu/kernels.h"
 #include "job/status_channel.h"
 
 namespace tessera::host {
@@ -655,8 +655,8 @@ void HostGroup::reduce_inlined(const HostOp& op) {
   for (int m = 0; m < rendezvous_->size(); ++m) {
     terms.push_back(rendezvous_->entry(op.meeting_.seq, m).inlined);
   }
-  reduce(collective.dtype(), collective.op(), terms, absl::MakeConstSpan(&op.arguments_.out, 1),
-         collective.count());
+  cpu::reduce(collective.dtype(), collective.op(), terms,
+              absl::MakeConstSpan(&op.arguments_.out, 1), collective.count());
 }
 
 Status HostGroup::give_up(HostOp& op, bool is_queued, DeviceActivity::Kind device,

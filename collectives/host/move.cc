@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
-#include "collectives/host/kernels.h"
+#include "device/cpu/kernels.h"
 
 namespace tessera::host {
 namespace {
@@ -32,25 +32,25 @@ int64_t offset_bytes(const Box& box, const Box& held, int64_t element_bytes) {
 // begin with the member's own, so that members do not read the same input at the same time.
 void copy_pulls(const Collective& c, absl::Span<const BoxPull> pulls, Members members) {
   const int64_t size = dtype_size(c.dtype());
-  const Stores stores = choose_stores(c.bytes_written(), last_level_cache_bytes());
+  const cpu::Stores stores = cpu::choose_stores(c.bytes_written(), cpu::last_level_cache_bytes());
   std::byte* const out = members[c.place().position].out;
   if (c.fill().has_value()) {
     const auto identity = identity_element(*c.fill(), c.dtype());
-    fill_elements(c.dtype(), identity.data(), out, c.out_box().num_elements());
+    cpu::fill_elements(c.dtype(), identity.data(), out, c.out_box().num_elements());
   }
   if (c.out_box().sizes.size() == 1) {
     for (const BoxPull& pull : pulls) {
-      copy_bytes(out + offset_bytes(pull.box, c.out_box(), size),
-                 members[pull.source].in + offset_bytes(pull.box, pull.source_box, size),
-                 pull.box.sizes[0] * size, stores);
+      cpu::copy_bytes(out + offset_bytes(pull.box, c.out_box(), size),
+                      members[pull.source].in + offset_bytes(pull.box, pull.source_box, size),
+                      pull.box.sizes[0] * size, stores);
     }
     return;
   }
-  absl::InlinedVector<BoxCopy, kInlineMembers> copies;
+  absl::InlinedVector<cpu::BoxCopy, kInlineMembers> copies;
   for (const BoxPull& pull : pulls) {
     copies.push_back({pull.box, {members[pull.source].in, pull.source_box}});
   }
-  copy_boxes(copies, {out, c.out_box()}, size, stores);
+  cpu::copy_boxes(copies, {out, c.out_box()}, size, stores);
 }
 
 // Of rank 1: where the sum goes.
@@ -79,7 +79,7 @@ void reduce_own(const Collective& c, Members members) {
   const BoxReduction& reduction = *c.reduction();
   const Box& box = reduction.box;
   if (box.is_empty()) return;
-  const Stores stores = choose_stores(c.bytes_written(), last_level_cache_bytes());
+  const cpu::Stores stores = cpu::choose_stores(c.bytes_written(), cpu::last_level_cache_bytes());
   const int n = static_cast<int>(members.size());
   if (box.sizes.size() == 1) {
     absl::InlinedVector<const std::byte*, kInlineMembers> terms;
@@ -87,11 +87,12 @@ void reduce_own(const Collective& c, Members members) {
       terms.push_back(members[k].in +
                       offset_bytes(box, reduction.held_by(k), dtype_size(c.dtype())));
     }
-    return reduce(c.dtype(), c.op(), terms, outputs(c, members), box.sizes[0], stores);
+    return cpu::reduce(c.dtype(), c.op(), terms, outputs(c, members), box.sizes[0], stores);
   }
-  absl::InlinedVector<ConstBoxView, kInlineMembers> terms;
+  absl::InlinedVector<cpu::ConstBoxView, kInlineMembers> terms;
   for (int k = 0; k < n; ++k) terms.push_back({members[k].in, reduction.held_by(k)});
-  reduce_box(c.dtype(), c.op(), box, terms, {members[c.place().position].out, c.out_box()}, stores);
+  cpu::reduce_box(c.dtype(), c.op(), box, terms, {members[c.place().position].out, c.out_box()},
+                  stores);
 }
 
 }  // namespace

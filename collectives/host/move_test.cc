@@ -16,7 +16,7 @@
 #include "base/reduce_op.h"
 #include "collectives/collective.h"
 #include "collectives/counts.h"
-#include "collectives/host/kernels.h"
+#include "device/cpu/kernels.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -135,7 +135,7 @@ void expect_filled(DType dtype, ReduceOp op) {
       const std::byte* const terms[] = {reinterpret_cast<const std::byte*>(&out[i]),
                                         reinterpret_cast<const std::byte*>(&value)};
       std::byte* const to = reinterpret_cast<std::byte*>(&result);
-      reduce(dtype, adds, terms, absl::MakeConstSpan(&to, 1), 1);
+      cpu::reduce(dtype, adds, terms, absl::MakeConstSpan(&to, 1), 1);
       EXPECT_EQ(result, value) << reduce_op_name(op) << " of " << dtype_name(dtype);
     }
   }

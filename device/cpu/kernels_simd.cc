@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/kernels_simd.h"
+#include "device/cpu/kernels_simd.h"
 
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
-#include "collectives/host/kernels_plain.h"
+#include "device/cpu/kernels_plain.h"
 
 // Highway compiles this file once more for each of its targets. These two would be code for CPUs
 // that are rare (SSSE3 without SSE4) or that gain nothing here (AVX-512 beyond its first form).
@@ -17,13 +17,13 @@
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #endif
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "collectives/host/kernels_simd.cc"
+#define HWY_TARGET_INCLUDE "device/cpu/kernels_simd.cc"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace tessera::host::HWY_NAMESPACE {
+namespace tessera::cpu::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
@@ -622,11 +622,11 @@ void copy(const RowCopy& c) {
 
 #endif  // a target with vectors
 
-}  // namespace tessera::host::HWY_NAMESPACE
+}  // namespace tessera::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace tessera::host {
+namespace tessera::cpu {
 
 HWY_EXPORT(reduce);
 HWY_EXPORT(copy);
@@ -668,5 +668,5 @@ void use_instruction_set(int64_t instruction_set) {
   memory_by_avx2() = find_memory_by_avx2();
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::cpu
 #endif

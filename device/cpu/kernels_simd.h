@@ -4,8 +4,8 @@
 // what the CPU has: plain code for any x86-64, SSE4, AVX2, AVX-512. All of them give the same bits.
 //
 // kernels.h is the interface for the rest; here are its parts that see bytes and no boxes.
-#ifndef TESSERA_COLLECTIVES_HOST_KERNELS_SIMD_H_
-#define TESSERA_COLLECTIVES_HOST_KERNELS_SIMD_H_
+#ifndef TESSERA_DEVICE_CPU_KERNELS_SIMD_H_
+#define TESSERA_DEVICE_CPU_KERNELS_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 
-namespace tessera::host {
+namespace tessera::cpu {
 
 // How results are stored. Streaming stores bypass the caches: a third less traffic, but much slower
 // if the result is read while it could still be in a cache.
@@ -55,6 +55,6 @@ absl::string_view instruction_set_name(int64_t instruction_set);
 // another thread is in a kernel.
 void use_instruction_set(int64_t instruction_set);
 
-}  // namespace tessera::host
+}  // namespace tessera::cpu
 
-#endif  // TESSERA_COLLECTIVES_HOST_KERNELS_SIMD_H_
+#endif  // TESSERA_DEVICE_CPU_KERNELS_SIMD_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/kernels.h"
+#include "device/cpu/kernels.h"
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tessera::host {
+namespace tessera::cpu {
 namespace {
 
 // Containers and dims that need no memory from the heap.
@@ -256,4 +256,4 @@ void reduce_box(DType dtype, ReduceOp op, const Box& box, absl::Span<const Const
   fence_after(chosen);
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::cpu

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of the host backend: reductions in fixed order, and copies of boxes between row-major
+// Kernels of the CPU: reductions in fixed order, and copies of boxes between row-major
 // buffers. Pure functions of memory; they do not wait, and allocate nothing for boxes of rank 8
 // and less.
 //
 // Memory need not be aligned. What the kernels wrote, streaming stores included, is visible to
 // every thread that synchronises with their return.
-#ifndef TESSERA_COLLECTIVES_HOST_KERNELS_H_
-#define TESSERA_COLLECTIVES_HOST_KERNELS_H_
+#ifndef TESSERA_DEVICE_CPU_KERNELS_H_
+#define TESSERA_DEVICE_CPU_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -16,11 +16,11 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
-#include "collectives/host/kernels_simd.h"
+#include "device/cpu/kernels_simd.h"
 
-namespace tessera::host {
+namespace tessera::cpu {
 
-// The stores for an operation in which the members on this host write `bytes_written` in all:
+// The stores for an operation that writes `bytes_written` on this host, all devices together:
 // streaming where that is more than half of the last-level cache, for then little of it could stay
 // there, and a line that is stored whole need not be read first.
 Stores choose_stores(int64_t bytes_written, int64_t last_level_cache_bytes);
@@ -77,6 +77,6 @@ void copy_boxes(absl::Span<const BoxCopy> copies, BoxView to, int64_t element_by
 void reduce_box(DType dtype, ReduceOp op, const Box& box, absl::Span<const ConstBoxView> terms,
                 BoxView to, Stores stores = Stores::kCached);
 
-}  // namespace tessera::host
+}  // namespace tessera::cpu
 
-#endif  // TESSERA_COLLECTIVES_HOST_KERNELS_H_
+#endif  // TESSERA_DEVICE_CPU_KERNELS_H_

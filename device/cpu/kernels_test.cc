@@ -3,7 +3,7 @@
 // Every instruction set that this CPU has, against scalars: reduce for every dtype, op, length,
 // alignment and number of terms, bit by bit; copy_box and reduce_box for every small box in every
 // small container, and random larger ones.
-#include "collectives/host/kernels.h"
+#include "device/cpu/kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "Eigen/Core"
-#include "collectives/host/kernels_simd.h"
+#include "device/cpu/kernels_simd.h"
 #include "gtest/gtest.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/scalars.h"
 
-namespace tessera::host {
+namespace tessera::cpu {
 namespace {
 
 using testing::for_each_index;
@@ -493,4 +493,4 @@ TEST(InstructionSetsTest, PlainCodeIsTheLastResort) {
 }
 
 }  // namespace
-}  // namespace tessera::host
+}  // namespace tessera::cpu

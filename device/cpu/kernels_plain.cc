@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/kernels_plain.h"
+#include "device/cpu/kernels_plain.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "Eigen/Core"
 #include "base/check.h"
 
-namespace tessera::host {
+namespace tessera::cpu {
 namespace {
 
 // Elements that are reduced at a time: the accumulators stay in the first-level cache.
@@ -140,4 +140,4 @@ void copy_rows_plain(const RowCopy& copy) {
   }
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::cpu
