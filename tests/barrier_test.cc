@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "dtensor/client.h"
 #include "dtensor/local_map.h"
@@ -38,6 +38,25 @@ class BarrierTest : public ::testing::TestWithParam<Setting> {
     spec.setting = GetParam();
     spec.num_clients = num_clients;
     return run_clients(spec, body);
+  }
+
+  // Of the clients of a mesh, `callers` make the call, which gives all of them the same error. The
+  // others have the mesh too, and wait.
+  void expect_same_error(int num_clients, const std::vector<int>& callers,
+                         const std::function<Status(const Client&, const Mesh&)>& call,
+                         StatusCode code, const std::vector<std::string>& texts) {
+    Verdicts verdicts;
+    Gate done;
+    const auto body = [&](Client& client) -> Status {
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, num_clients));
+      const int id = client.client_id();
+      if (std::find(callers.begin(), callers.end(), id) == callers.end()) return done.wait();
+      const Status status = expect_error(verdicts.add(id, call(client, mesh)), code, texts);
+      if (id == callers.front()) done.open(num_clients - callers.size());
+      return status;
+    };
+    EXPECT_THAT(run(num_clients, body), IsOk());
+    EXPECT_THAT(verdicts.same(callers), IsOk());
   }
 };
 
@@ -205,45 +224,19 @@ TEST_P(BarrierTest, LateClientGetsTheVerdict) {
 }
 
 TEST_P(BarrierTest, AllMissingAreNamed) {
-  Verdicts verdicts;
-  Gate done;
-  EXPECT_THAT(
-      run(8,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 8));
-            const int id = client.client_id();
-            if (id != 0 && id != 2 && id != 5) return done.wait();
-            const Status status = expect_error(
-                verdicts.add(client.client_id(), mesh.barrier("b", absl::Milliseconds(500))),
-                StatusCode::kDeadlineExceeded,
-                {"3 of 8 clients", "client 1 ", "client 3 ", "client 4 ", "client 6 ",
-                 "client 7 "});
-            done.open(2);
-            return status;
-          }),
-      IsOk());
-  EXPECT_THAT(verdicts.same({0, 2, 5}), IsOk());
+  expect_same_error(
+      8, {0, 2, 5},
+      [](const Client&, const Mesh& mesh) { return mesh.barrier("b", absl::Milliseconds(500)); },
+      StatusCode::kDeadlineExceeded,
+      {"3 of 8 clients", "client 1 ", "client 3 ", "client 4 ", "client 6 ", "client 7 "});
 }
 
 TEST_P(BarrierTest, EarliestDeadlineDecides) {
-  Verdicts verdicts;
-  Gate done;
-  EXPECT_THAT(
-      run(3,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-            if (client.client_id() == 2) return done.wait();
-            // An hour is longer than the test may take.
-            const Status status = expect_error(
-                verdicts.add(client.client_id(),
-                             mesh.barrier("b", client.client_id() == 0 ? absl::Hours(1)
-                                                                       : absl::Milliseconds(500))),
-                StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
-            if (client.client_id() == 0) done.open();
-            return status;
-          }),
-      IsOk());
-  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
+  const auto call = [](const Client& client, const Mesh& mesh) {
+    // An hour is longer than the test may take.
+    return mesh.barrier("b", client.client_id() == 0 ? absl::Hours(1) : absl::Milliseconds(500));
+  };
+  expect_same_error(3, {0, 1}, call, StatusCode::kDeadlineExceeded, {"in 500 ms", "client 2"});
 }
 
 // A poll once a second returns later in every round. A busy machine does so in some.
@@ -271,17 +264,10 @@ TEST_P(BarrierTest, DeadlineIsNotPolled) {
 }
 
 TEST_P(BarrierTest, ZeroTimeout) {
-  Gate done;
-  EXPECT_THAT(run(2,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-                    if (client.client_id() == 1) return done.wait();
-                    const Status status = expect_error(mesh.barrier("b", absl::ZeroDuration()),
-                                                       StatusCode::kDeadlineExceeded, {"client 1"});
-                    done.open();
-                    return status;
-                  }),
-              IsOk());
+  expect_same_error(
+      2, {0},
+      [](const Client&, const Mesh& mesh) { return mesh.barrier("b", absl::ZeroDuration()); },
+      StatusCode::kDeadlineExceeded, {"client 1"});
 }
 
 TEST_P(BarrierTest, UsableAfterATimeout) {
@@ -354,22 +340,10 @@ TEST_P(BarrierTest, NamesDiffer) {
 }
 
 TEST_P(BarrierTest, NamesDifferWhileAThirdIsMissing) {
-  Verdicts verdicts;
-  Gate done;
-  EXPECT_THAT(run(3,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
-                    if (client.client_id() == 2) return done.wait();
-                    const Status status = expect_error(
-                        verdicts.add(client.client_id(),
-                                     mesh.barrier(client.client_id() == 0 ? "ckpt" : "step",
-                                                  absl::Seconds(60))),
-                        StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\""});
-                    if (client.client_id() == 0) done.open();
-                    return status;
-                  }),
-              IsOk());
-  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
+  const auto call = [](const Client& client, const Mesh& mesh) {
+    return mesh.barrier(client.client_id() == 0 ? "ckpt" : "step", absl::Seconds(60));
+  };
+  expect_same_error(3, {0, 1}, call, StatusCode::kInvalidArgument, {"\"ckpt\"", "\"step\""});
 }
 
 TEST_P(BarrierTest, MeshesDiffer) {
@@ -395,29 +369,14 @@ TEST_P(BarrierTest, MeshesDiffer) {
 }
 
 TEST_P(BarrierTest, BarrierAgainstCollective) {
-  Verdicts verdicts;
-  EXPECT_THAT(run(2,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-                    const std::vector<std::string> both = {"barrier \"b\"", "all_reduce"};
-                    if (client.client_id() == 0) {
-                      return expect_error(
-                          verdicts.add(client.client_id(), mesh.barrier("b", absl::Hours(1))),
-                          StatusCode::kInvalidArgument, both);
-                    }
-                    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
-                    const float in = 1;
-                    float out = 0;
-                    return expect_error(
-                        verdicts.add(client.client_id(),
-                                     group
-                                         .all_reduce<float>(absl::MakeConstSpan(&in, 1),
-                                                            absl::MakeSpan(&out, 1), ReduceOp::kSum)
-                                         .wait(absl::Seconds(60))),
-                        StatusCode::kInvalidArgument, both);
-                  }),
-              IsOk());
-  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
+  const auto call = [](const Client& client, const Mesh& mesh) -> Status {
+    if (client.client_id() == 0) return mesh.barrier("b", absl::Hours(1));
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
+    const std::vector<float> in = {1};
+    std::vector<float> out(1);
+    return group.all_reduce(in, out, ReduceOp::kSum).wait(absl::Seconds(60));
+  };
+  expect_same_error(2, {0, 1}, call, StatusCode::kInvalidArgument, {"barrier \"b\"", "all_reduce"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, BarrierTest,
