@@ -70,6 +70,10 @@
 
 namespace tessera {
 
+namespace internal {
+struct GroupAccess;  // collectives/testing/group_access.h
+}  // namespace internal
+
 // Internal: what executes the collectives of one group, such as the host's shared memory or NCCL.
 class GroupBackend {
  public:
@@ -278,14 +282,9 @@ class Group {
     return start<T>({.kind = OpKind::kExchange, .boxes = &boxes}, in, out);
   }
 
-  // Any operation as this member, except a message.
-  Work start(const CollectiveSpec& spec, const GivenMemory& memory,
-             Arguments arguments = {}) const {
-    return start({.num_members = size(), .position = position_}, spec, memory,
-                 std::move(arguments));
-  }
-
  private:
+  friend struct internal::GroupAccess;
+
   template <class Span>
   static int64_t size_of(const Span& span) {
     return static_cast<int64_t>(span.size());
@@ -312,6 +311,12 @@ class Group {
                   .count = size_of(in) + size_of(out),
                   .ends = ends},
                  memory_of<T>(in, out), {});
+  }
+  // Any operation as this member, except a message.
+  Work start(const CollectiveSpec& spec, const GivenMemory& memory,
+             Arguments arguments = {}) const {
+    return start({.num_members = size(), .position = position_}, spec, memory,
+                 std::move(arguments));
   }
   Work start(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
              Arguments arguments) const;

@@ -20,6 +20,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/host_job.h"
+#include "collectives/testing/group_access.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -88,7 +89,8 @@ void make_calls(const Group& group, MemberCalls& own, uint32_t seed) {
 Status meet_again(const Group& group) {
   while (true) {
     const Arguments arguments = {.detail = std::string("\"end\""), .detail_field = "name"};
-    const Status status = group.start(CollectiveSpec(), {}, arguments).await();
+    const Status status =
+        internal::GroupAccess::start(group, CollectiveSpec(), {}, arguments).await();
     if (status.ok() || absl::IsInternal(status)) return status;
   }
 }

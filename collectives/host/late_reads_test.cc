@@ -25,6 +25,7 @@
 #include "collectives/group.h"
 #include "collectives/host/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
+#include "collectives/testing/group_access.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -67,9 +68,10 @@ class LateReadsTest : public ::testing::Test {
   Work broadcast(int device, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
     const int64_t count = out->size_bytes();
     const int64_t in_count = in == nullptr ? 0 : in->size_bytes();
-    return groups_[device]->start({.kind = OpKind::kBroadcast, .count = count},
-                                  {.in_count = in_count, .out_count = count},
-                                  {.in_buffer = std::move(in), .out_buffer = std::move(out)});
+    return internal::GroupAccess::start(*groups_[device],
+                                        {.kind = OpKind::kBroadcast, .count = count},
+                                        {.in_count = in_count, .out_count = count},
+                                        {.in_buffer = std::move(in), .out_buffer = std::move(out)});
   }
 
   // Lends the input of client 0, holds client 1 up at its first read of it, calls `act`, which ends

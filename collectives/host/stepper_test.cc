@@ -44,6 +44,7 @@
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
+#include "collectives/testing/group_access.h"
 #include "device/buffer.h"
 #include "device/cpu/arena.h"
 #include "device/device.h"
@@ -650,10 +651,10 @@ class LendingSteps {
   }
   Status broadcast(int c, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
     const int64_t in_count = in == nullptr ? 0 : kBytes;
-    return Group(clients_[c].group, c)
-        .start({.kind = OpKind::kBroadcast, .count = kBytes},
-               {.in_count = in_count, .out_count = kBytes},
-               {.in_buffer = std::move(in), .out_buffer = std::move(out)})
+    return internal::GroupAccess::start(Group(clients_[c].group, c),
+                                        {.kind = OpKind::kBroadcast, .count = kBytes},
+                                        {.in_count = in_count, .out_count = kBytes},
+                                        {.in_buffer = std::move(in), .out_buffer = std::move(out)})
         .await();
   }
   void lend() {

@@ -19,6 +19,7 @@
 #include "collectives/collective.h"
 #include "collectives/nccl/slab_source.h"
 #include "collectives/nccl/testing/three_clients.h"
+#include "collectives/testing/group_access.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -84,8 +85,9 @@ class RegistrationTest : public ThreeClientsTest {
     return *Buffer::allocate(job_->device(device).memory(), count * 4);
   }
   static Work start_sum(const Group& group, const Buffer& in, Buffer& out, int64_t count) {
-    return group.start({.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .count = count},
-                       {in.data(), count, out.mutable_data(), count});
+    return internal::GroupAccess::start(
+        group, {.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .count = count},
+        {in.data(), count, out.mutable_data(), count});
   }
   // A task of the device's stream.
   Status run_on(int device, std::function<Status(cuda::CudaDevice&)> give) const {
@@ -222,10 +224,10 @@ TEST_F(RegistrationTest, UnusedInputsMayBeAnyMemory) {
     ASSERT_THAT(fill(device, 3, kept[2 * device].get(), kSmall), IsOk());
     const std::byte* const in =
         device == 0 ? kept[0]->data() : reinterpret_cast<const std::byte*>(elsewhere.data());
-    works.push_back(
-        job_->raw_group(device, {0, 1, 2})
-            ->start({.kind = OpKind::kBroadcast, .dtype = DType::kFloat32, .count = kSmall},
-                    {in, kSmall, kept[2 * device + 1]->mutable_data(), kSmall}));
+    works.push_back(internal::GroupAccess::start(
+        *job_->raw_group(device, {0, 1, 2}),
+        {.kind = OpKind::kBroadcast, .dtype = DType::kFloat32, .count = kSmall},
+        {in, kSmall, kept[2 * device + 1]->mutable_data(), kSmall}));
   }
   for (Work& work : works) EXPECT_THAT(work.await(), IsOk());
   EXPECT_THAT(expect_filled(2, *kept[5], 3, kSmall), IsOk());

@@ -18,6 +18,7 @@
 #include "collectives/counts.h"
 #include "collectives/testing/conformance.h"
 #include "collectives/testing/conformance_values.h"
+#include "collectives/testing/group_access.h"
 
 namespace tessera::conformance {
 namespace {
@@ -410,8 +411,9 @@ Work start_collective(const Group& group, const Started& s) {
   CollectiveSpec spec = spec_of(s);
   spec.boxes = &boxes;
   const int64_t size = s.op.element_bytes();
-  return group.start(spec, {s.in_data, static_cast<int64_t>(s.input.size()) / size, s.out_data,
-                            static_cast<int64_t>(s.output.size()) / size});
+  return internal::GroupAccess::start(group, spec,
+                                      {s.in_data, static_cast<int64_t>(s.input.size()) / size,
+                                       s.out_data, static_cast<int64_t>(s.output.size()) / size});
 }
 
 // One end of the message between two of the members that run the operation.

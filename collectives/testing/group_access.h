@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GroupAccess: starts any operation of a Group, for tests that give what the typed functions of
+// Group do not take: a label, a detail, Buffers, a reduction of boxes.
+#ifndef TESSERA_COLLECTIVES_TESTING_GROUP_ACCESS_H_
+#define TESSERA_COLLECTIVES_TESTING_GROUP_ACCESS_H_
+
+#include <utility>
+
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
+#include "collectives/group.h"
+#include "collectives/work.h"
+
+namespace tessera::internal {
+
+struct GroupAccess {
+  // As the member that the group is for. Not for messages.
+  static Work start(const Group& group, const CollectiveSpec& spec, const GivenMemory& memory,
+                    Arguments arguments = {}) {
+    return group.start(spec, memory, std::move(arguments));
+  }
+};
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_COLLECTIVES_TESTING_GROUP_ACCESS_H_
