@@ -227,6 +227,24 @@ def rule_target(tree):
             yield Finding(path, 1, "target", message)
 
 
+def rule_file_options(tree):
+    """Each pattern of --per_file_copt in a .bazelrc, and each alternative in it, selects a source."""
+    sources = [re.sub(r"\.proto$", ".pb.cc", path) for path in tree.files]
+    for path, lines in tree.select(r"(^|/)\.bazelrc$"):
+        for i, line in enumerate(lines):
+            match = re.search(r"--per_file_copt=([^@,]*)[^@]*@", line)
+            group = match and re.search(r"\(([^()]*\|[^()]*)\)", match.group(1))
+            patterns = [match.group(1)] if match else []
+            if group:
+                names = group.group(1).split("|")
+                patterns = [match.group(1).replace(group.group(0), name) for name in names]
+            for pattern in patterns:
+                used = any(re.search(pattern, name) for name in sources if name.endswith(".cc"))
+                if not used and not pattern.startswith("external/"):
+                    message = f'"{pattern}" selects no source of the tree'
+                    yield Finding(path, i + 1, "file-options", message)
+
+
 def rule_machine_path(tree):
     """No path that exists on one machine only."""
     pattern = re.compile(r"(?<![\w.~}-])/(?:work|home|root|Users|tmp/wt)/[\w.]")

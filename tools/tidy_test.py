@@ -121,6 +121,19 @@ class RuleTest(unittest.TestCase):
         commented = {"a/BUILD": '# "e.cc"\n', "a/e.cc": ""}
         self.check(tidy.rule_target, commented, ("a/e.cc:1", "no target has it"))
 
+    def test_file_options(self):
+        rule = tidy.rule_file_options
+        tree = {"a/b.cc": "", "a/c.proto": "", "d/e.cc": ""}
+        good = r"build --per_file_copt=^(a|d)/.*,-_test\.cc$@-O1" + "\n"
+        good += r"build --per_file_copt=\.pb\.cc$@-w" + "\nbuild --per_file_copt=external/.*@-w\n"
+        good += "build --per_file_copt=^(bazel-out/[^/]*/bin/)?(a|d)/@-w\n"
+        self.check(rule, {**tree, ".bazelrc": good})
+        bad = "#\nbuild --per_file_copt=^(a|f)/.*@-O1\n"
+        self.check(rule, {**tree, ".bazelrc": bad}, (".bazelrc:2", '"^f/.*" selects no source'))
+        nested = r"build:x --per_file_copt=(\.pb|b/f)\.cc$@-O0"
+        found = ("a/.bazelrc:1", r'"b/f\.cc$" selects no source')
+        self.check(rule, {**tree, "a/.bazelrc": nested}, found)
+
     def test_machine_path(self):
         folder = "/" + "home/"
         self.check(tidy.rule_machine_path, {"a": "see ../home/x, /usr/include and a/work/b"})
