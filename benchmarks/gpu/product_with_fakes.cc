@@ -14,9 +14,9 @@
 namespace tessera::benchmarks {
 namespace {
 
-class ProductDouble : public Product {
+class FakeProduct : public Product {
  public:
-  ProductDouble(cuda::FakeCuda& cuda, int64_t num_rows) : cuda_(cuda), n_(num_rows) {}
+  FakeProduct(cuda::FakeCuda& cuda, int64_t num_rows) : cuda_(cuda), n_(num_rows) {}
 
   Status multiply(const std::byte* a, const std::byte* b, std::byte* d, void* stream) override {
     const auto size = static_cast<uint64_t>(n_ * n_) * sizeof(Eigen::bfloat16);
@@ -48,7 +48,7 @@ class ProductDouble : public Product {
 }  // namespace
 
 StatusOr<std::shared_ptr<Product>> make_product_with_fakes(cuda::Api& api, int64_t num_rows) {
-  return std::make_shared<ProductDouble>(dynamic_cast<cuda::FakeCuda&>(api), num_rows);
+  return std::make_shared<FakeProduct>(dynamic_cast<cuda::FakeCuda&>(api), num_rows);
 }
 
 }  // namespace tessera::benchmarks

@@ -78,7 +78,7 @@ Status run_on_double(const Setting& setting, int num_members, const MemberBody& 
 
 class ConformanceTest : public ::testing::TestWithParam<std::tuple<Setting, Case>> {};
 
-TEST_P(ConformanceTest, HoldsOnTheDouble) {
+TEST_P(ConformanceTest, HoldsOnTheFake) {
   const auto& [setting, c] = GetParam();
   const testing::TestDeadline deadline(absl::Seconds(60), absl::StrCat(setting.name, " ", c.name));
   EXPECT_THAT(run_on_double(setting, c.num_members, c.body), IsOk());

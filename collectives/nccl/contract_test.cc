@@ -57,7 +57,7 @@ TEST(OpenApiTest, SaysWhatIsMissing) {
 
 class ContractTest : public ::testing::TestWithParam<ContractCase> {};
 
-TEST_P(ContractTest, HoldsOnTheDouble) {
+TEST_P(ContractTest, HoldsOnTheFake) {
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
   const auto cuda = FakeCuda::create({.num_gpus = GetParam().num_ranks, .most_yields = 3});
   const auto nccl = FakeNccl::create(cuda);
@@ -68,7 +68,7 @@ TEST_P(ContractTest, HoldsOnTheDouble) {
   EXPECT_EQ(nccl->num_allocations(), 0);
 }
 
-TEST_P(ContractTest, HoldsOnOneGpuOfTheDouble) {
+TEST_P(ContractTest, HoldsOnOneGpuOfTheFake) {
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
   const auto cuda = FakeCuda::create({.most_yields = 3});
   const auto nccl = FakeNccl::create(cuda, {.shares_gpus = true});
@@ -396,7 +396,7 @@ TEST_P(MisuseTest, IsReported) {
   EXPECT_THAT(misuses, ::testing::Contains(HasSubstr(GetParam().text)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Double, MisuseTest, ::testing::ValuesIn(kMisuses),
+INSTANTIATE_TEST_SUITE_P(Fake, MisuseTest, ::testing::ValuesIn(kMisuses),
                          [](const auto& info) { return info.param.name; });
 
 // With earlier work in flight there is no better way.

@@ -21,7 +21,7 @@ using testing::IsOk;
 
 class ContractTest : public ::testing::TestWithParam<ContractCase> {};
 
-TEST_P(ContractTest, HoldsOnTheDouble) {
+TEST_P(ContractTest, HoldsOnTheFake) {
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
   const std::shared_ptr<FakeCuda> api = FakeCuda::create({.most_yields = 3});
   EXPECT_THAT(GetParam().body(*api), IsOk());
