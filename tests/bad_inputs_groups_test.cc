@@ -4,7 +4,9 @@
 // input, the code and the whole message that it must give. What only one member can see reaches all
 // members of the operation, and the group works afterwards.
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,41 +67,42 @@ struct Bench {
 };
 using Row = BadInput<Bench>;
 
+// The group of these devices, as one local device asks for it.
+std::function<Status(Bench&)> group_of(std::vector<int> devices,
+                                       std::optional<int> local_device = std::nullopt) {
+  return [=](Bench& b) { return b.client.group(devices, local_device).status(); };
+}
+
+// An operation that both members start, as start(bench, group, member).
+template <class Start>
+std::function<Status(Bench&)> of_both(Start start) {
+  return [=](Bench& b) {
+    return b.both([&](Group& group, int member) { return start(b, group, member); });
+  };
+}
+
 const Box kFour = {{0}, {4}};
 
 const Row kGroupRows[] = {
-    {"no_devices", kInvalid, "a group of no devices; name at least one",
-     [](Bench& b) { return b.client.group({}, 0).status(); }},
+    {"no_devices", kInvalid, "a group of no devices; name at least one", group_of({}, 0)},
     {"device_9_of_4", kInvalid, "device 9 does not exist; the job has devices 0 to 3",
-     [](Bench& b) {
-       return b.client.group({0, 9}, 0).status();
-     }},
+     group_of({0, 9}, 0)},
     {"device_minus_one", kInvalid, "device -1 does not exist; the job has devices 0 to 3",
-     [](Bench& b) {
-       return b.client.group({0, -1}, 0).status();
-     }},
+     group_of({0, -1}, 0)},
     {"device_twice", kInvalid, "device 0 appears twice in a group; name each device once",
-     [](Bench& b) {
-       return b.client.group({0, 0}, 0).status();
-     }},
+     group_of({0, 0}, 0)},
     {"which_local_device", kInvalid,
      "group of devices 0, 1 has 2 local devices of client 0; name one local device that belongs to "
      "it",
-     [](Bench& b) {
-       return b.client.group({0, 1}).status();
-     }},
+     group_of({0, 1})},
     {"local_device_outside", kInvalid,
      "group of devices 0, 1 has 0 devices with local ordinal 3 of client 0; name one local device "
      "that belongs to it",
-     [](Bench& b) {
-       return b.client.group({0, 1}, 3).status();
-     }},
+     group_of({0, 1}, 3)},
     {"local_device_minus_one", kInvalid,
      "group of devices 0, 1 has 0 devices with local ordinal -1 of client 0; name one local device "
      "that belongs to it",
-     [](Bench& b) {
-       return b.client.group({0, 1}, -1).status();
-     }},
+     group_of({0, 1}, -1)},
     {"mesh_axis_q", kInvalid, "mesh {x=4} has no axis \"q\"; it has \"x\"",
      [](Bench& b) { return b.client.group(b.mesh, Axes{"q"}, 0).status(); }},
     {"mesh_axis_twice", kInvalid, "a group of mesh {x=4} names axis \"x\" twice; name it once",
@@ -120,45 +123,35 @@ const Row kGroupRows[] = {
 const Row kCollectiveRows[] = {
     {"in_4_out_3", kInvalid,
      "all_reduce sum f32 of 4 elements on devices 0, 1: out has 3 elements, and needs 4",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(b.take(k, 4), b.give(k, 3), ReduceOp::kSum);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(b.take(k, 4), b.give(k, 3), ReduceOp::kSum);
+     })},
     {"reduction_out_of_range", kInvalid,
      "all_reduce unknown f32 of 4 elements on devices 0, 1: ReduceOp(17) is no reduction; use an "
      "enumerator of ReduceOp, kSum (0) to kAvg (4)",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(b.take(k, 4), b.give(k, 4), static_cast<ReduceOp>(17));
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(b.take(k, 4), b.give(k, 4), static_cast<ReduceOp>(17));
+     })},
     {"null_in_of_4", kInvalid,
      "all_reduce sum f32 of 4 elements on devices 0, 1: in is null and has 4 elements; pass "
      "memory, or 0 elements",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(absl::Span<const float>(nullptr, 4), b.give(k, 4),
-                                    ReduceOp::kSum);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(absl::Span<const float>(nullptr, 4), b.give(k, 4),
+                                  ReduceOp::kSum);
+     })},
     {"null_in_of_one_member", kInvalid,
      "all_reduce sum f32 of 4 elements on devices 0, 1: in is null and has 4 elements; pass "
      "memory, or 0 elements",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(k == 0 ? absl::Span<const float>(nullptr, 4) : b.take(k, 4),
-                                    b.give(k, 4), ReduceOp::kSum);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(k == 0 ? absl::Span<const float>(nullptr, 4) : b.take(k, 4),
+                                  b.give(k, 4), ReduceOp::kSum);
+     })},
     {"null_out_of_4", kInvalid,
      "all_reduce sum f32 of 4 elements on devices 0, 1: out is null and has 4 elements; pass "
      "memory, or 0 elements",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(b.take(k, 4), absl::Span<float>(nullptr, 4), ReduceOp::kSum);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(b.take(k, 4), absl::Span<float>(nullptr, 4), ReduceOp::kSum);
+     })},
     {"null_in_of_a_send", kInvalid,
      "send/recv f32 of 4 elements on devices 0, 1: in is null and has 4 elements; pass memory, or "
      "0 elements",
@@ -192,20 +185,16 @@ const Row kCollectiveRows[] = {
     {"reduction_9", kInvalid,
      "all_reduce unknown f32 of 4 elements on devices 0, 1: ReduceOp(9) is no reduction; use an "
      "enumerator of ReduceOp, kSum (0) to kAvg (4)",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(b.take(k, 4), b.give(k, 4), static_cast<ReduceOp>(9));
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(b.take(k, 4), b.give(k, 4), static_cast<ReduceOp>(9));
+     })},
     {"sizes_of_members_differ", kInvalid,
      "all_reduce sum f32 of 4 elements on devices 0, 1: count differs between clients: client 0 "
      "(...) device 0 has 4, client 0 (...) device 1 has 5; it is operation 1 of the group; make "
      "the same call on every client",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(b.take(k, 4 + k), b.give(k, 4 + k), ReduceOp::kSum);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(b.take(k, 4 + k), b.give(k, 4 + k), ReduceOp::kSum);
+     })},
     {"roots_of_members_differ", kInvalid,
      "broadcast f32 of 4 elements on devices 0, 1: root differs between clients: client 0 (...) "
      "device 0 has 0, client 0 (...) device 1 has 1; it is operation 1 of the group; make the same "
@@ -216,11 +205,9 @@ const Row kCollectiveRows[] = {
      }},
     {"root_2_of_2", kInvalid,
      "reduce sum f32 of 4 elements on devices 0, 1: root 2 is no member; the group has 0 to 1",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.reduce<float>(b.take(k, 4), b.give(k, 4), ReduceOp::kSum, 2);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.reduce<float>(b.take(k, 4), b.give(k, 4), ReduceOp::kSum, 2);
+     })},
     {"root_minus_one", kInvalid,
      "broadcast f32 of 4 elements on devices 0, 1: root -1 is no member; the group has 0 to 1",
      [](Bench& b) {
@@ -230,12 +217,10 @@ const Row kCollectiveRows[] = {
     {"overlap", kInvalid,
      "all_reduce sum f32 of 4 elements on devices 0, 1: in and out of member 0 overlap; only "
      "exactly in place is allowed",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_reduce<float>(b.take(k, 4), absl::MakeSpan(b.in[k]).subspan(1, 4),
-                                    ReduceOp::kSum);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_reduce<float>(b.take(k, 4), absl::MakeSpan(b.in[k]).subspan(1, 4),
+                                  ReduceOp::kSum);
+     })},
     {"out_of_7_for_all_gather", kInvalid,
      "all_gather f32 of 7 elements on devices 0, 1: out has 7 elements, and needs 8",
      [](Bench& b) {
@@ -245,41 +230,31 @@ const Row kCollectiveRows[] = {
     {"three_counts_of_two", kInvalid,
      "all_gather f32 of 8 elements on devices 0, 1: counts has 3 entries, and the group has 2 "
      "members; give one for each",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_gather<float>(b.take(k, 4), b.give(k, 8), {4, 4, 0});
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_gather<float>(b.take(k, 4), b.give(k, 8), {4, 4, 0});
+     })},
     {"negative_count", kInvalid,
      "all_gather f32 of 8 elements on devices 0, 1: counts[1] is -4; a count is 0 or more",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_gather<float>(b.take(k, 4), b.give(k, 8), {12, -4});
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_gather<float>(b.take(k, 4), b.give(k, 8), {12, -4});
+     })},
     {"counts_past_64_bits", kInvalid,
      "all_gather f32 of 8 elements on devices 0, 1: counts 9223372036854775807, 4 are more "
      "elements than a 64-bit integer counts; use smaller counts",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_gather<float>(b.take(k, 4), b.give(k, 8), {kMax, 4});
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_gather<float>(b.take(k, 4), b.give(k, 8), {kMax, 4});
+     })},
     {"in_of_7_for_reduce_scatter", kInvalid,
      "reduce_scatter sum f32 of 7 elements on devices 0, 1: in has 7 elements, and needs 8",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.reduce_scatter<float>(b.take(k, 7), b.give(k, 4), ReduceOp::kSum);
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.reduce_scatter<float>(b.take(k, 7), b.give(k, 4), ReduceOp::kSum);
+     })},
     {"counts_of_a_pair_differ", kInvalid,
      "all_to_all f32 on devices 0, 1: member 0 sends 2 elements to member 0, which expects 1; make "
      "the counts of both equal",
-     [](Bench& b) {
-       return b.both([&](Group& g, int k) {
-         return g.all_to_all<float>(b.take(k, 4), b.give(k, 4), {2, 2}, {1, 3});
-       });
-     }},
+     of_both([](Bench& b, Group& g, int k) {
+       return g.all_to_all<float>(b.take(k, 4), b.give(k, 4), {2, 2}, {1, 3});
+     })},
     {"in_of_3_at_the_root_of_a_scatter", kInvalid,
      "scatter f32 on devices 0, 1: in has 3 elements, and needs 4",
      [](Bench& b) {

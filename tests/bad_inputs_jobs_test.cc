@@ -5,11 +5,13 @@
 // clients the same, at once, after which the next operation works.
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -40,68 +42,50 @@ Options several(Options options = {}) {
   return options;
 }
 
+// connect() with this field: of a client alone, or of one of several.
+template <class T>
+std::function<Status(Options&)> alone(T ClientOptions::*field, std::type_identity_t<T> value) {
+  return [=](Options& options) {
+    options.*field = value;
+    return options.connect();
+  };
+}
+template <class T>
+std::function<Status(Options&)> of_several(T ClientOptions::*field, std::type_identity_t<T> value) {
+  return [=](Options& options) {
+    options = several();
+    return alone(field, value)(options);
+  };
+}
+
 using OptionsRow = BadInput<Options>;
 const OptionsRow kOptionsRows[] = {
     {"devices_minus_one", kInvalid, "num_local_devices is -1; give 1 or more, or 0 for default",
-     [](Options& o) {
-       o.num_local_devices = -1;
-       return o.connect();
-     }},
+     alone(&Options::num_local_devices, -1)},
     {"devices_70000", kInvalid, "num_local_devices is 70000; it must be from 1 to 65536",
-     [](Options& o) {
-       o.num_local_devices = 70000;
-       return o.connect();
-     }},
+     alone(&Options::num_local_devices, 70000)},
     {"client_5_of_2", kInvalid, "client_id is 5; a job of 2 clients has ids 0 to 1",
-     [](Options& o) {
-       o = several();
-       o.client_id = 5;
-       return o.connect();
-     }},
+     of_several(&Options::client_id, 5)},
     {"client_minus_one", kInvalid, "client_id is -1; a job of 2 clients has ids 0 to 1",
-     [](Options& o) {
-       o = several();
-       o.client_id = -1;
-       return o.connect();
-     }},
+     of_several(&Options::client_id, -1)},
     {"no_clients", kInvalid, "num_clients is 0; it must be from 1 to 1000000",
-     [](Options& o) {
-       o = several();
-       o.num_clients = 0;
-       return o.connect();
-     }},
+     of_several(&Options::num_clients, 0)},
     {"coordinator_nonsense", kInvalid,
      "the coordinator's address is \"nonsense\"; it must be HOST:PORT, as in host-a:4000, the same "
      "on all clients",
-     [](Options& o) {
-       o = several();
-       o.coordinator = "nonsense";
-       return o.connect();
-     }},
+     of_several(&Options::coordinator, "nonsense")},
     {"coordinator_port_99999", kInvalid,
      "the coordinator's address is \"127.0.0.1:99999\"; it must be HOST:PORT, as in host-a:4000, "
      "the same on all clients",
-     [](Options& o) {
-       o = several();
-       o.coordinator = "127.0.0.1:99999";
-       return o.connect();
-     }},
+     of_several(&Options::coordinator, "127.0.0.1:99999")},
     {"coordinator_of_a_colon", kInvalid,
      "the coordinator's address is \":\"; it must be HOST:PORT, as in host-a:4000, the same on all "
      "clients",
-     [](Options& o) {
-       o = several();
-       o.coordinator = ":";
-       return o.connect();
-     }},
+     of_several(&Options::coordinator, ":")},
     {"coordinator_on_another_host", absl::StatusCode::kUnavailable,
      "the coordinator cannot listen on 192.0.2.1:4000: it is not an address of this host; use a "
      "free port of this host",
-     [](Options& o) {
-       o = several();
-       o.coordinator = "192.0.2.1:4000";
-       return o.connect();
-     }},
+     of_several(&Options::coordinator, "192.0.2.1:4000")},
     {"coordinator_that_is_not_there", absl::StatusCode::kDeadlineExceeded,
      "client 1: the coordinator at 127.0.0.1:1 (client 0) did not answer within 50 ms; see whether "
      "client 0 was started",
@@ -121,57 +105,30 @@ const OptionsRow kOptionsRows[] = {
        return o.connect();
      }},
     {"backend_out_of_range", kInvalid, "backend is 17, which is no value of Backend",
-     [](Options& o) {
-       o.backend = static_cast<Backend>(17);
-       return o.connect();
-     }},
+     alone(&Options::backend, static_cast<Backend>(17))},
     {"backend_ucx", kUnimplemented,
      "backend \"ucx\" is not implemented; use \"auto\", \"host\" or \"nccl\"",
-     [](Options& o) {
-       o.backend = Backend::kUcx;
-       return o.connect();
-     }},
+     alone(&Options::backend, Backend::kUcx)},
     {"backend_nccl_on_cpus", kInvalid,
      "backend \"nccl\" is of GPUs; use DeviceType::kCuda with it, or \"auto\" or \"host\"",
-     [](Options& o) {
-       o.backend = Backend::kNccl;
-       return o.connect();
-     }},
+     alone(&Options::backend, Backend::kNccl)},
     {"backend_text", kInvalid,
      "backend \"foo\" is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", \"gloo\" or \"nccl\"",
      [](Options&) { return parse_backend("foo").status(); }},
     {"device_type_out_of_range", kInvalid, "device_type is 17, which is no value of DeviceType",
-     [](Options& o) {
-       o.device_type = static_cast<DeviceType>(17);
-       return o.connect();
-     }},
+     alone(&Options::device_type, static_cast<DeviceType>(17))},
     {"heartbeat_of_0", kInvalid,
      "heartbeat_interval is 0; give 1 ms to 1 h, the same on all clients",
-     [](Options& o) {
-       o.heartbeat_interval = absl::ZeroDuration();
-       return o.connect();
-     }},
+     alone(&Options::heartbeat_interval, absl::ZeroDuration())},
     {"heartbeat_minus_one", kInvalid,
      "heartbeat_interval is -1s; give 1 ms to 1 h, the same on all clients",
-     [](Options& o) {
-       o.heartbeat_interval = absl::Seconds(-1);
-       return o.connect();
-     }},
+     alone(&Options::heartbeat_interval, absl::Seconds(-1))},
     {"collective_timeout_minus_one", kInvalid, "collective_timeout is -1s; give 0 or more",
-     [](Options& o) {
-       o.collective_timeout = absl::Seconds(-1);
-       return o.connect();
-     }},
+     alone(&Options::collective_timeout, absl::Seconds(-1))},
     {"connect_timeout_minus_one", kInvalid, "connect_timeout is -1s; give 0 or more",
-     [](Options& o) {
-       o.connect_timeout = absl::Seconds(-1);
-       return o.connect();
-     }},
+     alone(&Options::connect_timeout, absl::Seconds(-1))},
     {"connect_timeout_minus_infinite", kInvalid, "connect_timeout is -inf; give 0 or more",
-     [](Options& o) {
-       o.connect_timeout = -absl::InfiniteDuration();
-       return o.connect();
-     }},
+     alone(&Options::connect_timeout, -absl::InfiniteDuration())},
 };
 
 class BadOptionsTest : public ::testing::TestWithParam<OptionsRow> {};

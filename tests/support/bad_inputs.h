@@ -12,6 +12,7 @@
 #ifndef TESSERA_TESTS_SUPPORT_BAD_INPUTS_H_
 #define TESSERA_TESTS_SUPPORT_BAD_INPUTS_H_
 
+#include <functional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ struct BadInput {
   const char* name;
   absl::StatusCode code;
   const char* message;
-  Status (*call)(Bench& bench);
+  std::function<Status(Bench& bench)> call;
 
   friend std::ostream& operator<<(std::ostream& out, const BadInput& row) {
     return out << row.name;
