@@ -530,6 +530,13 @@ class RuleTest(unittest.TestCase):
             rule, {"a.cc": body(9), tidy.RATCHET: "a.cc f 80\n"}, (tidy.RATCHET + ":1", "no longer")
         )
 
+    def test_every_rule_has_a_row_of_the_page(self):
+        page = (ROOT / "docs/testing.md").read_text().partition("\n## Tidy\n")[2]
+        rows = [row for row in re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.M)]
+        names = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
+        rules = [rule.__name__[5:].replace("_", "-") for rule in tidy.RULES]
+        self.assertEqual(sorted(names), sorted(rules))
+
     def test_every_rule_is_tested(self):
         """Each rule of the module is named by a test of its own."""
         for rule in tidy.RULES:
