@@ -8,44 +8,12 @@
 
 namespace tessera {
 
-StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(ArenaPool& pool, int64_t size_bytes) {
-  TESSERA_ASSIGN_OR_RETURN(ArenaPool::Block block,
-                           pool.allocate(static_cast<uint64_t>(size_bytes)));
-  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
-  buffer->block_ = std::move(block);
-  buffer->data_ = buffer->block_.data();
-  buffer->size_bytes_ = size_bytes;
-  return buffer;
-}
-
-std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<ArenaPool> pool, int64_t size_bytes) {
-  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
-  buffer->deferred_pool_ = std::move(pool);
-  buffer->size_bytes_ = size_bytes;
-  return buffer;
-}
-
-Status Buffer::take_memory() {
-  if (pool_ != nullptr && data_ == nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(data_, pool_->allocate(size_bytes_));
-  }
-  if (deferred_pool_ == nullptr) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(block_, deferred_pool_->allocate(static_cast<uint64_t>(size_bytes_)));
-  data_ = block_.data();
-  deferred_pool_ = nullptr;
-  return absl::OkStatus();
-}
-
-void Buffer::share_memory(std::byte* data, std::shared_ptr<const void> owner) {
-  deferred_pool_ = nullptr;
-  shared_owner_ = std::move(owner);
-  data_ = data;
-}
-
 std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes) {
   auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
+  if (pool->used_by() == MemoryPool::UsedBy::kDevice) {
+    buffer->progress_ = std::make_shared<Progress>();
+  }
   buffer->pool_ = std::move(pool);
-  buffer->progress_ = std::make_shared<Progress>();
   buffer->size_bytes_ = size_bytes;
   return buffer;
 }
@@ -55,6 +23,23 @@ StatusOr<std::shared_ptr<Buffer>> Buffer::allocate(std::shared_ptr<MemoryPool> p
   std::shared_ptr<Buffer> buffer = deferred(std::move(pool), size_bytes);
   TESSERA_RETURN_IF_ERROR(buffer->take_memory());
   return buffer;
+}
+
+Status Buffer::take_memory() {
+  if (pool_ == nullptr || memory_.data != nullptr) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(memory_, pool_->take(size_bytes_));
+  return absl::OkStatus();
+}
+
+void Buffer::give_memory_back() {
+  if (pool_ != nullptr && memory_.data != nullptr) pool_->give_back(memory_, size_bytes_);
+  pool_ = nullptr;
+}
+
+void Buffer::share_memory(std::byte* data, std::shared_ptr<const void> owner) {
+  give_memory_back();
+  shared_owner_ = std::move(owner);
+  memory_ = {.data = data};
 }
 
 std::shared_ptr<const Buffer> Buffer::host_copy(
@@ -80,9 +65,7 @@ std::shared_ptr<const Buffer> Buffer::view(std::shared_ptr<const Buffer> whole,
   return buffer;
 }
 
-Buffer::~Buffer() {
-  if (pool_ != nullptr && data_ != nullptr) pool_->release(data_, size_bytes_);
-}
+Buffer::~Buffer() { give_memory_back(); }
 
 std::shared_ptr<Buffer> Buffer::failed(Status error) {
   auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});

@@ -13,8 +13,9 @@
 // own, and is there as soon as it is made, whether or not that buffer is ready. The memory of that
 // buffer is released with the last of the two and of its other views.
 //
-// Memory of a GPU is filled after the op's task has run: the task gives the GPU's stream work to
-// do. Then issued() is set before ready(), and is enough for work that follows in the same stream.
+// Where the device itself fills the memory (MemoryPool::UsedBy::kDevice), it does so after the op's
+// task has run: the task gives it work to do. Then issued() is set before ready(), and is enough
+// for work that follows in the same stream.
 #ifndef TESSERA_DEVICE_BUFFER_H_
 #define TESSERA_DEVICE_BUFFER_H_
 
@@ -26,7 +27,6 @@
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
 #include "device/completion.h"
-#include "device/cpu/arena.h"
 #include "device/memory_pool.h"
 
 namespace tessera {
@@ -34,12 +34,9 @@ namespace tessera {
 class Buffer {
  public:
   // ResourceExhausted if the pool cannot give the memory.
-  static StatusOr<std::shared_ptr<Buffer>> allocate(ArenaPool& pool, int64_t size_bytes);
-  // A buffer that gets its memory by take_memory().
-  static std::shared_ptr<Buffer> deferred(std::shared_ptr<ArenaPool> pool, int64_t size_bytes);
-  // The same with memory of another kind of device.
   static StatusOr<std::shared_ptr<Buffer>> allocate(std::shared_ptr<MemoryPool> pool,
                                                     int64_t size_bytes);
+  // A buffer that gets its memory by take_memory().
   static std::shared_ptr<Buffer> deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes);
   // A buffer without memory that failed before it was made.
   static std::shared_ptr<Buffer> failed(Status error);
@@ -58,11 +55,11 @@ class Buffer {
 
   // Null as long as there is no memory.
   const std::byte* data() const {
-    if (viewed_ == nullptr) return data_;
-    return viewed_->data_ == nullptr ? nullptr : viewed_->data_ + offset_bytes_;
+    if (viewed_ == nullptr) return memory_.data;
+    return viewed_->memory_.data == nullptr ? nullptr : viewed_->memory_.data + offset_bytes_;
   }
   // For the op that fills the buffer, before it sets ready().
-  std::byte* mutable_data() { return data_; }
+  std::byte* mutable_data() { return memory_.data; }
   int64_t size_bytes() const { return size_bytes_; }
 
   // The buffer that an op fills: this one, or the one that this is a view of.
@@ -87,15 +84,15 @@ class Buffer {
     TESSERA_RETURN_IF_ERROR(issued().wait());
     return ready().status();
   }
-  // For the callback that sets ready() when the GPU is done: it does not own the memory, which
+  // For the callback that sets ready() when the device is done: it does not own the memory, which
   // later work of the stream may reuse. Null where ready() and issued() are the same.
   std::shared_ptr<Completion> share_ready() const {
     return progress_ != nullptr ? std::shared_ptr<Completion>(progress_, &progress_->ready)
                                 : nullptr;
   }
 
-  // The copy in host memory of a buffer of a GPU, as long as a shared_ptr to it exists; else what
-  // `make` returns, which then is the copy.
+  // The copy in host memory of a buffer that a device fills, as long as a shared_ptr to it exists;
+  // else what `make` returns, which then is the copy.
   std::shared_ptr<const Buffer> host_copy(
       absl::FunctionRef<std::shared_ptr<const Buffer>()> make) const;
 
@@ -119,14 +116,15 @@ class Buffer {
     std::weak_ptr<const Buffer> host_copy;
   };
 
-  std::shared_ptr<ArenaPool> deferred_pool_;  // Until the memory is taken.
-  ArenaPool::Block block_;
+  void give_memory_back();
+
+  std::shared_ptr<MemoryPool> pool_;  // of the memory, once there is any; null if others share it
+  MemoryPool::Memory memory_;
   std::shared_ptr<const void> shared_owner_;
-  std::shared_ptr<MemoryPool> pool_;      // of memory that is no block of an arena
-  std::shared_ptr<Progress> progress_;    // likewise; of a view only its host copy
+  // Of memory that the device fills; of a view only its host copy.
+  std::shared_ptr<Progress> progress_;
   std::shared_ptr<const Buffer> viewed_;  // of a view; not a view itself
   int64_t offset_bytes_ = 0;              // in viewed_
-  std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
   Completion ready_;
 };

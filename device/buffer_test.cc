@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Views of buffers: before the memory is there, after it is, and when the buffer itself is dropped.
+// What becomes of a buffer's own memory where it shares that of others.
 #include "device/buffer.h"
 
 #include <cstddef>
@@ -56,13 +57,13 @@ TEST(BufferViewTest, IsReadyWithTheBufferItIsAPartOf) {
 
 TEST(BufferViewTest, KeepsTheMemoryWhenTheBufferIsDropped) {
   const std::shared_ptr<ArenaPool> pool = ArenaPool::create();
-  StatusOr<std::shared_ptr<Buffer>> whole = Buffer::allocate(*pool, kBytes);
+  StatusOr<std::shared_ptr<Buffer>> whole = Buffer::allocate(pool, kBytes);
   ASSERT_THAT(whole.status(), IsOk());
   fill(**whole);
   std::shared_ptr<const Buffer> view = Buffer::view(*std::move(whole), 1, kBytes - 1);
   EXPECT_EQ(pool->live_bytes(), static_cast<uint64_t>(kBytes));
   // What is allocated now is other memory.
-  const StatusOr<std::shared_ptr<Buffer>> next = Buffer::allocate(*pool, kBytes);
+  const StatusOr<std::shared_ptr<Buffer>> next = Buffer::allocate(pool, kBytes);
   ASSERT_THAT(next.status(), IsOk());
   std::memset((*next)->mutable_data(), 255, kBytes);
   expect_part(*view, 1, kBytes - 1);
@@ -101,6 +102,20 @@ TEST(BufferViewTest, MayBeOfEveryPartAndOfNothing) {
   expect_part(*Buffer::view(whole, kBytes, 0), kBytes, 0);
   EXPECT_DEATH(Buffer::view(whole, 1, kBytes), "a view is a part of its buffer");
   EXPECT_DEATH(Buffer::view(whole, -1, 1), "a view is a part of its buffer");
+}
+
+TEST(BufferTest, GivesItsMemoryBackWhereItSharesThatOfOthers) {
+  const std::shared_ptr<ArenaPool> pool = ArenaPool::create();
+  auto others = std::make_shared<std::byte>(std::byte{7});
+  for (const std::shared_ptr<Buffer>& buffer :
+       {*Buffer::allocate(pool, kBytes), Buffer::deferred(pool, kBytes)}) {
+    buffer->share_memory(others.get(), others);
+    EXPECT_EQ(pool->live_bytes(), 0u);
+    EXPECT_THAT(buffer->take_memory(), IsOk());
+    EXPECT_EQ(buffer->data(), others.get());
+    EXPECT_EQ(pool->live_bytes(), 0u);
+  }
+  EXPECT_EQ(others.use_count(), 1);
 }
 
 }  // namespace

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MemoryPool: where the memory of a device comes from that is not a CPU, and memory of the host
-// that such a device copies from and to.
+// MemoryPool: where the memory of a device comes from, or memory of the host that a device copies
+// from and to.
+//
+//   StatusOr<MemoryPool::Memory> memory = pool.take(num_bytes);
+//   pool.give_back(*memory, num_bytes);
+//
+// Buffer does both (buffer.h).
 #ifndef TESSERA_DEVICE_MEMORY_POOL_H_
 #define TESSERA_DEVICE_MEMORY_POOL_H_
 
@@ -12,16 +17,36 @@
 
 namespace tessera {
 
-// Thread-safe. Blocks are ordered by the device's stream: one that is given back may be handed out
-// again while the stream has still work to do on it, for whatever uses it next comes later in the
-// same stream.
+// Thread-safe.
 class MemoryPool {
  public:
+  // What uses the memory: tasks of the stream themselves, or the device, with what tasks have given
+  // it. With kDevice the stream orders the blocks: one that is given back may be handed out again
+  // while the device still has work to do on it, because whatever uses it next comes later in the
+  // same stream.
+  enum class UsedBy : uint8_t { kTasks, kDevice };
+
+  struct Memory {
+    std::byte* data = nullptr;
+    // The pool's own: where the memory is in it.
+    uint64_t place = 0;
+    int size_class = 0;
+  };
+
   virtual ~MemoryPool() = default;
-  // Not initialised. Null for no bytes. ResourceExhausted names the need and what the pool holds.
-  virtual StatusOr<std::byte*> allocate(int64_t size_bytes) = 0;
-  // Takes back what allocate() gave for this size, once all that uses it was given to the stream.
-  virtual void release(std::byte* memory, int64_t size_bytes) = 0;
+  UsedBy used_by() const { return used_by_; }
+  // At least so many bytes, not initialised; may be null for none. ResourceExhausted names the need
+  // and what the pool holds.
+  virtual StatusOr<Memory> take(int64_t size_bytes) = 0;
+  // Takes back what take() gave for this size, unless it is null. With kDevice once all that uses
+  // it was given to the stream.
+  virtual void give_back(const Memory& memory, int64_t size_bytes) = 0;
+
+ protected:
+  explicit MemoryPool(UsedBy used_by) : used_by_(used_by) {}
+
+ private:
+  const UsedBy used_by_;
 };
 
 }  // namespace tessera

@@ -284,7 +284,7 @@ host::MakeDeviceMover Runtime::make_mover() {
 }
 
 StatusOr<std::shared_ptr<Buffer>> Runtime::new_buffer(int ordinal, int64_t size_bytes) {
-  if (cuda_ == nullptr) return Buffer::allocate(*pool_, size_bytes);
+  if (cuda_ == nullptr) return Buffer::allocate(pool_, size_bytes);
   return deferred_buffer(ordinal, size_bytes);
 }
 
@@ -295,7 +295,7 @@ std::shared_ptr<Buffer> Runtime::deferred_buffer(int ordinal, int64_t size_bytes
 
 StatusOr<std::shared_ptr<Buffer>> Runtime::allocate(int ordinal, int64_t size_bytes) {
   TESSERA_RETURN_IF_ERROR(check_open());
-  if (cuda_ == nullptr) return Buffer::allocate(*pool_, size_bytes);
+  if (cuda_ == nullptr) return Buffer::allocate(pool_, size_bytes);
   return Buffer::allocate(gpus_[ordinal]->memory(), size_bytes);
 }
 
@@ -407,7 +407,7 @@ StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
   // All memory first: where there is none, no device has begun.
   for (Arrival& arrival : arrivals) {
     // The sum, and behind it the term.
-    TESSERA_ASSIGN_OR_RETURN(arrival.sum, Buffer::allocate(*pool_, 2 * sizeof(int32_t)));
+    TESSERA_ASSIGN_OR_RETURN(arrival.sum, Buffer::allocate(pool_, 2 * sizeof(int32_t)));
   }
   const SharedText name(quoted_whole(barrier.name));
   const SharedText shown_name(quoted(barrier.name));

@@ -63,7 +63,7 @@ class FailedOperationsTest : public ::testing::Test {
   }
 
   std::shared_ptr<Buffer> new_buffer(int client) {
-    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(*job_->client(client).pool, kBytes);
+    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(job_->client(client).pool, kBytes);
     EXPECT_THAT(buffer.status(), IsOk());
     std::memset((*buffer)->mutable_data(), 1, kBytes);
     (*buffer)->mutable_ready().set(absl::OkStatus());

@@ -59,7 +59,7 @@ class LateReadsTest : public ::testing::Test {
   }
 
   std::shared_ptr<Buffer> new_buffer(int client, int64_t bytes, std::byte value) {
-    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(*job_->client(client).pool, bytes);
+    StatusOr<std::shared_ptr<Buffer>> buffer = Buffer::allocate(job_->client(client).pool, bytes);
     EXPECT_THAT(buffer.status(), IsOk());
     std::memset((*buffer)->mutable_data(), static_cast<int>(value), bytes);
     return *buffer;

@@ -645,7 +645,7 @@ class LendingSteps {
                                       std::vector<Stream*>{&client.stream}, absl::Seconds(60));
   }
   std::shared_ptr<Buffer> buffer(int client, int value) {
-    std::shared_ptr<Buffer> made = *Buffer::allocate(*clients_[client].pool, kBytes);
+    std::shared_ptr<Buffer> made = *Buffer::allocate(clients_[client].pool, kBytes);
     std::memset(made->mutable_data(), value, kBytes);
     return made;
   }

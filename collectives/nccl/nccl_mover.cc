@@ -37,8 +37,9 @@ constexpr absl::Duration kMessageCopyLimit = absl::Seconds(30);
 // Cuts one block of memory into pieces. Of one thread.
 class PackingPool : public MemoryPool {
  public:
-  explicit PackingPool(std::shared_ptr<Buffer> block) : block_(std::move(block)) {}
-  StatusOr<std::byte*> allocate(int64_t size_bytes) override {
+  explicit PackingPool(std::shared_ptr<Buffer> block)
+      : MemoryPool(UsedBy::kDevice), block_(std::move(block)) {}
+  StatusOr<Memory> take(int64_t size_bytes) override {
     const int64_t begin = used_;
     used_ += (size_bytes + kPackingAlignment - 1) / kPackingAlignment * kPackingAlignment;
     if (block_ == nullptr || used_ > block_->size_bytes()) {
@@ -46,9 +47,9 @@ class PackingPool : public MemoryPool {
                                               " bytes, more than its bound of ",
                                               block_ == nullptr ? 0 : block_->size_bytes()));
     }
-    return block_->mutable_data() + begin;
+    return Memory{.data = block_->mutable_data() + begin};
   }
-  void release(std::byte* /*memory*/, int64_t /*size_bytes*/) override {}
+  void give_back(const Memory& /*memory*/, int64_t /*size_bytes*/) override {}
 
  private:
   const std::shared_ptr<Buffer> block_;

@@ -30,12 +30,13 @@ using ::testing::ElementsAre;
 // Memory that is never accessed.
 class NoMemory : public MemoryPool {
  public:
-  StatusOr<std::byte*> allocate(int64_t size_bytes) override {
+  NoMemory() : MemoryPool(UsedBy::kDevice) {}
+  StatusOr<Memory> take(int64_t size_bytes) override {
     next_ += (size_bytes + kPackingAlignment - 1) / kPackingAlignment * kPackingAlignment;
-    return reinterpret_cast<std::byte*>(next_);
+    return Memory{.data = reinterpret_cast<std::byte*>(next_)};
   }
   int64_t taken() const { return next_ - kFirst; }
-  void release(std::byte* /*memory*/, int64_t /*size_bytes*/) override {}
+  void give_back(const Memory& /*memory*/, int64_t /*size_bytes*/) override {}
 
  private:
   static constexpr int64_t kFirst = int64_t{1} << 40;

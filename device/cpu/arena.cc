@@ -216,7 +216,7 @@ bool ArenaPool::put_into_slot(uint64_t word, int size_class) {
   return false;
 }
 
-ArenaPool::Found ArenaPool::take(int size_class, int largest_class) {
+ArenaPool::Found ArenaPool::take_free(int size_class, int largest_class) {
   std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t in_slot = take_from_slot(size_class);
   if (in_slot != 0) return {in_slot, size_class};
@@ -234,35 +234,35 @@ ArenaPool::Found ArenaPool::take(int size_class, int largest_class) {
 StatusOr<ArenaPool::Found> ArenaPool::take_or_grow(int size_class) {
   // Four classes to a doubling.
   const int largest_class = is_large(size_class) ? size_class + 4 : size_class;
-  Found found = take(size_class, largest_class);
+  Found found = take_free(size_class, largest_class);
   if (found.word != 0) return found;
   {
     std::lock_guard<std::mutex> calls(reclaim_mutex_);
     if (reclaim_) reclaim_();
   }
   std::lock_guard<std::mutex> growing(growth_mutex_);
-  found = take(size_class, largest_class);
+  found = take_free(size_class, largest_class);
   if (found.word != 0) return found;
   StatusOr<Found> grown = grow(size_class);
   if (!absl::IsResourceExhausted(grown.status())) return grown;
   // What is too large to be worth it is better than nothing.
   constexpr int kLastClass = INT_MAX - 1;
-  found = take(size_class, kLastClass);
+  found = take_free(size_class, kLastClass);
   if (found.word != 0) return found;
   return grown;
 }
 
 StatusOr<ArenaPool::Found> ArenaPool::grow(int size_class) {
   const uint64_t bytes = class_bytes(size_class);
-  give_back(excess_with(bytes));
+  make_cold(excess_with(bytes));
   StatusOr<uint64_t> word = take_without_pages(size_class);
   if (absl::IsResourceExhausted(word.status())) {
-    give_back(UINT64_MAX);
+    make_cold(UINT64_MAX);
     word = take_without_pages(size_class);
   }
   if (word.ok() && *word == 0) {
     // Before an arena is made for it, whose address space stays.
-    if (!check_available(bytes).ok()) give_back(UINT64_MAX);
+    if (!check_available(bytes).ok()) make_cold(UINT64_MAX);
     TESSERA_RETURN_IF_ERROR(check_available(bytes));
     TESSERA_RETURN_IF_ERROR(add_arena(bytes));
     word = take_without_pages(size_class);
@@ -320,7 +320,7 @@ uint64_t ArenaPool::excess_with(uint64_t size_bytes) {
   return wanted > most ? wanted - most : 0;
 }
 
-void ArenaPool::give_back(uint64_t size_bytes) {
+void ArenaPool::make_cold(uint64_t size_bytes) {
   std::vector<Found> given;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -347,29 +347,33 @@ void ArenaPool::give_back(uint64_t size_bytes) {
   }
 }
 
-StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
-  constexpr uint64_t kLargestBlock = uint64_t{1} << 46;
-  if (size_bytes > kLargestBlock) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a block of ", size_bytes, " bytes is beyond the address space"));
+StatusOr<MemoryPool::Memory> ArenaPool::take(int64_t size_bytes) {
+  constexpr int64_t kLargestBlock = int64_t{1} << 46;
+  if (size_bytes < 0 || size_bytes > kLargestBlock) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a block of ", static_cast<uint64_t>(size_bytes), " bytes is beyond the address space"));
   }
-  Block block;
-  block.size_class_ = block.counted_class_ = class_of(size_bytes);
-  block.word_ = take_from_slot(block.size_class_);
-  if (block.word_ == 0) {
-    const StatusOr<Found> found = take_or_grow(block.size_class_);
-    if (!found.ok()) {
-      return with_context(found.status(),
+  const int size_class = class_of(static_cast<uint64_t>(size_bytes));
+  Found found = {take_from_slot(size_class), size_class};
+  if (found.word == 0) {
+    StatusOr<Found> other = take_or_grow(size_class);
+    if (!other.ok()) {
+      return with_context(other.status(),
                           absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
                                        reserved_bytes(), " bytes that the client holds"));
     }
-    block.word_ = found->word;
-    block.size_class_ = found->size_class;
+    found = *other;
   }
-  const ArenaAddress address = block.address();
-  block.data_ = ranges_[address.arena].data + address.offset;
+  const ArenaAddress address = address_of(found.word);
+  count_live(class_bytes(size_class));
+  return Memory{ranges_[address.arena].data + address.offset, found.word, found.size_class};
+}
+
+StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
+  Block block;
+  block.size_bytes_ = static_cast<int64_t>(size_bytes);
+  TESSERA_ASSIGN_OR_RETURN(block.memory_, take(block.size_bytes_));
   block.pool_ = self_.lock();
-  count_live(class_bytes(block.counted_class_));
   return block;
 }
 
@@ -411,17 +415,21 @@ bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
   return was_withheld;
 }
 
-void ArenaPool::release(uint64_t word, int size_class, int counted_class) {
+// The block may be of a larger class than the request, which live_bytes() counts.
+void ArenaPool::give_back(const Memory& memory, int64_t size_bytes) {
   if (fork_guard_.in_child()) return;
   // Before another thread can take the block and count it again.
-  live_bytes_.fetch_sub(class_bytes(counted_class), std::memory_order_relaxed);
-  if (num_withheld_.load(std::memory_order_relaxed) == 0 && put_into_slot(word, size_class)) {
+  live_bytes_.fetch_sub(class_bytes(class_of(static_cast<uint64_t>(size_bytes))),
+                        std::memory_order_relaxed);
+  const int size_class = memory.size_class;
+  if (num_withheld_.load(std::memory_order_relaxed) == 0 &&
+      put_into_slot(memory.place, size_class)) {
     return;
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (end_withholding(address_of(word), size_class)) return;
+  if (end_withholding(address_of(memory.place), size_class)) return;
   if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);
-  free_blocks_[size_class].push_back(word);
+  free_blocks_[size_class].push_back(memory.place);
 }
 
 std::byte* ArenaPool::find(ArenaAddress address, uint64_t size_bytes) const {

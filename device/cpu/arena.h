@@ -48,6 +48,7 @@
 
 #include "base/fork_guard.h"
 #include "base/status.h"
+#include "device/memory_pool.h"
 
 namespace tessera {
 
@@ -91,7 +92,7 @@ class SharedMapping {
   uint64_t size_bytes_ = 0;
 };
 
-class ArenaPool {
+class ArenaPool final : public MemoryPool {
  public:
   static constexpr int kMaxArenas = 1024;
 
@@ -102,25 +103,21 @@ class ArenaPool {
     Block(Block&& other) noexcept { *this = std::move(other); }
     Block& operator=(Block&& other) noexcept {
       std::swap(pool_, other.pool_);
-      std::swap(data_, other.data_);
-      std::swap(word_, other.word_);
-      std::swap(size_class_, other.size_class_);
-      std::swap(counted_class_, other.counted_class_);
+      std::swap(memory_, other.memory_);
+      std::swap(size_bytes_, other.size_bytes_);
       return *this;
     }
     ~Block() {
-      if (pool_ != nullptr) pool_->release(word_, size_class_, counted_class_);
+      if (pool_ != nullptr) pool_->give_back(memory_, size_bytes_);
     }
-    std::byte* data() const { return data_; }
-    ArenaAddress address() const { return address_of(word_); }
+    std::byte* data() const { return memory_.data; }
+    ArenaAddress address() const { return address_of(memory_.place); }
 
    private:
     friend class ArenaPool;
     std::shared_ptr<ArenaPool> pool_;
-    std::byte* data_ = nullptr;
-    uint64_t word_ = 0;  // the address
-    int size_class_ = 0;
-    int counted_class_ = 0;  // that of the request, which live_bytes() counts
+    Memory memory_;
+    int64_t size_bytes_ = 0;
   };
 
   // Called for each new arena, before a block of it is handed out, from the allocating thread. It
@@ -140,6 +137,10 @@ class ArenaPool {
   // A block of at least `size_bytes` >= 0, not initialised. ResourceExhausted names the need and
   // what the pool holds.
   StatusOr<Block> allocate(uint64_t size_bytes);
+
+  // The same memory without an owner. Memory::place is the address, as a word.
+  StatusOr<Memory> take(int64_t size_bytes) override;
+  void give_back(const Memory& memory, int64_t size_bytes) override;
 
   // The live block that holds this memory is never handed out again: a peer may go on writing to it
   // after its owner has freed it. Does nothing with memory that is not this pool's, and with none
@@ -172,7 +173,8 @@ class ArenaPool {
   struct PrivateTag {};
 
  public:
-  ArenaPool(PrivateTag, uint64_t first_arena_bytes) : next_arena_bytes_(first_arena_bytes) {}
+  ArenaPool(PrivateTag, uint64_t first_arena_bytes)
+      : MemoryPool(UsedBy::kTasks), next_arena_bytes_(first_arena_bytes) {}
 
  private:
   // The blocks in the slots of a class: one line of the cache. As many as a client usually has
@@ -201,7 +203,7 @@ class ArenaPool {
     uint64_t word = 0;
     int size_class = 0;
   };
-  Found take(int size_class, int largest_class);
+  Found take_free(int size_class, int largest_class);
   // The same where no slot has a block, with pages of the system if need be.
   StatusOr<Found> take_or_grow(int size_class);
   // What follows requires growth_mutex_.
@@ -211,13 +213,12 @@ class ArenaPool {
   Status add_arena(uint64_t at_least_bytes);
   // Makes large free blocks cold, largest first, until so many bytes have gone back or none is
   // left.
-  void give_back(uint64_t size_bytes);
+  void make_cold(uint64_t size_bytes);
   // How much has to go back before the pool takes `size_bytes` more.
   uint64_t excess_with(uint64_t size_bytes);
   Status populate(int arena, uint64_t begin, uint64_t end);
   // `bytes` more are live.
   void count_live(uint64_t bytes);
-  void release(uint64_t word, int size_class, int counted_class);
   // Whether the block was withheld, which it is no longer: it is gone for good. Requires mutex_.
   bool end_withholding(ArenaAddress address, int size_class);
 

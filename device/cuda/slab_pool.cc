@@ -68,8 +68,8 @@ Status SlabPool::add_slab(int64_t at_least_bytes) {
   return absl::OkStatus();
 }
 
-StatusOr<std::byte*> SlabPool::allocate(int64_t size_bytes) {
-  if (size_bytes == 0) return nullptr;
+StatusOr<MemoryPool::Memory> SlabPool::take(int64_t size_bytes) {
+  if (size_bytes == 0) return Memory();
   const int64_t rounded = class_bytes(size_bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   std::byte* memory = nullptr;
@@ -84,14 +84,14 @@ StatusOr<std::byte*> SlabPool::allocate(int64_t size_bytes) {
   }
   live_bytes_ += rounded;
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
-  return memory;
+  return Memory{.data = memory};
 }
 
-void SlabPool::release(std::byte* memory, int64_t size_bytes) {
+void SlabPool::give_back(const Memory& memory, int64_t size_bytes) {
   if (fork_guard_.in_child()) return;
   const int64_t rounded = class_bytes(size_bytes);
   std::lock_guard<std::mutex> lock(mutex_);
-  free_blocks_[rounded].push_back(memory);
+  free_blocks_[rounded].push_back(memory.data);
   live_bytes_ -= rounded;
 }
 

@@ -56,11 +56,15 @@ class SlabPool : public MemoryPool {
  public:
   enum class Kind { kGpu, kPinned };
   SlabPool(std::shared_ptr<Api> api, int gpu, Kind kind, SlabSource source = {})
-      : api_(std::move(api)), gpu_(gpu), kind_(kind), source_(std::move(source)) {}
+      : MemoryPool(UsedBy::kDevice),
+        api_(std::move(api)),
+        gpu_(gpu),
+        kind_(kind),
+        source_(std::move(source)) {}
   ~SlabPool() override;
 
-  StatusOr<std::byte*> allocate(int64_t size_bytes) override;
-  void release(std::byte* memory, int64_t size_bytes) override;
+  StatusOr<Memory> take(int64_t size_bytes) override;
+  void give_back(const Memory& memory, int64_t size_bytes) override;
 
   // Whether slabs are not CUDA's.
   bool has_source() const { return source_.allocate != nullptr; }
