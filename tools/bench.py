@@ -30,7 +30,7 @@ import time
 
 import bench_report
 from bench_cells import COLUMNS, GIB, KIB, KILL_SETS, MEMORY, MIB, OPEN_MPI, Cell, Entry
-from bench_cells import format_size, kill_cells, make_phases, memory_cell
+from bench_cells import add_before, format_size, kill_cells, make_phases, memory_cell
 
 REPLY_TIMEOUT_S = 180
 # Peers free their buffers after a measurement that leaves less than this share of the memory. No
@@ -182,8 +182,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start_workers(group, clients, region_bytes, build, folder):
+def start_workers(group, clients, region_bytes, options, folder):
     """Starts the processes that `group` names, with that many clients."""
+    build = options.build_folder
+    worker = f"{build}/host_worker"
+    if group.endswith("_before"):
+        group, worker = group.removesuffix("_before"), options.before
     folder = tempfile.mkdtemp(dir=folder)
     prefix = str(pathlib.Path(folder) / group)
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -197,7 +201,7 @@ def start_workers(group, clients, region_bytes, build, folder):
             "TESSERA_TOKEN": secrets.token_hex(16),
             "TESSERA_LOCAL_DEVICES": str(devices),
         }
-        commands = [[f"{build}/host_worker", prefix, region]] * size
+        commands = [[worker, prefix, region]] * size
         environment = lambda rank: {**job, "TESSERA_CLIENT_ID": str(rank)}
     elif group == "memory":
         size = 2
@@ -277,7 +281,7 @@ class Run:
             return
         try:
             self.workers[group] = start_workers(
-                group, clients, region_bytes, self.options.build_folder, self.folder
+                group, clients, region_bytes, self.options, self.folder
             )
         except (ContestantFailed, OSError) as error:
             self.give_up(group, error)
@@ -296,7 +300,7 @@ class Run:
             return
         # Buffers, and temporary memory for reductions. Our buffers of collectives exist already.
         needed_bytes = 1.5 * self.pace.sets(cell) * cell.set_bytes
-        is_there = entry.column == "tessera" and cell.kind == "collective"
+        is_there = entry.column in ("tessera", "before") and cell.kind == "collective"
         if is_first and not is_there and needed_bytes > FREE_SHARE * available_bytes():
             entry.note = f"{cell.name} needs about {needed_bytes / GIB:.1f} GiB of free memory"
             return
@@ -335,6 +339,8 @@ class Run:
         for group in groups:
             self.start(group, phase.clients, region)
         sizes = {c.size_bytes for c in phase.cells if c.size_bytes >= KIB and c.kind != "dispatch"}
+        if self.options.before:
+            sizes = []
         memory = [memory_cell(s, phase.clients, phase.cells[0].devices) for s in sorted(sizes)]
         if memory:
             self.start("memory", 2, max(self.pace.sets(c) * c.region_bytes for c in memory))
@@ -448,6 +454,11 @@ def parse_arguments(arguments):
         help='cells whose name matches, as in "all_reduce 64 MiB P=4" or "rows_to_columns"',
     )
     parser.add_argument("--rounds", type=int, help="instead of 5 (3 with --quick)")
+    parser.add_argument(
+        "--before",
+        metavar="PROGRAM",
+        help="the host_worker of another build, which is measured instead of the peers",
+    )
     parser.add_argument("--build-folder", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -460,16 +471,21 @@ def main(arguments):
     machine = read_machine()
     started = time.monotonic()
     columns, missing = available_columns(options.build_folder)
+    if options.before:
+        columns, missing = ["tessera"], []
     phases = make_phases(options.quick, options.only, columns)
+    if options.before:
+        add_before(phases)
     with tempfile.TemporaryDirectory(prefix="tessera_bench_") as folder:
         run = Run(options, folder, machine)
         cells = []
         try:
-            if re.search(options.only, "start_to_first_collective P=8"):
-                cells.append(run.measure_start())
-            for cell in kill_cells(options.quick, options.only):
-                run.measure_kill(cell)
-                cells.append(cell)
+            if not options.before:
+                if re.search(options.only, "start_to_first_collective P=8"):
+                    cells.append(run.measure_start())
+                for cell in kill_cells(options.quick, options.only):
+                    run.measure_kill(cell)
+                    cells.append(cell)
             for i, phase in enumerate(phases):
                 left_s = QUICK_S - (time.monotonic() - started)
                 share = phase.clients / sum(later.clients for later in phases[i:])
@@ -485,6 +501,11 @@ def main(arguments):
         f"load {os.getloadavg()[0]:.1f} at the end; "
         f"medians of at most {run.pace.rounds} rounds; {time.monotonic() - started:.0f} s"
     )
+    if options.before:
+        print("\n" + bench_report.format_comparison(cells))
+        if options.json:
+            bench_report.write_json(options.json, machine, options, cells, results, [])
+        return 1 if any(entry.failed for cell in cells for entry in cell.entries) else 0
     print("Tessera's buffers are in arenas that all clients map; those of the peers are private.\n")
     print(bench_report.format_results(cells, results))
     for column in missing:

@@ -230,6 +230,41 @@ def format_table(header, rows):
     return "\n".join(lines)
 
 
+# How many times as long a cell may take as before. A small operation on more clients than cores
+# takes as long as the scheduler lets it.
+MOST_OF_BEFORE = 1.05
+MOST_OF_BEFORE_BELOW_4_KIB = 1.15
+
+
+def most_of_before(cell):
+    return MOST_OF_BEFORE if cell.size_bytes >= 4096 else MOST_OF_BEFORE_BELOW_4_KIB
+
+
+def format_comparison(cells):
+    """A table of two builds: medians, the ratio, and which cells are slower than they may be."""
+    rows, slower = [], []
+    for cell in cells:
+        now, before = cell.seconds("tessera"), cell.seconds("before")
+        if now is None or before is None:
+            notes = {entry.note for entry in cell.entries if entry.note}
+            rows.append([cell.name, "-", "-", "-", "; ".join(sorted(notes))])
+            continue
+        is_slower = now / before > most_of_before(cell)
+        if is_slower:
+            slower.append(cell.name)
+        rows.append(
+            [
+                cell.name,
+                format_seconds(before),
+                format_seconds(now),
+                f"{now / before:.2f}",
+                "slower" if is_slower else "",
+            ]
+        )
+    verdict = f"slower than they may be: {', '.join(slower) or 'none'}"
+    return format_table(["cell", "before", "now", "now/before", ""], rows) + "\n" + verdict
+
+
 def format_results(cells, results):
     """All tables as text: one for each operation and number of clients, one for relayouts."""
     texts = []

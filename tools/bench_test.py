@@ -48,6 +48,36 @@ class PagesTest(unittest.TestCase):
         self.assertNotIn("all_reduce 64 MiB P=4", names)
 
 
+class ComparisonTest(unittest.TestCase):
+    def test_cells_that_are_slower_than_they_may_be_are_named(self):
+        text = bench_report.format_comparison(
+            [
+                cell("all_reduce", 8, 2, tessera=1.14e-6, before=1e-6),
+                cell("all_gather", 8, 2, tessera=1.16e-6, before=1e-6),
+                cell("broadcast", 4 * KIB, 2, tessera=1.04e-6, before=1e-6),
+                cell("all_to_all", 4 * KIB, 2, tessera=1.06e-6, before=1e-6),
+                cell("reduce_scatter", 4 * KIB, 2, tessera=1e-6),
+            ]
+        )
+        lines = text.splitlines()
+        self.assertEqual(
+            lines[-1], "slower than they may be: all_gather 8 B P=2, all_to_all 4 KiB P=2"
+        )
+        self.assertRegex(lines[1], r"^all_reduce 8 B P=2 +1.00 us +1.14 us +1.14$")
+        self.assertRegex(lines[5], r"^reduce_scatter 4 KiB P=2 +- +- +-$")
+
+    def test_the_other_build_is_a_contestant_of_every_cell(self):
+        phases = bench_cells.make_phases(True, "", ["tessera"])
+        bench_cells.add_before(phases)
+        for phase in phases:
+            for each in phase.cells:
+                now, before = each.entries
+                self.assertEqual([now.column, before.column], ["tessera", "before"])
+                self.assertEqual(before.group, f"{now.group}_before")
+                self.assertEqual(before.command, now.command)
+                self.assertIsNot(before.rounds, now.rounds)
+
+
 class GoalTest(unittest.TestCase):
     def check(self, wanted, *cells):
         lines = verdicts(*cells)
