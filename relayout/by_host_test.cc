@@ -397,7 +397,7 @@ TEST(ByHostTest, TheCapChooses) {
                        ::testing::HasSubstr(absl::StrCat("least feasible cap is ", kFlat))));
 }
 
-// The ways are compared without processes; what a plan says of itself counts them.
+// Candidates are compared without processes; the predicted times count them.
 TEST(ByHostTest, TimesAreThoseOfTheProcesses) {
   const Layout from = layout_of("{node=2, gpu=4}", "[-] sum{node,gpu}");
   const Layout to = layout_of("{node=2, gpu=4}", "[-]");
@@ -420,9 +420,9 @@ TEST(ByHostTest, TimesAreThoseOfTheProcesses) {
     for (const size_t step : {0, 2}) {
       EXPECT_NEAR(absl::ToDoubleSeconds(of.step_predicted_time(step)), inside(share), 1e-9);
     }
-    for (const Alternative& way : of.alternatives()) {
-      if (way.chosen) {
-        EXPECT_EQ(way.predicted_time, of.predicted_time());
+    for (const Alternative& alternative : of.alternatives()) {
+      if (alternative.chosen) {
+        EXPECT_EQ(alternative.predicted_time, of.predicted_time());
       }
     }
   }
