@@ -31,7 +31,7 @@ void CheckIns::check_in(Call call, absl::Time now, Done done) {
     if (take_stored(key, call, &verdict)) return answer(done, verdict);
   }
   if (check_in == nullptr) {
-    // An open check-in has no participant that is gone: a new one must not either.
+    // No participant of an open check-in is lost or has left. That must hold of a new one too.
     for (const auto& [client, reason] : gone_) {
       if (call.participants.contains(client)) {
         return answer(done, with_context(reason, call.name));
@@ -168,7 +168,7 @@ bool CheckIns::take_stored(const Key& key, const Call& call, Status* verdict) {
   if (found == stored_.end()) return false;
   Stored& stored = found->second;
   if (stored.told[call.client]) return false;
-  // Another value is that of a later call: this client has left out the one that failed.
+  // A call with another value is a later one: this client has skipped the one that failed.
   if (stored.value != call.value && !absl::IsInvalidArgument(stored.verdict)) return false;
   *verdict = stored.verdict;
   stored.told[call.client] = true;

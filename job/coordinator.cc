@@ -25,7 +25,7 @@
 namespace tessera {
 namespace {
 
-// How long past the deadline that the service keeps a call waits for its answer.
+// The service answers a call at its deadline. The client waits for that answer this much longer.
 constexpr absl::Duration kAnswerGrace = absl::Milliseconds(500);
 constexpr size_t kMostTokenBytes = 1024;
 
@@ -39,7 +39,7 @@ Status status_of(const rpc::Outcome& outcome) {
   return Status(static_cast<absl::StatusCode>(outcome.code()), outcome.message());
 }
 
-// A job of one client: the service is a state in this process.
+// The coordinator of a job of one client: its state is in this process, without a service.
 class LocalCoordinator : public Coordinator {
  public:
   explicit LocalCoordinator(const CoordinatorOptions& options)
@@ -51,7 +51,7 @@ class LocalCoordinator : public Coordinator {
                            [this](const Status& status) { registered_ = status; });
     run_callbacks();
   }
-  // Whether the client describes itself well.
+  // OK if the state has accepted what the client says of itself.
   const Status& registered() const { return registered_; }
 
   int client_id() const override { return 0; }
@@ -104,17 +104,18 @@ class LocalCoordinator : public Coordinator {
   CoordinatorState state_;
 };
 
-// A connection to the service over gRPC; client 0 owns the service where it hosts it.
+// A connection to the service over gRPC. In client 0 it owns the service, if client 0 hosts it.
 //
-// One thread reads the session and one writes heartbeats, from connect() on. `verdict_` says why
-// there is no service any more; what sets it cancels the calls under way, and they return it.
+// From connect() on one thread reads the session and one writes heartbeats. When the service has
+// ended, `verdict_` says why. Calls in progress are then cancelled, and return the verdict.
 class GrpcCoordinator : public Coordinator {
  public:
   explicit GrpcCoordinator(const CoordinatorOptions& options) : options_(options) {}
   ~GrpcCoordinator() override {
-    // Without leave(): the others see this client, and a service that it hosts, break off.
+    // Without leave() the session breaks off: the others learn that this client is lost, and that
+    // the service is, if this client hosts it.
     close_session();
-    // A job that never began: the others get the answer to their registration first.
+    // The job never began: stop() first answers the registrations of the others.
     if (server_ != nullptr && members_.empty()) server_->stop();
     server_ = nullptr;
   }
@@ -135,7 +136,7 @@ class GrpcCoordinator : public Coordinator {
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // Clients that are threads of one process must not share a connection.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // Clients may be up before the service is: look again soon.
+    // A client may start before the service does: retry soon.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
@@ -205,7 +206,7 @@ class GrpcCoordinator : public Coordinator {
     request.set_timeout_us(timeout_us(deadline));
     rpc::Outcome response;
     Status status = call(&rpc::CoordinatorService::Stub::Leave, request, &response, deadline);
-    // After the end of the service there are no clients left to wait for.
+    // The service ends after all clients have left, so there is none to wait for.
     if (absl::IsCancelled(status) && service_is_over()) status = absl::OkStatus();
     if (status.ok()) status = status_of(response);
     if (server_ != nullptr) server_->stop();
@@ -257,7 +258,7 @@ class GrpcCoordinator : public Coordinator {
     return status.ok() ? absl::OkStatus() : failure_of(status);
   }
 
-  // Why a call got no answer: the same for all calls of this client where the service is gone.
+  // Why a call got no answer. If the service has ended, all calls of this client return one status.
   Status failure_of(const grpc::Status& status) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       // The session breaks off too; it says whether the service ended in order.
@@ -270,7 +271,7 @@ class GrpcCoordinator : public Coordinator {
   }
 
   bool hosted_by_client0() const { return options_.service_host == ServiceHost::kClient0; }
-  // "the coordinator at host-a:1234 (client 0)"; without the client where the service is elsewhere.
+  // "the coordinator at host-a:1234 (client 0)"; without the client if none hosts the service.
   std::string describe_service() const {
     return absl::StrCat("the coordinator at ", options_.address,
                         hosted_by_client0() ? " (client 0)" : "");
@@ -299,13 +300,13 @@ class GrpcCoordinator : public Coordinator {
                                          : "the launcher or tessera_coordinator runs there"));
   }
 
-  // Opens the session and starts its threads: from here on the service and this client watch each
-  // other. Returns when the service has answered.
+  // Opens the session, starts its threads, and returns when the service has answered. From then on
+  // the service and this client notice each other's loss.
   Status open_session(absl::Time deadline) {
     prepare(session_context_);
     session_context_.set_wait_for_ready(true);
-    // The call starts with the first heartbeat: this thread must not wait for a service that may
-    // not be there.
+    // The call starts with the first heartbeat, on another thread: this one must not block while
+    // the service does not run yet.
     session_context_.set_initial_metadata_corked(true);
     session_ = stub_->Session(&session_context_);
     TESSERA_ASSIGN_OR_RETURN(
@@ -391,7 +392,8 @@ class GrpcCoordinator : public Coordinator {
       const Status over = absl::CancelledError(
           absl::StrCat("the coordinator at ", options_.address, " has shut down in order"));
       end_service(over);
-      // Client 0 may leave the others their meshes. A launcher that ends leaves no job.
+      // If client 0 has shut down, the meshes of the others remain. If a launcher has, the job
+      // ends.
       if (!hosted_by_client0() && !leaving_ && !closing()) report_lost(client_id(), over);
       session_->Finish();
       return;
@@ -420,7 +422,7 @@ class GrpcCoordinator : public Coordinator {
     const rpc::Heartbeat heartbeat;
     if (!session_->Write(heartbeat)) return;
     std::unique_lock<std::mutex> lock(session_mutex_);
-    // Not counted: the service may not be there yet.
+    // No heartbeat is counted as unanswered before the first answer: the service may not run yet.
     session_changed_.wait(lock, [this] { return session_number_ != 0 || over(); });
     while (!over()) {
       const absl::Time next = steady_now() + interval_;
@@ -429,7 +431,8 @@ class GrpcCoordinator : public Coordinator {
                                   [&] { return over() || interval_ != interval; });
       if (over()) return;
       if (interval_ != interval) continue;
-      // Counted, not timed: a client that was stopped for a while asks before it judges.
+      // Heartbeats are counted, not timed: a client that was stopped sends another one before it
+      // declares the service lost.
       const bool is_silent = num_unanswered_++ > kMissedHeartbeats;
       lock.unlock();
       if (is_silent) {
@@ -443,7 +446,7 @@ class GrpcCoordinator : public Coordinator {
     }
   }
 
-  // The service is gone, or this client goes. Needs session_mutex_.
+  // The service has ended, or this client is closing. Needs session_mutex_.
   bool over() const { return closing_ || !verdict_.ok(); }
 
   bool closing() {
@@ -456,7 +459,8 @@ class GrpcCoordinator : public Coordinator {
   }
   bool service_is_over() { return absl::IsCancelled(verdict()); }
 
-  // What waits for the service, and what will, returns this status. The first one stays.
+  // Every call that waits for the service, and every later one, returns `verdict`. The first
+  // verdict is kept.
   void end_service(const Status& verdict) {
     {
       std::lock_guard<std::mutex> lock(session_mutex_);
@@ -473,7 +477,7 @@ class GrpcCoordinator : public Coordinator {
     bool is_declared_lost;
     {
       std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
-      // Then the coordinator has given up this client.
+      // If so, the coordinator has declared this client lost.
       is_declared_lost = lost_.count(client_id()) > 0;
       if (hosted_by_client0() && !members_.empty()) {
         name = absl::StrCat(members_[0].to_string(), ", which hosts the coordinator,");
@@ -529,8 +533,8 @@ class GrpcCoordinator : public Coordinator {
   std::atomic<uint64_t> session_number_{0};  // constant once it is known
   absl::Duration interval_ = options_.heartbeat_interval;
   int num_unanswered_ = 0;  // heartbeats
-  Status verdict_;          // why there is no service any more
-  Status first_loss_;       // that this client was told
+  Status verdict_;          // why the service has ended; OK while it runs
+  Status first_loss_;       // the first that the service reported
   std::set<grpc::ClientContext*> calls_;
   bool closing_ = false;
 

@@ -153,7 +153,7 @@ struct SilentSocket {
   std::string address;
 };
 
-// R9. The connection is taken, and nothing follows, as when a host is stopped.
+// R9. The connection is accepted, and no answer follows, as when a host is stopped.
 TEST_F(CoordinatorTest, SilentServiceIsGivenUpAtTheDeadline) {
   const SilentSocket silent;
   CoordinatorOptions client = options(1, 2);
@@ -166,8 +166,8 @@ TEST_F(CoordinatorTest, SilentServiceIsGivenUpAtTheDeadline) {
                                        "client 0 was started"))));
 }
 
-// Row R9 too: silence after the answer to the registration. A call ends by its deadline, although
-// no heartbeat is missed for an hour; later ones where the service is given up.
+// R9 too: no answer after that to the registration. A call ends by its deadline, although the
+// client would miss no heartbeat for an hour. Later calls end when the client gives the service up.
 TEST_F(CoordinatorTest, ServiceThatGoesSilentEndsNoCallLate) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const ReservedPort port, ReservedPort::create());
   const std::string address = absl::StrCat("127.0.0.1:", port.port());
@@ -228,8 +228,8 @@ TEST_F(CoordinatorTest, ClientsOfTwoJobsDoNotMix) {
                                                            HasSubstr(all[2].self.to_string()))));
 }
 
-// Without a name of the job, the first client 1 becomes the member, whichever job it is of. The
-// second one puts that in doubt: no client goes on as if nothing had happened.
+// Without a name of the job, the first client 1 becomes the member, whichever job it belongs to.
+// When the second one registers, that is in doubt, so every client gets an error.
 TEST_F(CoordinatorTest, MixOfTwoJobsWithoutNamesIsToldToAll) {
   CoordinatorOptions of_a = options(1, 2);
   of_a.self.pid = 4711;

@@ -6,7 +6,7 @@
 //   server = CoordinatorServer::start(
 //       {.address = "127.0.0.1:0", .token = token, .num_clients = 4});
 //   ... start clients with the address "127.0.0.1:<server->port()>" ...
-//   server->stop();                      in order; the destructor alone looks like a crash
+//   server->stop();                      an orderly end; without it clients see a crash
 //
 // Invariants:
 //   1. The service knows clients by their registrations alone. The end of the process that hosts it
@@ -29,11 +29,11 @@ struct CoordinatorServerOptions {
   std::string address;  // "host:port" to listen on; port 0: a free one
   std::string token;    // job token, which every call must carry; any bytes
   int num_clients = 1;
-  // Identity of the job: clients of another one are refused. Empty: that of the first client that
-  // says one.
+  // Identity of the job: clients of another job are refused. Empty: the identity that the first
+  // client with one gives.
   std::string job = {};
-  // The longest; the job uses the shortest that a client asks for. A client is lost after three
-  // missed heartbeats.
+  // The upper limit. The job uses the shortest interval that a client asks for. A client is lost
+  // when it has missed more than three heartbeats in a row.
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // Connections that have not shown the token: how many at a time, and for how long.
   int max_unproven_connections = 64;
@@ -46,11 +46,11 @@ class CoordinatorServer {
   // address, Unavailable where it cannot be listened on.
   static StatusOr<std::unique_ptr<CoordinatorServer>> start(
       const CoordinatorServerOptions& options);
-  // Without stop(): clients see the service break off.
+  // Without stop() clients see a service that has crashed.
   virtual ~CoordinatorServer() = default;
 
   virtual int port() const = 0;
-  // Ends in order: cancels what waits, tells all clients that the service is over, and closes.
+  // Cancels all waiting calls, tells all clients that the service has ended in order, and closes.
   // Clients report no loss. Idempotent.
   virtual void stop() = 0;
 };

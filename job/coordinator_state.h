@@ -6,9 +6,9 @@
 // event settles it, when advance() passes its deadline, or at stop(). Callbacks are collected and
 // run by the caller after the state is consistent again (take_callbacks).
 //
-// A client is known by its connection, a number that the service draws and tells this client alone:
-// what is said under it is said by the client that registered under it, and its end is the end of
-// that client.
+// A client is identified by its connection, a random number that only the service and this client
+// know. A call with that number is a call of the client that registered with it. When the
+// connection ends, the client is lost.
 //
 // Invariants: those of Coordinator (coordinator.h), and:
 //   1. every callback runs exactly once;
@@ -91,10 +91,11 @@ class CoordinatorState {
   absl::Duration heartbeat_interval() const { return interval_; }
 
   void heartbeat(Connection connection);
-  // The connection is gone. While clients register, its registration is taken back; later the
+  // The connection has ended. While clients register, this removes its registration; later the
   // client is lost, unless it has left.
   void disconnected(Connection connection);
-  // The client that speaks. FailedPrecondition where it was declared lost, or has not registered.
+  // The client of this connection. FailedPrecondition if it was declared lost or has not
+  // registered.
   StatusOr<int> client_of(Connection connection) const;
 
   // ResourceExhausted beyond kMostValueBytes.
@@ -104,13 +105,13 @@ class CoordinatorState {
   // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(int client_id, absl::string_view name, absl::string_view value,
                 const ClientRanges& participants, absl::Time now, absl::Time deadline, Done done);
-  // Each caller is told by its own deadline what is true for it.
+  // Each caller gets the answer that holds at its own deadline.
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
 
-  // Settles what is due. next_event() is when the next thing will be.
+  // Settles what is due at `now`. next_event() is the time at which something is due next.
   void advance(absl::Time now);
   absl::Time next_event() const;
-  // Cancels everything that waits, and whatever comes after. Clients that wait to leave have left.
+  // Cancels all waiting calls and all later ones. Clients that wait in leave() have left.
   void stop();
 
   // The callbacks to run now, outside of any lock.
@@ -177,17 +178,17 @@ class CoordinatorState {
   DeadlineQueue deadlines_;
 
   std::map<int, Registering> registering_;  // by client
-  std::map<int, Registering> twins_;  // that wait to see whether the client of their id still lives
+  std::map<int, Registering> twins_;  // wait until it is known whether the first of their id lives
   Status registration_error_;         // of a start that failed
-  std::map<Connection, int> told_;    // the clients that were told it and are still connected
-  std::set<int> told_ids_;            // all that were told it
+  std::map<Connection, int> told_;    // the clients that got it and are still connected
+  std::set<int> told_ids_;            // all that got it
   absl::Duration longest_connect_;    // of the clients
   absl::Time start_ends_ = absl::InfinitePast();
   std::vector<MemberInfo> members_;
   int num_jobs_ = 0;
-  Status stopped_;  // what calls after stop() are told
+  Status stopped_;  // what calls after stop() return
 
-  absl::Time now_ = absl::InfinitePast();  // the latest that the state was told
+  absl::Time now_ = absl::InfinitePast();  // the latest `now` of a call
   absl::Time next_tick_ = absl::InfiniteFuture();
   std::vector<Client> clients_;  // by id, once complete
   std::unordered_map<Connection, int> client_of_;

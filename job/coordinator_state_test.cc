@@ -153,8 +153,9 @@ TEST(RegistrationTest, SecondClientOfAnIdDoesNotDisturbARunningJob) {
   EXPECT_THAT((std::vector{first, second}), Each(Says(IsOk())));
 }
 
-// R5, A3. Two jobs with one address and one token, and without a name: client 1 of job B came first
-// and became a member of job A. When client 1 of A comes, all are told, with both processes named.
+// R5, A3. Two jobs with one address and one token, and without a name: client 1 of job B registered
+// first and became a member of job A. When client 1 of A registers, all clients get an error that
+// names both processes.
 TEST(RegistrationTest, MixOfTwoJobsIsFoundWhenTheOtherClientComes) {
   StateService service(3);
   MemberInfo of_b = member(1);
@@ -182,7 +183,7 @@ TEST(RegistrationTest, MixOfTwoJobsIsFoundWhenTheOtherClientComes) {
               StatusIs(StatusCode::kFailedPrecondition, HasSubstr("was declared lost")));
 }
 
-// The restart of a member that has just died is no second client: the death alone is told.
+// The restart of a member that has just died is no second client: only the loss is reported.
 TEST(RegistrationTest, RestartOfAMemberIsRefusedAlone) {
   const auto service = StateService::complete(2);
   const AnswerPtr restart = service->register_as(7, {member(1), 2});
@@ -210,7 +211,7 @@ TEST(RegistrationTest, SecondClientOfAMemberThatIsSilentIsRefusedAtItsDeadline) 
   EXPECT_THAT(service->losses, IsEmpty());
 }
 
-// tessera_coordinator outlives a start that failed: the next one is not told of it.
+// tessera_coordinator continues after a start that failed: the next start does not get its error.
 TEST(RegistrationTest, FailedStartIsForgottenByTheNextOne) {
   StateService service(2);
   service.register_as(7, {member(1), 3});
@@ -230,7 +231,7 @@ TEST(RegistrationTest, FailedStartIsForgottenByTheNextOne) {
   EXPECT_THAT((std::vector{first, second}), Each(Says(IsOk())));
 }
 
-// The first to come again is one that the failed start never saw.
+// The first client of the next start did not take part in the failed one.
 TEST(RegistrationTest, FailedStartIsForgottenWhenAllOfItAreGone) {
   StateService service(2);
   const AnswerPtr alone = service.register_client(0, absl::Seconds(1));
@@ -263,7 +264,7 @@ TEST(RegistrationTest, JobThatIsOverIsFollowedByTheNextOne) {
     EXPECT_THAT(waits, Says(IsOk()));
     const AnswerPtr leaves = service.leave(0);
     EXPECT_THAT(leaves, Waits());
-    // Not over yet: a client that comes again is refused.
+    // The job is not over yet: a client that registers again is refused.
     EXPECT_THAT(service.register_as(++connection, {member(0), 2}),
                 Says(StatusIs(StatusCode::kInvalidArgument, HasSubstr("two clients"))));
     EXPECT_THAT(service.leave(1), Says(IsOk()));

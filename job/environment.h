@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which job this process belongs to, from what the program says and from the environment.
+// Which job this process belongs to, as the program's options and the environment say.
 //
 // The first form that is set wins, and must be complete:
 //   tessera_run   TESSERA_COORDINATOR, TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS
@@ -9,18 +9,18 @@
 //   Slurm         SLURM_PROCID, SLURM_NTASKS, with TESSERA_COORDINATOR
 //   TF DTensor    DTENSOR_CLIENT_ID, DTENSOR_NUM_CLIENTS, DTENSOR_JOBS ("host:port,...": the
 //                 first is the coordinator)
-// None: a job of one client. TESSERA_HOSTED_COORDINATOR says that a service of no client listens at
-// that address (tessera_run sets it, and a user of tessera_coordinator does): where it is the
-// address of the job, client 0 does not host the coordinator. TESSERA_LOCAL_DEVICES, TESSERA_TOKEN
-// and TESSERA_SHARE_GPUS count in every form.
+// If no form is set, this process is a job of one client. TESSERA_HOSTED_COORDINATOR is an address
+// at which a process that is no client serves (tessera_run or a user of tessera_coordinator sets
+// it): if it is the address of the job, client 0 does not host the coordinator.
+// TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in every form.
 //
 // On one host mpirun and srun need no TESSERA_COORDINATOR: the address is 127.0.0.1 and a port that
 // is made from the id of their job. On several hosts, and where the launcher does not say on how
-// many, each process without TESSERA_COORDINATOR is a job of one client: a program in an MPI or
-// Slurm job may have nothing to do with it.
+// many, each process without TESSERA_COORDINATOR is a job of one client: the processes of an MPI or
+// Slurm job need not be one Tessera job.
 //
-// A program that gives address, id and number itself (JobOverrides) reads no form, and takes no
-// name of a job from a launcher: clients of two launches may make one job.
+// If a program gives address, id and number itself (JobOverrides), no form is read, and no name of
+// a job is taken from a launcher: clients of two launches may then form one job.
 //
 // torchrun with TORCHELASTIC_USE_AGENT_STORE=True listens on MASTER_PORT itself: the coordinator
 // then has MASTER_PORT + 1.

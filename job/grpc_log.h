@@ -11,11 +11,11 @@
 
 namespace tessera {
 
-// Call before the first use of gRPC in a process. Does nothing where GRPC_VERBOSITY is set.
-// Idempotent. Of the whole process: it holds for a program's own use of gRPC too, and replaces a
-// log function that the program has set with gpr_set_log_function, for gRPC does not say whether
-// there is one. A program that sets its own sets GRPC_VERBOSITY too, or sets it after every
-// connect.
+// Call before the first use of gRPC in a process. Does nothing if GRPC_VERBOSITY is set.
+// Idempotent. It affects the whole process: a program's own use of gRPC too. It replaces a log
+// function that the program has set with gpr_set_log_function, because gRPC does not say whether
+// there is one. A program with its own function also sets GRPC_VERBOSITY, or sets the function
+// after every connect.
 void quiet_grpc_log();
 
 }  // namespace tessera

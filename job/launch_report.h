@@ -24,11 +24,11 @@
 
 namespace tessera {
 
-// The last lines that a client wrote, on either stream, in the order in which they came.
+// The last lines that a client wrote, to either stream, in the order of their arrival.
 class TailLines {
  public:
   static constexpr size_t kMaxLines = 20;
-  static constexpr size_t kMaxLineBytes = 512;  // a longer line is kept cut, and says so
+  static constexpr size_t kMaxLineBytes = 512;  // a longer line is cut, and marked as cut
 
   void add(absl::string_view line);
   const std::deque<std::string>& lines() const { return lines_; }
@@ -37,20 +37,20 @@ class TailLines {
   std::deque<std::string> lines_;
 };
 
-// A client as the report names it.
+// What the report says of one client.
 struct ClientEnd {
   int client_id = 0;
   std::string host;
   pid_t pid = 0;
   ExitStatus exit;
   absl::Time time;
-  // Set where the process was seen being ended before its end could be read: the kernel frees its
-  // memory in between.
+  // Set if the launcher saw that the kernel was ending the process before its exit status could be
+  // read: the kernel frees its memory in between.
   std::optional<absl::Time> ending_since;
   std::string reported_status;  // from its status channel; may be empty
   TailLines tail;
 
-  // It said that another client was lost (Unavailable): a consequence, not a cause.
+  // It reported the loss of another client (Unavailable): a consequence, not a cause.
   bool lost_a_peer() const;
   std::string name() const;  // "client 2 (host-a, pid 4711)"
 };
@@ -59,7 +59,7 @@ struct ClientEnd {
 // others are ordered by the time at which they began to end.
 bool is_likelier_cause(const ClientEnd& a, const ClientEnd& b);
 
-// The first of `failures` is told as the root cause. Not empty.
+// Reports the first of `failures` as the root cause. `failures` is not empty.
 std::string failure_report(const std::vector<ClientEnd>& failures, int num_clients,
                            absl::Time start);
 

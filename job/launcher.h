@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launcher: starts the clients of a job on this host, and sees to it that they end together.
+// Launcher: starts the clients of a job on this host, and ends them together.
 //
 //   tessera_run --clients 4 program args...     (tessera_run.cc holds the flags)
 //
@@ -11,12 +11,12 @@
 // What holds:
 //   1. When launch() returns no client is left, nor any process of a client's process group. When
 //      the launcher is killed with SIGKILL the kernel kills the clients.
-//   2. A failure is a client that ended by itself, not with exit(0). A client that was sent a
-//      signal by the launcher first is never called one. Failures are listed in the order in which
-//      the kernel ended the processes (an epoll set queues them so), however late they are seen;
-//      but those that reported the loss of a peer (status_channel.h) come after the others.
-//   3. After the first failure the others have `settle` to fail by themselves, so that two
-//      failures at one time are both told, before they are stopped.
+//   2. A failure is a client that ended by itself, other than with exit(0), before the launcher
+//      sent it a signal. Failures are listed in the order in which the kernel ended the processes
+//      (an epoll set queues them so), however late the launcher sees them. Those that reported the
+//      loss of a peer (status_channel.h) are listed after the others.
+//   3. After the first failure the launcher waits for `settle` before it stops the others, so that
+//      two clients that fail at the same time are both reported.
 //   4. Each line of output is written whole, with its client before it.
 //   5. The coordinator of the job is in a process of its own (coordinator_process.h), a new one for
 //      each attempt: the loss of any client, 0 included, leaves it running. Of several nodes the
@@ -71,7 +71,7 @@ struct ClientEnvironment {
 
 // Runs the job to its end; output and reports go to this process's standard output and error.
 // Returns the exit code for the process: 0; the code of the first failure (128 + signal if a
-// signal ended it); 124 after the timeout; 128 + signal if this process was told to stop.
+// signal ended it); 124 after the timeout; 128 + signal if a signal told this process to stop.
 //
 //   NotFound             there is no such program
 //   FailedPrecondition   the program cannot be executed

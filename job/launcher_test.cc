@@ -46,7 +46,7 @@ using ::testing::UnorderedElementsAre;
 
 constexpr char kHang[] = "exec sleep 1000";
 
-// The pids that clients told with "pid N".
+// The pids that clients printed as "pid N".
 std::map<int, pid_t> client_pids(const LauncherRun& run) {
   std::map<int, pid_t> pids;
   for (const auto& [client, text] : run.told("pid"))
@@ -110,7 +110,7 @@ TEST(LauncherTest, ReportNamesTheClientsThatWereStopped) {
   EXPECT_THAT(run.error(), HasSubstr("tessera_run: then stopped clients 0, 2\n"));
 }
 
-// The kernel may kill a client for its memory, and be slow to: it is asked to end meanwhile.
+// The kernel may take long to kill a client for its memory; meanwhile the launcher signals it.
 TEST(LauncherTest, ClientThatAnotherSenderKillsHasFailed) {
   const std::string fifo = temporary_fifo("ready");
   LauncherRun run = LauncherRun::shell(
@@ -146,8 +146,8 @@ TEST(LauncherTest, CrashIsToldByTheNameOfTheSignal) {
   EXPECT_THAT(run.error(), HasSubstr("it wrote nothing"));
 }
 
-// Fact two_failures. The launcher is stopped while both fail, so it sees both at one time and still
-// has to know the order.
+// Fact two_failures. The launcher is stopped while both fail. It then sees both at once, and must
+// still report them in order.
 TEST(LauncherTest, TwoFailuresAreToldInTheOrderOfTheirTimes) {
   const std::string fifo = temporary_path("go");
   ASSERT_EQ(mkfifo(absl::StrCat(fifo, "1").c_str(), 0600), 0);
@@ -218,7 +218,7 @@ TEST(LauncherTest, WhatAClientLeavesBehindEndsWithIt) {
   EXPECT_TRUE(child.ends_within(absl::Seconds(10)));
 }
 
-// A process that left the group is not ours to kill, and holds the output open for ever.
+// The launcher does not kill a process that left the group; it may hold the output open for ever.
 TEST(LauncherTest, EndsAlthoughAnEscapedProcessHoldsTheOutput) {
   LauncherRun run =
       LauncherRun::shell({"--clients", "1", "--grace", "100ms"},

@@ -196,7 +196,7 @@ TEST(ListenerTest, NameMayHaveAnAddressTwice) {
 }  // namespace
 }  // namespace tessera
 
-// Stands before that of the C library, which finds all names but one.
+// Replaces getaddrinfo() of the C library. Calls that for all names except one.
 extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
                            addrinfo** found) {
   const auto next = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));

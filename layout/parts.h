@@ -35,7 +35,7 @@ struct NamedPart {
   int place;
 };
 
-// Looks the axis up in the mesh. InvalidArgument for an unknown axis or a sub-axis that does not
+// Finds the axis in the mesh. InvalidArgument for an unknown axis or a sub-axis that does not
 // divide it; `layout` is the text of the whole layout, for the message.
 StatusOr<NamedPart> resolve_part(const Mesh& mesh, const AxisText& axis, int place,
                                  absl::string_view layout);

@@ -27,7 +27,7 @@ Status refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Invariants 1 and 2 of the header, without the number of ids: the number of devices, or why not.
+// Checks invariants 1 and 2 of the header, except the number of ids. Returns the number of devices.
 StatusOr<int64_t> checked_size(absl::Span<const MeshAxis> axes) {
   if (axes.empty()) return refuse("mesh {} has no axis; a mesh needs an axis, as in {x=4}");
   const std::string text = absl::StrCat("mesh ", axes_to_string(axes));
