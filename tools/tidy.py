@@ -484,6 +484,22 @@ rule_label = checked_by("rule_label", check_labels)
 rule_fact_row = checked_by("rule_fact_row", check_facts)
 
 
+def rule_notidy(tree):
+    """A NOTIDY names a rule that would find something in its line or the next one."""
+    rules = {rule.__name__[5:].replace("_", "-"): rule for rule in RULES}
+    for path, lines in tree.cpp():
+        for i, line in enumerate(lines):
+            match = re.search(r"// NOTIDY\(([\w-]+)\): \S", line)
+            if not match:
+                continue
+            name = match.group(1)
+            files = {p: t for p, t in tree.files.items() if p.endswith("BUILD")}
+            files[path] = tree.files[path].replace(f"NOTIDY({name})", "")
+            found = rules[name](Tree(files)) if name in rules else []
+            if not any(f.path == path and f.line in (i + 1, i + 2) for f in found):
+                yield Finding(path, i + 1, "notidy", f'the rule "{name}" finds nothing here')
+
+
 RULES = [value for name, value in list(globals().items()) if name.startswith("rule_")]
 
 

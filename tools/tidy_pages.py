@@ -55,13 +55,6 @@ def check_citations(tree):
             yield path, line, f'"{page}" is not in the tree; cite a page that is'
 
 
-class _Recorded(list):
-    """What a rule or a function of a BUILD file returns here: an empty list that accepts calls."""
-
-    def __call__(self, *args, **attributes):
-        return self
-
-
 def targets(build):
     """The names of all targets that a BUILD file makes. It is run as Python, with stand-ins for the
     rules, because some names are composed."""
@@ -70,7 +63,7 @@ def targets(build):
     def rule(*args, name=None, **attributes):
         if isinstance(name, str):
             names.add(name)
-        return _Recorded()
+        return []
 
     parsed = ast.parse(build)
     loaded = {

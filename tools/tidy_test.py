@@ -299,6 +299,22 @@ class RuleTest(unittest.TestCase):
             ("job/a.cc:1", "banned"),
         )
 
+    def test_notidy(self):
+        rule = tidy.rule_notidy
+        for good in [
+            "// NOTIDY(banned): its output\nstd::cout << 1;\n",
+            "std::cout << 1;  // NOTIDY(banned): its output\n",
+            '#include "mesh/mesh.h"  // NOTIDY(layers): a part of it\n' * 2,
+        ]:
+            self.check(rule, {"job/a.cc": good})
+        for bad in [
+            "// NOTIDY(banned): its output\n\nstd::cout << 1;\n",
+            "// NOTIDY(pure): reads files\n#include <fstream>\n",
+            "std::cout << 1;  // NOTIDY(baned): its output\n",
+        ]:
+            self.check(rule, {"job/a.cc": bad}, ("job/a.cc:1", "finds nothing here"))
+        self.check(rule, {"mesh/a.cc": "// NOTIDY(pure): reads files\n#include <fstream>\n"})
+
     def test_sleep(self):
         for name in [
             "absl::SleepFor",

@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 
-// NOTIDY(layers): this library is for the tests of this folder alone.
 #include "tests/support/gate.h"
 
 namespace tessera::host {

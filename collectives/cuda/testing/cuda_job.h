@@ -27,7 +27,6 @@
 #include "device/cpu/arena.h"
 #include "device/cuda/api.h"
 #include "device/cuda/cuda_device.h"
-// NOTIDY(layers): this library is for the tests of this folder alone.
 #include "tests/support/fake_coordinator.h"
 
 namespace tessera::cuda {

@@ -22,7 +22,6 @@
 #include "collectives/testing/conformance.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
-// NOTIDY(layers): this library is for the tests of this folder alone.
 #include "tests/support/fake_coordinator.h"
 
 namespace tessera::host {
