@@ -2,15 +2,15 @@
 //
 // ForkGuard: tells an object whether it is in a forked child of the process that made it.
 //
-//   ForkGuard guard;                       a member of what owns threads or shared memory
-//   if (guard.in_child()) return ...;      before anything that touches either
+//   ForkGuard guard;                       a member of a class that owns threads or shared memory
+//   if (guard.in_child()) return ...;      before each use of those
 //
-// A child has copies of the parent's objects, the same shared memory, and none of its threads: an
-// object that goes on there waits for threads that do not exist, and writes what the parent still
-// uses. What it may do is nothing.
+// A child has copies of the parent's objects and the same shared memory, but none of its threads.
+// An object that is used there would wait for threads that do not exist, and write to memory that
+// the parent still uses. So it must do nothing.
 //
-// Thread-safe. in_child() is two loads. It sees fork() of the C library; not vfork() and clone(),
-// whose children are to exec.
+// Thread-safe. in_child() is two loads. It detects fork() of the C library, but not vfork() and
+// clone(), whose children should call exec.
 #ifndef TESSERA_BASE_FORK_GUARD_H_
 #define TESSERA_BASE_FORK_GUARD_H_
 

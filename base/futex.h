@@ -22,11 +22,11 @@ enum class FutexScope : uint8_t {
   kShared,   // threads of all processes that map the word
 };
 
-// Sleeps while `word` holds `value`: until it is woken, without any reason, or until the deadline
-// (steady). False where the deadline had passed before.
+// Sleeps while `word` holds `value`: until another thread wakes it, until the deadline (steady), or
+// until it wakes without a cause. Returns false if the deadline had passed before.
 bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value, absl::Time deadline,
                 FutexScope scope);
-// Wakes all threads that sleep on the word. Uses its address alone: the word may be gone.
+// Wakes all threads that sleep on the word. Uses the address alone: the word may no longer exist.
 void futex_wake_all(const std::atomic<uint32_t>* word, FutexScope scope);
 
 struct FutexWord {

@@ -23,10 +23,10 @@ namespace tessera {
 // Whether `text` matches [A-Za-z_][A-Za-z0-9_]*, the rule for every name.
 bool is_name(absl::string_view text);
 
-// `text` in double quotes; quotes, backslashes and control characters in it are escaped. For
-// messages: of a text of more than 200 bytes the beginning, and how long it is.
+// `text` in double quotes, with quotes, backslashes and control characters escaped, for messages. A
+// text of more than 200 bytes is cut, and its length is added.
 std::string quoted(absl::string_view text);
-// The same of any length: for what is compared, not shown.
+// The same without the cut, for texts that are compared and not shown.
 std::string quoted_whole(absl::string_view text);
 
 // "\"batch\", \"model\"".
@@ -40,11 +40,11 @@ std::optional<std::string> nearest_name(absl::string_view name,
 // "; did you mean \"model\"", or "" where no candidate is near: the tail of a message.
 std::string did_you_mean(absl::string_view name, absl::Span<const std::string> candidates);
 
-// Reads a text from left to right. Every reader skips the blanks before it and moves only when it
-// finds what it looks for. Holds a view of the text: the text must outlive the cursor.
+// Reads a text from left to right. Every function skips blanks first, and moves only if it finds
+// what it reads. Holds a view of the text: the text must outlive the cursor.
 class TextCursor {
  public:
-  // `subject` says in messages what the text is: "mesh", "layout".
+  // `subject` names the text in messages: "mesh", "layout".
   TextCursor(absl::string_view subject, absl::string_view text) : subject_(subject), text_(text) {}
 
   // Whether only blanks are left.
@@ -57,11 +57,11 @@ class TextCursor {
   // The next whole number, with an optional minus. Nothing where there is none or it exceeds 64
   // bits.
   std::optional<int64_t> read_integer();
-  // What has not been read, from the next character that is no blank.
+  // The rest of the text, from the next character that is no blank.
   absl::string_view rest();
 
-  // InvalidArgument: the text, what it has at this place (counted from 1), and what should be
-  // there.
+  // InvalidArgument, with the text, the characters at this place (counted from 1), and what is
+  // expected there.
   Status expected(absl::string_view what);
 
  private:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WaitPolicy: what a thread does before it sleeps in the kernel, in the one place that says so.
+// WaitPolicy: what a waiting thread does before it sleeps in the kernel.
 //
-// A thread that waits for another one goes through three stages. It spins: it looks again and keeps
-// its core. It yields: it looks again after other threads have had the core. Then it sleeps on a
-// futex or a condition variable until it is woken. Waking a thread takes several microseconds,
-// which is longer than most operations; but a thread that spins or yields takes time from the
-// thread that it waits for, where there are more threads than cores.
+// A thread that waits for another one does so in three stages. It spins: it checks again and keeps
+// its core. It yields: it checks again after other threads have had the core. Then it sleeps on a
+// futex or a condition variable until it is woken. To wake a thread takes several microseconds,
+// which is longer than most operations. But if there are more threads than cores, a thread that
+// spins or yields takes time from the thread that it waits for.
 //
 //   if (!wait_briefly(kHandover, is_done)) ...sleep
 #ifndef TESSERA_BASE_WAIT_POLICY_H_
@@ -21,12 +21,12 @@ struct WaitPolicy {
   int yields = 0;
 };
 
-// For a thread of the process that is about to finish what it does.
+// A wait for a thread of the process that is about to finish its task.
 inline constexpr WaitPolicy kHandover = {0, 20};
-// Of a worker that has run its last task: for the next task.
+// The wait of a worker without a task for the next one.
 inline constexpr WaitPolicy kNextTask = {0, 50};
-// Of a member of a group: for the other members. The first where each member may have a core of its
-// own, the second where there are more members than cores.
+// The wait of a member of a group for the others: the first if each member may have a core, the
+// second if there are more members than cores.
 inline constexpr WaitPolicy kMembersOnCores = {20, 200};
 inline constexpr WaitPolicy kMembers = {0, 200};
 
@@ -36,7 +36,7 @@ inline void pause_cpu() {
 #endif
 }
 
-// Spins and yields until `is_done()` is true. False where it was still false in the end.
+// Spins and yields until `is_done()` is true. Returns false if it never was.
 template <class IsDone>
 bool wait_briefly(WaitPolicy policy, IsDone is_done) {
   for (int i = 0; i < policy.spins; ++i) {

@@ -347,8 +347,8 @@ std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int
 
 namespace {
 
-// The digits of a position that tell apart what either list tells apart: any two positions that
-// agree in them have the same index in `a`, and the same in `b`.
+// The digits of a position that the lists `a` and `b` use: any two positions that agree in these
+// digits have the same index in `a`, and the same index in `b`.
 std::vector<PositionDigit> joint_digits(const std::vector<PositionDigit>& a,
                                         const std::vector<PositionDigit>& b, int64_t mesh_size) {
   std::vector<int64_t> borders;
@@ -374,8 +374,8 @@ std::vector<PositionDigit> joint_digits(const std::vector<PositionDigit>& a,
   return joint;
 }
 
-// Calls fn(position) until it is false, for positions that have all values of these digits, and 0
-// in all others, or for `most` of them, widely spread. True where all are.
+// Calls fn(position) for the positions with all values of these digits and 0 in all others, or for
+// `most` of them, widely spread. Stops at the first false. Returns whether all calls were true.
 template <class Fn>
 bool all_positions(const std::vector<PositionDigit>& digits, int64_t most, Fn fn) {
   int64_t count = 1;

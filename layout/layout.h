@@ -88,7 +88,7 @@ class Layout {
   // InvalidArgument if an invariant above does not hold, naming the token and the fix.
   static StatusOr<Layout> create(Mesh mesh, std::vector<DimSharding> dims);
   // Reads what to_string() and to_string_with_mesh() write: "[batch, (x,y), -] sum{model}". Blanks
-  // are free. InvalidArgument says at which place the text goes wrong; a mesh in it must be equal
+  // are ignored. InvalidArgument names the place of the mistake; a mesh in the text must be equal
   // to `mesh`.
   static StatusOr<Layout> parse(Mesh mesh, absl::string_view text);
   // Every device holds the whole tensor of `rank` dims.
@@ -182,18 +182,19 @@ class Layout {
   std::shared_ptr<const Rep> rep_;  // null: moved from
 };
 
-// A factory's result passes straight to the functions that take a layout; its error becomes theirs.
+// The result of a factory can be passed to each function that takes a layout, which returns its
+// error.
 using LayoutArg = const StatusOr<Layout>&;
 
 // The shard rule: the interval of shard `shard` of `num_shards` of a dim of `size` elements, as
 // {first, end}. Requires 0 <= shard < num_shards and size >= 0.
 std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int64_t shard);
 
-// Whether every device holds the same box of `shape` under both layouts (also across meshes: the
-// devices must be the same), and both mean the same by it: equal partial terms and reduction.
-// Empty boxes are the same if their sizes are equal. False where the shape is not legal for both.
-// O(rank) for layouts that agree for every shape on one order of devices; else up to O(devices that
-// differ in what a dim is cut by) for each dim on one order, and O(devices) on two.
+// Whether every device holds the same box of `shape` under both layouts, with equal partial terms
+// and reduction. The meshes may differ if their devices are the same. Empty boxes are the same if
+// their sizes are equal. False if the shape is not legal for both. O(rank) for layouts that agree
+// for every shape on one order of devices; else up to O(devices that differ in what a dim is cut
+// by) for each dim on one order, and O(devices) on two.
 bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape);
 
 }  // namespace tessera

@@ -13,13 +13,13 @@
 //   2. sizes are >= 1 and their product is the number of device ids (at most 2^31 - 1);
 //   3. device ids are >= 0 and distinct.
 //
-// A position is an index into device_ids(): a place of the mesh; a device id says which device is
-// there. A Mesh is a value: immutable, cheap to copy, compared by axes and ids, safe to read from
-// any thread. An abstract mesh has no devices behind it and serves planning, tests and tools; a
-// live one comes from create_mesh(client, ...) and carries a runtime, which == ignores.
+// A position is an index into device_ids(), in row-major order; the id at that index says which
+// device is there. A Mesh is a value: immutable, cheap to copy, compared by axes and ids, safe to
+// read from any thread. An abstract mesh has no devices behind it and serves planning, tests and
+// tools; a live one comes from create_mesh(client, ...) and carries a runtime, which == ignores.
 //
-// No accessor aborts. A mesh that was moved from has no axes and size 0, and what can fail returns
-// FailedPrecondition until it is assigned again.
+// No accessor aborts. A mesh that was moved from has no axes and size 0; its functions that can
+// fail return FailedPrecondition until it is assigned again.
 //
 // TF DTensor: Mesh. JAX: Mesh, AbstractMesh. PyTorch: DeviceMesh.
 #ifndef TESSERA_MESH_MESH_H_
@@ -95,7 +95,7 @@ class Mesh {
   // The inverse of coordinates(). InvalidArgument unless there is one coordinate per axis, each in
   // range.
   StatusOr<int64_t> position(absl::Span<const int64_t> coordinates) const;
-  // Where a device stands, if it belongs to the mesh.
+  // The position of a device, if it belongs to the mesh.
   std::optional<int64_t> position_of_device(int device_id) const;
 
   // The positions that differ from `position` only in the axes named, in row-major order (the
@@ -104,7 +104,7 @@ class Mesh {
   // by the other axes.
   StatusOr<std::vector<int64_t>> group(int64_t position, absl::Span<const std::string> axes) const;
 
-  // The sub-mesh at fixed coordinates of some axes: those axes go, the rest stays in order.
+  // The sub-mesh at fixed coordinates of some axes: without those axes, the others in their order.
   // InvalidArgument for an unknown or repeated axis, a coordinate out of range, or no axis left.
   // A slice of a live mesh is live.
   StatusOr<Mesh> slice(absl::Span<const std::pair<std::string, int64_t>> fixed) const;
