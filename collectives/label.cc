@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/kept_allocator.h"
 
 namespace tessera {
 
@@ -23,8 +22,8 @@ size_t copy_cut(absl::Span<char> to, absl::string_view text) {
 
 Label::Label(SharedText name, uint64_t number, SharedText text, SharedText where) {
   if (name.empty()) return;
-  parts_ = std::allocate_shared<const Parts>(
-      KeptAllocator<Parts>(), Parts{std::move(name), number, std::move(text), std::move(where)});
+  parts_ = std::make_shared<const Parts>(
+      Parts{std::move(name), number, std::move(text), std::move(where)});
 }
 
 std::string Label::to_string() const {

@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/kept_allocator.h"
 
 namespace tessera {
 
 std::shared_ptr<Buffer> Buffer::deferred(std::shared_ptr<MemoryPool> pool, int64_t size_bytes) {
-  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
+  auto buffer = std::make_shared<Buffer>(PrivateTag{});
   if (pool->used_by() == MemoryPool::UsedBy::kDevice) {
     buffer->progress_ = std::make_shared<Progress>();
   }
@@ -57,7 +56,7 @@ std::shared_ptr<const Buffer> Buffer::view(std::shared_ptr<const Buffer> whole,
   TESSERA_CHECK(has_failed || (offset_bytes >= 0 && offset_bytes <= whole->size_bytes() &&
                                size_bytes <= whole->size_bytes() - offset_bytes),
                 "a view is a part of its buffer");
-  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
+  auto buffer = std::make_shared<Buffer>(PrivateTag{});
   buffer->size_bytes_ = size_bytes;
   buffer->offset_bytes_ = whole->offset_bytes_ + offset_bytes;
   if (whole->progress_ != nullptr) buffer->progress_ = std::make_shared<Progress>();
@@ -68,7 +67,7 @@ std::shared_ptr<const Buffer> Buffer::view(std::shared_ptr<const Buffer> whole,
 Buffer::~Buffer() { give_memory_back(); }
 
 std::shared_ptr<Buffer> Buffer::failed(Status error) {
-  auto buffer = std::allocate_shared<Buffer>(KeptAllocator<Buffer>(), PrivateTag{});
+  auto buffer = std::make_shared<Buffer>(PrivateTag{});
   buffer->ready_.set(std::move(error));
   return buffer;
 }

@@ -11,7 +11,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "base/dtype.h"
-#include "base/kept_allocator.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/shared.h"
@@ -51,8 +50,7 @@ struct TensorRep {
   Status await(size_t local_device) const;
   Box box_of(const LocalDevice& device) const { return layout->box(*shape, device.position); }
   DTensor into_tensor() && {
-    return TensorAccess::make(
-        std::allocate_shared<const TensorRep>(KeptAllocator<TensorRep>(), std::move(*this)));
+    return TensorAccess::make(std::make_shared<const TensorRep>(std::move(*this)));
   }
 };
 
