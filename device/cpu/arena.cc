@@ -192,34 +192,8 @@ void ArenaPool::set_reclaim(std::function<void()> reclaim) {
   reclaim_ = std::move(reclaim);
 }
 
-uint64_t ArenaPool::take_from_slot(int size_class) {
-  static_assert(class_bytes(kClassesWithSlots - 1) == 64 << 10);
-  if (size_class >= kClassesWithSlots) return 0;
-  for (std::atomic<uint64_t>& slot : slots_[size_class].words) {
-    // Looked at first: an exchange takes the line from the other cores, even of an empty slot.
-    if (slot.load(std::memory_order_relaxed) == 0) continue;
-    const uint64_t word = slot.exchange(0, std::memory_order_acquire);
-    if (word != 0) return word;
-  }
-  return 0;
-}
-
-bool ArenaPool::put_into_slot(uint64_t word, int size_class) {
-  if (size_class >= kClassesWithSlots) return false;
-  for (std::atomic<uint64_t>& slot : slots_[size_class].words) {
-    uint64_t empty = slot.load(std::memory_order_relaxed);
-    if (empty == 0 && slot.compare_exchange_strong(empty, word, std::memory_order_release,
-                                                   std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 ArenaPool::Found ArenaPool::take_free(int size_class, int largest_class) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const uint64_t in_slot = take_from_slot(size_class);
-  if (in_slot != 0) return {in_slot, size_class};
   const int end = std::min(largest_class + 1, static_cast<int>(free_blocks_.size()));
   for (int c = size_class; c < end; ++c) {
     std::vector<uint64_t>& listed = free_blocks_[c];
@@ -354,19 +328,15 @@ StatusOr<MemoryPool::Memory> ArenaPool::take(int64_t size_bytes) {
         "a block of ", static_cast<uint64_t>(size_bytes), " bytes is beyond the address space"));
   }
   const int size_class = class_of(static_cast<uint64_t>(size_bytes));
-  Found found = {take_from_slot(size_class), size_class};
-  if (found.word == 0) {
-    StatusOr<Found> other = take_or_grow(size_class);
-    if (!other.ok()) {
-      return with_context(other.status(),
-                          absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
-                                       reserved_bytes(), " bytes that the client holds"));
-    }
-    found = *other;
+  const StatusOr<Found> found = take_or_grow(size_class);
+  if (!found.ok()) {
+    return with_context(found.status(),
+                        absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
+                                     reserved_bytes(), " bytes that the client holds"));
   }
-  const ArenaAddress address = address_of(found.word);
+  const ArenaAddress address = address_of(found->word);
   count_live(class_bytes(size_class));
-  return Memory{ranges_[address.arena].data + address.offset, found.word, found.size_class};
+  return Memory{ranges_[address.arena].data + address.offset, found->word, found->size_class};
 }
 
 StatusOr<ArenaPool::Block> ArenaPool::allocate(uint64_t size_bytes) {
@@ -402,7 +372,6 @@ void ArenaPool::withhold(const void* pointer, uint64_t size_bytes) {
   if (!address.has_value() || size_bytes == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   withheld_.push_back(*address);
-  num_withheld_.store(withheld_.size(), std::memory_order_relaxed);
 }
 
 bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
@@ -410,9 +379,7 @@ bool ArenaPool::end_withholding(ArenaAddress address, int size_class) {
     return other.arena == address.arena && other.offset >= address.offset &&
            other.offset - address.offset < class_bytes(size_class);
   };
-  const bool was_withheld = std::erase_if(withheld_, is_inside) > 0;
-  num_withheld_.store(withheld_.size(), std::memory_order_relaxed);
-  return was_withheld;
+  return std::erase_if(withheld_, is_inside) > 0;
 }
 
 // The block may be of a larger class than the request, which live_bytes() counts.
@@ -422,10 +389,6 @@ void ArenaPool::give_back(const Memory& memory, int64_t size_bytes) {
   live_bytes_.fetch_sub(class_bytes(class_of(static_cast<uint64_t>(size_bytes))),
                         std::memory_order_relaxed);
   const int size_class = memory.size_class;
-  if (num_withheld_.load(std::memory_order_relaxed) == 0 &&
-      put_into_slot(memory.place, size_class)) {
-    return;
-  }
   std::lock_guard<std::mutex> lock(mutex_);
   if (end_withholding(address_of(memory.place), size_class)) return;
   if (free_blocks_.size() <= static_cast<size_t>(size_class)) free_blocks_.resize(size_class + 1);

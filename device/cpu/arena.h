@@ -15,9 +15,8 @@
 //      stays good;
 //   3. the pages of a block are there when it is handed out, huge ones where the system grants
 //      them: a write of its owner meets no page fault, and no access meets SIGBUS;
-//   4. a free block is in exactly one place, a slot or the list of its class, until it is taken; a
-//      withheld one is in none. A search for a block of the class finds one that stays there: the
-//      pool takes no new memory beside it;
+//   4. a free block is in the list of its class, once, until it is taken; a withheld one is in
+//      none. The pool takes no new memory for a class while its list has a block;
 //   5. the pages that the pool holds are at most 1.5 times the most that was ever live, and 2 MiB
 //      per arena, and what small blocks (up to 64 KiB) of other classes hold.
 //
@@ -29,10 +28,7 @@
 //
 // In a forked child blocks that go are not given back: the memory is the parent's.
 //
-// Thread-safe. A class of up to 64 KiB has 8 slots for free blocks: a slot is filled by one
-// compare-and-swap and emptied by one exchange, so that freeing a block, and allocating one from a
-// slot, takes no lock. The thread that empties a slot owns the block and sees all writes of its
-// former owners.
+// Thread-safe.
 #ifndef TESSERA_DEVICE_CPU_ARENA_H_
 #define TESSERA_DEVICE_CPU_ARENA_H_
 
@@ -177,14 +173,6 @@ class ArenaPool final : public MemoryPool {
       : MemoryPool(UsedBy::kTasks), next_arena_bytes_(first_arena_bytes) {}
 
  private:
-  // The blocks in the slots of a class: one line of the cache. As many as a client usually has
-  // devices, each of which gives a block back and takes one in a relayout.
-  struct alignas(64) Slots {
-    std::atomic<uint64_t> words[8] = {};  // 0: the slot is empty
-  };
-  // Of up to 64 KiB: to copy more takes a hundred times as long as the lock.
-  static constexpr int kClassesWithSlots = 41;
-
   // An address as one word, 0 for none: no arena is as large as 2^48 bytes.
   static_assert(kMaxArenas < 1 << 16);
   static uint64_t word_of(ArenaAddress address) {
@@ -194,9 +182,6 @@ class ArenaPool final : public MemoryPool {
     return {static_cast<int32_t>(word >> 48) - 1, word & ((uint64_t{1} << 48) - 1)};
   }
 
-  uint64_t take_from_slot(int size_class);
-  // False: all slots are full, or the class has none.
-  bool put_into_slot(uint64_t word, int size_class);
   // A free block with its pages, of this class or of a larger one up to `largest_class`. Word 0:
   // there is none.
   struct Found {
@@ -204,7 +189,7 @@ class ArenaPool final : public MemoryPool {
     int size_class = 0;
   };
   Found take_free(int size_class, int largest_class);
-  // The same where no slot has a block, with pages of the system if need be.
+  // The same, with pages of the system if need be.
   StatusOr<Found> take_or_grow(int size_class);
   // What follows requires growth_mutex_.
   StatusOr<Found> grow(int size_class);
@@ -255,10 +240,6 @@ class ArenaPool final : public MemoryPool {
   std::atomic<uint64_t> reserved_bytes_{0};
   std::atomic<uint64_t> live_bytes_{0};
   std::atomic<uint64_t> peak_live_bytes_{0};
-  // The size of withheld_, written under the lock. A thread that releases a block reads it without
-  // the lock; withhold() comes before that release.
-  std::atomic<size_t> num_withheld_{0};
-  Slots slots_[kClassesWithSlots];
 };
 
 }  // namespace tessera

@@ -402,8 +402,7 @@ void expect_all_come_back(ArenaPool& pool, const Places& places) {
   }
 }
 
-// Blocks of classes with slots and without, more of a class than it has slots, given back by the
-// thread that has them or by another.
+// Small blocks and large ones, given back by the thread that has them or by another.
 TEST(ArenaTest, ThreadsGetBlocksOfTheirOwn) {
   constexpr int kThreads = 4;
   constexpr size_t kHeld = 12;
@@ -448,9 +447,8 @@ TEST(ArenaTest, ThreadsGetBlocksOfTheirOwn) {
   expect_all_come_back(*pool, places);
 }
 
-// They count in the blocks, and nothing else orders them: twice as many blocks as they hold are
-// there, so that they need no lock.
-TEST(ArenaTest, WhoTakesABlockSeesWhatItsLastOwnerDid) {
+// Threads count in the blocks, and nothing but the pool orders them.
+TEST(ArenaTest, TheNextOwnerOfABlockSeesTheWritesOfTheLast) {
   constexpr int kThreads = 4;
   const int num_rounds = testing::kSanitized ? 10000 : 200000;
   const auto pool = ArenaPool::create();
@@ -500,8 +498,8 @@ TEST(ArenaTest, WhatReclaimGivesBackIsFound) {
   EXPECT_EQ(pool->reserved_bytes(), 4096u);
 }
 
-// The pool holds its lock while it calls the callback.
-TEST(ArenaTest, SmallBlocksGoBackAndForthWhileTheLockIsHeld) {
+// The pool holds growth_mutex_ while it calls the callback.
+TEST(ArenaTest, FreeBlocksAreHandedOutWhileThePoolGrows) {
   const auto pool = ArenaPool::create();
   std::vector<ArenaPool::Block> blocks;
   for (int i = 0; i < 8; ++i) {
