@@ -102,6 +102,9 @@ class Stream {
   virtual void when_done(DoneFn fn, OnFailure /*on_failure*/ = OnFailure::kWhenDone) {
     fn(absl::OkStatus());
   }
+  // Asks for the end, so that many streams end side by side: stop_by() waits for it. Where that
+  // makes no difference it does nothing.
+  virtual void begin_stop() {}
   // Runs what is queued, then ends the stream's threads; what is enqueued later runs on the
   // caller's thread, and where several threads do that at once their tasks do, too. Returns OK when
   // the threads have ended. DeadlineExceeded where tasks are left at the deadline, and

@@ -9,11 +9,10 @@
 #include <tuple>
 #include <utility>
 
-#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "device/cpu/kernels.h"
-#include "device/cuda/cuda_device.h"
+#include "device/local_device.h"
 #include "dtensor/relayout.h"
 #include "dtensor/tensor_rep.h"
 
@@ -27,8 +26,7 @@ std::shared_ptr<const Buffer> TensorRep::buffer_of(int ordinal) const {
   return nullptr;
 }
 
-Status TensorRep::await(size_t local_device) const {
-  const Buffer& buffer = *buffers[local_device];
+Status TensorRep::await(const Buffer& buffer) const {
   // The op that fills it may run on this thread, unless other devices of it wait for this thread.
   if (!buffer.ready().done() && devices.size() == 1) {
     runtime->stream(devices[0].ordinal).run_here(&buffer.filled());
@@ -79,145 +77,93 @@ bool holds_value(const Layout& layout, int64_t position) {
 
 namespace {
 
-// What fills a buffer of one local device; `gpu` is null of a CPU.
+// What fills a buffer of one local device.
 struct Filling {
-  Stream& stream;
-  cuda::CudaDevice* gpu;
+  LocalDevice& device;
   const Box& box;
   const std::shared_ptr<Buffer>& buffer;
+  // The value of the box in memory of the host, once it was written there for a device.
+  std::shared_ptr<const Buffer>& staged;
 };
 
-// Fills a buffer with the identity of a reduction.
-void make_identity(const Filling& filling, DType dtype, ReduceOp op) {
-  Buffer& buffer = *filling.buffer;
-  const int64_t count = filling.box.num_elements();
-  const std::array<std::byte, 8> identity = identity_element(op, dtype);
-  if (filling.gpu == nullptr) {
-    cpu::fill_elements(dtype, identity.data(), buffer.mutable_data(), count);
-    return buffer.mutable_ready().set(absl::OkStatus());
-  }
-  filling.gpu->produce("identity", filling.buffer,
-                       [gpu = filling.gpu, dtype, identity, count](std::byte* out) {
-                         return gpu->fill(dtype, identity.data(), out, count);
-                       });
+// Fills a buffer with copies of an element.
+void fill_whole(const Filling& filling, std::string label, DType dtype,
+                const std::array<std::byte, 8>& element) {
+  filling.device.produce(
+      std::move(label), filling.buffer,
+      [&device = filling.device, dtype, element, count = filling.box.num_elements()](
+          std::byte* out) { return device.fill(dtype, element.data(), out, count); });
 }
 
-// Fills buffers with bytes that `write(out)` writes to memory of the host, once for each box: the
-// devices of CPUs share a buffer anyway, those of GPUs are sent the same bytes.
-class HostWriter {
- public:
-  template <class Write>
-  void fill(const Filling& filling, Write write) {
-    Buffer& buffer = *filling.buffer;
-    if (filling.gpu == nullptr) {
-      write(buffer.mutable_data());
-      return buffer.mutable_ready().set(absl::OkStatus());
-    }
-    std::shared_ptr<const Buffer>& sent = sent_[{filling.box.offsets, filling.box.sizes}];
-    if (sent == nullptr) {
-      StatusOr<std::shared_ptr<Buffer>> pinned =
-          Buffer::allocate(filling.gpu->pinned(), buffer.size_bytes());
-      if (!pinned.ok()) return filling.gpu->finish(filling.buffer, pinned.status());
-      write((*pinned)->mutable_data());
-      sent = *std::move(pinned);
-    }
-    filling.gpu->upload(sent, filling.buffer);
+// Fills a buffer with what `write(out)` writes to memory of the host, once for each box.
+template <class Write>
+void fill_from_host(const Filling& filling, Write write) {
+  if (filling.staged == nullptr) {
+    StatusOr<std::shared_ptr<Buffer>> staging = filling.device.new_staging(filling.buffer);
+    if (!staging.ok()) return filling.device.finish(filling.buffer, staging.status());
+    write((*staging)->mutable_data());
+    filling.staged = *std::move(staging);
   }
+  filling.device.upload(filling.staged, filling.buffer);
+}
 
- private:
-  std::map<std::pair<std::vector<int64_t>, std::vector<int64_t>>, std::shared_ptr<const Buffer>>
-      sent_;
+// What devices of one box that all hold the value, or all its identity, have in common.
+struct Made {
+  std::shared_ptr<const Buffer> shared;  // where they use memory of the host
+  std::shared_ptr<const Buffer> staged;
 };
 
 // Makes the local buffers: one for each distinct pair of box and (value or identity), shared by
-// the devices that hold equal ones, but not by GPUs. `make` starts what fills a buffer of the
-// value, on the stream of the first of those devices or at once; its error becomes the buffer's.
+// the devices that hold equal ones, if they use memory of the host. `make` starts what fills a
+// buffer of the value, on the stream of the first of those devices or at once; its error becomes
+// the buffer's.
 template <class Make>
 DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
   StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
   if (!rep.ok()) return failed_tensor(dtype, shape, layout, rep.status());
   using BoxKey = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
-  std::map<std::tuple<BoxKey, bool, int>, std::shared_ptr<const Buffer>> made;
-  for (const LocalDevice& device : rep->devices) {
-    const Box box = rep->box_of(device);
-    const bool is_value = holds_value(*rep->layout, device.position);
-    cuda::CudaDevice* const gpu = rep->runtime->gpu(device.ordinal);
-    std::shared_ptr<const Buffer>& shared =
-        made[{{box.offsets, box.sizes}, is_value, gpu == nullptr ? 0 : device.ordinal}];
-    if (shared == nullptr) {
-      StatusOr<std::shared_ptr<Buffer>> buffer =
-          rep->runtime->new_buffer(device.ordinal, num_bytes(box.sizes, dtype));
+  std::map<std::pair<BoxKey, bool>, Made> all_made;
+  for (const MeshDevice& place : rep->devices) {
+    const Box box = rep->box_of(place);
+    const bool is_value = holds_value(*rep->layout, place.position);
+    LocalDevice& device = rep->runtime->device(place.ordinal);
+    Made& made = all_made[{{box.offsets, box.sizes}, is_value}];
+    if (made.shared == nullptr) {
+      StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(num_bytes(box.sizes, dtype));
       if (!buffer.ok()) {
-        shared = Buffer::failed(buffer.status());
-      } else {
-        const Filling filling = {rep->runtime->stream(device.ordinal), gpu, box, *buffer};
-        if (is_value) {
-          make(filling);
-        } else {
-          make_identity(filling, dtype, *layout->partial_op());
-        }
-        shared = *std::move(buffer);
+        rep->buffers.push_back(made.shared = Buffer::failed(buffer.status()));
+        continue;
       }
+      const Filling filling = {device, box, *buffer, made.staged};
+      if (is_value) {
+        make(filling);
+      } else {
+        const ReduceOp op = *layout->partial_op();
+        fill_whole(filling, "identity", dtype, identity_element(op, dtype));
+      }
+      rep->buffers.push_back(*buffer);
+      if (device.uses_host_memory()) made.shared = *std::move(buffer);
+    } else {
+      rep->buffers.push_back(made.shared);
     }
-    rep->buffers.push_back(shared);
   }
   return std::move(*rep).into_tensor();
-}
-
-// The flat index of the first element of each row of `box`, and where the row is in the box.
-template <class Fn>
-void for_each_row(const Shape& shape, const Box& box, Fn&& fn) {
-  const int rank = static_cast<int>(shape.size());
-  if (box.is_empty()) return;
-  if (rank == 0) return fn(int64_t{0}, int64_t{0}, int64_t{1});
-  const int64_t row = box.sizes[rank - 1];
-  std::vector<int64_t> index(rank, 0);
-  for (int64_t done = 0; done < box.num_elements(); done += row) {
-    int64_t flat = 0;
-    for (int dim = 0; dim < rank; ++dim) flat = flat * shape[dim] + box.offsets[dim] + index[dim];
-    fn(flat, done, row);
-    for (int dim = rank - 2; dim >= 0 && ++index[dim] == box.sizes[dim]; --dim) index[dim] = 0;
-  }
 }
 
 }  // namespace
 
 DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* element) {
-  std::array<std::byte, 8> value;
+  std::array<std::byte, 8> value = {};
   std::memcpy(value.data(), element, dtype_size(dtype));
-  return create(dtype, shape, layout, [&](const Filling& filling) {
-    const int64_t count = filling.box.num_elements();
-    if (cuda::CudaDevice* const gpu = filling.gpu) {
-      return gpu->produce("full", filling.buffer, [=](std::byte* out) {
-        return gpu->fill(dtype, value.data(), out, count);
-      });
-    }
-    filling.stream.enqueue("full", [dtype, value, count, buffer = filling.buffer] {
-      cpu::fill_elements(dtype, value.data(), buffer->mutable_data(), count);
-      buffer->mutable_ready().set(absl::OkStatus());
-      return absl::OkStatus();
-    });
-  });
+  return create(dtype, shape, layout,
+                [&](const Filling& filling) { fill_whole(filling, "full", dtype, value); });
 }
 
 DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
   return create(dtype, shape, layout, [&](const Filling& filling) {
-    if (cuda::CudaDevice* const gpu = filling.gpu) {
-      return gpu->produce("iota", filling.buffer,
-                          [gpu, dtype, shape, box = filling.box](std::byte* out) {
-                            return gpu->iota(dtype, shape, box, out);
-                          });
-    }
-    filling.stream.enqueue("iota", [dtype, shape, box = filling.box, buffer = filling.buffer] {
-      visit_dtype(dtype, [&]<class T>() {
-        T* out = reinterpret_cast<T*>(buffer->mutable_data());
-        for_each_row(shape, box, [&](int64_t flat, int64_t first, int64_t count) {
-          for (int64_t i = 0; i < count; ++i) out[first + i] = T(flat + i);
-        });
-      });
-      buffer->mutable_ready().set(absl::OkStatus());
-      return absl::OkStatus();
-    });
+    filling.device.produce("iota", filling.buffer,
+                           [&device = filling.device, dtype, shape, box = filling.box](
+                               std::byte* out) { return device.iota(dtype, shape, box, out); });
   });
 }
 
@@ -239,18 +185,16 @@ DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements
                                           "them")));
   }
   const Box whole = whole_box(shape);
-  HostWriter writer;
   return create(dtype, shape, layout, [&](const Filling& filling) {
-    writer.fill(filling, [&](std::byte* out) {
+    fill_from_host(filling, [&](std::byte* out) {
       cpu::copy_box(filling.box, {values, whole}, {out, filling.box}, dtype_size(dtype));
     });
   });
 }
 
 DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill) {
-  HostWriter writer;
   return create(dtype, shape, layout, [&](const Filling& filling) {
-    writer.fill(filling, [&](std::byte* out) {
+    fill_from_host(filling, [&](std::byte* out) {
       if (!filling.box.is_empty()) fill(filling.box, out);
     });
   });
@@ -288,8 +232,8 @@ Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) 
     }
     const int64_t size_bytes = num_bytes(box.sizes, rep.dtype);
     for (size_t j = 0; j < i; ++j) {
-      const LocalDevice& a = rep.devices[j];
-      const LocalDevice& b = rep.devices[i];
+      const MeshDevice& a = rep.devices[j];
+      const MeshDevice& b = rep.devices[i];
       const bool replicas = rep.box_of(a) == box && rep.layout->partial_index(a.position) ==
                                                         rep.layout->partial_index(b.position);
       if (replicas && size_bytes > 0 &&
@@ -319,16 +263,16 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
     }
     const Box box = rep->box_of(rep->devices[i]);
     const int64_t size_bytes = num_bytes(box.sizes, dtype);
-    const int ordinal = rep->devices[i].ordinal;
-    StatusOr<std::shared_ptr<Buffer>> buffer = rep->runtime->new_buffer(ordinal, size_bytes);
+    LocalDevice& device = rep->runtime->device(rep->devices[i].ordinal);
+    StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(size_bytes);
     if (!buffer.ok()) {
       rep->buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
-    HostWriter().fill({rep->runtime->stream(ordinal), rep->runtime->gpu(ordinal), box, *buffer},
-                      [&](std::byte* out) {
-                        if (size_bytes > 0) std::memcpy(out, local[i].data, size_bytes);
-                      });
+    std::shared_ptr<const Buffer> staged;
+    fill_from_host({device, box, *buffer, staged}, [&](std::byte* out) {
+      if (size_bytes > 0) std::memcpy(out, local[i].data, size_bytes);
+    });
     rep->buffers.push_back(*std::move(buffer));
   }
   return std::move(*rep).into_tensor();
@@ -362,7 +306,7 @@ Status DTensor::await() const {
   Status first = rep().error;
   if (!rep().buffers.empty()) first.Update(rep().runtime->check_may_wait("await"));
   if (!first.ok()) return first;
-  for (size_t i = 0; i < rep().buffers.size(); ++i) first.Update(rep().await(i));
+  for (size_t i = 0; i < rep().buffers.size(); ++i) first.Update(rep().await(*rep().buffers[i]));
   return first;
 }
 
@@ -398,15 +342,11 @@ StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) c
   }
   TESSERA_RETURN_IF_ERROR(rep().runtime->check_may_wait("shard"));
   const std::shared_ptr<const Buffer>& buffer = rep().buffers[local_device];
-  const LocalDevice& device = rep().devices[local_device];
-  if (cuda::CudaDevice* const gpu = rep().runtime->gpu(device.ordinal)) {
-    const std::shared_ptr<const Buffer> on_host =
-        buffer->host_copy([&] { return gpu->download(buffer); });
-    TESSERA_RETURN_IF_ERROR(on_host->ready().wait());
-    return internal::RawShard{rep().box_of(device), on_host->data(), on_host};
-  }
-  TESSERA_RETURN_IF_ERROR(rep().await(local_device));
-  return internal::RawShard{rep().box_of(device), buffer->data(), buffer};
+  const MeshDevice& device = rep().devices[local_device];
+  std::shared_ptr<const Buffer> on_host = rep().runtime->device(device.ordinal).host_copy(buffer);
+  TESSERA_RETURN_IF_ERROR(rep().await(*on_host));
+  const std::byte* const data = on_host->data();
+  return internal::RawShard{rep().box_of(device), data, std::move(on_host)};
 }
 
 StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {

@@ -7,7 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "device/cuda/cuda_device.h"
+#include "device/local_device.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -25,7 +25,7 @@ Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
                        ", a mesh of another client than the output's ",
                        out.layout->mesh().to_string(), "; use meshes of one client"));
     }
-    for (const LocalDevice& device : out.devices) {
+    for (const MeshDevice& device : out.devices) {
       if (in.buffer_of(device.ordinal) != nullptr) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("local_map: input ", i, " is on ", in.layout->mesh().to_string(),
@@ -72,7 +72,7 @@ namespace internal {
 class LocalMapPart {
  public:
   // What device `device` of `out` runs, with its output in `result`.
-  static Stream::Task create(const TensorRep& out, const LocalDevice& device,
+  static Stream::Task create(const TensorRep& out, const MeshDevice& device,
                              absl::Span<const DTensor> inputs, const LocalFn& fn,
                              std::shared_ptr<Buffer> result) {
     auto context = std::make_shared<LocalContext>();
@@ -87,15 +87,11 @@ class LocalMapPart {
           {in.layout->box(*in.shape, position), nullptr, in.buffer_of(device.ordinal)});
       context->input_dtypes_.push_back(in.dtype);
     }
-    cuda::CudaDevice* const gpu = out.runtime->gpu(device.ordinal);
-    if (gpu != nullptr) context->cuda_stream_ = gpu->queue().handle();
-    return [context, fn, gpu, result = std::move(result)]() -> Status {
+    LocalDevice& local = out.runtime->device(device.ordinal);
+    context->cuda_stream_ = local.native_stream();
+    return [context, fn, &local, result = std::move(result)]() -> Status {
       const Status status = run(*context, fn, *result);
-      if (gpu != nullptr) {
-        gpu->finish(result, status);
-      } else {
-        result->mutable_ready().set(status);
-      }
+      local.finish(result, status);
       return status;
     };
   }
@@ -143,7 +139,7 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
     Stream::Task task;
   };
   absl::InlinedVector<Part, kInlineLocalDevices> parts;
-  for (const LocalDevice& device : out->devices) {
+  for (const MeshDevice& device : out->devices) {
     StatusOr<std::shared_ptr<Buffer>> buffer =
         out->runtime->new_buffer(device.ordinal, num_bytes(out->box_of(device).sizes, out_dtype));
     if (!buffer.ok()) {

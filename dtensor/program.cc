@@ -383,9 +383,8 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
     }
   }
   program->is_view = needs_no_copy(*program);
-  program->runs_on_caller = replicas == Replicas::kOwn &&
-                            runtime.devices()[0].type == DeviceType::kCpu &&
-                            is_for_caller(*program);
+  program->runs_on_caller =
+      replicas == Replicas::kOwn && runtime.device(0).uses_host_memory() && is_for_caller(*program);
   return program;
 }
 

@@ -182,7 +182,7 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   }
   const std::shared_ptr<Runtime> runtime_ref = from.runtime;
   Runtime& runtime = *runtime_ref;
-  if (replicas == Replicas::kShared && runtime.devices()[0].type == DeviceType::kCuda) {
+  if (replicas == Replicas::kShared && !runtime.device(0).uses_host_memory()) {
     return absl::UnimplementedError(
         absl::StrCat("relayout to ", to->to_string_with_mesh(),
                      ": replicas on GPUs do not share memory yet; use Replicas::kOwn"));
@@ -212,7 +212,7 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   } else {
     run_steps(runtime, std::move(program), dtype, number, held);
   }
-  for (const LocalDevice& device : result.devices) {
+  for (const MeshDevice& device : result.devices) {
     result.buffers.push_back(std::move(held[device.ordinal].buffer));
   }
   return result;

@@ -23,7 +23,7 @@
 #include "collectives/nccl/open_api.h"
 #include "collectives/nccl/slab_source.h"
 #include "device/completion.h"
-#include "device/cpu/cpu_stream.h"
+#include "device/cpu/cpu_device.h"
 #include "device/cuda/open_api.h"
 #include "dtensor/check_options.h"
 #include "dtensor/describe_devices.h"
@@ -189,7 +189,9 @@ Status Runtime::start_devices(absl::Time deadline) {
   pool_ = ArenaPool::create();
   TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
   TESSERA_RETURN_IF_ERROR(start_streams());
-  backend_ = std::make_unique<host::HostBackend>(*link_, pool_, devices_, streams_,
+  std::vector<Stream*> streams;
+  for (const auto& device : by_ordinal_) streams.push_back(&device->stream());
+  backend_ = std::make_unique<host::HostBackend>(*link_, pool_, devices_, std::move(streams),
                                                  options_.collective_timeout, make_mover());
   coordinator_->set_lost_callback([link = link_.get()](int client, const Status& reason) {
     // The launcher then knows that what this client does next is not the root cause.
@@ -222,13 +224,11 @@ Status Runtime::start_streams() {
   if (cuda_ == nullptr) {
     for (const Device& device : local_devices_) {
       TESSERA_ASSIGN_OR_RETURN(
-          std::unique_ptr<CpuStream> stream,
-          CpuStream::create(
+          by_ordinal_.emplace_back(),
+          CpuDevice::create(
               absl::StrCat("device ", device.id, " (number ", device.ordinal + 1, " of ",
                            local_devices_.size(), " of client ", client_id(), ")"),
-              link_->observer(device.ordinal)));
-      streams_.push_back(stream.get());
-      cpu_streams_.push_back(std::move(stream));
+              link_->observer(device.ordinal), pool_));
     }
     return absl::OkStatus();
   }
@@ -240,13 +240,11 @@ Status Runtime::start_streams() {
         cuda::CudaDevice::create(cuda_, used_gpus_[device.ordinal % used_gpus_.size()],
                                  link_->observer(device.ordinal),
                                  nccl == nullptr ? cuda::SlabSource() : nccl::slab_source(nccl)));
-    streams_.push_back(&gpu->stream());
-    gpus_.push_back(std::move(gpu));
+    gpus_.push_back(gpu.get());
+    by_ordinal_.push_back(std::move(gpu));
   }
   if (nccl == nullptr) return absl::OkStatus();
-  std::vector<cuda::CudaDevice*> gpus;
-  for (const auto& gpu : gpus_) gpus.push_back(gpu.get());
-  TESSERA_ASSIGN_OR_RETURN(nccl_watch_, nccl::Watch::create(nccl, gpus));
+  TESSERA_ASSIGN_OR_RETURN(nccl_watch_, nccl::Watch::create(nccl, gpus_));
   return absl::OkStatus();
 }
 
@@ -267,7 +265,7 @@ host::MakeDeviceMover Runtime::make_mover() {
     bool spans_clients = false;
     for (const int id : device_ids) {
       const Device& device = devices_[id];
-      gpus.push_back(device.client_id == client_id() ? gpu(device.ordinal) : nullptr);
+      gpus.push_back(device.client_id == client_id() ? gpus_[device.ordinal] : nullptr);
       members.push_back({device.id, device.client_id, device.ordinal});
       spans_clients |= device.client_id != client_id();
     }
@@ -283,20 +281,9 @@ host::MakeDeviceMover Runtime::make_mover() {
   };
 }
 
-StatusOr<std::shared_ptr<Buffer>> Runtime::new_buffer(int ordinal, int64_t size_bytes) {
-  if (cuda_ == nullptr) return Buffer::allocate(pool_, size_bytes);
-  return deferred_buffer(ordinal, size_bytes);
-}
-
-std::shared_ptr<Buffer> Runtime::deferred_buffer(int ordinal, int64_t size_bytes) {
-  if (cuda_ == nullptr) return Buffer::deferred(pool_, size_bytes);
-  return Buffer::deferred(gpus_[ordinal]->memory(), size_bytes);
-}
-
 StatusOr<std::shared_ptr<Buffer>> Runtime::allocate(int ordinal, int64_t size_bytes) {
   TESSERA_RETURN_IF_ERROR(check_open());
-  if (cuda_ == nullptr) return Buffer::allocate(pool_, size_bytes);
-  return Buffer::allocate(gpus_[ordinal]->memory(), size_bytes);
+  return Buffer::allocate(device(ordinal).memory(), size_bytes);
 }
 
 Runtime::~Runtime() {
@@ -328,8 +315,8 @@ int Runtime::local_rank() const {
       }));
 }
 
-LocalDevices Runtime::local_devices_of(const Mesh& mesh) const {
-  LocalDevices result;
+MeshDevices Runtime::local_devices_of(const Mesh& mesh) const {
+  MeshDevices result;
   for (const Device& device : local_devices_) {
     if (const std::optional<int64_t> position = mesh.position_of_device(device.id)) {
       result.push_back({device.ordinal, device.id, *position});
@@ -376,7 +363,7 @@ StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(cons
   if (!plan->local.empty()) {
     TESSERA_ASSIGN_OR_RETURN(plan->group, this->group(mesh.device_ids()));
   }
-  for (const LocalDevice& device : plan->local) {
+  for (const MeshDevice& device : plan->local) {
     TESSERA_ASSIGN_OR_RETURN(
         plan->collectives.emplace_back(),
         Collective::barrier({static_cast<int>(mesh.size()), static_cast<int>(device.position)},
@@ -393,7 +380,7 @@ int32_t Runtime::barrier_term(int device_id) const {
 bool Runtime::meet_here(const BarrierPlan& plan, int64_t* sum) {
   if (static_cast<int64_t>(plan.local.size()) < plan.mesh.size()) return false;
   TakenStreams streams;
-  for (const LocalDevice& device : plan.local) {
+  for (const MeshDevice& device : plan.local) {
     if (!streams.take(stream(device.ordinal))) return false;
     *sum += barrier_term(device.device_id);
   }
@@ -412,7 +399,7 @@ StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
   const SharedText name(quoted_whole(barrier.name));
   const SharedText shown_name(quoted(barrier.name));
   for (size_t i = 0; i < arrivals.size(); ++i) {
-    const LocalDevice& device = plan.local[i];
+    const MeshDevice& device = plan.local[i];
     const std::shared_ptr<Buffer>& sum = arrivals[i].sum;
     auto* const term = reinterpret_cast<int32_t*>(sum->mutable_data()) + 1;
     *term = barrier_term(device.device_id);
@@ -488,7 +475,7 @@ Status Runtime::sync_devices() {
   TESSERA_RETURN_IF_ERROR(check_open());
   TESSERA_RETURN_IF_ERROR(check_may_wait("sync_devices"));
   Status first;
-  for (Stream* const stream : streams_) first.Update(stream->sync());
+  for (const auto& device : by_ordinal_) first.Update(device->stream().sync());
   backend_->wait_until_read();
   return first;
 }
@@ -512,15 +499,16 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
 
 bool Runtime::drain(absl::Time deadline) {
   std::vector<std::shared_ptr<Completion>> idle;
-  for (Stream* const stream : streams_) {
+  for (const auto& device : by_ordinal_) {
+    Stream& stream = device->stream();
     // One that is idle need not be woken to say so.
-    if (stream->try_take()) {
-      stream->release();
+    if (stream.try_take()) {
+      stream.release();
       continue;
     }
     auto done = std::make_shared<Completion>();
-    stream->enqueue("shutdown", [stream, done] {
-      stream->when_done([done](const Status& status) { done->set(status); });
+    stream.enqueue("shutdown", [&stream, done] {
+      stream.when_done([done](const Status& status) { done->set(status); });
       return absl::OkStatus();
     });
     idle.push_back(std::move(done));
@@ -540,15 +528,17 @@ void Runtime::cancel_pending() {
       client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
 }
 
-// Requires drained streams, so that no task writes what its device is doing. Of a GPU drain() left
-// the label.
+// Requires drained streams, so that no task writes what its device is doing. Of a stream that
+// cannot be taken drain() left the label.
 void Runtime::publish_shutdown() {
-  for (size_t i = 0; i < cpu_streams_.size(); ++i) {
+  for (size_t i = 0; i < by_ordinal_.size(); ++i) {
+    if (!by_ordinal_[i]->uses_host_memory()) continue;
+    Stream& stream = by_ordinal_[i]->stream();
     // The thread that ran the last task may still be about to write that the task has ended.
-    cpu_streams_[i]->sync().IgnoreError();
-    if (!cpu_streams_[i]->try_take()) continue;
+    stream.sync().IgnoreError();
+    if (!stream.try_take()) continue;
     link_->observer(static_cast<int>(i))->task_started("shutdown");
-    cpu_streams_[i]->release();
+    stream.release();
   }
 }
 
@@ -582,10 +572,10 @@ std::string Runtime::stop(absl::Time deadline) {
   // So that the streams finish.
   cancel_pending();
   // All are asked before the first one is waited for: thousands of threads then end side by side.
-  for (const auto& stream : cpu_streams_) stream->stop_by(absl::InfinitePast()).IgnoreError();
+  for (const auto& device : by_ordinal_) device->stream().begin_stop();
   std::string still_run;
-  for (size_t i = 0; i < streams_.size(); ++i) {
-    if (streams_[i]->stop_by(deadline).ok()) continue;
+  for (size_t i = 0; i < by_ordinal_.size(); ++i) {
+    if (by_ordinal_[i]->stream().stop_by(deadline).ok()) continue;
     absl::StrAppend(&still_run, "; device ", local_devices_[i].id, " is ",
                     host::read_activity(link_->activity(static_cast<int>(i))).to_string());
   }
@@ -600,7 +590,7 @@ std::string Runtime::stop(absl::Time deadline) {
 }
 
 void Runtime::end_threads() {
-  for (Stream* const stream : streams_) stream->stop();
+  for (const auto& device : by_ordinal_) device->stream().stop();
   backend_->stop();
   nccl_watch_ = nullptr;
   link_->close();

@@ -35,10 +35,10 @@
 #include "collectives/host/host_link.h"
 #include "collectives/nccl/watch.h"
 #include "device/cpu/arena.h"
-#include "device/cpu/cpu_stream.h"
 #include "device/cuda/api.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device.h"
+#include "device/local_device.h"
 #include "device/stream.h"
 #include "dtensor/bounded_cache.h"
 #include "dtensor/client.h"
@@ -54,14 +54,14 @@
 namespace tessera {
 
 // One device of this client that belongs to a mesh.
-struct LocalDevice {
+struct MeshDevice {
   int ordinal;
   int device_id;
   int64_t position;  // in the mesh
 };
 // Devices of a client whose lists need no memory from the heap.
 inline constexpr size_t kInlineLocalDevices = 8;
-using LocalDevices = absl::InlinedVector<LocalDevice, kInlineLocalDevices>;
+using MeshDevices = absl::InlinedVector<MeshDevice, kInlineLocalDevices>;
 
 class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime> {
  public:
@@ -93,17 +93,19 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
   // This client's devices in the mesh, by ordinal.
-  LocalDevices local_devices_of(const Mesh& mesh) const;
-  Stream& stream(int ordinal) { return *streams_[ordinal]; }
-  // The GPU behind a local device; null where it is a CPU.
-  cuda::CudaDevice* gpu(int ordinal) { return gpus_.empty() ? nullptr : gpus_[ordinal].get(); }
+  MeshDevices local_devices_of(const Mesh& mesh) const;
+  LocalDevice& device(int ordinal) const { return *by_ordinal_[ordinal]; }
+  Stream& stream(int ordinal) const { return device(ordinal).stream(); }
   // Memory of the host.
   ArenaPool& pool() { return *pool_; }
   const std::shared_ptr<ArenaPool>& shared_pool() const { return pool_; }
-  // Memory of a local device: a CPU's is allocated now, which may fail, a GPU's when its stream
-  // reaches the op.
-  StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes);
-  std::shared_ptr<Buffer> deferred_buffer(int ordinal, int64_t size_bytes);
+  // As LocalDevice::new_buffer(); and a buffer that has its memory when the stream reaches its op.
+  StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes) const {
+    return device(ordinal).new_buffer(size_bytes);
+  }
+  std::shared_ptr<Buffer> deferred_buffer(int ordinal, int64_t size_bytes) const {
+    return Buffer::deferred(device(ordinal).memory(), size_bytes);
+  }
   // Memory of a local device that it has now.
   StatusOr<std::shared_ptr<Buffer>> allocate(int ordinal, int64_t size_bytes);
 
@@ -142,7 +144,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   struct BarrierPlan {
     Mesh mesh;
     SharedText where;  // "on {x=2}"
-    LocalDevices local;
+    MeshDevices local;
     std::shared_ptr<GroupBackend> group;       // null where no device is local
     std::vector<Collective::Ptr> collectives;  // of `local`
   };
@@ -191,13 +193,12 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<host::HostLink> link_;
-  std::vector<std::unique_ptr<CpuStream>> cpu_streams_;
   std::shared_ptr<cuda::Api> cuda_;  // null where devices are CPUs
   bool may_share_gpus_ = false;      // with other clients, by ClientOptions::share_gpus
   bool shares_gpus_ = false;         // so, and NCCL was told
   std::vector<int> used_gpus_;       // by local devices, in turn
-  std::vector<std::unique_ptr<cuda::CudaDevice>> gpus_;
-  std::vector<Stream*> streams_;  // by ordinal
+  std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
+  std::vector<cuda::CudaDevice*> gpus_;  // the same; empty where devices are CPUs
   // Of GPUs in a job of several clients; why there is none.
   std::unique_ptr<nccl::Watch> nccl_watch_;
   Status nccl_status_;

@@ -41,14 +41,14 @@ struct TensorRep {
   std::optional<Layout> layout;
   Status error;
   std::shared_ptr<Runtime> runtime;
-  LocalDevices devices;
+  MeshDevices devices;
   absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineLocalDevices> buffers;
 
   // The buffer of a local device; null where it holds no shard.
   std::shared_ptr<const Buffer> buffer_of(int ordinal) const;
-  // Waits until a local shard is there.
-  Status await(size_t local_device) const;
-  Box box_of(const LocalDevice& device) const { return layout->box(*shape, device.position); }
+  // Waits until a buffer of a local device is ready.
+  Status await(const Buffer& buffer) const;
+  Box box_of(const MeshDevice& device) const { return layout->box(*shape, device.position); }
   DTensor into_tensor() && {
     return TensorAccess::make(std::make_shared<const TensorRep>(std::move(*this)));
   }

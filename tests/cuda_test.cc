@@ -43,6 +43,10 @@
 namespace tessera::testing {
 namespace {
 
+const cuda::CudaDevice& gpu_device(const Client& client, int ordinal) {
+  return dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(ordinal));
+}
+
 using cuda::FakeCuda;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -103,7 +107,7 @@ TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
                                                       internal::connect(on_gpus(), {.cuda = api}));
                              TESSERA_REQUIRE(client.local_devices().size() == 3);
                              TESSERA_REQUIRE(client.local_devices()[2].type == DeviceType::kCuda);
-                             TESSERA_REQUIRE(internal::runtime_of(client)->gpu(2)->gpu() == 2);
+                             TESSERA_REQUIRE(gpu_device(client, 2).gpu() == 2);
                              return client.shutdown();
                            }),
               IsOk());
@@ -239,21 +243,21 @@ TEST(CudaClientTest, NobodyWaitsForTheGpu) {
 // Of a long chain of relayouts a device holds two tensors at a time.
 TEST(CudaClientTest, IntermediateResultsGiveTheirMemoryBack) {
   const auto api = FakeCuda::create();
-  EXPECT_THAT(
-      run(api, 2,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
-            const int64_t shard_bytes = 512 * 1024 * 4 / 2;
-            DTensor x = iota<float>({512, 1024}, Layout::parse(mesh, "[x, -]"));
-            for (int i = 0; i < 20; ++i) {
-              x = relayout(std::move(x), Layout::parse(mesh, i % 2 == 0 ? "[-, x]" : "[x, -]"));
-            }
-            TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
-            const int64_t peak = internal::runtime_of(client)->gpu(0)->memory()->peak_live_bytes();
-            TESSERA_REQUIRE(peak <= 2 * shard_bytes, peak);
-            return absl::OkStatus();
-          }),
-      IsOk());
+  EXPECT_THAT(run(api, 2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                    const int64_t shard_bytes = 512 * 1024 * 4 / 2;
+                    DTensor x = iota<float>({512, 1024}, Layout::parse(mesh, "[x, -]"));
+                    for (int i = 0; i < 20; ++i) {
+                      x = relayout(std::move(x),
+                                   Layout::parse(mesh, i % 2 == 0 ? "[-, x]" : "[x, -]"));
+                    }
+                    TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+                    const int64_t peak = gpu_device(client, 0).slabs()->peak_live_bytes();
+                    TESSERA_REQUIRE(peak <= 2 * shard_bytes, peak);
+                    return absl::OkStatus();
+                  }),
+              IsOk());
 }
 
 TEST(CudaClientTest, TooLittleMemoryIsTheTensorsError) {
@@ -360,8 +364,7 @@ TEST(CudaClientTest, GpusOfSeveralClientsMoveBytesByNccl) {
   EXPECT_THAT(job.run(2,
                       [&](Client& client) -> Status {
                         // The clients of a host take its GPUs in turn.
-                        TESSERA_REQUIRE(internal::runtime_of(client)->gpu(1)->gpu() ==
-                                        2 * client.client_id() + 1);
+                        TESSERA_REQUIRE(gpu_device(client, 1).gpu() == 2 * client.client_id() + 1);
                         TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
                         const DTensor x = iota<float>({8, 3}, Layout::parse(mesh, "[x, -]"));
                         const DTensor columns = relayout(x, Layout::parse(mesh, "[-, x]"));

@@ -247,7 +247,8 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     std::promise<void> gate;
     Ends ends;
     ends.before_standing_still = [&, opened = gate.get_future().share()](Client& client) -> Status {
-      const cuda::CudaQueue& queue = internal::runtime_of(client)->gpu(0)->queue();
+      const cuda::CudaQueue& queue =
+          dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(0)).queue();
       TESSERA_RETURN_IF_ERROR(cuda->set_device(queue.gpu()));
       return cuda->enqueue_work(
           "gate", {}, [opened] { opened.wait(); }, queue.handle());

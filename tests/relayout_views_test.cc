@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/cuda/cuda_device.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
@@ -86,9 +87,9 @@ TEST_P(RelayoutViewsTest, ContiguousPartsShareTheMemoryOfTheSource) {
 
 // Of a device of the client: how much of its memory is live.
 uint64_t live_bytes(const Client& client) {
-  return internal::runtime_of(client)->gpu(0) == nullptr
-             ? internal::runtime_of(client)->pool().live_bytes()
-             : internal::runtime_of(client)->gpu(0)->memory()->live_bytes();
+  Runtime& runtime = *internal::runtime_of(client);
+  const auto* gpu = dynamic_cast<const cuda::CudaDevice*>(&runtime.device(0));
+  return gpu == nullptr ? runtime.pool().live_bytes() : gpu->slabs()->live_bytes();
 }
 
 TEST_P(RelayoutViewsTest, ASourceThatIsGivenAwayIsNotShared) {
@@ -105,7 +106,7 @@ TEST_P(RelayoutViewsTest, ASourceThatIsGivenAwayIsNotShared) {
                   TESSERA_RETURN_IF_ERROR(client.sync_devices());
                   return live_bytes(client) - before;
                 };
-                const bool on_gpu = internal::runtime_of(client)->gpu(0) != nullptr;
+                const bool on_gpu = !internal::runtime_of(client)->device(0).uses_host_memory();
                 const auto row_bytes = static_cast<uint64_t>(shape[1]) * sizeof(float);
                 const uint64_t result_bytes =
                     on_gpu ? row_bytes : row_bytes * client.local_devices().size();

@@ -52,7 +52,8 @@ class Contest {
   static StatusOr<std::unique_ptr<Contest>> create(Client& client, std::shared_ptr<nccl::Api> nccl,
                                                    Results& results, int64_t bytes) {
     TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
-    const cuda::CudaQueue& queue = internal::runtime_of(client)->gpu(0)->queue();
+    const cuda::CudaQueue& queue =
+        dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(0)).queue();
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu, Gpu::create(queue.api(), queue.gpu()));
     std::unique_ptr<Contest> self(
         new Contest(client, std::move(nccl), group, std::move(gpu), bytes));

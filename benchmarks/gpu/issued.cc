@@ -23,7 +23,8 @@ StatusOr<absl::Time> wait_issued(const Client& client) {
 
 Status wait_done(const Client& client, Gpu& gpu) {
   TESSERA_RETURN_IF_ERROR(wait_issued(client).status());
-  cuda::CudaQueue& queue = internal::runtime_of(client)->gpu(0)->queue();
+  auto& device = dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(0));
+  cuda::CudaQueue& queue = device.queue();
   TESSERA_ASSIGN_OR_RETURN(const cuda::Event end, queue.record());
   TESSERA_RETURN_IF_ERROR(gpu.api().wait_event(gpu.stream(), *end));
   return gpu.wait();

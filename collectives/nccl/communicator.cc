@@ -76,7 +76,7 @@ Status Communicator::issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Ti
 }
 
 bool Communicator::register_memory() {
-  const std::shared_ptr<cuda::SlabPool>& pool = lane_.device->memory();
+  const std::shared_ptr<cuda::SlabPool>& pool = lane_.device->slabs();
   std::lock_guard<std::mutex> lock(lane_.calls);
   if (state_ != State::kInUse || !lane_.lost().ok()) return false;
   may_register_ &= pool->has_source();

@@ -186,7 +186,7 @@ Status NcclMover::arrive(const Collective& collective, const Arguments& argument
 Status NcclMover::take_packing(const Collective& collective, int member) {
   Packing& packing = packing_[member];
   packing.own = packing.sent = nullptr;
-  const std::shared_ptr<cuda::SlabPool>& pool = devices_[member]->memory();
+  const std::shared_ptr<cuda::SlabPool>& pool = devices_[member]->slabs();
   const int64_t own_bytes = packing_bytes(collective, options_.sums);
   if (own_bytes > 0) {
     TESSERA_ASSIGN_OR_RETURN(packing.own, Buffer::allocate(pool, own_bytes));
@@ -263,7 +263,7 @@ NcclMover::Board::Registered NcclMover::register_memory(const Collective& collec
                                                         const Arguments& arguments, int member,
                                                         Communicator& communicator) const {
   if (!options_.registers_memory) return Board::Registered::kNo;
-  const cuda::SlabPool& pool = *devices_[member]->memory();
+  const cuda::SlabPool& pool = *devices_[member]->slabs();
   // Memory that the operation does not use has no bytes here: it may be any.
   const int64_t size = dtype_size(collective.dtype());
   const bool is_of_pool = pool.contains(arguments.in, collective.in_count().value_or(0) * size) &&

@@ -130,7 +130,7 @@ TEST_F(PackingTest, OneWithoutMemoryIsEveryonesError) {
   start(64 << 20);
   std::vector<OnGpus> members(kMembers);
   for (int d = 0; d < kMembers; ++d) {
-    const std::shared_ptr<cuda::SlabPool>& pool = job_->device(d).memory();
+    const std::shared_ptr<cuda::SlabPool>& pool = job_->device(d).slabs();
     OnGpus& m = members[d];
     m.in = *Buffer::allocate(pool, kBytes);
     m.out = *Buffer::allocate(pool, kBytes);

@@ -143,7 +143,7 @@ TEST_F(RegistrationTest, SoAreThoseThatComeLater) {
     EXPECT_EQ(nccl_->num_registered_operations(), before + 2 * kMembers) << count;
   }
   size_t num_slabs = 0;
-  for (int d = 0; d < kMembers; ++d) num_slabs += job_->device(d).memory()->slabs().size();
+  for (int d = 0; d < kMembers; ++d) num_slabs += job_->device(d).slabs()->slabs().size();
   EXPECT_GT(num_slabs, 3u * kMembers - 1);
   EXPECT_EQ(nccl_->num_registrations(), static_cast<int>(num_slabs));
 }

@@ -53,6 +53,7 @@ class CpuStream : public Stream {
                                                      StreamObserver* observer);
   ~CpuStream() override;
 
+  void begin_stop() override { stop_by(absl::InfinitePast()).IgnoreError(); }
   Status stop_by(absl::Time deadline) override;
 
   using Stream::enqueue;

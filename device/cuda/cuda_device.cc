@@ -28,8 +28,8 @@ StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::create(std::shared_ptr<Api> ap
 
 CudaDevice::CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api,
                        SlabSource source)
-    : memory_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu,
-                                         std::move(source))),
+    : slabs_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu,
+                                        std::move(source))),
       pinned_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kPinned)),
       stream_(std::move(stream)) {}
 
@@ -71,17 +71,6 @@ void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& sta
   // Later readers of the buffer get the error, and the memory is the stream's.
   stream_->when_done([ready = buffer->share_ready()](const Status& done) { ready->set(done); },
                      Stream::OnFailure::kAtOnce);
-}
-
-void CudaDevice::produce(std::string label, std::shared_ptr<Buffer> out,
-                         absl::AnyInvocable<Status(std::byte* out)> give) {
-  stream_->enqueue(std::move(label),
-                   [this, out = std::move(out), give = std::move(give)]() mutable {
-                     Status status = out->take_memory();
-                     if (status.ok()) status = give(out->mutable_data());
-                     finish(out, status);
-                     return status;
-                   });
 }
 
 void CudaDevice::upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) {

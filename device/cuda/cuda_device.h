@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaDevice: one device of a client that lives on a GPU: a stream, memory, and what can be asked
-// of them.
+// CudaDevice: a device of a client that is a GPU, or one of several that share a GPU: a stream,
+// memory, and what can be asked of them.
 //
 //   GPU 0   | device 0: stream, pool |   | device 2: stream, pool |      several devices may share
 //   GPU 1   | device 1: stream, pool |   | device 3: stream, pool |      a GPU
@@ -15,9 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -28,13 +26,15 @@
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/kernel_plan.h"
 #include "device/cuda/slab_pool.h"
+#include "device/local_device.h"
+#include "device/memory_pool.h"
 
 namespace tessera::cuda {
 
 // Lets each of these GPUs reach the memory of the others. FailedPrecondition where two cannot.
 Status enable_peers(Api& api, absl::Span<const int> gpus);
 
-class CudaDevice {
+class CudaDevice final : public LocalDevice {
  public:
   // `source`: where memory of the GPU is from, if not from CUDA.
   static StatusOr<std::unique_ptr<CudaDevice>> create(std::shared_ptr<Api> api, int gpu,
@@ -42,9 +42,16 @@ class CudaDevice {
                                                       SlabSource source = {});
 
   int gpu() const { return queue().gpu(); }
-  CudaStream& stream() const { return *stream_; }
+  CudaStream& stream() const override { return *stream_; }
   CudaQueue& queue() const { return stream_->queue(); }
-  const std::shared_ptr<SlabPool>& memory() const { return memory_; }
+  void* native_stream() const override { return queue().handle(); }
+  std::shared_ptr<MemoryPool> memory() const override { return slabs_; }
+  bool uses_host_memory() const override { return false; }
+  StatusOr<std::shared_ptr<Buffer>> new_buffer(int64_t size_bytes) const override {
+    return Buffer::deferred(slabs_, size_bytes);
+  }
+  // memory(), as what it is.
+  const std::shared_ptr<SlabPool>& slabs() const { return slabs_; }
   const std::shared_ptr<SlabPool>& pinned() const { return pinned_; }
 
   // ---- For tasks of the stream.
@@ -53,28 +60,30 @@ class CudaDevice {
   Status copy(const CopyPlan& plan);
   Status launch(const Kernel& kernel);
   Status reduce(absl::Span<const Reduce> plan);
-  // Every element of `out` is the one at `element`.
-  Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements);
-  Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out);
+  Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) override;
+  Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) override;
+  // The buffer is issued now, with this status, and ready when the GPU is done.
+  void finish(const std::shared_ptr<Buffer>& buffer, const Status& status) override;
 
-  // Ends the op that fills a buffer: issued now, with this status, and ready when the GPU is done.
-  void finish(const std::shared_ptr<Buffer>& buffer, const Status& status);
+  // ---- From any thread; upload() and download() enqueue a task.
 
-  // ---- From any thread; enqueues a task.
-
-  // Fills a deferred buffer of this device by what `give` gives the stream. An error is the
-  // buffer's.
-  void produce(std::string label, std::shared_ptr<Buffer> out,
-               absl::AnyInvocable<Status(std::byte* out)> give);
-  // Fills a deferred buffer of this device with what a pinned one holds already.
-  void upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to);
+  // A pinned buffer.
+  StatusOr<std::shared_ptr<Buffer>> new_staging(
+      const std::shared_ptr<Buffer>& buffer) const override {
+    return Buffer::allocate(pinned_, buffer->size_bytes());
+  }
+  void upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) override;
   // A pinned buffer that will hold what a buffer of this device does.
   std::shared_ptr<const Buffer> download(std::shared_ptr<const Buffer> from);
+  // What download() has returned, as long as that is held.
+  std::shared_ptr<const Buffer> host_copy(const std::shared_ptr<const Buffer>& buffer) override {
+    return buffer->host_copy([&] { return download(buffer); });
+  }
 
  private:
   CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api, SlabSource source);
 
-  std::shared_ptr<SlabPool> memory_;
+  std::shared_ptr<SlabPool> slabs_;
   std::shared_ptr<SlabPool> pinned_;
   std::unique_ptr<CudaStream> stream_;  // goes first: its work uses the pools
 };

@@ -86,7 +86,7 @@ TEST_F(CudaDeviceTest, SlabsMayComeFromALibrary) {
   source.granularity = int64_t{2} << 20;
   auto pool = std::make_shared<SlabPool>(api_, 0, SlabPool::Kind::kGpu, source);
   EXPECT_TRUE(pool->has_source());
-  EXPECT_FALSE(device().memory()->has_source());
+  EXPECT_FALSE(device().slabs()->has_source());
   std::shared_ptr<Buffer> small = *Buffer::allocate(pool, 1000);
   std::shared_ptr<Buffer> large = *Buffer::allocate(pool, 5'000'000);
   EXPECT_THAT(given, ::testing::ElementsAre(2u << 20, 6u << 20));
@@ -162,7 +162,7 @@ TEST_F(CudaDeviceTest, MemoryIsReusedInTheOrderOfTheStream) {
     EXPECT_EQ(values(*results[round]), std::vector<int32_t>(1 << 18, round));
   }
   // Two at a time at most, for the task that frees one may still be ending.
-  EXPECT_LE(device().memory()->peak_live_bytes(), 2 << 20);
+  EXPECT_LE(device().slabs()->peak_live_bytes(), 2 << 20);
 }
 
 TEST_F(CudaDeviceTest, FillsAndCounts) {

@@ -21,7 +21,8 @@ namespace {
 // A member whose device is a GPU.
 Status run_on_gpu(const Client& client, const Device& device, const std::vector<int>& device_ids,
                   const conformance::MemberBody& body) {
-  const cuda::CudaDevice& gpu = *internal::runtime_of(client)->gpu(device.ordinal);
+  const auto& gpu =
+      dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(device.ordinal));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<cuda::Stage> stage,
                            cuda::Stage::create(gpu.queue().api(), gpu.gpu()));
   // What was started and dropped still needs its group.
