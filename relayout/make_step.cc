@@ -99,7 +99,7 @@ StepKind kind_of_move(const PullRouting& routing, const Difference* change) {
   return same_grid(from, to) ? StepKind::kPermute : StepKind::kExchange;
 }
 
-void set_axes(const Mesh& mesh, const SubAxes& parts, PlanStep::Rep& rep) {
+void set_axes(const Mesh& mesh, const SubAxes& parts, PlanStepRep& rep) {
   const SubAxes ordered = normalised(mesh, parts);
   for (const SubAxis& part : ordered) rep.axes.push_back(sub_axis_name(mesh, part));
   rep.group_digits = digits_of(mesh, ordered);
@@ -109,7 +109,7 @@ void set_axes(const Mesh& mesh, const SubAxes& parts, PlanStep::Rep& rep) {
 }  // namespace
 
 PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
-  auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExchange, from, to, tensor);
+  auto rep = std::make_shared<PlanStepRep>(StepKind::kExchange, from, to, tensor);
   rep->routing.emplace(from, to, tensor.shape, tensor.topology);
   if (from.mesh() == to.mesh()) {
     const Difference change = difference(from, to);
@@ -124,7 +124,7 @@ PlanStep make_move(const Layout& from, const Layout& to, const Tensor& tensor) {
 
 PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, const SubAxes& reduced,
                         const Tensor& tensor) {
-  auto rep = std::make_shared<PlanStep::Rep>(kind, from, to, tensor);
+  auto rep = std::make_shared<PlanStepRep>(kind, from, to, tensor);
   rep->op = from.partial_op();
   set_axes(from.mesh(), reduced, *rep);
   return PlanStepAccess::step(std::move(rep));
@@ -132,7 +132,7 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
 
 PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& added,
                         const Tensor& tensor) {
-  auto rep = std::make_shared<PlanStep::Rep>(StepKind::kExpand, from, to, tensor);
+  auto rep = std::make_shared<PlanStepRep>(StepKind::kExpand, from, to, tensor);
   rep->op = to.partial_op();
   set_axes(to.mesh(), added, *rep);
   rep->group_size = 1;
@@ -150,11 +150,11 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& add
 }
 
 PlanStep with_topology(const PlanStep& step, const Topology& topology) {
-  const PlanStep::Rep& same = PlanStepAccess::rep(step);
+  const PlanStepRep& same = PlanStepAccess::rep(step);
   if (same.topology == topology) return step;
   const Tensor tensor{step.shape(), same.dtype, topology};
   if (same.routing.has_value()) return make_move(step.from(), step.to(), tensor);
-  auto rep = std::make_shared<PlanStep::Rep>(same.kind, step.from(), step.to(), tensor);
+  auto rep = std::make_shared<PlanStepRep>(same.kind, step.from(), step.to(), tensor);
   rep->op = same.op;
   rep->axes = same.axes;
   rep->group_size = same.group_size;

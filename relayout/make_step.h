@@ -4,21 +4,21 @@
 #ifndef TESSERA_RELAYOUT_MAKE_STEP_H_
 #define TESSERA_RELAYOUT_MAKE_STEP_H_
 
-#include "base/dtype.h"
-#include "base/shape.h"
+#include <memory>
+#include <utility>
+
 #include "layout/layout.h"
 #include "relayout/plan_step.h"
+#include "relayout/step_kind.h"
 #include "relayout/sub_axes.h"
+#include "relayout/tensor.h"
 #include "relayout/topology.h"
 
 namespace tessera::internal {
 
-// What the steps of one plan have in common: the tensor, under its own shape or a view of it (see
-// FactoredView), and the links between the devices.
-struct Tensor {
-  Shape shape;
-  DType dtype;
-  Topology topology;
+struct PlanStepAccess {
+  static const PlanStepRep& rep(const PlanStep& step) { return *step.rep_; }
+  static PlanStep step(std::shared_ptr<const PlanStepRep> rep) { return PlanStep(std::move(rep)); }
 };
 
 // A move between layouts with the same partial axes. Its kind follows from the axes that move.

@@ -46,6 +46,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "layout/layout.h"
+#include "relayout/alternative.h"
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"
 
@@ -73,15 +74,6 @@ struct PlanOptions {
   // What peak_bytes() may not exceed. Nothing: no cap.
   std::optional<int64_t> memory_cap_bytes = {};
   ReductionOrder reduction_order = ReductionOrder::kByHost;
-};
-
-// One of the plans that were compared.
-struct Alternative {
-  std::string name;               // "direct", "cheapest", "far_links_first", ..., or its steps.
-  absl::Duration predicted_time;  // By the topology's costs.
-  int64_t received_bytes;         // The most that any device receives.
-  int64_t peak_bytes;
-  bool chosen;
 };
 
 class RelayoutPlan {

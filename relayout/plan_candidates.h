@@ -23,12 +23,13 @@
 #include <vector>
 
 #include "layout/layout.h"
+#include "relayout/alternative.h"
 #include "relayout/factored_view.h"
 #include "relayout/host_axes.h"
 #include "relayout/make_step.h"
-#include "relayout/plan.h"
 #include "relayout/plan_step.h"
 #include "relayout/sub_axes.h"
+#include "relayout/tensor.h"
 
 namespace tessera::internal {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps of a plan: their names, and the rows of single devices.
+// The rows of single devices.
 #include "relayout/plan_step.h"
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,53 +22,6 @@ __int128 all_reduce_elements(int64_t elements, int64_t members, int64_t chunk) {
 }
 
 }  // namespace
-
-absl::string_view step_kind_name(StepKind kind) {
-  switch (kind) {
-    case StepKind::kSlice:
-      return "slice";
-    case StepKind::kAllGather:
-      return "all_gather";
-    case StepKind::kAllToAll:
-      return "all_to_all";
-    case StepKind::kPermute:
-      return "permute";
-    case StepKind::kExchange:
-      return "exchange";
-    case StepKind::kReduceScatter:
-      return "reduce_scatter";
-    case StepKind::kAllReduce:
-      return "all_reduce";
-    case StepKind::kExpand:
-      return "expand";
-  }
-  return "unknown";
-}
-
-bool is_reduction(StepKind kind) {
-  return kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
-}
-
-std::vector<int64_t> PlanStep::Rep::members(int64_t position) const {
-  const int64_t base =
-      position - internal::offset_of(group_digits, internal::value_at(group_digits, position));
-  std::vector<int64_t> result(group_size);
-  for (int64_t i = 0; i < group_size; ++i) {
-    result[i] = base + internal::offset_of(group_digits, i);
-  }
-  return result;
-}
-
-const std::vector<int>* PlanStep::Rep::component(int device_id) const {
-  std::call_once(components_once, [this] {
-    components = routing->components();
-    for (size_t i = 0; i < components.size(); ++i) {
-      for (int id : components[i]) component_of_device[id] = i;
-    }
-  });
-  const auto found = component_of_device.find(device_id);
-  return found == component_of_device.end() ? nullptr : &components[found->second];
-}
 
 StepKind PlanStep::kind() const { return rep_->kind; }
 const Layout& PlanStep::from() const { return rep_->from.layout(); }

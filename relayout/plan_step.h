@@ -15,47 +15,19 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "layout/layout.h"
+#include "relayout/pull.h"
+#include "relayout/step_kind.h"
 
 namespace tessera {
 
 namespace internal {
-struct PlanStepAccess;  // plan_step_rep.h
+struct PlanStepRep;     // plan_step_rep.h
+struct PlanStepAccess;  // make_step.h
 }  // namespace internal
-
-// Moves (the first five) say by pulls() where each element of a new box comes from; reductions by
-// terms() whose terms it adds; expansions are local.
-enum class StepKind : uint8_t {
-  kSlice,          // nothing is remote: each device copies a part of its own box
-  kAllGather,      // each device of a group ends with the boxes of all of it
-  kAllToAll,       // every pair of a group exchanges blocks of equal size
-  kPermute,        // each new box is one old box of some device
-  kExchange,       // any boxes between any devices
-  kReduceScatter,  // members of a group want disjoint parts of the reduction
-  kAllReduce,      // members of a group want the same part of it
-  kExpand,         // the value becomes terms: own part, and the identity of op() elsewhere
-};
-// "slice", "all_gather", "all_to_all", "permute", "exchange", "reduce_scatter", "all_reduce",
-// "expand".
-absl::string_view step_kind_name(StepKind kind);
-// kReduceScatter and kAllReduce.
-bool is_reduction(StepKind kind);
-
-// One copy of a move: `box` out of the buffer of `source_device`, which holds `source_box`. The
-// source may be the device itself. Boxes are in global indices and not empty.
-struct Pull {
-  int source_device;
-  Box source_box;
-  Box box;
-
-  friend bool operator==(const Pull& a, const Pull& b) {
-    return a.source_device == b.source_device && a.source_box == b.source_box && a.box == b.box;
-  }
-};
 
 // One step of a plan: collective over the groups of its devices. Devices are given by id; a device
 // that neither layout knows has no rows, receives nothing and is alone. Immutable, cheap to copy,
@@ -118,13 +90,11 @@ class PlanStep {
   PlanStep(const PlanStep&) = default;
   PlanStep& operator=(const PlanStep&) = default;
 
-  struct Rep;  // Internal.
-
  private:
   friend struct internal::PlanStepAccess;
-  explicit PlanStep(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+  explicit PlanStep(std::shared_ptr<const internal::PlanStepRep> rep) : rep_(std::move(rep)) {}
 
-  std::shared_ptr<const Rep> rep_;
+  std::shared_ptr<const internal::PlanStepRep> rep_;
 };
 
 }  // namespace tessera

@@ -17,17 +17,17 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/make_step.h"
-#include "relayout/plan_step.h"
 #include "relayout/pull_routing.h"
 #include "relayout/shard_grid.h"
+#include "relayout/step_kind.h"
 #include "relayout/sub_axes.h"
+#include "relayout/tensor.h"
 #include "relayout/topology.h"
 
-namespace tessera {
+namespace tessera::internal {
 
-struct PlanStep::Rep {
-  Rep(StepKind kind, const Layout& from, const Layout& to, const internal::Tensor& tensor)
+struct PlanStepRep {
+  PlanStepRep(StepKind kind, const Layout& from, const Layout& to, const Tensor& tensor)
       : kind(kind),
         from(from, tensor.shape),
         to(to, tensor.shape),
@@ -35,16 +35,16 @@ struct PlanStep::Rep {
         topology(tensor.topology) {}
 
   StepKind kind;
-  internal::ShardGrid from;
-  internal::ShardGrid to;
+  ShardGrid from;
+  ShardGrid to;
   DType dtype;
   Topology topology;
   std::optional<ReduceOp> op;  // of reductions and expansions
   std::vector<std::string> axes;
   int64_t group_size = 1;
-  std::optional<internal::PullRouting> routing;  // Exactly in moves.
-  internal::Digits group_digits;  // kAllGather, kAllToAll and reductions: tell members apart.
-  internal::Digits zero_digits;   // kExpand: devices with these all zero hold the value.
+  std::optional<PullRouting> routing;  // Exactly in moves.
+  Digits group_digits;                 // kAllGather, kAllToAll and reductions: tell members apart.
+  Digits zero_digits;                  // kExpand: devices with these all zero hold the value.
 
   // The components of kPermute and kExchange, found when a group is first asked for.
   mutable std::once_flag components_once;
@@ -56,22 +56,12 @@ struct PlanStep::Rep {
   const std::vector<int>* component(int device_id) const;
 };
 
-namespace internal {
-
-struct PlanStepAccess {
-  static const PlanStep::Rep& rep(const PlanStep& step) { return *step.rep_; }
-  static PlanStep step(std::shared_ptr<const PlanStep::Rep> rep) {
-    return PlanStep(std::move(rep));
-  }
-};
-
 // The members of a group reduce equal chunks of a box of `elements`.
 inline int64_t chunk_elements(int64_t elements, int64_t members, int64_t member) {
   const auto [first, end] = shard_interval(elements, members, member);
   return end - first;
 }
 
-}  // namespace internal
-}  // namespace tessera
+}  // namespace tessera::internal
 
 #endif  // TESSERA_RELAYOUT_PLAN_STEP_REP_H_

@@ -22,7 +22,7 @@
 #include "absl/functional/function_ref.h"
 #include "base/shape.h"
 #include "layout/layout.h"
-#include "relayout/plan_step.h"
+#include "relayout/pull.h"
 #include "relayout/shard_grid.h"
 #include "relayout/sub_axes.h"
 #include "relayout/topology.h"

@@ -7,6 +7,7 @@
 
 #include "base/math.h"
 #include "relayout/factored_view.h"
+#include "relayout/make_step.h"
 #include "relayout/most_received.h"
 #include "relayout/plan_step_rep.h"
 #include "relayout/pull_routing.h"
@@ -21,7 +22,7 @@ constexpr int64_t kMostCounted = 256;
 
 // The product of the digits of links as near; nothing where processes or hosts do not cut the group
 // at digits.
-std::optional<std::vector<int64_t>> within_by_digits(const PlanStep::Rep& step) {
+std::optional<std::vector<int64_t>> within_by_digits(const PlanStepRep& step) {
   const Mesh& mesh = step.from.layout().mesh();
   const std::optional<LinkClass> flat = step.topology.only_link();
   const auto [process, host] = step.topology.block_sizes();
@@ -42,7 +43,7 @@ std::optional<std::vector<int64_t>> within_by_digits(const PlanStep::Rep& step) 
 }
 
 // The worst device's bytes, by counting its partners, each of which sends `from_each`.
-Traffic counted_traffic(const PlanStep::Rep& step, __int128 from_each, int64_t most_devices) {
+Traffic counted_traffic(const PlanStepRep& step, __int128 from_each, int64_t most_devices) {
   constexpr int64_t kCompared = 16;
   const bool all = most_devices == kEveryDevice && step.from.layout().mesh().size() <= kMostCounted;
   Traffic worst;
@@ -68,7 +69,7 @@ Traffic counted_traffic(const PlanStep::Rep& step, __int128 from_each, int64_t m
 
 // Each device meets all of its group: how many of it are within its process, its host and all. Of a
 // group that is too large to be counted all count as of other hosts.
-Traffic reduction_traffic(const PlanStep::Rep& step, int64_t most_devices) {
+Traffic reduction_traffic(const PlanStepRep& step, int64_t most_devices) {
   // All-reduce: the other terms of a chunk, and then the other chunks.
   const bool chunks = step.kind == StepKind::kAllReduce;
   const int64_t elements = step.to.elements(0);
@@ -91,7 +92,7 @@ Traffic reduction_traffic(const PlanStep::Rep& step, int64_t most_devices) {
 
 // The worst device's bytes, row by row. Rows are expensive. On large meshes a sample ranks two
 // plans well enough; on small ones all rows are read.
-Traffic pulled_traffic(const PlanStep::Rep& step, int64_t most_devices) {
+Traffic pulled_traffic(const PlanStepRep& step, int64_t most_devices) {
   constexpr int64_t kSmallMesh = 16;
   constexpr int64_t kComparedRows = 4;
   Traffic worst;
@@ -113,7 +114,7 @@ Traffic pulled_traffic(const PlanStep::Rep& step, int64_t most_devices) {
   return worst;
 }
 
-Traffic move_traffic(const PlanStep::Rep& step, int64_t most_devices) {
+Traffic move_traffic(const PlanStepRep& step, int64_t most_devices) {
   const Layout& from = step.from.layout();
   const Layout& to = step.to.layout();
   const std::optional<LinkClass> flat = step.topology.only_link();
@@ -166,14 +167,14 @@ __int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id) 
 // A device that receives as many bytes in the step as any does. Of a reduction the first one: it
 // has a largest box, and of this a largest chunk.
 int device_that_receives_most(const PlanStep& step) {
-  const PlanStep::Rep& rep = PlanStepAccess::rep(step);
+  const PlanStepRep& rep = PlanStepAccess::rep(step);
   return rep.to.device(rep.routing.has_value() ? most_received(*rep.routing).position : 0);
 }
 
 }  // namespace
 
 Traffic traffic_of(const PlanStep& step, int64_t most_devices) {
-  const PlanStep::Rep& rep = PlanStepAccess::rep(step);
+  const PlanStepRep& rep = PlanStepAccess::rep(step);
   if (rep.kind == StepKind::kExpand || rep.kind == StepKind::kSlice) return {};
   return is_reduction(rep.kind) ? reduction_traffic(rep, most_devices)
                                 : move_traffic(rep, most_devices);

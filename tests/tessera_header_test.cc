@@ -68,7 +68,7 @@ static_assert(!ShowsItsRuntime<Client>);
 static_assert(!ShowsItsRep<DTensor> && !ShowsItsRep<PlanStep> && !ShowsItsRep<RelayoutPlan>);
 static_assert(!ShowsItsRep<Layout> && !ShowsItsRep<Mesh>);
 static_assert(!std::is_constructible_v<DTensor, std::shared_ptr<const internal::TensorRep>>);
-static_assert(!std::is_constructible_v<PlanStep, std::shared_ptr<const PlanStep::Rep>>);
+static_assert(!std::is_constructible_v<PlanStep, std::shared_ptr<const internal::PlanStepRep>>);
 static_assert(!std::is_constructible_v<RelayoutPlan, std::shared_ptr<const RelayoutPlan::Rep>>);
 
 }  // namespace
