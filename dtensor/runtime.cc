@@ -16,19 +16,11 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "collectives/cuda/cuda_mover.h"
 #include "collectives/host/activity.h"
-#include "collectives/nccl/gpu_sharing.h"
-#include "collectives/nccl/nccl_mover.h"
-#include "collectives/nccl/open_api.h"
-#include "collectives/nccl/slab_source.h"
 #include "device/completion.h"
-#include "device/cpu/cpu_device.h"
-#include "device/cuda/open_api.h"
 #include "dtensor/check_options.h"
 #include "dtensor/describe_devices.h"
 #include "dtensor/dispose.h"
-#include "dtensor/gpu_claims.h"
 #include "dtensor/taken_streams.h"
 #include "job/environment.h"
 #include "job/host.h"
@@ -43,33 +35,6 @@ namespace {
 constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
 // How long shutdown() waits past its timeout for what it has cancelled.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
-
-const char* type_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
-
-// All clients of a job have devices of one type.
-Status check_types(absl::Span<const MemberInfo> members) {
-  for (const MemberInfo& member : members) {
-    if (member.device_type == members[0].device_type) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("device_type differs between clients: client ", members[0].client_id, " has ",
-                     members[0].device_type, ", client ", member.client_id, " has ",
-                     member.device_type, "; give all clients of a job the same"));
-  }
-  return absl::OkStatus();
-}
-
-// NCCL tells the ranks of one GPU apart by their processes.
-Status check_processes(absl::Span<const MemberInfo> members) {
-  for (const MemberInfo& a : members) {
-    for (const MemberInfo& b : members.subspan(static_cast<size_t>(a.client_id) + 1)) {
-      if (a.boot_id != b.boot_id || a.host != b.host || a.pid != b.pid) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "share_gpus: clients ", a.client_id, " and ", b.client_id, " are in one process (pid ",
-          a.pid, "); clients that share GPUs need a process each"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 // Devices of one client are of one process, and all are on one host.
 StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts& costs) {
@@ -108,34 +73,24 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   TESSERA_RETURN_IF_ERROR(check_options(options));
   const absl::Time deadline = steady_now() + options.connect_timeout;
   std::shared_ptr<Runtime> runtime(new Runtime(options, hooks), dispose);
-  int default_local_devices = 1;
-  if (options.device_type == DeviceType::kCuda) {
-    runtime->cuda_ = hooks.cuda;
-    if (runtime->cuda_ == nullptr) {
-      TESSERA_ASSIGN_OR_RETURN(runtime->cuda_, cuda::open_api());
-    }
-    TESSERA_ASSIGN_OR_RETURN(default_local_devices, runtime->cuda_->device_count());
-  }
+  TESSERA_ASSIGN_OR_RETURN(
+      runtime->platform_,
+      open_platform(options.device_type, {.cuda = hooks.cuda,
+                                          .nccl = hooks.nccl,
+                                          .nccl_adds = options.backend == Backend::kNccl,
+                                          .collective_timeout = options.collective_timeout}));
   TESSERA_ASSIGN_OR_RETURN(
       const JobEnvironment job,
       read_job_environment({.coordinator = options.coordinator,
                             .client_id = options.client_id,
                             .num_clients = options.num_clients,
                             .num_local_devices = options.num_local_devices,
-                            .default_local_devices = default_local_devices,
+                            .default_local_devices = runtime->platform_->default_num_devices(),
                             .token = options.token,
                             .share_gpus = options.share_gpus,
                             .coordinator_is_hosted = options.coordinator_is_hosted}));
   TESSERA_RETURN_IF_ERROR(check_address(job));
-  if (runtime->cuda_ != nullptr && job.num_clients > 1) {
-    TESSERA_RETURN_IF_ERROR(
-        nccl::check_allocator(std::min(default_local_devices, job.num_local_devices)));
-  }
-  // Before NCCL is loaded; another one than this machine's has its own ways.
-  runtime->may_share_gpus_ = job.share_gpus;
-  runtime->shares_gpus_ =
-      job.share_gpus && job.num_clients > 1 && runtime->cuda_ != nullptr && hooks.nccl == nullptr;
-  if (runtime->shares_gpus_) nccl::share_gpus_among_processes();
+  TESSERA_RETURN_IF_ERROR(runtime->platform_->prepare(job));
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
   coordinator.service_host =
@@ -148,7 +103,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.self = describe_this_process();
   coordinator.self.client_id = job.client_id;
   coordinator.self.num_local_devices = job.num_local_devices;
-  coordinator.self.device_type = type_name(options.device_type);
+  coordinator.self.device_type = device_type_name(options.device_type);
   coordinator.connect_timeout = options.connect_timeout;
   coordinator.deadline = deadline;
   coordinator.heartbeat_interval = options.heartbeat_interval;
@@ -162,9 +117,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
 }
 
 Status Runtime::start_devices(absl::Time deadline) {
-  Status status = check_types(coordinator_->members());
-  if (shares_gpus_) status.Update(check_processes(coordinator_->members()));
-  if (status.ok() && cuda_ != nullptr) status = choose_gpus(deadline);
+  const Status status = platform_->join(*coordinator_, deadline);
   if (!status.ok()) {
     // All clients find the same error and leave, so that none is reported lost to another.
     coordinator_->leave(deadline).IgnoreError();
@@ -188,97 +141,19 @@ Status Runtime::start_devices(absl::Time deadline) {
   if (hooks_.topology.has_value()) topology_ = *hooks_.topology;
   pool_ = ArenaPool::create();
   TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
-  TESSERA_RETURN_IF_ERROR(start_streams());
+  TESSERA_ASSIGN_OR_RETURN(by_ordinal_,
+                           platform_->start_devices({client_id(), devices_, *link_, pool_}));
   std::vector<Stream*> streams;
   for (const auto& device : by_ordinal_) streams.push_back(&device->stream());
-  backend_ = std::make_unique<host::HostBackend>(*link_, pool_, devices_, std::move(streams),
-                                                 options_.collective_timeout, make_mover());
+  backend_ =
+      std::make_unique<host::HostBackend>(*link_, pool_, devices_, std::move(streams),
+                                          options_.collective_timeout, platform_->make_mover());
   coordinator_->set_lost_callback([link = link_.get()](int client, const Status& reason) {
     // The launcher then knows that what this client does next is not the root cause.
     report_fatal_status(reason);
     link->report_lost(client, reason);
   });
   return absl::OkStatus();
-}
-
-// The devices of a host's clients take its GPUs in turn.
-Status Runtime::choose_gpus(absl::Time deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const int num_gpus, cuda_->device_count());
-  const MemberInfo& self = coordinator_->members()[client_id()];
-  int64_t first = 0;
-  for (const MemberInfo& member : coordinator_->members().first(client_id())) {
-    if (member.host == self.host) first += member.num_local_devices;
-  }
-  std::vector<std::string> bus_ids;
-  for (int64_t i = 0; i < std::min(num_gpus, self.num_local_devices); ++i) {
-    used_gpus_.push_back(static_cast<int>((first + i) % num_gpus));
-    if (may_share_gpus_) continue;
-    TESSERA_ASSIGN_OR_RETURN(std::string id, cuda_->bus_id(used_gpus_.back()));
-    bus_ids.push_back(std::move(id));
-  }
-  if (coordinator_->num_clients() == 1) return absl::OkStatus();
-  return claim_gpus(*coordinator_, bus_ids, deadline);
-}
-
-Status Runtime::start_streams() {
-  if (cuda_ == nullptr) {
-    for (const Device& device : local_devices_) {
-      TESSERA_ASSIGN_OR_RETURN(
-          by_ordinal_.emplace_back(),
-          CpuDevice::create(
-              absl::StrCat("device ", device.id, " (number ", device.ordinal + 1, " of ",
-                           local_devices_.size(), " of client ", client_id(), ")"),
-              link_->observer(device.ordinal), pool_));
-    }
-    return absl::OkStatus();
-  }
-  TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*cuda_, used_gpus_));
-  const std::shared_ptr<nccl::Api> nccl = open_nccl();
-  for (const Device& device : local_devices_) {
-    TESSERA_ASSIGN_OR_RETURN(
-        std::unique_ptr<cuda::CudaDevice> gpu,
-        cuda::CudaDevice::create(cuda_, used_gpus_[device.ordinal % used_gpus_.size()],
-                                 link_->observer(device.ordinal),
-                                 nccl == nullptr ? cuda::SlabSource() : nccl::slab_source(nccl)));
-    gpus_.push_back(gpu.get());
-    by_ordinal_.push_back(std::move(gpu));
-  }
-  if (nccl == nullptr) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(nccl_watch_, nccl::Watch::create(nccl, gpus_));
-  return absl::OkStatus();
-}
-
-std::shared_ptr<nccl::Api> Runtime::open_nccl() {
-  if (local_devices_.size() == devices_.size()) return nullptr;
-  if (hooks_.nccl != nullptr) return hooks_.nccl;
-  // Without NCCL clients still meet at barriers, and use their own GPUs.
-  StatusOr<std::shared_ptr<nccl::Api>> opened = nccl::open_api();
-  nccl_status_ = opened.status();
-  return opened.ok() ? *std::move(opened) : nullptr;
-}
-
-host::MakeDeviceMover Runtime::make_mover() {
-  if (cuda_ == nullptr) return nullptr;
-  return [this](absl::Span<const int> device_ids) -> StatusOr<std::unique_ptr<host::DeviceMover>> {
-    std::vector<cuda::CudaDevice*> gpus;
-    std::vector<host::GroupMember> members;
-    bool spans_clients = false;
-    for (const int id : device_ids) {
-      const Device& device = devices_[id];
-      gpus.push_back(device.client_id == client_id() ? gpus_[device.ordinal] : nullptr);
-      members.push_back({device.id, device.client_id, device.ordinal});
-      spans_clients |= device.client_id != client_id();
-    }
-    if (!spans_clients) return cuda::CudaMover::create(std::move(gpus));
-    const StatusOr<nccl::Watch*> watch =
-        nccl_status_.ok() ? StatusOr<nccl::Watch*>(nccl_watch_.get()) : nccl_status_;
-    const nccl::Sums sums =
-        options_.backend == Backend::kNccl ? nccl::Sums::kNccl : nccl::Sums::kOrdered;
-    return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus),
-                                   {.sums = sums,
-                                    .timeout = options_.collective_timeout,
-                                    .registers_memory = nccl::is_registration_asked_for()});
-  };
 }
 
 StatusOr<std::shared_ptr<Buffer>> Runtime::allocate(int ordinal, int64_t size_bytes) {
@@ -592,7 +467,7 @@ std::string Runtime::stop(absl::Time deadline) {
 void Runtime::end_threads() {
   for (const auto& device : by_ordinal_) device->stream().stop();
   backend_->stop();
-  nccl_watch_ = nullptr;
+  platform_->end();
   link_->close();
 }
 

@@ -6,8 +6,8 @@
 // memory, the ties to the clients of the host, a stream for each local device, and the collectives
 // on top of them. Thread-safe.
 //
-// Where devices are GPUs, tensors live in their memory, and the memory of the host serves barriers
-// and what clients tell each other.
+// Tensors live in the memory of the devices. That of the host serves barriers and what clients tell
+// each other, and is the memory of devices that are CPUs.
 #ifndef TESSERA_DTENSOR_RUNTIME_H_
 #define TESSERA_DTENSOR_RUNTIME_H_
 
@@ -33,10 +33,8 @@
 #include "collectives/group.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
-#include "collectives/nccl/watch.h"
+#include "collectives/platform/platform.h"
 #include "device/cpu/arena.h"
-#include "device/cuda/api.h"
-#include "device/cuda/cuda_device.h"
 #include "device/device.h"
 #include "device/local_device.h"
 #include "device/stream.h"
@@ -134,12 +132,6 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
  private:
   Runtime(const ClientOptions& options, const internal::ClientHooks& hooks);
   Status start_devices(absl::Time deadline);
-  Status choose_gpus(absl::Time deadline);
-  Status start_streams();
-  // Of a job of several clients; null where there is none, and nccl_status_ says why.
-  std::shared_ptr<nccl::Api> open_nccl();
-  // What moves the bytes among GPUs; null where devices are CPUs.
-  host::MakeDeviceMover make_mover();
   // What barriers on one mesh have in common.
   struct BarrierPlan {
     Mesh mesh;
@@ -193,15 +185,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<Coordinator> coordinator_;
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<host::HostLink> link_;
-  std::shared_ptr<cuda::Api> cuda_;  // null where devices are CPUs
-  bool may_share_gpus_ = false;      // with other clients, by ClientOptions::share_gpus
-  bool shares_gpus_ = false;         // so, and NCCL was told
-  std::vector<int> used_gpus_;       // by local devices, in turn
   std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
-  std::vector<cuda::CudaDevice*> gpus_;  // the same; empty where devices are CPUs
-  // Of GPUs in a job of several clients; why there is none.
-  std::unique_ptr<nccl::Watch> nccl_watch_;
-  Status nccl_status_;
+  std::unique_ptr<Platform> platform_;  // goes before the devices
   std::unique_ptr<host::HostBackend> backend_;
   std::atomic<uint64_t> op_number_{0};
   std::mutex order_mutex_;  // a Turn; taken before the locks of streams, groups and memory

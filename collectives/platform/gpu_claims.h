@@ -9,8 +9,8 @@
 // clients that each take all the memory of a GPU starve each other. So it is found when clients
 // connect, by the places of the GPUs (cuda::Api::bus_id()): numbers differ between processes with
 // different $CUDA_VISIBLE_DEVICES.
-#ifndef TESSERA_DTENSOR_GPU_CLAIMS_H_
-#define TESSERA_DTENSOR_GPU_CLAIMS_H_
+#ifndef TESSERA_COLLECTIVES_PLATFORM_GPU_CLAIMS_H_
+#define TESSERA_COLLECTIVES_PLATFORM_GPU_CLAIMS_H_
 
 #include <string>
 #include <vector>
@@ -29,4 +29,4 @@ Status claim_gpus(Coordinator& coordinator, const std::vector<std::string>& bus_
 
 }  // namespace tessera
 
-#endif  // TESSERA_DTENSOR_GPU_CLAIMS_H_
+#endif  // TESSERA_COLLECTIVES_PLATFORM_GPU_CLAIMS_H_

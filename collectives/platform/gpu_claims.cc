@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dtensor/gpu_claims.h"
+#include "collectives/platform/gpu_claims.h"
 
 #include <map>
 

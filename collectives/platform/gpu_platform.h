@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GpuPlatform: devices on GPUs. The devices of a host's clients take its GPUs in turn; bytes move
+// among the GPUs of one client by copies and kernels, among those of several by NCCL.
+//
+//   client 0   devices 0, 1   on GPUs 0, 1      each client has GPUs of its own (gpu_claims.h),
+//   client 1   devices 2, 3   on GPUs 2, 3      unless clients are told to share them
+#ifndef TESSERA_COLLECTIVES_PLATFORM_GPU_PLATFORM_H_
+#define TESSERA_COLLECTIVES_PLATFORM_GPU_PLATFORM_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/device_mover.h"
+#include "collectives/host/host_link.h"
+#include "collectives/nccl/watch.h"
+#include "collectives/platform/platform.h"
+#include "device/cuda/api.h"
+#include "device/cuda/cuda_device.h"
+#include "device/device.h"
+#include "device/local_device.h"
+#include "job/coordinator.h"
+#include "job/environment.h"
+
+namespace tessera {
+
+class GpuPlatform final : public Platform {
+ public:
+  static StatusOr<std::unique_ptr<Platform>> create(const PlatformOptions& options);
+
+  int default_num_devices() const override { return num_gpus_; }
+  Status prepare(const JobEnvironment& job) override;
+  Status join(Coordinator& coordinator, absl::Time deadline) override;
+  StatusOr<std::vector<std::unique_ptr<LocalDevice>>> start_devices(const Start& start) override;
+  host::MakeDeviceMover make_mover() override;
+  // Ends what NCCL has under way.
+  void end() override { watch_ = nullptr; }
+
+ private:
+  GpuPlatform(const PlatformOptions& options, std::shared_ptr<cuda::Api> cuda, int num_gpus)
+      : options_(options), cuda_(std::move(cuda)), num_gpus_(num_gpus) {}
+  // Null where there is none, and nccl_status_ says why.
+  std::shared_ptr<nccl::Api> open_nccl();
+  StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(absl::Span<const int> device_ids);
+
+  const PlatformOptions options_;
+  const std::shared_ptr<cuda::Api> cuda_;
+  const int num_gpus_;           // of this machine
+  bool may_share_gpus_ = false;  // with other clients, by ClientOptions::share_gpus
+  bool shares_gpus_ = false;     // so, and NCCL was told
+  std::vector<int> used_gpus_;   // by local devices, in turn
+  // What follows is set by start_devices().
+  int client_id_ = 0;
+  std::vector<Device> devices_;          // of the job
+  std::vector<cuda::CudaDevice*> gpus_;  // of this client, by ordinal
+  host::HostLink* link_ = nullptr;
+  // Of a job of several clients; why there is none.
+  std::unique_ptr<nccl::Watch> watch_;
+  Status nccl_status_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_PLATFORM_GPU_PLATFORM_H_

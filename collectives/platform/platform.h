@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Platform: the kind of devices that a client has: how many there are, what the clients of a job
+// check before they start, the devices themselves, and what moves bytes among them.
+//
+//   StatusOr<std::unique_ptr<Platform>> platform = open_platform(DeviceType::kCuda, options);
+//   platform->default_num_devices()      where nothing says how many
+//   platform->prepare(job)               before this process connects to the job
+//   platform->join(coordinator, ...)     what all clients find alike
+//   platform->start_devices(start)       once
+//   platform->make_mover()               for HostBackend
+//   platform->end()                      when the streams and the backend have stopped
+//
+// The one place that knows which kinds of devices there are: what is above asks LocalDevice.
+#ifndef TESSERA_COLLECTIVES_PLATFORM_PLATFORM_H_
+#define TESSERA_COLLECTIVES_PLATFORM_PLATFORM_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/device_mover.h"
+#include "collectives/host/host_link.h"
+#include "device/cpu/arena.h"
+#include "device/device.h"
+#include "device/local_device.h"
+#include "job/coordinator.h"
+#include "job/environment.h"
+
+namespace tessera {
+
+namespace cuda {
+class Api;
+}  // namespace cuda
+namespace nccl {
+class Api;
+}  // namespace nccl
+
+struct PlatformOptions {
+  // What GPUs work with instead of the libraries of this machine, if not null.
+  std::shared_ptr<cuda::Api> cuda = {};
+  std::shared_ptr<nccl::Api> nccl = {};
+  // Whether NCCL adds too, instead of moving bytes alone.
+  bool nccl_adds = false;
+  absl::Duration collective_timeout = absl::InfiniteDuration();
+};
+
+// Of one client. Outlives what it has made for others, except the devices, which outlive it.
+class Platform {
+ public:
+  virtual ~Platform() = default;
+
+  virtual int default_num_devices() const = 0;
+  // Checks and sets the environment of this process, before libraries are loaded that read it.
+  virtual Status prepare(const JobEnvironment& job) = 0;
+  // Called once by every client of the job: the same errors on all clients of the host.
+  virtual Status join(Coordinator& coordinator, absl::Time deadline) = 0;
+
+  struct Start {
+    int client_id;
+    absl::Span<const Device> devices;  // of the job, by id
+    host::HostLink& link;              // outlives the platform
+    std::shared_ptr<ArenaPool> pool;   // memory of the host
+  };
+  // The client's devices, by ordinal.
+  virtual StatusOr<std::vector<std::unique_ptr<LocalDevice>>> start_devices(const Start& start) = 0;
+  // Null where the memory of devices is the host's.
+  virtual host::MakeDeviceMover make_mover() = 0;
+  virtual void end() = 0;
+};
+
+// Unimplemented where this build does not have such devices; FailedPrecondition on a machine
+// without any.
+StatusOr<std::unique_ptr<Platform>> open_platform(DeviceType type, const PlatformOptions& options);
+
+// As clients tell each other the type of their devices: "cpu" or "cuda".
+const char* device_type_name(DeviceType type);
+// InvalidArgument unless all clients of a job have devices of one type.
+Status check_device_types(absl::Span<const MemberInfo> members);
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_PLATFORM_PLATFORM_H_
