@@ -37,7 +37,7 @@
 //   6. a member reuses memory that others may read only when the record says that the run is
 //      finished or failed. What the member knows of a loss or of its own shutdown is not enough: a
 //      reader that is held up in its copy would count itself out and return OK with other bytes.
-//      Memory that others may write is not reused after a failure either (HostGroup::quarantine);
+//      Memory that others may write is not reused after a failure either (quarantine.h);
 //   7. a member sleeps on `num_wakes` alone. It counts itself in num_sleepers, reads num_wakes and
 //      then the state; the member that changes it looks at num_sleepers afterwards, counts
 //      num_wakes up and wakes. A word that repeats itself, as parts of the state do, would lose

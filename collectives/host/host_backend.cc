@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/host/host_group.h"
+#include "collectives/host/collective_runs.h"
+#include "collectives/host/lone_runs.h"
+#include "collectives/host/message_runs.h"
 
 namespace tessera::host {
 namespace {
@@ -30,68 +32,36 @@ constexpr uint64_t kBytesOfGroup = 16 << 10;
 HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
                          std::vector<Device> devices, std::vector<Stream*> streams,
                          absl::Duration collective_timeout, MakeDeviceMover make_mover)
-    : link_(link),
-      pool_(std::move(pool)),
-      loans_(std::make_shared<ReplicaLoans>(
-          // A client that has left in order, or was declared lost, may still read its tensors.
-          pool_, [&link](int client) { return link.has_died(client); })),
-      devices_(std::move(devices)),
-      streams_(std::move(streams)),
-      collective_timeout_(collective_timeout),
+    : resources_(link, std::move(pool), std::move(devices), std::move(streams), collective_timeout,
+                 [this](int from, int to) {
+                   return find_or_make({{from, to}}, kMessageSalt, kMessageRecords);
+                 }),
       make_mover_(std::move(make_mover)),
       budget_bytes_(kUnusedBytes / link.num_clients()) {
-  link_.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
-  pool_->set_reclaim([this] {
-    loans_->reclaim();
+  link.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
+  resources_.pool().set_reclaim([this] {
+    resources_.loans().reclaim();
     wait_until_read();
   });
 }
 
 HostBackend::~HostBackend() { stop(); }
 
-Status HostBackend::check_process() const {
-  if (!fork_guard_.in_child()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "client ", link_.client_id(), " is of the process that forked this one (pid ", pid_,
-      "); a forked child cannot use it: fork before Client::connect, or start "
-      "the child by exec"));
-}
-
-Status HostBackend::check_may_wait(absl::string_view call) const {
-  TESSERA_RETURN_IF_ERROR(check_process());
-  for (size_t ordinal = 0; ordinal < streams_.size(); ++ordinal) {
-    const std::optional<absl::string_view> task = streams_[ordinal]->task_here();
-    if (!task.has_value()) continue;
-    const auto device = std::find_if(devices_.begin(), devices_.end(), [&](const Device& d) {
-      return d.client_id == link_.client_id() && d.ordinal == static_cast<int>(ordinal);
-    });
-    return absl::FailedPreconditionError(
-        absl::StrCat(call, ": called inside ", task->empty() ? "a task" : *task, " on device ",
-                     device->id, ", which it would wait for; call it outside of the function"));
-  }
-  return absl::OkStatus();
-}
-
 void HostBackend::stop() {
-  link_.set_lost_listener(nullptr);
-  pool_->set_reclaim(nullptr);
-  loans_->close();
-  std::vector<CpuStream*> streams;
-  std::vector<MessagePump*> pumps;
+  resources_.link().set_lost_listener(nullptr);
+  resources_.pool().set_reclaim(nullptr);
+  resources_.loans().close();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
     for (Groups& groups : groups_) {
       for (auto& [ids, known] : groups) known.group->close();
     }
-    for (auto& [key, stream] : message_streams_) streams.push_back(stream.get());
-    for (auto& [ordinal, pump] : message_pumps_) pumps.push_back(pump.get());
   }
-  for (MessagePump* pump : pumps) pump->stop();
-  for (CpuStream* stream : streams) stream->stop();
+  resources_.stop();
   std::lock_guard<std::mutex> lock(mutex_);
   for (Groups& groups : groups_) {
-    for (auto& [ids, known] : groups) known.group->forget_ops();
+    for (auto& [ids, known] : groups) known.group->forget_runs();
   }
 }
 
@@ -101,7 +71,7 @@ void HostBackend::wait_until_read() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [ids, known] : groups_[kGroupSalt]) groups.push_back(known.group);
   }
-  const absl::Time deadline = steady_now() + collective_timeout_;
+  const absl::Time deadline = steady_now() + resources_.collective_timeout();
   for (const auto& group : groups) group->wait_until_read(deadline);
 }
 
@@ -155,9 +125,10 @@ Status HostBackend::validate_devices(absl::Span<const int> device_ids) const {
   }
   std::set<int> seen;
   for (const int id : device_ids) {
-    if (id < 0 || id >= static_cast<int>(devices_.size())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "device ", id, " does not exist; the job has devices 0 to ", devices_.size() - 1));
+    if (id < 0 || id >= static_cast<int>(resources_.devices().size())) {
+      return absl::InvalidArgumentError(absl::StrCat("device ", id,
+                                                     " does not exist; the job has devices 0 to ",
+                                                     resources_.devices().size() - 1));
     }
     if (!seen.insert(id).second) {
       return absl::InvalidArgumentError(
@@ -178,10 +149,6 @@ void HostBackend::forget_unused_groups() {
   forget_unused(Forget::kAllUnused);
 }
 
-StatusOr<std::shared_ptr<HostGroup>> HostBackend::message_group(int from_device, int to_device) {
-  return find_or_make({{from_device, to_device}}, kMessageSalt, kMessageRecords);
-}
-
 std::shared_ptr<HostGroup> HostBackend::find_group(absl::Span<const int> device_ids,
                                                    uint64_t salt) {
   const auto it = groups_[salt].find(device_ids);
@@ -195,33 +162,52 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
   forget_unused(Forget::kAboveBudget);
   std::vector<GroupMember> members;
   for (const int id : device_ids) {
-    const Device& device = devices_[id];
-    TESSERA_RETURN_IF_ERROR(link_.client_status(device.client_id));
+    const Device& device = resources_.devices()[id];
+    TESSERA_RETURN_IF_ERROR(resources_.link().client_status(device.client_id));
     members.push_back({device.id, device.client_id, device.ordinal});
   }
-  const bool takes_part = std::any_of(
-      members.begin(), members.end(),
-      [this](const GroupMember& member) { return member.client_id == link_.client_id(); });
-  std::optional<Rendezvous> rendezvous;
-  if (takes_part && members.size() > 1) {
-    TESSERA_ASSIGN_OR_RETURN(Rendezvous opened, open_rendezvous(members, salt, num_records));
-    rendezvous.emplace(std::move(opened));
-    if (salt == kMessageSalt) rendezvous->ring_bells();
-  }
-  std::unique_ptr<DeviceMover> mover;
-  if (takes_part && make_mover_ != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(mover, make_mover_(device_ids));
-  }
-  const uint64_t num_bytes = kBytesOfGroup + (rendezvous.has_value() ? rendezvous->num_bytes() : 0);
-  auto group = std::make_shared<HostGroup>(*this, std::move(members), std::move(rendezvous),
-                                           std::move(mover));
+  uint64_t num_bytes = kBytesOfGroup;
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostGroup> group,
+                           make_runs(std::move(members), salt, num_records, num_bytes));
   if (stopped_) {
     group->close();
-    group->forget_ops();
+    group->forget_runs();
   }
   const auto it = groups_[salt].emplace(std::move(device_ids), Known{group, num_bytes, {}}).first;
   it->second.use = by_use_.insert(by_use_.begin(), {salt, &it->first});
   known_bytes_ += num_bytes;
+  return group;
+}
+
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMember> members,
+                                                            uint64_t salt, uint32_t num_records,
+                                                            uint64_t& num_bytes) {
+  const bool takes_part =
+      std::any_of(members.begin(), members.end(), [this](const GroupMember& member) {
+        return member.client_id == resources_.link().client_id();
+      });
+  std::optional<Rendezvous> rendezvous;
+  if (takes_part && members.size() > 1) {
+    TESSERA_ASSIGN_OR_RETURN(Rendezvous opened, open_rendezvous(members, salt, num_records));
+    num_bytes += opened.num_bytes();
+    rendezvous.emplace(std::move(opened));
+  }
+  std::unique_ptr<DeviceMover> mover;
+  if (takes_part && make_mover_ != nullptr) {
+    std::vector<int> ids;
+    for (const GroupMember& member : members) ids.push_back(member.device_id);
+    TESSERA_ASSIGN_OR_RETURN(mover, make_mover_(ids));
+  }
+  std::shared_ptr<HostGroup> group;
+  if (!rendezvous.has_value()) {
+    group = std::make_shared<LoneRuns>(resources_, std::move(members), std::move(mover));
+  } else if (salt == kMessageSalt) {
+    group = std::make_shared<MessageRuns>(resources_, std::move(members), *std::move(rendezvous),
+                                          std::move(mover));
+  } else {
+    group = std::make_shared<CollectiveRuns>(resources_, std::move(members), *std::move(rendezvous),
+                                             std::move(mover));
+  }
   return group;
 }
 
@@ -231,10 +217,11 @@ StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>
   // the bytes they use the place for inputs.
   const Records records =
       salt == kMessageSalt && make_mover_ == nullptr ? Records::kSmall : Records::kFull;
-  StatusOr<Rendezvous> opened = Rendezvous::open(link_, members, num_records, salt, records);
+  StatusOr<Rendezvous> opened =
+      Rendezvous::open(resources_.link(), members, num_records, salt, records);
   if (!absl::IsResourceExhausted(opened.status())) return opened;
   forget_unused(Forget::kAllUnused);
-  return Rendezvous::open(link_, members, num_records, salt, records);
+  return Rendezvous::open(resources_.link(), members, num_records, salt, records);
 }
 
 void HostBackend::forget_unused(Forget which) {
@@ -256,39 +243,12 @@ void HostBackend::forget_unused(Forget which) {
   }
 }
 
-StatusOr<MessagePump*> HostBackend::message_pump(int ordinal) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (const auto it = message_pumps_.find(ordinal); it != message_pumps_.end()) {
-    return it->second.get();
-  }
-  int device_id = ordinal;
-  for (int i = 0; i < link_.client_id(); ++i) device_id += link_.member(i).num_local_devices;
-  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<MessagePump> pump,
-                           MessagePump::create(device_id, link_.activity(ordinal)));
-  if (stopped_) pump->stop();
-  return message_pumps_.emplace(ordinal, std::move(pump)).first->second.get();
-}
-
-StatusOr<Stream*> HostBackend::message_stream(int from_device, int to_device, bool sends) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const std::tuple<int, int, bool> key(from_device, to_device, sends);
-  if (const auto it = message_streams_.find(key); it != message_streams_.end()) {
-    return it->second.get();
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<CpuStream> stream,
-      CpuStream::create(
-          absl::StrCat("messages from device ", from_device, " to device ", to_device), nullptr));
-  if (stopped_) stream->stop();
-  return message_streams_.emplace(key, std::move(stream)).first->second.get();
-}
-
 void HostBackend::on_lost(int client, const Status& reason) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (Groups& groups : groups_) {
     for (auto& [ids, known] : groups) known.group->on_lost(client, reason);
   }
-  for (auto& [ordinal, pump] : message_pumps_) pump->look_again();
+  resources_.look_at_messages_again();
 }
 
 }  // namespace tessera::host

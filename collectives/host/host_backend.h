@@ -20,36 +20,29 @@
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/fork_guard.h"
 #include "base/status.h"
 #include "collectives/group.h"
 #include "collectives/host/device_mover.h"
+#include "collectives/host/host_group.h"
 #include "collectives/host/host_link.h"
-#include "collectives/host/message_pump.h"
+#include "collectives/host/host_resources.h"
 #include "collectives/host/rendezvous.h"
-#include "collectives/host/replica_loans.h"
 #include "device/cpu/arena.h"
-#include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "device/stream.h"
 
 namespace tessera::host {
-
-class HostGroup;
 
 class HostBackend {
  public:
@@ -61,11 +54,9 @@ class HostBackend {
               MakeDeviceMover make_mover = nullptr);
   ~HostBackend();
 
-  // FailedPrecondition in a forked child of the client's process.
-  Status check_process() const;
-  // The same; and where this thread runs a task of a device of the client, which `call` would wait
-  // for. Names the call, the task and the device.
-  Status check_may_wait(absl::string_view call) const;
+  // See HostResources.
+  Status check_process() const { return resources_.check_process(); }
+  Status check_may_wait(absl::string_view call) const { return resources_.check_may_wait(call); }
 
   // Blocks until the other clients have read what operations that are done have lent to them,
   // or are lost; no longer than a collective may take.
@@ -89,8 +80,6 @@ class HostBackend {
   void forget_unused_groups();
 
  private:
-  friend class HostGroup;
-
   // Finds a list of devices without a copy of it.
   struct ByIds {
     using is_transparent = void;
@@ -114,6 +103,9 @@ class HostBackend {
   std::shared_ptr<HostGroup> find_group(absl::Span<const int> device_ids, uint64_t salt);
   StatusOr<std::shared_ptr<HostGroup>> make_group(std::vector<int> device_ids, uint64_t salt,
                                                   uint32_t num_records);
+  // The protocol of these members, and what its records take of a control region.
+  StatusOr<std::shared_ptr<HostGroup>> make_runs(std::vector<GroupMember> members, uint64_t salt,
+                                                 uint32_t num_records, uint64_t& num_bytes);
   StatusOr<Rendezvous> open_rendezvous(const std::vector<GroupMember>& members, uint64_t salt,
                                        uint32_t num_records);
   // forget_unused() looks at this many groups for each one that is made, so that unused groups are
@@ -122,12 +114,6 @@ class HostBackend {
   enum class Forget { kAboveBudget, kAllUnused };
   // Forgets groups that nothing uses, those that were asked for least recently first.
   void forget_unused(Forget which);
-  // Where the messages of a local device wait for the other side, so that its stream does not.
-  StatusOr<MessagePump*> message_pump(int ordinal);
-  // The same for messages whose bytes are moved by a device, and which wait for that too: one end
-  // of the messages between two devices. ResourceExhausted where it needs a thread that cannot be
-  // started.
-  StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   void on_lost(int client, const Status& reason);
   // Without mutex_, for the memory of an operation may be destroyed by code of the user.
   // Finds or makes a group, and frees what unused groups keep where there is no room for it.
@@ -136,17 +122,8 @@ class HostBackend {
   // Releases what the groups that forget_unused(which) looks at next keep for the others: an
   // operation in their lists refers to its group.
   void reap_groups(Forget which);
-  // One end's group for the messages from one device to another.
-  StatusOr<std::shared_ptr<HostGroup>> message_group(int from_device, int to_device);
 
-  const ForkGuard fork_guard_;
-  const int64_t pid_ = getpid();
-  HostLink& link_;
-  const std::shared_ptr<ArenaPool> pool_;
-  const std::shared_ptr<ReplicaLoans> loans_;
-  const std::vector<Device> devices_;
-  const std::vector<Stream*> streams_;
-  const absl::Duration collective_timeout_;
+  HostResources resources_;
   const MakeDeviceMover make_mover_;
 
   // Groups above it are forgotten when nothing uses them.
@@ -156,8 +133,6 @@ class HostBackend {
   Groups groups_[2];             // by salt
   std::list<GroupName> by_use_;  // all of them, the one last asked for first
   uint64_t known_bytes_ = 0;     // of all of them
-  std::map<int, std::unique_ptr<MessagePump>> message_pumps_;  // by ordinal
-  std::map<std::tuple<int, int, bool>, std::unique_ptr<CpuStream>> message_streams_;
   bool stopped_ = false;
 };
 

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/collective_runs.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/format.h"
+#include "base/kept_allocator.h"
+#include "device/cpu/kernels.h"
+
+namespace tessera::host {
+namespace {
+
+// Whether inputs are exchanged in the entries of the shared record.
+bool is_inlined(const Collective& collective) {
+  // Every member reads all inputs. With more members than this, reading one chunk of each is less.
+  constexpr int kMostMembers = 64;
+  if (collective.place().num_members > kMostMembers || !collective.replicas().empty()) return false;
+  const std::optional<int64_t> elements = collective.most_elements();
+  return elements.has_value() && *elements <= kInlineBytes / dtype_size(collective.dtype());
+}
+
+}  // namespace
+
+CollectiveRun::CollectiveRun(CollectiveRuns& runs, int member, Collective::Ptr collective,
+                             Arguments&& run_arguments)
+    : JointRun(runs.shared_from_this(), member, std::move(collective), std::move(run_arguments),
+               Clock::kTick),
+      runs_(runs) {
+  // The name is quoted: an empty one has two characters.
+  const bool is_named =
+      this->collective().kind() == OpKind::kBarrier && arguments().detail.view().size() > 2;
+  if (is_named) op.name_hash = op.signature.detail_hash;
+  op.ends_at_arrival = op.signature.inlined = is_inlined(this->collective()) && !is_on_device();
+}
+
+void CollectiveRun::placed() { runs_.number(*this); }
+
+Status CollectiveRun::run() {
+  Status status = runs_.execute(*this);
+  const std::shared_ptr<Run> keep = std::move(executor_ref());
+  // A barrier reports to its caller alone; other errors also wait for sync_devices().
+  return collective().kind() == OpKind::kBarrier ? absl::OkStatus() : status;
+}
+
+Status CollectiveRun::take_output() {
+  return has_replicas() ? replicas.lend(runs_, *this) : Run::take_output();
+}
+
+Status CollectiveRun::give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
+  return runs_.give_up(*this, CollectiveRuns::Was::kQueued, device, called, deadline);
+}
+
+void CollectiveRun::end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
+  // The running thread sees the verdict, or all had arrived and it goes on. A wait for the devices
+  // of other clients is ended here.
+  runs_.give_up(*this, CollectiveRuns::Was::kStarted, device, called, deadline).IgnoreError();
+  if (runs_.mover().shares_addresses(collective())) return;
+  runs_.mover().fail(
+      collective(), op.seq, member(),
+      absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
+                                               ", though all members had arrived")));
+}
+
+CollectiveRuns::CollectiveRuns(HostResources& resources, std::vector<GroupMember> members,
+                               Rendezvous rendezvous, std::unique_ptr<DeviceMover> device_mover)
+    : HostGroup(resources, std::move(members), std::move(device_mover)),
+      meetings_(*this, std::move(rendezvous)) {}
+
+Work CollectiveRuns::start(Collective::Ptr collective, Arguments arguments) {
+  if (collective->kind() == OpKind::kSendRecv) {
+    return start_message(std::move(collective), std::move(arguments));
+  }
+  const int member = collective->place().position;
+  const Caller caller(*this, member);
+  if (const Status status = check_start(caller, *collective, arguments); !status.ok()) {
+    return failed(arguments, status);
+  }
+  if (lent_.may_have_any()) reap_lent();
+  meetings_.reap_quarantine();
+  auto run = std::allocate_shared<CollectiveRun>(KeptAllocator<CollectiveRun>(), *this, member,
+                                                 std::move(collective), std::move(arguments));
+  return Run::enqueue(std::move(run));
+}
+
+void CollectiveRuns::number(CollectiveRun& run) {
+  Rendezvous& rendezvous = meetings_.rendezvous();
+  uint32_t& next_seq = meetings_.next_seq(run.member());
+  const uint32_t seq = next_seq;
+  rendezvous.fetch_lines(seq, run.member());
+  run.op.seq = seq;
+  next_seq = seq_after(seq);
+  const Rendezvous::Place place = rendezvous.align(seq, run.op.signature);
+  if (place.seq == seq) return;
+  rendezvous.pass_over(seq, place.seq);
+  // A member that is left behind must not give its bytes to a different call of the others: this
+  // call fails as given up, and the member continues with the next one. A barrier has no bytes.
+  const bool is_told = place.is_left_behind && run.collective().kind() != OpKind::kBarrier;
+  if (!is_told) run.op.seq = place.seq;
+  next_seq = is_told ? place.seq : seq_after(place.seq);
+}
+
+Status CollectiveRuns::execute(CollectiveRun& run) {
+  Status status;
+  if (run.begin()) {
+    // Without a device publish_waiting() follows soon enough.
+    if (mover().has_device()) meetings_.entries().publish_running(run);
+    meetings_.start_clock(run);
+    status = run.op.signature.inlined ? meet_inlined(run) : meet_and_move(run);
+    const bool may_be_later =
+        status.ok() || (run.has_moved && run.arguments().out_buffer == nullptr);
+    if (run.is_on_device() && may_be_later) {
+      run.complete_on_device(status);
+    } else {
+      run.complete(status);
+    }
+  } else {
+    status = run.completion().wait();
+    const absl::Time deadline = steady_now() + resources().collective_timeout();
+    meetings_
+        .fail(run, meetings_.describe(run, run.called(), deadline), VerdictKind::kTimedOut, status)
+        .IgnoreError();
+  }
+  if (!status.ok()) meetings_.acknowledge(run);
+  retire(run);
+  return status;
+}
+
+// The states that one member's run passes:
+//
+//   meet            all members arrive with equal signatures
+//   move            this member moves its part of the bytes, directly between the members' memory
+//   finish          counts its part as done
+//   wait_finished   all parts are done: outputs are complete, and inputs are not read any more.
+//                   Skipped where the others may read the input later (may_lend())
+Status CollectiveRuns::meet_and_move(CollectiveRun& run) {
+  Rendezvous& rendezvous = meetings_.rendezvous();
+  Rendezvous::Op& op = run.op;
+  bool found_mismatch = false;
+  Status own_error;  // of this member alone: it ends the operation in order all the same
+  Status status = meetings_.join(run);
+  if (status.ok()) status = meetings_.meet(run);
+  if (status.ok()) status = move(run, found_mismatch, own_error);
+  const bool lends = status.ok() && may_lend(run);
+  using Then = Rendezvous::Then;
+  if (status.ok()) status = rendezvous.finish(op.seq, 1, lends ? Then::kLeave : Then::kWait, &op);
+  run.lends = status.ok() && lends;
+  // The other members run in this process and write this memory: the run cannot be abandoned.
+  if (!spans_clients()) op.deadline = absl::InfiniteFuture();
+  if (status.ok() && !lends) status = rendezvous.wait_finished(op, meetings_.give_up_from());
+  if (!status.ok()) {
+    meetings_.abandon(run, status, found_mismatch);
+    return status;
+  }
+  own_error.Update(mover().leave(run.collective(), op.seq, op.member));
+  TESSERA_RETURN_IF_ERROR(own_error);
+  if (run.has_replicas()) run.replicas.adopt(run);
+  if (const std::byte* out = run.copy(&JointRun::Copies::out)) {
+    std::memcpy(run.arguments().out, out, run.out_bytes());
+  }
+  return absl::OkStatus();
+}
+
+// Moves the member's part. What all members detect, before any of them moves a byte, is settled as
+// the mismatch of all; what is wrong with this member's part alone is its `own_error`.
+Status CollectiveRuns::move(CollectiveRun& run, bool& found_mismatch, Status& own_error) {
+  const StatusOr<Entries::Memories> memory = meetings_.entries().memory(run);
+  if (!memory.ok()) return meetings_.settle_running(run, VerdictKind::kError, memory.status());
+  const Status moved = meetings_.move(run, *memory);
+  if (moved.ok()) {
+    // Not after a mismatch: a lender that detected it first has released the block.
+    if (run.has_replicas()) run.replicas.hold(*this, run, (*memory)[run.member()].out);
+    return absl::OkStatus();
+  }
+  found_mismatch = run.collective().needs_peer_counts() || run.has_replicas();
+  if (found_mismatch) return meetings_.settle_running(run, VerdictKind::kMismatch, moved);
+  own_error = moved;
+  return absl::OkStatus();
+}
+
+Status CollectiveRuns::meet_inlined(CollectiveRun& run) {
+  TESSERA_RETURN_IF_ERROR(meetings_.join(run));
+  TESSERA_RETURN_IF_ERROR(meetings_.meet(run));
+  const OpKind kind = run.collective().kind();
+  if (kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kBarrier) {
+    if (run.arguments().out != nullptr) reduce_inlined(run);
+    return absl::OkStatus();
+  }
+  return run.move(run.op.seq, meetings_.entries().inlined_memory(run));
+}
+
+// Each member reduces all elements, not a chunk.
+void CollectiveRuns::reduce_inlined(const CollectiveRun& run) {
+  const Collective& collective = run.collective();
+  if (collective.kind() == OpKind::kReduce && run.member() != collective.root()) return;
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  absl::InlinedVector<const std::byte*, kInlineMembers> terms;
+  for (int m = 0; m < size(); ++m) terms.push_back(rendezvous.entry(run.op.seq, m).inlined);
+  cpu::reduce(collective.dtype(), collective.op(), terms,
+              absl::MakeConstSpan(&run.arguments().out, 1), collective.count());
+}
+
+Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind device,
+                               absl::Time called, absl::Time deadline) {
+  Rendezvous& rendezvous = meetings_.rendezvous();
+  const Rendezvous::Op late = meetings_.describe(run, called, deadline);
+  // Whether runs before this one keep the member's device from it.
+  const bool is_behind = was == Was::kQueued && seq_after(meetings_.done(late.member)) != late.seq;
+  if (!is_behind && rendezvous.is_next(late.seq)) {
+    return rendezvous.settle_timed_out(late, meetings_.give_up_from());
+  }
+  const Status error = absl::DeadlineExceededError(absl::StrCat(run.label(), ": not done in ",
+                                                                format_duration(deadline - called),
+                                                                "; ", holdup_of(run, device)));
+  // A verdict before the run's turn, so that all members that give it up get one text. Where a
+  // member has fallen behind it would take the operation for the one to join: execute() settles
+  // this one in its turn.
+  if (!is_behind || !rendezvous.all_have_passed_before(late.seq)) return error;
+  const Status verdict =
+      rendezvous.settle(late.seq, VerdictKind::kTimedOut, Rendezvous::From::kOpen, error, &late);
+  return verdict.ok() ? error : verdict;
+}
+
+std::string CollectiveRuns::holdup_of(const CollectiveRun& run, DeviceActivity::Kind device) const {
+  std::string text = describe_holdup(run.member(), device);
+  if (device == DeviceActivity::kNothing || device == DeviceActivity::kFinished) return text;
+  const std::string wait = meetings_.rendezvous().describe_wait(run.member());
+  if (!wait.empty()) absl::StrAppend(&text, ": ", wait);
+  return text;
+}
+
+void CollectiveRuns::retire(CollectiveRun& run) {
+  meetings_.rendezvous().leave(run.op.seq, run.member());
+  // Pairs with fail_pending().
+  meetings_.set_done(run.member(), run.op.seq);
+  if (!run.lends || !others_read_input(run)) return;
+  // The result is its tensor's alone.
+  run.arguments().out_buffer = nullptr;
+  lent_.lend(std::static_pointer_cast<CollectiveRun>(run.executor_ref()), run.op.seq);
+}
+
+bool CollectiveRuns::others_read_input(const CollectiveRun& run) const {
+  return run.in_count() > 0 && run.collective().do_peers_read_input();
+}
+
+bool CollectiveRuns::may_lend(const CollectiveRun& run) const {
+  if (run.collective().ends_together() || run.is_on_device()) return false;
+  if (!others_read_input(run)) return true;
+  const std::shared_ptr<const Buffer>& input = run.arguments().in_buffer;
+  return input != nullptr && input.use_count() > 1;
+}
+
+// Invariant 6 of control.h: the operation is finished or failed where this is true.
+bool CollectiveRuns::end_reading(const LentRuns::Lendable& lent, const Status& reason) {
+  const auto& run = static_cast<const CollectiveRun&>(lent);
+  if (meetings_.rendezvous().is_finished(run.op.seq)) return true;
+  // Members of one process that have arrived finish their part, whatever is lost.
+  if (reason.ok() || !spans_clients()) return false;
+  // A reader that has not counted itself out yet gets this verdict, even if it has read all.
+  meetings_.rendezvous().settle_at_once(run.op.seq, Rendezvous::From::kRunning,
+                                        run.labelled(reason));
+  return true;
+}
+
+uint32_t CollectiveRuns::reap_lent() {
+  const Status lost = lost_member();
+  return lent_.reap([&](const LentRuns::Lendable& lent) { return end_reading(lent, lost); });
+}
+
+void CollectiveRuns::reap() {
+  const Caller caller(*this, 0);
+  if (caller.is_too_late()) return;
+  reap_lent();
+  meetings_.reap_quarantine();
+}
+
+void CollectiveRuns::wait_until_read(absl::Time deadline) {
+  meetings_.reap_quarantine();
+  while (true) {
+    const uint32_t oldest = reap_lent();
+    if (lent_.num_lent() == 0 || steady_now() >= deadline) return;
+    // 0: another thread looks at them just now.
+    if (oldest == 0) {
+      sched_yield();
+    } else {
+      meetings_.rendezvous().wait_left(
+          oldest, std::min(deadline, steady_now() + Meetings::kLossCheckInterval));
+    }
+  }
+}
+
+void CollectiveRuns::forget() {
+  lent_.clear([this](const LentRuns::Lendable& lent) { return end_reading(lent, too_late()); });
+  meetings_.clear_quarantine();
+  meetings_.close();
+}
+
+}  // namespace tessera::host

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CollectiveRuns: the collectives of a group of several members.
+//
+//   start --placed(): numbered--> execute() --meet--> move --finish--> retire() --> released
+//                                   |          |        |        |
+//                                   |          +--------+--------+--failure--> acknowledge, abandon
+//                                   |                            +--lends its input--> LentRuns
+//                                   +--given up before its turn: tells the others
+//
+// A run whose inputs are in the entries (`inlined`) ends where all have met: each member computes
+// its result from the entries, waits for no other, and cannot fail any more.
+//
+// A failure is settled (rendezvous.h), so that all members return the same Status, with one
+// exception: what is wrong with this member's part alone ends the operation in order.
+//
+// Threads. number() is called in the stream's order, execute() by the running thread of the run,
+// one at a time per member; give_up() and reap() by any thread. No lock: what members share is in
+// the Rendezvous.
+#ifndef TESSERA_COLLECTIVES_HOST_COLLECTIVE_RUNS_H_
+#define TESSERA_COLLECTIVES_HOST_COLLECTIVE_RUNS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "collectives/host/host_group.h"
+#include "collectives/host/joint_run.h"
+#include "collectives/host/lent_runs.h"
+#include "collectives/host/meetings.h"
+#include "collectives/host/shared_replicas.h"
+
+namespace tessera::host {
+
+class CollectiveRuns;
+
+class CollectiveRun final : public JointRun, public LentRuns::Lendable {
+ public:
+  CollectiveRun(CollectiveRuns& runs, int member, Collective::Ptr collective,
+                Arguments&& run_arguments);
+
+  void placed() override;
+  Status run() override;
+  // Of replicas the memory is the lender's.
+  Status take_output() override;
+  bool has_replicas() const { return !collective().replicas().empty(); }
+
+  SharedReplicas replicas;
+  bool lends = false;  // it is done, and others may still read its input
+
+ private:
+  void run_here(absl::Time deadline) override { run_in_stream(deadline); }
+  Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  void end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+
+  CollectiveRuns& runs_;
+};
+
+class CollectiveRuns final : public HostGroup {
+ public:
+  CollectiveRuns(HostResources& resources, std::vector<GroupMember> members, Rendezvous rendezvous,
+                 std::unique_ptr<DeviceMover> device_mover);
+
+  Work start(Collective::Ptr collective, Arguments arguments) override;
+  void reap() override;
+  void wait_until_read(absl::Time deadline) override;
+
+  // What a run calls; see above.
+  void number(CollectiveRun& run);
+  // Executes the run to its end for this member: completes it with the Status of all, and retires
+  // it.
+  Status execute(CollectiveRun& run);
+  // The verdict of a run whose waiter's deadline has passed. `device`: what the device was doing
+  // then.
+  enum class Was { kQueued, kStarted };
+  Status give_up(CollectiveRun& run, Was was, DeviceActivity::Kind device, absl::Time called,
+                 absl::Time deadline);
+
+ private:
+  Status meet_and_move(CollectiveRun& run);
+  Status move(CollectiveRun& run, bool& found_mismatch, Status& own_error);
+  Status meet_inlined(CollectiveRun& run);
+  void reduce_inlined(const CollectiveRun& run);
+  void retire(CollectiveRun& run);
+  // What keeps a run that is queued from its turn.
+  std::string holdup_of(const CollectiveRun& run, DeviceActivity::Kind device) const;
+  // Whether others read the member's input.
+  bool others_read_input(const CollectiveRun& run) const;
+  // Whether the member need not wait for the others after its own part. True if they do not read
+  // its input, or if the input is a tensor's (immutable, with an owner beside the run) and they
+  // only read it. A call that gives the tensor away waits until its memory is free.
+  bool may_lend(const CollectiveRun& run) const;
+  // Whether no member reads the input of a lent run any more. With a `reason` that is an error a
+  // run of several clients is settled with it first.
+  bool end_reading(const LentRuns::Lendable& lent, const Status& reason);
+  // See LentRuns::reap().
+  uint32_t reap_lent();
+  void fail_pending(const Status& reason) override { meetings_.fail_pending(reason); }
+  void forget() override;
+
+  Meetings meetings_;
+  LentRuns lent_;
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_COLLECTIVE_RUNS_H_

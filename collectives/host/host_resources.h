@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostResources: what all groups of one client use: the link to the other clients, the memory, the
+// streams of its devices, and the threads on which messages wait.
+//
+// Invariant: after stop() no thread of it runs, and none is started.
+//
+// Thread-safe.
+#ifndef TESSERA_COLLECTIVES_HOST_HOST_RESOURCES_H_
+#define TESSERA_COLLECTIVES_HOST_HOST_RESOURCES_H_
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/fork_guard.h"
+#include "base/status.h"
+#include "collectives/group.h"
+#include "collectives/host/host_link.h"
+#include "collectives/host/message_pump.h"
+#include "collectives/host/replica_loans.h"
+#include "device/cpu/arena.h"
+#include "device/cpu/cpu_stream.h"
+#include "device/device.h"
+#include "device/stream.h"
+
+namespace tessera::host {
+
+class HostResources {
+ public:
+  // The group {from, to} of the messages from one device to another.
+  using FindMessages =
+      std::function<StatusOr<std::shared_ptr<GroupBackend>>(int from_device, int to_device)>;
+
+  // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
+  HostResources(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
+                std::vector<Stream*> streams, absl::Duration collective_timeout,
+                FindMessages find_messages);
+
+  HostLink& link() const { return link_; }
+  ArenaPool& pool() const { return *pool_; }
+  ReplicaLoans& loans() const { return *loans_; }
+  const std::vector<Device>& devices() const { return devices_; }
+  Stream& stream(int ordinal) const { return *streams_[ordinal]; }
+  absl::Duration collective_timeout() const { return collective_timeout_; }
+  StatusOr<std::shared_ptr<GroupBackend>> messages(int from_device, int to_device) const {
+    return find_messages_(from_device, to_device);
+  }
+
+  // FailedPrecondition in a forked child of the client's process.
+  Status check_process() const;
+  // The same; and where this thread runs a task of a device of the client, which `call` would wait
+  // for. Names the call, the task and the device.
+  Status check_may_wait(absl::string_view call) const;
+
+  // Where the messages of a local device wait for the other side, so that its stream does not.
+  // ResourceExhausted where the thread cannot be started, as below.
+  StatusOr<MessagePump*> message_pump(int ordinal);
+  // The same for messages whose bytes are moved by a device, and which wait for that too: one end
+  // of the messages between two devices.
+  StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
+  // Messages may be ready by an event that rings no bell.
+  void look_at_messages_again();
+  // Runs the messages that wait, and ends the threads. Requires that the groups are closed.
+  void stop();
+
+ private:
+  const ForkGuard fork_guard_;
+  const int64_t pid_ = getpid();
+  HostLink& link_;
+  const std::shared_ptr<ArenaPool> pool_;
+  const std::shared_ptr<ReplicaLoans> loans_;
+  const std::vector<Device> devices_;
+  const std::vector<Stream*> streams_;
+  const absl::Duration collective_timeout_;
+  const FindMessages find_messages_;
+
+  std::mutex mutex_;                                           // guards what follows
+  std::map<int, std::unique_ptr<MessagePump>> message_pumps_;  // by ordinal
+  std::map<std::tuple<int, int, bool>, std::unique_ptr<CpuStream>> message_streams_;
+  bool stopped_ = false;
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_HOST_RESOURCES_H_

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// JointRun: a run in which the members of a group meet: its place among the group's operations, and
+// what the other members use of it.
+//
+// Threads: as of Run. `op`'s number is set as the run is placed, its start and deadline by the
+// running thread, which alone uses what follows.
+#ifndef TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
+#define TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
+#include "collectives/host/host_group.h"
+#include "collectives/host/rendezvous.h"
+#include "collectives/host/run.h"
+#include "device/cpu/arena.h"
+
+namespace tessera::host {
+
+class JointRun : public Run {
+ public:
+  JointRun(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
+           Arguments&& run_arguments, Clock clock)
+      : Run(std::move(group), member, std::move(collective), std::move(run_arguments), clock) {
+    const Arguments& own = arguments();
+    op.member = member;
+    op.label = &own.label;
+    op.detail_field = own.detail_field.empty() ? absl::string_view("counts") : own.detail_field;
+    op.is_given_up = &is_given_up();
+    op.signature = this->collective().signature();
+    if (!own.detail.empty()) op.signature.detail_hash = own.detail.hash();
+  }
+
+  Rendezvous::Op op;
+  std::vector<int64_t> peer_counts;  // of all_to_all: what it sends, then what it receives
+  // Copies of memory that peers cannot map, kept as long as peers may access them.
+  struct Copies {
+    ArenaPool::Block in;
+    ArenaPool::Block out;
+    ArenaPool::Block counts;
+  };
+  std::optional<Copies> copies;
+  // The memory of one of them; null where there is none.
+  std::byte* copy(ArenaPool::Block Copies::*which) const {
+    return copies.has_value() ? ((*copies).*which).data() : nullptr;
+  }
+  bool has_moved = false;  // its part was begun
+  // Of a failed run: this member has read the verdict. Set by any thread.
+  std::atomic<bool> is_acknowledged{false};
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/lone_runs.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/format.h"
+#include "base/kept_allocator.h"
+
+namespace tessera::host {
+
+LoneRun::LoneRun(LoneRuns& runs, int member, Collective::Ptr collective, Arguments&& run_arguments)
+    : Run(runs.shared_from_this(), member, std::move(collective), std::move(run_arguments),
+          Clock::kTick),
+      runs_(runs) {}
+
+Status LoneRun::run() {
+  Status status;
+  if (begin()) {
+    char text[kLabelBytes];
+    const size_t size = arguments().label.copy_to(absl::MakeSpan(text));
+    Activity running = activity(DeviceActivity::kRunning);
+    publish_collective(runs_.activity(member()), running, {text, size});
+    status = execute();
+    if (is_on_device() && status.ok()) {
+      complete_on_device(status);
+    } else {
+      complete(status);
+    }
+  } else {
+    status = completion().wait();
+  }
+  const std::shared_ptr<Run> keep = std::move(executor_ref());
+  // A barrier reports to its caller alone; other errors also wait for sync_devices().
+  return collective().kind() == OpKind::kBarrier ? absl::OkStatus() : status;
+}
+
+Status LoneRun::execute() {
+  TESSERA_RETURN_IF_ERROR(labelled(collective().error()));
+  TESSERA_RETURN_IF_ERROR(find_input());
+  TESSERA_RETURN_IF_ERROR(take_output());
+  TESSERA_RETURN_IF_ERROR(labelled(runs_.mover().wait_for_device(
+      collective(), member(), arguments().deadline.value_or(absl::InfiniteFuture()),
+      [this] { return runs_.is_closing(); })));
+  std::vector<int64_t> counts;
+  if (collective().needs_peer_counts()) counts = collective().own_counts();
+  const MemberMemory own = {arguments().in, in_count(), arguments().out, counts.data()};
+  return move(/*seq=*/0, absl::MakeConstSpan(&own, 1));
+}
+
+Status LoneRun::give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
+  return absl::DeadlineExceededError(absl::StrCat(label(), ": not done in ",
+                                                  format_duration(deadline - called), "; ",
+                                                  runs_.describe_holdup(member(), device)));
+}
+
+Work LoneRuns::start(Collective::Ptr collective, Arguments arguments) {
+  if (collective->kind() == OpKind::kSendRecv) {
+    return start_message(std::move(collective), std::move(arguments));
+  }
+  const int member = collective->place().position;
+  const Caller caller(*this, member);
+  if (const Status status = check_start(caller, *collective, arguments); !status.ok()) {
+    return failed(arguments, status);
+  }
+  auto run = std::allocate_shared<LoneRun>(KeptAllocator<LoneRun>(), *this, member,
+                                           std::move(collective), std::move(arguments));
+  return Run::enqueue(std::move(run));
+}
+
+}  // namespace tessera::host

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/message_runs.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/format.h"
+
+namespace tessera::host {
+
+MessageRun::MessageRun(MessageRuns& runs, int member, Collective::Ptr collective,
+                       Arguments&& run_arguments)
+    : JointRun(runs.shared_from_this(), member, std::move(collective), std::move(run_arguments),
+               Clock::kExact),
+      runs_(runs) {
+  op.holds_device = false;
+}
+
+void MessageRun::placed() { runs_.number(*this); }
+
+Status MessageRun::give_up(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
+  return runs_.give_up(*this, called, deadline);
+}
+
+Status SendRun::run() { return runs_.publish(*this); }
+
+absl::Time SendRun::ready_at() { return runs_.send_ready_at(*this); }
+
+bool SendRun::done() const {
+  if (published.done()) runs_.reap_sent();
+  return Run::done();
+}
+
+bool SendRun::wait_in_time(absl::Time deadline) {
+  if (!published.wait_until(deadline)) return false;
+  runs_.wait_received(*this, deadline);
+  completion().wait().IgnoreError();
+  return true;
+}
+
+void SendRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
+  // A message whose device has not reached it yet is published as failed.
+  if (!runs_.mover().shares_addresses(collective())) {
+    runs_.mover().fail(
+        collective(), op.seq, member(),
+        absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
+                                                 "; the device is busy with earlier work")));
+  }
+  published.wait().IgnoreError();
+  runs_.wait_received(*this, deadline);
+}
+
+Status ReceiveRun::run() {
+  Status status = runs_.execute(*this);
+  const std::shared_ptr<Run> keep = std::move(executor_ref());
+  return status;
+}
+
+absl::Time ReceiveRun::ready_at() { return runs_.receive_ready_at(*this); }
+
+void ReceiveRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
+  // A receive that is about to arrive does so first: the record waits for those that have.
+  published.wait().IgnoreError();
+  runs_.give_up(*this, called, deadline).IgnoreError();
+  if (runs_.mover().shares_addresses(collective())) return;
+  runs_.mover().fail(
+      collective(), op.seq, member(),
+      absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
+                                               ", though all members had arrived")));
+}
+
+MessageRuns::MessageRuns(HostResources& resources, std::vector<GroupMember> members,
+                         Rendezvous rendezvous, std::unique_ptr<DeviceMover> device_mover)
+    : HostGroup(resources, std::move(members), std::move(device_mover)),
+      meetings_(*this, std::move(rendezvous)) {
+  meetings_.rendezvous().ring_bells();
+}
+
+// ---- The sender.
+
+Work MessageRuns::send(Collective::Ptr collective, Arguments&& arguments) {
+  const Caller caller(*this, 0);
+  if (caller.is_too_late()) {
+    return failed(arguments, labelled(*collective, arguments, too_late()));
+  }
+  auto run = std::make_shared<SendRun>(*this, 0, std::move(collective), std::move(arguments));
+  if (const Status status = expect_send(*run); !status.ok()) {
+    run->complete(status);
+    return Work(std::move(run));
+  }
+  run->executor_ref() = run;
+  const auto task = [this, run] { return publish_or_queue(run); };
+  stream(0).enqueue(run->label(), task, nullptr, Stream::Wake::kNow, [&] { number(*run); });
+  return Work(std::move(run));
+}
+
+Status MessageRuns::expect_send(const SendRun& run) {
+  reap_sent();
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!mover().shares_addresses(run.collective()) ||
+      num_unread_ >= meetings_.rendezvous().num_records()) {
+    lock.unlock();
+    TESSERA_RETURN_IF_ERROR(prepare_queue(/*member=*/0));
+    lock.lock();
+  }
+  ++num_unread_;
+  return absl::OkStatus();
+}
+
+Status MessageRuns::publish_or_queue(const std::shared_ptr<SendRun>& run) {
+  // The bytes of a GPU's message to another client go through the host: after what the GPU was
+  // given so far, for which its stream does not wait.
+  const bool is_fetched = !mover().shares_addresses(run->collective());
+  if (is_fetched) {
+    mover().arrive(run->collective(), run->arguments(), run->op.seq, 0, {}).IgnoreError();
+  }
+  if (!is_fetched && meetings_.rendezvous().is_next(run->op.seq)) return publish(*run);
+  // Every record holds a message that was not read yet. The device does not wait for that.
+  // expect_send() has made what does.
+  if (add_to_queue(run, [] {}).ok()) return absl::OkStatus();
+  return publish(*run);
+}
+
+absl::Time MessageRuns::send_ready_at(SendRun& run) {
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  // The receiver may have failed a message; its record is free once this side has read the verdict.
+  if (!rendezvous.was_freed(run.op.seq)) reap_sent();
+  const bool is_ready = rendezvous.was_freed(run.op.seq) || !interruption().ok();
+  return is_ready ? absl::InfinitePast() : absl::InfiniteFuture();
+}
+
+Status MessageRuns::publish(SendRun& run) {
+  Rendezvous& rendezvous = meetings_.rendezvous();
+  const Rendezvous::Op op = meetings_.describe(run, run.called(), absl::InfiniteFuture());
+  // Waits as long as the receiver takes; a waiter for the message may give it up meanwhile.
+  Status status = meetings_.reserve(run, op);
+  if (run.begin()) {
+    if (status.ok()) status = meetings_.local_error(run);
+    if (status.ok()) status = meetings_.entries().fill(run);
+    status =
+        status.ok() ? rendezvous.arrive(op) : meetings_.fail(run, op, VerdictKind::kError, status);
+    if (status.ok()) status = meetings_.interrupted_meanwhile(run);
+  } else {
+    status = run.completion().wait();
+    meetings_.fail(run, op, VerdictKind::kTimedOut, status).IgnoreError();
+  }
+  // The caller has a reference too.
+  const auto keep = std::static_pointer_cast<SendRun>(std::move(run.executor_ref()));
+  if (status.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sent_.push_back(keep);
+  } else {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      --num_unread_;
+    }
+    run.complete(status);
+    meetings_.acknowledge(run);
+  }
+  meetings_.set_done(0, seq_before(op.seq, rendezvous.num_records()));
+  const Arguments& arguments = run.arguments();
+  run.receive_deadline = arguments.deadline.value_or(
+      steady_now() + arguments.timeout.value_or(resources().collective_timeout()));
+  run.published.set(absl::OkStatus());
+  return status;
+}
+
+void MessageRuns::wait_received(SendRun& run, absl::Time deadline) {
+  if (!run.completion().done()) {
+    const Status received = meetings_.rendezvous().wait_finished(
+        meetings_.describe(run, run.called(), std::min(deadline, run.receive_deadline)),
+        meetings_.give_up_from());
+    // In this order: the record may be reused after the acknowledgement, and another waiter then
+    // finds the Work done.
+    run.complete(received);
+    meetings_.acknowledge(run);
+  }
+  reap_sent();
+}
+
+void MessageRuns::reap_sent() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(sent_, [this](const std::shared_ptr<SendRun>& run) {
+    if (!meetings_.rendezvous().has_result(run->op.seq)) return false;
+    const Status received = meetings_.rendezvous().wait_finished(
+        meetings_.describe(*run, run->called(), absl::InfinitePast()), meetings_.give_up_from());
+    run->complete(received);
+    meetings_.acknowledge(*run);
+    --num_unread_;
+    return true;
+  });
+}
+
+// ---- The receiver.
+
+Work MessageRuns::receive(Collective::Ptr collective, Arguments&& arguments) {
+  const Caller caller(*this, 1);
+  Status error;
+  if (caller.is_too_late()) error = too_late();
+  if (error.ok()) error = prepare_queue(/*member=*/1);
+  if (!error.ok()) return failed(arguments, labelled(*collective, arguments, error));
+  auto run = std::make_shared<ReceiveRun>(*this, 1, std::move(collective), std::move(arguments));
+  run->executor_ref() = run;
+  const Status queued = add_to_queue(run, [&] { number(*run); });
+  if (!queued.ok()) run->complete(run->labelled(queued));
+  return Work(std::move(run));
+}
+
+absl::Time MessageRuns::receive_ready_at(ReceiveRun& run) {
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  const uint32_t seq = run.op.seq;
+  if (!run.is_timed) {
+    meetings_.start_clock(run);
+    run.is_timed = true;
+  }
+  if (!run.has_joined && rendezvous.was_freed(seq)) join(run);
+  if (!run.has_joined) {
+    const bool is_ready = rendezvous.was_freed(seq) || !interruption().ok();
+    if (is_ready) return absl::InfinitePast();
+    return run.was_given_up() ? absl::InfiniteFuture() : run.op.deadline;
+  }
+  const bool waits = run.join_status.ok() && rendezvous.is_open(seq);
+  return waits ? run.op.deadline : absl::InfinitePast();
+}
+
+void MessageRuns::join(ReceiveRun& run) {
+  if (!run.begin()) return;
+  run.join_status = meetings_.join(run);
+  run.published.set(absl::OkStatus());
+  run.has_joined = true;
+}
+
+Status MessageRuns::execute(ReceiveRun& run) {
+  Status status;
+  if (!run.is_timed) meetings_.start_clock(run);
+  if (!run.has_joined) join(run);
+  if (run.has_joined) {
+    status = meet_and_move(run);
+    run.complete(status);
+  } else {
+    status = run.completion().wait();
+    const absl::Time deadline = steady_now() + resources().collective_timeout();
+    meetings_
+        .fail(run, meetings_.describe(run, run.called(), deadline), VerdictKind::kTimedOut, status)
+        .IgnoreError();
+  }
+  if (!status.ok()) meetings_.acknowledge(run);
+  meetings_.rendezvous().leave(run.op.seq, run.member());
+  // Pairs with fail_pending().
+  meetings_.set_done(run.member(), run.op.seq);
+  return status;
+}
+
+// The steps are those of a collective (collective_runs.cc), except that the receiver finishes for
+// both, so that it need not wait.
+Status MessageRuns::meet_and_move(ReceiveRun& run) {
+  Status own_error;  // of this member alone: the message is received all the same
+  Status status = run.join_status;
+  if (status.ok()) status = meetings_.meet(run);
+  if (status.ok()) {
+    const StatusOr<Entries::Memories> memory = meetings_.entries().memory(run);
+    const Status moved = memory.ok() ? meetings_.move(run, *memory) : memory.status();
+    // The sender is told "received" only when the bytes have reached the receiver's GPU.
+    if (!memory.ok() || (!moved.ok() && run.is_on_device())) {
+      status = meetings_.settle_running(run, VerdictKind::kError, moved);
+    } else {
+      own_error = moved;
+    }
+  }
+  if (status.ok()) {
+    status = meetings_.rendezvous().finish(run.op.seq, /*num_members=*/2, Rendezvous::Then::kWait,
+                                           &run.op);
+  }
+  if (!status.ok()) {
+    meetings_.abandon(run, status, /*found_mismatch=*/false);
+    return status;
+  }
+  own_error.Update(mover().leave(run.collective(), run.op.seq, run.member()));
+  return own_error;
+}
+
+// ---- Both.
+
+Work MessageRuns::start(Collective::Ptr collective, Arguments arguments) {
+  const bool sends = collective->place().position == 0;
+  return sends ? send(std::move(collective), std::move(arguments))
+               : receive(std::move(collective), std::move(arguments));
+}
+
+void MessageRuns::number(MessageRun& run) {
+  uint32_t& next_seq = meetings_.next_seq(run.member());
+  meetings_.rendezvous().fetch_lines(next_seq, run.member());
+  run.op.seq = std::exchange(next_seq, seq_after(next_seq));
+}
+
+Status MessageRuns::give_up(MessageRun& run, absl::Time called, absl::Time deadline) {
+  if (meetings_.rendezvous().is_next(run.op.seq)) {
+    return meetings_.rendezvous().settle_timed_out(meetings_.describe(run, called, deadline),
+                                                   meetings_.give_up_from());
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(run.label(), ": not done in ", format_duration(deadline - called),
+                   "; earlier messages from device ", device_ids()[0], " to device ",
+                   device_ids()[1], " have not been received yet"));
+}
+
+Status MessageRuns::prepare_queue(int member) {
+  if (mover().has_device()) {
+    return resources().message_stream(device_ids()[0], device_ids()[1], member == 0).status();
+  }
+  return resources().message_pump(members()[member].ordinal).status();
+}
+
+Status MessageRuns::add_to_queue(std::shared_ptr<MessageRun> run, Stream::Placed placed) {
+  const int member = run->member();
+  const bool sends = member == 0;
+  if (!mover().has_device()) {
+    TESSERA_ASSIGN_OR_RETURN(MessagePump * pump,
+                             resources().message_pump(members()[member].ordinal));
+    pump->add({device_ids()[1 - member], sends}, std::move(run), placed);
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(Stream * stream,
+                           resources().message_stream(device_ids()[0], device_ids()[1], sends));
+  std::string label = run->label();
+  auto task = [run = std::move(run)] {
+    run->run_message();
+    return absl::OkStatus();
+  };
+  stream->enqueue(std::move(label), std::move(task), nullptr, Stream::Wake::kNow, placed);
+  return absl::OkStatus();
+}
+
+void MessageRuns::reap() {
+  const Caller caller(*this, 0);
+  if (caller.is_too_late()) return;
+  reap_sent();
+  meetings_.reap_quarantine();
+}
+
+void MessageRuns::forget() {
+  std::vector<std::shared_ptr<SendRun>> sent;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sent_.swap(sent);
+    num_unread_ = 0;
+    for (const std::shared_ptr<SendRun>& run : sent) run->complete(run->labelled(too_late()));
+  }
+  meetings_.clear_quarantine();
+  meetings_.close();
+}
+
+}  // namespace tessera::host

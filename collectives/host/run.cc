@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/run.h"
+
+#include <sched.h>
+
+#include <utility>
+
+#include "base/clock.h"
+
+namespace tessera::host {
+namespace {
+
+// A call at most this old counts as called now. More than a tick, which is 10 ms at most.
+constexpr absl::Duration kMoment = absl::Milliseconds(20);
+
+bool is_recent(absl::Time called) { return coarse_steady_now() - called < kMoment; }
+
+}  // namespace
+
+Run::Run(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
+         Arguments&& arguments, Clock clock)
+    : group_(std::move(group)),
+      member_(member),
+      collective_(std::move(collective)),
+      arguments_(std::move(arguments)),
+      key_(arguments_.out_buffer != nullptr ? static_cast<const void*>(arguments_.out_buffer.get())
+                                            : this),
+      is_called_exactly_(clock == Clock::kExact),
+      called_(is_called_exactly_ ? steady_now() : coarse_steady_now()) {
+  // The errors of a DeviceMover need the label.
+  if (group_->mover().has_device()) arguments_.label = label();
+}
+
+Work Run::enqueue(std::shared_ptr<Run> run) {
+  using Wake = Stream::Wake;
+  const Wake wake = run->arguments_.caller_waits ? Wake::kByCaller : Wake::kNow;
+  run->executor_ref_ = run;
+  run->group_->stream(run->member_).enqueue(*run, run->key_, wake);
+  return Work(std::move(run));
+}
+
+void Run::run_in_stream(absl::Time deadline) {
+  // Any thread may execute the run: it ends by its own deadline.
+  if (deadline < arguments_.deadline.value_or(absl::InfiniteFuture())) return;
+  group_->stream(member_).run_here(key_);
+}
+
+Status Run::labelled(const Status& status) const {
+  return status.ok() ? status : with_context(status, label());
+}
+
+bool Run::begin() {
+  Stage stage = Stage::kQueued;
+  return stage_.compare_exchange_strong(stage, Stage::kStarted);
+}
+
+absl::Time Run::start_of(absl::Time deadline) const {
+  return arguments_.timeout.has_value() ? deadline - *arguments_.timeout : called();
+}
+
+absl::Time Run::called() const {
+  return !is_called_exactly_ && is_recent(called_) ? steady_now() : called_;
+}
+
+absl::Time Run::begun(absl::Duration timeout) const {
+  if (timeout < absl::Seconds(1) || !is_recent(called_)) return steady_now();
+  return called_ + coarse_tick();
+}
+
+Status Run::find_input() {
+  if (arguments_.in_buffer == nullptr) return absl::OkStatus();
+  // The error of a tensor is returned unchanged: it names the op that failed first.
+  TESSERA_RETURN_IF_ERROR(arguments_.in_buffer->wait_issued());
+  arguments_.in = arguments_.in_buffer->data();
+  return absl::OkStatus();
+}
+
+Status Run::take_output() {
+  if (arguments_.out_buffer == nullptr) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(labelled(arguments_.out_buffer->take_memory()));
+  arguments_.out = arguments_.out_buffer->mutable_data();
+  return absl::OkStatus();
+}
+
+Status Run::move(uint32_t seq, absl::Span<const MemberMemory> members) {
+  const Status moved = group_->mover().move(*collective_, arguments_, seq, member_, members);
+  // The errors of a device have the label.
+  return is_on_device() ? moved : labelled(moved);
+}
+
+void Run::complete(const Status& status) {
+  group_->complete_output(arguments_, status);
+  completion_.set(status);
+}
+
+void Run::complete_on_device(const Status& error) {
+  std::shared_ptr<Completion> ready;
+  if (arguments_.out_buffer != nullptr) {
+    arguments_.out_buffer->mutable_issued().set(absl::OkStatus());
+    ready = arguments_.out_buffer->share_ready();
+  }
+  // Later work of the stream may reuse the memory.
+  arguments_.in_buffer = nullptr;
+  arguments_.out_buffer = nullptr;
+  // The memory of Buffers is the device's; other memory is the caller's again after the Work.
+  const auto on_failure =
+      ready != nullptr ? Stream::OnFailure::kAtOnce : Stream::OnFailure::kWhenDone;
+  group_->stream(member_).when_done(
+      [self = executor_ref_, ready, error](const Status& done) {
+        const Status status = error.ok() ? self->labelled(done) : error;
+        if (ready != nullptr) ready->set(status);
+        self->completion_.set(status);
+      },
+      on_failure);
+}
+
+bool Run::done() const {
+  if (completion_.done()) return true;
+  // A thread that polls without a pause would keep the core from the thread that runs the
+  // operation, and from the other members: each of their yields would last as long as its time
+  // slice.
+  sched_yield();
+  return completion_.done();
+}
+
+Status Run::wait_until(absl::Time deadline) {
+  if (completion_.done()) return completion_.status();
+  const HostGroup::Caller caller(*group_, member_);
+  // After forget_runs() all runs have ended, or are about to.
+  if (caller.is_too_late()) return completion_.wait();
+  TESSERA_RETURN_IF_ERROR(group_->resources().check_may_wait("Work::wait"));
+  run_here(deadline);
+  if (completion_.done()) return completion_.status();
+  const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : this->called();
+  if (wait_in_time(deadline)) return completion_.status();
+  // Read before the run is given up: it is not yet this run that the device executes.
+  const DeviceActivity::Kind device = read_kind(group_->activity(member_));
+  Stage stage = Stage::kQueued;
+  if (stage_.compare_exchange_strong(stage, Stage::kGivenUp)) {
+    complete(give_up(device, called, deadline));
+  } else if (stage == Stage::kStarted) {
+    is_given_up_.store(true, std::memory_order_relaxed);
+    end_late(device, called, deadline);
+  }
+  // Where another waiter has just given it up, that one completes it.
+  return completion_.wait();
+}
+
+Activity Run::activity(DeviceActivity::Kind kind) const {
+  const Signature& agreed = collective_->signature();
+  Activity activity;
+  activity.kind = kind;
+  activity.op = agreed.kind;
+  activity.dtype = agreed.dtype;
+  activity.reduction = agreed.reduction;
+  activity.count = agreed.count;
+  return activity;
+}
+
+}  // namespace tessera::host

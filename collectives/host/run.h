@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Run: one started run of a Collective, as users and streams see it. What it does is the business
+// of its subclass, one per protocol.
+//
+//   kQueued --begin(): its turn has come-----> kStarted --complete()--> done
+//      |                                          ^  a waiter's deadline passes: is_given_up()
+//      +---a waiter's deadline passes---> kGivenUp ---> done; its turn still comes, to tell the
+//      others
+//
+// In kGivenUp the caller's memory is not accessed any more.
+//
+// Threads. The caller makes the run and enqueues it; placed() is called in the stream's order. From
+// then on the running thread owns the run until it is done: the stream's thread, a caller in
+// Stream::run_here(), or the thread of the messages; one at a time. Waiters call done() and
+// wait_until() from any thread: they change the stage by compare-and-swap, and use the Completion,
+// the atomics and what does not change after placed().
+#ifndef TESSERA_COLLECTIVES_HOST_RUN_H_
+#define TESSERA_COLLECTIVES_HOST_RUN_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "collectives/arguments.h"
+#include "collectives/collective.h"
+#include "collectives/host/activity.h"
+#include "collectives/host/control.h"
+#include "collectives/host/host_group.h"
+#include "collectives/host/move.h"
+#include "collectives/work.h"
+#include "device/completion.h"
+#include "device/stream.h"
+
+namespace tessera::host {
+
+class Run : public PendingWork, public Stream::Runnable {
+ public:
+  // When a run was called: exactly, or as of the kernel's last tick, which is cheaper to read.
+  enum class Clock { kExact, kTick };
+  Run(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
+      Arguments&& arguments, Clock clock);
+
+  // Puts the run into the stream of its member.
+  static Work enqueue(std::shared_ptr<Run> run);
+
+  bool done() const override;
+  Status wait_until(absl::Time deadline) final;
+
+  int member() const { return member_; }
+  const Collective& collective() const { return *collective_; }
+  const Arguments& arguments() const { return arguments_; }
+  Arguments& arguments() { return arguments_; }
+  // Elements and bytes of the memory that the member uses.
+  int64_t in_count() const { return collective_->in_count().value_or(0); }
+  int64_t in_bytes() const { return in_count() * dtype_size(collective_->dtype()); }
+  int64_t out_bytes() const {
+    return collective_->out_count().value_or(0) * dtype_size(collective_->dtype());
+  }
+  bool is_on_device() const { return group_->mover().is_on_device(*collective_); }
+  // For Stream::run_here(): the output, which others may wait for, where there is one.
+  const void* key() const { return key_; }
+  std::string label() const { return group_->label_of(*collective_, arguments_); }
+  // An error with the label before it.
+  Status labelled(const Status& status) const;
+
+  // Whether the run may begin: false where a waiter has given it up.
+  bool begin();
+  // Whether it was given up before it began.
+  bool was_given_up() const { return stage_.load() == Stage::kGivenUp; }
+  // Set once a waiter's deadline has passed after it began.
+  const std::atomic<bool>& is_given_up() const { return is_given_up_; }
+  // The time of the call. Reads the clock if the call is recent and its time not exact.
+  absl::Time called() const;
+  // Start time for deadlines of a run that begins now. Uses the time of the call if that is recent
+  // and the timeout is at least 1 s.
+  absl::Time begun(absl::Duration timeout) const;
+  // What `deadline` counts from: the time of the call.
+  absl::Time start_of(absl::Time deadline) const;
+
+  // Finds the memory of the Buffers; waits for the input. The output takes its memory.
+  Status find_input();
+  virtual Status take_output();
+  // Moves the bytes of the member's part, or gives that work to its device. `seq`: the number of
+  // the operation, 0 in a group of one.
+  Status move(uint32_t seq, absl::Span<const MemberMemory> members);
+  // Ends the run for its waiters.
+  void complete(const Status& status);
+  // Ends the task of a run whose device moves the bytes: done when the device is, with `error`
+  // unless that is OK.
+  void complete_on_device(const Status& error);
+  const Completion& completion() const { return completion_; }
+  // The reference of the stream or queue that the run is in, until it has run. Replaces
+  // enable_shared_from_this, which costs three extra atomic operations on destruction.
+  std::shared_ptr<Run>& executor_ref() { return executor_ref_; }
+  // What is published of the run, without its place in a group.
+  Activity activity(DeviceActivity::Kind kind) const;
+
+ protected:
+  // Executes the run on this thread, if it is the next one of its stream and ends in time.
+  void run_in_stream(absl::Time deadline);
+
+ private:
+  enum class Stage { kQueued, kStarted, kGivenUp };
+
+  // The steps of wait_until(). Runs the run on this thread, if it may.
+  virtual void run_here(absl::Time /*deadline*/) {}
+  // Whether the run is done in time.
+  virtual bool wait_in_time(absl::Time deadline) { return completion_.wait_until(deadline); }
+  // The verdict of a run that was given up before it began. `device`: what its device was doing.
+  virtual Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) = 0;
+  // Ends a run that has begun, if that is still possible: the running thread completes it.
+  virtual void end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) = 0;
+
+  const std::shared_ptr<HostGroup> group_;
+  const int member_;
+  const Collective::Ptr collective_;
+  Arguments arguments_;
+  const void* key_;
+  const bool is_called_exactly_;
+  const absl::Time called_;
+  std::atomic<Stage> stage_{Stage::kQueued};
+  std::atomic<bool> is_given_up_{false};
+  Completion completion_;
+  std::shared_ptr<Run> executor_ref_;
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_RUN_H_
