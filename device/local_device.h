@@ -72,7 +72,8 @@ class LocalDevice {
       const std::shared_ptr<Buffer>& buffer) const = 0;
   // Fills a buffer of this device with what the host has written to a buffer of new_staging(); one
   // may serve several buffers of equal contents.
-  virtual void upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) = 0;
+  virtual void upload(const std::shared_ptr<const Buffer>& from,
+                      const std::shared_ptr<Buffer>& to) = 0;
   // A buffer that the host may read when it is ready: `buffer` itself, or a copy that exists once
   // for as long as it is held.
   virtual std::shared_ptr<const Buffer> host_copy(const std::shared_ptr<const Buffer>& buffer) = 0;

@@ -161,9 +161,11 @@ DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* 
 
 DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
   return create(dtype, shape, layout, [&](const Filling& filling) {
-    filling.device.produce("iota", filling.buffer,
-                           [&device = filling.device, dtype, shape, box = filling.box](
-                               std::byte* out) { return device.iota(dtype, shape, box, out); });
+    filling.device.produce(
+        "iota", filling.buffer,
+        [&device = filling.device, dtype, shape = Shape(shape), box = filling.box](std::byte* out) {
+          return device.iota(dtype, shape, box, out);
+        });
   });
 }
 

@@ -59,7 +59,8 @@ void CpuDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& stat
   buffer->mutable_ready().set(status);
 }
 
-void CpuDevice::upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) {
+void CpuDevice::upload(const std::shared_ptr<const Buffer>& from,
+                       const std::shared_ptr<Buffer>& to) {
   TESSERA_CHECK(from == to, "the host has written the buffer itself");
   finish(to, absl::OkStatus());
 }

@@ -45,7 +45,8 @@ class CpuDevice final : public LocalDevice {
     return buffer;
   }
   // `from` is `to`.
-  void upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) override;
+  void upload(const std::shared_ptr<const Buffer>& from,
+              const std::shared_ptr<Buffer>& to) override;
   std::shared_ptr<const Buffer> host_copy(const std::shared_ptr<const Buffer>& buffer) override {
     return buffer;
   }

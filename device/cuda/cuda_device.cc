@@ -73,9 +73,9 @@ void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& sta
                      Stream::OnFailure::kAtOnce);
 }
 
-void CudaDevice::upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) {
-  const int64_t num_bytes = to->size_bytes();
-  produce("upload", std::move(to), [this, num_bytes, from = std::move(from)](std::byte* out) {
+void CudaDevice::upload(const std::shared_ptr<const Buffer>& from,
+                        const std::shared_ptr<Buffer>& to) {
+  produce("upload", to, [this, num_bytes = to->size_bytes(), from](std::byte* out) {
     const Status status = copy_bytes(out, from->data(), num_bytes);
     // The pinned memory is the host's again only when the copy is made.
     if (status.ok()) stream_->when_done([from](const Status&) {});

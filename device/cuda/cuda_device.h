@@ -72,7 +72,8 @@ class CudaDevice final : public LocalDevice {
       const std::shared_ptr<Buffer>& buffer) const override {
     return Buffer::allocate(pinned_, buffer->size_bytes());
   }
-  void upload(std::shared_ptr<const Buffer> from, std::shared_ptr<Buffer> to) override;
+  void upload(const std::shared_ptr<const Buffer>& from,
+              const std::shared_ptr<Buffer>& to) override;
   // A pinned buffer that will hold what a buffer of this device does.
   std::shared_ptr<const Buffer> download(std::shared_ptr<const Buffer> from);
   // What download() has returned, as long as that is held.
