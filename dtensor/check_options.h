@@ -6,7 +6,7 @@
 #define TESSERA_DTENSOR_CHECK_OPTIONS_H_
 
 #include "base/status.h"
-#include "dtensor/client.h"
+#include "dtensor/client_options.h"
 #include "job/environment.h"
 
 namespace tessera {

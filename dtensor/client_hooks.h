@@ -14,12 +14,13 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
-#include "dtensor/client.h"
+#include "dtensor/client_options.h"
 #include "mesh/mesh.h"
 #include "relayout/topology.h"
 
 namespace tessera {
 
+class Client;
 class Runtime;
 namespace cuda {
 class Api;

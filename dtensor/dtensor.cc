@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "device/cpu/kernels.h"
 #include "device/local_device.h"
-#include "dtensor/relayout.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -349,32 +348,6 @@ StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) c
   TESSERA_RETURN_IF_ERROR(rep().await(*on_host));
   const std::byte* const data = on_host->data();
   return internal::RawShard{rep().box_of(device), data, std::move(on_host)};
-}
-
-StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
-  TESSERA_RETURN_IF_ERROR(rep().error);
-  if (num_local_shards() == 0 || dtype != rep().dtype) {
-    TESSERA_RETURN_IF_ERROR(check_dtype("to_host", dtype));
-    return absl::FailedPreconditionError(absl::StrCat(
-        "to_host: client ", rep().runtime->client_id(), " owns no device of ",
-        rep().layout->mesh().to_string(), "; relayout to a mesh that it belongs to first"));
-  }
-  TESSERA_RETURN_IF_ERROR(rep().runtime->check_may_wait("to_host"));
-  if (rep().layout->is_fully_replicated()) return raw_shard(0, dtype);
-  // One copy per client is enough: the first device of each client in the mesh gets it.
-  std::map<int, int> first_device;
-  for (const int id : rep().layout->mesh().device_ids()) {
-    const auto [it, inserted] =
-        first_device.try_emplace(rep().runtime->devices()[id].client_id, id);
-    it->second = std::min(it->second, id);
-  }
-  std::vector<int> ids;
-  for (const auto& [client, id] : first_device) ids.push_back(id);
-  TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
-                           Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
-  const DTensor whole = relayout(*this, Layout::replicated(clients.with_runtime(rep().runtime),
-                                                           static_cast<int>(rep().shape->size())));
-  return whole.raw_shard(0, dtype);
 }
 
 }  // namespace tessera

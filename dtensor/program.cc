@@ -16,7 +16,6 @@
 #include "absl/types/span.h"
 #include "base/math.h"
 #include "base/shape.h"
-#include "dtensor/runtime.h"
 
 namespace tessera {
 namespace {
@@ -120,8 +119,8 @@ Status check_terms(const PlanStep& step, absl::Span<const int> group) {
 class StepGroups {
  public:
   // `sharing` is null where replicas have memory of their own.
-  StepGroups(Runtime& runtime, const PlanStep& step, SharingGroups* sharing)
-      : runtime_(runtime), step_(step), sharing_(sharing) {}
+  StepGroups(const ProgramClient& client, const PlanStep& step, SharingGroups* sharing)
+      : client_(client), step_(step), sharing_(sharing) {}
 
   // Null where the device is alone.
   StatusOr<StepGroup*> find_peers(int device_id) {
@@ -139,12 +138,13 @@ class StepGroups {
   StatusOr<StepGroup*> make(std::vector<int> ids) {
     if (is_reduction(step_.kind())) TESSERA_RETURN_IF_ERROR(check_terms(step_, ids));
     auto group = std::make_unique<StepGroup>();
-    TESSERA_ASSIGN_OR_RETURN(group->backend, runtime_.group(ids));
+    TESSERA_ASSIGN_OR_RETURN(group->backend, client_.group(ids));
     std::vector<int> ordinals;
     for (const int id : ids) {
       group->positions.emplace(id, static_cast<int>(group->positions.size()));
-      const Device& device = runtime_.devices()[id];
-      if (device.client_id == runtime_.client_id()) ordinals.push_back(device.ordinal);
+      const Device& device = client_.devices[id];
+      if (device.client_id == client_.local_devices[0].client_id)
+        ordinals.push_back(device.ordinal);
       group->most_elements = std::max(group->most_elements, step_.old_elements(id));
     }
     if (ordinals.size() == ids.size()) {
@@ -154,7 +154,7 @@ class StepGroups {
     return groups_.emplace_back(std::move(group)).get();
   }
 
-  Runtime& runtime_;
+  const ProgramClient& client_;
   const PlanStep& step_;
   SharingGroups* const sharing_;
   std::vector<std::unique_ptr<StepGroup>> groups_;
@@ -210,14 +210,14 @@ void share_output(std::vector<int> replicas, int position, BoxExchange& boxes) {
 }
 
 // By all devices of the host in the step, taken to be as much on each client.
-int64_t elements_written(const Runtime& runtime, const PlanStep& step) {
+int64_t elements_written(const ProgramClient& client, const PlanStep& step) {
   int64_t written = 0;
-  for (const Device& device : runtime.local_devices()) {
+  for (const Device& device : client.local_devices) {
     const std::optional<Box> box = step.new_box(device.id);
     if (box.has_value()) written = saturating_add(written, box->num_elements());
   }
   const auto num_clients =
-      static_cast<int64_t>(runtime.devices().size() / runtime.local_devices().size());
+      static_cast<int64_t>(client.devices.size() / client.local_devices.size());
   return saturating_mul(written, num_clients);
 }
 
@@ -254,12 +254,13 @@ std::string detail_of(absl::string_view text, const RelayoutPlan& plan, const Pl
 
 // What the rows of one step have in common.
 struct StepOfRows {
-  StepOfRows(Runtime& runtime, const RelayoutPlan& plan, const PlanStep& step, bool shares_replicas)
+  StepOfRows(const ProgramClient& client, const RelayoutPlan& plan, const PlanStep& step,
+             bool shares_replicas)
       : plan(plan),
         step(step),
-        elements_written(tessera::elements_written(runtime, step)),
+        elements_written(tessera::elements_written(client, step)),
         sharing(shares_replicas ? std::make_optional<SharingGroups>(step) : std::nullopt),
-        groups(runtime, step, joins() ? &*sharing : nullptr) {}
+        groups(client, step, joins() ? &*sharing : nullptr) {}
 
   // Whether devices that want the same box run the step together.
   bool joins() const { return sharing.has_value() && !is_reduction(step.kind()); }
@@ -307,7 +308,7 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
 
 // Makes the row of a device without peers, which copies out of its own buffer. A reduction of one
 // term is a copy.
-Status set_own_copy(Runtime& runtime, const StepOfRows& rows, const Device& device,
+Status set_own_copy(const ProgramClient& client, const StepOfRows& rows, const Device& device,
                     DeviceStep& row) {
   const PlanStep& step = rows.step;
   if (!row.new_box.has_value()) return absl::OkStatus();
@@ -332,7 +333,7 @@ Status set_own_copy(Runtime& runtime, const StepOfRows& rows, const Device& devi
                        .are_pulls_checked = true,
                        .fill = fills ? step.op() : std::nullopt,
                        .elements_written = rows.elements_written};
-  TESSERA_ASSIGN_OR_RETURN(row.group, runtime.group({device.id}));
+  TESSERA_ASSIGN_OR_RETURN(row.group, client.group({device.id}));
   TESSERA_ASSIGN_OR_RETURN(row.collective,
                            Collective::exchange({}, rows.plan.dtype(), std::move(boxes)));
   row.member_ordinals =
@@ -340,7 +341,7 @@ Status set_own_copy(Runtime& runtime, const StepOfRows& rows, const Device& devi
   return absl::OkStatus();
 }
 
-StatusOr<DeviceStep> make_row(Runtime& runtime, StepOfRows& rows, const Device& device) {
+StatusOr<DeviceStep> make_row(const ProgramClient& client, StepOfRows& rows, const Device& device) {
   const PlanStep& step = rows.step;
   DeviceStep row;
   row.ordinal = device.ordinal;
@@ -348,7 +349,7 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, StepOfRows& rows, const Device& 
   row.new_box = step.new_box(device.id);
   TESSERA_ASSIGN_OR_RETURN(StepGroup* const group, rows.groups.find_peers(device.id));
   if (group == nullptr) {
-    TESSERA_RETURN_IF_ERROR(set_own_copy(runtime, rows, device, row));
+    TESSERA_RETURN_IF_ERROR(set_own_copy(client, rows, device, row));
     return row;
   }
   row.group = group->backend;
@@ -360,9 +361,8 @@ StatusOr<DeviceStep> make_row(Runtime& runtime, StepOfRows& rows, const Device& 
 
 }  // namespace
 
-StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime& runtime,
-                                                                         RelayoutPlan plan,
-                                                                         Replicas replicas) {
+StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(
+    const ProgramClient& client, RelayoutPlan plan, Replicas replicas) {
   std::string text = plan.to_string();
   auto program = std::make_shared<RelayoutProgram>(
       RelayoutProgram{std::move(plan), std::move(text), {}, {}, {}});
@@ -371,20 +371,20 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(Runtime
     const bool is_last = &step == &program->plan.steps().back();
     const bool shares_replicas =
         replicas == Replicas::kShared && is_last && step.kind() != StepKind::kExpand;
-    StepOfRows common(runtime, program->plan, step, shares_replicas);
+    StepOfRows common(client, program->plan, step, shares_replicas);
     common.detail = absl::StrCat(detail_of(program->text.view(), program->plan, step),
                                  common.shares_output() ? " / shared replicas" : "");
-    for (const Device& device : runtime.local_devices()) {
+    for (const Device& device : client.local_devices) {
       const bool takes_part = step.from().mesh().position_of_device(device.id).has_value() ||
                               step.to().mesh().position_of_device(device.id).has_value();
       if (!takes_part) continue;
-      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(runtime, common, device));
+      TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(client, common, device));
       rows.push_back(std::move(row));
     }
   }
   program->is_view = needs_no_copy(*program);
   program->runs_on_caller =
-      replicas == Replicas::kOwn && runtime.device(0).uses_host_memory() && is_for_caller(*program);
+      replicas == Replicas::kOwn && client.uses_host_memory && is_for_caller(*program);
   return program;
 }
 

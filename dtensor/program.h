@@ -13,17 +13,28 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/shared.h"
-#include "dtensor/relayout.h"
+#include "device/device.h"
+#include "dtensor/replicas.h"
 #include "relayout/plan.h"
 
 namespace tessera {
 
-class Runtime;
+// The client that runs a program.
+struct ProgramClient {
+  absl::Span<const Device> devices;  // of the job, by id
+  absl::Span<const Device> local_devices;
+  // Whether its devices' memory is the host's, so that the calling thread may run a program.
+  bool uses_host_memory = true;
+  absl::FunctionRef<StatusOr<std::shared_ptr<GroupBackend>>(absl::Span<const int> device_ids)>
+      group;
+};
 
 // What one local device does in one step.
 struct DeviceStep {
@@ -54,7 +65,7 @@ struct RelayoutProgram {
   // Every row can be a view: where the caller keeps the source, there is nothing to run.
   bool is_view = false;
 
-  static StatusOr<std::shared_ptr<const RelayoutProgram>> create(Runtime& runtime,
+  static StatusOr<std::shared_ptr<const RelayoutProgram>> create(const ProgramClient& client,
                                                                  RelayoutPlan plan,
                                                                  Replicas replicas);
   // How many rows and pulls it holds, which is what it costs to keep. A list of pulls that rows

@@ -12,6 +12,7 @@
 #define TESSERA_DTENSOR_RELAYOUT_H_
 
 #include "dtensor/dtensor.h"
+#include "dtensor/replicas.h"
 #include "layout/layout.h"
 
 namespace tessera {
@@ -27,11 +28,6 @@ namespace tessera {
 // is held until the result is dropped too. Buffers are immutable, so the values are the same. A
 // source that is given away (moved in, without another copy of the handle) is copied from instead,
 // and its memory is released as soon as the first step has read it.
-//
-// Replicas::kShared: devices of one host that end up with the same part of the tensor read one
-// copy of it. A gather then writes the tensor once, not once per device, and holds that much less
-// memory. Equal on all clients. An equivalent layout shares only what the source did.
-enum class Replicas { kOwn, kShared };
 DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas = Replicas::kOwn);
 
 }  // namespace tessera

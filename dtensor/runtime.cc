@@ -20,7 +20,7 @@
 #include "device/completion.h"
 #include "dtensor/check_options.h"
 #include "dtensor/describe_devices.h"
-#include "dtensor/dispose.h"
+#include "dtensor/run_before_exit.h"
 #include "dtensor/taken_streams.h"
 #include "job/environment.h"
 #include "job/host.h"
@@ -58,6 +58,26 @@ constexpr int64_t kMostOfBarrierPlans = 20'000;
 constexpr int64_t kWeightOfPlan = 16;
 // What groups may take while the caches hold some of them: half of a control region.
 constexpr uint64_t kGroupBytes = host::kControlBytes / 2;
+
+// Ends the runtime as its last handle goes:
+//
+//   where the last handle goes    the runtime
+//   on a thread of the user's     ends at once: ~Runtime waits for the threads of its devices
+//   on a thread of a device       ends on another thread, because no thread can wait for itself
+//   in a forked child             stays: its threads and shared memory are the parent's
+//
+// The first: a program may rely on the job being left when the handle has gone. The second happens
+// where a local function holds a tensor, a mesh or the client, and outlives all other handles.
+void dispose(Runtime* runtime) {
+  if (runtime->is_in_forked_child()) return keep_until_exit(runtime);
+  if (runtime->check_may_wait("~Client").ok()) {
+    delete runtime;
+    return;
+  }
+  if (run_before_exit("the end of a client", [runtime] { delete runtime; }).ok()) return;
+  // It stays in the job until the process ends, as if a handle were left.
+  keep_until_exit(runtime);
+}
 
 }  // namespace
 
@@ -366,8 +386,13 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
                                     .reduction_order = options_.reduction_order};
   TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan,
                            plan_relayout(key.from, key.to, key.shape, key.dtype, plan_options));
+  const auto find_group = [this](absl::Span<const int> ids) { return group(ids); };
+  const ProgramClient self = {.devices = devices_,
+                              .local_devices = local_devices_,
+                              .uses_host_memory = device(0).uses_host_memory(),
+                              .group = find_group};
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
-                           RelayoutProgram::create(*this, std::move(plan), key.replicas));
+                           RelayoutProgram::create(self, std::move(plan), key.replicas));
   const int64_t weight = program->weight();
   return programs_.insert(std::move(key), std::move(program), weight);
 }

@@ -2,9 +2,9 @@
 //
 // Runtime: what stands behind a Client, its live meshes and its tensors. Internal to dtensor/.
 //
-// Its last handle ends it (dispose.h). Owns, in this order: the connection to the coordinator, the
-// memory, the ties to the clients of the host, a stream for each local device, and the collectives
-// on top of them. Thread-safe.
+// Its last handle ends it (dispose() in runtime.cc). Owns, in this order: the connection to the
+// coordinator, the memory, the ties to the clients of the host, a stream for each local device, and
+// the collectives on top of them. Thread-safe.
 //
 // Tensors live in the memory of the devices. That of the host serves barriers and what clients tell
 // each other, and is the memory of devices that are CPUs.
@@ -39,10 +39,10 @@
 #include "device/local_device.h"
 #include "device/stream.h"
 #include "dtensor/bounded_cache.h"
-#include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
+#include "dtensor/client_options.h"
 #include "dtensor/program.h"
-#include "dtensor/relayout.h"
+#include "dtensor/replicas.h"
 #include "job/coordinator.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dtensor/dispose.h"
+#include "dtensor/run_before_exit.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -12,7 +12,6 @@
 #include "base/fork_guard.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "dtensor/runtime.h"
 
 namespace tessera {
 namespace {
@@ -23,8 +22,7 @@ struct Endings {
   std::condition_variable changed;
   ForkGuard fork_guard;
   int num_running = 0;
-  // That stay, so that nothing takes them for leaked.
-  std::vector<Runtime*> kept;
+  std::vector<const void*> kept;
 };
 
 Endings& endings() {
@@ -66,21 +64,12 @@ Status run_before_exit(absl::string_view subject, absl::AnyInvocable<void()> bod
   return absl::OkStatus();
 }
 
-void dispose(Runtime* runtime) {
+void keep_until_exit(const void* object) {
   Endings& all = endings();
   // No lock in a child: another thread of the parent may have held it.
-  if (runtime->is_in_forked_child()) {
-    all.kept.push_back(runtime);
-    return;
-  }
-  if (runtime->check_may_wait("~Client").ok()) {
-    delete runtime;
-    return;
-  }
-  if (run_before_exit("the end of a client", [runtime] { delete runtime; }).ok()) return;
-  // It stays in the job until the process ends, as if a handle were left.
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.kept.push_back(runtime);
+  std::unique_lock<std::mutex> lock(all.mutex, std::defer_lock);
+  if (!all.fork_guard.in_child()) lock.lock();
+  all.kept.push_back(object);
 }
 
 }  // namespace tessera

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ClientOptions: what Client::connect() and spawn() take; MeshOptions: what create_mesh() takes.
+#ifndef TESSERA_DTENSOR_CLIENT_OPTIONS_H_
+#define TESSERA_DTENSOR_CLIENT_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "relayout/plan.h"
+#include "relayout/topology.h"
+
+namespace tessera {
+
+// What moves bytes between clients.
+enum class Backend : uint8_t {
+  kAuto,  // what suits the devices
+  kHost,  // the same today
+  kUcx,   // Unimplemented, as kMpi and kGloo are
+  kMpi,
+  kGloo,
+  // Of kCuda: between clients NCCL adds too, as fast as it can, and not with the bits of kAuto
+  // (docs/gpu.md, "Numerics").
+  kNccl,
+};
+// "auto", "host", "ucx", "mpi", "gloo", "nccl".
+absl::string_view backend_name(Backend backend);
+// The inverse; InvalidArgument lists the names.
+StatusOr<Backend> parse_backend(absl::string_view text);
+
+struct ClientOptions {
+  std::string coordinator = {};  // "host:port"; empty: from the environment; none there: one client
+  std::optional<int> client_id = {};    // unset: from the environment
+  std::optional<int> num_clients = {};  // unset: from the environment
+  // 0: $TESSERA_LOCAL_DEVICES, else every visible GPU (kCuda) or 1 (kCpu). Devices beyond the GPUs
+  // of the host share them.
+  int num_local_devices = 0;
+  DeviceType device_type = DeviceType::kCpu;
+  // Equal on all clients: where it is not, operations between them are InvalidArgument.
+  Backend backend = Backend::kAuto;
+  // Another process hosts the coordinator at this address: a launcher, or tessera_coordinator. Else
+  // client 0 does, and its loss is the end of the job for all. Unset: whether
+  // $TESSERA_HOSTED_COORDINATOR is the address.
+  std::optional<bool> coordinator_is_hosted = {};
+  // Job token; empty: $TESSERA_TOKEN. Without one, clients of one host share a token that the host
+  // of the coordinator makes, in a file that only this user can read.
+  std::string token = {};
+  absl::Duration connect_timeout = absl::Seconds(60);
+  absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
+  // A client is lost when more than three in a row are missed. 1 ms to 1 h, equal on all clients.
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  // Clients with GPUs, each a process of its own, may share them; equal on all clients. For tests
+  // and for trying things out: NCCL then goes through sockets of the host, at a small part of its
+  // speed. Sets variables of NCCL in the environment of this process (docs/gpu.md). Unset:
+  // $TESSERA_SHARE_GPUS, 1 or 0; else no.
+  std::optional<bool> share_gpus = {};
+  // What the links between devices cost, by which relayouts are planned; equal on all clients.
+  // Unset: all links of a host cost the same, as they do in memory that is mapped by all.
+  std::optional<LinkCosts> link_costs = {};
+  // In which order relayouts add the terms of devices of several hosts; equal on all clients.
+  ReductionOrder reduction_order = ReductionOrder::kByHost;
+};
+
+struct MeshOptions {
+  // Of the agreement among the clients; the earliest of theirs counts. Unset: until all have made
+  // the call, or one is lost or has left.
+  std::optional<absl::Duration> timeout = {};
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_CLIENT_OPTIONS_H_

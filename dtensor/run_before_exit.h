@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// run_before_exit: work on a thread of its own, for whose end the process waits. Internal to
+// dtensor/.
+#ifndef TESSERA_DTENSOR_RUN_BEFORE_EXIT_H_
+#define TESSERA_DTENSOR_RUN_BEFORE_EXIT_H_
+
+#include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace tessera {
+
+// Runs `body` on a thread of its own, for whose end the process waits before its static objects go,
+// 10 s at most. ResourceExhausted, naming `subject`, where there is no thread: it has not run then.
+// Thread-safe, as what follows.
+Status run_before_exit(absl::string_view subject, absl::AnyInvocable<void()> body);
+// Makes the process wait, from this call on: objects made earlier go later.
+void prepare_run_before_exit();
+// Keeps an object that can never be destroyed, so that nothing takes it for leaked.
+void keep_until_exit(const void* object);
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_RUN_BEFORE_EXIT_H_
