@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/format.h"
-#include "base/kept_allocator.h"
 #include "device/cpu/kernels.h"
 
 namespace tessera::host {
@@ -87,8 +86,8 @@ Work CollectiveRuns::start(Collective::Ptr collective, Arguments arguments) {
   }
   if (lent_.may_have_any()) reap_lent();
   meetings_.reap_quarantine();
-  auto run = std::allocate_shared<CollectiveRun>(KeptAllocator<CollectiveRun>(), *this, member,
-                                                 std::move(collective), std::move(arguments));
+  auto run =
+      std::make_shared<CollectiveRun>(*this, member, std::move(collective), std::move(arguments));
   return Run::enqueue(std::move(run));
 }
 

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/format.h"
-#include "base/kept_allocator.h"
 
 namespace tessera::host {
 
@@ -66,8 +65,7 @@ Work LoneRuns::start(Collective::Ptr collective, Arguments arguments) {
   if (const Status status = check_start(caller, *collective, arguments); !status.ok()) {
     return failed(arguments, status);
   }
-  auto run = std::allocate_shared<LoneRun>(KeptAllocator<LoneRun>(), *this, member,
-                                           std::move(collective), std::move(arguments));
+  auto run = std::make_shared<LoneRun>(*this, member, std::move(collective), std::move(arguments));
   return Run::enqueue(std::move(run));
 }
 
