@@ -246,8 +246,8 @@ class Rendezvous {
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
-  template <class Waiting>
-  bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting);
+  bool wait_while(uint32_t seq, absl::Time deadline, const Op* check,
+                  absl::FunctionRef<bool(const State&)> waiting);
   // The verdict of an operation that has failed, or is about to. A settler that is stopped is
   // waited for until shortly after the deadline of `op`, and not for ever; then DeadlineExceeded
   // names it.

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Verdicts: how a Rendezvous settles an operation, and how members read and acknowledge that.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/format.h"
+#include "base/status.h"
+#include "collectives/host/rendezvous.h"
+
+namespace tessera::host {
+namespace {
+
+// A settler takes microseconds. A stopped one is waited for up to this limit; by a caller whose
+// deadline has passed up to the second one, which a settler needs where its core is taken from it.
+// Its loss is checked at this interval.
+constexpr absl::Duration kSettleLimit = absl::Seconds(20);
+constexpr absl::Duration kLateSettleLimit = absl::Seconds(1);
+constexpr absl::Duration kSettlerCheckInterval = absl::Milliseconds(5);
+
+}  // namespace
+
+uint32_t Rendezvous::acknowledged_from(uint32_t seq, const State& before, VerdictKind kind) const {
+  if (!is_for_messages()) return before.gone;
+  uint32_t absent = 0;
+  for (int m = 0; m < size(); ++m) absent |= is_missing(seq, m) ? 1u << m : 0;
+  return kind == VerdictKind::kTimedOut && before.phase == Phase::kOpen ? absent : 0;
+}
+
+bool Rendezvous::is_being_settled(uint32_t seq) {
+  OpRecord& op_record = record(seq);
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  while (true) {
+    State state = State::unpack(word);
+    if (state.seq != seq || state.phase != Phase::kSettling) return false;
+    if (!is_lost(state.settler)) return true;
+    state.phase = Phase::kOrphaned;
+    if (op_record.state.compare_exchange_strong(word, state.pack(), std::memory_order_seq_cst)) {
+      wake(op_record);
+      return false;
+    }
+  }
+}
+
+absl::Duration Rendezvous::wait_settled(uint32_t seq, const Op* op) {
+  if (!is_being_settled(seq)) return absl::ZeroDuration();
+  const absl::Time start = steady_now();
+  absl::Time limit = start + kSettleLimit;
+  if (op != nullptr) limit = std::min(limit, std::max(start, op->deadline) + kLateSettleLimit);
+  bool was_given_up = false;
+  while (is_being_settled(seq)) {
+    const absl::Time now = steady_now();
+    if (now >= limit) return limit - start;
+    wait_while(seq, now + kSettlerCheckInterval, nullptr,
+               [](const State& state) { return state.phase == Phase::kSettling; });
+    if (op == nullptr || op->is_given_up == nullptr || was_given_up) continue;
+    was_given_up = op->is_given_up->load(std::memory_order_relaxed);
+    if (was_given_up) limit = std::min(limit, now + kLateSettleLimit);
+  }
+  return absl::ZeroDuration();
+}
+
+bool Rendezvous::is_lost(uint32_t settler) const {
+  const int client = static_cast<int>(settler) - 1;
+  if (client < 0 || client >= link_->num_clients()) return true;
+  return client != link_->client_id() && link_->is_dead(client);
+}
+
+Status Rendezvous::verdict(uint32_t seq, const Op* op) {
+  OpRecord& op_record = record(seq);
+  const absl::Duration waited = wait_settled(seq, op);
+  const State state = load(seq);
+  const auto operation = [&] {
+    return absl::StrCat(
+        "operation ", seq, " of the group of devices ",
+        absl::StrJoin(absl::MakeConstSpan(device_ids(block_), block_->num_members), ", "));
+  };
+  if (state.seq != seq || !state.is_settled()) {
+    return absl::UnavailableError(absl::StrCat(operation(), " was given up without this client"));
+  }
+  const auto settler = [&] {
+    const int client = static_cast<int>(state.settler) - 1;
+    const bool is_known = client >= 0 && client < link_->num_clients();
+    return is_known ? link_->member(client).to_string() : std::string("a client");
+  };
+  if (state.phase == Phase::kOrphaned) {
+    return absl::UnavailableError(
+        absl::StrCat(operation(), " failed, and ", settler(), " was lost before it could say why"));
+  }
+  if (state.phase == Phase::kSettling) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        operation(), " failed, and ", settler(), " has not said why in ", format_duration(waited)));
+  }
+  const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
+  std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), block_->verdict_bytes), '\0');
+  // After a timeout the record does not wait for this member, and may be reused meanwhile.
+  for (size_t i = 0; i < text.size(); ++i) {
+    text[i] = std::atomic_ref(op_record.verdict[i]).load(std::memory_order_acquire);
+  }
+  if (load(seq).seq != seq) return verdict(seq, op);
+  return Status(code, text);
+}
+
+Status Rendezvous::is_too_late(MemberEntry& own, const Op& op) {
+  own.place.store(MemberEntry::kNoPlace, std::memory_order_relaxed);
+  return verdict(op.seq, &op);
+}
+
+Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error,
+                          const Op* op) {
+  return settle_with(seq, kind, from, op, [&](const State&) { return error; });
+}
+
+void Rendezvous::settle_at_once(uint32_t seq, From from, const Status& error) {
+  try_settle(seq, VerdictKind::kError, from, [&](const State&) { return error; });
+}
+
+Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from, const Op* op,
+                               absl::FunctionRef<Status(const State& before)> make_error) {
+  const std::optional<Status> settled = try_settle(seq, kind, from, make_error);
+  return settled.has_value() ? *settled : verdict(seq, op);
+}
+
+// Two steps. First a compare-and-swap to kSettling decides which settler wins, and freezes the
+// arrivals. Then the winner writes the text and changes the phase to kFailed. A winner that dies in
+// between leaves the record to is_being_settled(), which changes it to kOrphaned.
+std::optional<Status> Rendezvous::try_settle(
+    uint32_t seq, VerdictKind kind, From from,
+    absl::FunctionRef<Status(const State& before)> make_error) {
+  OpRecord& op_record = record(seq);
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  State before;
+  while (true) {
+    before = State::unpack(word);
+    if (before.seq != seq) {
+      if (!before.is_unused() && is_later(before.seq, seq)) return std::nullopt;
+      if (!is_free(before, seq)) return make_error({.seq = seq});
+      before = {.seq = seq};
+    }
+    // A member that died between a change of the state and the wake-up left others asleep: they are
+    // woken here, since its death makes another member settle.
+    if (before.is_settled()) {
+      wake(op_record);
+      return std::nullopt;
+    }
+    const bool after_arrival = before.phase != Phase::kOpen;
+    const bool is_over = before.finished == members_.size() ||
+                         (before.phase == Phase::kMet && kind != VerdictKind::kMismatch);
+    if (after_arrival && (from == From::kOpen || is_over)) {
+      wake(op_record);
+      return absl::OkStatus();
+    }
+    // Built inside the loop: the entries of the members counted in `before` are visible.
+    const State settling = {.seq = seq,
+                            .finished = acknowledged_from(seq, before, kind),
+                            .phase = Phase::kSettling,
+                            .kind = kind,
+                            .after_arrival = after_arrival,
+                            .settler = static_cast<uint32_t>(link_->client_id()) + 1};
+    const uint64_t next = settling.pack();
+    if (op_record.state.compare_exchange_weak(word, next, std::memory_order_seq_cst)) {
+      word = next;
+      break;
+    }
+  }
+  // From here on no member arrives, and the entries do not change until the verdict is read.
+  const Status error = make_error(before);
+  std::string message(error.message());
+  const size_t most = block_->verdict_bytes;
+  if (message.size() > most) message.replace(most - 3, message.npos, "...");
+  op_record.verdict_code = static_cast<int32_t>(error.code());
+  op_record.verdict_bytes = static_cast<uint32_t>(message.size());
+  for (size_t i = 0; i < message.size(); ++i) {
+    std::atomic_ref(op_record.verdict[i]).store(message[i], std::memory_order_release);
+  }
+  while (true) {
+    State settled = State::unpack(word);
+    // Another client may have declared this one lost meanwhile, and orphaned the record.
+    if (settled.seq != seq || settled.phase != Phase::kSettling) return std::nullopt;
+    settled.phase = Phase::kFailed;
+    // The exchange fails if a member has acknowledged meanwhile; then it is repeated.
+    if (op_record.state.compare_exchange_weak(word, settled.pack(), std::memory_order_seq_cst)) {
+      break;
+    }
+  }
+  wake(op_record);
+  // Not read back from the record, which may be reused at once after a timeout.
+  return Status(error.code(), message);
+}
+
+void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Status& error) {
+  for (uint32_t i = 0; i <= last_record_; ++i) {
+    // The state first, then the entry: the entry is what the member wrote before it arrived.
+    const State state = load(i);
+    const MemberEntry& own = entry(i, member);
+    const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
+    if (state.is_unused() || !has_arrived || !is_later(state.seq, done)) continue;
+    try_settle(state.seq, VerdictKind::kError, from,
+               [&](const State&) { return with_context(error, label_of(own)); });
+  }
+}
+
+Status Rendezvous::settle_timed_out(const Op& op, From from) {
+  return settle_with(op.seq, VerdictKind::kTimedOut, from, &op,
+                     [&](const State& before) { return describe_missing(op, before); });
+}
+
+void Rendezvous::acknowledge(uint32_t seq, int member) {
+  OpRecord& op_record = record(seq);
+  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
+  while (true) {
+    State state = State::unpack(word);
+    if (state.seq != seq || !state.is_settled()) return;
+    if (is_for_messages()) {
+      state.finished |= 1u << member;
+    } else {
+      ++state.finished;
+    }
+    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
+      if (is_acknowledged(state)) wake(op_record);
+      return;
+    }
+  }
+}
+
+bool Rendezvous::failed_on_the_move(uint32_t seq) const {
+  const State state = load(seq);
+  if (state.seq != seq || !state.is_settled()) return true;
+  return state.after_arrival && state.kind != VerdictKind::kMismatch;
+}
+
+Status Rendezvous::settle_mismatch(const Op& op) {
+  return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op), &op);
+}
+
+}  // namespace tessera::host

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one wait of the host protocol, and the wake-up that ends it.
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "collectives/host/activity.h"
+#include "collectives/host/rendezvous.h"
+
+namespace tessera::host {
+namespace {
+
+// Yields before a waiter sleeps on the futex. A yield is nearly free on an idle core; a futex
+// wake-up is the slowest path (docs/performance.md).
+constexpr int kYields = kStepped ? 0 : 200;
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+void Rendezvous::ring_bells() {
+  for (const GroupMember& member : members_) {
+    bells_.push_back(&activity_slot(link_->control(member.client_id), member.ordinal));
+  }
+}
+
+void Rendezvous::wake(OpRecord& record, Ring ring) const {
+  if (is_for_messages() && ring != Ring::kReceiver) host::ring(*bells_[0]);
+  if (is_for_messages() && ring != Ring::kSender) host::ring(*bells_[1]);
+  if (record.num_sleepers.load(std::memory_order_seq_cst) == 0) return;
+  record.num_wakes.fetch_add(1, std::memory_order_seq_cst);
+  wake_all(record.num_wakes);
+}
+
+// The one wait of the host protocol: spins, then yields, then sleeps on the record's futex until
+// wake(). `check` is looked into for circles before the sleep, since a circle never ends by itself.
+bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check,
+                            absl::FunctionRef<bool(const State&)> waiting) {
+  OpRecord& op_record = record(seq);
+  const auto still = [&](uint64_t word) {
+    const State state = State::unpack(word);
+    return state.seq == seq && waiting(state);
+  };
+  const int num_spins = kStepped ? 0 : link_->num_spins();
+  for (int i = 0; i < num_spins; ++i) {
+    if (!still(op_record.state.load(std::memory_order_acquire))) return true;
+    pause_cpu();
+  }
+  for (int i = 0; i < kYields; ++i) {
+    if (!still(op_record.state.load(std::memory_order_acquire))) return true;
+    sched_yield();
+  }
+  if (check != nullptr) check_conflicts(*check);
+  // Invariant 7 of control.h.
+  op_record.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
+  bool in_time = true;
+  while (in_time) {
+    const uint32_t num_wakes = op_record.num_wakes.load(std::memory_order_seq_cst);
+    if (!still(op_record.state.load(std::memory_order_seq_cst))) break;
+    in_time = sleep_while(op_record.num_wakes, num_wakes, deadline);
+  }
+  op_record.num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return in_time;
+}
+
+}  // namespace tessera::host
