@@ -81,7 +81,7 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
   }
   // Half a microsecond where every waiter may have a core of its own. Beside other programs it may
   // not have one: a longer spin would take the core from the member it waits for.
-  num_spins_ = num_devices <= usable_cores() ? 20 : 0;
+  wait_policy_ = num_devices <= usable_cores() ? kMembersOnCores : kMembers;
 }
 
 StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,

@@ -43,6 +43,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "base/wait_policy.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/death_watch.h"
@@ -129,8 +130,8 @@ class HostLink {
   StreamObserver* observer(int ordinal);
   DeviceActivity& activity(int ordinal) const { return *activities_[ordinal]; }
 
-  // Spin iterations before a waiter yields.
-  int num_spins() const { return num_spins_; }
+  // How a member waits for the others before it sleeps.
+  WaitPolicy wait_policy() const { return wait_policy_; }
 
  private:
   class Observer;
@@ -204,7 +205,7 @@ class HostLink {
   const std::shared_ptr<Openness> openness_ = std::make_shared<Openness>();
   const int client_id_;
   const std::shared_ptr<ArenaPool> pool_;
-  int num_spins_ = 0;
+  WaitPolicy wait_policy_;
   std::unique_ptr<SharedMapping> own_control_;
   std::vector<DeviceActivity*> activities_;  // of the devices of this client
   std::vector<std::unique_ptr<Observer>> observers_;

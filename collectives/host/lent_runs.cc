@@ -8,49 +8,42 @@
 namespace tessera::host {
 
 void LentRuns::lend(std::shared_ptr<Lendable> run, uint32_t seq) {
-  Lendable& lent = *run;
-  lent.seq_ = seq;
-  lent.self_ = std::move(run);
   num_lent_.fetch_add(1, std::memory_order_relaxed);
-  push(lent);
+  std::lock_guard<std::mutex> lock(mutex_);
+  lent_.push_back({std::move(run), seq});
 }
 
-void LentRuns::push(Lendable& run) {
-  run.next_ = top_.load(std::memory_order_relaxed);
-  while (!top_.compare_exchange_weak(run.next_, &run, std::memory_order_release,
-                                     std::memory_order_relaxed)) {
-  }
+std::vector<LentRuns::Lent> LentRuns::take_all() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(lent_, {});
 }
 
-void LentRuns::release(Lendable& run) {
-  std::exchange(run.self_, nullptr).reset();
+void LentRuns::release(Lent& lent) {
+  lent.run.reset();
   num_lent_.fetch_sub(1, std::memory_order_release);
 }
 
 uint32_t LentRuns::reap(IsOver is_over) {
   uint32_t oldest = 0;
-  Lendable* run = top_.exchange(nullptr, std::memory_order_acquire);
-  while (run != nullptr) {
-    Lendable* const next = run->next_;
-    const uint32_t seq = run->seq_;
-    if (is_over(*run)) {
-      release(*run);
-    } else {
-      if (oldest == 0 || is_later(oldest, seq)) oldest = seq;
-      push(*run);
+  std::vector<Lent> runs = take_all();
+  std::erase_if(runs, [&](Lent& lent) {
+    if (is_over(*lent.run)) {
+      release(lent);
+      return true;
     }
-    run = next;
-  }
+    if (oldest == 0 || is_later(oldest, lent.seq)) oldest = lent.seq;
+    return false;
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  lent_.swap(runs);  // with the memory of the list, also where nothing is left on it
+  for (Lent& lent : runs) lent_.push_back(std::move(lent));
   return oldest;
 }
 
 void LentRuns::clear(IsOver end) {
-  Lendable* run = top_.exchange(nullptr, std::memory_order_acquire);
-  while (run != nullptr) {
-    Lendable* const next = run->next_;
-    end(*run);
-    release(*run);
-    run = next;
+  for (Lent& lent : take_all()) {
+    end(*lent.run);
+    release(lent);
   }
 }
 

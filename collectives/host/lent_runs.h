@@ -10,14 +10,16 @@
 //   1. a run is released exactly once, and only after `is_over` was true of it or by clear();
 //   2. num_lent() counts a run from before lend() returns until after it is released.
 //
-// Thread-safe, without a lock: runs are pushed one by one and detached all at once. A run that
-// another thread has detached is seen by neither reap() of a third thread, but by num_lent().
+// Thread-safe. reap() and clear() take the runs off the list while they ask `is_over`, without the
+// lock: another thread sees such a run by num_lent() alone.
 #ifndef TESSERA_COLLECTIVES_HOST_LENT_RUNS_H_
 #define TESSERA_COLLECTIVES_HOST_LENT_RUNS_H_
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 
@@ -25,16 +27,10 @@ namespace tessera::host {
 
 class LentRuns {
  public:
-  // A run that can be lent; the list needs no memory of its own.
+  // A run that can be lent.
   class Lendable {
    protected:
     ~Lendable() = default;
-
-   private:
-    friend class LentRuns;
-    uint32_t seq_ = 0;
-    std::shared_ptr<Lendable> self_;  // the list's reference
-    Lendable* next_ = nullptr;        // below it on the list
   };
   using IsOver = absl::FunctionRef<bool(const Lendable& run)>;
 
@@ -53,15 +49,20 @@ class LentRuns {
   // Releases all, and calls `end` for each before that.
   void clear(IsOver end);
   // Whether reap() may find any; a run that another thread lends just now may be missed.
-  bool may_have_any() const { return top_.load(std::memory_order_relaxed) != nullptr; }
+  bool may_have_any() const { return num_lent_.load(std::memory_order_relaxed) != 0; }
   int num_lent() const { return num_lent_.load(std::memory_order_acquire); }
 
  private:
-  void push(Lendable& run);
-  void release(Lendable& run);
+  struct Lent {
+    std::shared_ptr<Lendable> run;
+    uint32_t seq;
+  };
+  std::vector<Lent> take_all();
+  void release(Lent& lent);
 
-  std::atomic<Lendable*> top_{nullptr};
   std::atomic<int> num_lent_{0};
+  std::mutex mutex_;        // guards what follows
+  std::vector<Lent> lent_;  // but those that another thread looks at
 };
 
 }  // namespace tessera::host

@@ -11,13 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/wait_policy.h"
 #include "collectives/host/activity.h"
 
 namespace tessera::host {
 namespace {
 
-// Yields before the thread sleeps: to be woken takes longer than most messages take.
-constexpr int kYields = 200;
 // The longest sleep while a message waits. A bell that is not rung, for its ringer has died, costs
 // no more than this.
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(100);
@@ -94,7 +93,7 @@ void MessagePump::run() {
     const uint32_t seen = activity_.bell.load(std::memory_order_seq_cst);
     absl::Time next;
     if (run_ready(&next)) {
-      yields = kYields;
+      yields = kMembers.yields;
       continue;
     }
     bool is_empty;
@@ -110,7 +109,7 @@ void MessagePump::run() {
     }
     if (!is_empty) next = std::min(next, steady_now() + kLongestSleep);
     wait_for_ring(activity_, seen, next);
-    yields = kYields;
+    yields = kMembers.yields;
   }
 }
 

@@ -33,6 +33,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "base/wait_policy.h"
 #include "collectives/host/control.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
@@ -246,8 +247,20 @@ class Rendezvous {
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
-  bool wait_while(uint32_t seq, absl::Time deadline, const Op* check,
-                  absl::FunctionRef<bool(const State&)> waiting);
+  template <class Waiting>
+  bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting) {
+    const auto is_over = [&] {
+      const State state = State::unpack(record(seq).state.load(std::memory_order_acquire));
+      return state.seq != seq || !waiting(state);
+    };
+    // In the test of all orders a look at the word is a step, and a spin would be many.
+    if (!kStepped && wait_briefly(link_->wait_policy(), is_over)) return true;
+    return sleep_while(seq, deadline, check, waiting);
+  }
+  // The last stage of that wait. `check` is looked into for circles before the sleep, since a
+  // circle never ends by itself.
+  bool sleep_while(uint32_t seq, absl::Time deadline, const Op* check,
+                   absl::FunctionRef<bool(const State&)> waiting);
   // The verdict of an operation that has failed, or is about to. A settler that is stopped is
   // waited for until shortly after the deadline of `op`, and not for ever; then DeadlineExceeded
   // names it.

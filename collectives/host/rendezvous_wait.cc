@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one wait of the host protocol, and the wake-up that ends it.
-#include <sched.h>
-
+// How a member of a group sleeps, and the wake-up that ends the sleep.
 #include <atomic>
 #include <cstdint>
 
@@ -12,19 +10,6 @@
 #include "collectives/host/rendezvous.h"
 
 namespace tessera::host {
-namespace {
-
-// Yields before a waiter sleeps on the futex. A yield is nearly free on an idle core; a futex
-// wake-up is the slowest path (docs/performance.md).
-constexpr int kYields = kStepped ? 0 : 200;
-void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
-}  // namespace
-
 void Rendezvous::ring_bells() {
   for (const GroupMember& member : members_) {
     bells_.push_back(&activity_slot(link_->control(member.client_id), member.ordinal));
@@ -39,24 +24,13 @@ void Rendezvous::wake(OpRecord& record, Ring ring) const {
   wake_all(record.num_wakes);
 }
 
-// The one wait of the host protocol: spins, then yields, then sleeps on the record's futex until
-// wake(). `check` is looked into for circles before the sleep, since a circle never ends by itself.
-bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check,
-                            absl::FunctionRef<bool(const State&)> waiting) {
+bool Rendezvous::sleep_while(uint32_t seq, absl::Time deadline, const Op* check,
+                             absl::FunctionRef<bool(const State&)> waiting) {
   OpRecord& op_record = record(seq);
   const auto still = [&](uint64_t word) {
     const State state = State::unpack(word);
     return state.seq == seq && waiting(state);
   };
-  const int num_spins = kStepped ? 0 : link_->num_spins();
-  for (int i = 0; i < num_spins; ++i) {
-    if (!still(op_record.state.load(std::memory_order_acquire))) return true;
-    pause_cpu();
-  }
-  for (int i = 0; i < kYields; ++i) {
-    if (!still(op_record.state.load(std::memory_order_acquire))) return true;
-    sched_yield();
-  }
   if (check != nullptr) check_conflicts(*check);
   // Invariant 7 of control.h.
   op_record.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -64,7 +38,7 @@ bool Rendezvous::wait_while(uint32_t seq, absl::Time deadline, const Op* check,
   while (in_time) {
     const uint32_t num_wakes = op_record.num_wakes.load(std::memory_order_seq_cst);
     if (!still(op_record.state.load(std::memory_order_seq_cst))) break;
-    in_time = sleep_while(op_record.num_wakes, num_wakes, deadline);
+    in_time = host::sleep_while(op_record.num_wakes, num_wakes, deadline);
   }
   op_record.num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return in_time;
