@@ -12,8 +12,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "collectives/host/move.h"
 #include "collectives/label.h"
+#include "collectives/move.h"
 #include "dtensor/program.h"
 #include "dtensor/taken_streams.h"
 #include "dtensor/tensor_rep.h"
@@ -76,17 +76,17 @@ void run_row(const Launch& launch, const DeviceStep& row, Held& held) {
 // What a device does in one step, from `held` into `made`, on this thread.
 Status run_row_here(const DeviceStep& row, DType dtype, const HeldByDevice& held,
                     absl::Span<const std::shared_ptr<Buffer>> made) {
-  absl::InlinedVector<host::MemberMemory, host::kInlineMembers> members;
+  absl::InlinedVector<MemberMemory, kInlineMembers> members;
   members.reserve(row.member_ordinals->size());
   for (const int ordinal : *row.member_ordinals) {
-    host::MemberMemory& member = members.emplace_back();
+    MemberMemory& member = members.emplace_back();
     if (const Buffer* in = held[ordinal].buffer.get(); in != nullptr) {
       member.in = in->data();
       member.in_count = in->size_bytes() / dtype_size(dtype);
     }
     if (made[ordinal] != nullptr) member.out = made[ordinal]->mutable_data();
   }
-  return host::move_bytes(*row.collective, members);
+  return move_bytes(*row.collective, members);
 }
 
 // Runs a step on this thread; not at all where memory is short, which the streams report.

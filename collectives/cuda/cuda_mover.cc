@@ -13,7 +13,6 @@
 namespace tessera::cuda {
 namespace {
 
-using host::MemberMemory;
 using Members = absl::Span<const MemberMemory>;
 
 // The sources of the pulls, ascending.
@@ -80,9 +79,9 @@ Status CudaMover::wait_for(CudaDevice& device, uint32_t seq, int member, absl::S
 Status CudaMover::move(const Collective& collective, const Arguments& arguments, uint32_t seq,
                        int member, Members members) {
   std::vector<BoxPull> made;
-  const StatusOr<absl::Span<const BoxPull>> pulls = host::checked_pulls(collective, members, made);
+  const StatusOr<absl::Span<const BoxPull>> pulls = checked_pulls(collective, members, made);
   Status checked = pulls.status();
-  checked.Update(host::check_terms(collective, members));
+  checked.Update(check_terms(collective, members));
   if (!checked.ok()) return with_context(checked, arguments.label.to_string());
   if (collective.kind() == OpKind::kSendRecv) return receive(collective, seq, members);
   CudaDevice& device = *devices_[member];

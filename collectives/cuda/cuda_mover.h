@@ -27,7 +27,7 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
-#include "collectives/host/move.h"
+#include "collectives/move.h"
 #include "device/cuda/cuda_device.h"
 
 namespace tessera::cuda {
@@ -42,7 +42,7 @@ class CudaMover : public host::DeviceMover {
   Status arrive(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
                 absl::Span<std::byte> board) override;
   Status move(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
-              absl::Span<const host::MemberMemory> members) override;
+              absl::Span<const MemberMemory> members) override;
   Status leave(uint32_t seq, int member) override;
   Status wait_done(int member, absl::Time deadline) override;
 
@@ -63,12 +63,12 @@ class CudaMover : public host::DeviceMover {
                   Event Slot::*event);
   // The two things that a Collective does, on the member's stream.
   Status copy(const Collective& collective, absl::Span<const BoxPull> pulls,
-              absl::Span<const host::MemberMemory> members);
-  Status reduce(const Collective& collective, absl::Span<const host::MemberMemory> members);
-  Status reduce_run(const Collective& collective, absl::Span<const host::MemberMemory> members);
-  Status reduce_box(const Collective& collective, absl::Span<const host::MemberMemory> members);
+              absl::Span<const MemberMemory> members);
+  Status reduce(const Collective& collective, absl::Span<const MemberMemory> members);
+  Status reduce_run(const Collective& collective, absl::Span<const MemberMemory> members);
+  Status reduce_box(const Collective& collective, absl::Span<const MemberMemory> members);
   Status receive(const Collective& collective, uint32_t seq,
-                 absl::Span<const host::MemberMemory> members);
+                 absl::Span<const MemberMemory> members);
 
   const std::vector<CudaDevice*> devices_;
   std::vector<int> all_;

@@ -30,7 +30,7 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/host/move.h"
+#include "collectives/move.h"
 
 namespace tessera::host {
 

@@ -17,8 +17,8 @@
 #include "collectives/host/control.h"
 #include "collectives/host/host_group.h"
 #include "collectives/host/joint_run.h"
-#include "collectives/host/move.h"
 #include "collectives/host/rendezvous.h"
+#include "collectives/move.h"
 
 namespace tessera::host {
 

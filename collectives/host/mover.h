@@ -22,7 +22,7 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
-#include "collectives/host/move.h"
+#include "collectives/move.h"
 
 namespace tessera::host {
 

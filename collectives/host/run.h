@@ -32,7 +32,7 @@
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/host_group.h"
-#include "collectives/host/move.h"
+#include "collectives/move.h"
 #include "collectives/work.h"
 #include "device/completion.h"
 #include "device/stream.h"

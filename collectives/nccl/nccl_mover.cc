@@ -18,7 +18,6 @@
 namespace tessera::nccl {
 namespace {
 
-using host::MemberMemory;
 using Members = absl::Span<const MemberMemory>;
 
 // The latest generations of a group, which a member may still ask about.
@@ -307,7 +306,7 @@ Status NcclMover::move(const Collective& collective, const Arguments& arguments,
     const Status received = receive(collective, arguments, seq, members);
     return received.ok() ? received : labelled(received, label);
   }
-  const Status part = host::check_part(collective, label, members);
+  const Status part = check_part(collective, label, members);
   // Wrong pulls are an error of that member alone; wrong counts are an error of all.
   if (!part.ok() && kind != OpKind::kExchange && kind != OpKind::kReduceBoxes) return part;
   TESSERA_ASSIGN_OR_RETURN(const Board board, agree(label, members));

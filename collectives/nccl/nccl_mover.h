@@ -80,7 +80,7 @@ class NcclMover : public host::DeviceMover {
   Status arrive(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
                 absl::Span<std::byte> board) override;
   Status move(const Collective& collective, const Arguments& arguments, uint32_t seq, int member,
-              absl::Span<const host::MemberMemory> members) override;
+              absl::Span<const MemberMemory> members) override;
   Status leave(uint32_t seq, int member) override;
   Status wait_done(int member, absl::Time deadline) override;
   void fail(uint32_t seq, int member, const Status& error) override;
@@ -123,27 +123,27 @@ class NcclMover : public host::DeviceMover {
   Status take_packing(const Collective& collective, int member);
   // Makes sure that all members have memory for what others want packed.
   Status take_sent_packing(const Collective& collective, const Label& label, int member,
-                           absl::Span<const host::MemberMemory> members, absl::Time deadline);
+                           absl::Span<const MemberMemory> members, absl::Time deadline);
   Status meet_for_memory(const Label& label, int member, int64_t sent_bytes, absl::Time deadline);
   // Registers what is not yet.
   Board::Registered register_memory(const Collective& collective, const Arguments& arguments,
                                     int member, Communicator& communicator) const;
   // The board that combines those of all members; the same error for all where they disagree.
-  StatusOr<Board> agree(const Label& label, absl::Span<const host::MemberMemory> members) const;
+  StatusOr<Board> agree(const Label& label, absl::Span<const MemberMemory> members) const;
   // The member's communicator of this generation, made by all members if it is not there.
   StatusOr<std::shared_ptr<Communicator>> communicator(const Label& label, uint32_t seq, int member,
                                                        uint32_t generation, absl::Time deadline);
   Status meet(const Label& label, int member, uint32_t generation, absl::Time deadline);
   // Gives the member's device its part.
   Status give(const Collective& collective, const Arguments& arguments, int member,
-              absl::Span<const host::MemberMemory> members, const Board& board,
+              absl::Span<const MemberMemory> members, const Board& board,
               const std::shared_ptr<Communicator>& communicator, absl::Time deadline);
   Status run(const Arguments& arguments, int member, const Schedule& schedule,
              const std::shared_ptr<Communicator>& communicator, absl::Time deadline);
   Status run_round(const Round& round, cuda::CudaDevice& device, Communicator& communicator,
                    absl::Time deadline);
   Status receive(const Collective& collective, const Arguments& arguments, uint32_t seq,
-                 absl::Span<const host::MemberMemory> members);
+                 absl::Span<const MemberMemory> members);
   // The queue for messages of a member, when its GPU has done what the member arrived with.
   StatusOr<cuda::CudaQueue*> message_queue(uint32_t seq, int member, absl::Time deadline);
   // Copies a message between memory of the GPU and `pinned`, which is kept if that does not end.

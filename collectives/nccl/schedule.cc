@@ -11,7 +11,6 @@
 namespace tessera::nccl {
 namespace {
 
-using host::MemberMemory;
 using Members = absl::Span<const MemberMemory>;
 
 void append_box(const Box& box, std::vector<int64_t>* words) {

@@ -53,7 +53,7 @@
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "collectives/collective.h"
-#include "collectives/host/move.h"
+#include "collectives/move.h"
 #include "device/buffer.h"
 #include "device/cuda/kernel_plan.h"
 #include "device/memory_pool.h"
@@ -116,15 +116,15 @@ inline constexpr int64_t kPackingAlignment = 256;
 int64_t packing_bytes(const Collective& collective, Sums sums);
 // Bytes of the other pool, of each member; the same on all. Requires the requests of all.
 std::vector<int64_t> sent_packing_bytes(const Collective& collective,
-                                        absl::Span<const host::MemberMemory> members);
+                                        absl::Span<const MemberMemory> members);
 
 // What the others need of an exchange or a reduction of boxes; else nothing.
 std::vector<int64_t> encode_request(const Collective& collective);
 
-// The member's part. `members` has the requests of all. Requires host::check_part() except in an
+// The member's part. `members` has the requests of all. Requires check_part() except in an
 // exchange, in which a member whose pulls are wrong gets nothing, and still sends.
 StatusOr<Schedule> make_schedule(const Collective& collective,
-                                 absl::Span<const host::MemberMemory> members, Sums sums,
+                                 absl::Span<const MemberMemory> members, Sums sums,
                                  const PackingPools& pools);
 
 }  // namespace tessera::nccl

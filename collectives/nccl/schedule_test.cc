@@ -57,7 +57,7 @@ class Plan {
  public:
   // `describe` fills in what a member asks for.
   Plan(int num_members, Sums sums, const std::function<void(int, Asked&)>& describe) {
-    std::vector<host::MemberMemory> members(num_members);
+    std::vector<MemberMemory> members(num_members);
     std::vector<std::vector<int64_t>> told(num_members);
     for (int m = 0; m < num_members; ++m) {
       Asked asked;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/move.h"
+#include "collectives/move.h"
 
 #include <vector>
 
@@ -9,7 +9,7 @@
 #include "base/reduce_op.h"
 #include "device/cpu/kernels.h"
 
-namespace tessera::host {
+namespace tessera {
 namespace {
 
 using Members = absl::Span<const MemberMemory>;
@@ -140,4 +140,4 @@ Status check_part(const Collective& collective, const Label& label, Members memb
   return status.ok() ? status : with_context(status, label.to_string());
 }
 
-}  // namespace tessera::host
+}  // namespace tessera

@@ -2,7 +2,7 @@
 //
 // Collective::bytes_written() against the bytes that move_bytes did write, for every kind; and what
 // a fill writes, for every reduction of every dtype.
-#include "collectives/host/move.h"
+#include "collectives/move.h"
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 
-namespace tessera::host {
+namespace tessera {
 namespace {
 
 using testing::IsOk;
@@ -168,4 +168,4 @@ TEST(BoxPullsTest, CopiesShareMemory) {
 }
 
 }  // namespace
-}  // namespace tessera::host
+}  // namespace tessera

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // move_bytes: does what the Collective of one member says, once all members have arrived.
-#ifndef TESSERA_COLLECTIVES_HOST_MOVE_H_
-#define TESSERA_COLLECTIVES_HOST_MOVE_H_
+#ifndef TESSERA_COLLECTIVES_MOVE_H_
+#define TESSERA_COLLECTIVES_MOVE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "collectives/collective.h"
 #include "collectives/label.h"
 
-namespace tessera::host {
+namespace tessera {
 
 // The memory of one member, as this process sees it.
 struct MemberMemory {
@@ -46,6 +46,6 @@ Status check_terms(const Collective& collective, absl::Span<const MemberMemory> 
 Status check_part(const Collective& collective, const Label& label,
                   absl::Span<const MemberMemory> members);
 
-}  // namespace tessera::host
+}  // namespace tessera
 
-#endif  // TESSERA_COLLECTIVES_HOST_MOVE_H_
+#endif  // TESSERA_COLLECTIVES_MOVE_H_
