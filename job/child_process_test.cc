@@ -92,6 +92,29 @@ TEST(ChildProcessTest, EndOfTheMainThreadAloneIsNoEnd) {
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
+// Threads of the child go while its threads are looked at one by one.
+TEST(ChildProcessTest, AProcessThatHasBegunToEndIsEndingUntilItIsReaped) {
+  constexpr int kRounds = 100;
+  constexpr int kThreads = 30;
+  for (int round = 0; round < kRounds; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (int i = 0; i < kThreads; ++i) std::thread([] { pause(); }).detach();
+      std::_Exit(0);
+    }
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+    bool has_begun = false;
+    for (pollfd ended = {pidfd, POLLIN, 0}; poll(&ended, 1, 0) == 0;) {
+      const bool is_ending = is_process_ending(child);
+      ASSERT_TRUE(is_ending || !has_begun) << "round " << round;
+      has_begun = is_ending;
+    }
+    EXPECT_TRUE(is_process_ending(child));
+    close(pidfd);
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  }
+}
+
 TEST(ChildProcessTest, DestructorEndsTheChild) {
   pid_t pid = 0;
   {

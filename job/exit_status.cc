@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/exit_status.h"
 
+#include <sched.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -43,7 +44,23 @@ bool is_thread_ending(const std::string& folder) {
   for (int i = 0; i < 6; ++i) fields >> skipped;
   uint64_t flags = 0;
   fields >> flags;
-  return (flags & kExitingFlag) != 0 || has_pending_kill(folder);
+  return (flags & kExitingFlag) != 0;
+}
+
+enum class Ending { kNone, kSome, kAll };
+// Which threads of the process end. One that is listed and then gone has ended.
+Ending ending_threads(const std::string& threads) {
+  std::error_code error;
+  bool any = false;
+  bool all = true;
+  for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
+    const std::string folder = thread.path().string();
+    if (has_pending_kill(folder)) return Ending::kAll;
+    const bool is_ending = is_thread_ending(folder) || !std::filesystem::exists(folder, error);
+    any |= is_ending;
+    all &= is_ending;
+  }
+  return !any ? Ending::kNone : all ? Ending::kAll : Ending::kSome;
 }
 
 }  // namespace
@@ -66,18 +83,18 @@ std::string ExitStatus::to_string() const {
   return absl::StrCat("was killed by SIG", name, " (", sigdescr_np(signal), ")");
 }
 
+// Not of the main thread alone: it may end by pthread_exit(), and leave the process to the others.
+// A thread that has taken its SIGKILL and does not say yet that it exits is between the two for a
+// moment, in which it is not told from one that goes on: where others end it is looked at again.
 bool is_process_ending(pid_t pid) {
-  // Not of the main thread alone: it may end by pthread_exit(), and leave the process to the
-  // others.
+  constexpr int kLooks = 100;
   const std::string threads = absl::StrCat("/proc/", pid, "/task");
-  std::error_code error;
-  bool is_ending = false;
-  for (const auto& thread : std::filesystem::directory_iterator(threads, error)) {
-    is_ending = is_thread_ending(thread.path().string());
-    // A thread that was listed may be gone by now.
-    if (!is_ending && std::filesystem::exists(thread.path(), error)) return false;
+  Ending ending = ending_threads(threads);
+  for (int look = 1; look < kLooks && ending == Ending::kSome; ++look) {
+    sched_yield();
+    ending = ending_threads(threads);
   }
-  return is_ending;
+  return ending == Ending::kAll;
 }
 
 }  // namespace tessera
