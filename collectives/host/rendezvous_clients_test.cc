@@ -23,7 +23,6 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
-#include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::host {
