@@ -52,7 +52,7 @@ class CollectiveRun final : public JointRun, public LentRuns::Lendable {
   bool lends = false;  // it is done, and others may still read its input
 
  private:
-  void run_here(absl::Time deadline) override { run_in_stream(deadline); }
+  void run_here(absl::Time deadline) override { try_run_here(deadline); }
   Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
   void end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
 

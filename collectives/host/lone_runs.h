@@ -31,7 +31,7 @@ class LoneRun final : public Run {
 
  private:
   Status execute();
-  void run_here(absl::Time deadline) override { run_in_stream(deadline); }
+  void run_here(absl::Time deadline) override { try_run_here(deadline); }
   Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
   void end_late(DeviceActivity::Kind, absl::Time, absl::Time) override {}
 

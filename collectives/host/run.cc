@@ -39,7 +39,7 @@ Work Run::enqueue(std::shared_ptr<Run> run) {
   return Work(std::move(run));
 }
 
-void Run::run_in_stream(absl::Time deadline) {
+void Run::try_run_here(absl::Time deadline) {
   // Any thread may execute the run: it ends by its own deadline.
   if (deadline < arguments_.deadline.value_or(absl::InfiniteFuture())) return;
   group_->stream(member_).run_here(key_);

@@ -103,7 +103,7 @@ class Run : public PendingWork, public Stream::Runnable {
 
  protected:
   // Executes the run on this thread, if it is the next one of its stream and ends in time.
-  void run_in_stream(absl::Time deadline);
+  void try_run_here(absl::Time deadline);
 
  private:
   enum class Stage { kQueued, kStarted, kGivenUp };
