@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reading and writing DeviceActivity: what the stream of a device is doing, as all clients see it.
+//
+// Threads. A slot has one writer at a time: the thread that runs a task of the device's stream, or
+// that has taken the stream. A stream that was stopped runs tasks on their callers' threads; what
+// these write may be mixed. Any thread of any client may read a slot and ring its bell. Only the
+// thread of the device's messages sleeps on the bell (MessagePump).
 #ifndef TESSERA_COLLECTIVES_HOST_ACTIVITY_H_
 #define TESSERA_COLLECTIVES_HOST_ACTIVITY_H_
 
@@ -39,7 +44,7 @@ struct ActivitySnapshot : Activity {
   std::string to_string() const;
 };
 
-// One writer a slot: the device's stream. The label stays what it was, or is changed as well.
+// The label stays what it was, or is changed as well.
 void write_activity(DeviceActivity& slot, const Activity& activity);
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label);
 // The same of a collective, with its label if it has one of its own, at the time of the call. Fills

@@ -194,7 +194,8 @@ struct alignas(64) MemberProgress {
   // one.
   uint32_t num_handles;
   uint32_t was_opened;
-  // The member's next operation, as of the last handle that was released; 0: the first.
+  // The member's next operation, as of the last handle that was released; 0: the first. Not guarded
+  // by the lock: the member's client alone uses it, while it has no operation under way.
   uint32_t next_seq;
 };
 

@@ -17,6 +17,10 @@
 //
 // Memory in the client's arenas is used in place. Other memory is used in place too where all
 // members belong to one client, and copied through an arena where they do not.
+//
+// Threads. Any thread may call the functions, except stop() and the destructor: one thread calls
+// these when the client shuts down. on_lost() runs on the thread that reports a loss, and
+// wait_until_read() also on one that allocates memory when the pool has no free block.
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 

@@ -3,8 +3,9 @@
 // JointRun: a run in which the members of a group meet: its place among the group's operations, and
 // what the other members use of it.
 //
-// Threads: as of Run. `op`'s number is set as the run is placed, its start and deadline by the
-// running thread, which alone uses what follows.
+// Threads: as of Run. Waiters, and threads that reap runs, read of `op` what does not change after
+// placed(): all except its start and deadline (Meetings::describe()). The rest is the running
+// thread's, except is_acknowledged.
 #ifndef TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
 #define TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
 

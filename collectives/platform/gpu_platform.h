@@ -5,6 +5,9 @@
 //
 //   client 0   devices 0, 1   on GPUs 0, 1      each client has GPUs of its own (gpu_claims.h),
 //   client 1   devices 2, 3   on GPUs 2, 3      unless clients are told to share them
+//
+// Threads: as of Platform. What start_devices() sets does not change until end(), and threads that
+// make groups read it without a lock.
 #ifndef TESSERA_COLLECTIVES_PLATFORM_GPU_PLATFORM_H_
 #define TESSERA_COLLECTIVES_PLATFORM_GPU_PLATFORM_H_
 

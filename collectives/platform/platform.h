@@ -12,6 +12,10 @@
 //   platform->end()                      when the streams and the backend have stopped
 //
 // The one place that knows which kinds of devices there are: what is above asks LocalDevice.
+//
+// Threads. The thread that connects the client calls the functions in this order; the thread that
+// shuts it down calls end(). Any thread that makes a group calls what make_mover() returned, one at
+// a time, and not after end().
 #ifndef TESSERA_COLLECTIVES_PLATFORM_PLATFORM_H_
 #define TESSERA_COLLECTIVES_PLATFORM_PLATFORM_H_
 
