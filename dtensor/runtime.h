@@ -3,8 +3,8 @@
 // Runtime: what stands behind a Client, its live meshes and its tensors. Internal to dtensor/.
 //
 // Its last handle ends it (dispose() in runtime.cc). Owns, in this order: the connection to the
-// coordinator, the memory, the ties to the clients of the host, a stream for each local device, and
-// the collectives on top of them. Thread-safe.
+// coordinator, the memory of the host, the ties to the clients of the host, the local devices, the
+// platform that made them, and the collectives on top of these. Thread-safe.
 //
 // Tensors live in the memory of the devices. That of the host serves barriers and what clients tell
 // each other, and is the memory of devices that are CPUs.

@@ -3,7 +3,8 @@
 // HostResources: what all groups of one client use: the link to the other clients, the memory, the
 // streams of its devices, and the threads on which messages wait.
 //
-// Invariant: after stop() no thread of it runs, and none is started.
+// Invariant: after stop() no thread of it runs. One that is asked for then has ended when the call
+// returns.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_RESOURCES_H_

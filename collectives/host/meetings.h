@@ -38,7 +38,7 @@ class Meetings {
   // How often a wait for the other members checks whether one is lost.
   static constexpr absl::Duration kLossCheckInterval = absl::Milliseconds(5);
 
-  // The group must outlive it, except for the destructor.
+  // The group must outlive it.
   Meetings(HostGroup& group, Rendezvous rendezvous);
   ~Meetings() { close(); }
   // Gives the block of the control region back.

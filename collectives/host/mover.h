@@ -2,8 +2,8 @@
 //
 // Mover: moves a member's part of the bytes, with the kernels of the CPU or by a DeviceMover.
 //
-// The one place that asks whether the memory of a group is the host's. A barrier moves nothing, so
-// it is a run of the host in every group.
+// The one place that knows whether the memory of a group is the host's; runs and protocols ask it.
+// A barrier moves nothing, so it is a run of the host in every group.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_MOVER_H_

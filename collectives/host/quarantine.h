@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quarantine: keeps the memory of runs that failed while other members might be writing it.
+// Quarantine: keeps the memory of failed runs that other members may still read or write.
 //
 //   keep()    the quarantine owns the run, and with it its memory
 //     | reap(), where `are_others_done` says that no member accesses the memory any more
 //   released
 //
 // Invariant: a run is released only after `are_others_done` was true of its number, or by clear().
-// A run that was kept with kUntilShutdown is released by clear() alone: a device may still work on
-// it.
+// A run that was kept with Until::kShutdown is released by clear() alone: a device may still work
+// on it.
 //
 // Thread-safe. Runs are destroyed without the lock, since their buffers may be of the user's code.
 #ifndef TESSERA_COLLECTIVES_HOST_QUARANTINE_H_
