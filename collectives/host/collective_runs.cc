@@ -60,14 +60,9 @@ Status CollectiveRun::give_up(DeviceActivity::Kind device, absl::Time called, ab
 }
 
 void CollectiveRun::end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
-  // The running thread sees the verdict, or all had arrived and it goes on. A wait for the devices
-  // of other clients is ended here.
+  // The running thread sees the verdict, or all had arrived and it goes on.
   runs_.give_up(*this, CollectiveRuns::Was::kStarted, device, called, deadline).IgnoreError();
-  if (runs_.mover().shares_addresses(collective())) return;
-  runs_.mover().fail(
-      collective(), op.seq, member(),
-      absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
-                                               ", though all members had arrived")));
+  fail_on_devices(deadline - called, ", though all members had arrived");
 }
 
 CollectiveRuns::CollectiveRuns(HostResources& resources, std::vector<GroupMember> members,
@@ -115,13 +110,7 @@ Status CollectiveRuns::execute(CollectiveRun& run) {
     if (mover().has_device()) meetings_.entries().publish_running(run);
     meetings_.start_clock(run);
     status = run.op.signature.inlined ? meet_inlined(run) : meet_and_move(run);
-    const bool may_be_later =
-        status.ok() || (run.has_moved && run.arguments().out_buffer == nullptr);
-    if (run.is_on_device() && may_be_later) {
-      run.complete_on_device(status);
-    } else {
-      run.complete(status);
-    }
+    run.finish(status);
   } else {
     status = run.completion().wait();
     const absl::Time deadline = steady_now() + resources().collective_timeout();

@@ -17,7 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/format.h"
+#include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/host_group.h"
@@ -54,9 +58,18 @@ class JointRun : public Run {
   std::byte* copy(ArenaPool::Block Copies::*which) const {
     return copies.has_value() ? ((*copies).*which).data() : nullptr;
   }
-  bool has_moved = false;  // its part was begun
   // Of a failed run: this member has read the verdict. Set by any thread.
   std::atomic<bool> is_acknowledged{false};
+
+ protected:
+  // Ends a wait of the running thread for the devices of other clients.
+  void fail_on_devices(absl::Duration waited, absl::string_view why) {
+    Mover& mover = this->mover();
+    if (mover.shares_addresses(collective())) return;
+    mover.fail(
+        collective(), op.seq, member(),
+        absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(waited), why)));
+  }
 };
 
 }  // namespace tessera::host

@@ -24,11 +24,7 @@ Status LoneRun::run() {
     Activity running = activity(DeviceActivity::kRunning);
     publish_collective(runs_.activity(member()), running, {text, size});
     status = execute();
-    if (is_on_device() && status.ok()) {
-      complete_on_device(status);
-    } else {
-      complete(status);
-    }
+    finish(status);
   } else {
     status = completion().wait();
   }

@@ -150,7 +150,6 @@ Status Meetings::meet(const JointRun& run) {
 
 Status Meetings::move(JointRun& run, const Entries::Memories& memory) {
   step();  // a member may be held up before it moves any bytes
-  run.has_moved = true;
   return run.move(run.op.seq, memory);
 }
 
@@ -159,7 +158,7 @@ Status Meetings::move(JointRun& run, const Entries::Memories& memory) {
 void Meetings::abandon(JointRun& run, const Status& error, bool found_mismatch) {
   const Collective& collective = run.collective();
   const Arguments& arguments = run.arguments();
-  if (run.has_moved) group_.mover().fail(collective, run.op.seq, run.op.member, error);
+  if (run.has_moved()) group_.mover().fail(collective, run.op.seq, run.op.member, error);
   const bool on_the_move = group_.spans_clients() && rendezvous_.failed_on_the_move(run.op.seq);
   const bool has_copy = run.copy(&JointRun::Copies::out) != nullptr;
   const bool is_callers = arguments.out_buffer == nullptr && !has_copy;

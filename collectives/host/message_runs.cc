@@ -43,12 +43,7 @@ bool SendRun::wait_in_time(absl::Time deadline) {
 
 void SendRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
   // A message whose device has not reached it yet is published as failed.
-  if (!runs_.mover().shares_addresses(collective())) {
-    runs_.mover().fail(
-        collective(), op.seq, member(),
-        absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
-                                                 "; the device is busy with earlier work")));
-  }
+  fail_on_devices(deadline - called, "; the device is busy with earlier work");
   published.wait().IgnoreError();
   runs_.wait_received(*this, deadline);
 }
@@ -65,11 +60,7 @@ void ReceiveRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time de
   // A receive that is about to arrive does so first: the record waits for those that have.
   published.wait().IgnoreError();
   runs_.give_up(*this, called, deadline).IgnoreError();
-  if (runs_.mover().shares_addresses(collective())) return;
-  runs_.mover().fail(
-      collective(), op.seq, member(),
-      absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(deadline - called),
-                                               ", though all members had arrived")));
+  fail_on_devices(deadline - called, ", though all members had arrived");
 }
 
 MessageRuns::MessageRuns(HostResources& resources, std::vector<GroupMember> members,
@@ -99,6 +90,7 @@ Work MessageRuns::send(Collective::Ptr collective, Arguments&& arguments) {
 
 Status MessageRuns::expect_send(const SendRun& run) {
   reap_sent();
+  meetings_.reap_quarantine();
   std::unique_lock<std::mutex> lock(mutex_);
   if (!mover().shares_addresses(run.collective()) ||
       num_unread_ >= meetings_.rendezvous().num_records()) {
@@ -203,9 +195,13 @@ Work MessageRuns::receive(Collective::Ptr collective, Arguments&& arguments) {
   if (error.ok()) error = prepare_queue(/*member=*/1);
   if (!error.ok()) return failed(arguments, labelled(*collective, arguments, error));
   auto run = std::make_shared<ReceiveRun>(*this, 1, std::move(collective), std::move(arguments));
+  meetings_.reap_quarantine();
   run->executor_ref() = run;
   const Status queued = add_to_queue(run, [&] { number(*run); });
-  if (!queued.ok()) run->complete(run->labelled(queued));
+  if (!queued.ok()) {
+    run->complete(run->labelled(queued));
+    run->executor_ref() = nullptr;
+  }
   return Work(std::move(run));
 }
 

@@ -83,14 +83,27 @@ Status Run::take_output() {
 }
 
 Status Run::move(uint32_t seq, absl::Span<const MemberMemory> members) {
+  has_moved_ = true;
   const Status moved = group_->mover().move(*collective_, arguments_, seq, member_, members);
   // The errors of a device have the label.
   return is_on_device() ? moved : labelled(moved);
 }
 
+// Two waiters may have the verdict of one message. The record may be reused once the first of them
+// has completed the run, and what the other one has read of it then means nothing.
 void Run::complete(const Status& status) {
+  if (completion_.done()) return;
   group_->complete_output(arguments_, status);
   completion_.set(status);
+}
+
+void Run::finish(const Status& status) {
+  const bool may_be_later = status.ok() || (has_moved_ && arguments_.out_buffer == nullptr);
+  if (is_on_device() && may_be_later) {
+    complete_on_device(status);
+  } else {
+    complete(status);
+  }
 }
 
 void Run::complete_on_device(const Status& error) {

@@ -89,11 +89,13 @@ class Run : public PendingWork, public Stream::Runnable {
   // Moves the bytes of the member's part, or gives that work to its device. `seq`: the number of
   // the operation, 0 in a group of one.
   Status move(uint32_t seq, absl::Span<const MemberMemory> members);
-  // Ends the run for its waiters.
+  // Whether its part was begun.
+  bool has_moved() const { return has_moved_; }
+  // Ends the run for its waiters. Only the first call counts.
   void complete(const Status& status);
-  // Ends the task of a run whose device moves the bytes: done when the device is, with `error`
-  // unless that is OK.
-  void complete_on_device(const Status& error);
+  // Ends the task of the run: complete(), or where its device moves the bytes, and may be about to
+  // when the task has failed, done when the device is, with `status` unless that is OK.
+  void finish(const Status& status);
   const Completion& completion() const { return completion_; }
   // The reference of the stream or queue that the run is in, until it has run. Replaces
   // enable_shared_from_this, which costs three extra atomic operations on destruction.
@@ -102,12 +104,14 @@ class Run : public PendingWork, public Stream::Runnable {
   Activity activity(DeviceActivity::Kind kind) const;
 
  protected:
+  Mover& mover() const { return group_->mover(); }
   // Executes the run on this thread, if it is the next one of its stream and ends in time.
   void try_run_here(absl::Time deadline);
 
  private:
   enum class Stage { kQueued, kStarted, kGivenUp };
 
+  void complete_on_device(const Status& error);
   // The steps of wait_until(). Runs the run on this thread, if it may.
   virtual void run_here(absl::Time /*deadline*/) {}
   // Whether the run is done in time.
@@ -127,6 +131,7 @@ class Run : public PendingWork, public Stream::Runnable {
   std::atomic<Stage> stage_{Stage::kQueued};
   std::atomic<bool> is_given_up_{false};
   Completion completion_;
+  bool has_moved_ = false;  // the running thread's
   std::shared_ptr<Run> executor_ref_;
 };
 
