@@ -39,7 +39,7 @@ CollectiveRun::CollectiveRun(CollectiveRuns& runs, int member, Collective::Ptr c
   const bool is_named =
       this->collective().kind() == OpKind::kBarrier && arguments().detail.view().size() > 2;
   if (is_named) op.name_hash = op.signature.detail_hash;
-  op.ends_at_arrival = op.signature.inlined = is_inlined(this->collective()) && !is_on_device();
+  op.signature.inlined = is_inlined(this->collective()) && !is_on_device();
 }
 
 void CollectiveRun::placed() { runs_.number(*this); }
@@ -178,23 +178,27 @@ Status CollectiveRuns::move(CollectiveRun& run, bool& found_mismatch, Status& ow
 Status CollectiveRuns::meet_inlined(CollectiveRun& run) {
   TESSERA_RETURN_IF_ERROR(meetings_.join(run));
   TESSERA_RETURN_IF_ERROR(meetings_.meet(run));
-  const OpKind kind = run.collective().kind();
-  if (kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kBarrier) {
-    if (run.arguments().out != nullptr) reduce_inlined(run);
-    return absl::OkStatus();
-  }
-  return run.move(run.op.seq, meetings_.entries().inlined_memory(run));
+  const BoxReduction* const reduction = run.collective().reduction();
+  const bool is_flat = reduction != nullptr && reduction->sources.size() == 0;
+  if (!is_flat) return run.move(run.op.seq, meetings_.entries().inlined_memory(run));
+  if (run.arguments().out != nullptr) reduce_inlined(run, *reduction);
+  return absl::OkStatus();
 }
 
-// Each member reduces all elements, not a chunk.
-void CollectiveRuns::reduce_inlined(const CollectiveRun& run) {
+// A result that the root or all members get is computed by each of these alone, and not in chunks.
+void CollectiveRuns::reduce_inlined(const CollectiveRun& run, const BoxReduction& reduction) {
+  using Target = BoxReduction::Target;
   const Collective& collective = run.collective();
-  if (collective.kind() == OpKind::kReduce && run.member() != collective.root()) return;
-  const Rendezvous& rendezvous = meetings_.rendezvous();
+  if (reduction.target == Target::kRoot && run.member() != collective.root()) return;
+  const Box& box = reduction.target == Target::kOwn ? reduction.box : reduction.held;
+  const int64_t offset = box.offsets[0] - reduction.held.offsets[0];
   absl::InlinedVector<const std::byte*, kInlineMembers> terms;
-  for (int m = 0; m < size(); ++m) terms.push_back(rendezvous.entry(run.op.seq, m).inlined);
+  for (int m = 0; m < size(); ++m) {
+    terms.push_back(meetings_.rendezvous().entry(run.op.seq, m).inlined +
+                    offset * dtype_size(collective.dtype()));
+  }
   cpu::reduce(collective.dtype(), collective.op(), terms,
-              absl::MakeConstSpan(&run.arguments().out, 1), collective.count());
+              absl::MakeConstSpan(&run.arguments().out, 1), box.sizes[0]);
 }
 
 Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind device,

@@ -83,7 +83,7 @@ class CollectiveRuns final : public HostGroup {
   Status meet_and_move(CollectiveRun& run);
   Status move(CollectiveRun& run, bool& found_mismatch, Status& own_error);
   Status meet_inlined(CollectiveRun& run);
-  void reduce_inlined(const CollectiveRun& run);
+  void reduce_inlined(const CollectiveRun& run, const BoxReduction& reduction);
   void retire(CollectiveRun& run);
   // What keeps a run that is queued from its turn.
   std::string holdup_of(const CollectiveRun& run, DeviceActivity::Kind device) const;

@@ -59,7 +59,6 @@ Rendezvous::Op Meetings::describe(const JointRun& run, absl::Time start,
           .signature = own.signature,
           .name_hash = own.name_hash,
           .holds_device = own.holds_device,
-          .ends_at_arrival = own.ends_at_arrival,
           .start = start,
           .deadline = deadline};
 }

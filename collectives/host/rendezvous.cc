@@ -159,7 +159,7 @@ Status Rendezvous::arrive(const Op& op) {
     ++state.arrived;
     own.place.store(static_cast<uint16_t>(state.arrived), std::memory_order_relaxed);
     const bool last = state.arrived == members_.size();
-    if (last) state.phase = op.ends_at_arrival ? Phase::kMet : Phase::kRunning;
+    if (last) state.phase = op.signature.inlined ? Phase::kMet : Phase::kRunning;
     if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
       if (last) wake(op_record, Ring::kReceiver);
       return absl::OkStatus();

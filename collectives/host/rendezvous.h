@@ -88,12 +88,11 @@ class Rendezvous {
     int member = 0;
     const Label* label = nullptr;  // null or empty: the default_label() of the signature
     absl::string_view detail_field;
+    // Where it is `inlined`, members read each other's entries once all have arrived and nothing
+    // else: they do not call finish(), and leave() records that the member has read them.
     Signature signature = {};
     uint64_t name_hash = 0;    // of a named barrier
     bool holds_device = true;  // false: a message, which keeps no other operation from running
-    // Once all have arrived members read each other's entries and nothing else: they do not call
-    // finish(), and leave() records that the member has read them.
-    bool ends_at_arrival = false;
     absl::Time start = {};
     absl::Time deadline = absl::InfiniteFuture();
     // Whether a caller that waits for the operation has a deadline of its own, which has passed.

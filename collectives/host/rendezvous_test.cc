@@ -142,7 +142,7 @@ class MetTest : public RendezvousTest {
  protected:
   Status meet(uint32_t seq, int member) {
     Rendezvous::Op meeting = op(seq, member);
-    meeting.ends_at_arrival = true;
+    meeting.signature.inlined = true;
     group_->entry(seq, member).signature = kSum;
     return group_->arrive(meeting);
   }

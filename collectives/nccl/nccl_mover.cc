@@ -96,6 +96,13 @@ absl::Time deadline_of(const Arguments& arguments, absl::Duration timeout) {
   return arguments.deadline.value_or(steady_now() + arguments.timeout.value_or(timeout));
 }
 
+// Of a meeting of which nothing but the entries is used.
+Signature ends_at_arrival() {
+  Signature signature;
+  signature.inlined = true;
+  return signature;
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, host::HostLink& link,
@@ -224,8 +231,8 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
                                    .member = member,
                                    .label = &label,
                                    .detail_field = "memory",
+                                   .signature = ends_at_arrival(),
                                    .holds_device = false,
-                                   .ends_at_arrival = true,
                                    .start = steady_now(),
                                    .deadline = deadline};
   const auto meet = [&]() -> Status {
