@@ -105,10 +105,13 @@ void CollectiveRuns::number(CollectiveRun& run) {
 
 Status CollectiveRuns::execute(CollectiveRun& run) {
   Status status;
+  meetings_.start_clock(run);
+  // Before the run begins, so that a waiter may give it up while others keep the record.
+  // join() returns the error.
+  meetings_.reserve(run, run.op).IgnoreError();
   if (run.begin()) {
     // Without a device publish_waiting() follows soon enough.
     if (mover().has_device()) meetings_.entries().publish_running(run);
-    meetings_.start_clock(run);
     status = run.op.signature.inlined ? meet_inlined(run) : meet_and_move(run);
     run.finish(status);
   } else {
@@ -210,13 +213,14 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
   if (!is_behind && rendezvous.is_next(late.seq)) {
     return rendezvous.settle_timed_out(late, meetings_.give_up_from());
   }
+  if (!is_behind) return rendezvous.describe_behind(late);
   const Status error = absl::DeadlineExceededError(absl::StrCat(run.label(), ": not done in ",
                                                                 format_duration(deadline - called),
                                                                 "; ", holdup_of(run, device)));
   // A verdict before the run's turn, so that all members that give it up get one text. Where a
   // member has fallen behind it would take the operation for the one to join: execute() settles
   // this one in its turn.
-  if (!is_behind || !rendezvous.all_have_passed_before(late.seq)) return error;
+  if (!rendezvous.all_have_passed_before(late.seq)) return error;
   const Status verdict =
       rendezvous.settle(late.seq, VerdictKind::kTimedOut, Rendezvous::From::kOpen, error, &late);
   return verdict.ok() ? error : verdict;

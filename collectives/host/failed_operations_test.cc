@@ -26,6 +26,8 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
+#include "collectives/host/activity.h"
+#include "collectives/host/control.h"
 #include "collectives/host/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/group_access.h"
@@ -146,6 +148,44 @@ TEST_F(FailedOperationsTest, RecordsAreFreeAfterMoreFailuresThanThereAreRecords)
   EXPECT_THAT(told[0], StatusIs(StatusCode::kInvalidArgument, HasSubstr("count differs")));
   EXPECT_EQ(told[1], told[0]);
   EXPECT_EQ(told[2], told[0]);
+}
+
+// Client 0 runs ahead: its second operation was refused, and keeps its record until the others have
+// read why. The one that is to have this record next waits for them, but no caller waits for it
+// beyond its deadline; the others get its verdict when they reach it.
+TEST_F(FailedOperationsTest, AWaitEndsAtItsDeadlineWhereNoRecordIsFree) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<HostJob> job,
+      HostJob::create(std::vector<int>(2, 1), /*collective_timeout=*/absl::InfiniteDuration()));
+  std::vector<Group> groups;
+  for (const int device : {0, 1}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(Group group, job->group(device, {0, 1}));
+    groups.push_back(std::move(group));
+  }
+  const std::vector<int64_t> in(2);
+  std::vector<int64_t> out(3);
+  const auto refused = [&](int c) {
+    return groups[c].all_reduce<int64_t>(in, absl::MakeSpan(out), ReduceOp::kSum);
+  };
+  std::vector<Status> told = {refused(0).await()};
+  EXPECT_THAT(told[0], StatusIs(StatusCode::kInvalidArgument));
+  for (int i = 1; i < kRecords; ++i) {
+    told.push_back(groups[0].barrier().wait(absl::Milliseconds(1)));
+    EXPECT_THAT(told.back(), StatusIs(StatusCode::kDeadlineExceeded));
+  }
+  const Work waits = groups[0].barrier();
+  // Its device has begun it: it waits for the record.
+  const DeviceActivity& activity = job->client(0).link->activity(0);
+  while (read_activity(activity).seq != kRecords + 1) std::this_thread::yield();
+  told.push_back(waits.wait(absl::Milliseconds(1)));
+  EXPECT_THAT(told.back(),
+              StatusIs(StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("1 of 2 clients arrived in 1"), HasSubstr("client 1"))));
+  EXPECT_EQ(refused(1).await(), told[0]);
+  for (int i = 1; i <= kRecords; ++i) EXPECT_EQ(groups[1].barrier().await(), told[i]) << i;
+  const Work last = groups[0].barrier();
+  EXPECT_THAT(groups[1].barrier().await(), IsOk());
+  EXPECT_THAT(last.await(), IsOk());
 }
 
 // The memory of an operation that timed out is kept while client 1 may still read and write it, and

@@ -74,10 +74,7 @@ Status Meetings::reserve(JointRun& run, const Rendezvous::Op& op) {
     if (rendezvous_.wait_free(op.seq, deadline)) return absl::OkStatus();
     // Errors of the call itself are not returned here: the others must read them in the record.
     TESSERA_RETURN_IF_ERROR(interruption(run));
-    if (steady_now() < op.deadline) continue;
-    Rendezvous::Op oldest = op;
-    oldest.seq = seq_before(op.seq, rendezvous_.num_records());
-    return rendezvous_.describe_missing(oldest);
+    if (steady_now() >= op.deadline) return rendezvous_.describe_behind(op);
   }
 }
 
@@ -113,12 +110,15 @@ Status Meetings::join(JointRun& run) {
   const Rendezvous::Op& op = run.op;
   Status local = local_error(run);
   if (local.ok() && group_.mover().has_device()) {
-    const Status waited = group_.mover().wait_for_device(run.collective(), op.member, op.deadline,
-                                                         [this] { return group_.is_closing(); });
+    const Status waited = group_.mover().wait_for_device(
+        run.collective(), op.member, op.deadline,
+        [&] { return group_.is_closing() || run.is_given_up().load(std::memory_order_relaxed); });
     if (absl::IsDeadlineExceeded(waited)) {
       // This member itself is late.
       TESSERA_RETURN_IF_ERROR(reserve(run, op));
-      return rendezvous_.settle_timed_out(op, Rendezvous::From::kOpen);
+      Rendezvous::Op late = op;
+      late.deadline = std::min(op.deadline, steady_now());
+      return rendezvous_.settle_timed_out(late, Rendezvous::From::kOpen);
     }
     local = run.labelled(waited);
   }

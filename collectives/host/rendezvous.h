@@ -182,6 +182,9 @@ class Rendezvous {
   // it does not change meanwhile.
   Status describe_missing(const Op& op, const State& before) const;
   Status describe_missing(const Op& op) const { return describe_missing(op, load(op.seq)); }
+  // The same of an operation whose record is not free: the missing members are those that are not
+  // done with the operation that has it.
+  Status describe_behind(const Op& op) const;
   // The same of the operation of any group in which the member's device waits; empty if in none.
   std::string describe_wait(int member) const;
 
@@ -243,6 +246,7 @@ class Rendezvous {
   Status is_too_late(MemberEntry& own, const Op& op);
   // The members that are counted in `state`, of an operation that is being settled.
   std::vector<bool> arrivals(uint32_t seq, const State& state) const;
+  Status describe_missing(const Op& op, const std::vector<bool>& arrived, bool is_open) const;
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.

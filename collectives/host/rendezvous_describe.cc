@@ -74,12 +74,25 @@ std::vector<bool> Rendezvous::arrivals(uint32_t seq, const State& state) const {
 }
 
 Status Rendezvous::describe_missing(const Op& op, const State& before) const {
+  return describe_missing(op, arrivals(op.seq, before), before.phase == Phase::kOpen);
+}
+
+Status Rendezvous::describe_behind(const Op& op) const {
+  const uint32_t before = seq_before(op.seq, num_records());
+  std::vector<bool> has_passed(size());
+  for (int m = 0; m < size(); ++m) {
+    has_passed[m] = !is_later(before, progress_[m].left.load(std::memory_order_acquire));
+  }
+  return describe_missing(op, has_passed, /*is_open=*/true);
+}
+
+Status Rendezvous::describe_missing(const Op& op, const std::vector<bool>& arrived,
+                                    bool is_open) const {
   struct Client {
     int num_members = 0;
     std::vector<int> missing;  // members
   };
   std::map<int, Client> clients;
-  const std::vector<bool> arrived = arrivals(op.seq, before);
   int num_missing_clients = 0;
   for (int m = 0; m < size(); ++m) {
     Client& client = clients[members_[m].client_id];
@@ -94,7 +107,7 @@ Status Rendezvous::describe_missing(const Op& op, const State& before) const {
   const int num_all = one_client ? size() : static_cast<int>(clients.size());
   int num_missing = num_missing_clients;
   if (one_client) num_missing = static_cast<int>(clients.begin()->second.missing.size());
-  const bool is_unclear = num_missing == 0 && before.phase == Phase::kOpen;
+  const bool is_unclear = num_missing == 0 && is_open;
   if (is_unclear) num_missing = 1;
   std::string text = absl::StrCat(label_of(op), ": ", num_all - num_missing, " of ", num_all,
                                   one_client ? " devices" : " clients", " arrived in ", waited);
