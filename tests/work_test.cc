@@ -97,6 +97,27 @@ TEST(OutlivingWorkTest, MessagesOfOneClientAreCancelled) {
       IsOk());
 }
 
+TEST(OutlivingWorkTest, AMessageThatWasReceivedIsOk) {
+  EXPECT_THAT(
+      run_isolated(kLimit,
+                   []() -> Status {
+                     const std::vector<float> data(8, 1.0f);
+                     std::vector<float> out(8);
+                     std::vector<Work> sent;
+                     {
+                       TESSERA_ASSIGN_OR_RETURN(Client client,
+                                                Client::connect({.num_local_devices = 2}));
+                       TESSERA_ASSIGN_OR_RETURN(const Group from, client.group({0, 1}, 0));
+                       TESSERA_ASSIGN_OR_RETURN(const Group to, client.group({0, 1}, 1));
+                       sent.push_back(from.send<float>(data, 1));
+                       TESSERA_RETURN_IF_ERROR(to.recv<float>(absl::MakeSpan(out), 0).await());
+                       TESSERA_RETURN_IF_ERROR(client.shutdown());
+                     }
+                     return sent[0].await();
+                   }),
+      IsOk());
+}
+
 class OutlivingWorkBetweenClientsTest : public ::testing::TestWithParam<Setting> {};
 INSTANTIATE_TEST_SUITE_P(Settings, OutlivingWorkBetweenClientsTest,
                          ::testing::Values(Setting::kThreads, Setting::kProcesses));

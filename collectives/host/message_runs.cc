@@ -339,6 +339,8 @@ void MessageRuns::reap() {
 
 void MessageRuns::forget() {
   std::vector<std::shared_ptr<SendRun>> sent;
+  // What has been received is OK for both.
+  reap_sent();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     sent_.swap(sent);
