@@ -3,6 +3,7 @@
 // Threads that cannot be had: connect() and the operations that need one return ResourceExhausted,
 // whichever thread it is, and the process goes on.
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -10,8 +11,11 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "collectives/collective.h"
 #include "collectives/group.h"
 #include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
+#include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/host.h"
@@ -105,6 +109,35 @@ Status send_and_receive_without_threads() {
   TESSERA_REQUIRE(out == in);
   for (const Work& work : sent) TESSERA_RETURN_IF_ERROR(work.await());
   return client.shutdown();
+}
+
+// A message that failed keeps its record until the receiver knows of it. The next ones wait, which
+// their device must not do.
+Status send_after_failures_without_threads() {
+  constexpr int kRecords = 16;
+  TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 2}));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<GroupBackend> backend,
+                           internal::runtime_of(client)->group({0, 1}));
+  const Collective::Ptr wrong =
+      Collective::refused({2, 0}, {.kind = OpKind::kSendRecv, .ends = {0, 1}},
+                          absl::InvalidArgumentError("wrong on purpose"));
+  {
+    const ThreadLimit none(0);
+    const Status first = backend->start(wrong, {}).await();
+    TESSERA_REQUIRE(absl::IsInvalidArgument(first), first.ToString());
+    for (int i = 0; i < kRecords; ++i) {
+      const Status next = backend->start(wrong, {}).await();
+      TESSERA_REQUIRE(is_refusal(next), next.ToString());
+    }
+  }
+  // The stream is free, and reports the first message.
+  const Status synced = client.sync_devices();
+  TESSERA_REQUIRE(absl::IsInvalidArgument(synced), synced.ToString());
+  return client.shutdown();
+}
+
+TEST(ThreadLimitsTest, MessagesBehindOneThatFailedNeedAThread) {
+  EXPECT_THAT(run_isolated(absl::Seconds(60), send_after_failures_without_threads), IsOk());
 }
 
 TEST(ThreadLimitsTest, MessagesThatNeedAThreadFailAndTheNextOnesWork) {

@@ -92,7 +92,7 @@ Status MessageRuns::expect_send(const SendRun& run) {
   reap_sent();
   meetings_.reap_quarantine();
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!mover().shares_addresses(run.collective()) ||
+  if (!mover().shares_addresses(run.collective()) || has_failed_ ||
       num_unread_ >= meetings_.rendezvous().num_records()) {
     lock.unlock();
     TESSERA_RETURN_IF_ERROR(prepare_queue(/*member=*/0));
@@ -148,6 +148,7 @@ Status MessageRuns::publish(SendRun& run) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       --num_unread_;
+      has_failed_ = true;
     }
     run.complete(status);
     meetings_.acknowledge(run);
@@ -194,8 +195,8 @@ Work MessageRuns::receive(Collective::Ptr collective, Arguments&& arguments) {
   if (caller.is_too_late()) error = too_late();
   if (error.ok()) error = prepare_queue(/*member=*/1);
   if (!error.ok()) return failed(arguments, labelled(*collective, arguments, error));
-  auto run = std::make_shared<ReceiveRun>(*this, 1, std::move(collective), std::move(arguments));
   meetings_.reap_quarantine();
+  auto run = std::make_shared<ReceiveRun>(*this, 1, std::move(collective), std::move(arguments));
   run->executor_ref() = run;
   const Status queued = add_to_queue(run, [&] { number(*run); });
   if (!queued.ok()) {
@@ -338,9 +339,9 @@ void MessageRuns::reap() {
 }
 
 void MessageRuns::forget() {
-  std::vector<std::shared_ptr<SendRun>> sent;
   // What has been received is OK for both.
   reap_sent();
+  std::vector<std::shared_ptr<SendRun>> sent;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     sent_.swap(sent);

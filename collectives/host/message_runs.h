@@ -14,8 +14,9 @@
 //
 // Invariants:
 //   1. the k-th receive is of the k-th send, whether or not earlier ones failed;
-//   2. num_unread_ counts the messages that are unread, or still to be published; while it is at
-//      most the number of records, the stream publishes the next message without waiting.
+//   2. num_unread_ counts the messages that are unread, or still to be published. While it is at
+//      most the number of records, and no message has failed, the stream publishes the next one
+//      without waiting. A message that failed keeps its record until the receiver has read why.
 //
 // Threads. publish() and execute() run on the running thread (run.h); wait_received() and reap() on
 // any. mutex_ guards the list of unread messages; it is held while their verdicts are read.
@@ -131,6 +132,7 @@ class MessageRuns final : public HostGroup {
   std::mutex mutex_;                            // guards what follows
   std::vector<std::shared_ptr<SendRun>> sent_;  // messages that may not have been read yet
   uint32_t num_unread_ = 0;                     // sent_, and those still to be published
+  bool has_failed_ = false;                     // a message, ever
 };
 
 }  // namespace tessera::host
