@@ -280,10 +280,12 @@ void CollectiveRuns::reap() {
 }
 
 void CollectiveRuns::wait_until_read(absl::Time deadline) {
+  const Caller caller(*this, 0);
+  if (caller.is_too_late()) return;
   meetings_.reap_quarantine();
   while (true) {
     const uint32_t oldest = reap_lent();
-    if (lent_.num_lent() == 0 || steady_now() >= deadline) return;
+    if (lent_.num_lent() == 0 || is_closing() || steady_now() >= deadline) return;
     // 0: another thread looks at them just now.
     if (oldest == 0) {
       sched_yield();

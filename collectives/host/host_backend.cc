@@ -159,6 +159,7 @@ std::shared_ptr<HostGroup> HostBackend::find_group(absl::Span<const int> device_
 
 StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> device_ids,
                                                              uint64_t salt, uint32_t num_records) {
+  if (stopped_) return HostGroup::too_late();
   forget_unused(Forget::kAboveBudget);
   std::vector<GroupMember> members;
   for (const int id : device_ids) {
@@ -169,10 +170,6 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
   uint64_t num_bytes = kBytesOfGroup;
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostGroup> group,
                            make_runs(std::move(members), salt, num_records, num_bytes));
-  if (stopped_) {
-    group->close();
-    group->forget_runs();
-  }
   const auto it = groups_[salt].emplace(std::move(device_ids), Known{group, num_bytes, {}}).first;
   it->second.use = by_use_.insert(by_use_.begin(), {salt, &it->first});
   known_bytes_ += num_bytes;
