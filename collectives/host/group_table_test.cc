@@ -12,20 +12,16 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
-#include "device/cpu/arena.h"
+#include "collectives/host/testing/rendezvous_fixture.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "tests/support/deadline.h"
-#include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::host {
@@ -35,29 +31,9 @@ using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
 
-constexpr uint32_t kRecords = 4;
-constexpr Signature kSum = {.kind = OpKind::kAllReduce,
-                            .dtype = DType::kFloat32,
-                            .reduction = ReduceOp::kSum,
-                            .root = 0,
-                            .count = 8,
-                            .detail_hash = 0};
-
-// Three clients of one device each, which share the groups that client 0 leads.
-class GroupTableTest : public ::testing::Test {
+// The groups that client 0 leads.
+class GroupTableTest : public ThreeClientsTest {
  protected:
-  void SetUp() override {
-    std::vector<std::thread> threads;
-    for (int c = 0; c < 3; ++c) {
-      threads.emplace_back([this, c] {
-        auto link = HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
-                                     steady_now() + absl::Seconds(10));
-        if (link.ok()) links_[c] = *std::move(link);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const auto& link : links_) ASSERT_NE(link, nullptr);
-  }
   // The group of clients 0 and 1, as one of them opens it.
   Rendezvous open(int client, uint64_t salt = 0) {
     StatusOr<Rendezvous> opened =
@@ -83,10 +59,6 @@ class GroupTableTest : public ::testing::Test {
     TESSERA_RETURN_IF_ERROR(group.arrive(op(seq, member, timeout)));
     return group.wait_arrived(op(seq, member, timeout));
   }
-
-  testing::TestDeadline deadline_{absl::Seconds(60), "group_table_test"};
-  testing::FakeJob job_{std::vector<int>(3, 1)};
-  std::unique_ptr<HostLink> links_[3];
 };
 
 TEST_F(GroupTableTest, ABlockIsGivenBackWithTheLastHandleOfTheLastClient) {

@@ -110,7 +110,7 @@ class ThreeClientsTest : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
     for (const auto& link : links_) ASSERT_NE(link, nullptr);
   }
-  testing::TestDeadline deadline_{absl::Seconds(30), "rendezvous_test"};
+  testing::TestDeadline deadline_{absl::Seconds(60), "three clients"};
   testing::FakeJob job_{std::vector<int>(3, 1)};
   std::unique_ptr<HostLink> links_[3];
 };
