@@ -6,11 +6,12 @@
 //   SendRun      the sender's stream, or the pump where every record is in use:
 //                publish() --arrived--> unread --> the receiver has finished it, or it has failed
 //   ReceiveRun   the pump: join() when the record is free --> execute() when the sender has
-//   arrived:
-//                moves the bytes and finishes for both
+//                arrived: moves the bytes and finishes for both
 //
 // A member waits for the other one on the thread of the pump, never on its device's stream. No
-// thread waits for a single message: bells are rung (Rendezvous::ring_bells()).
+// thread waits for a single message: bells are rung (Rendezvous::ring_bells()). On GPUs each end of
+// the messages between two devices has a stream instead (HostResources::message_stream()), which
+// runs one message after another and waits for each.
 //
 // Invariants:
 //   1. the k-th receive is of the k-th send, whether or not earlier ones failed;
