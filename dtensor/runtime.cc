@@ -161,8 +161,7 @@ Status Runtime::start_devices(absl::Time deadline) {
   if (hooks_.topology.has_value()) topology_ = *hooks_.topology;
   pool_ = ArenaPool::create();
   TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
-  TESSERA_ASSIGN_OR_RETURN(by_ordinal_,
-                           platform_->start_devices({client_id(), devices_, *link_, pool_}));
+  TESSERA_ASSIGN_OR_RETURN(by_ordinal_, platform_->start_devices({local_devices_, *link_, pool_}));
   std::vector<Stream*> streams;
   for (const auto& device : by_ordinal_) streams.push_back(&device->stream());
   backend_ =

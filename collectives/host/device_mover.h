@@ -30,6 +30,7 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
+#include "collectives/host/group_table.h"
 #include "collectives/move.h"
 
 namespace tessera::host {
@@ -69,8 +70,9 @@ class DeviceMover {
   }
 };
 
+// Of a group of these members, one of which at least is a device of this client.
 using MakeDeviceMover =
-    std::function<StatusOr<std::unique_ptr<DeviceMover>>(absl::Span<const int> device_ids)>;
+    std::function<StatusOr<std::unique_ptr<DeviceMover>>(absl::Span<const GroupMember> members)>;
 
 }  // namespace tessera::host
 

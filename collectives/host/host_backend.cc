@@ -191,9 +191,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMem
   }
   std::unique_ptr<DeviceMover> mover;
   if (takes_part && make_mover_ != nullptr) {
-    std::vector<int> ids;
-    for (const GroupMember& member : members) ids.push_back(member.device_id);
-    TESSERA_ASSIGN_OR_RETURN(mover, make_mover_(ids));
+    TESSERA_ASSIGN_OR_RETURN(mover, make_mover_(members));
   }
   std::shared_ptr<HostGroup> group;
   if (!rendezvous.has_value()) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/platform/cpu_platform.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device.h"
@@ -14,16 +12,14 @@ Status CpuPlatform::join(Coordinator& coordinator, absl::Time /*deadline*/) {
 }
 
 StatusOr<std::vector<std::unique_ptr<LocalDevice>>> CpuPlatform::start_devices(const Start& start) {
-  const auto is_own = [&](const Device& device) { return device.client_id == start.client_id; };
-  const auto num_own = std::count_if(start.devices.begin(), start.devices.end(), is_own);
   std::vector<std::unique_ptr<LocalDevice>> devices;
   for (const Device& device : start.devices) {
-    if (!is_own(device)) continue;
     TESSERA_ASSIGN_OR_RETURN(
         devices.emplace_back(),
-        CpuDevice::create(absl::StrCat("device ", device.id, " (number ", device.ordinal + 1,
-                                       " of ", num_own, " of client ", start.client_id, ")"),
-                          start.link.observer(device.ordinal), start.pool));
+        CpuDevice::create(
+            absl::StrCat("device ", device.id, " (number ", device.ordinal + 1, " of ",
+                         start.devices.size(), " of client ", device.client_id, ")"),
+            start.link.observer(device.ordinal), start.pool));
   }
   return devices;
 }

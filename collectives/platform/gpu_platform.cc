@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/cuda/cuda_mover.h"
-#include "collectives/host/rendezvous.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/nccl_mover.h"
@@ -75,14 +74,11 @@ Status GpuPlatform::join(Coordinator& coordinator, absl::Time deadline) {
 }
 
 StatusOr<std::vector<std::unique_ptr<LocalDevice>>> GpuPlatform::start_devices(const Start& start) {
-  client_id_ = start.client_id;
-  devices_.assign(start.devices.begin(), start.devices.end());
   link_ = &start.link;
   TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*cuda_, used_gpus_));
-  const std::shared_ptr<nccl::Api> nccl = open_nccl();
+  const std::shared_ptr<nccl::Api> nccl = link_->num_clients() == 1 ? nullptr : open_nccl();
   std::vector<std::unique_ptr<LocalDevice>> devices;
-  for (const Device& device : devices_) {
-    if (device.client_id != client_id_) continue;
+  for (const Device& device : start.devices) {
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<cuda::CudaDevice> gpu,
         cuda::CudaDevice::create(cuda_, used_gpus_[device.ordinal % used_gpus_.size()],
@@ -98,10 +94,6 @@ StatusOr<std::vector<std::unique_ptr<LocalDevice>>> GpuPlatform::start_devices(c
 }
 
 std::shared_ptr<nccl::Api> GpuPlatform::open_nccl() {
-  const bool is_alone = std::all_of(devices_.begin(), devices_.end(), [&](const Device& device) {
-    return device.client_id == client_id_;
-  });
-  if (is_alone) return nullptr;
   if (options_.nccl != nullptr) return options_.nccl;
   // Without NCCL clients still meet at barriers, and use their own GPUs.
   StatusOr<std::shared_ptr<nccl::Api>> opened = nccl::open_api();
@@ -110,25 +102,23 @@ std::shared_ptr<nccl::Api> GpuPlatform::open_nccl() {
 }
 
 host::MakeDeviceMover GpuPlatform::make_mover() {
-  return [this](absl::Span<const int> device_ids) { return new_mover(device_ids); };
+  return [this](absl::Span<const host::GroupMember> members) { return new_mover(members); };
 }
 
 StatusOr<std::unique_ptr<host::DeviceMover>> GpuPlatform::new_mover(
-    absl::Span<const int> device_ids) {
+    absl::Span<const host::GroupMember> members) {
   std::vector<cuda::CudaDevice*> gpus;
-  std::vector<host::GroupMember> members;
   bool spans_clients = false;
-  for (const int id : device_ids) {
-    const Device& device = devices_[id];
-    gpus.push_back(device.client_id == client_id_ ? gpus_[device.ordinal] : nullptr);
-    members.push_back({device.id, device.client_id, device.ordinal});
-    spans_clients |= device.client_id != client_id_;
+  for (const host::GroupMember& member : members) {
+    const bool is_local = member.client_id == link_->client_id();
+    gpus.push_back(is_local ? gpus_[member.ordinal] : nullptr);
+    spans_clients |= !is_local;
   }
   if (!spans_clients) return cuda::CudaMover::create(std::move(gpus));
   const StatusOr<nccl::Watch*> watch =
       nccl_status_.ok() ? StatusOr<nccl::Watch*>(watch_.get()) : nccl_status_;
   const nccl::Sums sums = options_.nccl_adds ? nccl::Sums::kNccl : nccl::Sums::kOrdered;
-  return nccl::NcclMover::create(watch, *link_, std::move(members), std::move(gpus),
+  return nccl::NcclMover::create(watch, *link_, {members.begin(), members.end()}, std::move(gpus),
                                  {.sums = sums,
                                   .timeout = options_.collective_timeout,
                                   .registers_memory = nccl::is_registration_asked_for()});

@@ -19,12 +19,12 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/device_mover.h"
+#include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
 #include "collectives/nccl/watch.h"
 #include "collectives/platform/platform.h"
 #include "device/cuda/api.h"
 #include "device/cuda/cuda_device.h"
-#include "device/device.h"
 #include "device/local_device.h"
 #include "job/coordinator.h"
 #include "job/environment.h"
@@ -48,7 +48,8 @@ class GpuPlatform final : public Platform {
       : options_(options), cuda_(std::move(cuda)), num_gpus_(num_gpus) {}
   // Null where there is none, and nccl_status_ says why.
   std::shared_ptr<nccl::Api> open_nccl();
-  StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(absl::Span<const int> device_ids);
+  StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(
+      absl::Span<const host::GroupMember> members);
 
   const PlatformOptions options_;
   const std::shared_ptr<cuda::Api> cuda_;
@@ -57,8 +58,6 @@ class GpuPlatform final : public Platform {
   bool shares_gpus_ = false;     // so, and NCCL was told
   std::vector<int> used_gpus_;   // by local devices, in turn
   // What follows is set by start_devices().
-  int client_id_ = 0;
-  std::vector<Device> devices_;          // of the job
   std::vector<cuda::CudaDevice*> gpus_;  // of this client, by ordinal
   host::HostLink* link_ = nullptr;
   // Of a job of several clients; why there is none.

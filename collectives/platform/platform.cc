@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/platform/platform.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "collectives/platform/cpu_platform.h"
 #include "collectives/platform/gpu_platform.h"

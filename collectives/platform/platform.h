@@ -51,7 +51,7 @@ struct PlatformOptions {
   absl::Duration collective_timeout = absl::InfiniteDuration();
 };
 
-// Of one client. Outlives what it has made for others, except the devices, which outlive it.
+// Of one client.
 class Platform {
  public:
   virtual ~Platform() = default;
@@ -63,15 +63,17 @@ class Platform {
   virtual Status join(Coordinator& coordinator, absl::Time deadline) = 0;
 
   struct Start {
-    int client_id;
-    absl::Span<const Device> devices;  // of the job, by id
+    absl::Span<const Device> devices;  // of the client, by ordinal
     host::HostLink& link;              // outlives the platform
     std::shared_ptr<ArenaPool> pool;   // memory of the host
   };
-  // The client's devices, by ordinal.
+  // By ordinal. They must outlive the platform.
   virtual StatusOr<std::vector<std::unique_ptr<LocalDevice>>> start_devices(const Start& start) = 0;
-  // Null where the memory of devices is the host's.
+  // Null where the memory of devices is the host's. Movers use the platform and its devices until
+  // end(). A Work that the user holds keeps the mover of its group: that one is destroyed after the
+  // platform and the devices.
   virtual host::MakeDeviceMover make_mover() = 0;
+  // Ends what movers have under way. From then on no mover is used, and none is made.
   virtual void end() = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -94,23 +93,20 @@ Status CudaJob::connect(int client_id, const std::shared_ptr<Api>& api,
 }
 
 host::MakeDeviceMover CudaJob::make_mover(int client_id) {
-  return [this, client_id](
-             absl::Span<const int> device_ids) -> StatusOr<std::unique_ptr<host::DeviceMover>> {
+  return [this, client_id](absl::Span<const host::GroupMember> members)
+             -> StatusOr<std::unique_ptr<host::DeviceMover>> {
     Client& client = clients_[client_id];
     std::vector<CudaDevice*> devices;
-    std::vector<host::GroupMember> members;
     bool spans_clients = false;
-    for (const int id : device_ids) {
-      const Device& device = ids_[id];
-      const bool is_own = device.client_id == client_id;
-      devices.push_back(is_own ? client.devices[device.ordinal].get() : nullptr);
-      members.push_back({device.id, device.client_id, device.ordinal});
+    for (const host::GroupMember& member : members) {
+      const bool is_own = member.client_id == client_id;
+      devices.push_back(is_own ? client.devices[member.ordinal].get() : nullptr);
       spans_clients |= !is_own;
     }
     if (!spans_clients) return CudaMover::create(std::move(devices));
     const auto sums = options_.sums_of_client.find(client_id);
     return nccl::NcclMover::create(
-        client.watch.get(), *client.link, std::move(members), std::move(devices),
+        client.watch.get(), *client.link, {members.begin(), members.end()}, std::move(devices),
         {.sums = sums == options_.sums_of_client.end() ? options_.sums : sums->second,
          .timeout = options_.collective_timeout,
          .registers_memory = options_.registers_memory});
