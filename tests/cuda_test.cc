@@ -17,12 +17,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "collectives/group.h"
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/open_api.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/kernel_plan.h"
 #include "device/cuda/open_api.h"
+#include "device/device_span.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
@@ -375,6 +377,46 @@ TEST(CudaClientTest, GpusOfSeveralClientsMoveBytesByNccl) {
                         TESSERA_REQUIRE(job.nccl->num_calls("recv") > 0);
                         return client.sync_devices();
                       }),
+              IsOk());
+}
+
+// A Work keeps its group, and the mover of it, which then goes after the client and its devices.
+TEST(CudaClientTest, AWorkMayOutliveItsClient) {
+  const SeveralClients job;
+  const auto body = [](Client& client) -> Status {
+    std::vector<Work> works;
+    {
+      Client last = std::move(client);
+      const int first = 2 * last.client_id();
+      std::vector<DeviceSpan<float>> memory;
+      for (const int ordinal : {0, 1}) {
+        TESSERA_ASSIGN_OR_RETURN(memory.emplace_back(), last.allocate<float>(ordinal, 8));
+        DeviceSpan<float>& own = memory.back();
+        TESSERA_ASSIGN_OR_RETURN(const Group all, last.group({0, 1, 2, 3}, ordinal));
+        works.push_back(all.broadcast(own, own, 0));
+        TESSERA_ASSIGN_OR_RETURN(const Group local, last.group({first, first + 1}, ordinal));
+        works.push_back(local.broadcast(own, own, 0));
+        if (first + ordinal == 1) works.push_back(all.send(own, 2));
+        if (first + ordinal == 2) works.push_back(all.recv(own, 1));
+      }
+      for (const Work& work : works) TESSERA_RETURN_IF_ERROR(work.await());
+      TESSERA_RETURN_IF_ERROR(last.shutdown());
+    }
+    return absl::OkStatus();
+  };
+  const JobSpec spec = {.num_clients = 2,
+                        .devices_per_client = 2,
+                        .options = on_gpus(),
+                        .hooks = {.cuda = job.cuda, .nccl = job.nccl}};
+  EXPECT_THAT(run_isolated(absl::Seconds(60),
+                           [&]() -> Status {
+                             for (const Status& status : run_threads(spec, body)) {
+                               TESSERA_RETURN_IF_ERROR(status);
+                             }
+                             TESSERA_REQUIRE(job.cuda->misuses().empty());
+                             TESSERA_REQUIRE(job.nccl->misuses().empty());
+                             return absl::OkStatus();
+                           }),
               IsOk());
 }
 
