@@ -22,6 +22,7 @@ namespace tessera {
 namespace {
 
 using internal::TensorRep;
+
 // What a local device holds between two steps.
 struct Held {
   std::shared_ptr<const Buffer> buffer;
@@ -182,7 +183,7 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   }
   const std::shared_ptr<Runtime> runtime_ref = from.runtime;
   Runtime& runtime = *runtime_ref;
-  if (replicas == Replicas::kShared && !runtime.device(0).uses_host_memory()) {
+  if (replicas == Replicas::kShared && !runtime.uses_host_memory()) {
     return absl::UnimplementedError(
         absl::StrCat("relayout to ", to->to_string_with_mesh(),
                      ": replicas on GPUs do not share memory yet; use Replicas::kOwn"));

@@ -388,7 +388,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
   const auto find_group = [this](absl::Span<const int> ids) { return group(ids); };
   const ProgramClient self = {.devices = devices_,
                               .local_devices = local_devices_,
-                              .uses_host_memory = device(0).uses_host_memory(),
+                              .uses_host_memory = uses_host_memory(),
                               .group = find_group};
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
                            RelayoutProgram::create(self, std::move(plan), key.replicas));
@@ -427,11 +427,11 @@ void Runtime::cancel_pending() {
       client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
 }
 
-// Requires drained streams, so that no task writes what its device is doing. Of a stream that
-// cannot be taken drain() left the label.
+// Requires drained streams, so that no task writes what its device is doing. Devices with memory of
+// their own show "shutdown" already: it is the label of drain()'s task.
+  if (!uses_host_memory()) return;
 void Runtime::publish_shutdown() {
   for (size_t i = 0; i < by_ordinal_.size(); ++i) {
-    if (!by_ordinal_[i]->uses_host_memory()) continue;
     Stream& stream = by_ordinal_[i]->stream();
     // The thread that ran the last task may still be about to write that the task has ended.
     stream.sync().IgnoreError();

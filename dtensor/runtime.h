@@ -92,6 +92,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
   // This client's devices in the mesh, by ordinal.
   MeshDevices local_devices_of(const Mesh& mesh) const;
+  // Of all devices of the client, which are of one kind.
+  bool uses_host_memory() const { return device(0).uses_host_memory(); }
   LocalDevice& device(int ordinal) const { return *by_ordinal_[ordinal]; }
   Stream& stream(int ordinal) const { return device(ordinal).stream(); }
   // Memory of the host.
