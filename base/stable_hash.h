@@ -3,8 +3,7 @@
 // stable_hash: a hash that is equal in every process, which absl::Hash is not.
 //
 // Clients compare such hashes: of meshes, topologies, plans, counts and texts. It is FNV-1a on
-// words of 8 bytes instead of single bytes. Chosen keys can
-// collide on purpose.
+// words of 8 bytes instead of single bytes. Keys can be chosen so that they collide.
 #ifndef TESSERA_BASE_STABLE_HASH_H_
 #define TESSERA_BASE_STABLE_HASH_H_
 
