@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "base/check.h"
 #include "gmock/gmock-matchers.h"

@@ -14,7 +14,6 @@
 #define TESSERA_DEVICE_DEVICE_SPAN_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <utility>
 

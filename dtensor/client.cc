@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dtensor/client.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <utility>

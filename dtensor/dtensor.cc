@@ -6,11 +6,9 @@
 #include <cstring>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "device/cpu/kernels.h"
 #include "device/local_device.h"
 #include "dtensor/tensor_rep.h"

@@ -17,8 +17,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <set>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
@@ -26,6 +24,7 @@
 #include "job/host.h"
 #include "job/job_token.h"
 #include "job/status_channel.h"
+#include "relayout/plan.h"
 
 namespace tessera {
 namespace {
@@ -429,8 +428,8 @@ void Runtime::cancel_pending() {
 
 // Requires drained streams, so that no task writes what its device is doing. Devices with memory of
 // their own show "shutdown" already: it is the label of drain()'s task.
-  if (!uses_host_memory()) return;
 void Runtime::publish_shutdown() {
+  if (!uses_host_memory()) return;
   for (size_t i = 0; i < by_ordinal_.size(); ++i) {
     Stream& stream = by_ordinal_[i]->stream();
     // The thread that ran the last task may still be about to write that the task has ended.

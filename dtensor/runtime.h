@@ -18,7 +18,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -46,7 +45,6 @@
 #include "job/coordinator.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
-#include "relayout/plan.h"
 #include "relayout/topology.h"
 
 namespace tessera {
@@ -92,10 +90,10 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
   // This client's devices in the mesh, by ordinal.
   MeshDevices local_devices_of(const Mesh& mesh) const;
-  // Of all devices of the client, which are of one kind.
-  bool uses_host_memory() const { return device(0).uses_host_memory(); }
   LocalDevice& device(int ordinal) const { return *by_ordinal_[ordinal]; }
   Stream& stream(int ordinal) const { return device(ordinal).stream(); }
+  // Of all devices of the client, which are of one kind.
+  bool uses_host_memory() const { return device(0).uses_host_memory(); }
   // Memory of the host.
   ArenaPool& pool() { return *pool_; }
   const std::shared_ptr<ArenaPool>& shared_pool() const { return pool_; }

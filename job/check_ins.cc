@@ -2,7 +2,6 @@
 #include "job/check_ins.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

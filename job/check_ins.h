@@ -34,7 +34,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "job/client_ranges.h"

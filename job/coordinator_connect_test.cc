@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>

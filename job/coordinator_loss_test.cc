@@ -2,7 +2,6 @@
 //
 // What connected clients are told when a client or the service goes, in order or not, over real
 // gRPC. Of the program of coordinator_test.cc.
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>

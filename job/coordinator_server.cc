@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "job/client_ranges.h"

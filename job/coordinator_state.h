@@ -35,7 +35,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "base/status.h"
 #include "job/check_ins.h"
 #include "job/client_ranges.h"

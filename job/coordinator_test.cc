@@ -6,13 +6,11 @@
 
 #include <unistd.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "gmock/gmock-matchers.h"

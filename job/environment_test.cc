@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -12,7 +12,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,6 @@
 // tessera_run: the command that starts a job. Flags, help and exit codes; launcher.h does the work.
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"

@@ -19,7 +19,6 @@
 #include <cstring>
 #include <optional>
 #include <sstream>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

@@ -24,7 +24,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/reduce_op.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"

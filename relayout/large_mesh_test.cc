@@ -6,8 +6,6 @@
 #include <sys/resource.h>
 
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"

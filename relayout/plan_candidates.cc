@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/math.h"
+#include "relayout/make_step.h"
 #include "relayout/schedule.h"
 #include "relayout/step_costs.h"
 

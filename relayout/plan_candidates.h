@@ -26,7 +26,6 @@
 #include "relayout/alternative.h"
 #include "relayout/factored_view.h"
 #include "relayout/host_axes.h"
-#include "relayout/make_step.h"
 #include "relayout/plan_step.h"
 #include "relayout/sub_axes.h"
 #include "relayout/tensor.h"

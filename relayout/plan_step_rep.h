@@ -5,11 +5,9 @@
 #define TESSERA_RELAYOUT_PLAN_STEP_REP_H_
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "relayout/testing/plan_oracle.h"
 #include "tests/support/matchers.h"

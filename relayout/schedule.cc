@@ -7,7 +7,6 @@
 #include <limits>
 #include <numeric>
 #include <tuple>
-#include <utility>
 
 #include "base/check.h"
 

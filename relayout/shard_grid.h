@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/types/span.h"
 #include "base/shape.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"

@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/status.h"
 #include "relayout/plan.h"
 

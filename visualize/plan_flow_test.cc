@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"

@@ -4,9 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 

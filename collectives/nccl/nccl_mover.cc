@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/dtype.h"
-#include "base/reduce_op.h"
 #include "device/cuda/kernels.h"
 #include "device/memory_pool.h"
 

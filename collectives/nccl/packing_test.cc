@@ -10,7 +10,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/cuda/testing/cuda_job.h"
 #include "collectives/nccl/fake/fake_nccl.h"

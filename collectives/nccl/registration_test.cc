@@ -8,9 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <utility>
 #include <vector>
 

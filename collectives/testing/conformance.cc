@@ -2,7 +2,6 @@
 #include "collectives/testing/conformance.h"
 
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

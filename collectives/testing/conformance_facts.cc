@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "Eigen/Core"
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "collectives/testing/conformance.h"
 #include "collectives/testing/conformance_values.h"

@@ -11,15 +11,12 @@
 #include <memory>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "Eigen/Core"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"

@@ -12,7 +12,6 @@
 #include <climits>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

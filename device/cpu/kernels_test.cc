@@ -6,7 +6,6 @@
 #include "device/cpu/kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -3,7 +3,6 @@
 // What opening the CUDA runtime says; and the toolkit's functions under the contract of Api, where
 // there is a GPU.
 #include <memory>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "device/cuda/open_api.h"

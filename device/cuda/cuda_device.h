@@ -18,7 +18,6 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
-#include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/buffer.h"

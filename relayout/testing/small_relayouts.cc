@@ -2,7 +2,6 @@
 #include "relayout/testing/small_relayouts.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>

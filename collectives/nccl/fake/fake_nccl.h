@@ -49,7 +49,6 @@
 #ifndef TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_H_
 #define TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_H_
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>

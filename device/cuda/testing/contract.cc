@@ -11,7 +11,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
