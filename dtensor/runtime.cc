@@ -14,8 +14,6 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "collectives/host/activity.h"
-#include "device/completion.h"
 #include "dtensor/check_options.h"
 #include "dtensor/describe_devices.h"
 #include "dtensor/run_before_exit.h"
@@ -55,8 +53,6 @@ StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts
 constexpr int64_t kMostOfPrograms = 100'000;
 constexpr int64_t kMostOfBarrierPlans = 20'000;
 constexpr int64_t kWeightOfPlan = 16;
-// What groups may take while the caches hold some of them: half of a control region.
-constexpr uint64_t kGroupBytes = host::kControlBytes / 2;
 
 // Ends the runtime as its last handle goes:
 //
@@ -85,7 +81,7 @@ Runtime::Runtime(const ClientOptions& options, const internal::ClientHooks& hook
       hooks_(hooks),
       barrier_plans_(kMostOfBarrierPlans),
       programs_(kMostOfPrograms),
-      most_group_bytes_(kGroupBytes) {}
+      most_group_bytes_(ClientDevices::kGroupBytes) {}
 
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options,
                                                     const internal::ClientHooks& hooks) {
@@ -93,7 +89,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   const absl::Time deadline = steady_now() + options.connect_timeout;
   std::shared_ptr<Runtime> runtime(new Runtime(options, hooks), dispose);
   TESSERA_ASSIGN_OR_RETURN(
-      runtime->platform_,
+      std::unique_ptr<Platform> platform,
       open_platform(options.device_type, {.cuda = hooks.cuda,
                                           .nccl = hooks.nccl,
                                           .nccl_adds = options.backend == Backend::kNccl,
@@ -104,12 +100,12 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
                             .client_id = options.client_id,
                             .num_clients = options.num_clients,
                             .num_local_devices = options.num_local_devices,
-                            .default_local_devices = runtime->platform_->default_num_devices(),
+                            .default_local_devices = platform->default_num_devices(),
                             .token = options.token,
                             .share_gpus = options.share_gpus,
                             .coordinator_is_hosted = options.coordinator_is_hosted}));
   TESSERA_RETURN_IF_ERROR(check_address(job));
-  TESSERA_RETURN_IF_ERROR(runtime->platform_->prepare(job));
+  TESSERA_RETURN_IF_ERROR(platform->prepare(job));
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
   coordinator.service_host =
@@ -127,7 +123,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.deadline = deadline;
   coordinator.heartbeat_interval = options.heartbeat_interval;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
-  const Status started = runtime->start_devices(deadline);
+  const Status started = runtime->start_devices(std::move(platform), deadline);
   if (!started.ok()) return runtime->coordinator_->cause_of_failed_start(started);
   runtime->open_ = true;
   // After all that lasts as long as the process was made: it goes first.
@@ -135,8 +131,8 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   return runtime;
 }
 
-Status Runtime::start_devices(absl::Time deadline) {
-  const Status status = platform_->join(*coordinator_, deadline);
+Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time deadline) {
+  const Status status = platform->join(*coordinator_, deadline);
   if (!status.ok()) {
     // All clients find the same error and leave, so that none is reported lost to another.
     coordinator_->leave(deadline).IgnoreError();
@@ -151,26 +147,21 @@ Status Runtime::start_devices(absl::Time deadline) {
       device.type = options_.device_type;
       device.host = member.host;
       devices_.push_back(device);
-      if (member.client_id == client_id()) local_devices_.push_back(device);
     }
   }
   if (options_.link_costs.has_value()) {
     TESSERA_ASSIGN_OR_RETURN(topology_, topology_of(devices_, *options_.link_costs));
   }
   if (hooks_.topology.has_value()) topology_ = *hooks_.topology;
-  pool_ = ArenaPool::create();
-  TESSERA_ASSIGN_OR_RETURN(link_, host::HostLink::create(*coordinator_, pool_, deadline));
-  TESSERA_ASSIGN_OR_RETURN(by_ordinal_, platform_->start_devices({local_devices_, *link_, pool_}));
-  std::vector<Stream*> streams;
-  for (const auto& device : by_ordinal_) streams.push_back(&device->stream());
-  backend_ =
-      std::make_unique<host::HostBackend>(*link_, pool_, devices_, std::move(streams),
-                                          options_.collective_timeout, platform_->make_mover());
-  coordinator_->set_lost_callback([link = link_.get()](int client, const Status& reason) {
-    // The launcher then knows that what this client does next is not the root cause.
-    report_fatal_status(reason);
-    link->report_lost(client, reason);
-  });
+  TESSERA_ASSIGN_OR_RETURN(client_devices_,
+                           ClientDevices::start(std::move(platform), *coordinator_, devices_,
+                                                options_.collective_timeout, deadline));
+  coordinator_->set_lost_callback(
+      [devices = client_devices_.get()](int client, const Status& reason) {
+        // The launcher then knows that what this client does next is not the root cause.
+        report_fatal_status(reason);
+        devices->report_lost(client, reason);
+      });
   return absl::OkStatus();
 }
 
@@ -186,7 +177,7 @@ Runtime::~Runtime() {
 }
 
 Status Runtime::check_open() const {
-  TESSERA_RETURN_IF_ERROR(backend_->check_process());
+  TESSERA_RETURN_IF_ERROR(client_devices_->check_process());
   if (open_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("client ", client_id(), " has shut down; connect a new client first"));
@@ -210,7 +201,7 @@ int Runtime::local_rank() const {
 
 MeshDevices Runtime::local_devices_of(const Mesh& mesh) const {
   MeshDevices result;
-  for (const Device& device : local_devices_) {
+  for (const Device& device : local_devices()) {
     if (const std::optional<int64_t> position = mesh.position_of_device(device.id)) {
       result.push_back({device.ordinal, device.id, *position});
     }
@@ -287,7 +278,7 @@ StatusOr<Runtime::Arrivals> Runtime::start_barrier(const BarrierPlan& plan,
   // All memory first: where there is none, no device has begun.
   for (Arrival& arrival : arrivals) {
     // The sum, and behind it the term.
-    TESSERA_ASSIGN_OR_RETURN(arrival.sum, Buffer::allocate(pool_, 2 * sizeof(int32_t)));
+    TESSERA_ASSIGN_OR_RETURN(arrival.sum, client_devices_->allocate_on_host(2 * sizeof(int32_t)));
   }
   const SharedText name(quoted_whole(barrier.name));
   const SharedText shown_name(quoted(barrier.name));
@@ -353,24 +344,22 @@ Status Runtime::barrier(const Mesh& mesh, absl::string_view name,
 
 StatusOr<std::shared_ptr<GroupBackend>> Runtime::group(absl::Span<const int> device_ids) {
   TESSERA_RETURN_IF_ERROR(check_open());
-  if (backend_->num_group_bytes() > most_group_bytes_.load(std::memory_order_relaxed)) {
+  if (client_devices_->num_group_bytes() > most_group_bytes_.load(std::memory_order_relaxed)) {
     programs_.clear();
     barrier_plans_.clear();
-    backend_->forget_unused_groups();
+    client_devices_->forget_unused_groups();
     // What users hold stays: the caches are not emptied again before there is much more.
-    most_group_bytes_.store(std::max(kGroupBytes, backend_->num_group_bytes() + kGroupBytes / 4),
+    const uint64_t kLeast = ClientDevices::kGroupBytes;
+    most_group_bytes_.store(std::max(kLeast, client_devices_->num_group_bytes() + kLeast / 4),
                             std::memory_order_relaxed);
   }
-  return backend_->group(device_ids);
+  return client_devices_->group(device_ids);
 }
 
 Status Runtime::sync_devices() {
   TESSERA_RETURN_IF_ERROR(check_open());
   TESSERA_RETURN_IF_ERROR(check_may_wait("sync_devices"));
-  Status first;
-  for (const auto& device : by_ordinal_) first.Update(device->stream().sync());
-  backend_->wait_until_read();
-  return first;
+  return client_devices_->sync();
 }
 
 StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
@@ -386,7 +375,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
                            plan_relayout(key.from, key.to, key.shape, key.dtype, plan_options));
   const auto find_group = [this](absl::Span<const int> ids) { return group(ids); };
   const ProgramClient self = {.devices = devices_,
-                              .local_devices = local_devices_,
+                              .local_devices = local_devices(),
                               .uses_host_memory = uses_host_memory(),
                               .group = find_group};
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
@@ -395,49 +384,10 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
   return programs_.insert(std::move(key), std::move(program), weight);
 }
 
-bool Runtime::drain(absl::Time deadline) {
-  std::vector<std::shared_ptr<Completion>> idle;
-  for (const auto& device : by_ordinal_) {
-    Stream& stream = device->stream();
-    // One that is idle need not be woken to say so.
-    if (stream.try_take()) {
-      stream.release();
-      continue;
-    }
-    auto done = std::make_shared<Completion>();
-    stream.enqueue("shutdown", [&stream, done] {
-      stream.when_done([done](const Status& status) { done->set(status); });
-      return absl::OkStatus();
-    });
-    idle.push_back(std::move(done));
-  }
-  return std::all_of(idle.begin(), idle.end(),
-                     [&](const auto& done) { return done->wait_until(deadline); });
-}
-
 void Runtime::close() {
   // The thread that starts an operation has a turn: its operation reaches all of its devices first.
   const std::lock_guard<std::mutex> turn(order_mutex_);
   open_ = false;
-}
-
-void Runtime::cancel_pending() {
-  link_->report_lost(
-      client_id(), absl::CancelledError(absl::StrCat("client ", client_id(), " is shutting down")));
-}
-
-// Requires drained streams, so that no task writes what its device is doing. Devices with memory of
-// their own show "shutdown" already: it is the label of drain()'s task.
-void Runtime::publish_shutdown() {
-  if (!uses_host_memory()) return;
-  for (size_t i = 0; i < by_ordinal_.size(); ++i) {
-    Stream& stream = by_ordinal_[i]->stream();
-    // The thread that ran the last task may still be about to write that the task has ended.
-    stream.sync().IgnoreError();
-    if (!stream.try_take()) continue;
-    link_->observer(static_cast<int>(i))->task_started("shutdown");
-    stream.release();
-  }
 }
 
 Status Runtime::shutdown(absl::Duration timeout) {
@@ -447,13 +397,13 @@ Status Runtime::shutdown(absl::Duration timeout) {
   const absl::Time deadline = steady_now() + timeout;
   Status status;
   close();
-  const bool is_idle = drain(deadline);
+  const bool is_idle = client_devices_->drain(deadline);
   // Before the job is told that this client leaves: operations with other clients then end as
   // Cancelled, not with the loss of the service where this client hosts it.
-  is_idle ? publish_shutdown() : cancel_pending();
+  is_idle ? client_devices_->show_shutdown() : client_devices_->cancel();
   const Status left =
       coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));
-  link_->leave();
+  client_devices_->leave();
   // What is cancelled needs a moment to end.
   const std::string still_run = stop(std::max(deadline, steady_now() + kCancelGrace));
   if (!is_idle) {
@@ -468,30 +418,17 @@ Status Runtime::shutdown(absl::Duration timeout) {
 std::string Runtime::stop(absl::Time deadline) {
   coordinator_->set_lost_callback(nullptr);
   // So that the streams finish.
-  cancel_pending();
-  // All are asked before the first one is waited for: thousands of threads then end side by side.
-  for (const auto& device : by_ordinal_) device->stream().begin_stop();
-  std::string still_run;
-  for (size_t i = 0; i < by_ordinal_.size(); ++i) {
-    if (by_ordinal_[i]->stream().stop_by(deadline).ok()) continue;
-    absl::StrAppend(&still_run, "; device ", local_devices_[i].id, " is ",
-                    host::read_activity(link_->activity(static_cast<int>(i))).to_string());
-  }
+  client_devices_->cancel();
+  const std::string still_run = client_devices_->stop(deadline);
   if (still_run.empty()) {
-    end_threads();
+    client_devices_->end_threads();
     return still_run;
   }
-  const Status rest = run_before_exit("the end of a client whose functions still run",
-                                      [self = shared_from_this()] { self->end_threads(); });
-  if (!rest.ok()) end_threads();
+  const Status rest =
+      run_before_exit("the end of a client whose functions still run",
+                      [self = shared_from_this()] { self->client_devices_->end_threads(); });
+  if (!rest.ok()) client_devices_->end_threads();
   return still_run;
-}
-
-void Runtime::end_threads() {
-  for (const auto& device : by_ordinal_) device->stream().stop();
-  backend_->stop();
-  platform_->end();
-  link_->close();
 }
 
 }  // namespace tessera

@@ -3,8 +3,7 @@
 // Runtime: what stands behind a Client, its live meshes and its tensors. Internal to dtensor/.
 //
 // Its last handle ends it (dispose() in runtime.cc). Owns, in this order: the connection to the
-// coordinator, the memory of the host, the ties to the clients of the host, the local devices, the
-// platform that made them, and the collectives on top of these. Thread-safe.
+// coordinator, the devices of the client, and the caches on top of them. Thread-safe.
 //
 // Tensors live in the memory of the devices. That of the host serves barriers and what clients tell
 // each other, and is the memory of devices that are CPUs.
@@ -30,10 +29,8 @@
 #include "base/status.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
-#include "collectives/host/host_backend.h"
-#include "collectives/host/host_link.h"
+#include "collectives/platform/client_devices.h"
 #include "collectives/platform/platform.h"
-#include "device/cpu/arena.h"
 #include "device/device.h"
 #include "device/local_device.h"
 #include "device/stream.h"
@@ -69,7 +66,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   int num_clients() const { return coordinator_->num_clients(); }
   int local_rank() const;
   absl::Span<const Device> devices() const { return devices_; }
-  absl::Span<const Device> local_devices() const { return local_devices_; }
+  absl::Span<const Device> local_devices() const { return client_devices_->local(); }
   const Topology& topology() const { return topology_; }
 
   StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids,
@@ -83,20 +80,21 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // FailedPrecondition where `call` would wait for the task that it is made from, and in a forked
   // child.
   Status check_may_wait(absl::string_view call) const {
-    return backend_ == nullptr ? absl::OkStatus() : backend_->check_may_wait(call);
+    return client_devices_ == nullptr ? absl::OkStatus() : client_devices_->check_may_wait(call);
   }
-  bool is_in_forked_child() const { return backend_ != nullptr && !backend_->check_process().ok(); }
+  bool is_in_forked_child() const {
+    return client_devices_ != nullptr && !client_devices_->check_process().ok();
+  }
 
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
   // This client's devices in the mesh, by ordinal.
   MeshDevices local_devices_of(const Mesh& mesh) const;
-  LocalDevice& device(int ordinal) const { return *by_ordinal_[ordinal]; }
+  LocalDevice& device(int ordinal) const { return client_devices_->device(ordinal); }
   Stream& stream(int ordinal) const { return device(ordinal).stream(); }
-  // Of all devices of the client, which are of one kind.
-  bool uses_host_memory() const { return device(0).uses_host_memory(); }
+  bool uses_host_memory() const { return client_devices_->uses_host_memory(); }
   // Memory of the host.
-  ArenaPool& pool() { return *pool_; }
-  const std::shared_ptr<ArenaPool>& shared_pool() const { return pool_; }
+  ArenaPool& pool() { return *shared_pool(); }
+  const std::shared_ptr<ArenaPool>& shared_pool() const { return client_devices_->host_memory(); }
   // As LocalDevice::new_buffer(); and a buffer that has its memory when the stream reaches its op.
   StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes) const {
     return device(ordinal).new_buffer(size_bytes);
@@ -119,7 +117,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const ProgramArgs& args);
   // Programs and plans of barriers that are kept.
   size_t num_cached() const { return programs_.size() + barrier_plans_.size(); }
-  const host::HostBackend& backend() const { return *backend_; }
+  const host::HostBackend& backend() const { return client_devices_->backend(); }
   // A place in the order of this client's operations. The thread that starts an operation holds it
   // from the first device that gets a part of the operation to the last, so that two operations are
   // in the same order on every device. Meanwhile the thread must not wait for another thread or
@@ -131,7 +129,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
  private:
   Runtime(const ClientOptions& options, const internal::ClientHooks& hooks);
-  Status start_devices(absl::Time deadline);
+  Status start_devices(std::unique_ptr<Platform> platform, absl::Time deadline);
   // What barriers on one mesh have in common.
   struct BarrierPlan {
     Mesh mesh;
@@ -161,33 +159,20 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   StatusOr<Arrivals> start_barrier(const BarrierPlan& plan, const BarrierCall& call);
   // Waits for them; the sum of the terms.
   static StatusOr<int64_t> await_barrier(const Arrivals& arrivals, const BarrierCall& call);
-  // Waits until all streams are idle; false at the deadline.
-  bool drain(absl::Time deadline);
   // Refuses operations from now on; those that have begun are in all of their streams.
   void close();
-  // Ends what waits for other clients, here and there, as Cancelled.
-  void cancel_pending();
-  // Tells the clients that ask for this one that it is in shutdown.
-  void publish_shutdown();
   // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
   // Functions that still run on a device at the deadline go on; a thread of its own then keeps the
   // runtime until they have ended. Returns which devices those are, empty for none. Requires
   // close().
   std::string stop(absl::Time deadline);
-  // The rest of stop(): waits for all threads.
-  void end_threads();
 
   const ClientOptions options_;
   const internal::ClientHooks hooks_;
   std::vector<Device> devices_;
-  std::vector<Device> local_devices_;
   Topology topology_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::shared_ptr<ArenaPool> pool_;
-  std::unique_ptr<host::HostLink> link_;
-  std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
-  std::unique_ptr<Platform> platform_;  // goes before the devices
-  std::unique_ptr<host::HostBackend> backend_;
+  std::unique_ptr<ClientDevices> client_devices_;
   std::atomic<uint64_t> op_number_{0};
   std::mutex order_mutex_;  // a Turn; taken before the locks of streams, groups and memory
 

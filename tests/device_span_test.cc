@@ -14,6 +14,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/group.h"
+#include "device/cpu/arena.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/cpu/arena.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "device/cpu/arena.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"

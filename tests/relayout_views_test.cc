@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/cpu/arena.h"
 #include "device/cuda/cuda_device.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "collectives/cuda/testing/staged_group.h"
 #include "collectives/group.h"
+#include "device/cpu/arena.h"
 #include "device/cuda/cuda_device.h"
 #include "device/stream.h"
 #include "dtensor/client_hooks.h"

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/platform/client_devices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/host/activity.h"
+#include "collectives/host/control.h"
+#include "collectives/host/host_backend.h"
+#include "collectives/host/host_link.h"
+#include "device/completion.h"
+#include "device/cpu/arena.h"
+#include "device/stream.h"
+#include "job/coordinator.h"
+
+namespace tessera {
+
+// Half of a control region.
+const uint64_t ClientDevices::kGroupBytes = host::kControlBytes / 2;
+
+ClientDevices::ClientDevices(std::unique_ptr<Platform> platform, int client_id,
+                             absl::Span<const Device> devices)
+    : client_id_(client_id), pool_(ArenaPool::create()), platform_(std::move(platform)) {
+  std::copy_if(devices.begin(), devices.end(), std::back_inserter(local_),
+               [&](const Device& device) { return device.client_id == client_id; });
+}
+
+ClientDevices::~ClientDevices() = default;
+
+StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Platform> platform,
+                                                              Coordinator& coordinator,
+                                                              std::vector<Device> devices,
+                                                              absl::Duration collective_timeout,
+                                                              absl::Time deadline) {
+  std::unique_ptr<ClientDevices> self(
+      new ClientDevices(std::move(platform), coordinator.client_id(), devices));
+  TESSERA_ASSIGN_OR_RETURN(self->link_, host::HostLink::create(coordinator, self->pool_, deadline));
+  TESSERA_ASSIGN_OR_RETURN(
+      self->by_ordinal_, self->platform_->start_devices({self->local_, *self->link_, self->pool_}));
+  std::vector<Stream*> streams;
+  for (const auto& device : self->by_ordinal_) streams.push_back(&device->stream());
+  self->backend_ = std::make_unique<host::HostBackend>(
+      *self->link_, self->pool_, std::move(devices), std::move(streams), collective_timeout,
+      self->platform_->make_mover());
+  return self;
+}
+
+StatusOr<std::shared_ptr<Buffer>> ClientDevices::allocate_on_host(int64_t size_bytes) {
+  return Buffer::allocate(pool_, size_bytes);
+}
+
+Status ClientDevices::check_process() const { return backend_->check_process(); }
+
+Status ClientDevices::check_may_wait(absl::string_view call) const {
+  return backend_->check_may_wait(call);
+}
+
+StatusOr<std::shared_ptr<GroupBackend>> ClientDevices::group(absl::Span<const int> device_ids) {
+  return backend_->group(device_ids);
+}
+
+uint64_t ClientDevices::num_group_bytes() const { return backend_->num_group_bytes(); }
+
+void ClientDevices::forget_unused_groups() { backend_->forget_unused_groups(); }
+
+Status ClientDevices::sync() {
+  Status first;
+  for (const auto& device : by_ordinal_) first.Update(device->stream().sync());
+  backend_->wait_until_read();
+  return first;
+}
+
+void ClientDevices::report_lost(int client, const Status& reason) {
+  link_->report_lost(client, reason);
+}
+
+bool ClientDevices::drain(absl::Time deadline) {
+  std::vector<std::shared_ptr<Completion>> idle;
+  for (const auto& device : by_ordinal_) {
+    Stream& stream = device->stream();
+    // One that is idle need not be woken to say so.
+    if (stream.try_take()) {
+      stream.release();
+      continue;
+    }
+    auto done = std::make_shared<Completion>();
+    stream.enqueue("shutdown", [&stream, done] {
+      stream.when_done([done](const Status& status) { done->set(status); });
+      return absl::OkStatus();
+    });
+    idle.push_back(std::move(done));
+  }
+  return std::all_of(idle.begin(), idle.end(),
+                     [&](const auto& done) { return done->wait_until(deadline); });
+}
+
+// The streams are drained, so that no task writes what its device is doing. Devices with memory of
+// their own show "shutdown" already: it is the label of drain()'s task.
+void ClientDevices::show_shutdown() {
+  if (!uses_host_memory()) return;
+  for (size_t i = 0; i < by_ordinal_.size(); ++i) {
+    Stream& stream = by_ordinal_[i]->stream();
+    // The thread that ran the last task may still be about to write that the task has ended.
+    stream.sync().IgnoreError();
+    if (!stream.try_take()) continue;
+    link_->observer(static_cast<int>(i))->task_started("shutdown");
+    stream.release();
+  }
+}
+
+void ClientDevices::cancel() {
+  report_lost(client_id_,
+              absl::CancelledError(absl::StrCat("client ", client_id_, " is shutting down")));
+}
+
+void ClientDevices::leave() { link_->leave(); }
+
+std::string ClientDevices::stop(absl::Time deadline) {
+  // All are asked before the first one is waited for: thousands of threads then end side by side.
+  for (const auto& device : by_ordinal_) device->stream().begin_stop();
+  std::string still_run;
+  for (size_t i = 0; i < by_ordinal_.size(); ++i) {
+    if (by_ordinal_[i]->stream().stop_by(deadline).ok()) continue;
+    absl::StrAppend(&still_run, "; device ", local_[i].id, " is ",
+                    host::read_activity(link_->activity(static_cast<int>(i))).to_string());
+  }
+  return still_run;
+}
+
+void ClientDevices::end_threads() {
+  for (const auto& device : by_ordinal_) device->stream().stop();
+  backend_->stop();
+  platform_->end();
+  link_->close();
+}
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ClientDevices: the devices of one client, the memory of its host, and the groups that its devices
+// form with those of other clients. What is above knows no back end of collectives.
+//
+//   ClientDevices::start(...)     connects to the clients of the host, and starts the devices
+//   device(ordinal), group(ids), allocate_on_host(bytes)
+//
+//   state      by                     then
+//   running    drain()                the streams are idle, or what they do is ended by cancel()
+//   idle       show_shutdown()        clients that wait for this one are told where it is
+//   leaving    leave()                the end of this client is no loss to the others
+//   stopping   stop(deadline)         names the devices whose functions still run
+//   stopped    end_threads()          no thread is left; groups and memory stay valid, and fail
+//
+// Threads. Any thread may call the functions above the line. One thread at a time calls those below
+// it, in that order.
+#ifndef TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
+#define TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/group.h"
+#include "collectives/platform/platform.h"
+#include "device/buffer.h"
+#include "device/device.h"
+#include "device/local_device.h"
+
+namespace tessera {
+
+class ArenaPool;
+class Coordinator;
+namespace host {
+class HostBackend;
+class HostLink;
+}  // namespace host
+
+class ClientDevices {
+ public:
+  // What groups may take while caches hold some of them, in bytes.
+  static const uint64_t kGroupBytes;
+
+  // `devices` are those of the job by id. `coordinator` must outlive the result. `platform` has
+  // joined the job.
+  static StatusOr<std::unique_ptr<ClientDevices>> start(std::unique_ptr<Platform> platform,
+                                                        Coordinator& coordinator,
+                                                        std::vector<Device> devices,
+                                                        absl::Duration collective_timeout,
+                                                        absl::Time deadline);
+  // Requires end_threads(), unless nothing was given to the devices.
+  ~ClientDevices();
+
+  absl::Span<const Device> local() const { return local_; }
+  LocalDevice& device(int ordinal) const { return *by_ordinal_[ordinal]; }
+  // All devices of a client are of one kind.
+  bool uses_host_memory() const { return by_ordinal_[0]->uses_host_memory(); }
+  const std::shared_ptr<ArenaPool>& host_memory() const { return pool_; }
+  StatusOr<std::shared_ptr<Buffer>> allocate_on_host(int64_t size_bytes);
+
+  // FailedPrecondition in a forked child of the client's process.
+  Status check_process() const;
+  // The same; and where this thread runs a task of a device, which `call` would wait for.
+  Status check_may_wait(absl::string_view call) const;
+
+  // As HostBackend::group(), num_group_bytes() and forget_unused_groups().
+  StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
+  uint64_t num_group_bytes() const;
+  void forget_unused_groups();
+
+  // Blocks until the devices have done what they were given, and the other clients have read what
+  // that lends to them. The first error of a task.
+  Status sync();
+  // Ends operations with this client, here or elsewhere, with this Status.
+  void report_lost(int client, const Status& reason);
+
+  // ---- The end.
+
+  // Blocks until all streams are idle; false at the deadline.
+  bool drain(absl::Time deadline);
+  void show_shutdown();
+  // Ends what waits for other clients, here and there, as Cancelled.
+  void cancel();
+  void leave();
+  // Empty, or "; device 3 is ..." of each device whose functions run at the deadline.
+  std::string stop(absl::Time deadline);
+  // Blocks until they have ended.
+  void end_threads();
+
+  // For tests.
+  const host::HostBackend& backend() const { return *backend_; }
+
+ private:
+  ClientDevices(std::unique_ptr<Platform> platform, int client_id,
+                absl::Span<const Device> devices);
+
+  const int client_id_;
+  std::vector<Device> local_;
+  std::shared_ptr<ArenaPool> pool_;
+  std::unique_ptr<host::HostLink> link_;
+  std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
+  std::unique_ptr<Platform> platform_;  // goes before the devices
+  std::unique_ptr<host::HostBackend> backend_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
