@@ -226,7 +226,10 @@ def start_workers(group, clients, region_bytes, options, folder):
         if os.geteuid() == 0:
             extra.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         environment = lambda rank: extra
-    workers = Workers(group, folder, size)
+    return started(Workers(group, folder, size), commands, environment)
+
+
+def started(workers, commands, environment):
     try:
         workers.start(commands, environment)
     except ContestantFailed:
@@ -280,11 +283,12 @@ class Run:
         if group in self.out or group in self.workers:
             return
         try:
-            self.workers[group] = start_workers(
-                group, clients, region_bytes, self.options, self.folder
-            )
+            self.workers[group] = self.start_workers(group, clients, region_bytes)
         except (ContestantFailed, OSError) as error:
             self.give_up(group, error)
+
+    def start_workers(self, group, clients, region_bytes):
+        return start_workers(group, clients, region_bytes, self.options, self.folder)
 
     def give_up(self, group, error):
         self.out[group] = str(error)
@@ -430,6 +434,17 @@ def read_machine():
     }
 
 
+def describe(machine, pace, seconds):
+    """The first line of the output."""
+    return (
+        f"{machine['date']}; {machine['cpu']}, {machine['cores']} cores, "
+        f"L3 {format_size(machine['l3_bytes'])}, {machine['memory_gib']} GiB, "
+        f"Linux {machine['kernel']}, load {machine['load']:.1f} at the start; "
+        f"load {os.getloadavg()[0]:.1f} at the end; "
+        f"medians of at most {pace.rounds} rounds; {seconds:.0f} s"
+    )
+
+
 def available_columns(build):
     """(columns whose programs exist, the other columns)."""
     there = ["tessera", "tessera_private"]
@@ -494,13 +509,7 @@ def main(arguments):
             for workers in run.workers.values():
                 workers.stop()
     results = bench_report.Results(cells)
-    print(
-        f"{machine['date']}; {machine['cpu']}, {machine['cores']} cores, "
-        f"L3 {format_size(machine['l3_bytes'])}, {machine['memory_gib']} GiB, "
-        f"Linux {machine['kernel']}, load {machine['load']:.1f} at the start; "
-        f"load {os.getloadavg()[0]:.1f} at the end; "
-        f"medians of at most {run.pace.rounds} rounds; {time.monotonic() - started:.0f} s"
-    )
+    print(describe(machine, run.pace, time.monotonic() - started))
     if options.before:
         print("\n" + bench_report.format_comparison(cells))
         if options.json:
