@@ -173,7 +173,7 @@ class GoalTest(unittest.TestCase):
     def test_why_a_goal_is_not_measured(self):
         peers = "JAX, TF DTensor and PyTorch DTensor"
         text = f"relayouts of 64 MiB, times as fast as {peers}: at least 2"
-        self.check(f"not measured {text} (tools/bench does not run them)")
+        self.check(f"not measured {text} (tools/bench_relayouts measures them)")
 
     def test_a_contestant_that_failed_is_not_measured(self):
         one = cell("barrier", 0, 2)
