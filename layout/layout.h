@@ -53,31 +53,13 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "layout/sub_axis.h"
 #include "mesh/mesh.h"
 
 namespace tessera {
 
 // Bounds what bad input can make us allocate. TF: TensorShape::MaxDimensions().
 inline constexpr int kMaxRank = 254;
-
-// Axes, major to minor; a sub-axis as "x:(2)2"; empty: not split.
-using DimSharding = std::vector<std::string>;
-
-// A part of a mesh axis, resolved: the digit (coordinate / (n/(pre*size))) % size of axis number
-// `axis` of the mesh, n being the size of that axis. A whole axis has pre = 1 and size = n.
-struct SubAxis {
-  int axis;
-  int64_t pre;
-  int64_t size;
-
-  friend bool operator==(const SubAxis& a, const SubAxis& b) {
-    return a.axis == b.axis && a.pre == b.pre && a.size == b.size;
-  }
-  template <typename H>
-  friend H AbslHashValue(H h, const SubAxis& part) {
-    return H::combine(std::move(h), part.axis, part.pre, part.size);
-  }
-};
 
 namespace internal {
 struct LayoutText;

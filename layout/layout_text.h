@@ -14,8 +14,9 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/reduce_op.h"
 #include "base/status.h"
-#include "layout/layout.h"
+#include "layout/sub_axis.h"
 
 namespace tessera::internal {
 

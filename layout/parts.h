@@ -20,8 +20,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "layout/layout.h"
 #include "layout/layout_text.h"
+#include "layout/sub_axis.h"
 #include "mesh/mesh.h"
 
 namespace tessera::internal {
