@@ -5,7 +5,7 @@
 #ifndef TESSERA_DEVICE_CPU_KERNELS_PLAIN_H_
 #define TESSERA_DEVICE_CPU_KERNELS_PLAIN_H_
 
-#include "device/cpu/kernels_simd.h"
+#include "device/cpu/kernel_arguments.h"
 
 namespace tessera::cpu {
 
