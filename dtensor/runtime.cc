@@ -14,6 +14,7 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "collectives/platform/open_platform.h"
 #include "dtensor/check_options.h"
 #include "dtensor/describe_devices.h"
 #include "dtensor/run_before_exit.h"

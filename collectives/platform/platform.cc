@@ -2,15 +2,8 @@
 #include "collectives/platform/platform.h"
 
 #include "absl/strings/str_cat.h"
-#include "collectives/platform/cpu_platform.h"
-#include "collectives/platform/gpu_platform.h"
 
 namespace tessera {
-
-StatusOr<std::unique_ptr<Platform>> open_platform(DeviceType type, const PlatformOptions& options) {
-  if (type == DeviceType::kCpu) return std::make_unique<CpuPlatform>();
-  return GpuPlatform::create(options);
-}
 
 const char* device_type_name(DeviceType type) { return type == DeviceType::kCuda ? "cuda" : "cpu"; }
 

@@ -3,7 +3,7 @@
 // Platform: the kind of devices that a client has: how many there are, what the clients of a job
 // check before they start, the devices themselves, and what moves bytes among them.
 //
-//   StatusOr<std::unique_ptr<Platform>> platform = open_platform(DeviceType::kCuda, options);
+//   StatusOr<std::unique_ptr<Platform>> platform = open_platform(type, options);
 //   platform->default_num_devices()      where nothing says how many
 //   platform->prepare(job)               before this process connects to the job
 //   platform->join(coordinator, ...)     what all clients find alike
@@ -11,7 +11,8 @@
 //   platform->make_mover()               for HostBackend
 //   platform->end()                      when the streams and the backend have stopped
 //
-// The one place that knows which kinds of devices there are: what is above asks LocalDevice.
+// Its factories know which kinds of devices there are (open_platform.h): what is above asks
+// LocalDevice.
 //
 // Threads. The thread that connects the client calls the functions in this order; the thread that
 // shuts it down calls end(). Any thread that makes a group calls what make_mover() returned, one at
@@ -76,10 +77,6 @@ class Platform {
   // Ends what movers have under way. From then on no mover is used, and none is made.
   virtual void end() = 0;
 };
-
-// Unimplemented where this build does not have such devices; FailedPrecondition on a machine
-// without any.
-StatusOr<std::unique_ptr<Platform>> open_platform(DeviceType type, const PlatformOptions& options);
 
 // As clients tell each other the type of their devices: "cpu" or "cuda".
 const char* device_type_name(DeviceType type);
