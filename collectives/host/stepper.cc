@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "collectives/host/shared_word.h"
 
 namespace tessera::host {
 namespace {
@@ -271,14 +270,14 @@ Stepper::Result Stepper::explore(const Options& options, std::function<void()> b
   return result;
 }
 
-bool sleep_while(SharedWord<uint32_t>& word, uint32_t value, absl::Time deadline) {
+bool sleep_while(SteppedWord<uint32_t>& word, uint32_t value, absl::Time deadline) {
   const bool has_deadline = deadline != absl::InfiniteFuture();
   if (!Stepper::is_running()) return !has_deadline;
   if (word.load() != value) return true;
   return Stepper::park(&word, has_deadline);
 }
 
-void wake_all(SharedWord<uint32_t>& word) {
+void wake_all(SteppedWord<uint32_t>& word) {
   Stepper::step();
   Stepper::wake(&word);
 }

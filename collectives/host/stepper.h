@@ -177,6 +177,10 @@ class SteppedWord {
   std::atomic<T> word_;
 };
 
+// As in shared_word.h.
+bool sleep_while(SteppedWord<uint32_t>& word, uint32_t value, absl::Time deadline);
+void wake_all(SteppedWord<uint32_t>& word);
+
 }  // namespace tessera::host
 
 #endif  // TESSERA_COLLECTIVES_HOST_STEPPER_H_
