@@ -19,6 +19,7 @@
 #include "dtensor/describe_devices.h"
 #include "dtensor/run_before_exit.h"
 #include "dtensor/taken_streams.h"
+#include "job/connect_coordinator.h"
 #include "job/environment.h"
 #include "job/host.h"
 #include "job/job_token.h"

@@ -12,7 +12,7 @@
 //   ... session streams and heartbeats run until leave(); a broken one is a lost client ...
 //
 // Invariants:
-//   1. The factory returns only when all num_clients have registered.
+//   1. connect_coordinator() returns only when all num_clients have registered.
 //   2. All participants of one check-in get the same Status: code and message. A late participant
 //      gets the stored verdict at once. The earliest deadline of the callers decides for all.
 //   3. A client that was declared lost stays lost: its own later calls fail and say so.
@@ -29,7 +29,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -102,43 +101,8 @@ class Coordinator {
   virtual Status cause_of_failed_start(const Status& status) { return status; }
 };
 
-// Which process runs the service.
-enum class ServiceHost {
-  kClient0,    // client 0 starts it when it connects, and it ends with client 0
-  kElsewhere,  // a launcher or tessera_coordinator; clients only connect to it
-};
-
-struct CoordinatorOptions {
-  std::string address;  // "host:port"; unused where num_clients is 1
-  ServiceHost service_host = ServiceHost::kClient0;
-  std::string token;  // job token; compared by the service in every call
-  int num_clients = 1;
-  MemberInfo self;
-  absl::Duration connect_timeout = absl::Seconds(60);
-  // Where connecting is the last of several steps with one deadline: of steady_now(). The earlier
-  // of both counts.
-  absl::Time deadline = absl::InfiniteFuture();
-  // Identity of the job: a service of another job refuses the client. Empty: not known.
-  std::string job = {};
-  // The job uses the shortest that one of its clients asks for, at most that of the service.
-  absl::Duration heartbeat_interval = absl::Seconds(1);
-};
-
 // How many heartbeats in a row may be missed, on either side.
 inline constexpr int kMissedHeartbeats = 3;
-
-// Joins the job and waits for all its clients. One client: an in-process service, no network.
-//   DeadlineExceeded  names every client that did not connect
-//   InvalidArgument   two clients with one id (both named, with host and pid), different
-//                     num_clients (both named)
-//   InvalidArgument   a malformed address, a token beyond kMostTokenBytes, a client of another job
-//   Unauthenticated   a wrong token
-//   Unavailable       the service is lost while clients connect
-StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOptions& options);
-
-// Whether a service or a connection of this process has started gRPC: forking is unsafe from then
-// on.
-bool coordinator_service_was_used();
 
 }  // namespace tessera
 

@@ -17,6 +17,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "job/connect_coordinator.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator.h"
 #include "job/coordinator_server.h"

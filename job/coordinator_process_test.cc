@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "job/connect_coordinator.h"
 #include "job/coordinator.h"
 #include "job/coordinator_server.h"
 #include "job/file_descriptor.h"

@@ -63,6 +63,10 @@ void prepare_grpc();
 inline constexpr char kTokenMetadata[] = "tessera-token";
 std::string token_metadata(const std::string& token);
 
+// Whether a service or a connection of this process has started gRPC: forking is unsafe from then
+// on.
+bool coordinator_service_was_used();
+
 }  // namespace tessera
 
 #endif  // TESSERA_JOB_COORDINATOR_SERVER_H_

@@ -16,6 +16,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "job/connect_coordinator.h"
 #include "job/host.h"
 #include "tests/support/coordinator_clients.h"
 #include "tests/support/deadline.h"

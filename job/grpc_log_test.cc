@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/coordinator.h"
+#include "job/connect_coordinator.h"
 #include "job/file_descriptor.h"
 #include "tests/support/matchers.h"
 

@@ -22,7 +22,7 @@
 #include "dtensor/client_hooks.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/coordinator.h"
+#include "job/connect_coordinator.h"
 #include "job/coordinator_server.h"
 #include "job/host.h"
 #include "job/port.h"

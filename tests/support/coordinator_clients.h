@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "job/connect_coordinator.h"
 #include "job/coordinator.h"
 #include "job/host.h"
 #include "job/port.h"

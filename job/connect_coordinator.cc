@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "job/coordinator.h"
+#include "job/connect_coordinator.h"
 
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/thread.h"
