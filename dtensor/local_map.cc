@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "device/local_device.h"
+#include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -133,7 +134,7 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
         absl::InvalidArgumentError("local_map: the function is empty; give one that can be called");
   }
   if (status.ok()) status = check_inputs(*out, inputs);
-  if (!status.ok()) return internal::failed_tensor(out_dtype, out_shape, out_layout, status);
+  if (!status.ok()) return internal::TensorAccess::failed(out_dtype, out_shape, out_layout, status);
   struct Part {
     Stream* stream;
     Stream::Task task;
@@ -153,10 +154,10 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
   // All that calls functions of the user's, as a copy of `fn` does, comes before the turn.
   const StatusOr<Runtime::Turn> turn = out->runtime->take_turn();
   if (!turn.ok()) {
-    return internal::failed_tensor(out_dtype, out_shape, out_layout, turn.status());
+    return internal::TensorAccess::failed(out_dtype, out_shape, out_layout, turn.status());
   }
   for (Part& part : parts) part.stream->enqueue("local_map", std::move(part.task));
-  return std::move(*out).into_tensor();
+  return internal::TensorAccess::make(*std::move(out));
 }
 
 }  // namespace tessera

@@ -16,6 +16,7 @@
 #include "collectives/move.h"
 #include "dtensor/program.h"
 #include "dtensor/taken_streams.h"
+#include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -224,9 +225,9 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
 DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas) {
   StatusOr<TensorRep> result = start_relayout(tensor, layout, replicas);
   if (!result.ok()) {
-    return internal::failed_tensor(tensor.dtype(), tensor.shape(), layout, result.status());
+    return internal::TensorAccess::failed(tensor.dtype(), tensor.shape(), layout, result.status());
   }
-  return std::move(*result).into_tensor();
+  return internal::TensorAccess::make(*std::move(result));
 }
 
 }  // namespace tessera

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "base/dtype.h"
@@ -15,22 +14,10 @@
 #include "base/status.h"
 #include "collectives/shared.h"
 #include "device/buffer.h"
-#include "dtensor/dtensor.h"
 #include "dtensor/runtime.h"
 #include "layout/layout.h"
 
 namespace tessera::internal {
-
-struct TensorRep;
-
-// What the other parts of dtensor/ do with a tensor that users do not.
-struct TensorAccess {
-  static DTensor make(std::shared_ptr<const TensorRep> rep) { return DTensor(std::move(rep)); }
-  static const TensorRep& rep(const DTensor& tensor) { return tensor.rep(); }
-  // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
-  // may count or not.
-  static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }
-};
 
 // Either `error` is set and there are no buffers: the tensor failed on all clients alike, before
 // anything was started. Or there is one buffer for each of `devices`, each with a status of its
@@ -49,18 +36,12 @@ struct TensorRep {
   // Waits until a buffer of a local device is ready.
   Status await(const Buffer& buffer) const;
   Box box_of(const MeshDevice& device) const { return layout->box(*shape, device.position); }
-  DTensor into_tensor() && {
-    return TensorAccess::make(std::make_shared<const TensorRep>(std::move(*this)));
-  }
 };
 
-// A tensor without buffers yet, of the client behind the layout's mesh. Errors that all clients
-// see alike: that of the layout, an abstract mesh, a shape that does not fit, a reduction that the
-// dtype does not have.
+// What a tensor without buffers yet points at, of the client behind the layout's mesh. Errors that
+// all clients see alike: that of the layout, an abstract mesh, a shape that does not fit, a
+// reduction that the dtype does not have.
 StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout);
-
-// A tensor that carries nothing but an error.
-DTensor failed_tensor(DType dtype, const Shape& shape, LayoutArg layout, Status error);
 
 // Whether the device at this position holds the value where a value is put under the layout, or
 // the identity of its reduction.

@@ -31,6 +31,7 @@
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
 #include "dtensor/runtime.h"
+#include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

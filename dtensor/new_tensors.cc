@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of dtensor.h that make tensors: full(), iota(), from_host(), from_function(),
+// from_shards().
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "device/cpu/kernels.h"
+#include "device/local_device.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/tensor_access.h"
+#include "dtensor/tensor_rep.h"
+
+namespace tessera::internal {
+
+namespace {
+
+// What fills a buffer of one local device.
+struct Filling {
+  LocalDevice& device;
+  const Box& box;
+  const std::shared_ptr<Buffer>& buffer;
+  // The value of the box in memory of the host, once it was written there for a device.
+  std::shared_ptr<const Buffer>& staged;
+};
+
+// Fills a buffer with copies of an element.
+void fill_whole(const Filling& filling, std::string label, DType dtype,
+                const std::array<std::byte, 8>& element) {
+  filling.device.produce(
+      std::move(label), filling.buffer,
+      [&device = filling.device, dtype, element, count = filling.box.num_elements()](
+          std::byte* out) { return device.fill(dtype, element.data(), out, count); });
+}
+
+// Fills a buffer with what `write(out)` writes to memory of the host, once for each box.
+template <class Write>
+void fill_from_host(const Filling& filling, Write write) {
+  if (filling.staged == nullptr) {
+    StatusOr<std::shared_ptr<Buffer>> staging = filling.device.new_staging(filling.buffer);
+    if (!staging.ok()) return filling.device.finish(filling.buffer, staging.status());
+    write((*staging)->mutable_data());
+    filling.staged = *std::move(staging);
+  }
+  filling.device.upload(filling.staged, filling.buffer);
+}
+
+// What devices of one box that all hold the value, or all its identity, have in common.
+struct Made {
+  std::shared_ptr<const Buffer> shared;  // where they use memory of the host
+  std::shared_ptr<const Buffer> staged;
+};
+
+// Makes the local buffers: one for each distinct pair of box and (value or identity), shared by
+// the devices that hold equal ones, if they use memory of the host. `make` starts what fills a
+// buffer of the value, on the stream of the first of those devices or at once; its error becomes
+// the buffer's.
+template <class Make>
+DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
+  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
+  if (!rep.ok()) return TensorAccess::failed(dtype, shape, layout, rep.status());
+  using BoxKey = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
+  std::map<std::pair<BoxKey, bool>, Made> all_made;
+  for (const MeshDevice& place : rep->devices) {
+    const Box box = rep->box_of(place);
+    const bool is_value = holds_value(*rep->layout, place.position);
+    LocalDevice& device = rep->runtime->device(place.ordinal);
+    Made& made = all_made[{{box.offsets, box.sizes}, is_value}];
+    if (made.shared == nullptr) {
+      StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(num_bytes(box.sizes, dtype));
+      if (!buffer.ok()) {
+        rep->buffers.push_back(made.shared = Buffer::failed(buffer.status()));
+        continue;
+      }
+      const Filling filling = {device, box, *buffer, made.staged};
+      if (is_value) {
+        make(filling);
+      } else {
+        const ReduceOp op = *layout->partial_op();
+        fill_whole(filling, "identity", dtype, identity_element(op, dtype));
+      }
+      rep->buffers.push_back(*buffer);
+      if (device.uses_host_memory()) made.shared = *std::move(buffer);
+    } else {
+      rep->buffers.push_back(made.shared);
+    }
+  }
+  return TensorAccess::make(*std::move(rep));
+}
+
+}  // namespace
+
+DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* element) {
+  std::array<std::byte, 8> value = {};
+  std::memcpy(value.data(), element, dtype_size(dtype));
+  return create(dtype, shape, layout,
+                [&](const Filling& filling) { fill_whole(filling, "full", dtype, value); });
+}
+
+DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    filling.device.produce(
+        "iota", filling.buffer,
+        [&device = filling.device, dtype, shape = Shape(shape), box = filling.box](std::byte* out) {
+          return device.iota(dtype, shape, box, out);
+        });
+  });
+}
+
+DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements,
+                      const Shape& shape, LayoutArg layout) {
+  const Status shape_status = validate_shape(shape);
+  if (shape_status.ok() && num_elements != tessera::num_elements(shape)) {
+    return TensorAccess::failed(
+        dtype, shape, layout,
+        absl::InvalidArgumentError(absl::StrCat("from_host of shape ", shape_to_string(shape),
+                                                " needs ", tessera::num_elements(shape),
+                                                " elements, got ", num_elements)));
+  }
+  if (values == nullptr && num_elements > 0) {
+    return TensorAccess::failed(dtype, shape, layout,
+                                absl::InvalidArgumentError(absl::StrCat(
+                                    "from_host of shape ", shape_to_string(shape),
+                                    ": values is null and ", "its span has ", num_elements,
+                                    " elements; pass memory that holds "
+                                    "them")));
+  }
+  const Box whole = whole_box(shape);
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    fill_from_host(filling, [&](std::byte* out) {
+      cpu::copy_box(filling.box, {values, whole}, {out, filling.box}, dtype_size(dtype));
+    });
+  });
+}
+
+DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill) {
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    fill_from_host(filling, [&](std::byte* out) {
+      if (!filling.box.is_empty()) fill(filling.box, out);
+    });
+  });
+}
+
+namespace {
+
+// What is wrong with the shards that a client gave.
+Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) {
+  if (local.size() != rep.devices.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("from_shards on client ", rep.runtime->client_id(), ": expected ",
+                     rep.devices.size(), " shards, one for each local device of ",
+                     rep.layout->mesh().to_string(), ", got ", local.size()));
+  }
+  for (size_t i = 0; i < local.size(); ++i) {
+    const Box box = rep.box_of(rep.devices[i]);
+    const std::string device =
+        absl::StrCat("from_shards: the shard of device ", rep.devices[i].device_id, " under ",
+                     rep.layout->to_string());
+    if (local[i].shape->size() != rep.shape->size()) {
+      return absl::InvalidArgumentError(absl::StrCat(device, " has rank ", local[i].shape->size(),
+                                                     ", and the tensor has rank ",
+                                                     rep.shape->size()));
+    }
+    if (*local[i].shape != box.sizes) {
+      return absl::InvalidArgumentError(absl::StrCat(device, " has shape ",
+                                                     shape_to_string(*local[i].shape),
+                                                     "; expected ", shape_to_string(box.sizes)));
+    }
+    if (local[i].num_elements != box.num_elements()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(device, " has ", local[i].num_elements, " elements; its shape ",
+                       shape_to_string(box.sizes), " needs ", box.num_elements()));
+    }
+    const int64_t size_bytes = num_bytes(box.sizes, rep.dtype);
+    for (size_t j = 0; j < i; ++j) {
+      const MeshDevice& a = rep.devices[j];
+      const MeshDevice& b = rep.devices[i];
+      const bool replicas = rep.box_of(a) == box && rep.layout->partial_index(a.position) ==
+                                                        rep.layout->partial_index(b.position);
+      if (replicas && size_bytes > 0 &&
+          std::memcmp(local[i].data, local[j].data, size_bytes) != 0) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            device, " differs from that of device ", a.device_id, ", and both hold the same box ",
+            box.to_string(), "; replicas must be equal"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
+                        absl::Span<const RawHostShard> local) {
+  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
+  if (!rep.ok()) return TensorAccess::failed(dtype, shape, layout, rep.status());
+  // Only this client sees its shards: the error goes into the buffers, so that the next collective
+  // tells the others.
+  const Status wrong = check_shards(*rep, local);
+  for (size_t i = 0; i < rep->devices.size(); ++i) {
+    if (!wrong.ok()) {
+      rep->buffers.push_back(Buffer::failed(wrong));
+      continue;
+    }
+    const Box box = rep->box_of(rep->devices[i]);
+    const int64_t size_bytes = num_bytes(box.sizes, dtype);
+    LocalDevice& device = rep->runtime->device(rep->devices[i].ordinal);
+    StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(size_bytes);
+    if (!buffer.ok()) {
+      rep->buffers.push_back(Buffer::failed(buffer.status()));
+      continue;
+    }
+    std::shared_ptr<const Buffer> staged;
+    fill_from_host({device, box, *buffer, staged}, [&](std::byte* out) {
+      if (size_bytes > 0) std::memcpy(out, local[i].data, size_bytes);
+    });
+    rep->buffers.push_back(*std::move(buffer));
+  }
+  return TensorAccess::make(*std::move(rep));
+}
+
+}  // namespace tessera::internal

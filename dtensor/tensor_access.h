@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TensorAccess: from a DTensor to its TensorRep and back. Internal to dtensor/.
+#ifndef TESSERA_DTENSOR_TENSOR_ACCESS_H_
+#define TESSERA_DTENSOR_TENSOR_ACCESS_H_
+
+#include <memory>
+#include <utility>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/tensor_rep.h"
+#include "layout/layout.h"
+
+namespace tessera::internal {
+
+// What the other parts of dtensor/ do with a tensor that users do not.
+struct TensorAccess {
+  static DTensor make(std::shared_ptr<const TensorRep> rep) { return DTensor(std::move(rep)); }
+  static DTensor make(TensorRep rep) {
+    return make(std::make_shared<const TensorRep>(std::move(rep)));
+  }
+  // A tensor that carries nothing but an error.
+  static DTensor failed(DType dtype, const Shape& shape, LayoutArg layout, Status error) {
+    TensorRep rep;
+    rep.dtype = dtype;
+    rep.shape = shape;
+    if (layout.ok()) rep.layout = *layout;
+    rep.error = std::move(error);
+    return make(std::move(rep));
+  }
+  static const TensorRep& rep(const DTensor& tensor) { return tensor.rep(); }
+  // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
+  // may count or not.
+  static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }
+};
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_DTENSOR_TENSOR_ACCESS_H_

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/tensor_rep.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tessera::internal {
+
+std::shared_ptr<const Buffer> TensorRep::buffer_of(int ordinal) const {
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (devices[i].ordinal == ordinal) return buffers[i];
+  }
+  return nullptr;
+}
+
+Status TensorRep::await(const Buffer& buffer) const {
+  // The op that fills it may run on this thread, unless other devices of it wait for this thread.
+  if (!buffer.ready().done() && devices.size() == 1) {
+    runtime->stream(devices[0].ordinal).run_here(&buffer.filled());
+  }
+  return buffer.ready().wait();
+}
+
+StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout) {
+  TESSERA_RETURN_IF_ERROR(layout.status());
+  TESSERA_RETURN_IF_ERROR(layout->check_not_moved_from());
+  auto runtime = std::dynamic_pointer_cast<Runtime>(layout->mesh().runtime());
+  if (runtime == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("mesh ", layout->mesh().to_string(),
+                     " is abstract: no devices stand behind it; make it with create_mesh(client, "
+                     "...) to hold tensors"));
+  }
+  TESSERA_RETURN_IF_ERROR(runtime->check_open());
+  TESSERA_RETURN_IF_ERROR(layout->validate_shape(*shape));
+  TESSERA_RETURN_IF_ERROR(validate_shape(*shape, dtype));
+  if (layout->is_partial()) {
+    TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(*layout->partial_op(), dtype),
+                                         absl::StrCat("layout ", layout->to_string())));
+  }
+  TensorRep rep;
+  rep.dtype = dtype;
+  rep.shape = std::move(shape);
+  rep.layout = *layout;
+  rep.devices = runtime->local_devices_of(layout->mesh());
+  rep.runtime = std::move(runtime);
+  return rep;
+}
+
+bool holds_value(const Layout& layout, int64_t position) {
+  if (!layout.is_partial()) return true;
+  const ReduceOp op = *layout.partial_op();
+  return (op != ReduceOp::kSum && op != ReduceOp::kProd) || layout.partial_index(position) == 0;
+}
+
+}  // namespace tessera::internal
