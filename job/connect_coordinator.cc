@@ -345,8 +345,10 @@ class GrpcCoordinator : public Coordinator {
     request.set_job(options_.job);
     request.set_heartbeat_interval_us(timeout_us(options_.heartbeat_interval));
     rpc::RegisterResponse response;
+    set_registering(true);
     const Status status =
         call(&rpc::CoordinatorService::Stub::Register, request, &response, deadline);
+    set_registering(false);
     if (absl::IsDeadlineExceeded(status)) return did_not_answer();
     TESSERA_RETURN_IF_ERROR(status);
     TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
@@ -356,6 +358,21 @@ class GrpcCoordinator : public Coordinator {
     }
     session_changed_.notify_all();
     return read_members(response.members());
+  }
+
+  void set_registering(bool is_registering) {
+    {
+      std::lock_guard<std::mutex> lock(session_mutex_);
+      is_registering_ = is_registering;
+    }
+    session_changed_.notify_all();
+  }
+  // A job that cannot start ends its service as soon as client 0 has been told why: the answer to
+  // this client may be behind the news of that end.
+  void await_registration() {
+    std::unique_lock<std::mutex> lock(session_mutex_);
+    session_changed_.wait_until(lock, to_chrono_steady(steady_now() + kAnswerGrace),
+                                [&] { return !is_registering_ || over(); });
   }
 
   Status read_members(const std::string& serialized) {
@@ -395,6 +412,7 @@ class GrpcCoordinator : public Coordinator {
     if (event.closing()) {
       const Status over = absl::CancelledError(
           absl::StrCat("the coordinator at ", options_.address, " has shut down in order"));
+      await_registration();
       end_service(over);
       // If client 0 has shut down, the meshes of the others remain. If a launcher has, the job
       // ends.
@@ -541,6 +559,7 @@ class GrpcCoordinator : public Coordinator {
   Status first_loss_;       // the first that the service reported
   std::set<grpc::ClientContext*> calls_;
   bool closing_ = false;
+  bool is_registering_ = false;
 
   std::recursive_mutex lost_mutex_;  // guards what follows
   LostCallback lost_callback_;
