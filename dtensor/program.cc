@@ -383,8 +383,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(
     }
   }
   program->is_view = needs_no_copy(*program);
-  program->runs_on_caller =
-      replicas == Replicas::kOwn && client.uses_host_memory && is_for_caller(*program);
+  program->runs_on_caller = client.uses_host_memory && is_for_caller(*program);
   return program;
 }
 

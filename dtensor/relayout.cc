@@ -97,10 +97,15 @@ bool run_step_here(Runtime& runtime, const std::vector<DeviceStep>& rows, DType 
   absl::InlinedVector<std::shared_ptr<Buffer>, 8> made(held.size());
   for (const DeviceStep& row : rows) {
     if (shares_memory(row, held[row.ordinal]) || !row.new_box.has_value()) continue;
-    StatusOr<std::shared_ptr<Buffer>> out =
-        runtime.new_buffer(row.ordinal, num_bytes(row.new_box->sizes, dtype));
-    if (!out.ok()) return false;
-    made[row.ordinal] = *std::move(out);
+    const absl::Span<const int> replicas = row.collective->replicas();
+    const int lender = replicas.empty() ? row.ordinal : (*row.member_ordinals)[replicas[0]];
+    if (made[lender] == nullptr) {
+      StatusOr<std::shared_ptr<Buffer>> out =
+          runtime.new_buffer(lender, num_bytes(row.new_box->sizes, dtype));
+      if (!out.ok()) return false;
+      made[lender] = *std::move(out);
+    }
+    made[row.ordinal] = made[lender];
   }
   for (const DeviceStep& row : rows) {
     if (made[row.ordinal] == nullptr) continue;

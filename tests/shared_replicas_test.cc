@@ -166,6 +166,27 @@ TEST_P(SharedReplicasTest, MemoryComesBack) {
   EXPECT_THAT(run(check), IsOk());
 }
 
+// Whatever its size, and whichever thread moves it.
+TEST_P(SharedReplicasTest, DevicesOfAClientReadOneCopy) {
+  const auto check = [](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
+    for (const int64_t rows : {8, 1 << 16}) {
+      for (const char* const from : {"[x]", "[-] sum{x}"}) {
+        const DTensor shared = relayout(iota<float>({rows}, Layout::parse(mesh, from)),
+                                        Layout::replicated(mesh, 1), Replicas::kShared);
+        TESSERA_RETURN_IF_ERROR(expect_iota<float>(shared));
+        TESSERA_ASSIGN_OR_RETURN(const ShardView<float> first, shared.shard<float>(0));
+        for (int i = 1; i < shared.num_local_shards(); ++i) {
+          TESSERA_ASSIGN_OR_RETURN(const ShardView<float> other, shared.shard<float>(i));
+          TESSERA_REQUIRE(other.data.data() == first.data.data(), rows, " of ", from);
+        }
+      }
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run(check), IsOk());
+}
+
 TEST_P(SharedReplicasTest, ClientsThatDoNotAllShareAreTold) {
   if (GetParam().num_clients == 1) GTEST_SKIP() << "one program cannot disagree with itself";
   const auto check = [](Client& client) -> Status {
