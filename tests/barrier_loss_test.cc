@@ -112,6 +112,9 @@ TEST_F(BarrierLossTest, StoppedIsLostAfterThreeHeartbeats) {
 
 TEST_F(BarrierLossTest, CoordinatorLost) {
   Gate meshes_made;  // create_mesh needs the coordinator
+  // Clients 1 and 2. Without its coordinator a survivor that ends is lost to the other one, which
+  // may name it instead of client 0.
+  Gate was_told[2];
   const std::vector<Status> statuses =
       run_processes({.num_clients = 3}, [&](Client& client) -> Status {
         TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 3));
@@ -121,8 +124,11 @@ TEST_F(BarrierLossTest, CoordinatorLost) {
           kill(getpid(), SIGKILL);
         }
         meshes_made.open();
-        return expect_error(mesh.barrier("b", absl::Seconds(60)), StatusCode::kUnavailable,
-                            {"client 0 ", "lost"});
+        const Status told = expect_error(mesh.barrier("b", absl::Seconds(60)),
+                                         StatusCode::kUnavailable, {"client 0 ", "lost"});
+        was_told[client.client_id() - 1].open();
+        TESSERA_RETURN_IF_ERROR(was_told[2 - client.client_id()].wait());
+        return told;
       });
   EXPECT_THAT(statuses[1], IsOk());
   EXPECT_THAT(statuses[2], IsOk());
