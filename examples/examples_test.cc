@@ -119,6 +119,12 @@ TEST(FailureTest, TheOthersLearnWhoDidNotCome) {
   EXPECT_EQ(count_lines_with(result.output, "left in order"), 3) << result.output;
 }
 
+TEST(FailureTest, TooFewClientsAreTold) {
+  const Result result = run("job/tessera_run --clients 2 examples/04_failure");
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("start 3 clients or more")) << result.output;
+}
+
 TEST(BarrierBeforeExitTest, EveryClientHasItsRows) {
   const Result result = run("job/tessera_run --clients 4 examples/05_barrier_before_exit");
   EXPECT_EQ(result.exit_code, 0) << result.output;
