@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // connect_coordinator: makes this process a client of a job.
+//
+// Thread-safe: clients of several jobs, or several clients of one, may be threads of one process.
 #ifndef TESSERA_JOB_CONNECT_COORDINATOR_H_
 #define TESSERA_JOB_CONNECT_COORDINATOR_H_
 
@@ -35,7 +37,8 @@ struct CoordinatorOptions {
   absl::Duration heartbeat_interval = absl::Seconds(1);
 };
 
-// Joins the job and waits for all its clients. One client: an in-process service, no network.
+// Joins the job and waits for all its clients, no longer than connect_timeout and half a second for
+// the service's answer. One client: an in-process service, no network.
 //   DeadlineExceeded  names every client that did not connect
 //   InvalidArgument   two clients with one id (both named, with host and pid), different
 //                     num_clients (both named)

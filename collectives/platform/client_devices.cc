@@ -19,12 +19,8 @@ namespace tessera {
 // Half of a control region.
 const uint64_t ClientDevices::kGroupBytes = host::kControlBytes / 2;
 
-ClientDevices::ClientDevices(std::unique_ptr<Platform> platform, int client_id,
-                             absl::Span<const Device> devices)
-    : client_id_(client_id), pool_(ArenaPool::create()), platform_(std::move(platform)) {
-  std::copy_if(devices.begin(), devices.end(), std::back_inserter(local_),
-               [&](const Device& device) { return device.client_id == client_id; });
-}
+ClientDevices::ClientDevices(std::unique_ptr<Platform> platform, std::vector<Device> local)
+    : local_(std::move(local)), pool_(ArenaPool::create()), platform_(std::move(platform)) {}
 
 ClientDevices::~ClientDevices() = default;
 
@@ -33,8 +29,11 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
                                                               std::vector<Device> devices,
                                                               absl::Duration collective_timeout,
                                                               absl::Time deadline) {
-  std::unique_ptr<ClientDevices> self(
-      new ClientDevices(std::move(platform), coordinator.client_id(), devices));
+  std::vector<Device> local;
+  for (const Device& device : devices) {
+    if (device.client_id == coordinator.client_id()) local.push_back(device);
+  }
+  std::unique_ptr<ClientDevices> self(new ClientDevices(std::move(platform), std::move(local)));
   TESSERA_ASSIGN_OR_RETURN(self->link_, host::HostLink::create(coordinator, self->pool_, deadline));
   TESSERA_ASSIGN_OR_RETURN(
       self->by_ordinal_, self->platform_->start_devices({self->local_, *self->link_, self->pool_}));
@@ -95,8 +94,8 @@ bool ClientDevices::drain(absl::Time deadline) {
                      [&](const auto& done) { return done->wait_until(deadline); });
 }
 
-// The streams are drained, so that no task writes what its device is doing. Devices with memory of
-// their own show "shutdown" already: it is the label of drain()'s task.
+// No task writes what its device is doing: the streams are drained. Devices with memory of their
+// own show "shutdown" already: it is the label of drain()'s task.
 void ClientDevices::show_shutdown() {
   if (!uses_host_memory()) return;
   for (size_t i = 0; i < by_ordinal_.size(); ++i) {
@@ -110,8 +109,8 @@ void ClientDevices::show_shutdown() {
 }
 
 void ClientDevices::cancel() {
-  report_lost(client_id_,
-              absl::CancelledError(absl::StrCat("client ", client_id_, " is shutting down")));
+  const int self = link_->client_id();
+  report_lost(self, absl::CancelledError(absl::StrCat("client ", self, " is shutting down")));
 }
 
 void ClientDevices::leave() { link_->leave(); }

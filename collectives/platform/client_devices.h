@@ -6,15 +6,21 @@
 //   ClientDevices::start(...)     connects to the clients of the host, and starts the devices
 //   device(ordinal), group(ids), allocate_on_host(bytes)
 //
-//   state      by                     then
-//   running    drain()                the streams are idle, or what they do is ended by cancel()
-//   idle       show_shutdown()        clients that wait for this one are told where it is
-//   leaving    leave()                the end of this client is no loss to the others
-//   stopping   stop(deadline)         names the devices whose functions still run
-//   stopped    end_threads()          no thread is left; groups and memory stay valid, and fail
+//   running ---- drain() ----> idle ---- show_shutdown() ----> idle
+//      |   at the deadline      |
+//      +------------------------+
+//      | cancel()               what waits for other clients ends
+//      | leave()                the end of this client is no loss to the others
+//      | stop(deadline)         the devices run nothing new, and end what they run
+//      | end_threads()          no thread is left
+//      v
+//   ended: groups and memory that users hold stay valid, and fail
 //
-// Threads. Any thread may call the functions above the line. One thread at a time calls those below
-// it, in that order.
+// A client that ends in order calls them all, cancel() just before stop() where drain() said true.
+// One that ends without shutdown() calls cancel(), stop() and end_threads().
+//
+// Threads. Any thread may call the functions above "The end". Those below are called by one thread
+// at a time, not by one that runs a task of a device.
 #ifndef TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
 #define TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
 
@@ -47,21 +53,24 @@ class ClientDevices {
   // What groups may take while caches hold some of them, in bytes.
   static const uint64_t kGroupBytes;
 
-  // `devices` are those of the job by id. `coordinator` must outlive the result. `platform` has
-  // joined the job.
+  // Blocks until the clients of the host are connected; errors as of HostLink::create() and
+  // Platform::start_devices(). `devices` are those of the job by id. `coordinator` must outlive the
+  // result. `platform` has joined the job.
   static StatusOr<std::unique_ptr<ClientDevices>> start(std::unique_ptr<Platform> platform,
                                                         Coordinator& coordinator,
                                                         std::vector<Device> devices,
                                                         absl::Duration collective_timeout,
                                                         absl::Time deadline);
-  // Requires end_threads(), unless nothing was given to the devices.
+  // Requires end_threads(), unless start() failed.
   ~ClientDevices();
 
+  // By ordinal.
   absl::Span<const Device> local() const { return local_; }
   LocalDevice& device(int ordinal) const { return *by_ordinal_[ordinal]; }
-  // All devices of a client are of one kind.
+  // As of each device: all of a client are of one kind.
   bool uses_host_memory() const { return by_ordinal_[0]->uses_host_memory(); }
   const std::shared_ptr<ArenaPool>& host_memory() const { return pool_; }
+  // ResourceExhausted where there is no memory.
   StatusOr<std::shared_ptr<Buffer>> allocate_on_host(int64_t size_bytes);
 
   // FailedPrecondition in a forked child of the client's process.
@@ -82,26 +91,28 @@ class ClientDevices {
 
   // ---- The end.
 
-  // Blocks until all streams are idle; false at the deadline.
+  // Blocks until all streams are idle; false at the deadline. Nothing else may be given to them.
   bool drain(absl::Time deadline);
+  // Clients that wait for this one read that its devices are in shutdown. Requires that drain()
+  // said true.
   void show_shutdown();
   // Ends what waits for other clients, here and there, as Cancelled.
   void cancel();
+  // From now on the end of this client's process is no loss to the others. Does not block.
   void leave();
-  // Empty, or "; device 3 is ..." of each device whose functions run at the deadline.
+  // Blocks until all streams have ended. Returns "; device 3 is ..." of each device whose function
+  // still runs at the deadline; empty for none. Requires cancel().
   std::string stop(absl::Time deadline);
-  // Blocks until they have ended.
+  // Blocks until these have ended too, and closes the sockets.
   void end_threads();
 
   // For tests.
   const host::HostBackend& backend() const { return *backend_; }
 
  private:
-  ClientDevices(std::unique_ptr<Platform> platform, int client_id,
-                absl::Span<const Device> devices);
+  ClientDevices(std::unique_ptr<Platform> platform, std::vector<Device> local);
 
-  const int client_id_;
-  std::vector<Device> local_;
+  const std::vector<Device> local_;
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<host::HostLink> link_;
   std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
