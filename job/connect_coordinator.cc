@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -24,7 +23,7 @@
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
-#include "job/coordinator_state.h"
+#include "job/local_coordinator.h"
 
 namespace tessera {
 namespace {
@@ -42,71 +41,6 @@ int64_t timeout_us(absl::Time deadline) { return timeout_us(deadline - steady_no
 Status status_of(const rpc::Outcome& outcome) {
   return Status(static_cast<absl::StatusCode>(outcome.code()), outcome.message());
 }
-
-// The coordinator of a job of one client: its state is in this process, without a service.
-class LocalCoordinator : public Coordinator {
- public:
-  explicit LocalCoordinator(const CoordinatorOptions& options)
-      : members_{options.self},
-        state_({.num_clients = 1,
-                .address = "this process",
-                .heartbeat_interval = absl::InfiniteDuration()}) {
-    state_.register_client(1, {.member = options.self}, steady_now(), absl::InfiniteFuture(),
-                           [this](const Status& status) { registered_ = status; });
-    run_callbacks();
-  }
-  // OK if the state has accepted what the client says of itself.
-  const Status& registered() const { return registered_; }
-
-  int client_id() const override { return 0; }
-  absl::Span<const MemberInfo> members() const override { return members_; }
-  void set_lost_callback(LostCallback) override {}
-
-  Status put(absl::string_view key, absl::string_view value) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const Status status = state_.put(key, value);
-    run_callbacks();
-    return status;
-  }
-  StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    std::optional<StatusOr<std::string>> result;
-    state_.get(0, key, setter, deadline,
-               [&](const StatusOr<std::string>& value) { result = value; });
-    run_callbacks();
-    while (!result.has_value()) {
-      if (deadline == absl::InfiniteFuture()) {
-        changed_.wait(lock);
-      } else if (changed_.wait_until(lock, to_chrono_steady(deadline)) == std::cv_status::timeout) {
-        state_.advance(std::max(deadline, steady_now()));
-        run_callbacks();
-      }
-    }
-    return *result;
-  }
-  Status check_in(absl::string_view name, absl::string_view value,
-                  absl::Span<const int> participants, absl::Time deadline) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Status result;
-    state_.check_in(0, name, value, ClientRanges::of(participants), steady_now(), deadline,
-                    [&](const Status& status) { result = status; });
-    run_callbacks();
-    return result;
-  }
-  Status leave(absl::Time) override { return absl::OkStatus(); }
-
- private:
-  void run_callbacks() {
-    for (const std::function<void()>& callback : state_.take_callbacks()) callback();
-    changed_.notify_all();
-  }
-
-  const std::vector<MemberInfo> members_;
-  Status registered_;
-  std::mutex mutex_;  // guards state_
-  std::condition_variable changed_;
-  CoordinatorState state_;
-};
 
 // A connection to the service over gRPC. In client 0 it owns the service, if client 0 hosts it.
 //
@@ -572,7 +506,7 @@ class GrpcCoordinator : public Coordinator {
 
 StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOptions& options) {
   if (options.num_clients == 1) {
-    auto local = std::make_unique<LocalCoordinator>(options);
+    auto local = std::make_unique<LocalCoordinator>(options.self);
     TESSERA_RETURN_IF_ERROR(local->registered());
     return local;
   }
