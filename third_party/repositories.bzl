@@ -63,6 +63,7 @@ def tessera_repositories():
         "gtest": "/usr/include/gtest",
         "hwy": "/usr/include/hwy",
         "json": "/usr/include/nlohmann",
+        "ucx": "/usr/include/ucp",
     }.items():
         native.new_local_repository(
             name = name,

@@ -18,8 +18,8 @@
 //      of other tags. A message has the size of its receive; else the receive ends as Internal,
 //      its memory has any content, and later messages are not affected.
 //   2. `done` is called exactly once, also for what is submitted while a client is cut or the
-//      engine is stopped. It runs on the engine's thread, never inside the call that submits, and
-//      operations submitted to an idle engine complete without further calls.
+//      engine is stopped. It runs on the engine's thread, never inside the call that submits (after
+//      stop() there is no thread, and it does). Operations complete without further calls.
 //   3. `done` of a send says that its bytes may be changed, not that they have arrived. `done` of a
 //      receive with OK says that all bytes are there.
 //   4. The engine does not touch the memory of an operation after `done(OK)`. After `done(error)` a
@@ -97,7 +97,8 @@ class Engine {
   // Ends the connection, without regard to the peer, which may have stopped or be unreachable. All
   // operations with the client that were submitted before end soon, as Unavailable with `reason`;
   // later ones too, until the next connect(). A connect() under way with the client fails with
-  // `reason`. Does not wait. The first of several reasons counts. `reason` is an error.
+  // `reason`, at its deadline where the peer has not called it yet. Does not wait. The first of
+  // several reasons counts. `reason` is an error.
   virtual void cut(int client, const Status& reason) = 0;
 
   // Called on the engine's thread when the library reports that the connection to a client is

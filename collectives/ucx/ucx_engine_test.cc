@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// UcxEngine passes the suite for engines over loopback, and UCX leaves no traces in the process:
+// nothing is loaded before it is needed, no signal handler stays, nothing is printed.
+#include "collectives/ucx/ucx_engine.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "collectives/network/testing/engine_conformance.h"
+#include "collectives/ucx/ucx_api.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/fake_coordinator.h"
+#include "tests/support/forked.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::ucx {
+namespace {
+
+using network::EngineCase;
+using ::testing::AllOf;
+using testing::FakeJob;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+StatusOr<std::unique_ptr<network::Engine>> make_on_loopback(Coordinator& coordinator) {
+  return make_ucx_engine(coordinator, {.interface = "lo", .wait_policy = {}});
+}
+
+class UcxEngineTest : public ::testing::TestWithParam<EngineCase> {};
+
+TEST_P(UcxEngineTest, PassesAsThreads) {
+  if (GetParam().loses_client_1) return;  // as processes only
+  testing::TestDeadline deadline(absl::Minutes(4), GetParam().name);
+  EXPECT_THAT(run_as_threads(GetParam(), make_on_loopback), IsOk());
+}
+
+TEST_P(UcxEngineTest, PassesAsProcesses) {
+  EXPECT_THAT(run_as_processes(GetParam(), make_on_loopback), IsOk());
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, UcxEngineTest, ::testing::ValuesIn(network::engine_cases()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+bool is_loaded(const std::string& library) {
+  std::ifstream maps("/proc/self/maps");
+  std::stringstream text;
+  text << maps.rdbuf();
+  return absl::StrContains(text.str(), library);
+}
+
+TEST(UcxProcessTest, LoadsUcxOnlyToConnect) {
+  if (is_loaded("libucp")) GTEST_SKIP() << "another test of this process has loaded UCX";
+  EXPECT_THAT(testing::run_isolated(absl::Minutes(1),
+                                    []() -> Status {
+                                      FakeJob job({1, 1});
+                                      auto engine = make_on_loopback(job.coordinator(0));
+                                      TESSERA_RETURN_IF_ERROR(engine);
+                                      TESSERA_RETURN_IF_ERROR((*engine)->connect({}, steady_now()));
+                                      TESSERA_REQUIRE(!is_loaded("libucp"));
+                                      TESSERA_REQUIRE(!is_loaded("libucs"));
+                                      // Client 1 does not exist: the result is no matter.
+                                      (void)(*engine)->connect({1}, steady_now());
+                                      TESSERA_REQUIRE(is_loaded("libucp"));
+                                      return absl::OkStatus();
+                                    }),
+              IsOk());
+}
+
+TEST(UcxProcessTest, LeavesSignalHandlersAsTheyWere) {
+  EXPECT_THAT(testing::run_isolated(absl::Minutes(1),
+                                    []() -> Status {
+                                      for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) {
+                                        signal(number, SIG_IGN);
+                                      }
+                                      TESSERA_RETURN_IF_ERROR(open_ucx_api());
+                                      for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) {
+                                        TESSERA_REQUIRE(signal(number, SIG_DFL) == SIG_IGN, number);
+                                      }
+                                      return absl::OkStatus();
+                                    }),
+              IsOk());
+}
+
+TEST(UcxProcessTest, SaysWhatIsMissing) {
+  EXPECT_THAT(open_ucx_api("libthere_is_none.so"),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install libucx0")));
+  EXPECT_THAT(open_ucx_api("libucs.so.0", "libm.so.6"),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("too old")));
+}
+
+TEST(UcxProcessTest, NamesTheInterfacesThatExist) {
+  FakeJob job({1, 1});
+  auto engine = make_ucx_engine(job.coordinator(0), {.interface = "no_such", .wait_policy = {}});
+  ASSERT_THAT(engine, IsOk());
+  EXPECT_THAT((*engine)->connect({1}, steady_now() + absl::Seconds(10)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("\"no_such\""), HasSubstr("\"lo\""))));
+}
+
+// A setting that UCX does not know is a warning of UCX; so is a partly filled receive.
+TEST(UcxProcessTest, PrintsNothing) {
+  setenv("UCX_NO_SUCH_SETTING", "1", 1);
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  for (const EngineCase& c : network::engine_cases()) {
+    if (c.name == std::string("peer_stopped_in_the_middle")) {
+      EXPECT_THAT(run_as_processes(c, make_on_loopback), IsOk());
+    }
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  unsetenv("UCX_NO_SUCH_SETTING");
+}
+
+}  // namespace
+}  // namespace tessera::ucx

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/ucx/worker.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tessera::ucx {
+namespace {
+
+// The numeric address, "" for one that is not of the internet.
+std::string to_text(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address == nullptr) return "";
+  if (address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  } else if (address->sa_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text,
+              sizeof text);
+  }
+  return text;
+}
+
+// The first address of an interface, as the kernel lists them: IPv4 before IPv6.
+StatusOr<std::string> address_of(const std::string& interface) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return absl::InternalError("cannot list the network interfaces");
+  std::set<std::string> names;
+  std::string found;
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    const std::string address = to_text(entry->ifa_addr);
+    if (address.empty()) continue;
+    names.insert(absl::StrCat("\"", entry->ifa_name, "\""));
+    if (found.empty() && interface == entry->ifa_name) found = address;
+  }
+  freeifaddrs(all);
+  if (!found.empty()) return found;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "network interface \"", interface, "\" does not exist or has no address; those with one are ",
+      absl::StrJoin(names, ", ")));
+}
+
+bool is_set(const char* key) { return std::getenv(absl::StrCat("UCX_", key).c_str()) != nullptr; }
+
+}  // namespace
+
+StatusOr<std::shared_ptr<const Context>> Context::create(const std::string& interface) {
+  TESSERA_ASSIGN_OR_RETURN(const UcxApi api, open_ucx_api());
+  std::shared_ptr<Context> context(new Context(api));
+  TESSERA_RETURN_IF_ERROR(context->start(interface));
+  return context;
+}
+
+Status Context::start(const std::string& interface) {
+  place_ = "any interface";
+  if (!interface.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string address, address_of(interface));
+    place_ = absl::StrCat(address, " (interface \"", interface, "\")");
+  }
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = api_.ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) {
+    return absl::InvalidArgumentError(describe_error(api_, "cannot read UCX's settings", status));
+  }
+  const auto set = [&](const char* key, const char* value) {
+    if (!is_set(key)) api_.ucp_config_modify(config, key, value);
+  };
+  // Heartbeats are the coordinator's. UCX's own hide losses from the kernel's.
+  set("KEEPALIVE_INTERVAL", "inf");
+  if (!is_set("TLS") && !is_set("NET_DEVICES")) {
+    set("TLS", "tcp");
+    // The answer to a request of rendezvous would wait behind data on the same socket; receives are
+    // posted before their sends in any case.
+    set("RNDV_THRESH", "inf");
+  }
+  if (!interface.empty()) set("NET_DEVICES", interface.c_str());
+
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+  status = api_.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &handle_);
+  api_.ucp_config_release(config);
+  if (status != UCS_OK) {
+    return absl::UnavailableError(
+        describe_error(api_, absl::StrCat("cannot start UCX on ", place_), status));
+  }
+  return absl::OkStatus();
+}
+
+Context::~Context() {
+  if (handle_ != nullptr) api_.ucp_cleanup(handle_);
+}
+
+StatusOr<std::unique_ptr<Worker>> Worker::create(std::shared_ptr<const Context> context) {
+  std::unique_ptr<Worker> worker(new Worker(std::move(context)));
+  TESSERA_RETURN_IF_ERROR(worker->start());
+  return worker;
+}
+
+Status Worker::start() {
+  const UcxApi& api = context_->api();
+  const auto fail = [&](absl::string_view what, ucs_status_t status) {
+    return absl::UnavailableError(
+        describe_error(api, absl::StrCat("cannot ", what, " on ", context_->place()), status));
+  };
+  ucp_worker_params_t params = {};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  ucs_status_t status = api.ucp_worker_create(context_->handle(), &params, &handle_);
+  if (status != UCS_OK) return fail("make a UCX worker", status);
+  status = api.ucp_worker_get_efd(handle_, &event_fd_);
+  if (status != UCS_OK) return fail("wait for a UCX worker", status);
+  ucp_address_t* address = nullptr;
+  size_t size_bytes = 0;
+  status = api.ucp_worker_get_address(handle_, &address, &size_bytes);
+  if (status != UCS_OK) return fail("get the address of a UCX worker", status);
+  address_.assign(reinterpret_cast<const char*>(address), size_bytes);
+  api.ucp_worker_release_address(handle_, address);
+  return absl::OkStatus();
+}
+
+Worker::~Worker() {
+  if (handle_ != nullptr) context_->api().ucp_worker_destroy(handle_);
+}
+
+}  // namespace tessera::ucx
