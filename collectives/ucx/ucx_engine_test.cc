@@ -5,18 +5,24 @@
 #include "collectives/ucx/ucx_engine.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "collectives/network/testing/engine_conformance.h"
+#include "collectives/network/testing/outcomes.h"
 #include "collectives/ucx/ucx_api.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -37,6 +43,10 @@ using testing::StatusIs;
 
 StatusOr<std::unique_ptr<network::Engine>> make_on_loopback(Coordinator& coordinator) {
   return make_ucx_engine(coordinator, {.interface = "lo", .wait_policy = {}});
+}
+
+absl::Span<std::byte> bytes_of(int64_t& value) {
+  return {reinterpret_cast<std::byte*>(&value), sizeof value};
 }
 
 class UcxEngineTest : public ::testing::TestWithParam<EngineCase> {};
@@ -95,8 +105,10 @@ TEST(UcxProcessTest, LeavesSignalHandlersAsTheyWere) {
 }
 
 TEST(UcxProcessTest, SaysWhatIsMissing) {
-  EXPECT_THAT(open_ucx_api("libthere_is_none.so"),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("install libucx0")));
+  EXPECT_THAT(
+      open_ucx_api("libthere_is_none.so"),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr("clients on several hosts need UCX 1.13 or later: install libucx0")));
   EXPECT_THAT(open_ucx_api("libucs.so.0", "libm.so.6"),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("too old")));
 }
@@ -105,9 +117,59 @@ TEST(UcxProcessTest, NamesTheInterfacesThatExist) {
   FakeJob job({1, 1});
   auto engine = make_ucx_engine(job.coordinator(0), {.interface = "no_such", .wait_policy = {}});
   ASSERT_THAT(engine, IsOk());
-  EXPECT_THAT((*engine)->connect({1}, steady_now() + absl::Seconds(10)),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("\"no_such\""), HasSubstr("\"lo\""))));
+  EXPECT_THAT(
+      (*engine)->connect({1}, steady_now() + absl::Seconds(10)),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("network interface \"no_such\" does not exist or has no address"),
+                     HasSubstr("\"lo\""))));
+}
+
+TEST(UcxProcessTest, NamesTheClientThatDoesNotConnect) {
+  FakeJob job({1, 1});
+  auto engine = make_on_loopback(job.coordinator(0));
+  ASSERT_THAT(engine, IsOk());
+  EXPECT_THAT((*engine)->connect({1}, steady_now()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("connecting to client 1 ("),
+                             HasSubstr("from 127.0.0.1 (interface \"lo\")"))));
+}
+
+// Both engines are of this process, so the child has copies of both.
+TEST(UcxProcessTest, ChildThatDestroysEnginesChangesNothing) {
+  EXPECT_THAT(testing::run_isolated(
+                  absl::Minutes(1),
+                  []() -> Status {
+                    FakeJob job({1, 1});
+                    StatusOr<std::unique_ptr<network::Engine>> engines[2];
+                    for (int i = 0; i < 2; ++i) {
+                      engines[i] = make_on_loopback(job.coordinator(i));
+                      TESSERA_RETURN_IF_ERROR(engines[i]);
+                    }
+                    Status second;
+                    std::thread connecting([&] {
+                      second = (*engines[1])->connect({0}, steady_now() + absl::Seconds(30));
+                    });
+                    const Status first =
+                        (*engines[0])->connect({1}, steady_now() + absl::Seconds(30));
+                    connecting.join();
+                    TESSERA_RETURN_IF_ERROR(first);
+                    TESSERA_RETURN_IF_ERROR(second);
+                    const pid_t child = fork();
+                    if (child == 0) {
+                      for (auto& engine : engines) engine->reset();
+                      _exit(0);
+                    }
+                    int result = 0;
+                    TESSERA_REQUIRE(waitpid(child, &result, 0) == child && result == 0, result);
+                    network::Outcomes ends;
+                    int64_t in = 0, out = 42;
+                    (*engines[0])->receive(1, 1, bytes_of(in), nullptr, ends.next());
+                    (*engines[1])->send(0, 1, bytes_of(out), nullptr, ends.next());
+                    TESSERA_RETURN_IF_ERROR(ends.wait());
+                    TESSERA_REQUIRE(in == 42, in);
+                    return absl::OkStatus();
+                  }),
+              IsOk());
 }
 
 // A setting that UCX does not know is a warning of UCX; so is a partly filled receive.
