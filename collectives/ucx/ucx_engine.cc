@@ -114,8 +114,9 @@ Status UcxEngine::start() {
 
 UcxEngine::~UcxEngine() {
   if (thread_.joinable() && fork_guard_.in_child()) {
-    // The thread is not in this process. UCX's objects stay as they are: they are the parent's.
-    thread_.detach();
+    // The thread is not in this process, so it can be neither joined nor detached: what stands for
+    // it is leaked. UCX's objects stay as they are: they are the parent's.
+    (void)new Thread(std::move(thread_));
     connections_.abandon();
     return;
   }
