@@ -178,6 +178,11 @@ Status Rendezvous::wait_arrived(const Op& op) {
   return verdict(op.seq, &op);
 }
 
+bool Rendezvous::wait_all_arrived(uint32_t seq, absl::Time deadline) {
+  return wait_while(seq, deadline, nullptr,
+                    [](const State& state) { return state.phase == Phase::kOpen; });
+}
+
 Status Rendezvous::finish(uint32_t seq, int num_members, Then then, const Op* op) {
   OpRecord& op_record = record(seq);
   uint64_t word = op_record.state.load(std::memory_order_seq_cst);

@@ -37,6 +37,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/member_texts.h"
 #include "collectives/label.h"
 
 namespace tessera::host {
@@ -116,6 +117,9 @@ class Rendezvous {
   // Waits until all have arrived; settles DeadlineExceeded at the deadline, and InvalidArgument
   // where a member cannot arrive because it waits elsewhere for this one.
   Status wait_arrived(const Op& op);
+  // The same of an operation that this client's member has arrived at, but it never settles it:
+  // false at the deadline, true also where it has failed.
+  bool wait_all_arrived(uint32_t seq, absl::Time deadline);
   // Compares the entries of all members, once all have arrived; VerdictKind::kMismatch.
   Status check_signatures(const Op& op) {
     for (int m = 0; m < size(); ++m) {
@@ -187,6 +191,13 @@ class Rendezvous {
   Status describe_behind(const Op& op) const;
   // The same of the operation of any group in which the member's device waits; empty if in none.
   std::string describe_wait(int member) const;
+
+  // What the member has written of its run.
+  Statement statement_of(int member, const MemberEntry& entry) const;
+  // Which members have arrived, as the state says now.
+  std::vector<bool> arrivals(uint32_t seq) const { return arrivals(seq, load(seq)); }
+  // What a device is doing, with the default label if it wrote none.
+  ActivitySnapshot last_seen(int client, int ordinal) const;
 
   // The operation that a member whose next one would be `seq` must do next. Operations that timed
   // out without it, and that were other calls than this one, are skipped. A member that is left
@@ -296,8 +307,6 @@ class Rendezvous {
   std::string label_of(const Signature& signature, absl::Span<const int32_t> device_ids) const;
   std::string label_of(const Op& op) const;
   std::string label_of(const MemberEntry& entry) const;
-  // What a device is doing, with the default label if it wrote none.
-  ActivitySnapshot last_seen(int client, int ordinal) const;
   // Devices are numbered by client.
   int client_of(int device_id) const;
   GroupMember member_of(int device_id) const;

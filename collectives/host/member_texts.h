@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What messages say of the members of a run: in what two of them differ, and which are missing.
+// The same arguments give the same text, so that all clients report one.
+#ifndef TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_
+#define TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/control.h"
+#include "collectives/host/group_table.h"
+#include "collectives/signature.h"
+
+namespace tessera::host {
+
+// What a member has said of its run.
+struct Statement {
+  std::string member;  // "client 1 (host-a, pid 7) device 3"
+  Signature signature;
+  int64_t part_count = 0;  // see MemberEntry
+  std::string detail;
+  std::string label;
+};
+
+// InvalidArgument naming the first field in which the signatures of two members differ; OK where
+// they are equal. `detail_field`: see Arguments. `seq`: the number of the run in its group.
+Status describe_difference(const Statement& a, const Statement& b, absl::string_view detail_field,
+                           int num_members, uint32_t seq);
+
+// Which members have not arrived.
+struct Missing {
+  std::string label;
+  absl::Span<const GroupMember> members;
+  const std::vector<bool>& arrived;  // by member
+  bool is_open = true;               // else all had arrived, and some had not finished
+  std::string waited;                // "2 s"
+  size_t most_bytes = kVerdictBytes;
+};
+// DeadlineExceeded. `name_of` names a client; `last_seen` says what one of its members does, and
+// may be empty.
+Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
+                        absl::FunctionRef<std::string(const GroupMember&)> last_seen);
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_
