@@ -28,6 +28,41 @@ int64_t offset_bytes(const Box& box, const Box& held, int64_t element_bytes) {
   return (box.offsets[0] - held.offsets[0]) * element_bytes;
 }
 
+// Of rank 1: where the sum goes.
+absl::InlinedVector<std::byte*, kInlineMembers> outputs(const Collective& c, Members members) {
+  using Target = BoxReduction::Target;
+  const BoxReduction& reduction = *c.reduction();
+  const int64_t offset = offset_bytes(reduction.box, c.out_box(), dtype_size(c.dtype()));
+  absl::InlinedVector<std::byte*, kInlineMembers> outs;
+  if (reduction.target == Target::kAll) {
+    for (const MemberMemory& member : members) outs.push_back(member.out + offset);
+    return outs;
+  }
+  const int target = reduction.target == Target::kRoot ? c.root() : c.place().position;
+  // A barrier may have no output.
+  if (members[target].out != nullptr) outs.push_back(members[target].out + offset);
+  return outs;
+}
+
+// The host all-reduce works as follows. The elements are cut into one chunk per member, at 64-byte
+// lines (Collective::chunk()). Each member reads its chunk of all inputs, adds them in ascending
+// order of the members, and writes the sum into its chunk of every output. So every element is
+// reduced once, in one order, and a member reads S bytes and writes S bytes for vectors of S bytes,
+// in one step. A reduce writes the chunks to the root's output alone; a reduce_scatter's chunks are
+// the parts, written to the member's own output.
+void reduce_own(const Collective& c, Members members) {
+  const BoxReduction& reduction = *c.reduction();
+  if (reduction.box.is_empty()) return;
+  absl::InlinedVector<cpu::ConstBoxView, kInlineMembers> terms;
+  for (size_t k = 0; k < members.size(); ++k) {
+    terms.push_back({members[k].in, reduction.held_by(static_cast<int>(k))});
+  }
+  if (reduction.box.sizes.size() == 1) return reduce_terms(c, terms, outputs(c, members));
+  reduce_terms(c, terms, {members[c.place().position].out});
+}
+
+}  // namespace
+
 // Each member copies what its own output needs, straight from the members' inputs. Dense pulls
 // begin with the member's own, so that members do not read the same input at the same time.
 void copy_pulls(const Collective& c, absl::Span<const BoxPull> pulls, Members members) {
@@ -53,49 +88,19 @@ void copy_pulls(const Collective& c, absl::Span<const BoxPull> pulls, Members me
   cpu::copy_boxes(copies, {out, c.out_box()}, size, stores);
 }
 
-// Of rank 1: where the sum goes.
-absl::InlinedVector<std::byte*, kInlineMembers> outputs(const Collective& c, Members members) {
-  using Target = BoxReduction::Target;
-  const BoxReduction& reduction = *c.reduction();
-  const int64_t offset = offset_bytes(reduction.box, c.out_box(), dtype_size(c.dtype()));
-  absl::InlinedVector<std::byte*, kInlineMembers> outs;
-  if (reduction.target == Target::kAll) {
-    for (const MemberMemory& member : members) outs.push_back(member.out + offset);
-    return outs;
-  }
-  const int target = reduction.target == Target::kRoot ? c.root() : c.place().position;
-  // A barrier may have no output.
-  if (members[target].out != nullptr) outs.push_back(members[target].out + offset);
-  return outs;
-}
-
-// The host all-reduce works as follows. The elements are cut into one chunk per member, at 64-byte
-// lines (Collective::chunk()). Each member reads its chunk of all inputs, adds them in ascending
-// order of the members, and writes the sum into its chunk of every output. So every element is
-// reduced once, in one order, and a member reads S bytes and writes S bytes for vectors of S bytes,
-// in one step. A reduce writes the chunks to the root's output alone; a reduce_scatter's chunks are
-// the parts, written to the member's own output.
-void reduce_own(const Collective& c, Members members) {
-  const BoxReduction& reduction = *c.reduction();
-  const Box& box = reduction.box;
-  if (box.is_empty()) return;
+void reduce_terms(const Collective& c, absl::Span<const cpu::ConstBoxView> terms,
+                  absl::Span<std::byte* const> outs) {
+  const Box& box = c.reduction()->box;
   const cpu::Stores stores = cpu::choose_stores(c.bytes_written(), cpu::last_level_cache_bytes());
-  const int n = static_cast<int>(members.size());
-  if (box.sizes.size() == 1) {
-    absl::InlinedVector<const std::byte*, kInlineMembers> terms;
-    for (int k = 0; k < n; ++k) {
-      terms.push_back(members[k].in +
-                      offset_bytes(box, reduction.held_by(k), dtype_size(c.dtype())));
-    }
-    return cpu::reduce(c.dtype(), c.op(), terms, outputs(c, members), box.sizes[0], stores);
+  if (box.sizes.size() != 1) {
+    return cpu::reduce_box(c.dtype(), c.op(), box, terms, {outs[0], c.out_box()}, stores);
   }
-  absl::InlinedVector<cpu::ConstBoxView, kInlineMembers> terms;
-  for (int k = 0; k < n; ++k) terms.push_back({members[k].in, reduction.held_by(k)});
-  cpu::reduce_box(c.dtype(), c.op(), box, terms, {members[c.place().position].out, c.out_box()},
-                  stores);
+  absl::InlinedVector<const std::byte*, kInlineMembers> firsts;
+  for (const cpu::ConstBoxView& term : terms) {
+    firsts.push_back(term.data + offset_bytes(box, term.box, dtype_size(c.dtype())));
+  }
+  cpu::reduce(c.dtype(), c.op(), firsts, outs, box.sizes[0], stores);
 }
-
-}  // namespace
 
 StatusOr<absl::Span<const BoxPull>> checked_pulls(const Collective& collective, Members members,
                                                   std::vector<BoxPull>& made) {

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "collectives/collective.h"
 #include "collectives/label.h"
+#include "device/cpu/kernels.h"
 
 namespace tessera {
 
@@ -28,6 +29,16 @@ struct MemberMemory {
 
 // Members of a group whose lists need no memory from the heap.
 inline constexpr size_t kInlineMembers = 16;
+
+// The two halves of move_bytes() for a caller that finds the sources itself. copy_pulls(): `pulls`
+// in place of the collective's own; members[source] holds what a pull says.
+void copy_pulls(const Collective& collective, absl::Span<const BoxPull> pulls,
+                absl::Span<const MemberMemory> members);
+// Reduces the box of the collective's reduction, which is not empty: terms[k] is what member k
+// holds of it. Of a box of rank 1 into all `outs`, which begin with it; else into its own output
+// outs[0], which holds the collective's out_box().
+void reduce_terms(const Collective& collective, absl::Span<const cpu::ConstBoxView> terms,
+                  absl::Span<std::byte* const> outs);
 
 // Executes the Collective of one member with the kernels of the CPU. InvalidArgument, without the
 // label, as checked_pulls() and check_terms() say.
