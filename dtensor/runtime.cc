@@ -117,6 +117,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.token = token.text;
   coordinator.job = job.job;
   coordinator.num_clients = job.num_clients;
+  TESSERA_RETURN_IF_ERROR(check_host_id());
   coordinator.self = describe_this_process();
   coordinator.self.client_id = job.client_id;
   coordinator.self.num_local_devices = job.num_local_devices;
@@ -197,7 +198,7 @@ int Runtime::local_rank() const {
   const MemberInfo& self = members[client_id()];
   return static_cast<int>(
       std::count_if(members.begin(), members.begin() + client_id(), [&](const MemberInfo& other) {
-        return other.boot_id == self.boot_id && other.host == self.host;
+        return other.host_id == self.host_id;
       }));
 }
 

@@ -268,7 +268,7 @@ class GrpcCoordinator : public Coordinator {
     rpc::Member* member = request.mutable_member();
     member->set_client_id(options_.self.client_id);
     member->set_host(options_.self.host);
-    member->set_boot_id(options_.self.boot_id);
+    member->set_host_id(options_.self.host_id);
     member->set_pid(options_.self.pid);
     member->set_incarnation(options_.self.incarnation);
     member->set_num_local_devices(options_.self.num_local_devices);
@@ -313,7 +313,7 @@ class GrpcCoordinator : public Coordinator {
     rpc::MemberList list;
     const bool is_complete =
         list.ParseFromString(serialized) && list.pids_size() == options_.num_clients &&
-        list.hosts_size() == list.pids_size() && list.boot_ids_size() == list.pids_size() &&
+        list.hosts_size() == list.pids_size() && list.host_ids_size() == list.pids_size() &&
         list.device_types_size() == list.pids_size() &&
         list.incarnations_size() == list.pids_size() &&
         list.num_local_devices_size() == list.pids_size();
@@ -324,7 +324,7 @@ class GrpcCoordinator : public Coordinator {
     for (int i = 0; i < static_cast<int>(members.size()); ++i) {
       members[i] = {i,
                     text(list.hosts(i)),
-                    text(list.boot_ids(i)),
+                    text(list.host_ids(i)),
                     list.pids(i),
                     list.incarnations(i),
                     list.num_local_devices(i),

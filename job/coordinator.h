@@ -42,7 +42,7 @@ namespace tessera {
 struct MemberInfo {
   int client_id = 0;
   std::string host;          // name of the host
-  std::string boot_id;       // equal for two clients iff they run under one kernel
+  std::string host_id;       // equal for two clients iff they are on one host (host.h)
   int64_t pid = 0;           // as the client sees it
   uint64_t incarnation = 0;  // random; tells a restarted client from its predecessor
   int num_local_devices = 0;

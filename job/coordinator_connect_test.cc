@@ -173,7 +173,7 @@ TEST_F(CoordinatorTest, ServiceThatGoesSilentEndsNoCallLate) {
   const std::string address = absl::StrCat("127.0.0.1:", port.port());
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto proxy,
-      testing::SilentProxy::start(address, port_->port(), describe_this_process().boot_id));
+      testing::SilentProxy::start(address, port_->port(), describe_this_process().host_id));
   const auto clients = connect_all(2, [&](CoordinatorOptions& options) {
     options.heartbeat_interval = absl::Hours(1);
     if (options.self.client_id == 1) options.address = address;

@@ -52,7 +52,7 @@ MemberInfo member_of(const rpc::Member& member) {
   MemberInfo info;
   info.client_id = member.client_id();
   info.host = member.host();
-  info.boot_id = member.boot_id();
+  info.host_id = member.host_id();
   info.pid = member.pid();
   info.incarnation = member.incarnation();
   info.num_local_devices = member.num_local_devices();
@@ -70,7 +70,7 @@ std::string serialize(const std::vector<MemberInfo>& members) {
   };
   for (const MemberInfo& info : members) {
     list.add_hosts(index_of(info.host));
-    list.add_boot_ids(index_of(info.boot_id));
+    list.add_host_ids(index_of(info.host_id));
     list.add_device_types(index_of(info.device_type));
     list.add_pids(info.pid);
     list.add_incarnations(info.incarnation);

@@ -53,7 +53,7 @@ TEST_F(CoordinatorTest, MembersAreEqualOnAll) {
       EXPECT_EQ(member.device_type, "cpu");
       EXPECT_EQ(member.pid, getpid());
       EXPECT_EQ(member.host, own.host);
-      EXPECT_EQ(member.boot_id, own.boot_id);
+      EXPECT_EQ(member.host_id, own.host_id);
       EXPECT_EQ(member.incarnation, own.incarnation);
     }
   }

@@ -1,23 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/host.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <random>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace tessera {
+namespace {
+
+constexpr const char* kHostId = "TESSERA_HOST_ID";
+constexpr size_t kMostHostIdBytes = 128;
+
+// The number of a namespace of this process, "?" where /proc is hidden.
+std::string namespace_of(const char* kind) {
+  struct stat found = {};
+  if (stat(absl::StrCat("/proc/self/ns/", kind).c_str(), &found) != 0) return "?";
+  return absl::StrCat(found.st_ino);
+}
+
+std::string find_host_id(const std::string& host_name) {
+  if (const char* asked = std::getenv(kHostId); asked != nullptr) return asked;
+  std::string boot_id;
+  // Where /proc is hidden, hosts are told apart by name.
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  if (boot_id.empty()) return host_name;
+  return absl::StrCat(boot_id, " net ", namespace_of("net"), " pid ", namespace_of("pid"));
+}
+
+}  // namespace
+
+Status check_host_id(const char* asked) {
+  if (asked == nullptr) return absl::OkStatus();
+  const absl::string_view id = asked;
+  const bool is_printable = std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
+  if (!id.empty() && id.size() <= kMostHostIdBytes && is_printable) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(kHostId, " is \"", id.substr(0, kMostHostIdBytes), "\"; it should be 1 to ",
+                   kMostHostIdBytes, " visible characters, the same for all clients of a host"));
+}
+
+Status check_host_id() { return check_host_id(std::getenv(kHostId)); }
 
 MemberInfo describe_this_process() {
   MemberInfo info;
   char host[256] = {};
   info.host = gethostname(host, sizeof host - 1) == 0 ? host : "unknown-host";
-  // Where /proc is hidden, hosts are told apart by name.
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> info.boot_id;
-  if (info.boot_id.empty()) info.boot_id = info.host;
+  info.host_id = find_host_id(info.host);
   info.pid = getpid();
   std::random_device random;
   info.incarnation = uint64_t{random()} << 32 | random();

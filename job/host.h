@@ -7,12 +7,20 @@
 
 #include <string>
 
+#include "base/status.h"
 #include "job/coordinator.h"
 
 namespace tessera {
 
-// Host name, boot id, pid and a random incarnation; the rest is left to the caller.
+// Host name and id, pid and a random incarnation; the rest is left to the caller.
+//
+// Clients of one host can map each other's memory. So a host is one kernel (its boot id), network
+// namespace and PID namespace: containers on one machine are several hosts. $TESSERA_HOST_ID
+// replaces all three.
 MemberInfo describe_this_process();
+// InvalidArgument unless $TESSERA_HOST_ID, or `asked`, is null or can be the id of a host.
+Status check_host_id();
+Status check_host_id(const char* asked);
 
 // 128 random bits in hex.
 std::string random_token();

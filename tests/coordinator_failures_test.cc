@@ -172,7 +172,7 @@ TEST_F(ConnectTest, SilenceAfterRegistrationEndsByTheDeadline) {
       },
       [&]() -> Status {
         TESSERA_ASSIGN_OR_RETURN(
-            const auto proxy, SilentProxy::start(address, port(), describe_this_process().boot_id));
+            const auto proxy, SilentProxy::start(address, port(), describe_this_process().host_id));
         ready.open();
         for (int i = 0; i < kClients; ++i) TESSERA_RETURN_IF_ERROR(ended.wait());
         TESSERA_REQUIRE(proxy->is_silent());

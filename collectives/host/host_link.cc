@@ -89,7 +89,7 @@ StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
                                                      absl::Time deadline) {
   const MemberInfo& self = coordinator.members()[coordinator.client_id()];
   for (const MemberInfo& other : coordinator.members()) {
-    if (other.boot_id != self.boot_id) {
+    if (other.host_id != self.host_id) {
       return absl::UnimplementedError(absl::StrCat(
           "clients on several hosts are not supported yet: ", self.to_string(), " and ",
           other.to_string(), " are on different ones; start all clients on one host"));

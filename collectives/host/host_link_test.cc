@@ -187,7 +187,7 @@ TEST_F(HostLinkTest, ALossIsHeardOnceAndByWhoeverAsksLater) {
 
 TEST_F(HostLinkTest, ClientsOnSeveralHostsAreRefused) {
   make_job(2);
-  job_->set_boot_id(1, "boot-b");
+  job_->set_host_id(1, "boot-b");
   connect(2);
   for (int c : {0, 1}) {
     EXPECT_THAT(results_[c],

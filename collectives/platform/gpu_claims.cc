@@ -21,7 +21,7 @@ Status claim_gpus(Coordinator& coordinator, const std::vector<std::string>& bus_
   std::map<std::string, const MemberInfo*> users;
   Status result;
   for (const MemberInfo& member : coordinator.members()) {
-    if (member.boot_id != self.boot_id) continue;
+    if (member.host_id != self.host_id) continue;
     // Also after the first error: a client that has left is not asked any more.
     TESSERA_ASSIGN_OR_RETURN(const std::string claimed,
                              coordinator.get(key_of(member.client_id), member.client_id, deadline));

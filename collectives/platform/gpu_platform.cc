@@ -24,7 +24,7 @@ namespace {
 Status check_processes(absl::Span<const MemberInfo> members) {
   for (const MemberInfo& a : members) {
     for (const MemberInfo& b : members.subspan(static_cast<size_t>(a.client_id) + 1)) {
-      if (a.boot_id != b.boot_id || a.host != b.host || a.pid != b.pid) continue;
+      if (a.host_id != b.host_id || a.pid != b.pid) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "share_gpus: clients ", a.client_id, " and ", b.client_id, " are in one process (pid ",
           a.pid, "); clients that share GPUs need a process each"));

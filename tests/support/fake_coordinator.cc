@@ -88,7 +88,7 @@ FakeJob::FakeJob(absl::Span<const int> devices_by_client) {
     MemberInfo member;
     member.client_id = id;
     member.host = "host-a";
-    member.boot_id = "boot-a";
+    member.host_id = "boot-a";
     member.pid = getpid();
     member.incarnation = i + 1;
     member.num_local_devices = devices_by_client[i];
@@ -103,8 +103,8 @@ FakeJob::~FakeJob() = default;
 
 Coordinator& FakeJob::coordinator(int client) { return *clients_[client]; }
 
-void FakeJob::set_boot_id(int client, std::string boot_id) {
-  members_[client].boot_id = std::move(boot_id);
+void FakeJob::set_host_id(int client, std::string host_id) {
+  members_[client].host_id = std::move(host_id);
 }
 
 void FakeJob::declare_lost(int client, const Status& reason) {

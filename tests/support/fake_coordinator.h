@@ -35,7 +35,7 @@ class FakeJob {
 
   Coordinator& coordinator(int client);
   // Puts a client on another host. Before any client asks for members().
-  void set_boot_id(int client, std::string boot_id);
+  void set_host_id(int client, std::string host_id);
   // From now on the client is lost: it is told to all others, once.
   void declare_lost(int client, const Status& reason);
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tells hosts apart.
+#include "job/host.h"
+
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera {
+namespace {
+
+using ::tessera::testing::IsOk;
+using ::tessera::testing::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+// Set for one test.
+class HostId {
+ public:
+  explicit HostId(const std::string& id) { setenv("TESSERA_HOST_ID", id.c_str(), 1); }
+  ~HostId() { unsetenv("TESSERA_HOST_ID"); }
+};
+
+TEST(HostTest, KernelAndNamespacesAreTheHost) {
+  const MemberInfo info = describe_this_process();
+  EXPECT_THAT(info.host_id, MatchesRegex("[-0-9a-f]+ net [0-9]+ pid [0-9]+"));
+  EXPECT_EQ(info.host_id, describe_this_process().host_id);
+  EXPECT_NE(info.incarnation, describe_this_process().incarnation);
+  EXPECT_EQ(info.pid, getpid());
+}
+
+TEST(HostTest, TheVariableReplacesThem) {
+  const HostId id("rack-7.node-3");
+  EXPECT_EQ(describe_this_process().host_id, "rack-7.node-3");
+  EXPECT_THAT(check_host_id(), IsOk());
+}
+
+TEST(HostTest, WrongIdsAreRefused) {
+  EXPECT_THAT(check_host_id(), IsOk()) << "not set";
+  const std::string longest(128, 'a');
+  EXPECT_THAT(check_host_id(longest.c_str()), IsOk());
+  for (const std::string& wrong : {std::string(), std::string("a b"), longest + "a"}) {
+    EXPECT_THAT(check_host_id(wrong.c_str()),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("it should be 1 to 128 visible characters")));
+  }
+  const HostId id("");
+  EXPECT_THAT(check_host_id(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "TESSERA_HOST_ID is \"\"; it should be 1 to 128 visible characters, the "
+                       "same for all clients of a host"));
+}
+
+}  // namespace
+}  // namespace tessera
