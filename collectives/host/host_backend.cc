@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "collectives/host/collective_runs.h"
@@ -31,12 +33,14 @@ constexpr uint64_t kBytesOfGroup = 16 << 10;
 
 HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
                          std::vector<Device> devices, std::vector<Stream*> streams,
-                         absl::Duration collective_timeout, MakeDeviceMover make_mover)
+                         absl::Duration collective_timeout, MakeDeviceMover make_mover,
+                         MakeSpan make_span)
     : resources_(link, std::move(pool), std::move(devices), std::move(streams), collective_timeout,
                  [this](int from, int to) {
                    return find_or_make({{from, to}}, kMessageSalt, kMessageRecords);
                  }),
       make_mover_(std::move(make_mover)),
+      make_span_(std::move(make_span)),
       budget_bytes_(kUnusedBytes / link.num_clients()) {
   link.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
   resources_.pool().set_reclaim([this] {
@@ -183,6 +187,11 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMem
       std::any_of(members.begin(), members.end(), [this](const GroupMember& member) {
         return member.client_id == resources_.link().client_id();
       });
+  const bool spans_hosts =
+      std::any_of(members.begin(), members.end(), [this](const GroupMember& member) {
+        return !resources_.link().is_on_host(member.client_id);
+      });
+  if (takes_part && spans_hosts) return make_span_runs(std::move(members), salt);
   std::optional<Rendezvous> rendezvous;
   if (takes_part && members.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(Rendezvous opened, open_rendezvous(members, salt, num_records));
@@ -206,6 +215,21 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMem
   return group;
 }
 
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_span_runs(std::vector<GroupMember> members,
+                                                                 uint64_t salt) {
+  if (make_span_ != nullptr) {
+    return make_span_(resources_, std::move(members), salt == kMessageSalt);
+  }
+  const HostLink& link = resources_.link();
+  std::vector<std::string> clients;
+  for (const GroupMember& member : members) {
+    clients.push_back(link.member(member.client_id).to_string());
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("a group of GPUs of several hosts: ", absl::StrJoin(clients, ", "),
+                   "; use devices of one host"));
+}
+
 StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>& members,
                                                   uint64_t salt, uint32_t num_records) {
   // Messages among all pairs of 64 devices have to fit into one control region. Where devices move
@@ -227,8 +251,9 @@ void HostBackend::forget_unused(Forget which) {
     const auto oldest = groups.find(*by_use_.back().device_ids);
     const Known& known = oldest->second;
     // Only this list refers to it, and more references come from this list alone. The communicators
-    // of GPUs are made and destroyed by all clients together: they stay.
-    if (known.group.use_count() > 1 || make_mover_ != nullptr) {
+    // of GPUs, and the numbers of runs between hosts, are those of all clients together: they stay.
+    const bool is_of_all = make_mover_ != nullptr || known.group->spans_hosts();
+    if (known.group.use_count() > 1 || is_of_all) {
       by_use_.splice(by_use_.begin(), by_use_, known.use);
       continue;
     }

@@ -25,6 +25,7 @@
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -48,14 +49,20 @@
 
 namespace tessera::host {
 
+// A group with members on several hosts, one of them at least a device of this client; of messages
+// from the first of two members to the second, if it is for those.
+using MakeSpan = std::function<StatusOr<std::shared_ptr<HostGroup>>(
+    HostResources& resources, std::vector<GroupMember> members, bool is_for_messages)>;
+
 class HostBackend {
  public:
   // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
   // `link` and the streams must outlive the backend; call stop() before it goes. `make_mover`: for
   // devices whose memory is not the host's.
+  // `make_span`: for groups whose members are on several hosts.
   HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
               std::vector<Stream*> streams, absl::Duration collective_timeout,
-              MakeDeviceMover make_mover = nullptr);
+              MakeDeviceMover make_mover = nullptr, MakeSpan make_span = nullptr);
   ~HostBackend();
 
   // See HostResources.
@@ -110,6 +117,8 @@ class HostBackend {
   // The protocol of these members, and what its records take of a control region.
   StatusOr<std::shared_ptr<HostGroup>> make_runs(std::vector<GroupMember> members, uint64_t salt,
                                                  uint32_t num_records, uint64_t& num_bytes);
+  StatusOr<std::shared_ptr<HostGroup>> make_span_runs(std::vector<GroupMember> members,
+                                                      uint64_t salt);
   StatusOr<Rendezvous> open_rendezvous(const std::vector<GroupMember>& members, uint64_t salt,
                                        uint32_t num_records);
   // forget_unused() looks at this many groups for each one that is made, so that unused groups are
@@ -129,6 +138,7 @@ class HostBackend {
 
   HostResources resources_;
   const MakeDeviceMover make_mover_;
+  const MakeSpan make_span_;
 
   // Groups above it are forgotten when nothing uses them.
   const uint64_t budget_bytes_;

@@ -32,13 +32,15 @@ class EndedRun final : public PendingWork {
 }  // namespace
 
 HostGroup::HostGroup(HostResources& resources, std::vector<GroupMember> members,
-                     std::unique_ptr<DeviceMover> device_mover)
+                     std::unique_ptr<DeviceMover> device_mover,
+                     std::vector<GroupMember> all_members)
     : resources_(resources),
       members_(std::move(members)),
-      spans_clients_(are_of_several_clients(members_)),
+      all_members_(std::move(all_members)),
+      spans_clients_(are_of_several_clients(this->all_members())),
       mover_(std::move(device_mover), spans_clients_),
       callers_(members_.size()) {
-  for (const GroupMember& member : members_) device_ids_.push_back(member.device_id);
+  for (const GroupMember& member : this->all_members()) device_ids_.push_back(member.device_id);
 }
 
 HostGroup::Caller::Caller(HostGroup& group, int member) : count_(group.callers_[member].count) {
@@ -55,7 +57,7 @@ bool HostGroup::is_local(int member) const {
 
 Status HostGroup::lost_member() const {
   if (!resources_.link().any_lost()) return absl::OkStatus();
-  for (const GroupMember& member : members_) {
+  for (const GroupMember& member : all_members()) {
     TESSERA_RETURN_IF_ERROR(resources_.link().client_status(member.client_id));
   }
   return absl::OkStatus();
@@ -81,7 +83,7 @@ Status HostGroup::check_start(const Caller& caller, const Collective& collective
 }
 
 std::string HostGroup::describe_holdup(int member, DeviceActivity::Kind device) const {
-  const int id = device_ids_[member];
+  const int id = members_[member].device_id;
   const bool is_idle = device == DeviceActivity::kNothing || device == DeviceActivity::kFinished;
   return absl::StrCat("device ", id, is_idle ? " had not begun it" : " is busy with earlier work");
 }
@@ -103,12 +105,13 @@ Work HostGroup::start_message(Collective::Ptr collective, Arguments arguments) {
   const bool sends = collective->place().position == 0;
   const int member = sends ? ends.sender : ends.receiver;
   const int peer = sends ? ends.receiver : ends.sender;
+  const int num_members = static_cast<int>(device_ids_.size());
   const Status process = resources_.check_process();
   if (!process.ok()) return failed(arguments, process);
   StatusOr<std::shared_ptr<GroupBackend>> group = absl::InvalidArgumentError(
       absl::StrCat("member ", member, " cannot ", sends ? "send to" : "receive from", " member ",
-                   peer, "; name another member, 0 to ", size() - 1));
-  if (peer >= 0 && peer < size() && peer != member) {
+                   peer, "; name another member, 0 to ", num_members - 1));
+  if (peer >= 0 && peer < num_members && peer != member) {
     group = resources_.messages(device_ids_[ends.sender], device_ids_[ends.receiver]);
   }
   if (!group.ok()) {
@@ -119,7 +122,7 @@ Work HostGroup::start_message(Collective::Ptr collective, Arguments arguments) {
 
 void HostGroup::on_lost(int client, const Status& reason) {
   const bool concerned =
-      std::any_of(members_.begin(), members_.end(),
+      std::any_of(all_members().begin(), all_members().end(),
                   [&](const GroupMember& member) { return member.client_id == client; });
   if (!concerned) return;
   fail_pending(reason);

@@ -36,8 +36,9 @@ namespace tessera::host {
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
  public:
+  // `members`: those on this host. `all_members`: also those on others, where there are any.
   HostGroup(HostResources& resources, std::vector<GroupMember> members,
-            std::unique_ptr<DeviceMover> device_mover);
+            std::unique_ptr<DeviceMover> device_mover, std::vector<GroupMember> all_members = {});
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
 
@@ -58,8 +59,14 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   // What runs and protocols use.
   HostResources& resources() const { return resources_; }
+  // The members on this host, and what a run calls a member: its index among them.
   const std::vector<GroupMember>& members() const { return members_; }
   int size() const { return static_cast<int>(members_.size()); }
+  // Those of all hosts, by position in the group.
+  const std::vector<GroupMember>& all_members() const {
+    return all_members_.empty() ? members_ : all_members_;
+  }
+  bool spans_hosts() const { return !all_members_.empty(); }
   bool spans_clients() const { return spans_clients_; }
   bool is_local(int member) const;
   Mover& mover() { return mover_; }
@@ -120,7 +127,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   HostResources& resources_;
   const std::vector<GroupMember> members_;
-  std::vector<int> device_ids_;
+  const std::vector<GroupMember> all_members_;  // empty: the same
+  std::vector<int> device_ids_;                 // of all
   bool spans_clients_ = false;
   Mover mover_;
   std::atomic<bool> closing_{false};

@@ -76,6 +76,8 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
   peers_.resize(coordinator.num_clients());
   int num_devices = 0;
   for (int i = 0; i < coordinator.num_clients(); ++i) {
+    if (!is_on_host(i)) continue;
+    ++num_on_host_;
     num_devices += coordinator.members()[i].num_local_devices;
     peers_[i].arenas = std::vector<PeerArena>(ArenaPool::kMaxArenas);
   }
@@ -87,14 +89,6 @@ HostLink::HostLink(Coordinator& coordinator, std::shared_ptr<ArenaPool> pool)
 StatusOr<std::unique_ptr<HostLink>> HostLink::create(Coordinator& coordinator,
                                                      std::shared_ptr<ArenaPool> pool,
                                                      absl::Time deadline) {
-  const MemberInfo& self = coordinator.members()[coordinator.client_id()];
-  for (const MemberInfo& other : coordinator.members()) {
-    if (other.host_id != self.host_id) {
-      return absl::UnimplementedError(absl::StrCat(
-          "clients on several hosts are not supported yet: ", self.to_string(), " and ",
-          other.to_string(), " are on different ones; start all clients on one host"));
-    }
-  }
   std::unique_ptr<HostLink> link(new HostLink(coordinator, std::move(pool)));
   TESSERA_RETURN_IF_ERROR(link->make_control_region());
   // The death of a peer ends the waits for it. The caller may set a callback of its own later,
@@ -161,7 +155,7 @@ Status HostLink::make_control_region() {
 }
 
 Status HostLink::listen_and_connect(absl::Time deadline) {
-  if (num_clients() == 1) return absl::OkStatus();
+  if (num_on_host_ == 1) return absl::OkStatus();
   raise_descriptor_limit();
   const std::string name = random_name();
   TESSERA_RETURN_IF_ERROR(listen(name));
@@ -173,6 +167,7 @@ Status HostLink::listen_and_connect(absl::Time deadline) {
   TESSERA_RETURN_IF_ERROR(coordinator_.put(absl::StrCat("host_link/", client_id_), name));
   // The later client of each pair connects to the earlier one.
   for (int peer = 0; peer < client_id_; ++peer) {
+    if (!is_on_host(peer)) continue;
     TESSERA_ASSIGN_OR_RETURN(const std::string peer_name,
                              coordinator_.get(absl::StrCat("host_link/", peer), peer, deadline));
     TESSERA_RETURN_IF_ERROR(connect_to(peer, peer_name));
@@ -227,16 +222,22 @@ Status HostLink::connect_to(int peer, absl::string_view name) {
   return absl::OkStatus();
 }
 
+bool HostLink::is_on_host(int client) const {
+  return member(client).host_id == member(client_id_).host_id;
+}
+
 bool HostLink::all_ready() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ready; });
+  return std::count_if(peers_.begin(), peers_.end(), [](const Peer& p) { return p.ready; }) ==
+         num_on_host_;
 }
 
 Status HostLink::wait_until_ready(absl::Time deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto is_settled = [this] {
-    return !own_error_.ok() || std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-      return peer.ready || !peer.status.ok();
-    });
+    const auto is_settled = [](const Peer& peer) { return peer.ready || !peer.status.ok(); };
+    bool all = true;
+    for (int i = 0; i < num_clients(); ++i) all &= !is_on_host(i) || is_settled(peers_[i]);
+    return !own_error_.ok() || all;
   };
   if (deadline == absl::InfiniteFuture()) {
     changed_.wait(lock, is_settled);
@@ -247,7 +248,7 @@ Status HostLink::wait_until_ready(absl::Time deadline) {
   std::vector<std::string> missing;
   for (int i = 0; i < num_clients(); ++i) {
     // A client that was ready and is lost since may be one that this client never works with.
-    if (peers_[i].ready) continue;
+    if (peers_[i].ready || !is_on_host(i)) continue;
     if (!peers_[i].status.ok()) return peers_[i].status;
     missing.push_back(member(i).to_string());
   }
@@ -310,7 +311,8 @@ Status HostLink::announce_arena(int arena, int fd, uint64_t size_bytes) {
 Status HostLink::watch_peers() {
   std::vector<LifeWord*> words(peers_.size(), nullptr);
   for (int i = 0; i < num_clients(); ++i) {
-    if (i != client_id_) words[i] = &reinterpret_cast<ControlHeader*>(control(i))->life;
+    if (i != client_id_ && is_on_host(i))
+      words[i] = &reinterpret_cast<ControlHeader*>(control(i))->life;
   }
   TESSERA_ASSIGN_OR_RETURN(death_watch_,
                            DeathWatch::create(std::move(words), [this](int i) { hang_up(i); }));
@@ -331,7 +333,8 @@ void HostLink::hang_up(int client) {
 }
 
 std::byte* HostLink::find_in_control(uint64_t client, uint64_t offset, uint64_t num_bytes) const {
-  if (client >= peers_.size() || offset > kControlBytes || num_bytes > kControlBytes - offset) {
+  if (client >= peers_.size() || peers_[client].control == nullptr || offset > kControlBytes ||
+      num_bytes > kControlBytes - offset) {
     return nullptr;
   }
   return control(static_cast<int>(client)) + offset;
@@ -352,8 +355,8 @@ StatusOr<std::byte*> HostLink::resolve(SharedAddress address, uint64_t num_bytes
     if (own == nullptr) return bad_address();
     return own;
   }
-  if (address.client < 0 || address.client >= num_clients() || address.arena < 0 ||
-      address.arena >= ArenaPool::kMaxArenas) {
+  if (address.client < 0 || address.client >= num_clients() || !is_on_host(address.client) ||
+      address.arena < 0 || address.arena >= ArenaPool::kMaxArenas) {
     return bad_address();
   }
   const PeerArena& arena = peers_[address.client].arenas[address.arena];
@@ -472,6 +475,7 @@ bool HostLink::has_left(int client) const {
 }
 
 bool HostLink::has_died(int client) const {
+  if (!is_on_host(client)) return false;
   const auto* header = reinterpret_cast<const ControlHeader*>(control(client));
   return (header->life.load() & FUTEX_OWNER_DIED) != 0;
 }

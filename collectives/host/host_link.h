@@ -61,9 +61,9 @@ class HostLink {
   // Tells of a client that can no longer take part, with the Unavailable that operations get.
   using LostListener = std::function<void(int client, const Status& reason)>;
 
-  // Collective over the clients of the job. Unimplemented where they are on several hosts;
-  // DeadlineExceeded names the clients that did not answer; ResourceExhausted where descriptors,
-  // threads or memory are used up. `coordinator` must outlive the link.
+  // Collective over the clients of the host. DeadlineExceeded names the clients that did not
+  // answer; ResourceExhausted where descriptors, threads or memory are used up. `coordinator` must
+  // outlive the link.
   static StatusOr<std::unique_ptr<HostLink>> create(Coordinator& coordinator,
                                                     std::shared_ptr<ArenaPool> pool,
                                                     absl::Time deadline);
@@ -73,7 +73,9 @@ class HostLink {
   int num_clients() const { return static_cast<int>(peers_.size()); }
   const MemberInfo& member(int client) const { return coordinator_.members()[client]; }
 
-  // The control region of a client, this one included.
+  // Whether the client is on this host.
+  bool is_on_host(int client) const;
+  // The control region of a client of the host, this one included; null of one of another host.
   std::byte* control(int client) const { return peers_[client].control; }
   // The region of `num_bytes` at an offset of a client's control region; null where either is out
   // of range. For words that another process has written.
@@ -205,6 +207,7 @@ class HostLink {
   const std::shared_ptr<Openness> openness_ = std::make_shared<Openness>();
   const int client_id_;
   const std::shared_ptr<ArenaPool> pool_;
+  int num_on_host_ = 0;  // clients, this one included
   WaitPolicy wait_policy_;
   std::unique_ptr<SharedMapping> own_control_;
   std::vector<DeviceActivity*> activities_;  // of the devices of this client

@@ -120,7 +120,8 @@ bool HostLink::admit_stranger(int socket) {
   const LinkMessage& hello = received->message;
   // The later client of each pair connects.
   if (hello.kind != LinkMessage::kHello || hello.client <= client_id_ ||
-      hello.client >= num_clients() || hello.from_incarnation != member(hello.client).incarnation ||
+      hello.client >= num_clients() || !is_on_host(hello.client) ||
+      hello.from_incarnation != member(hello.client).incarnation ||
       hello.to_incarnation != member(client_id_).incarnation) {
     return false;
   }

@@ -185,15 +185,25 @@ TEST_F(HostLinkTest, ALossIsHeardOnceAndByWhoeverAsksLater) {
   links_[0]->set_lost_listener(nullptr);
 }
 
-TEST_F(HostLinkTest, ClientsOnSeveralHostsAreRefused) {
-  make_job(2);
-  job_->set_host_id(1, "boot-b");
-  connect(2);
-  for (int c : {0, 1}) {
-    EXPECT_THAT(results_[c],
-                StatusIs(absl::StatusCode::kUnimplemented,
-                         HasSubstr("clients on several hosts are not supported yet: client ")));
+// Clients on other hosts are none of its peers; their loss is reported all the same.
+TEST_F(HostLinkTest, LinksTheClientsOfOneHost) {
+  make_job(3);
+  job_->set_host_id(1, "host-b");
+  connect(3);
+  for (int c : {0, 1, 2}) ASSERT_THAT(results_[c], IsOk());
+  for (int c : {0, 1, 2}) {
+    for (int other : {0, 1, 2}) {
+      const bool is_on_host = (c == 1) == (other == 1);
+      EXPECT_EQ(links_[c]->is_on_host(other), is_on_host) << c << other;
+      EXPECT_EQ(links_[c]->control(other) != nullptr, is_on_host) << c << other;
+      EXPECT_FALSE(links_[c]->has_died(other));
+    }
   }
+  EXPECT_EQ(links_[0]->find_in_control(1, 0, 8), nullptr);
+  EXPECT_THAT(links_[0]->resolve({0, 1, 0}, 8), StatusIs(absl::StatusCode::kInternal));
+  links_[0]->report_lost(1, absl::UnavailableError("heartbeats"));
+  EXPECT_TRUE(links_[0]->is_dead(1));
+  EXPECT_THAT(links_[0]->client_status(2), IsOk());
 }
 
 TEST_F(HostLinkTest, AClientThatDoesNotComeIsNamed) {

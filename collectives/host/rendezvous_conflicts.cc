@@ -69,6 +69,7 @@ std::string Rendezvous::describe_wait(int member) const {
 }
 
 std::optional<Rendezvous::Wait> Rendezvous::wait_of(const GroupMember& device) const {
+  if (!link_->is_on_host(device.client_id)) return std::nullopt;
   const DeviceActivity& slot = activity_slot(link_->control(device.client_id), device.ordinal);
   if (read_kind(slot) != DeviceActivity::kWaiting) return std::nullopt;
   ActivitySnapshot seen = last_seen(device.client_id, device.ordinal);
