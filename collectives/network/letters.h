@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Letters: the small messages by which clients on different hosts run the collectives of a group:
+// what a member has arrived with, what it asks of another one, and the verdict of a run.
+//
+//   letters.open(client)             from now on letters of this client are read
+//   letters.set_reader(group, ...)   gets those of the group, the ones that came before too
+//   letters.send(client, letter)
+//
+// Letters from one client to another are read in the order in which they were sent. On the wire a
+// letter is two messages of one tag: an envelope of a fixed size, which says how long the body is,
+// and the body unless it is empty.
+//
+// Thread-safe. Readers are called by the thread of the engine, one letter at a time; they may send.
+#ifndef TESSERA_COLLECTIVES_NETWORK_LETTERS_H_
+#define TESSERA_COLLECTIVES_NETWORK_LETTERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/status.h"
+#include "collectives/network/engine.h"
+
+namespace tessera::network {
+
+struct Letter {
+  enum class Kind : uint32_t {
+    kEntry,    // of member `from`: what it arrived with
+    kRequest,  // of member `from` to member `to`: what it wants
+    kVerdict,  // the run has failed with this
+    kAsk,      // of member `from`: what is the device of member `to` doing?
+    kAnswer,   // of member `from`
+  };
+
+  Kind kind = Kind::kEntry;
+  uint32_t seq = 0;    // of the run in its group
+  uint64_t group = 0;  // the name of the group
+  int32_t from = 0;    // positions in the group
+  int32_t to = 0;
+  std::vector<std::byte> body;
+};
+
+class Letters {
+ public:
+  using Reader = std::function<void(Letter letter)>;
+
+  // The engine must outlive the letters' last use, and is stopped before they go.
+  explicit Letters(Engine& engine) : engine_(engine) {}
+
+  // Idempotent. Requires that the engine is connected to the client.
+  void open(int client);
+  // Does not block. A letter to a client that is lost is dropped: the loss ends what waits for an
+  // answer. `done`, if there is one, is called as that of Engine::send().
+  void send(int client, const Letter& letter, Engine::Done done = nullptr);
+  // Null: letters of the group are kept from now on, for the next reader. When this returns the
+  // former reader is not running.
+  void set_reader(uint64_t group, Reader reader);
+
+ private:
+  struct Envelope {
+    Letter::Kind kind;
+    uint32_t seq;
+    uint64_t group;
+    int32_t from;
+    int32_t to;
+    uint64_t body_bytes;
+  };
+  // What is being read of one client; the thread of the engine alone uses it.
+  struct Incoming {
+    Envelope envelope;
+    Letter letter;
+  };
+
+  void read_envelope(int client, const std::shared_ptr<Incoming>& incoming);
+  void read_body(int client, const std::shared_ptr<Incoming>& incoming);
+  void deliver(Letter letter);
+
+  Engine& engine_;
+  std::mutex sending_;                             // so that a body follows its envelope
+  std::mutex reading_;                             // held while a reader runs; before mutex_
+  std::mutex mutex_;                               // guards what follows
+  std::map<int, std::shared_ptr<Incoming>> open_;  // by client
+  std::map<uint64_t, Reader> readers_;             // by group
+  std::map<uint64_t, std::vector<Letter>> early_;  // of groups without a reader
+};
+
+}  // namespace tessera::network
+
+#endif  // TESSERA_COLLECTIVES_NETWORK_LETTERS_H_

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SpanRuns: the collectives of a group whose members are on several hosts, or the messages from one
+// device to another, by the machinery of one
+// host (collectives/host) among the members here, and by letters and an Engine between hosts.
+//
+//   placed(): numbered
+//     | fills its entry, arrives on its host, sends the entry to the clients of the other hosts
+//     | the entries of all members are here, and agree; small inputs are in them: then the run
+//     needs | nothing else of other hosts, and no loss there can fail it
+//   first step    asks for the boxes or terms it lacks, and serves the requests of the others
+//     | copies, or adds all terms in ascending order
+//   second step   the same for sums that members make for others
+//     | all members on this host have finished
+//   retired
+//
+// A message is a run of the group {sender, receiver}. It does not occupy the stream of its device:
+// each end has a thread of its own (HostResources::message_stream), in which messages are run in
+// order. The sender's part is over when the receiver has told it so, in the second step.
+//
+// Failure. A member that cannot go on (its deadline, a loss, the shutdown) proposes a verdict to
+// the coordinator, where the first proposal for a run stands, and tells the other hosts. So all
+// members that fail get one Status. A member that has its result keeps it: a later failure is told
+// to the others alone. What every member finds by itself when it has all entries (an error that one
+// of them brought, a disagreement) needs no proposal.
+//
+// Invariants:
+//   1. no byte of a tensor moves before the member has the entries of all members;
+//   2. a member is served by the member that holds the memory, while that is in the same run;
+//   3. memory that a peer may still write or read is kept: by the run, which the engine's calls
+//   own.
+//
+// Threads: as CollectiveRuns. Letters come on the engine's thread; mutex_ guards what they bring.
+#ifndef TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
+#define TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/host_group.h"
+#include "collectives/host/joint_run.h"
+#include "collectives/host/meetings.h"
+#include "collectives/host/member_texts.h"
+#include "collectives/network/engine.h"
+#include "collectives/network/letters.h"
+#include "collectives/network/wants.h"
+#include "device/cpu/arena.h"
+#include "job/coordinator.h"
+
+namespace tessera::network {
+
+class SpanRuns;
+
+class SpanRun final : public host::JointRun {
+ public:
+  SpanRun(SpanRuns& runs, int member, Collective::Ptr collective, Arguments&& arguments);
+
+  void placed() override;
+  Status run() override;
+  int position() const { return collective().place().position; }
+  // Whether the inputs of all members are in their entries. The same on all members.
+  bool is_inlined() const;
+
+  // Of the running thread, until the run has ended.
+  std::vector<ArenaPool::Block> staged;
+  // Guarded by SpanRuns::mutex_: sends and receives under way, whether any has failed, and the
+  // first error that is not of a broken connection.
+  int num_under_way = 0;
+  bool has_failed_transfers = false;
+  Status transfer_error;
+  // The same: from when to when a waiter has waited in vain.
+  struct Waited {
+    absl::Time called;
+    absl::Time deadline;
+  };
+  std::optional<Waited> waited;
+
+ private:
+  void run_here(absl::Time deadline) override;
+  Status give_up(host::DeviceActivity::Kind device, absl::Time called,
+                 absl::Time deadline) override;
+  void end_late(host::DeviceActivity::Kind, absl::Time called, absl::Time deadline) override;
+
+  SpanRuns& runs_;
+};
+
+// What connects the hosts, for all groups of a client, which keep it. Thread-safe.
+class Network {
+ public:
+  // No run uses the coordinator after the client's end.
+  Network(std::unique_ptr<Engine> own_engine, Coordinator& job);
+
+  Tag take_tag() { return next_tag_++ % kNumTags; }
+  // Why a connection to one of these clients is broken, once it has been for a while: before that
+  // the coordinator may tell which client is lost, this one maybe.
+  Status find_broken(absl::Span<const int> clients) const;
+
+  const std::unique_ptr<Engine> engine;
+  Letters letters;
+  Coordinator& coordinator;
+
+ private:
+  struct Broken {
+    absl::Time since;
+    Status reason;
+  };
+  std::atomic<Tag> next_tag_{1};  // 0: letters
+  mutable std::mutex mutex_;      // guards what follows
+  std::map<int, Broken> broken_;  // by client
+};
+
+class SpanRuns final : public host::HostGroup {
+ public:
+  // `members`: of all hosts, one at least a device of this client. Requires that the network is
+  // connected to the clients of the other hosts. Errors as of Rendezvous::open().
+  static StatusOr<std::shared_ptr<HostGroup>> create(host::HostResources& resources,
+                                                     std::shared_ptr<Network> network,
+                                                     std::vector<host::GroupMember> members,
+                                                     bool is_for_messages);
+  // `rendezvous`: of those on this host, in the same order.
+  SpanRuns(host::HostResources& resources, std::shared_ptr<Network> network,
+           std::vector<host::GroupMember> members, bool is_for_messages,
+           host::Rendezvous rendezvous);
+  ~SpanRuns() override;
+
+  Work start(Collective::Ptr collective, Arguments arguments) override;
+  void reap() override { meetings_.reap_quarantine(); }
+
+  // What a run calls; see above.
+  bool is_for_messages() const { return is_for_messages_; }
+  void number(SpanRun& run);
+  Status execute(SpanRun& run);
+  Status give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::Time called,
+                 absl::Time deadline);
+  void end_late(SpanRun& run, const SpanRun::Waited& waited);
+
+ private:
+  // What a member has arrived with, as its letter says.
+  struct Entry {
+    host::Statement statement;
+    int64_t in_count = 0;
+    std::vector<int64_t> counts;     // Collective::own_counts()
+    std::vector<std::byte> inlined;  // the input, of a run whose inputs are in the entries
+    Status error;                    // that it brings
+  };
+  struct Asked {
+    int from;
+    Request request;
+  };
+  // What letters have brought for one run.
+  struct Board {
+    std::map<int, Entry> entries;                  // of members on other hosts
+    std::map<int, std::deque<Asked>> requests[2];  // by member here; first and second step
+    std::optional<Status> verdict;
+    std::map<int, std::string> doing;  // of members that were asked
+    int num_retired = 0;               // members of this client that need it no more
+  };
+  struct Failed {
+    Signature signature;
+    Status verdict;
+  };
+  using Members = std::vector<MemberMemory>;
+
+  Work start_message_run(std::shared_ptr<SpanRun> run);
+  Status meet_and_move(SpanRun& run);
+  // Up to the entries of all. The error is not settled yet.
+  Status meet(SpanRun& run, Status own);
+  void send_entry(SpanRun& run, const Status& own);
+  // The verdict that follows from the entries, the same for every member.
+  Status compare_entries(const SpanRun& run);
+  Status move(SpanRun& run, Status& own_error);
+  // Waits for its wants and serves the others, in one of the two steps. `fetched` gets where the
+  // boxes are. `served`: what this member holds for them.
+  Status exchange(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
+                  absl::Span<std::byte* const> fetched, const std::byte* served);
+  void ask(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
+           absl::Span<std::byte* const> fetched);
+  Status serve(SpanRun& run, const Asked& asked, const std::byte* memory);
+  Engine::Done end_of_transfer(SpanRun& run);
+  Status pull(SpanRun& run, Members members, Status& own_error);
+  Status reduce(SpanRun& run, const Members& members, Status& own_error);
+  void reduce_inlined(const SpanRun& run, const Members& members);
+  Status fetch_sums(SpanRun& run, const Members& members, const std::byte* own_sum);
+  StatusOr<std::byte*> stage(SpanRun& run, const Box& box);
+  // Blocks until `is_ready`, which is called under mutex_. An error is the verdict of the run.
+  Status wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready);
+  // The same for the members of this host: `wait_until` blocks until a time and says whether it is
+  // so.
+  Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
+  // OK while the run can go on; else its verdict.
+  Status check(SpanRun& run);
+  // Makes `error` the verdict of the run, unless it has one. Returns the verdict.
+  Status propose(const SpanRun& run, const Status& error);
+  Status settle_here(const SpanRun& run, const Status& verdict);
+  Status missing(const SpanRun& run, absl::Time start, absl::Time deadline);
+  // Asks the members on other hosts that have not arrived what they do. Waits for a moment.
+  std::map<int, std::string> ask_missing(const SpanRun& run, const std::vector<bool>& arrived);
+  void retire(SpanRun& run);
+  void read(Letter letter);
+  void answer(const Letter& ask);
+  void send_to_others(const Letter& letter);
+  void fail_pending(const Status& reason) override;
+  void forget() override;
+  int num_members() const { return static_cast<int>(all_members().size()); }
+  std::string name_of(int member) const;
+
+  const std::shared_ptr<Network> network_;
+  const bool is_for_messages_;
+  const uint64_t name_;
+  const Places places_;
+  std::vector<int> others_;  // the clients of the group on other hosts
+  int num_own_ = 0;          // members of this client
+  host::Meetings meetings_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::map<uint32_t, Board> boards_;   // by number
+  std::map<uint32_t, Failed> failed_;  // the last runs that have failed
+  uint32_t last_retired_ = 0;          // by all members of this client
+};
+
+}  // namespace tessera::network
+
+#endif  // TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
