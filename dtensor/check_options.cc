@@ -22,13 +22,13 @@ Status check_backend(const ClientOptions& options) {
   switch (options.backend) {
     case Backend::kAuto:
     case Backend::kHost:
-      return absl::OkStatus();
     case Backend::kUcx:
+      return absl::OkStatus();
     case Backend::kMpi:
     case Backend::kGloo:
       return absl::UnimplementedError(
           absl::StrCat("backend \"", backend_name(options.backend),
-                       "\" is not implemented; use \"auto\", \"host\" or \"nccl\""));
+                       "\" is not implemented; use \"auto\", \"host\", \"ucx\" or \"nccl\""));
     case Backend::kNccl:
       if (options.device_type == DeviceType::kCuda) return absl::OkStatus();
       return absl::InvalidArgumentError(

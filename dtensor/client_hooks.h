@@ -11,6 +11,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
@@ -37,6 +39,9 @@ struct ClientHooks {
   std::function<int(int device_id)> barrier_term = {};
   // The hosts and links that relayouts are planned for, whatever they are.
   std::optional<Topology> topology = {};
+  // The host of each client, by id, for jobs over several hosts on one machine. Empty: the real
+  // one.
+  std::vector<std::string> host_ids = {};
   // What devices of kCuda work with instead of the CUDA runtime of this machine.
   std::shared_ptr<cuda::Api> cuda = {};
   // The same for NCCL, between the GPUs of several clients.

@@ -21,8 +21,8 @@ namespace tessera {
 enum class Backend : uint8_t {
   kAuto,  // what suits the devices
   kHost,  // the same today
-  kUcx,   // Unimplemented, as kMpi and kGloo are
-  kMpi,
+  kUcx,   // the same: UCX moves what goes between hosts
+  kMpi,   // Unimplemented, as kGloo is
   kGloo,
   // Of kCuda: between clients NCCL adds too, as fast as it can, and not with the bits of kAuto
   // (docs/gpu.md, "Numerics").

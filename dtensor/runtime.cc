@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -35,19 +36,27 @@ constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
 // How long shutdown() waits past its timeout for what it has cancelled.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
 
-// Devices of one client are of one process, and all are on one host.
-StatusOr<Topology> topology_of(absl::Span<const Device> devices, const LinkCosts& costs) {
+// Devices of one client are of one process, and clients of one id of a host are on one host.
+StatusOr<Topology> topology_of(absl::Span<const Device> devices,
+                               absl::Span<const MemberInfo> members, const LinkCosts& costs) {
   const auto num_devices = static_cast<int64_t>(devices.size());
   std::vector<int> process_of;
   for (const Device& device : devices) process_of.push_back(device.client_id);
+  std::map<std::string, int> hosts;
+  std::vector<int> host_of;
+  for (const Device& device : devices) {
+    const std::string& host = members[device.client_id].host_id;
+    host_of.push_back(hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
+  }
   const int64_t per_process = std::count(process_of.begin(), process_of.end(), process_of[0]);
   // Clients of equally many devices are digits of a mesh, by which moves can be cut into batches.
+  const int64_t per_host = std::count(host_of.begin(), host_of.end(), host_of[0]);
   bool even = true;
   for (int64_t id = 0; id < num_devices; ++id) {
-    even &= process_of[id] == process_of[0] + id / per_process;
+    even &= process_of[id] == process_of[0] + id / per_process && host_of[id] == id / per_host;
   }
-  if (even) return Topology::uniform(per_process, num_devices, costs);
-  return Topology::of_devices(std::move(process_of), std::vector<int>(num_devices, 0), costs);
+  if (even) return Topology::uniform(per_process, per_host, costs);
+  return Topology::of_devices(std::move(process_of), std::move(host_of), costs);
 }
 
 // Bounds of the caches. Programs: rows of devices and pulls, each some 600 bytes. Plans of
@@ -120,6 +129,8 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   TESSERA_RETURN_IF_ERROR(check_host_id());
   coordinator.self = describe_this_process();
   coordinator.self.client_id = job.client_id;
+  const std::vector<std::string>& host_ids = runtime->hooks_.host_ids;
+  if (!host_ids.empty()) coordinator.self.host_id = host_ids[job.client_id];
   coordinator.self.num_local_devices = job.num_local_devices;
   coordinator.self.device_type = device_type_name(options.device_type);
   coordinator.connect_timeout = options.connect_timeout;
@@ -152,8 +163,13 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
       devices_.push_back(device);
     }
   }
-  if (options_.link_costs.has_value()) {
-    TESSERA_ASSIGN_OR_RETURN(topology_, topology_of(devices_, *options_.link_costs));
+  const absl::Span<const MemberInfo> members = coordinator_->members();
+  const bool is_one_host = std::all_of(members.begin(), members.end(), [&](const MemberInfo& m) {
+    return m.host_id == members[0].host_id;
+  });
+  if (options_.link_costs.has_value() || !is_one_host) {
+    TESSERA_ASSIGN_OR_RETURN(
+        topology_, topology_of(devices_, members, options_.link_costs.value_or(LinkCosts())));
   }
   if (hooks_.topology.has_value()) topology_ = *hooks_.topology;
   TESSERA_ASSIGN_OR_RETURN(client_devices_,
@@ -197,9 +213,8 @@ int Runtime::local_rank() const {
   const absl::Span<const MemberInfo> members = coordinator_->members();
   const MemberInfo& self = members[client_id()];
   return static_cast<int>(
-      std::count_if(members.begin(), members.begin() + client_id(), [&](const MemberInfo& other) {
-        return other.host_id == self.host_id;
-      }));
+      std::count_if(members.begin(), members.begin() + client_id(),
+                    [&](const MemberInfo& other) { return other.host_id == self.host_id; }));
 }
 
 MeshDevices Runtime::local_devices_of(const Mesh& mesh) const {

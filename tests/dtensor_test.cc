@@ -54,8 +54,10 @@ DTensor from_devices(const Client& client, const Shape& shape, LayoutArg layout,
 class MakingTest : public JobFormTest {};
 class ShardsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, MakingTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, MakingTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, MakingTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Forms, ShardsTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, ShardsTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, ShardsTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 // tests/facts/placement.md, "Making tensors".

@@ -446,11 +446,10 @@ TEST(ConnectTest, OptionsOutOfTheirRange) {
         .coordinator = std::move(address), .client_id = id, .num_clients = 2, .token = "secret"};
   };
   const Row rows[] = {
-      {"ucx",
-       {.backend = Backend::kUcx},
+      {"mpi",
+       {.backend = Backend::kMpi},
        StatusCode::kUnimplemented,
-       "backend \"ucx\" is not implemented; use \"auto\", \"host\" or \"nccl\""},
-      {"mpi", {.backend = Backend::kMpi}, StatusCode::kUnimplemented, "\"mpi\" is not impl"},
+       "backend \"mpi\" is not implemented; use \"auto\", \"host\", \"ucx\" or \"nccl\""},
       {"gloo", {.backend = Backend::kGloo}, StatusCode::kUnimplemented, "\"gloo\" is not impl"},
       {"nccl_of_cpus", {.backend = Backend::kNccl}, invalid, "use DeviceType::kCuda with it"},
       {"no_backend", {.backend = static_cast<Backend>(77)}, invalid, "backend is 77, which is no"},

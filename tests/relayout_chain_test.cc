@@ -73,6 +73,7 @@ std::string chain_text(const std::vector<Layout>& chain) {
 class RelayoutChainTest : public JobFormTest {};
 
 INSTANTIATE_TEST_SUITE_P(Forms, RelayoutChainTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, RelayoutChainTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutChainTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 TEST_P(RelayoutChainTest, IntegersStayExact) {

@@ -26,6 +26,7 @@ namespace {
 
 class RelayoutFactsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, RelayoutFactsTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, RelayoutFactsTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutFactsTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 struct Ends {

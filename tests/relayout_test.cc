@@ -36,6 +36,7 @@ namespace {
 
 class RelayoutTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, RelayoutTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, RelayoutTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 // iota under `from`, then under `to`, then back: every element of every shard is right.

@@ -27,6 +27,7 @@ namespace {
 
 class RelayoutValuesTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, RelayoutValuesTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, RelayoutValuesTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutValuesTest, ::testing::ValuesIn(cuda_forms()),
                          job_form_name);
 

@@ -33,6 +33,7 @@ namespace {
 
 class RelayoutViewsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, RelayoutViewsTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, RelayoutViewsTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, RelayoutViewsTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 // A relayout on which each device finds its new box in one piece, `offset` elements into the old

@@ -2,6 +2,7 @@
 #include "collectives/platform/client_devices.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,8 @@
 #include "collectives/host/control.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
+#include "collectives/network/span_runs.h"
+#include "collectives/ucx/ucx_engine.h"
 #include "device/completion.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
@@ -23,6 +26,25 @@ ClientDevices::ClientDevices(std::unique_ptr<Platform> platform, std::vector<Dev
     : local_(std::move(local)), pool_(ArenaPool::create()), platform_(std::move(platform)) {}
 
 ClientDevices::~ClientDevices() = default;
+
+Status ClientDevices::open_network(Coordinator& coordinator, absl::Time deadline) {
+  std::vector<int> others;
+  for (const MemberInfo& member : coordinator.members()) {
+    if (!link_->is_on_host(member.client_id)) others.push_back(member.client_id);
+  }
+  if (others.empty()) return absl::OkStatus();
+  const char* const interface = std::getenv("TESSERA_INTERFACE");
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<network::Engine> engine,
+      ucx::make_ucx_engine(
+          coordinator, {.interface = interface == nullptr ? "" : interface, .wait_policy = {}}));
+  network_ = std::make_shared<network::Network>(std::move(engine), coordinator);
+  // All at once, as every client does: what one group needs would wait for another client, which
+  // waits in a group of its own.
+  TESSERA_RETURN_IF_ERROR(network_->engine->connect(others, deadline));
+  for (const int client : others) network_->letters.open(client);
+  return absl::OkStatus();
+}
 
 StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Platform> platform,
                                                               Coordinator& coordinator,
@@ -39,9 +61,18 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
       self->by_ordinal_, self->platform_->start_devices({self->local_, *self->link_, self->pool_}));
   std::vector<Stream*> streams;
   for (const auto& device : self->by_ordinal_) streams.push_back(&device->stream());
+  TESSERA_RETURN_IF_ERROR(self->open_network(coordinator, deadline));
+  host::MakeSpan make_span;
+  if (self->network_ != nullptr && self->uses_host_memory()) {
+    make_span = [network = self->network_](host::HostResources& resources,
+                                           std::vector<host::GroupMember> members,
+                                           bool is_for_messages) {
+      return network::SpanRuns::create(resources, network, std::move(members), is_for_messages);
+    };
+  }
   self->backend_ = std::make_unique<host::HostBackend>(
       *self->link_, self->pool_, std::move(devices), std::move(streams), collective_timeout,
-      self->platform_->make_mover());
+      self->platform_->make_mover(), std::move(make_span));
   return self;
 }
 
@@ -130,6 +161,7 @@ std::string ClientDevices::stop(absl::Time deadline) {
 void ClientDevices::end_threads() {
   for (const auto& device : by_ordinal_) device->stream().stop();
   backend_->stop();
+  if (network_ != nullptr) network_->engine->stop();
   platform_->end();
   link_->close();
 }

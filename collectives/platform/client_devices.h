@@ -43,6 +43,9 @@ namespace tessera {
 
 class ArenaPool;
 class Coordinator;
+namespace network {
+class Network;
+}  // namespace network
 namespace host {
 class HostBackend;
 class HostLink;
@@ -110,13 +113,16 @@ class ClientDevices {
   const host::HostBackend& backend() const { return *backend_; }
 
  private:
+  // Connects to the clients of the other hosts, where there are any.
+  Status open_network(Coordinator& coordinator, absl::Time deadline);
   ClientDevices(std::unique_ptr<Platform> platform, std::vector<Device> local);
 
   const std::vector<Device> local_;
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<host::HostLink> link_;
   std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
-  std::unique_ptr<Platform> platform_;  // goes before the devices
+  std::unique_ptr<Platform> platform_;         // goes before the devices
+  std::shared_ptr<network::Network> network_;  // null: all clients are on one host
   std::unique_ptr<host::HostBackend> backend_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -63,6 +64,15 @@ Status run_as_threads(const JobSpec& spec, const ClientBody& body) {
 }
 
 }  // namespace
+
+std::vector<std::string> on_hosts(int num_clients, int num_hosts) {
+  std::vector<std::string> hosts;
+  for (int i = 0; i < num_clients; ++i) {
+    hosts.push_back(absl::StrCat(
+        "host-", std::string(1, static_cast<char>('a' + i * num_hosts / num_clients))));
+  }
+  return hosts;
+}
 
 std::vector<Status> run_threads(const JobSpec& spec, const ClientBody& body) {
   std::vector<Status> statuses(spec.num_clients);

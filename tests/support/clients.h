@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -42,6 +43,11 @@ struct JobSpec {
   // The same: doubles and faults.
   internal::ClientHooks hooks = {};
 };
+
+// ClientHooks::host_ids of clients that are dealt to so many hosts, in order: on_hosts(4, 2) is
+// {"host-a", "host-a", "host-b", "host-b"}. They share no memory with those of another host, and
+// reach them over a network of this machine.
+std::vector<std::string> on_hosts(int num_clients, int num_hosts);
 
 using ClientBody = std::function<Status(Client& client)>;
 

@@ -40,6 +40,8 @@ struct JobForm {
   int num_gpus = 0;
   // Clients share a GPU (ClientOptions::share_gpus).
   bool shares_gpus = false;
+  // Clients are dealt to so many hosts, in order (on_hosts()).
+  int num_hosts = 1;
 };
 inline constexpr int kRealGpus = -1;
 
@@ -48,6 +50,10 @@ inline constexpr JobForm kJobForms[] = {
     {"FourThreadsOfTwo", Setting::kThreads, 4, 2},
     {"FourProcessesOfTwo", Setting::kProcesses, 4, 2},
 };
+
+// Four clients of two devices on two hosts. For bodies that take any number of hosts.
+inline constexpr JobForm kTwoHosts = {
+    "FourClientsOnTwoHosts", Setting::kThreads, 4, 2, 0, false, 2};
 
 // Eight devices that share one GPU of the fake, eight on three, and eight of four clients, each
 // on its own; with $TESSERA_TEST_GPU also on a GPU of the machine. Under sanitizers one of the
@@ -111,6 +117,9 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     JobSpec spec = spec_of_form();
     spec.options = options;
     spec.hooks = hooks;
+    if (GetParam().num_hosts > 1) {
+      spec.hooks.host_ids = on_hosts(spec.num_clients, GetParam().num_hosts);
+    }
     // A process of the one job has no clients of its own: its test program starts them.
     if (is_in_one_job()) return absl::OkStatus();
     if (GetParam().num_gpus == 0) return run_clients(spec, body);
