@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the members of a group that spans hosts meet: what they tell each other, how they wait, and
+// the verdict of a run that fails.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/format.h"
+#include "collectives/network/span_runs.h"
+
+namespace tessera::network {
+namespace {
+
+using host::GroupMember;
+using host::MemberEntry;
+using host::Rendezvous;
+using host::VerdictKind;
+
+// How often a wait looks at what no letter tells of.
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
+// How long a client has to say what it is doing.
+constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
+// Verdicts that are kept for members that come late.
+constexpr size_t kMostFailed = 64;
+// The error that a member brings has to fit its entry.
+constexpr size_t kMostErrorBytes = host::kInlineBytes - 2 * sizeof(int32_t);
+
+// The start of a letter with an entry; the text of the error, the counts and the input follow.
+struct EntryHead {
+  Signature signature;
+  int64_t in_count;
+  int64_t part_count;
+  int64_t num_counts;
+  int32_t code;
+  uint32_t error_bytes;
+  int64_t inlined_bytes;
+  char detail[host::kDetailBytes];
+  char label[host::kLabelBytes];
+};
+
+// Of a letter with a verdict; its text follows.
+struct VerdictHead {
+  Signature signature;
+  int32_t code;
+};
+
+template <class Head>
+void append_head(const Head& head, std::vector<std::byte>& body) {
+  static_assert(std::is_trivially_copyable_v<Head>);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&head);
+  body.insert(body.end(), bytes, bytes + sizeof(head));
+}
+
+void append_text(absl::string_view text, std::vector<std::byte>& body) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  body.insert(body.end(), bytes, bytes + text.size());
+}
+
+std::string text_of(absl::Span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// An error in the place of the input: an entry that has one has no input.
+constexpr int64_t kHasError = -1;  // MemberEntry::in_count
+void write_error(const Status& error, host::MemberEntry& entry) {
+  if (error.ok()) return;
+  entry.in_count = kHasError;
+  std::byte* const to = entry.inlined;
+  const int32_t code = static_cast<int32_t>(error.code());
+  const absl::string_view text = error.message().substr(0, kMostErrorBytes);
+  const auto size = static_cast<uint32_t>(text.size());
+  std::memcpy(to, &code, sizeof(code));
+  std::memcpy(to + sizeof(code), &size, sizeof(size));
+  if (size > 0) std::memcpy(to + sizeof(code) + sizeof(size), text.data(), size);
+}
+
+Status read_error(const host::MemberEntry& entry) {
+  if (entry.in_count != kHasError) return absl::OkStatus();
+  const std::byte* const from = entry.inlined;
+  int32_t code = 0;
+  uint32_t size = 0;
+  std::memcpy(&code, from, sizeof(code));
+  std::memcpy(&size, from + sizeof(code), sizeof(size));
+  return Status(
+      static_cast<absl::StatusCode>(code),
+      text_of({from + sizeof(code) + sizeof(size), std::min<size_t>(size, kMostErrorBytes)}));
+}
+
+// As the coordinator keeps it: "4:text".
+std::string encode_verdict(const Status& verdict) {
+  return absl::StrCat(static_cast<int>(verdict.code()), ":", verdict.message());
+}
+
+Status decode_verdict(absl::string_view text) {
+  const size_t colon = text.find(':');
+  int code = 0;
+  if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
+    return absl::InternalError(absl::StrCat("a malformed verdict: ", text));
+  }
+  return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
+}
+
+}  // namespace
+
+Status SpanRuns::meet(SpanRun& run, Status own) {
+  Rendezvous& rendezvous = meetings_.rendezvous();
+  const Rendezvous::Op& op = run.op;
+  if (own.ok() && !run.collective().replicas().empty()) {
+    own = run.labelled(absl::UnimplementedError(
+        "replicas that share memory, of a tensor on several hosts; use Replicas::kOwn"));
+  }
+  if (const Status reserved = meetings_.reserve(run, op); !reserved.ok()) {
+    return settle_here(run, propose(run, reserved));
+  }
+  const Status filled = meetings_.entries().fill(run);
+  if (own.ok()) own = filled;
+  MemberEntry& entry = rendezvous.entry(op.seq, op.member);
+  if (own.ok() && run.is_inlined() && run.in_bytes() > 0) {
+    std::memcpy(entry.inlined, run.arguments().in, run.in_bytes());
+  }
+  write_error(own, entry);
+  meetings_.entries().publish_waiting(run);
+  TESSERA_RETURN_IF_ERROR(rendezvous.arrive(op));
+  send_entry(run, own);
+  const size_t num_far = num_members() - size();
+  // Also for its own letters: a client that has its result may exit.
+  TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
+    return board.entries.size() == num_far && run.num_under_way == 0 && !run.has_failed_transfers;
+  }));
+  TESSERA_RETURN_IF_ERROR(
+      wait_here(run, [&](absl::Time until) { return rendezvous.wait_all_arrived(op.seq, until); }));
+  return rendezvous.all_arrived(op.seq) ? absl::OkStatus() : check(run);
+}
+
+void SpanRuns::send_entry(SpanRun& run, const Status& own) {
+  const MemberEntry& entry = meetings_.rendezvous().entry(run.op.seq, run.member());
+  const host::Statement statement = meetings_.rendezvous().statement_of(run.member(), entry);
+  const absl::string_view text = own.message().substr(0, kMostErrorBytes);
+  EntryHead head = {entry.signature,
+                    entry.in_count,
+                    entry.part_count,
+                    static_cast<int64_t>(run.peer_counts.size()),
+                    static_cast<int32_t>(own.code()),
+                    static_cast<uint32_t>(text.size()),
+                    own.ok() && run.is_inlined() ? run.in_bytes() : 0,
+                    {},
+                    {}};
+  std::memcpy(head.detail, statement.detail.data(),
+              std::min(statement.detail.size(), sizeof(head.detail)));
+  // Of a run without a label of its own each member makes the default one.
+  if (entry.label_size != 0) std::memcpy(head.label, entry.label, sizeof(head.label));
+  Letter letter = {.kind = Letter::Kind::kEntry,
+                   .seq = run.op.seq,
+                   .group = name_,
+                   .from = run.position(),
+                   .to = 0,
+                   .body = {}};
+  append_head(head, letter.body);
+  append_text(text, letter.body);
+  append_text({reinterpret_cast<const char*>(run.peer_counts.data()),
+               run.peer_counts.size() * sizeof(int64_t)},
+              letter.body);
+  append_text(
+      {reinterpret_cast<const char*>(run.arguments().in), static_cast<size_t>(head.inlined_bytes)},
+      letter.body);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    run.num_under_way += static_cast<int>(others_.size());
+  }
+  for (const int client : others_) network_->letters.send(client, letter, end_of_transfer(run));
+}
+
+Status SpanRuns::compare_entries(const SpanRun& run) {
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  std::vector<host::Statement> statements;
+  Status error;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Board& board = boards_[run.op.seq];
+    for (int m = 0; m < num_members(); ++m) {
+      if (places_.is_here(m)) {
+        const int index = places_.local_index(m);
+        const MemberEntry& entry = rendezvous.entry(run.op.seq, index);
+        statements.push_back(rendezvous.statement_of(index, entry));
+        if (entry.label_size == 0) statements.back().label.clear();
+        error.Update(read_error(entry));
+      } else {
+        const Entry& entry = board.entries.at(m);
+        statements.push_back(entry.statement);
+        error.Update(entry.error);
+      }
+    }
+  }
+  if (!error.ok()) return settle_here(run, error);
+  for (host::Statement& statement : statements) {
+    if (!statement.label.empty()) continue;
+    const Signature& agreed = statement.signature;
+    statement.label =
+        default_label(agreed.kind, agreed.dtype, agreed.reduction, agreed.count, device_ids());
+  }
+  for (int m = 1; m < num_members(); ++m) {
+    const Status difference = host::describe_difference(
+        statements[0], statements[m], run.op.detail_field, num_members(), run.op.seq);
+    if (!difference.ok()) return settle_here(run, difference);
+  }
+  return absl::OkStatus();
+}
+
+Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
+  while (true) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      Board& board = boards_[run.op.seq];
+      const auto has_changed = [&] {
+        return board.verdict.has_value() || !run.transfer_error.ok() || is_ready(board);
+      };
+      const bool is_over =
+          changed_.wait_for(lock, absl::ToChronoMilliseconds(kCheckInterval), has_changed);
+      if (is_over && !board.verdict.has_value() && run.transfer_error.ok()) return absl::OkStatus();
+    }
+    TESSERA_RETURN_IF_ERROR(check(run));
+  }
+}
+
+Status SpanRuns::wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until) {
+  while (!wait_until(steady_now() + kCheckInterval)) TESSERA_RETURN_IF_ERROR(check(run));
+  return absl::OkStatus();
+}
+
+Status SpanRuns::check(SpanRun& run) {
+  Rendezvous& rendezvous = meetings_.rendezvous();
+  std::optional<Status> verdict;
+  Status transfer_error;
+  std::optional<SpanRun::Waited> waited;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waited = run.waited;
+    verdict = boards_[run.op.seq].verdict;
+    transfer_error = run.transfer_error;
+  }
+  if (verdict.has_value()) return settle_here(run, *verdict);
+  // A member on this host has failed, or was found to wait in a circle.
+  if (rendezvous.has_result(run.op.seq)) {
+    const Status settled = meetings_.settle_running(run, VerdictKind::kError, Status());
+    return settled.ok() ? settled : propose(run, settled);
+  }
+  if (may_be_interrupted()) {
+    const Status why = meetings_.interruption(run);
+    if (!why.ok()) return settle_here(run, propose(run, why));
+  }
+  if (transfer_error.ok()) transfer_error = network_->find_broken(others_);
+  if (!transfer_error.ok()) return settle_here(run, propose(run, run.labelled(transfer_error)));
+  if (waited.has_value()) {
+    return settle_here(run, propose(run, missing(run, waited->called, waited->deadline)));
+  }
+  if (steady_now() < run.op.deadline) return absl::OkStatus();
+  return settle_here(run, propose(run, missing(run, run.op.start, run.op.deadline)));
+}
+
+Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadline) {
+  const host::HostLink& link = resources().link();
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
+  std::vector<bool> arrived(num_members());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Board& board = boards_[run.op.seq];
+    for (int m = 0; m < num_members(); ++m) {
+      arrived[m] = places_.is_here(m) ? here[places_.local_index(m)] : board.entries.count(m) > 0;
+    }
+  }
+  const std::map<int, std::string> doing = ask_missing(run, arrived);
+  const bool is_open = std::find(arrived.begin(), arrived.end(), false) != arrived.end();
+  return host::describe_missing(
+      {run.label(), all_members(), arrived, is_open, format_duration(deadline - start)},
+      [&](int client) { return link.member(client).to_string(); },
+      [&](const GroupMember& member) {
+        if (link.is_on_host(member.client_id)) {
+          return rendezvous.last_seen(member.client_id, member.ordinal).to_string();
+        }
+        const auto known = doing.find(member.device_id);
+        return known == doing.end() ? std::string() : known->second;
+      });
+}
+
+std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
+                                                 const std::vector<bool>& arrived) {
+  size_t num_asked = 0;
+  for (int m = 0; m < num_members(); ++m) {
+    if (arrived[m] || places_.is_here(m)) continue;
+    ++num_asked;
+    network_->letters.send(all_members()[m].client_id, {.kind = Letter::Kind::kAsk,
+                                                        .seq = run.op.seq,
+                                                        .group = name_,
+                                                        .from = run.position(),
+                                                        .to = m,
+                                                        .body = {}});
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  Board& board = boards_[run.op.seq];
+  changed_.wait_for(lock, absl::ToChronoMilliseconds(kAnswerLimit),
+                    [&] { return board.doing.size() >= num_asked; });
+  std::map<int, std::string> doing;
+  for (const auto& [member, text] : board.doing) doing[all_members()[member].device_id] = text;
+  return doing;
+}
+
+Status SpanRuns::propose(const SpanRun& run, const Status& error) {
+  const uint32_t seq = run.op.seq;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto known = failed_.find(seq); known != failed_.end()) {
+      return known->second.verdict;
+    }
+  }
+  Coordinator& coordinator = network_->coordinator;
+  const std::string key = absl::StrCat("verdict of ", absl::Hex(name_), " ", seq);
+  Status verdict = error;
+  if (absl::IsAlreadyExists(coordinator.put(key, encode_verdict(error)))) {
+    constexpr absl::Duration kLimit = absl::Seconds(10);
+    const StatusOr<std::string> first =
+        coordinator.get(key, coordinator.client_id(), steady_now() + kLimit);
+    if (first.ok()) verdict = decode_verdict(*first);
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failed_.emplace(seq, Failed{run.op.signature, verdict}).second &&
+        failed_.size() > kMostFailed) {
+      failed_.erase(failed_.begin());
+    }
+    boards_[seq].verdict = verdict;
+  }
+  changed_.notify_all();
+  Letter letter = {.kind = Letter::Kind::kVerdict,
+                   .seq = seq,
+                   .group = name_,
+                   .from = run.position(),
+                   .to = 0,
+                   .body = {}};
+  append_head(VerdictHead{run.op.signature, static_cast<int32_t>(verdict.code())}, letter.body);
+  append_text(verdict.message(), letter.body);
+  send_to_others(letter);
+  return verdict;
+}
+
+Status SpanRuns::settle_here(const SpanRun& run, const Status& verdict) {
+  const Status settled = meetings_.settle_running(run, VerdictKind::kError, verdict);
+  return settled.ok() ? verdict : settled;
+}
+
+void SpanRuns::read(Letter letter) {
+  const bool is_known =
+      letter.from >= 0 && letter.from < num_members() && !places_.is_here(letter.from);
+  if (!is_known) return;
+  if (letter.kind == Letter::Kind::kAsk) return answer(letter);
+  const absl::Span<const std::byte> body = letter.body;
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Of a run that is over here.
+  if (last_retired_ != 0 && !host::is_later(letter.seq, last_retired_)) return;
+  Board& board = boards_[letter.seq];
+  if (letter.kind == Letter::Kind::kEntry && body.size() >= sizeof(EntryHead)) {
+    EntryHead head;
+    std::memcpy(&head, body.data(), sizeof(head));
+    const absl::Span<const std::byte> rest = body.subspan(sizeof(head));
+    const size_t count_bytes = static_cast<size_t>(head.num_counts) * sizeof(int64_t);
+    const auto inlined_bytes = static_cast<size_t>(head.inlined_bytes);
+    if (rest.size() != head.error_bytes + count_bytes + inlined_bytes) return;
+    Entry entry;
+    entry.statement = {name_of(letter.from),
+                       head.signature,
+                       head.part_count,
+                       {head.detail, strnlen(head.detail, sizeof(head.detail))},
+                       {head.label, strnlen(head.label, sizeof(head.label))}};
+    entry.in_count = head.in_count;
+    entry.counts.resize(head.num_counts);
+    if (count_bytes > 0) {
+      std::memcpy(entry.counts.data(), rest.data() + head.error_bytes, count_bytes);
+    }
+    const absl::Span<const std::byte> input = rest.subspan(head.error_bytes + count_bytes);
+    entry.inlined.assign(input.begin(), input.end());
+    if (head.code != 0) {
+      entry.error = Status(static_cast<absl::StatusCode>(head.code),
+                           text_of(rest.subspan(0, head.error_bytes)));
+    }
+    board.entries.insert_or_assign(letter.from, std::move(entry));
+  } else if (letter.kind == Letter::Kind::kRequest) {
+    StatusOr<Request> request = decode_request(body);
+    const bool is_ours = letter.to >= 0 && letter.to < num_members() && places_.is_here(letter.to);
+    if (!request.ok() || !is_ours) return;
+    const int step = request->of_sums ? 1 : 0;
+    board.requests[step][letter.to].push_back({letter.from, *std::move(request)});
+  } else if (letter.kind == Letter::Kind::kAnswer) {
+    board.doing[letter.from] = text_of(body);
+  } else if (letter.kind == Letter::Kind::kVerdict && body.size() >= sizeof(VerdictHead)) {
+    VerdictHead head;
+    std::memcpy(&head, body.data(), sizeof(head));
+    const Status verdict(static_cast<absl::StatusCode>(head.code),
+                         text_of(body.subspan(sizeof(head))));
+    board.verdict = verdict;
+    failed_.emplace(letter.seq, Failed{head.signature, verdict});
+    if (failed_.size() > kMostFailed) failed_.erase(failed_.begin());
+  }
+  changed_.notify_all();
+}
+
+void SpanRuns::answer(const Letter& ask) {
+  if (ask.to < 0 || ask.to >= num_members() || !places_.is_here(ask.to)) return;
+  const GroupMember& member = all_members()[ask.to];
+  Letter letter = {.kind = Letter::Kind::kAnswer,
+                   .seq = ask.seq,
+                   .group = name_,
+                   .from = ask.to,
+                   .to = ask.from,
+                   .body = {}};
+  append_text(meetings_.rendezvous().last_seen(member.client_id, member.ordinal).to_string(),
+              letter.body);
+  network_->letters.send(all_members()[ask.from].client_id, letter);
+}
+
+}  // namespace tessera::network
