@@ -212,13 +212,14 @@ void Connections::hand_over(Peer& peer, Operation::List& from, uint64_t tag) {
 
 void Connections::on_sent(void*, ucs_status_t status, void* user_data) {
   Operation& operation = *static_cast<Operation*>(user_data);
-  operation.owner->finish(operation, status, operation.num_bytes);
+  static_cast<Connections*>(operation.owner)->finish(operation, status, operation.num_bytes);
 }
 
 void Connections::on_received(void*, ucs_status_t status, const ucp_tag_recv_info_t* info,
                               void* user_data) {
   Operation& operation = *static_cast<Operation*>(user_data);
-  operation.owner->finish(operation, status, status == UCS_OK ? info->length : 0);
+  static_cast<Connections*>(operation.owner)
+      ->finish(operation, status, status == UCS_OK ? info->length : 0);
 }
 
 void Connections::finish(Operation& operation, ucs_status_t status, size_t num_bytes) {

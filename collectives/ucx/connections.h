@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connections: what the thread of a UcxEngine does: endpoints, messages, and their ends.
+// Connections of UCX: endpoints, messages, and their ends; see collectives/network/connections.h.
 //
-// Of one client, seen from this one:
-//
-//   none --offer()--> offered --meet()--> meeting --greetings both ways--> connected
-//                        ^                   |                                |
-//                        +-------------------+---- cut(), or found broken ----+
-//
-// An offer is the address of a worker and the number of the connection. Each end makes an offer for
-// number n and reads the peer's offer for number n; the coordinator carries them. An offer stays
-// valid until the connection is made.
+// An offer is the address of a worker. The two ends of a connection send each other a greeting.
 //
 // A cut closes the endpoint by force, which ends sends. A receive that is partly filled does not
 // end: it becomes an orphan of its worker. Messages of the peer that no receive has matched stay
@@ -41,71 +33,35 @@
 #include <vector>
 
 #include "base/status.h"
+#include "collectives/network/connections.h"
 #include "collectives/network/engine.h"
 #include "collectives/ucx/worker.h"
 #include "job/coordinator.h"
 
 namespace tessera::ucx {
 
-class Connections;
+using network::Direction;
+using network::Operation;
 
-enum class Direction { kSend, kReceive };
-
-// A send or a receive, from its submission to its end.
-struct Operation {
-  using List = std::list<Operation>;
-
-  Direction direction = Direction::kSend;
-  int client = 0;
-  network::Tag tag = 0;
-  std::byte* bytes = nullptr;  // a send only reads them
-  size_t num_bytes = 0;
-  network::Engine::Keeper keeper;
-  network::Engine::Done done;  // null for an orphan
-
-  // Set by Connections.
-  Connections* owner = nullptr;
-  void* request = nullptr;  // UCX's, while that has it
-  List* home = nullptr;     // the list that `self` is in
-  List::iterator self = {};
-  Status forced_end;  // the result where it is an error, whatever UCX says
-};
-
-class Connections {
+class Connections : public network::Connections {
  public:
   // `lost` is called as Engine::LostListener, from progress().
   Connections(const Coordinator& coordinator, std::string interface,
               network::Engine::LostListener lost);
   Connections(const Connections&) = delete;
-  ~Connections();  // requires that end() was called, or nothing else
+  ~Connections() override;  // requires that end() was called, or nothing else
 
-  // Starts the first operation of `from`, or ends it where the client is not connected.
-  void start(Operation::List& from);
-
-  struct Offer {
-    bool is_connected = false;  // then the rest is unset
-    uint64_t number = 0;        // of the connection
-    uint64_t num_cuts = 0;      // tells meet() of a cut since
-    std::string text;           // for the peer's meet()
-  };
-  // What this client offers to a client for their next connection. Loads UCX at first.
-  StatusOr<Offer> offer(int client);
-  // Connects by the peer's offer of the same number. `done` is called when the connection is made
-  // or has failed; several calls may wait for one connection.
-  void meet(int client, const Offer& own, const std::string& peer_text, network::Engine::Done done);
-
-  // As Engine::cut().
-  void cut(int client, const Status& reason);
-  // Cuts all, and destroys all workers.
-  void end(const Status& reason);
-  // In a forked child: leaves all objects of UCX as they are, for they are the parent's.
-  void abandon();
-
-  // Runs callbacks of what has ended. Whether there was anything to do.
-  bool progress();
-  // Prepares for sleep on the descriptors. False where progress() has to be called first.
-  bool arm();
-  void append_descriptors(std::vector<pollfd>& descriptors) const;
+  void start(Operation::List& from) override;
+  // Loads UCX at first.
+  StatusOr<Offer> offer(int client) override;
+  void meet(int client, const Offer& own, const std::string& peer_text,
+            network::Engine::Done done) override;
+  void cut(int client, const Status& reason) override;
+  void end(const Status& reason) override;  // destroys all workers
+  void abandon() override;
+  bool progress() override;
+  bool arm() override;
+  void append_descriptors(std::vector<pollfd>& descriptors) const override;
 
  private:
   struct Slot {
