@@ -49,7 +49,7 @@ STEPS = [
     Step(
         "scripts",
         "shellcheck of every shell script",
-        "git ls-files -zco --exclude-standard .ci tools | "
+        "git ls-files -zco --exclude-standard .ci tests tools | "
         "xargs -0 grep -lZ '^#!.*bash' | xargs -0 shellcheck",
     ),
     Step("test", "every target and every test, gcc", "bazel test //..."),

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hosts: several hosts on one machine, as namespaces that a bridge joins (make_hosts), for as long
+// as the object lives; and run_on_hosts, a job whose clients run in them.
+//
+//   TESSERA_MAKE_HOSTS(hosts, 2);                     or the test is skipped, with the reason
+//   for (const Status& status : run_on_hosts(hosts, {.clients_per_host = {2, 2}},
+//                                            [](Client& client) -> Status { ... })) {
+//     EXPECT_THAT(status, IsOk());
+//   }
+//
+// What makes hosts of them:
+//   1. processes of two hosts have no memory in common, except what the test maps before it forks
+//      them (Shared, Gate, Verdicts): /dev/shm, /tmp, System V IPC, process ids and abstract
+//      sockets are those of the host;
+//   2. all that passes between two hosts is counted at eth0 (sent_bytes());
+//   3. when the process that made them ends, killed or not, the kernel removes them with all that
+//      runs in them.
+//
+// The test must not be in a sandbox of Bazel (tag "no-sandbox"), where no namespaces can be made,
+// nor under TSan, whose thread keeps a process from moving to other namespaces.
+#ifndef TESSERA_TESTS_HOSTS_HOSTS_H_
+#define TESSERA_TESTS_HOSTS_HOSTS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "dtensor/client.h"
+#include "gtest/gtest.h"
+#include "job/file_descriptor.h"
+#include "tests/support/clients.h"
+
+namespace tessera::testing {
+
+class Hosts {
+ public:
+  // Host k has the address 10.77.0.(k+1) and the name host-a, host-b, ...; `rate` limits what each
+  // of them sends ("1gbit"). FailedPrecondition, with the reason, where there can be none.
+  static StatusOr<Hosts> make(int num_hosts, const std::string& rate = "");
+  Hosts(Hosts&& other) = default;
+  ~Hosts();
+
+  int size() const { return static_cast<int>(hosts_.size()); }
+  // Moves the calling process, which must have one thread, to a host: children that it forks from
+  // then on are in the host entirely. The working directory is then /.
+  Status enter(int host) const { return move_to(hosts_[host]); }
+  // Moves it to the network of the hosts (10.77.0.254), and nothing else.
+  Status enter_login() const { return move_to(login_); }
+
+  // What happens to a host, from a process outside of all hosts. Both ends see that the cable is
+  // out.
+  Status set_link(int host, bool is_up) const {
+    return in_host(host, {"--link", is_up ? "up" : "down"});
+  }
+  // A switch that fails, or is repaired: nothing passes, and no end sees it.
+  Status set_switch(int host, bool passes) const {
+    return in_host(host, {passes ? "--join" : "--cut"});
+  }
+  // The power goes: its processes end without a word to their peers.
+  Status kill(int host) const { return in_host(host, {"--kill"}); }
+  // Ends well if the command does, there. In /, with the environment of the test.
+  Status in_host(int host, const std::vector<std::string>& command) const;
+
+  // The processes that hold login and hosts, and the one that made them.
+  std::vector<pid_t> holders() const;
+
+ private:
+  // What setns() takes, in its order.
+  using Namespaces = std::vector<FileDescriptor>;
+  struct Process {
+    explicit Process(pid_t pid) : pid(pid) {}
+    Process(Process&& other) noexcept : pid(std::exchange(other.pid, 0)) {}
+    pid_t pid;
+  };
+
+  explicit Hosts(pid_t pid) : maker_(pid) {}
+  Status read_places();
+  static Status move_to(const Namespaces& place);
+
+  Process maker_;
+  FileDescriptor output_;  // of make_hosts; open, as make_hosts may write until its end
+  std::string text_;       // $TESSERA_TEST_HOSTS
+  Namespaces user_;        // empty: the namespaces need none
+  Namespaces login_;
+  std::vector<Namespaces> hosts_;
+};
+
+// Declares `hosts`, so many of them, or skips the test. A third argument is the rate.
+#define TESSERA_MAKE_HOSTS(hosts, ...)                            \
+  auto hosts##_or = ::tessera::testing::Hosts::make(__VA_ARGS__); \
+  if (absl::IsFailedPrecondition(hosts##_or.status())) {          \
+    GTEST_SKIP() << hosts##_or.status().message();                \
+  }                                                               \
+  ASSERT_TRUE(hosts##_or.ok()) << hosts##_or.status();            \
+  const ::tessera::testing::Hosts hosts = *std::move(hosts##_or)
+
+// What eth0 has sent and received, in bytes with their headers; of the host that the caller is in.
+StatusOr<int64_t> sent_bytes();
+StatusOr<int64_t> received_bytes();
+
+struct HostsJob {
+  std::vector<int> clients_per_host = {1, 1};
+  int devices_per_client = 1;
+  // A process on the network of the hosts has the coordinator; else client 0.
+  bool coordinator_is_hosted = true;
+  // Over the whole job; far above what any test needs.
+  absl::Duration deadline = absl::Seconds(100);
+  // Of every client, except ids, address and token.
+  ClientOptions options = {};
+  // Runs beside the clients in a process outside of all hosts.
+  std::function<Status()> outside = [] { return absl::OkStatus(); };
+};
+
+// Each client is a process of its host; ids go up from host to host. As of run_processes(): a
+// failure of one does not stop the others, none shuts down by itself, and the Status of one that
+// died is Aborted. The last Status is that of `outside` and of the coordinator's process.
+std::vector<Status> run_on_hosts(const Hosts& hosts, const HostsJob& job, const ClientBody& body);
+
+}  // namespace tessera::testing
+
+#endif  // TESSERA_TESTS_HOSTS_HOSTS_H_
