@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -42,12 +41,9 @@ StatusOr<Topology> topology_of(absl::Span<const Device> devices,
   const auto num_devices = static_cast<int64_t>(devices.size());
   std::vector<int> process_of;
   for (const Device& device : devices) process_of.push_back(device.client_id);
-  std::map<std::string, int> hosts;
+  const std::vector<int> host_of_client = number_hosts(members);
   std::vector<int> host_of;
-  for (const Device& device : devices) {
-    const std::string& host = members[device.client_id].host_id;
-    host_of.push_back(hosts.emplace(host, static_cast<int>(hosts.size())).first->second);
-  }
+  for (const Device& device : devices) host_of.push_back(host_of_client[device.client_id]);
   const int64_t per_process = std::count(process_of.begin(), process_of.end(), process_of[0]);
   // Clients of equally many devices are digits of a mesh, by which moves can be cut into batches.
   const int64_t per_host = std::count(host_of.begin(), host_of.end(), host_of[0]);
@@ -165,7 +161,7 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
   }
   const absl::Span<const MemberInfo> members = coordinator_->members();
   const bool is_one_host = std::all_of(members.begin(), members.end(), [&](const MemberInfo& m) {
-    return m.host_id == members[0].host_id;
+    return are_on_one_host(m, members[0]);
   });
   if (options_.link_costs.has_value() || !is_one_host) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -214,7 +210,7 @@ int Runtime::local_rank() const {
   const MemberInfo& self = members[client_id()];
   return static_cast<int>(
       std::count_if(members.begin(), members.begin() + client_id(),
-                    [&](const MemberInfo& other) { return other.host_id == self.host_id; }));
+                    [&](const MemberInfo& other) { return are_on_one_host(other, self); }));
 }
 
 MeshDevices Runtime::local_devices_of(const Mesh& mesh) const {

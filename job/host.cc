@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace tessera {
 namespace {
@@ -58,6 +60,18 @@ MemberInfo describe_this_process() {
   std::random_device random;
   info.incarnation = uint64_t{random()} << 32 | random();
   return info;
+}
+
+bool are_on_one_host(const MemberInfo& a, const MemberInfo& b) { return a.host_id == b.host_id; }
+
+std::vector<int> number_hosts(absl::Span<const MemberInfo> members) {
+  std::map<absl::string_view, int> numbers;
+  std::vector<int> host_of;
+  for (const MemberInfo& member : members) {
+    const int next = static_cast<int>(numbers.size());
+    host_of.push_back(numbers.emplace(member.host_id, next).first->second);
+  }
+  return host_of;
 }
 
 std::string random_token() {

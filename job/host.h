@@ -6,7 +6,9 @@
 #define TESSERA_JOB_HOST_H_
 
 #include <string>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "base/status.h"
 #include "job/coordinator.h"
 
@@ -21,6 +23,13 @@ MemberInfo describe_this_process();
 // InvalidArgument unless $TESSERA_HOST_ID, or `asked`, is null or can be the id of a host.
 Status check_host_id();
 Status check_host_id(const char* asked);
+
+// Whether two clients are on one host: each can map the other's memory, and a GPU that both name by
+// one place is one GPU. Names of hosts and pids say nothing of that.
+bool are_on_one_host(const MemberInfo& a, const MemberInfo& b);
+// The number of each client's host, by client: hosts are numbered from 0 in the order of their
+// first clients. The same on every client of the job.
+std::vector<int> number_hosts(absl::Span<const MemberInfo> members);
 
 // 128 random bits in hex.
 std::string random_token();

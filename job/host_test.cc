@@ -17,6 +17,7 @@ namespace {
 
 using ::tessera::testing::IsOk;
 using ::tessera::testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -55,6 +56,28 @@ TEST(HostTest, WrongIdsAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "TESSERA_HOST_ID is \"\"; it should be 1 to 128 visible characters, the "
                        "same for all clients of a host"));
+}
+
+// A client of a host with this name and id.
+MemberInfo client_of(const std::string& host, const std::string& host_id) {
+  MemberInfo info;
+  info.host = host;
+  info.host_id = host_id;
+  info.pid = 7;
+  return info;
+}
+
+TEST(HostTest, HostsAreToldApartByTheirIdsAlone) {
+  const MemberInfo client = client_of("node", "rack-1");
+  EXPECT_TRUE(are_on_one_host(client, client_of("other-name", "rack-1")));
+  EXPECT_FALSE(are_on_one_host(client, client_of("node", "rack-2")));
+}
+
+TEST(HostTest, HostsAreNumberedInTheOrderOfTheirFirstClients) {
+  EXPECT_THAT(number_hosts({}), ElementsAre());
+  EXPECT_THAT(number_hosts({client_of("a", "z"), client_of("a", "y"), client_of("b", "z"),
+                            client_of("a", "x"), client_of("a", "y")}),
+              ElementsAre(0, 1, 0, 2, 1));
 }
 
 }  // namespace

@@ -500,6 +500,51 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
   }
 }
 
+// Each host has GPUs of its own, which may have the same places: the clients of each take them in
+// turn from the first on.
+TEST(CudaClientTest, ClientsOfTwoHostsUseGpusOfEqualPlaces) {
+  for (const int num_clients : {2, 4}) {
+    const auto api = FakeCuda::create({.num_gpus = num_clients / 2});
+    const auto nccl = nccl::FakeNccl::create(api);
+    const JobSpec spec = {
+        .num_clients = num_clients,
+        .options = on_gpus(),
+        .hooks = {.host_ids = on_hosts(num_clients, 2), .cuda = api, .nccl = nccl}};
+    const auto body = [](Client& client) -> Status {
+      const int id = client.client_id();
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 1}}, {id}));
+      const auto& gpu =
+          dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(/*ordinal=*/0));
+      TESSERA_REQUIRE(gpu.gpu() == id % (client.num_clients() / 2), gpu.gpu());
+      return expect_iota<float>(iota<float>({8}, Layout::parse(mesh, "[x]")));
+    };
+    EXPECT_THAT(run_clients(spec, body), IsOk());
+  }
+}
+
+// Clients 0 and 1 of one host, 2 and 3 of another: each host has one GPU for two.
+TEST(CudaClientTest, TwoClientsOnOneGpuAreRefusedOnEachHost) {
+  const JobSpec spec = {
+      .num_clients = 4,
+      .options = on_gpus(),
+      .hooks = {.host_ids = on_hosts(4, 2), .cuda = FakeCuda::create({.num_gpus = 1})}};
+  EXPECT_THAT(
+      run_isolated(absl::Seconds(60),
+                   [&]() -> Status {
+                     const std::vector<Status> statuses =
+                         run_threads(spec, [](Client&) { return absl::OkStatus(); });
+                     for (int client = 0; client < 4; ++client) {
+                       const int first = client / 2 * 2;
+                       TESSERA_RETURN_IF_ERROR(expect_error(
+                           statuses[client], absl::StatusCode::kFailedPrecondition,
+                           {absl::StrCat("client ", first, " ("),
+                            absl::StrCat(" and client ", first + 1, " ("), ") both use GPU "}));
+                     }
+                     return absl::OkStatus();
+                   }),
+      IsOk());
+}
+
 TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
   const auto api = FakeCuda::create({.num_gpus = 2});
   ClientOptions options = on_gpus();

@@ -24,6 +24,7 @@
 #include "base/format.h"
 #include "collectives/host/activity.h"
 #include "device/cpu/machine.h"
+#include "job/host.h"
 
 namespace tessera::host {
 
@@ -223,7 +224,7 @@ Status HostLink::connect_to(int peer, absl::string_view name) {
 }
 
 bool HostLink::is_on_host(int client) const {
-  return member(client).host_id == member(client_id_).host_id;
+  return are_on_one_host(member(client), member(client_id_));
 }
 
 bool HostLink::all_ready() const {

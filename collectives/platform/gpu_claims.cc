@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "job/host.h"
 
 namespace tessera {
 namespace {
@@ -21,7 +22,7 @@ Status claim_gpus(Coordinator& coordinator, const std::vector<std::string>& bus_
   std::map<std::string, const MemberInfo*> users;
   Status result;
   for (const MemberInfo& member : coordinator.members()) {
-    if (member.host_id != self.host_id) continue;
+    if (!are_on_one_host(member, self)) continue;
     // Also after the first error: a client that has left is not asked any more.
     TESSERA_ASSIGN_OR_RETURN(const std::string claimed,
                              coordinator.get(key_of(member.client_id), member.client_id, deadline));

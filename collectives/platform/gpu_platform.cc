@@ -16,6 +16,7 @@
 #include "collectives/nccl/slab_source.h"
 #include "collectives/platform/gpu_claims.h"
 #include "device/cuda/open_api.h"
+#include "job/host.h"
 
 namespace tessera {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 Status check_processes(absl::Span<const MemberInfo> members) {
   for (const MemberInfo& a : members) {
     for (const MemberInfo& b : members.subspan(static_cast<size_t>(a.client_id) + 1)) {
-      if (a.host_id != b.host_id || a.pid != b.pid) continue;
+      if (!are_on_one_host(a, b) || a.pid != b.pid) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "share_gpus: clients ", a.client_id, " and ", b.client_id, " are in one process (pid ",
           a.pid, "); clients that share GPUs need a process each"));
@@ -60,7 +61,7 @@ Status GpuPlatform::join(Coordinator& coordinator, absl::Time deadline) {
   const MemberInfo& self = coordinator.members()[coordinator.client_id()];
   int64_t first = 0;
   for (const MemberInfo& member : coordinator.members().first(coordinator.client_id())) {
-    if (member.host == self.host) first += member.num_local_devices;
+    if (are_on_one_host(member, self)) first += member.num_local_devices;
   }
   std::vector<std::string> bus_ids;
   for (int64_t i = 0; i < std::min(num_gpus_, self.num_local_devices); ++i) {
