@@ -11,6 +11,7 @@
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/gpu_sharing.h"
+#include "collectives/nccl/interface.h"
 #include "collectives/nccl/nccl_mover.h"
 #include "collectives/nccl/open_api.h"
 #include "collectives/nccl/slab_source.h"
@@ -50,6 +51,7 @@ Status GpuPlatform::prepare(const JobEnvironment& job) {
   if (job.num_clients == 1) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(nccl::check_allocator(std::min(num_gpus_, job.num_local_devices)));
   // Before NCCL is loaded; another one than this machine's has its own ways.
+  if (options_.nccl == nullptr) nccl::choose_interface();
   shares_gpus_ = job.share_gpus && options_.nccl == nullptr;
   if (shares_gpus_) nccl::share_gpus_among_processes();
   return absl::OkStatus();
