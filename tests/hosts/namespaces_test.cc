@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs over 2, 3 and 4 hosts that have no memory in common: the values of operations, and how many
+// bytes each host sent for them, as its eth0 counted.
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <ostream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/hosts/hosts.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/matchers.h"
+#include "tests/support/meeting.h"
+#include "tests/support/members.h"
+#include "tests/support/shared.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::Each;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr int kMostHosts = 4;
+
+// S, the bytes that the bounds below are multiples of, and as many floats as that.
+constexpr int64_t kCount = 3 << 20;
+constexpr int64_t kBytes = kCount * sizeof(float);
+
+// An element of what member `member` has. Whole numbers, whose sums are exact.
+float value(int64_t member, int64_t i) {
+  return static_cast<float>((i * 7 + i / 1000 + member * 31) % 101);
+}
+
+float sum_of_values(int64_t num_members, int64_t i) {
+  float sum = 0;
+  for (int64_t k = 0; k < num_members; ++k) sum += value(k, i);
+  return sum;
+}
+
+std::vector<float> values(int64_t member, int64_t begin, int64_t end) {
+  std::vector<float> result(end - begin);
+  for (int64_t i = begin; i < end; ++i) result[i - begin] = value(member, i);
+  return result;
+}
+
+Status expect_values(absl::Span<const float> got, const std::function<float(int64_t)>& expected) {
+  for (int64_t i = 0; i < static_cast<int64_t>(got.size()); ++i) {
+    TESSERA_REQUIRE(got[i] == expected(i), "element ", i, " is ", got[i], ", not ", expected(i));
+  }
+  return absl::OkStatus();
+}
+
+// What one client does of an operation. Each has one device.
+struct Member {
+  Client& client;
+  const Group& group;
+  Mesh mesh;  // {x=P}
+  int64_t size() const { return group.size(); }
+  int64_t position() const { return group.position(); }
+};
+using Operation = Status (*)(const Member&);
+
+Status all_reduce(const Member& m) {
+  std::vector<float> data = values(m.position(), 0, kCount);
+  TESSERA_RETURN_IF_ERROR(
+      m.group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kTimeout));
+  return expect_values(data, [&](int64_t i) { return sum_of_values(m.size(), i); });
+}
+
+Status reduce_scatter(const Member& m) {
+  const int64_t part = kCount / m.size();
+  const std::vector<float> in = values(m.position(), 0, kCount);
+  std::vector<float> out(part);
+  TESSERA_RETURN_IF_ERROR(m.group.reduce_scatter(in, out, ReduceOp::kSum).wait(kTimeout));
+  return expect_values(out,
+                       [&](int64_t i) { return sum_of_values(m.size(), m.position() * part + i); });
+}
+
+Status all_gather(const Member& m) {
+  const int64_t part = kCount / m.size();
+  const std::vector<float> in = values(m.position(), 0, part);
+  std::vector<float> out(kCount);
+  TESSERA_RETURN_IF_ERROR(m.group.all_gather(in, out).wait(kTimeout));
+  return expect_values(out, [&](int64_t i) { return value(i / part, i % part); });
+}
+
+Status all_to_all(const Member& m) {
+  const int64_t part = kCount / m.size();
+  const std::vector<float> in = values(m.position(), 0, kCount);
+  std::vector<float> out(kCount);
+  TESSERA_RETURN_IF_ERROR(m.group.all_to_all(in, out).wait(kTimeout));
+  return expect_values(out,
+                       [&](int64_t i) { return value(i / part, m.position() * part + i % part); });
+}
+
+Status broadcast(const Member& m) {
+  const std::vector<float> in = values(0, 0, m.position() == 0 ? kCount : 0);
+  std::vector<float> out(kCount);
+  TESSERA_RETURN_IF_ERROR(m.group.broadcast(in, out, 0).wait(kTimeout));
+  return expect_values(out, [](int64_t i) { return value(0, i); });
+}
+
+// What all members say has arrived. A few letters pass, and no tensor.
+Status barrier(const Member& m) { return m.mesh.barrier("met", kTimeout); }
+
+// A tensor of 12 MiB, where the value of each element is its number, and back.
+Status relayout_between(const Member& m, const char* from, const char* to) {
+  const DTensor source =
+      iota<float>({m.size() * 16, kCount / m.size() / 16}, Layout::parse(m.mesh, from));
+  return expect_iota<float>(relayout(source, Layout::parse(m.mesh, to)));
+}
+Status relayout_to_columns(const Member& m) { return relayout_between(m, "[x, -]", "[-, x]"); }
+Status relayout_to_replicas(const Member& m) { return relayout_between(m, "[x, -]", "[-, -]"); }
+
+// The sum of what all members have, for all.
+Status relayout_of_sums(const Member& m) {
+  TESSERA_ASSIGN_OR_RETURN(const Layout from, Layout::parse(m.mesh, "[-] sum{x}"));
+  TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(m.mesh, "[-]"));
+  const Shape shape = {kCount};
+  const std::vector<HostTensor<float>> terms = {
+      {.shape = shape, .data = values(m.position(), 0, kCount)}};
+  return expect_shards<float>(relayout(from_shards<float>(shape, from, terms), to),
+                              [&](int64_t i) { return sum_of_values(m.size(), i); });
+}
+
+// What the bounds depend on: a host with L of the P members, of H hosts.
+struct HostPlace {
+  double L, P, H;
+  // As many members on all hosts.
+  bool is_even;
+  bool has_root;
+};
+
+// What a host sends at least and at most, in S, without headers. At least: what other hosts cannot
+// do without. At most: each member fetches what it needs by itself
+// (docs/internals/between_hosts.md).
+struct Traffic {
+  Operation operation;
+  const char* name;
+  double (*least)(const HostPlace& h);
+  double (*most)(const HostPlace& h);
+};
+
+double nothing(const HostPlace&) { return 0; }
+// A part of S from each of its members, and from each to each member elsewhere.
+double own_parts(const HostPlace& h) { return h.L / h.P; }
+double own_parts_to_members(const HostPlace& h) { return h.L / h.P * (h.P - h.L); }
+double own_parts_to_hosts(const HostPlace& h) { return h.L / h.P * (h.H - 1); }
+
+// clang-format off
+const Traffic kTraffic[] = {
+    // One sum has to leave each host, be it of its terms or of all.
+    {all_reduce, "all_reduce", [](const HostPlace&) { return 1.0; },
+     [](const HostPlace& h) { return own_parts_to_members(h) + own_parts_to_hosts(h); }},
+    {reduce_scatter, "reduce_scatter", [](const HostPlace& h) { return 1 - own_parts(h); },
+     own_parts_to_members},
+    {all_gather, "all_gather", own_parts, own_parts_to_members},
+    {all_to_all, "all_to_all", own_parts_to_members, own_parts_to_members},
+    {broadcast, "broadcast", [](const HostPlace& h) { return h.has_root ? 1.0 : 0.0; },
+     [](const HostPlace& h) { return h.has_root ? h.P - h.L : 0; }},
+    {barrier, "barrier", nothing, nothing},
+    // Here S is the tensor, of which each member has a part.
+    {relayout_to_columns, "relayout_to_columns",
+     [](const HostPlace& h) { return own_parts(h) * (1 - own_parts(h)); },
+     [](const HostPlace& h) { return own_parts(h) * (1 - own_parts(h)); }},
+    // Relayouts are planned by host.
+    {relayout_to_replicas, "relayout_to_replicas", own_parts,
+     [](const HostPlace& h) { return h.is_even ? own_parts_to_hosts(h) : own_parts_to_members(h); }},
+    {relayout_of_sums, "relayout_of_sums", [](const HostPlace&) { return 1.0; },
+     [](const HostPlace& h) { return h.is_even ? 2 * (h.H - 1) / h.H
+                                               : own_parts_to_members(h) + own_parts_to_hosts(h); }},
+};
+// clang-format on
+
+// Headers, and acknowledgements of what came in; letters of the group, and heartbeats.
+constexpr double kOverhead = 0.05;
+constexpr double kLetters = 0.01;
+
+struct Form {
+  const char* name;
+  std::vector<int> clients_per_host;
+  // Of what each host sends; empty: none.
+  const char* rate = "";
+};
+std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.name; }
+const Form kForms[] = {{"OneAndOne", {1, 1}},
+                       {"TwoAndTwo", {2, 2}},
+                       {"TwoOneAndOne", {2, 1, 1}},
+                       {"FourOfOne", {1, 1, 1, 1}},
+                       {"TwoAndTwoAtOneGigabit", {2, 2}, "1gbit"}};
+
+class NamespacesTest : public ::testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(Forms, NamespacesTest, ::testing::ValuesIn(kForms),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(NamespacesTest, ValuesAndTraffic) {
+  const std::vector<int>& clients = GetParam().clients_per_host;
+  TESSERA_MAKE_HOSTS(hosts, static_cast<int>(clients.size()), GetParam().rate);
+  std::vector<int> host_of_member;
+  for (int host = 0; host < hosts.size(); ++host) {
+    host_of_member.insert(host_of_member.end(), clients[host], host);
+  }
+  const int num_members = static_cast<int>(host_of_member.size());
+  struct Sent {
+    std::atomic<int64_t> bytes[std::size(kTraffic)][kMostHosts];
+  };
+  Shared<Sent> sent;
+  Meeting meeting(num_members);
+
+  const auto body = [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(all_devices(client)));
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", num_members}}));
+    const int id = client.client_id();
+    for (size_t t = 0; t < std::size(kTraffic); ++t) {
+      TESSERA_RETURN_IF_ERROR(meeting.wait(id));
+      TESSERA_ASSIGN_OR_RETURN(const int64_t before, sent_bytes());
+      TESSERA_RETURN_IF_ERROR(meeting.wait(id));
+      TESSERA_RETURN_IF_ERROR(
+          with_context(kTraffic[t].operation({client, group, mesh}), kTraffic[t].name));
+      TESSERA_RETURN_IF_ERROR(meeting.wait(id));
+      TESSERA_ASSIGN_OR_RETURN(const int64_t after, sent_bytes());
+      sent->bytes[t][host_of_member[id]] = after - before;
+    }
+    return client.shutdown();
+  };
+  EXPECT_THAT(run_on_hosts(hosts, {.clients_per_host = clients}, body), Each(IsOk()));
+
+  for (size_t t = 0; t < std::size(kTraffic); ++t) {
+    for (int host = 0; host < hosts.size(); ++host) {
+      const HostPlace place = {.L = static_cast<double>(clients[host]),
+                               .P = static_cast<double>(num_members),
+                               .H = static_cast<double>(hosts.size()),
+                               .is_even = clients.front() == clients.back(),
+                               .has_root = host == 0};
+      const double times = static_cast<double>(sent->bytes[t][host]) / kBytes;
+      SCOPED_TRACE(absl::StrCat(kTraffic[t].name, ", sent by host ", host, " in S"));
+      EXPECT_GT(times, kTraffic[t].least(place));
+      EXPECT_LT(times, kTraffic[t].most(place) * (1 + kOverhead) + kLetters);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
