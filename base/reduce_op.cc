@@ -19,6 +19,16 @@ absl::string_view reduce_op_name(ReduceOp op) {
   return is_known(op) ? kNames[static_cast<int>(op)] : "unknown";
 }
 
+absl::string_view reduction_order_name(ReductionOrder order) {
+  return order == ReductionOrder::kByHost ? "by_host" : "flat";
+}
+
+bool may_add_by_host(ReduceOp op, DType dtype) {
+  const bool is_half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const bool only_selects = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  return op != ReduceOp::kAvg && (only_selects || !is_half);
+}
+
 Status validate_reduce_op(ReduceOp op) {
   if (is_known(op)) return absl::OkStatus();
   return absl::InvalidArgumentError(

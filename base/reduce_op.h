@@ -17,6 +17,23 @@ namespace tessera {
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 inline constexpr int kNumReduceOps = 5;
 
+// In which order the terms of a reduction are added, where devices of several hosts hold them.
+enum class ReductionOrder : uint8_t {
+  // Each host's terms ascending and then the hosts' sums, in the order of their first terms, where
+  // may_add_by_host(); a relayout does so where that is faster. The same bits wherever the hosts of
+  // the devices are the same, however these are dealt to processes.
+  kByHost,
+  // All terms ascending, in one step, at the price of more traffic between hosts.
+  kFlat,
+};
+
+// "by_host", "flat".
+absl::string_view reduction_order_name(ReductionOrder order);
+
+// Whether sums of sums are what the reduction says. Not of averages, and of sums and products of
+// f16 and bf16: these are divided, or rounded, once.
+bool may_add_by_host(ReduceOp op, DType dtype);
+
 // "sum", "prod", "min", "max", "avg"; "unknown" of a value that is none of the enumerators.
 absl::string_view reduce_op_name(ReduceOp op);
 

@@ -36,6 +36,22 @@ TEST(ReduceOpTest, EveryPairIsDefinedOrRefused) {
   }
 }
 
+// A sum of sums is divided twice, or rounded twice.
+TEST(ReduceOpTest, WhatHostsMayAddFirst) {
+  for (int i = 0; i < kNumReduceOps; ++i) {
+    for (int j = 0; j < kNumDTypes; ++j) {
+      const ReduceOp op = static_cast<ReduceOp>(i);
+      const DType dtype = static_cast<DType>(j);
+      const bool is_half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+      const bool selects = op == ReduceOp::kMin || op == ReduceOp::kMax;
+      EXPECT_EQ(may_add_by_host(op, dtype), selects || (op != ReduceOp::kAvg && !is_half))
+          << reduce_op_name(op) << " of " << dtype_name(dtype);
+    }
+  }
+  EXPECT_EQ(reduction_order_name(ReductionOrder::kByHost), "by_host");
+  EXPECT_EQ(reduction_order_name(ReductionOrder::kFlat), "flat");
+}
+
 TEST(ReduceOpTest, ValuesThatAreNoEnumeratorsAreRefused) {
   for (int value = kNumReduceOps; value < 256; ++value) {
     const ReduceOp op = static_cast<ReduceOp>(value);

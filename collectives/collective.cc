@@ -67,6 +67,10 @@ Status check_box(const Box& box, DType dtype) {
   return absl::OkStatus();
 }
 
+bool has_order(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
+}
+
 // Invariant 1 for `box` out of a source that holds `source_box`.
 Status check_inside(const Box& box, const Box& source_box, const Box& out_box) {
   if (box.sizes.size() == source_box.sizes.size() && box.sizes.size() == out_box.sizes.size() &&
@@ -160,9 +164,11 @@ void Collective::set_bytes_written(int64_t elements) {
 }
 
 StatusOr<Collective::Ptr> Collective::all_reduce(GroupPlace place, DType dtype, ReduceOp op,
-                                                 int64_t count, std::vector<int> replicas) {
+                                                 int64_t count, std::vector<int> replicas,
+                                                 ReductionOrder order) {
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kAllReduce, place, dtype));
+  c->signature_.order = order;
   // Replicas have one output, which is the member's own and that of all others.
   const bool is_shared = !replicas.empty();
   TESSERA_RETURN_IF_ERROR(c->set_chunked_reduction(
@@ -175,9 +181,10 @@ StatusOr<Collective::Ptr> Collective::all_reduce(GroupPlace place, DType dtype, 
 }
 
 StatusOr<Collective::Ptr> Collective::reduce(GroupPlace place, DType dtype, ReduceOp op,
-                                             int64_t count, int root) {
+                                             int64_t count, int root, ReductionOrder order) {
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kReduce, place, dtype));
+  c->signature_.order = order;
   TESSERA_RETURN_IF_ERROR(c->set_chunked_reduction(op, count, BoxReduction::Target::kRoot));
   TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
   c->signature_.root = root;
@@ -206,9 +213,10 @@ StatusOr<Collective::Ptr> Collective::barrier(GroupPlace place, DType dtype, int
 }
 
 StatusOr<Collective::Ptr> Collective::reduce_scatter(GroupPlace place, DType dtype, ReduceOp op,
-                                                     Counts counts) {
+                                                     Counts counts, ReductionOrder order) {
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
                            create(OpKind::kReduceScatter, place, dtype));
+  c->signature_.order = order;
   TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype));
   TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
   c->signature_.reduction = op;
@@ -504,15 +512,15 @@ StatusOr<Collective::Ptr> Collective::make(GroupPlace place, const CollectiveSpe
   const auto boxes = [&] { return spec.boxes == nullptr ? BoxExchange() : *spec.boxes; };
   switch (spec.kind) {
     case OpKind::kAllReduce:
-      return all_reduce(place, spec.dtype, spec.op, spec.count);
+      return all_reduce(place, spec.dtype, spec.op, spec.count, {}, spec.order);
     case OpKind::kReduce:
-      return reduce(place, spec.dtype, spec.op, spec.count, spec.root);
+      return reduce(place, spec.dtype, spec.op, spec.count, spec.root, spec.order);
     case OpKind::kBroadcast:
       return broadcast(place, spec.dtype, spec.count, spec.root);
     case OpKind::kAllGather:
       return all_gather(place, spec.dtype, spec.counts);
     case OpKind::kReduceScatter:
-      return reduce_scatter(place, spec.dtype, spec.op, spec.counts);
+      return reduce_scatter(place, spec.dtype, spec.op, spec.counts, spec.order);
     case OpKind::kAllToAll:
       return make_all_to_all(place, spec);
     case OpKind::kGather:
@@ -539,6 +547,7 @@ Collective::Ptr Collective::refused(GroupPlace place, const CollectiveSpec& spec
     *c = **made;
   } else {
     c->signature_.reduction = spec.op;
+    if (has_order(spec.kind)) c->signature_.order = spec.order;
     c->signature_.root = spec.root;
     c->ends_ = spec.ends;
   }

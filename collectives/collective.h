@@ -138,7 +138,9 @@ struct CollectiveSpec {
   int64_t count = 0;
   Counts counts = {};
   Counts received_counts = {};
-  MessageEnds ends = {};               // of a message
+  MessageEnds ends = {};  // of a message
+  // Of an all_reduce, a reduce and a reduce_scatter; others ignore it.
+  ReductionOrder order = ReductionOrder::kFlat;
   const BoxExchange* boxes = nullptr;  // of an exchange or a reduction of boxes
 };
 
@@ -150,11 +152,14 @@ class Collective {
   // no operation. Requires 0 <= position < num_members. The parameters are those of the operation,
   // as Group has them.
   static StatusOr<Ptr> all_reduce(GroupPlace place, DType dtype, ReduceOp op, int64_t count,
-                                  std::vector<int> replicas = {});
-  static StatusOr<Ptr> reduce(GroupPlace place, DType dtype, ReduceOp op, int64_t count, int root);
+                                  std::vector<int> replicas = {},
+                                  ReductionOrder order = ReductionOrder::kFlat);
+  static StatusOr<Ptr> reduce(GroupPlace place, DType dtype, ReduceOp op, int64_t count, int root,
+                              ReductionOrder order = ReductionOrder::kFlat);
   static StatusOr<Ptr> broadcast(GroupPlace place, DType dtype, int64_t count, int root);
   static StatusOr<Ptr> all_gather(GroupPlace place, DType dtype, Counts counts);
-  static StatusOr<Ptr> reduce_scatter(GroupPlace place, DType dtype, ReduceOp op, Counts counts);
+  static StatusOr<Ptr> reduce_scatter(GroupPlace place, DType dtype, ReduceOp op, Counts counts,
+                                      ReductionOrder order = ReductionOrder::kFlat);
   // Parts of equal size.
   static StatusOr<Ptr> all_to_all(GroupPlace place, DType dtype, int64_t part);
   // sent[k] elements to member k, received[k] from it.
@@ -218,6 +223,17 @@ class Collective {
   // The member writes the identity of this reduction to every element of its output, before it
   // pulls.
   const std::optional<ReduceOp>& fill() const { return fill_; }
+  // Whether all members pull the same boxes into outputs that hold the same box: an all_gather, a
+  // broadcast.
+  bool is_same_for_all() const {
+    return kind() == OpKind::kAllGather || kind() == OpKind::kBroadcast;
+  }
+  // Whether each host adds its own terms first: of a reduction in that order, which its dtype
+  // allows.
+  bool adds_by_host() const {
+    return reduction_.has_value() && signature_.order == ReductionOrder::kByHost &&
+           may_add_by_host(op(), dtype());
+  }
   // Whether the pulls follow from what the other members pass: of an all_to_all whose parts are not
   // all equal. Each member then tells the others its own_counts().
   bool needs_peer_counts() const { return pulls_from_ == PullsFrom::kPeerCounts; }

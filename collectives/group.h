@@ -95,9 +95,12 @@ struct GivenMemory {
 
 class Group {
  public:
-  Group(std::shared_ptr<GroupBackend> backend, int position)
+  // `order`: of the reductions; equal on all members.
+  Group(std::shared_ptr<GroupBackend> backend, int position,
+        ReductionOrder order = ReductionOrder::kByHost)
       : backend_(std::move(backend)),
         position_(position),
+        order_(order),
         prepared_(std::make_shared<PreparedCollectives>()) {}
 
   // A group that was moved from has no members, and its operations fail with FailedPrecondition.
@@ -300,6 +303,7 @@ class Group {
   template <Element T>
   Work start(CollectiveSpec spec, absl::Span<const T> in, absl::Span<T> out) const {
     spec.dtype = dtype_of<T>();
+    spec.order = order_;
     return start(spec, memory_of<T>(in, out));
   }
   template <Element T>
@@ -327,6 +331,7 @@ class Group {
 
   std::shared_ptr<GroupBackend> backend_;  // null: moved from
   int position_;
+  ReductionOrder order_;
   std::shared_ptr<PreparedCollectives> prepared_;
 };
 

@@ -26,6 +26,8 @@ struct Signature {
   ReduceOp reduction;
   // Whether the input is in the entry: follows from the rest, except where outputs are shared.
   bool inlined = false;
+  ReductionOrder order = ReductionOrder::kFlat;
+  uint8_t zeros[7] = {};
   int32_t root;
   int64_t count;
   uint64_t detail_hash;

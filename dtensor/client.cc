@@ -79,7 +79,8 @@ StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> lo
   };
   auto held = std::make_shared<Held>(Held{runtime_, std::move(backend)});
   GroupBackend* const raw = held->backend.get();
-  return Group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0]);
+  return Group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0],
+               runtime_->reduction_order());
 }
 
 Status Client::check_local_device(int local_device) const {

@@ -62,7 +62,8 @@ struct ClientOptions {
   // What the links between devices cost, by which relayouts are planned; equal on all clients.
   // Unset: all links of a host cost the same, as they do in memory that is mapped by all.
   std::optional<LinkCosts> link_costs = {};
-  // In which order relayouts add the terms of devices of several hosts; equal on all clients.
+  // In which order relayouts and groups add the terms of devices of several hosts; equal on all
+  // clients.
   ReductionOrder reduction_order = ReductionOrder::kByHost;
 };
 

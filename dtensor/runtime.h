@@ -68,6 +68,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   absl::Span<const Device> devices() const { return devices_; }
   absl::Span<const Device> local_devices() const { return client_devices_->local(); }
   const Topology& topology() const { return topology_; }
+  ReductionOrder reduction_order() const { return options_.reduction_order; }
 
   StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids,
                            const MeshOptions& options);

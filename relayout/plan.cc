@@ -109,12 +109,10 @@ Layout goal_before_expansion(const Layout& from, const Layout& to, const Partial
   return make_layout(to.mesh(), dims, partials.kept, to.partial_op());
 }
 
-bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
-
 // Whether the result of a reduction depends on the order of its terms.
 bool order_shows(ReduceOp op, DType dtype) {
-  const bool is_float = is_half(dtype) || dtype == DType::kFloat32 || dtype == DType::kFloat64;
-  return is_float && (op == ReduceOp::kSum || op == ReduceOp::kProd || op == ReduceOp::kAvg);
+  return is_floating_point(dtype) &&
+         (op == ReduceOp::kSum || op == ReduceOp::kProd || op == ReduceOp::kAvg);
 }
 
 // By which parts hosts may add their own terms first; nothing where they may not, or where one host
@@ -125,8 +123,7 @@ std::optional<HostAxes> hosts_of_terms(const Layout& from, const Partials& parti
   if (options.reduction_order == ReductionOrder::kFlat || partials.reduced.empty()) {
     return std::nullopt;
   }
-  const ReduceOp op = *from.partial_op();
-  if (op == ReduceOp::kAvg || (is_half(dtype) && order_shows(op, dtype))) return std::nullopt;
+  if (!may_add_by_host(*from.partial_op(), dtype)) return std::nullopt;
   return terms_by_host(from.mesh(), partials.reduced, options.topology);
 }
 

@@ -42,6 +42,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "layout/layout.h"
@@ -54,17 +55,6 @@ namespace tessera {
 // The most devices of a mesh that relayouts are planned for: in some plans the worst of all devices
 // is found by a look at each.
 inline constexpr int64_t kMaxPlannedDevices = int64_t{1} << 24;
-
-// In which order the terms of a reduction are added, where devices of several hosts hold them.
-enum class ReductionOrder : uint8_t {
-  // Each host's terms ascending and then the hosts' sums ascending, where that is faster; else as
-  // kFlat. Averages, and sums and products of f16 and bf16, are as kFlat: these are divided, or
-  // rounded, once. The same bits wherever the hosts of the devices are the same, however these are
-  // dealt to processes.
-  kByHost,
-  // All terms ascending, in one step, at the price of more traffic between hosts.
-  kFlat,
-};
 
 // How to plan. Equal on all clients that run the plan.
 struct PlanOptions {

@@ -54,6 +54,9 @@ Status describe_difference(const Statement& a, const Statement& b, absl::string_
   if (x.reduction != y.reduction) {
     return differ("reduction", reduce_op_name(x.reduction), reduce_op_name(y.reduction));
   }
+  if (x.order != y.order) {
+    return differ("reduction order", reduction_order_name(x.order), reduction_order_name(y.order));
+  }
   if (x.root != y.root) return differ("root", x.root, y.root);
   if (x.detail_hash != y.detail_hash) {
     return differ(detail_field, detail_of(a, num_members), detail_of(b, num_members));

@@ -259,6 +259,19 @@ std::vector<BadCall> disagreements() {
          return m.group.all_reduce<float>(in, out, m.position == 0 ? kSum : ReduceOp::kMax);
        },
        {"reduction differs between clients", "device 0 has sum", "device 1 has max"}},
+      {"order_mismatch",
+       2,
+       [](const Member& m, In in, Out out) {
+         return internal::GroupAccess::start(
+             m.group,
+             {.kind = OpKind::kAllReduce,
+              .dtype = DType::kFloat32,
+              .count = 8,
+              .order = m.position == 0 ? ReductionOrder::kByHost : ReductionOrder::kFlat},
+             {reinterpret_cast<const std::byte*>(in.data()), 8,
+              reinterpret_cast<std::byte*>(out.data()), 8});
+       },
+       {"reduction order differs between clients", "device 0 has by_host", "device 1 has flat"}},
       {"kind_mismatch",
        3,
        [](const Member& m, In in, Out out) {
