@@ -76,7 +76,7 @@ Status Entries::fill(JointRun& run) {
                                        absl::MakeSpan(entry.inlined)));
   TESSERA_ASSIGN_OR_RETURN(entry.in, share_input(run));
   entry.out = SharedAddress{};
-  if (mover.shares_addresses(collective) && collective.do_peers_write_output()) {
+  if (mover.shares_addresses(collective) && run.do_peers_write_output) {
     TESSERA_ASSIGN_OR_RETURN(entry.out,
                              share(run, arguments.out, run.out_bytes(), &JointRun::Copies::out));
   }
@@ -170,7 +170,7 @@ StatusOr<Entries::Memories> Entries::memory(const JointRun& run) const {
   if (!shares_addresses && collective.kind() != OpKind::kSendRecv) own.in = run.arguments().in;
   if (!replicas.empty()) {
     own.out = memory[replicas[0]].out;
-  } else if (!shares_addresses || !collective.do_peers_write_output()) {
+  } else if (!shares_addresses || !run.do_peers_write_output) {
     own.out = run.arguments().out;
   }
   return memory;

@@ -42,10 +42,13 @@ class JointRun : public Run {
     op.detail_field = own.detail_field.empty() ? absl::string_view("counts") : own.detail_field;
     op.is_given_up = &is_given_up();
     op.signature = this->collective().signature();
+    do_peers_write_output = this->collective().do_peers_write_output();
     if (!own.detail.empty()) op.signature.detail_hash = own.detail.hash();
   }
 
   Rendezvous::Op op;
+  // Whether members of this host write into the output of this one.
+  bool do_peers_write_output = false;
   std::vector<int64_t> peer_counts;  // of all_to_all: what it sends, then what it receives
   // Copies of memory that peers cannot map, kept as long as peers may access them.
   struct Copies {

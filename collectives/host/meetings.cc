@@ -162,7 +162,7 @@ void Meetings::abandon(JointRun& run, const Status& error, bool found_mismatch) 
   const bool has_copy = run.copy(&JointRun::Copies::out) != nullptr;
   const bool is_callers = arguments.out_buffer == nullptr && !has_copy;
   if (on_the_move && is_callers && group_.mover().shares_addresses(collective) &&
-      collective.do_peers_write_output()) {
+      run.do_peers_write_output) {
     group_.resources().pool().withhold(arguments.out, run.out_bytes());
   }
   // Members that have not detected the mismatch yet still read what this one has published.

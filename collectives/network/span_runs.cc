@@ -21,10 +21,15 @@ constexpr uint32_t kRecords = 8;
 // How long the coordinator has to say which client is lost, after a connection broke.
 constexpr absl::Duration kLossLimit = absl::Seconds(2);
 
-std::vector<bool> are_here(const host::HostLink& link, const std::vector<GroupMember>& members) {
-  std::vector<bool> here;
-  for (const GroupMember& member : members) here.push_back(link.is_on_host(member.client_id));
-  return here;
+Places places_of(const host::HostLink& link, const std::vector<GroupMember>& members) {
+  std::map<std::string, int> numbers;  // by host_id
+  const auto number_of = [&](int client) {
+    return numbers.emplace(link.member(client).host_id, static_cast<int>(numbers.size()))
+        .first->second;
+  };
+  std::vector<int> hosts;
+  for (const GroupMember& member : members) hosts.push_back(number_of(member.client_id));
+  return Places(hosts, number_of(link.client_id()));
 }
 
 std::vector<GroupMember> on_this_host(const host::HostLink& link,
@@ -79,6 +84,7 @@ SpanRun::SpanRun(SpanRuns& runs, int member, Collective::Ptr collective, Argumen
   op.holds_device = !runs.is_for_messages();
   // The members here know nothing of those elsewhere: what they show of the run needs its label.
   this->arguments().label = label();
+  do_peers_write_output |= runs.divides(this->collective());
 }
 
 // A waiter has no part in the order of messages.
@@ -112,7 +118,7 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
       network_(std::move(network)),
       is_for_messages_(is_for_messages),
       name_(name_of_group(all_members(), is_for_messages)),
-      places_(are_here(resources.link(), all_members())),
+      places_(places_of(resources.link(), all_members())),
       meetings_(*this, std::move(rendezvous)) {
   std::set<int> others;
   for (const GroupMember& member : all_members()) {
@@ -199,6 +205,10 @@ void SpanRuns::number(SpanRun& run) {
   next_seq = host::seq_after(seq);
 }
 
+bool SpanRuns::divides(const Collective& collective) const {
+  return !is_for_messages_ && !is_inlined(collective) && is_divided(collective, places_);
+}
+
 Status SpanRuns::execute(SpanRun& run) {
   Status status;
   meetings_.start_clock(run);
@@ -222,7 +232,7 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
   Status status = meet(run, meetings_.local_error(run));
   if (status.ok()) status = compare_entries(run);
   if (status.ok()) status = move(run, own_error);
-  if (status.ok() && is_for_messages_) status = exchange(run, /*of_sums=*/true, {}, {}, nullptr);
+  if (status.ok() && is_for_messages_) status = exchange(run, {.of_sums = true});
   if (status.ok()) status = rendezvous.finish(seq, 1, Rendezvous::Then::kWait, &run.op);
   if (status.ok()) {
     status = wait_here(run, [&](absl::Time until) { return rendezvous.wait_left(seq, until); });

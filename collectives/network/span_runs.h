@@ -142,6 +142,8 @@ class SpanRuns final : public host::HostGroup {
 
   // What a run calls; see above.
   bool is_for_messages() const { return is_for_messages_; }
+  // Whether the members of this host fetch a part each, and write it to all of them.
+  bool divides(const Collective& collective) const;
   void number(SpanRun& run);
   Status execute(SpanRun& run);
   Status give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::Time called,
@@ -183,17 +185,29 @@ class SpanRuns final : public host::HostGroup {
   // The verdict that follows from the entries, the same for every member.
   Status compare_entries(const SpanRun& run);
   Status move(SpanRun& run, Status& own_error);
-  // Waits for its wants and serves the others, in one of the two steps. `fetched` gets where the
-  // boxes are. `served`: what this member holds for them.
-  Status exchange(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
-                  absl::Span<std::byte* const> fetched, const std::byte* served);
-  void ask(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
-           absl::Span<std::byte* const> fetched);
-  Status serve(SpanRun& run, const Asked& asked, const std::byte* memory);
+  // One of the two steps, as one member does it.
+  struct Step {
+    bool of_sums = false;
+    absl::Span<const Want> wants = {};
+    absl::Span<std::byte* const> fetched = {};  // where the box of each want goes
+    const std::byte* held = nullptr;            // what the member serves from
+    const Members* summed = nullptr;            // it serves sums of its host, of their inputs
+    std::optional<int> num_askers = {};         // nothing: all members on other hosts ask
+  };
+  // Waits for the wants of a step and serves the others.
+  Status exchange(SpanRun& run, const Step& step);
+  void ask(SpanRun& run, const Step& step);
+  Status serve(SpanRun& run, const Step& step, const Asked& asked);
+  // Sends a box of rank 1, added block by block.
+  Status serve_sum(SpanRun& run, const Members& members, int client, const Request::Part& part);
+  void send_block(SpanRun& run, int client, Tag tag, absl::Span<const std::byte> block);
   Engine::Done end_of_transfer(SpanRun& run);
   Status pull(SpanRun& run, Members members, Status& own_error);
   Status reduce(SpanRun& run, const Members& members, Status& own_error);
   void reduce_inlined(const SpanRun& run, const Members& members);
+  // Adds the terms of the members here and what was fetched for those elsewhere.
+  void add(const Collective& collective, const Members& members,
+           absl::Span<std::byte* const> fetched, absl::Span<std::byte* const> outs);
   Status fetch_sums(SpanRun& run, const Members& members, const std::byte* own_sum);
   StatusOr<std::byte*> stage(SpanRun& run, const Box& box);
   // Blocks until `is_ready`, which is called under mutex_. An error is the verdict of the run.

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "collectives/move.h"
+#include "collectives/network/nested_sums.h"
 #include "collectives/network/span_runs.h"
 #include "device/cpu/kernels.h"
 
@@ -42,6 +43,18 @@ std::optional<int64_t> only_run(const Box& box, const Box& held) {
     stride *= held.sizes[d];
   }
   return first;
+}
+
+// Where the terms of these members begin in `box`, of rank 1.
+std::vector<const std::byte*> terms_of(const Collective& collective,
+                                       absl::Span<const MemberMemory> members,
+                                       const std::vector<int>& which, const Box& box) {
+  std::vector<const std::byte*> terms;
+  for (const int m : which) {
+    const int64_t first = box.offsets[0] - collective.reduction()->held_by(m).offsets[0];
+    terms.push_back(members[m].in + first * dtype_size(collective.dtype()));
+  }
+  return terms;
 }
 
 // Calls `body` with the offset and size of each block.
@@ -102,7 +115,8 @@ Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
   }
   // A box that is one run of a tensor's memory is received there. The memory of a caller is the
   // caller's again after a failure, when a block may still arrive.
-  const bool may_write = run.arguments().out_buffer != nullptr;
+  const bool may_write =
+      run.arguments().out_buffer != nullptr || run.copy(&SpanRun::Copies::out) != nullptr;
   std::byte* const out = members[run.position()].out;
   std::vector<std::byte*> fetched;
   const std::byte* const own_input = members[run.position()].in;
@@ -116,8 +130,19 @@ Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
     copies.push_back({static_cast<int>(members.size()), want.box, want.box});
     members.push_back({.in = fetched.back()});
   }
-  TESSERA_RETURN_IF_ERROR(exchange(run, /*of_sums=*/false, wants, fetched, own_input));
-  if (own_error.ok()) copy_pulls(collective, copies, members);
+  TESSERA_RETURN_IF_ERROR(exchange(run, {.wants = wants, .fetched = fetched, .held = own_input}));
+  if (!own_error.ok()) return absl::OkStatus();
+  copy_pulls(collective, copies, members);
+  if (!divides(collective)) return absl::OkStatus();
+  const int64_t out_first = collective.out_box().offsets[0];
+  for (size_t i = 0; i < wants.size(); ++i) {
+    const int64_t bytes = wants[i].box.num_elements() * element_bytes;
+    for (const int m : places_.by_host()[places_.here()]) {
+      if (m == run.position()) continue;
+      cpu::copy_bytes(members[m].out + (wants[i].box.offsets[0] - out_first) * element_bytes,
+                      fetched[i], bytes);
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -130,14 +155,19 @@ Status SpanRuns::reduce(SpanRun& run, const Members& members, Status& own_error)
     if (own_error.ok()) reduce_inlined(run, members);
     return absl::OkStatus();
   }
+  // Of a reduction by host every member has found the same error.
+  if (!own_error.ok() && collective.adds_by_host()) return absl::OkStatus();
   std::vector<Want> wants;
   if (own_error.ok()) wants = wants_of_inputs(collective, {}, places_);
   std::vector<std::byte*> fetched;
   for (const Want& want : wants) {
     TESSERA_ASSIGN_OR_RETURN(fetched.emplace_back(), stage(run, want.box));
   }
-  TESSERA_RETURN_IF_ERROR(
-      exchange(run, /*of_sums=*/false, wants, fetched, members[run.position()].in));
+  TESSERA_RETURN_IF_ERROR(exchange(run, {.wants = wants,
+                                         .fetched = fetched,
+                                         .held = members[run.position()].in,
+                                         .summed = collective.adds_by_host() ? &members : nullptr,
+                                         .num_askers = num_askers_of_inputs(collective, places_)}));
   const Box& box = reduction.box;
   const bool is_flat = box.sizes.size() == 1;
   const int64_t offset =
@@ -155,9 +185,18 @@ Status SpanRuns::reduce(SpanRun& run, const Members& members, Status& own_error)
     // A barrier may have no output.
     if (members[target].out != nullptr) outs.push_back(members[target].out + offset);
   }
-  if (own_error.ok() && !box.is_empty() && !outs.empty()) {
+  if (own_error.ok() && !box.is_empty() && !outs.empty()) add(collective, members, fetched, outs);
+  if (!has_second_step(collective)) return absl::OkStatus();
+  return fetch_sums(run, members, outs.empty() ? nullptr : outs[0]);
+}
+
+void SpanRuns::add(const Collective& collective, const Members& members,
+                   absl::Span<std::byte* const> fetched, absl::Span<std::byte* const> outs) {
+  const BoxReduction& reduction = *collective.reduction();
+  const Box& box = reduction.box;
+  size_t next = 0;
+  if (!collective.adds_by_host()) {
     absl::InlinedVector<cpu::ConstBoxView, kInlineMembers> terms;
-    size_t next = 0;
     for (int m = 0; m < num_members(); ++m) {
       if (places_.is_here(m)) {
         terms.push_back({members[m].in, reduction.held_by(m)});
@@ -165,10 +204,18 @@ Status SpanRuns::reduce(SpanRun& run, const Members& members, Status& own_error)
         terms.push_back({fetched[next++], box});
       }
     }
-    reduce_terms(collective, terms, outs);
+    return reduce_terms(collective, terms, outs);
   }
-  if (!has_second_step(collective)) return absl::OkStatus();
-  return fetch_sums(run, members, outs.empty() ? nullptr : outs[0]);
+  TermsByHost terms;
+  for (int h = 0; h < static_cast<int>(places_.by_host().size()); ++h) {
+    if (h == places_.here()) {
+      terms.push_back(terms_of(collective, members, places_.by_host()[h], box));
+    } else {
+      terms.push_back({fetched[next++]});
+    }
+  }
+  add_nested(collective.dtype(), collective.op(), terms, outs, box.sizes[0],
+             cpu::choose_stores(collective.bytes_written(), cpu::last_level_cache_bytes()));
 }
 
 // Each member that gets the sum adds all of it by itself.
@@ -179,20 +226,30 @@ void SpanRuns::reduce_inlined(const SpanRun& run, const Members& members) {
   std::byte* const out = members[run.position()].out;
   const bool gets_none = reduction.target == Target::kRoot && run.position() != collective.root();
   if (out == nullptr || gets_none) return;
-  if (reduction.target == Target::kOwn) {
-    if (reduction.box.is_empty()) return;
+  // Of what it gets, where its output begins with it.
+  const bool gets_part = reduction.target == Target::kOwn;
+  const Box& box = gets_part ? reduction.box : reduction.held;
+  if (box.is_empty()) return;
+  std::byte* to = out;
+  if (gets_part && box.sizes.size() == 1) {
+    to += (box.offsets[0] - collective.out_box().offsets[0]) * dtype_size(collective.dtype());
+  }
+  if (collective.adds_by_host()) {
+    TermsByHost terms;
+    for (const std::vector<int>& host : places_.by_host()) {
+      terms.push_back(terms_of(collective, members, host, box));
+    }
+    return add_nested(collective.dtype(), collective.op(), terms, {&to, 1}, box.sizes[0],
+                      cpu::Stores::kCached);
+  }
+  if (gets_part) {
     absl::InlinedVector<cpu::ConstBoxView, kInlineMembers> terms;
     for (int m = 0; m < num_members(); ++m) terms.push_back({members[m].in, reduction.held_by(m)});
-    // Of rank 1 it begins with the box.
-    const int64_t first = reduction.box.sizes.size() == 1
-                              ? reduction.box.offsets[0] - collective.out_box().offsets[0]
-                              : 0;
-    return reduce_terms(collective, terms, {out + first * dtype_size(collective.dtype())});
+    return reduce_terms(collective, terms, {&to, 1});
   }
   absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (const MemberMemory& member : members) terms.push_back(member.in);
-  cpu::reduce(collective.dtype(), collective.op(), terms, absl::MakeConstSpan(&out, 1),
-              reduction.held.sizes[0]);
+  cpu::reduce(collective.dtype(), collective.op(), terms, {&to, 1}, box.sizes[0]);
 }
 
 Status SpanRuns::fetch_sums(SpanRun& run, const Members& members, const std::byte* own_sum) {
@@ -203,7 +260,11 @@ Status SpanRuns::fetch_sums(SpanRun& run, const Members& members, const std::byt
   for (const Want& want : wants) {
     TESSERA_ASSIGN_OR_RETURN(fetched.emplace_back(), stage(run, want.box));
   }
-  TESSERA_RETURN_IF_ERROR(exchange(run, /*of_sums=*/true, wants, fetched, own_sum));
+  TESSERA_RETURN_IF_ERROR(exchange(run, {.of_sums = true,
+                                         .wants = wants,
+                                         .fetched = fetched,
+                                         .held = own_sum,
+                                         .num_askers = num_askers_of_sums(collective, places_)}));
   const bool is_for_all = collective.reduction()->target == BoxReduction::Target::kAll;
   for (size_t i = 0; i < wants.size(); ++i) {
     const int64_t first = wants[i].box.offsets[0] - collective.out_box().offsets[0];
@@ -216,20 +277,19 @@ Status SpanRuns::fetch_sums(SpanRun& run, const Members& members, const std::byt
   return absl::OkStatus();
 }
 
-Status SpanRuns::exchange(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
-                          absl::Span<std::byte* const> fetched, const std::byte* served) {
-  ask(run, of_sums, wants, fetched);
-  int num_left = num_members() - size();
+Status SpanRuns::exchange(SpanRun& run, const Step& step) {
+  ask(run, step);
+  int num_left = step.num_askers.value_or(num_members() - size());
   while (true) {
     std::deque<Asked> asked;
     TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
-      asked.swap(board.requests[of_sums ? 1 : 0][run.position()]);
+      asked.swap(board.requests[step.of_sums ? 1 : 0][run.position()]);
       const bool is_over = num_left == 0 && run.num_under_way == 0 && !run.has_failed_transfers;
       return !asked.empty() || is_over;
     }));
     if (asked.empty()) return absl::OkStatus();
     for (const Asked& one : asked) {
-      if (const Status status = serve(run, one, served); !status.ok()) {
+      if (const Status status = serve(run, step, one); !status.ok()) {
         return settle_here(run, propose(run, run.labelled(status)));
       }
       --num_left;
@@ -248,15 +308,16 @@ Engine::Done SpanRuns::end_of_transfer(SpanRun& run) {
       };
 }
 
-void SpanRuns::ask(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
-                   absl::Span<std::byte* const> fetched) {
+void SpanRuns::ask(SpanRun& run, const Step& step) {
   const int64_t element_bytes = dtype_size(run.collective().dtype());
   std::map<int, Request> requests;
-  for (int m = 0; m < num_members(); ++m) {
-    if (!places_.is_here(m)) requests[m].of_sums = of_sums;
+  if (!step.num_askers.has_value()) {
+    for (int m = 0; m < num_members(); ++m) {
+      if (!places_.is_here(m)) requests[m];
+    }
   }
-  for (size_t i = 0; i < wants.size(); ++i) {
-    const Want& want = wants[i];
+  for (size_t i = 0; i < step.wants.size(); ++i) {
+    const Want& want = step.wants[i];
     const Tag tag = network_->take_tag();
     requests[want.server].parts.push_back({want.box, want.held, tag});
     const int client = all_members()[want.server].client_id;
@@ -265,11 +326,12 @@ void SpanRuns::ask(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
         std::lock_guard<std::mutex> lock(mutex_);
         ++run.num_under_way;
       }
-      network_->engine->receive(client, tag, {fetched[i] + first, static_cast<size_t>(size)},
+      network_->engine->receive(client, tag, {step.fetched[i] + first, static_cast<size_t>(size)},
                                 run.executor_ref(), end_of_transfer(run));
     });
   }
-  for (const auto& [server, request] : requests) {
+  for (auto& [server, request] : requests) {
+    request.of_sums = step.of_sums;
     network_->letters.send(all_members()[server].client_id, {.kind = Letter::Kind::kRequest,
                                                              .seq = run.op.seq,
                                                              .group = name_,
@@ -279,31 +341,63 @@ void SpanRuns::ask(SpanRun& run, bool of_sums, absl::Span<const Want> wants,
   }
 }
 
-Status SpanRuns::serve(SpanRun& run, const Asked& asked, const std::byte* memory) {
+Status SpanRuns::serve(SpanRun& run, const Step& step, const Asked& asked) {
   const int64_t element_bytes = dtype_size(run.collective().dtype());
   const int client = all_members()[asked.from].client_id;
   for (const Request::Part& part : asked.request.parts) {
     const bool fits = contains(part.held, part.box) &&
-                      (asked.request.of_sums || part.held.num_elements() == run.in_count());
+                      (step.of_sums || part.held.num_elements() == run.in_count());
     if (!fits) return absl::InternalError("a request for what the member does not hold");
-    const std::byte* from = memory;
+    if (step.summed != nullptr) {
+      TESSERA_RETURN_IF_ERROR(serve_sum(run, *step.summed, client, part));
+      continue;
+    }
+    const std::byte* from = step.held;
     if (const std::optional<int64_t> first = only_run(part.box, part.held); first.has_value()) {
-      from = memory + *first * element_bytes;
+      from += *first * element_bytes;
     } else {
       TESSERA_ASSIGN_OR_RETURN(std::byte* const packed, stage(run, part.box));
-      cpu::copy_box(part.box, {memory, part.held}, {packed, part.box}, element_bytes);
+      cpu::copy_box(part.box, {step.held, part.held}, {packed, part.box}, element_bytes);
       from = packed;
     }
     for_each_block(part.box.num_elements() * element_bytes, [&](int64_t first, int64_t size) {
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        ++run.num_under_way;
-      }
-      network_->engine->send(client, part.tag, {from + first, static_cast<size_t>(size)},
-                             run.executor_ref(), end_of_transfer(run));
+      send_block(run, client, part.tag, {from + first, static_cast<size_t>(size)});
     });
   }
   return absl::OkStatus();
+}
+
+// The engine sends a block while the next one is added.
+Status SpanRuns::serve_sum(SpanRun& run, const Members& members, int client,
+                           const Request::Part& part) {
+  const Collective& collective = run.collective();
+  const int64_t element_bytes = dtype_size(collective.dtype());
+  const std::vector<const std::byte*> terms =
+      terms_of(collective, members, places_.by_host()[places_.here()], part.box);
+  std::byte* sum = nullptr;
+  if (terms.size() > 1) {
+    TESSERA_ASSIGN_OR_RETURN(sum, stage(run, part.box));
+  }
+  for_each_block(part.box.num_elements() * element_bytes, [&](int64_t first, int64_t size) {
+    const std::byte* block = terms[0] + first;
+    if (sum != nullptr) {
+      absl::InlinedVector<const std::byte*, kInlineMembers> parts;
+      for (const std::byte* term : terms) parts.push_back(term + first);
+      std::byte* const to = sum + first;
+      cpu::reduce(collective.dtype(), collective.op(), parts, {&to, 1}, size / element_bytes);
+      block = to;
+    }
+    send_block(run, client, part.tag, {block, static_cast<size_t>(size)});
+  });
+  return absl::OkStatus();
+}
+
+void SpanRuns::send_block(SpanRun& run, int client, Tag tag, absl::Span<const std::byte> block) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++run.num_under_way;
+  }
+  network_->engine->send(client, tag, block, run.executor_ref(), end_of_transfer(run));
 }
 
 StatusOr<std::byte*> SpanRuns::stage(SpanRun& run, const Box& box) {

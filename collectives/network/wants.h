@@ -2,21 +2,26 @@
 //
 // What a member of a group that spans hosts wants of the members on other hosts.
 //
-//                    first               then, of what others have added
-//   pulls            the boxes           -
-//   own sum          every term of it    -
-//   sum for all      every term of its   the chunks of the other hosts, dealt to the members of
-//   or the root      own chunk           this host
+//                         first                  then, of what others have added
+//   pulls                 the boxes              -
+//   pulls that all have   a part of the boxes,   -
+//                         which it copies to the members of its host
+//   own sum               the terms of it        -
+//   sum for all           the terms of its       the chunks of the other hosts, dealt to the
+//   members or the root           own chunk              of this host
 //
-// Terms cross the network one by one, so that a member adds all of them in ascending order: the
-// bits are those of one host. P members on H hosts, L each, S bytes: an all_reduce brings
-// (P - L) S / H + S (H - 1) / H bytes to a host.
+// The terms: of a reduction by host (Collective::adds_by_host()) the sum of each other host, which
+// the member there makes whose place on its host is the same; else every term, so that the member
+// adds all of them in ascending order, and the bits are those of one host. P members on H hosts, L
+// each, S bytes: an all_reduce brings 2 S (H - 1) / H bytes to a host by host, and with every term
+// (P - L) S / H + S (H - 1) / H.
 //
 // Pure. Both ends compute what they need from the Collective alone, or from a request.
 #ifndef TESSERA_COLLECTIVES_NETWORK_WANTS_H_
 #define TESSERA_COLLECTIVES_NETWORK_WANTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -30,18 +35,23 @@ namespace tessera::network {
 // Where the members of a group are.
 class Places {
  public:
-  // By position: whether the member is on this host.
-  explicit Places(std::vector<bool> is_here);
+  // By position: a number for the host of the member. `here`: that of this client.
+  Places(absl::Span<const int> hosts, int here);
 
-  int num_members() const { return static_cast<int>(local_index_.size()); }
-  bool is_here(int member) const { return local_index_[member] >= 0; }
-  // Among the members on this host, in order.
+  int num_members() const { return static_cast<int>(host_of_.size()); }
+  bool is_here(int member) const { return host_of_[member] == here_; }
+  // Among the members on its host, in order.
   int local_index(int member) const { return local_index_[member]; }
-  int num_here() const { return num_here_; }
+  int num_here() const { return static_cast<int>(members_on_[here_].size()); }
+  // The members of each host, ascending; hosts in the order of their first members.
+  absl::Span<const std::vector<int>> by_host() const { return members_on_; }
+  int here() const { return here_; }  // in by_host()
 
  private:
-  std::vector<int> local_index_;  // -1: on another host
-  int num_here_ = 0;
+  std::vector<int> host_of_;  // in by_host(), by member
+  std::vector<int> local_index_;
+  std::vector<std::vector<int>> members_on_;
+  int here_ = 0;
 };
 
 // A box of what one member holds, dense and row-major on its way.
@@ -51,13 +61,20 @@ struct Want {
   Box held;  // what the server has in memory: its input, or the sum that it has made
 };
 
-// Of the terms or inputs. `pulls`: those of the member, where the Collective has no reduction.
+// Whether the members of this host divide what they fetch: see above.
+bool is_divided(const Collective& collective, const Places& places);
+// Of the terms or inputs, of a reduction by host in the order of the hosts. `pulls`: those of the
+// member, where the Collective has no reduction.
 std::vector<Want> wants_of_inputs(const Collective& collective, absl::Span<const BoxPull> pulls,
                                   const Places& places);
 // Of sums that others have made. Nothing of a Collective whose sums stay with their member.
 std::vector<Want> wants_of_sums(const Collective& collective, const Places& places);
 // Whether members make sums for others at all.
 bool has_second_step(const Collective& collective);
+// How many members ask this one in each step. Nothing: every member of other hosts asks, if only
+// for nothing, because this one cannot know what they want.
+std::optional<int> num_askers_of_inputs(const Collective& collective, const Places& places);
+int num_askers_of_sums(const Collective& collective, const Places& places);
 // The box of a member's chunk, for memory that holds nothing else.
 Box chunk_box(const Collective& collective, int member);
 

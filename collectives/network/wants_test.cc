@@ -27,9 +27,9 @@ constexpr int64_t kElements = 1000;
 
 // Member m is on this host where bit m is set.
 Places places_of(int num_members, unsigned here) {
-  std::vector<bool> is_here;
-  for (int m = 0; m < num_members; ++m) is_here.push_back((here >> m & 1) != 0);
-  return Places(std::move(is_here));
+  std::vector<int> hosts;
+  for (int m = 0; m < num_members; ++m) hosts.push_back((here >> m & 1) != 0 ? 7 : 3);
+  return Places(hosts, 7);
 }
 
 // Calls `body` for every group of 2 to 5 members, some of them here and some not.
@@ -44,6 +44,7 @@ TEST(WantsTest, PullsFromOtherHosts) {
   for_each_split([](int n, const Places& places) {
     std::vector<int64_t> counts;
     for (int m = 0; m < n; ++m) counts.push_back(m * 7);  // member 0 has nothing
+    std::set<int64_t> fetched;                            // by all members here
     for (int self = 0; self < n; ++self) {
       if (!places.is_here(self)) continue;
       const auto all_gather =
@@ -52,19 +53,36 @@ TEST(WantsTest, PullsFromOtherHosts) {
       std::vector<BoxPull> made;
       const auto pulls = (*all_gather)->pulls({}, made);
       ASSERT_THAT(pulls, IsOk());
-      std::set<int> sources;
-      for (const BoxPull& pull : *pulls) {
-        if (places.is_here(pull.source) && !pull.box.is_empty()) sources.insert(pull.source);
-      }
       for (const Want& want : wants_of_inputs(**all_gather, *pulls, places)) {
         EXPECT_FALSE(places.is_here(want.server));
-        EXPECT_EQ(want.box.num_elements(), counts[want.server]);
-        EXPECT_TRUE(sources.insert(want.server).second) << "twice";
+        EXPECT_TRUE(contains(want.held, want.box));
+        for (int64_t i = 0; i < want.box.sizes[0]; ++i) {
+          EXPECT_TRUE(fetched.insert(want.box.offsets[0] + i).second) << "twice";
+        }
       }
-      EXPECT_EQ(static_cast<int>(sources.size()), n - 1);
       EXPECT_TRUE(wants_of_sums(**all_gather, places).empty());
     }
+    int64_t far = 0;
+    for (int m = 0; m < n; ++m) far += places.is_here(m) ? 0 : counts[m];
+    EXPECT_EQ(static_cast<int64_t>(fetched.size()), far);
   });
+}
+
+// What a member fetches for the others of its host is about as much as they fetch for it.
+TEST(WantsTest, SharesAreEqual) {
+  constexpr int kHere = 3;
+  for (int self = 0; self < kHere; ++self) {
+    const auto broadcast = Collective::broadcast({5, self}, DType::kFloat32, kElements, 4);
+    ASSERT_THAT(broadcast, IsOk());
+    std::vector<BoxPull> made;
+    const auto pulls = (*broadcast)->pulls({}, made);
+    ASSERT_THAT(pulls, IsOk());
+    const Places places = places_of(5, (1u << kHere) - 1);
+    const std::vector<Want> wants = wants_of_inputs(**broadcast, *pulls, places);
+    ASSERT_EQ(wants.size(), 1u);
+    EXPECT_NEAR(wants[0].box.sizes[0], kElements / kHere, 32);
+    EXPECT_EQ(wants[0].box.offsets[0] % 16, 0) << "a line of memory is cut";
+  }
 }
 
 TEST(WantsTest, EveryTermOfTheOwnPart) {
@@ -85,6 +103,41 @@ TEST(WantsTest, EveryTermOfTheOwnPart) {
       EXPECT_EQ(static_cast<int>(servers.size()), own.is_empty() ? 0 : n - places.num_here());
     }
   });
+}
+
+// Of a reduction by host each member asks one member of each other host, and each knows how many
+// ask it.
+TEST(WantsTest, OneSumOfEachHost) {
+  const std::vector<std::vector<int>> forms = {
+      {0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1, 1, 2, 0}, {2, 1, 1, 2, 2, 0, 2}};
+  for (const std::vector<int>& hosts : forms) {
+    const int n = static_cast<int>(hosts.size());
+    for (const int64_t count : {int64_t{1}, int64_t{40}, kElements}) {
+      std::vector<int> expected(n);
+      std::vector<int> asked(n);
+      std::vector<int> expected_sums(n);
+      std::vector<int> asked_sums(n);
+      for (int self = 0; self < n; ++self) {
+        const Places places(hosts, hosts[self]);
+        const auto sum = Collective::all_reduce({n, self}, DType::kFloat32, ReduceOp::kSum, count,
+                                                {}, ReductionOrder::kByHost);
+        ASSERT_THAT(sum, IsOk());
+        std::set<int> of_hosts;
+        for (const Want& want : wants_of_inputs(**sum, {}, places)) {
+          ++asked[want.server];
+          EXPECT_NE(hosts[want.server], hosts[self]);
+          EXPECT_TRUE(of_hosts.insert(hosts[want.server]).second) << "twice";
+        }
+        const bool has_part = !chunk_box(**sum, self).is_empty();
+        EXPECT_EQ(of_hosts.size(), has_part ? places.by_host().size() - 1 : 0);
+        for (const Want& want : wants_of_sums(**sum, places)) ++asked_sums[want.server];
+        expected[self] = num_askers_of_inputs(**sum, places).value_or(-1);
+        expected_sums[self] = num_askers_of_sums(**sum, places);
+      }
+      EXPECT_EQ(asked, expected);
+      EXPECT_EQ(asked_sums, expected_sums);
+    }
+  }
 }
 
 // Each host that needs the sums gets those of all chunks, each once.

@@ -90,6 +90,15 @@ StatusOr<RelayoutPlan> plan_of(const PlanCommand& command) {
   return plan_relayout(from, to, shape, dtype, options);
 }
 
+// Three digits: costs are no better known.
+std::string time_text(absl::Duration time) {
+  const double seconds = absl::ToDoubleSeconds(time);
+  if (seconds == 0) return "0 s";
+  if (seconds < 1e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  return absl::StrFormat("%.3g s", seconds);
+}
+
 std::string cost_line(absl::string_view mark, absl::string_view name, size_t name_width,
                       const Alternative& alternative) {
   return absl::StrFormat("  %-8s  %-*s  %9s  receives %9s  holds %9s\n", mark,
@@ -133,14 +142,6 @@ std::string topology_text(const PlanCommand& command, const Topology& topology) 
 }
 
 }  // namespace
-
-std::string time_text(absl::Duration time) {
-  const double seconds = absl::ToDoubleSeconds(time);
-  if (seconds == 0) return "0 s";
-  if (seconds < 1e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
-  if (seconds < 1) return absl::StrFormat("%.3g ms", seconds * 1e3);
-  return absl::StrFormat("%.3g s", seconds);
-}
 
 StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture) {
   TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan, plan_of(command));

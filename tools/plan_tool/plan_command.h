@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/time/time.h"
 #include "base/status.h"
 
 namespace tessera {
@@ -38,9 +37,6 @@ enum class PlanPicture : uint8_t { kNone, kSvg };
 // InvalidArgument names the flag ("--from: ...") or the topology file and its field; also the
 // errors of plan_relayout() and visualize_svg().
 StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture);
-
-// "8.13 ms". Three digits: costs are no better known.
-std::string time_text(absl::Duration time);
 
 }  // namespace tessera
 

@@ -14,10 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
-#include "relayout/topology.h"
 #include "tools/plan_tool/plan_command.h"
-#include "tools/plan_tool/scaling.h"
-#include "tools/plan_tool/topology_json.h"
 
 ABSL_FLAG(std::string, mesh, "", "The mesh of --from, as in '{node=2, gpu=4}'. Required.");
 ABSL_FLAG(std::string, mesh_to, "", "The mesh of --to, if it is another.");
@@ -32,8 +29,6 @@ ABSL_FLAG(absl::optional<int64_t>, memory_cap, absl::nullopt,
           "The most bytes that a device may hold at once. None: no cap.");
 ABSL_FLAG(std::string, reduction_order, "by_host",
           "by_host: each host's terms may be added first; flat: all terms in one step.");
-ABSL_FLAG(bool, scaling, false,
-          "Print the tables of docs/scaling.md for the hosts of --topology, and nothing else.");
 ABSL_FLAG(std::string, svg, "", "Also draw the data flow into this file.");
 
 namespace tessera {
@@ -68,17 +63,6 @@ Status write_file(const std::string& path, const std::string& text) {
   return absl::InternalError(absl::StrCat("--svg: ", path, " cannot be written"));
 }
 
-Status print_scaling(const std::string& file) {
-  if (file.empty()) {
-    return absl::InvalidArgumentError("--scaling: --topology is missing; give a file with hosts");
-  }
-  TESSERA_ASSIGN_OR_RETURN(const std::string json, read_file(file));
-  TESSERA_ASSIGN_OR_RETURN(const Topology topology, parse_topology(json, file));
-  TESSERA_ASSIGN_OR_RETURN(const std::string tables, scaling_tables(topology));
-  std::fputs(tables.c_str(), stdout);
-  return absl::OkStatus();
-}
-
 Status run(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "plan shows how a relayout would run on a machine, which need not be there.\n\n"
@@ -89,7 +73,6 @@ Status run(int argc, char** argv) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", rest[1], "\" is no flag; put layouts in quotes, as in --from '[x, -]'"));
   }
-  if (absl::GetFlag(FLAGS_scaling)) return print_scaling(absl::GetFlag(FLAGS_topology));
   PlanCommand command = {.mesh = absl::GetFlag(FLAGS_mesh),
                          .mesh_to = absl::GetFlag(FLAGS_mesh_to),
                          .from = absl::GetFlag(FLAGS_from),
