@@ -23,6 +23,7 @@
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
+#include "job/interface.h"
 #include "job/local_coordinator.h"
 
 namespace tessera {
@@ -88,6 +89,7 @@ class GrpcCoordinator : public Coordinator {
 
   int client_id() const override { return options_.self.client_id; }
   absl::Span<const MemberInfo> members() const override { return members_; }
+  std::string local_address() const override { return route_to(options_.address); }
 
   void set_lost_callback(LostCallback callback) override {
     // Held while callbacks run, so that none runs after this returns.

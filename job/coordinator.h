@@ -68,6 +68,8 @@ class Coordinator {
   // All members, by client id. The same on every client.
   virtual absl::Span<const MemberInfo> members() const = 0;
   int num_clients() const { return static_cast<int>(members().size()); }
+  // The address of this host on its way to the service, as a number; empty where there is none.
+  virtual std::string local_address() const { return ""; }
 
   // Sets the callback, and calls it at once for every client that is lost already.
   virtual void set_lost_callback(LostCallback callback) = 0;

@@ -19,6 +19,7 @@ namespace tessera {
 namespace {
 
 constexpr const char* kHostId = "TESSERA_HOST_ID";
+constexpr const char* kPidPart = " pid ";
 constexpr size_t kMostHostIdBytes = 128;
 
 // The number of a namespace of this process, "?" where /proc is hidden.
@@ -34,7 +35,7 @@ std::string find_host_id(const std::string& host_name) {
   // Where /proc is hidden, hosts are told apart by name.
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
   if (boot_id.empty()) return host_name;
-  return absl::StrCat(boot_id, " net ", namespace_of("net"), " pid ", namespace_of("pid"));
+  return absl::StrCat(boot_id, " net ", namespace_of("net"), kPidPart, namespace_of("pid"));
 }
 
 }  // namespace
@@ -63,6 +64,15 @@ MemberInfo describe_this_process() {
 }
 
 bool are_on_one_host(const MemberInfo& a, const MemberInfo& b) { return a.host_id == b.host_id; }
+
+bool may_share_loopback(const MemberInfo& a, const MemberInfo& b) {
+  // "BOOT net NUMBER pid NUMBER", else an id that was given.
+  const auto network = [](const MemberInfo& member) -> absl::string_view {
+    const size_t end = member.host_id.find(kPidPart);
+    return end == std::string::npos ? "" : absl::string_view(member.host_id).substr(0, end);
+  };
+  return network(a).empty() || network(b).empty() || network(a) == network(b);
+}
 
 std::vector<int> number_hosts(absl::Span<const MemberInfo> members) {
   std::map<absl::string_view, int> numbers;

@@ -27,6 +27,9 @@ Status check_host_id(const char* asked);
 // Whether two clients are on one host: each can map the other's memory, and a GPU that both name by
 // one place is one GPU. Names of hosts and pids say nothing of that.
 bool are_on_one_host(const MemberInfo& a, const MemberInfo& b);
+// Whether two clients may be in one network namespace, where one reaches the other by a loopback
+// address: false where the kernel tells them apart, true where an id of a host was given by hand.
+bool may_share_loopback(const MemberInfo& a, const MemberInfo& b);
 // The number of each client's host, by client: hosts are numbered from 0 in the order of their
 // first clients. The same on every client of the job.
 std::vector<int> number_hosts(absl::Span<const MemberInfo> members);

@@ -73,6 +73,14 @@ TEST(HostTest, HostsAreToldApartByTheirIdsAlone) {
   EXPECT_FALSE(are_on_one_host(client, client_of("node", "rack-2")));
 }
 
+TEST(HostTest, LoopbackIsSharedInANetworkNamespaceAndMayBeUnderAGivenId) {
+  const MemberInfo client = client_of("node", "1a net 5 pid 6");
+  EXPECT_TRUE(may_share_loopback(client, client_of("pod", "1a net 5 pid 7")));
+  EXPECT_TRUE(may_share_loopback(client, client_of("node", "rack-2")));
+  EXPECT_FALSE(may_share_loopback(client, client_of("node", "1a net 4 pid 6")));
+  EXPECT_FALSE(may_share_loopback(client, client_of("node", "2a net 5 pid 6")));
+}
+
 TEST(HostTest, HostsAreNumberedInTheOrderOfTheirFirstClients) {
   EXPECT_THAT(number_hosts({}), ElementsAre());
   EXPECT_THAT(number_hosts({client_of("a", "z"), client_of("a", "y"), client_of("b", "z"),

@@ -3,14 +3,22 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "job/interface.h"
 
 namespace tessera::nccl {
 
 void choose_interface() {
-  const char* const name = std::getenv("TESSERA_INTERFACE");
-  if (name == nullptr || *name == '\0') return;
+  std::string name = asked_interface();
+  if (name.empty()) return;
+  // A network, as in 10.1.0.0/16. Where no interface has it, the client says so when it connects.
+  const StatusOr<std::vector<NetworkInterface>> interfaces = list_interfaces();
+  if (!interfaces.ok()) return;
+  const StatusOr<NetworkInterface> chosen = choose_interface(name, "", *interfaces);
+  if (chosen.ok()) name = chosen->name;
   // NCCL takes a plain name as a prefix: "eth1" would stand for "eth10" too.
   setenv("NCCL_SOCKET_IFNAME", absl::StrCat("=", name).c_str(), /*overwrite=*/0);
 }

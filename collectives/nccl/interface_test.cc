@@ -35,6 +35,10 @@ void expect_choice(const char* tessera, const char* nccl, const std::string& cho
 
 TEST(InterfaceTest, TheNameIsExact) { expect_choice("eth1", nullptr, "=eth1"); }
 
+TEST(InterfaceTest, ANetworkIsReplacedByItsInterface) {
+  expect_choice("127.0.0.0/8", nullptr, "=lo");
+}
+
 TEST(InterfaceTest, WhatTheUserSetForNcclStays) { expect_choice("eth1", "^docker", "^docker"); }
 
 TEST(InterfaceTest, WithoutANameNcclChooses) {

@@ -16,8 +16,41 @@
 #include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator.h"
+#include "job/host.h"
+#include "job/interface.h"
 
 namespace tessera {
+namespace {
+
+// The name of the interface that leads to clients of other hosts; empty: UCX chooses, because the
+// user has told it how, or because no interface is known to lead there.
+StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::vector<int>& others) {
+  const std::string asked = asked_interface();
+  const std::string route = coordinator.local_address();
+  const bool is_told =
+      std::getenv("UCX_NET_DEVICES") != nullptr || std::getenv("UCX_TLS") != nullptr;
+  if (asked.empty() && (is_told || route.empty())) return "";
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<NetworkInterface> interfaces, list_interfaces());
+  TESSERA_ASSIGN_OR_RETURN(const NetworkInterface chosen,
+                           choose_interface(asked, route, interfaces));
+  if (!chosen.is_loopback) return chosen.name;
+  const MemberInfo& self = coordinator.members()[coordinator.client_id()];
+  for (const int other : others) {
+    const MemberInfo& member = coordinator.members()[other];
+    if (may_share_loopback(self, member)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        self.to_string(), " would use the loopback interface ", chosen.to_string(),
+        ", which does not reach ", member.to_string(), "; ",
+        asked.empty() ? absl::StrCat("the address of the coordinator leads to ", route,
+                                     " here: see /etc/hosts, and give the coordinator a name or an "
+                                     "address that other hosts reach")
+                      : absl::StrCat("TESSERA_INTERFACE is \"", asked, "\""),
+        "; this host has ", describe_interfaces(interfaces)));
+  }
+  return chosen.name;
+}
+
+}  // namespace
 
 // Half of a control region.
 const uint64_t ClientDevices::kGroupBytes = host::kControlBytes / 2;
@@ -33,11 +66,10 @@ Status ClientDevices::open_network(Coordinator& coordinator, absl::Time deadline
     if (!link_->is_on_host(member.client_id)) others.push_back(member.client_id);
   }
   if (others.empty()) return absl::OkStatus();
-  const char* const interface = std::getenv("TESSERA_INTERFACE");
+  TESSERA_ASSIGN_OR_RETURN(std::string interface, interface_of(coordinator, others));
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<network::Engine> engine,
-      ucx::make_ucx_engine(
-          coordinator, {.interface = interface == nullptr ? "" : interface, .wait_policy = {}}));
+      ucx::make_ucx_engine(coordinator, {.interface = std::move(interface), .wait_policy = {}}));
   network_ = std::make_shared<network::Network>(std::move(engine), coordinator);
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
