@@ -49,7 +49,7 @@ Status Communicator::init(const UniqueId& id, int rank, absl::Time deadline) {
     std::lock_guard<std::mutex> lock(lane_.calls);
     TESSERA_RETURN_IF_ERROR(lane_.lost());
     if (state_ != State::kNone) return fail(absl::AbortedError("the communicator was given up"));
-    TESSERA_ASSIGN_OR_RETURN(handle_, api_.comm_init_rank(generations_.size(), id, rank));
+    TESSERA_ASSIGN_OR_RETURN(handle_, api_.comm_init_rank(generations_.num_members(), id, rank));
     state_ = State::kInUse;
   }
   return settle(deadline);

@@ -5,9 +5,8 @@
 //   generation 1   made by all members ... used ... a verdict: never used again
 //   generation 2   made by all members ...
 //
-// A generation is an operation of a rendezvous of its own (rendezvous.h) that goes on as long as
-// the communicator does: members arrive at it to make the communicator, and its verdict, which any
-// of them may make, is the end for all, in the same words.
+// What the members agree on of a generation is in generations.h: that it is made, and its verdict,
+// which any of them may make, and which is the end for all, in the same words.
 //
 // Memory. Slabs of the device's pool that are of NCCL's allocator are registered with the
 // communicator, so that NCCL does not copy through buffers of its own. Invariants:
@@ -32,8 +31,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "collectives/host/rendezvous.h"
 #include "collectives/nccl/api.h"
+#include "collectives/nccl/generations.h"
 #include "device/cuda/cuda_device.h"
 
 namespace tessera::nccl {
@@ -62,25 +61,20 @@ struct Lane {
 
 class Communicator {
  public:
-  Communicator(Api& api, Lane& lane, const host::Rendezvous& generations, uint32_t generation)
+  Communicator(Api& api, Lane& lane, const Generations& generations, uint32_t generation)
       : api_(api), lane_(lane), generations_(generations.view()), generation_(generation) {}
 
   Lane& lane() { return lane_; }
   uint32_t generation() const { return generation_; }
   // Whether there is a verdict. Of a generation at which all have arrived.
-  bool is_failed() const { return generations_.is_finished(generation_); }
+  bool is_failed() const { return generations_.is_failed(generation_); }
   // Makes `error` the verdict, unless there is one; the verdict.
-  Status fail(const Status& error) {
-    return generations_.settle(generation_, host::VerdictKind::kError,
-                               host::Rendezvous::From::kRunning, error);
-  }
+  Status fail(const Status& error) { return generations_.fail(generation_, error); }
   // Records that the device is through with a generation that has its verdict: it reads no other
   // member's memory any more. Once.
-  void leave() { generations_.acknowledge(generation_); }
-  // Whether all members have left it.
-  bool have_all_left() {
-    return generations_.wait_free(generation_ + generations_.num_records(), absl::InfinitePast());
-  }
+  void leave() { generations_.leave(generation_); }
+  // Whether all members of this host have left it: those of others read no memory of it.
+  bool have_all_left() { return generations_.have_all_left(generation_); }
   void set_member_lost() { member_lost_ = true; }
   bool is_member_lost() const { return member_lost_; }
 
@@ -140,7 +134,7 @@ class Communicator {
 
   Api& api_;
   Lane& lane_;
-  host::Rendezvous generations_;  // a view of the mover's
+  Generations generations_;  // a view of the mover's
   const uint32_t generation_;
   std::atomic<bool> member_lost_{false};
   // Guarded by the lane's lock.

@@ -19,11 +19,8 @@ namespace {
 
 using Members = absl::Span<const MemberMemory>;
 
-// The latest generations of a group, which a member may still ask about.
-constexpr uint32_t kGenerationRecords = 4;
-// Tells the generations of a group from its operations and messages.
-constexpr uint64_t kGenerationSalt = 2;
-// The same for meetings of members that lacked memory: they are rare, and never two at once.
+// Tells meetings of members that lacked memory from the group's operations, messages and
+// generations: they are rare, and never two at once.
 constexpr uint32_t kMemoryRecords = 2;
 constexpr uint64_t kMemorySalt = 3;
 
@@ -107,46 +104,57 @@ Signature ends_at_arrival() {
 StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, host::HostLink& link,
                                                        std::vector<host::GroupMember> members,
                                                        std::vector<cuda::CudaDevice*> devices,
-                                                       const Options& options) {
-  std::vector<int> clients;
-  for (const host::GroupMember& member : members) clients.push_back(member.client_id);
-  TESSERA_ASSIGN_OR_RETURN(
-      host::Rendezvous generations,
-      host::Rendezvous::open(link, members, kGenerationRecords, kGenerationSalt));
-  TESSERA_ASSIGN_OR_RETURN(
-      host::Rendezvous memory,
-      host::Rendezvous::open(link, std::move(members), kMemoryRecords, kMemorySalt));
+                                                       const Options& options,
+                                                       std::shared_ptr<network::Network> network) {
+  Places places;
+  std::vector<host::GroupMember> here;
+  for (size_t position = 0; position < members.size(); ++position) {
+    const host::GroupMember& member = members[position];
+    places.clients.push_back(member.client_id);
+    if (!link.is_on_host(member.client_id)) continue;
+    here.push_back(member);
+    places.positions.push_back(static_cast<int>(position));
+    places.devices.push_back(devices[position]);
+  }
+  if (here.size() < members.size()) {
+    places.others = std::make_shared<OtherHosts>(std::move(network), members);
+  }
+  TESSERA_ASSIGN_OR_RETURN(Generations generations, Generations::open(link, here, places.others));
+  // Groups that differ on other hosts may have the same members on this one.
+  const uint64_t salt = places.others == nullptr ? kMemorySalt : ~places.others->name();
+  TESSERA_ASSIGN_OR_RETURN(host::Rendezvous memory,
+                           host::Rendezvous::open(link, std::move(here), kMemoryRecords, salt));
   return std::unique_ptr<NcclMover>(new NcclMover(std::move(watch), std::move(generations),
-                                                  std::move(memory), std::move(clients),
-                                                  std::move(devices), options));
+                                                  std::move(memory), std::move(places), options));
 }
 
-NcclMover::NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, host::Rendezvous memory,
-                     std::vector<int> clients, std::vector<cuda::CudaDevice*> devices,
-                     const Options& options)
+NcclMover::NcclMover(StatusOr<Watch*> watch, Generations generations, host::Rendezvous memory,
+                     Places places, const Options& options)
     : watch_(std::move(watch)),
       generations_(std::move(generations)),
       memory_(std::move(memory)),
-      clients_(std::move(clients)),
-      devices_(std::move(devices)),
+      places_(std::move(places)),
       options_(options),
-      packing_(devices_.size()),
-      ranks_(devices_.size()) {
+      packing_(places_.devices.size()),
+      ranks_(places_.devices.size()) {
   refusal_ = find_refusal();
 }
 
 Status NcclMover::find_refusal() const {
   TESSERA_RETURN_IF_ERROR(watch_.status());
-  if (devices_.size() > cuda::kMaxTerms) {
+  const size_t num_members = places_.clients.size();
+  if (num_members > cuda::kMaxTerms) {
     return absl::UnimplementedError(absl::StrCat(
-        "a group of ", devices_.size(), " GPUs; groups of up to ", cuda::kMaxTerms, " are there"));
+        "a group of ", num_members, " GPUs; groups of up to ", cuda::kMaxTerms, " are there"));
   }
-  for (size_t a = 0; a < devices_.size(); ++a) {
-    for (size_t b = a + 1; b < devices_.size(); ++b) {
-      if (devices_[a] == nullptr || devices_[b] == nullptr) continue;
-      if (devices_[a]->gpu() != devices_[b]->gpu()) continue;
+  const std::vector<cuda::CudaDevice*>& devices = places_.devices;
+  for (size_t a = 0; a < devices.size(); ++a) {
+    for (size_t b = a + 1; b < devices.size(); ++b) {
+      if (devices[a] == nullptr || devices[b] == nullptr) continue;
+      if (devices[a]->gpu() != devices[b]->gpu()) continue;
       return absl::UnimplementedError(absl::StrCat(
-          "members ", a, " and ", b, " share GPU ", devices_[a]->gpu(),
+          "members ", places_.positions[a], " and ", places_.positions[b], " share GPU ",
+          devices[a]->gpu(),
           "; NCCL takes one device of a GPU in a group of several clients: give each client at "
           "most as many devices as it has GPUs"));
     }
@@ -169,8 +177,9 @@ Status NcclMover::arrive(const Collective& collective, const Arguments& argument
   std::lock_guard<std::mutex> lock(mutex_);
   if (is_message) {
     // What the stream has now comes first; what it has when the message's turn comes does not.
-    if (collective.count() == 0 || arrived_[member].count(seq) > 0) return absl::OkStatus();
-    TESSERA_ASSIGN_OR_RETURN(arrived_[member][seq], devices_[member]->queue().record());
+    std::map<uint32_t, cuda::Event>& arrived = arrived_[collective.place().position];
+    if (collective.count() == 0 || arrived.count(seq) > 0) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(arrived[seq], places_.devices[member]->queue().record());
     return absl::OkStatus();
   }
   const Rank& rank = ranks_[member];
@@ -191,7 +200,7 @@ Status NcclMover::arrive(const Collective& collective, const Arguments& argument
 Status NcclMover::take_packing(const Collective& collective, int member) {
   Packing& packing = packing_[member];
   packing.own = packing.sent = nullptr;
-  const std::shared_ptr<cuda::SlabPool>& pool = devices_[member]->slabs();
+  const std::shared_ptr<cuda::SlabPool>& pool = places_.devices[member]->slabs();
   const int64_t own_bytes = packing_bytes(collective, options_.sums);
   if (own_bytes > 0) {
     TESSERA_ASSIGN_OR_RETURN(packing.own, Buffer::allocate(pool, own_bytes));
@@ -205,8 +214,8 @@ Status NcclMover::take_packing(const Collective& collective, int member) {
   return absl::OkStatus();
 }
 
-Status NcclMover::take_sent_packing(const Collective& collective, const Label& label, int member,
-                                    Members members, absl::Time deadline) {
+Status NcclMover::take_sent_packing(const Collective& collective, const Label& label, uint32_t seq,
+                                    int member, Members members, absl::Time deadline) {
   const std::vector<int64_t> sent_bytes = sent_packing_bytes(collective, members);
   bool is_enough = true;
   for (size_t m = 0; m < members.size(); ++m) {
@@ -215,7 +224,9 @@ Status NcclMover::take_sent_packing(const Collective& collective, const Label& l
     is_enough &= sent_bytes[m] <= board.sent_bytes;
   }
   if (is_enough) return absl::OkStatus();
-  return meet_for_memory(label, member, sent_bytes[member], deadline);
+  const Status met =
+      meet_for_memory(label, member, sent_bytes[collective.place().position], deadline);
+  return places_.others == nullptr ? met : places_.others->first_error(seq, met, deadline);
 }
 
 Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_bytes,
@@ -241,7 +252,7 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
       packing.sent = nullptr;
       packing.most_sent_bytes = std::max(packing.most_sent_bytes, sent_bytes);
       StatusOr<std::shared_ptr<Buffer>> sent =
-          Buffer::allocate(devices_[member]->memory(), sent_bytes);
+          Buffer::allocate(places_.devices[member]->memory(), sent_bytes);
       if (!sent.ok()) {
         const Status verdict = memory_.settle(seq, host::VerdictKind::kError,
                                               host::Rendezvous::From::kOpen, sent.status());
@@ -268,7 +279,7 @@ NcclMover::Board::Registered NcclMover::register_memory(const Collective& collec
                                                         const Arguments& arguments, int member,
                                                         Communicator& communicator) const {
   if (!options_.registers_memory) return Board::Registered::kNo;
-  const cuda::SlabPool& pool = *devices_[member]->slabs();
+  const cuda::SlabPool& pool = *places_.devices[member]->slabs();
   // Memory that the operation does not use has no bytes here: it may be any.
   const int64_t size = dtype_size(collective.dtype());
   const bool is_of_pool = pool.contains(arguments.in, collective.in_count().value_or(0) * size) &&
@@ -289,7 +300,7 @@ StatusOr<NcclMover::Board> NcclMover::agree(const Label& label, Members members)
     }
     if (board.sums != all.sums) {
       const auto has = [&](size_t k, Sums sums) {
-        return absl::StrCat("client ", clients_[k], " has ",
+        return absl::StrCat("client ", places_.clients[k], " has ",
                             sums == Sums::kNccl ? "\"nccl\"" : "\"auto\"");
       };
       return absl::InvalidArgumentError(
@@ -318,7 +329,7 @@ Status NcclMover::move(const Collective& collective, const Arguments& arguments,
   TESSERA_ASSIGN_OR_RETURN(const Board board, agree(label, members));
   const absl::Time deadline = deadline_of(arguments, options_.timeout);
   const absl::Cleanup release = [&] { packing_[member].own = packing_[member].sent = nullptr; };
-  const Status taken = take_sent_packing(collective, label, member, members, deadline);
+  const Status taken = take_sent_packing(collective, label, seq, member, members, deadline);
   if (!taken.ok()) return labelled(taken, label);
   const StatusOr<std::shared_ptr<Communicator>> found =
       this->communicator(label, seq, member, board.generation, deadline);
@@ -352,6 +363,7 @@ StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Label& lab
                                                                 int member, uint32_t generation,
                                                                 absl::Time deadline) {
   std::shared_ptr<Communicator> communicator;
+  std::shared_ptr<Communicator> former;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Rank& rank = ranks_[member];
@@ -360,66 +372,38 @@ StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Label& lab
       if (rank.communicator->is_failed()) return rank.communicator->fail(absl::AbortedError(""));
       return rank.communicator;
     }
-    if (rank.communicator != nullptr) {
-      // Another member knows of its end already.
-      rank.communicator->fail(absl::AbortedError("the communicator was given up")).IgnoreError();
-    }
     // One that it has made the watch leaves for it.
     const uint32_t first = rank.communicator == nullptr ? rank.generation : rank.generation + 1;
     for (uint32_t old = std::max(1u, first); old < generation; ++old) {
-      generations_.acknowledge(old);
+      generations_.leave(old);
     }
     communicator = std::make_shared<Communicator>(
-        (*watch_)->api(), (*watch_)->lane(devices_[member]), generations_, generation);
+        (*watch_)->api(), (*watch_)->lane(places_.devices[member]), generations_, generation);
     if (!lost_.ok()) return lost_;
     rank.generation = generation;
-    rank.communicator = nullptr;
+    former = std::exchange(rank.communicator, nullptr);
   }
-  TESSERA_RETURN_IF_ERROR(meet(label, member, generation, deadline));
-  UniqueId id;
-  std::memcpy(id.data(), generations_.entry(generation, 0).inlined, id.size());
+  if (former != nullptr) {
+    // Another member knows of its end already.
+    former->fail(absl::AbortedError("the communicator was given up")).IgnoreError();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const UniqueId id,
+                           generations_.meet(
+                               label, member, generation,
+                               [this] { return (*watch_)->api().get_unique_id(); }, deadline));
   (*watch_)->add(communicator);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ranks_[member].communicator = communicator;
   }
-  const Status made = communicator->init(id, member, deadline);
+  const Status made = communicator->init(id, places_.positions[member], deadline);
   if (!made.ok()) return communicator->fail(made);
   return communicator;
 }
 
-// The members of a generation meet, and learn its unique id from the first one.
-Status NcclMover::meet(const Label& label, int member, uint32_t generation, absl::Time deadline) {
-  const host::Rendezvous::Op op = {.seq = generation,
-                                   .member = member,
-                                   .label = &label,
-                                   .detail_field = "generation",
-                                   .holds_device = false,
-                                   .start = steady_now(),
-                                   .deadline = deadline};
-  const auto fail = [&](const Status& error) {
-    const Status verdict = generations_.settle(generation, host::VerdictKind::kError,
-                                               host::Rendezvous::From::kRunning, error);
-    return verdict.ok() ? error : verdict;
-  };
-  if (!generations_.wait_free(generation, deadline)) {
-    return generations_.describe_missing(op);
-  }
-  host::MemberEntry& entry = generations_.entry(generation, member);
-  entry.signature = {};
-  label.copy_to(absl::MakeSpan(entry.label));
-  if (member == 0) {
-    const StatusOr<UniqueId> id = (*watch_)->api().get_unique_id();
-    if (!id.ok()) return fail(id.status());
-    std::memcpy(entry.inlined, id->data(), id->size());
-  }
-  TESSERA_RETURN_IF_ERROR(generations_.arrive(op));
-  return generations_.wait_arrived(op);
-}
-
 Status NcclMover::run(const Arguments& arguments, int member, const Schedule& schedule,
                       const std::shared_ptr<Communicator>& communicator, absl::Time deadline) {
-  cuda::CudaDevice& device = *devices_[member];
+  cuda::CudaDevice& device = *places_.devices[member];
   Watch& watch = **watch_;
   const bool is_silent = std::all_of(schedule.rounds.begin(), schedule.rounds.end(),
                                      [](const Round& round) { return round.is_silent(); });
@@ -461,18 +445,22 @@ Status NcclMover::run_round(const Round& round, cuda::CudaDevice& device,
 Status NcclMover::leave(uint32_t /*seq*/, int /*member*/) { return absl::OkStatus(); }
 
 Status NcclMover::wait_done(int member, absl::Time deadline) {
-  return devices_[member]->queue().wait_done(deadline);
+  return places_.devices[member]->queue().wait_done(deadline);
 }
 
 void NcclMover::fail(uint32_t seq, int member, const Status& error) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const Rank& rank = ranks_[member];
-  // Of a group of messages, which asks for no communicator.
-  if (rank.begun == 0 && member < 2) given_up_[member] = {seq, error};
-  if (rank.begun < seq) return;
-  generations_
-      .settle(rank.generation, host::VerdictKind::kError, host::Rendezvous::From::kRunning, error)
-      .IgnoreError();
+  uint32_t generation = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Rank& rank = ranks_[member];
+    // Of a group of messages, which asks for no communicator.
+    const int position = places_.positions[member];
+    if (rank.begun == 0 && position < 2) given_up_[position] = {seq, error};
+    if (rank.begun < seq) return;
+    generation = rank.generation;
+  }
+  // Without the lock: it may wait for the coordinator.
+  generations_.fail(generation, error).IgnoreError();
 }
 
 void NcclMover::lose(const Status& reason) {
@@ -487,10 +475,7 @@ void NcclMover::lose(const Status& reason) {
           .IgnoreError();
     }
     if (rank.generation == 0) continue;
-    generations_
-        .settle(rank.generation, host::VerdictKind::kError, host::Rendezvous::From::kRunning,
-                reason)
-        .IgnoreError();
+    generations_.lose(rank.generation, reason);
   }
 }
 
@@ -499,26 +484,33 @@ void NcclMover::close(const Status& reason) {
   closed_.Update(reason);
 }
 
-Status NcclMover::message_error(uint32_t seq, int member) {
+cuda::CudaDevice& NcclMover::end_of_message(int position) const {
+  const std::vector<int>& positions = places_.positions;
+  return *places_
+              .devices[std::find(positions.begin(), positions.end(), position) - positions.begin()];
+}
+
+Status NcclMover::message_error(uint32_t seq, int position) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(lost_);
   TESSERA_RETURN_IF_ERROR(closed_);
-  return given_up_[member].seq == seq ? given_up_[member].error : absl::OkStatus();
+  return given_up_[position].seq == seq ? given_up_[position].error : absl::OkStatus();
 }
 
-StatusOr<cuda::CudaQueue*> NcclMover::message_queue(uint32_t seq, int member, absl::Time deadline) {
+StatusOr<cuda::CudaQueue*> NcclMover::message_queue(uint32_t seq, int position,
+                                                    absl::Time deadline) {
   cuda::CudaQueue* queue = nullptr;
   cuda::Event arrived;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (message_queues_[member] == nullptr) {
-      const cuda::CudaQueue& own = devices_[member]->queue();
-      TESSERA_ASSIGN_OR_RETURN(message_queues_[member],
+    if (message_queues_[position] == nullptr) {
+      const cuda::CudaQueue& own = end_of_message(position).queue();
+      TESSERA_ASSIGN_OR_RETURN(message_queues_[position],
                                cuda::CudaQueue::create(own.api(), own.gpu()));
     }
-    queue = message_queues_[member].get();
+    queue = message_queues_[position].get();
     // Messages come in the order of their numbers.
-    std::map<uint32_t, cuda::Event>& places = arrived_[member];
+    std::map<uint32_t, cuda::Event>& places = arrived_[position];
     const auto place = places.find(seq);
     if (place != places.end()) arrived = place->second;
     places.erase(places.begin(), places.upper_bound(seq));
@@ -529,7 +521,7 @@ StatusOr<cuda::CudaQueue*> NcclMover::message_queue(uint32_t seq, int member, ab
         queue->wait(arrived, std::min(deadline, steady_now() + kMessageCheckInterval));
     if (status.ok()) return queue;
     if (!absl::IsDeadlineExceeded(status) || steady_now() >= deadline) return status;
-    TESSERA_RETURN_IF_ERROR(message_error(seq, member));
+    TESSERA_RETURN_IF_ERROR(message_error(seq, position));
   }
 }
 
@@ -553,7 +545,7 @@ Status NcclMover::fetch(const Collective& collective, const Arguments& arguments
   TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
                            message_queue(seq, 0, deadline_of(arguments, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
-                           Buffer::allocate(devices_[0]->pinned(), num_bytes));
+                           Buffer::allocate(end_of_message(0).pinned(), num_bytes));
   TESSERA_RETURN_IF_ERROR(
       copy_message(*queue, pinned->mutable_data(), arguments.in, num_bytes, pinned));
   std::memcpy(to, pinned->data(), static_cast<size_t>(num_bytes));
@@ -567,7 +559,7 @@ Status NcclMover::receive(const Collective& collective, const Arguments& argumen
   TESSERA_ASSIGN_OR_RETURN(cuda::CudaQueue* const queue,
                            message_queue(seq, 1, deadline_of(arguments, options_.timeout)));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> pinned,
-                           Buffer::allocate(devices_[1]->pinned(), num_bytes));
+                           Buffer::allocate(end_of_message(1).pinned(), num_bytes));
   std::memcpy(pinned->mutable_data(), members[0].in, static_cast<size_t>(num_bytes));
   return copy_message(*queue, members[1].out, pinned->data(), num_bytes, pinned);
 }

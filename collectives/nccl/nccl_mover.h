@@ -32,7 +32,12 @@
 // members: each publishes it when it arrives.
 //
 // A message between two clients does not go by NCCL, whose sends hold up their stream until they
-// are received, but through memory that the clients of the host share.
+// are received, but through memory of the host.
+//
+// Members on several hosts are ranks of one communicator like any others: NCCL uses its own network
+// between hosts. A `member` of the functions of DeviceMover is an index among those of this host;
+// positions in the group are the ranks. Members of a host agree in memory that they share, hosts by
+// the coordinator and letters (other_hosts.h).
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_
 
@@ -48,11 +53,15 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
+#include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/nccl/communicator.h"
+#include "collectives/nccl/generations.h"
+#include "collectives/nccl/other_hosts.h"
 #include "collectives/nccl/schedule.h"
 #include "collectives/nccl/watch.h"
+#include "collectives/network/span_runs.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_device.h"
 
@@ -68,12 +77,13 @@ class NcclMover : public host::DeviceMover {
     // decides for the group.
     bool registers_memory = false;
   };
-  // `devices` by member, null for those of other clients. All must outlive the mover. `watch` is an
-  // error where there is no NCCL: then every operation is.
-  static StatusOr<std::unique_ptr<NcclMover>> create(StatusOr<Watch*> watch, host::HostLink& link,
-                                                     std::vector<host::GroupMember> members,
-                                                     std::vector<cuda::CudaDevice*> devices,
-                                                     const Options& options);
+  // `devices` by position, null for those of other clients. All must outlive the mover. `watch` is
+  // an error where there is no NCCL: then every operation is. `network`: needed where members are
+  // on other hosts.
+  static StatusOr<std::unique_ptr<NcclMover>> create(
+      StatusOr<Watch*> watch, host::HostLink& link, std::vector<host::GroupMember> members,
+      std::vector<cuda::CudaDevice*> devices, const Options& options,
+      std::shared_ptr<network::Network> network = nullptr);
 
   Status check(const Collective& collective) const override;
   std::vector<int64_t> encode_request(const Collective& collective) const override;
@@ -115,15 +125,21 @@ class NcclMover : public host::DeviceMover {
     bool sums_in_place;  // by NCCL
     int64_t sent_bytes;  // of its block for what others want packed
   };
-  NcclMover(StatusOr<Watch*> watch, host::Rendezvous generations, host::Rendezvous memory,
-            std::vector<int> clients, std::vector<cuda::CudaDevice*> devices,
+  // The members of all hosts, and those of this one.
+  struct Places {
+    std::vector<int> clients;                // by position
+    std::vector<int> positions;              // by member
+    std::vector<cuda::CudaDevice*> devices;  // the same; null for those of other clients
+    std::shared_ptr<OtherHosts> others;      // null where there are none
+  };
+  NcclMover(StatusOr<Watch*> watch, Generations generations, host::Rendezvous memory, Places places,
             const Options& options);
   Status find_refusal() const;
   // Takes memory for packing before the member arrives.
   Status take_packing(const Collective& collective, int member);
   // Makes sure that all members have memory for what others want packed.
-  Status take_sent_packing(const Collective& collective, const Label& label, int member,
-                           absl::Span<const MemberMemory> members, absl::Time deadline);
+  Status take_sent_packing(const Collective& collective, const Label& label, uint32_t seq,
+                           int member, absl::Span<const MemberMemory> members, absl::Time deadline);
   Status meet_for_memory(const Label& label, int member, int64_t sent_bytes, absl::Time deadline);
   // Registers what is not yet.
   Board::Registered register_memory(const Collective& collective, const Arguments& arguments,
@@ -133,7 +149,6 @@ class NcclMover : public host::DeviceMover {
   // The member's communicator of this generation, made by all members if it is not there.
   StatusOr<std::shared_ptr<Communicator>> communicator(const Label& label, uint32_t seq, int member,
                                                        uint32_t generation, absl::Time deadline);
-  Status meet(const Label& label, int member, uint32_t generation, absl::Time deadline);
   // Gives the member's device its part.
   Status give(const Collective& collective, const Arguments& arguments, int member,
               absl::Span<const MemberMemory> members, const Board& board,
@@ -145,18 +160,20 @@ class NcclMover : public host::DeviceMover {
   Status receive(const Collective& collective, const Arguments& arguments, uint32_t seq,
                  absl::Span<const MemberMemory> members);
   // The queue for messages of a member, when its GPU has done what the member arrived with.
-  StatusOr<cuda::CudaQueue*> message_queue(uint32_t seq, int member, absl::Time deadline);
+  StatusOr<cuda::CudaQueue*> message_queue(uint32_t seq, int position, absl::Time deadline);
   // Copies a message between memory of the GPU and `pinned`, which is kept if that does not end.
   Status copy_message(cuda::CudaQueue& queue, std::byte* to, const std::byte* from,
                       int64_t num_bytes, const std::shared_ptr<Buffer>& pinned);
   // Why the message waits no longer.
-  Status message_error(uint32_t seq, int member);
+  Status message_error(uint32_t seq, int position);
+
+  // The device of one end of a message, which is this client's.
+  cuda::CudaDevice& end_of_message(int position) const;
 
   const StatusOr<Watch*> watch_;
-  host::Rendezvous generations_;
-  host::Rendezvous memory_;         // of members some of which lacked memory for packing
-  const std::vector<int> clients_;  // by member
-  const std::vector<cuda::CudaDevice*> devices_;
+  Generations generations_;
+  host::Rendezvous memory_;  // of members some of which lacked memory for packing
+  const Places places_;
   const Options options_;
   Status refusal_;                // what no operation of the group can do
   std::vector<Packing> packing_;  // by member
@@ -165,9 +182,9 @@ class NcclMover : public host::DeviceMover {
   std::vector<Rank> ranks_;
   Status lost_;  // of a member
   Status closed_;
-  // Of the two ends of messages: where they are copied, beside the stream of the device, which they
-  // do not hold up. A queue is given a copy when the message's turn has come on the GPU, not
-  // before: one that was given up writes nothing later.
+  // Of the two ends of messages, by position: where they are copied, beside the stream of the
+  // device, which they do not hold up. A queue is given a copy when the message's turn has come on
+  // the GPU, not before: one that was given up writes nothing later.
   std::unique_ptr<cuda::CudaQueue> message_queues_[2];
   std::map<uint32_t, cuda::Event> arrived_[2];  // what a message comes after, by its number
   struct GivenUp {

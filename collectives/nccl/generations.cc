@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/nccl/generations.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "collectives/host/control.h"
+
+namespace tessera::nccl {
+namespace {
+
+using host::Rendezvous;
+
+// The latest generations of a group, which a member may still ask about.
+constexpr uint32_t kRecords = 4;
+// Tells the generations of a group from its operations and messages.
+constexpr uint64_t kSalt = 2;
+
+}  // namespace
+
+StatusOr<Generations> Generations::open(host::HostLink& link, std::vector<host::GroupMember> here,
+                                        std::shared_ptr<OtherHosts> others) {
+  // Groups that differ on other hosts may have the same members on this one.
+  const uint64_t salt = others == nullptr ? kSalt : others->name();
+  TESSERA_ASSIGN_OR_RETURN(Rendezvous rendezvous,
+                           Rendezvous::open(link, std::move(here), kRecords, salt));
+  return Generations(std::move(rendezvous), std::move(others));
+}
+
+Status Generations::settle(uint32_t generation, const Status& error) {
+  return rendezvous_.settle(generation, host::VerdictKind::kError, Rendezvous::From::kRunning,
+                            error);
+}
+
+StatusOr<UniqueId> Generations::meet(const Label& label, int member, uint32_t generation,
+                                     absl::FunctionRef<StatusOr<UniqueId>()> make,
+                                     absl::Time deadline) {
+  const Rendezvous::Op op = {.seq = generation,
+                             .member = member,
+                             .label = &label,
+                             .detail_field = "generation",
+                             .holds_device = false,
+                             .start = steady_now(),
+                             .deadline = deadline};
+  if (others_ != nullptr) {
+    // What the letters bring is settled without this object.
+    const auto records = std::make_shared<Rendezvous>(rendezvous_.view());
+    others_->start_reading([records](uint32_t failed, const Status& verdict) {
+      records->settle_at_once(failed, Rendezvous::From::kRunning, verdict);
+    });
+  }
+  if (!rendezvous_.wait_free(generation, deadline)) return rendezvous_.describe_missing(op);
+  host::MemberEntry& entry = rendezvous_.entry(generation, member);
+  entry.signature = {};
+  label.copy_to(absl::MakeSpan(entry.label));
+  if (member == 0) {
+    const StatusOr<UniqueId> id =
+        others_ == nullptr ? make() : others_->share_id(generation, make, deadline);
+    if (!id.ok()) {
+      const Status& error = id.status();
+      const Status verdict =
+          settle(generation, others_ == nullptr ? error : others_->propose(generation, error));
+      return verdict.ok() ? error : verdict;
+    }
+    std::memcpy(entry.inlined, id->data(), id->size());
+  }
+  TESSERA_RETURN_IF_ERROR(rendezvous_.arrive(op));
+  TESSERA_RETURN_IF_ERROR(rendezvous_.wait_arrived(op));
+  UniqueId id;
+  std::memcpy(id.data(), rendezvous_.entry(generation, 0).inlined, id.size());
+  return id;
+}
+
+Status Generations::fail(uint32_t generation, const Status& error) {
+  const bool is_known = others_ == nullptr || rendezvous_.is_finished(generation);
+  return settle(generation, is_known ? error : others_->propose(generation, error));
+}
+
+void Generations::lose(uint32_t generation, const Status& reason) {
+  settle(generation, reason).IgnoreError();
+}
+
+}  // namespace tessera::nccl

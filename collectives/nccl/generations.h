@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Generations: the communicators that a group makes, one after another, as its members agree on
+// them.
+//
+//   generation 1   made by all members ... used ... a verdict: never used again
+//   generation 2   made by all members ...
+//
+// A generation is an operation of a rendezvous of its own (rendezvous.h) that goes on as long as
+// the communicator does: the members of a host arrive at it to make the communicator, and learn its
+// unique id from the first of them. Its verdict, which any member may make, is the end for all.
+// Where the group has members on several hosts each host has a rendezvous, and the hosts tell each
+// other ids and verdicts (other_hosts.h): so all have one id, and fail in the same words.
+//
+// Thread-safe.
+#ifndef TESSERA_COLLECTIVES_NCCL_GENERATIONS_H_
+#define TESSERA_COLLECTIVES_NCCL_GENERATIONS_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "collectives/host/group_table.h"
+#include "collectives/host/host_link.h"
+#include "collectives/host/rendezvous.h"
+#include "collectives/label.h"
+#include "collectives/nccl/api.h"
+#include "collectives/nccl/other_hosts.h"
+
+namespace tessera::nccl {
+
+class Generations {
+ public:
+  // `here`: the members on this host, in the order of the group. `others`: null where these are
+  // all. Errors as of Rendezvous::open().
+  static StatusOr<Generations> open(host::HostLink& link, std::vector<host::GroupMember> here,
+                                    std::shared_ptr<OtherHosts> others);
+  // The same without a handle of the block (Rendezvous::view()).
+  Generations view() const { return Generations(rendezvous_.view(), others_); }
+
+  // Of all hosts.
+  int num_members() const {
+    return others_ == nullptr ? rendezvous_.size() : others_->num_members();
+  }
+
+  // Blocks until all members of this host have arrived: the unique id of the generation. `member`:
+  // its index on this host. `make`: for the group's first member. Errors as of a rendezvous.
+  StatusOr<UniqueId> meet(const Label& label, int member, uint32_t generation,
+                          absl::FunctionRef<StatusOr<UniqueId>()> make, absl::Time deadline);
+  // Whether there is a verdict. Of a generation at which all of this host have arrived.
+  bool is_failed(uint32_t generation) const { return rendezvous_.is_finished(generation); }
+  // Makes `error` the verdict of all hosts, unless there is one; the verdict. May wait for the
+  // coordinator. Before any member of this host has arrived it is this host's verdict alone.
+  Status fail(uint32_t generation, const Status& error);
+  // The same of a loss, which every client is told: this host's verdict alone. Does not wait.
+  void lose(uint32_t generation, const Status& reason);
+  // Records that a member has done with a generation that has its verdict. Once.
+  void leave(uint32_t generation) { rendezvous_.acknowledge(generation); }
+  // Whether all members of this host have left it.
+  bool have_all_left(uint32_t generation) {
+    return rendezvous_.wait_free(generation + rendezvous_.num_records(), absl::InfinitePast());
+  }
+
+ private:
+  Generations(host::Rendezvous rendezvous, std::shared_ptr<OtherHosts> others)
+      : rendezvous_(std::move(rendezvous)), others_(std::move(others)) {}
+  Status settle(uint32_t generation, const Status& error);
+
+  host::Rendezvous rendezvous_;
+  std::shared_ptr<OtherHosts> others_;
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_GENERATIONS_H_

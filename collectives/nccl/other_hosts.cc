@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/nccl/other_hosts.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/stable_hash.h"
+#include "job/host.h"
+
+namespace tessera::nccl {
+namespace {
+
+// Tells the letters of a group's NCCL from those of its operations and messages.
+constexpr uint64_t kNameSeed = 3;
+// How long the coordinator may take to say which proposal was first.
+constexpr absl::Duration kVerdictLimit = absl::Seconds(10);
+
+uint64_t name_of(const std::vector<host::GroupMember>& members) {
+  std::vector<int32_t> ids;
+  for (const host::GroupMember& member : members) ids.push_back(member.device_id);
+  return stable_hash(absl::MakeConstSpan(ids), kNameSeed);
+}
+
+// "4:text"; "0:" for OK.
+std::string encode(const Status& status) {
+  return absl::StrCat(static_cast<int>(status.code()), ":", status.message());
+}
+
+Status decode(absl::string_view text) {
+  const size_t colon = text.find(':');
+  int code = 0;
+  if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
+    return absl::InternalError(absl::StrCat("a malformed status: ", text));
+  }
+  return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
+}
+
+}  // namespace
+
+OtherHosts::OtherHosts(std::shared_ptr<network::Network> network,
+                       const std::vector<host::GroupMember>& members)
+    : network_(std::move(network)),
+      name_(name_of(members)),
+      num_members_(static_cast<int>(members.size())) {
+  const absl::Span<const MemberInfo> clients = network_->coordinator.members();
+  const MemberInfo& self = clients[network_->coordinator.client_id()];
+  const auto add = [](int client, std::vector<int>& to) {
+    if (std::find(to.begin(), to.end(), client) == to.end()) to.push_back(client);
+  };
+  for (const host::GroupMember& member : members) {
+    const MemberInfo& client = clients[member.client_id];
+    const bool is_known = std::any_of(first_clients_.begin(), first_clients_.end(), [&](int first) {
+      return are_on_one_host(clients[first], client);
+    });
+    if (!is_known) first_clients_.push_back(member.client_id);
+    if (!are_on_one_host(client, self)) add(member.client_id, far_clients_);
+  }
+  own_first_client_ = *std::find_if(first_clients_.begin(), first_clients_.end(), [&](int first) {
+    return are_on_one_host(clients[first], self);
+  });
+}
+
+OtherHosts::~OtherHosts() {
+  if (reads_) network_->letters.set_reader(name_, nullptr);
+}
+
+std::string OtherHosts::key(absl::string_view what, uint32_t number) const {
+  return absl::StrCat("NCCL ", what, " of ", absl::Hex(name_), " ", number);
+}
+
+StatusOr<UniqueId> OtherHosts::share_id(uint32_t generation,
+                                        absl::FunctionRef<StatusOr<UniqueId>()> make,
+                                        absl::Time deadline) const {
+  const std::string name = key("id", generation);
+  const int first = first_clients_[0];
+  if (first == network_->coordinator.client_id()) {
+    TESSERA_ASSIGN_OR_RETURN(const UniqueId id, make());
+    const absl::string_view bytes(reinterpret_cast<const char*>(id.data()), id.size());
+    TESSERA_RETURN_IF_ERROR(network_->coordinator.put(name, absl::BytesToHexString(bytes)));
+    return id;
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::string text,
+                           network_->coordinator.get(name, first, deadline));
+  const std::string bytes = absl::HexStringToBytes(text);
+  UniqueId id;
+  if (bytes.size() != id.size()) return absl::InternalError("a unique id of another size");
+  std::memcpy(id.data(), bytes.data(), id.size());
+  return id;
+}
+
+Status OtherHosts::propose(uint32_t generation, const Status& error) const {
+  const std::string name = key("verdict", generation);
+  Status verdict = error;
+  if (absl::IsAlreadyExists(network_->coordinator.put(name, encode(error)))) {
+    const StatusOr<std::string> first = network_->coordinator.get(
+        name, network_->coordinator.client_id(), steady_now() + kVerdictLimit);
+    if (first.ok()) verdict = decode(*first);
+  }
+  const std::string text = encode(verdict);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
+  const network::Letter letter = {.kind = network::Letter::Kind::kVerdict,
+                                  .seq = generation,
+                                  .group = name_,
+                                  .from = 0,
+                                  .to = 0,
+                                  .body = {bytes, bytes + text.size()}};
+  for (const int client : far_clients_) network_->letters.send(client, letter);
+  return verdict;
+}
+
+void OtherHosts::start_reading(const Reader& reader) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(reads_, true)) return;
+  }
+  network_->letters.set_reader(name_, [reader](const network::Letter& letter) {
+    const auto* const text = reinterpret_cast<const char*>(letter.body.data());
+    reader(letter.seq, decode({text, letter.body.size()}));
+  });
+}
+
+Status OtherHosts::first_error(uint32_t seq, const Status& own, absl::Time deadline) const {
+  const auto key_of = [&](int client) {
+    return key(absl::StrCat("memory on the host of client ", client), seq);
+  };
+  if (own_first_client_ == network_->coordinator.client_id()) {
+    const Status put = network_->coordinator.put(key_of(own_first_client_), encode(own));
+    // Another member of this client was first.
+    if (!absl::IsAlreadyExists(put)) TESSERA_RETURN_IF_ERROR(put);
+  }
+  Status first;
+  for (const int client : first_clients_) {
+    if (client == own_first_client_) {
+      first.Update(own);
+      continue;
+    }
+    TESSERA_ASSIGN_OR_RETURN(const std::string answer,
+                             network_->coordinator.get(key_of(client), client, deadline));
+    first.Update(decode(answer));
+  }
+  return first;
+}
+
+}  // namespace tessera::nccl

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OtherHosts: what the hosts of one group of GPUs tell each other of NCCL. Members of one host use
+// the memory that they share (generations.h); between hosts that is
+//
+//   the unique id of a generation     put into the coordinator's key-value space by the client of
+//                                     the group's first member
+//   the verdict on a generation       the first that any host proposes there stands; a letter tells
+//                                     the other hosts at once
+//   whether members have memory       one answer per host, there too
+//
+// The bytes of tensors are NCCL's business: between hosts it uses its own network.
+//
+// Thread-safe.
+#ifndef TESSERA_COLLECTIVES_NCCL_OTHER_HOSTS_H_
+#define TESSERA_COLLECTIVES_NCCL_OTHER_HOSTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "collectives/host/group_table.h"
+#include "collectives/nccl/api.h"
+#include "collectives/network/span_runs.h"
+
+namespace tessera::nccl {
+
+class OtherHosts {
+ public:
+  // `members`: of all hosts, in the order of the group.
+  OtherHosts(std::shared_ptr<network::Network> network,
+             const std::vector<host::GroupMember>& members);
+  ~OtherHosts();
+
+  // A name of the group among those of its hosts, for what these keep of it.
+  uint64_t name() const { return name_; }
+  int num_members() const { return num_members_; }
+
+  // The id of a generation: of what `make` makes where this client has the group's first member,
+  // else what that client has put there. Blocks until the deadline; Unavailable where it is lost.
+  StatusOr<UniqueId> share_id(uint32_t generation, absl::FunctionRef<StatusOr<UniqueId>()> make,
+                              absl::Time deadline) const;
+  // The verdict on a generation: `error`, unless another host has proposed one. Tells the others.
+  Status propose(uint32_t generation, const Status& error) const;
+  // From the first call on its reader is called with the verdicts that other hosts tell of, those
+  // before too, by a thread that must not wait.
+  using Reader = std::function<void(uint32_t generation, const Status& verdict)>;
+  void start_reading(const Reader& reader);
+  // The first error of the hosts, in the order of their first members, the same on all of them;
+  // `own` is this host's. Called by every member of the group in operation `seq`. Blocks until all
+  // hosts have answered, or the deadline.
+  Status first_error(uint32_t seq, const Status& own, absl::Time deadline) const;
+
+ private:
+  std::string key(absl::string_view what, uint32_t number) const;
+
+  const std::shared_ptr<network::Network> network_;
+  const uint64_t name_;
+  const int num_members_;
+  std::vector<int> first_clients_;  // of each host, in the order of the group
+  std::vector<int> far_clients_;    // of other hosts
+  int own_first_client_ = 0;        // of this host
+  std::mutex mutex_;                // guards reads_
+  bool reads_ = false;
+};
+
+}  // namespace tessera::nccl
+
+#endif  // TESSERA_COLLECTIVES_NCCL_OTHER_HOSTS_H_
