@@ -143,8 +143,7 @@ struct HostPlace {
 };
 
 // What a host sends at least and at most, in S, without headers. At least: what other hosts cannot
-// do without. At most: each member fetches what it needs by itself
-// (docs/internals/between_hosts.md).
+// do without. At most: a table of docs/internals/between_hosts.md.
 struct Traffic {
   Operation operation;
   const char* name;
@@ -157,24 +156,25 @@ double nothing(const HostPlace&) { return 0; }
 double own_parts(const HostPlace& h) { return h.L / h.P; }
 double own_parts_to_members(const HostPlace& h) { return h.L / h.P * (h.P - h.L); }
 double own_parts_to_hosts(const HostPlace& h) { return h.L / h.P * (h.H - 1); }
+// A sum of the host, of all parts that members elsewhere add.
+double parts_of_others(const HostPlace& h) { return 1 - own_parts(h); }
 
 // clang-format off
 const Traffic kTraffic[] = {
     // One sum has to leave each host, be it of its terms or of all.
     {all_reduce, "all_reduce", [](const HostPlace&) { return 1.0; },
-     [](const HostPlace& h) { return own_parts_to_members(h) + own_parts_to_hosts(h); }},
-    {reduce_scatter, "reduce_scatter", [](const HostPlace& h) { return 1 - own_parts(h); },
-     own_parts_to_members},
-    {all_gather, "all_gather", own_parts, own_parts_to_members},
+     [](const HostPlace& h) { return parts_of_others(h) + own_parts_to_hosts(h); }},
+    {reduce_scatter, "reduce_scatter", parts_of_others, parts_of_others},
+    {all_gather, "all_gather", own_parts, own_parts_to_hosts},
     {all_to_all, "all_to_all", own_parts_to_members, own_parts_to_members},
     {broadcast, "broadcast", [](const HostPlace& h) { return h.has_root ? 1.0 : 0.0; },
-     [](const HostPlace& h) { return h.has_root ? h.P - h.L : 0; }},
+     [](const HostPlace& h) { return h.has_root ? h.H - 1 : 0; }},
     {barrier, "barrier", nothing, nothing},
     // Here S is the tensor, of which each member has a part.
     {relayout_to_columns, "relayout_to_columns",
      [](const HostPlace& h) { return own_parts(h) * (1 - own_parts(h)); },
      [](const HostPlace& h) { return own_parts(h) * (1 - own_parts(h)); }},
-    // Relayouts are planned by host.
+    // Relayouts are planned by host, and where they are not each member fetches what it needs.
     {relayout_to_replicas, "relayout_to_replicas", own_parts,
      [](const HostPlace& h) { return h.is_even ? own_parts_to_hosts(h) : own_parts_to_members(h); }},
     {relayout_of_sums, "relayout_of_sums", [](const HostPlace&) { return 1.0; },
@@ -194,11 +194,9 @@ struct Form {
   const char* rate = "";
 };
 std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.name; }
-const Form kForms[] = {{"OneAndOne", {1, 1}},
-                       {"TwoAndTwo", {2, 2}},
-                       {"TwoOneAndOne", {2, 1, 1}},
-                       {"FourOfOne", {1, 1, 1, 1}},
-                       {"TwoAndTwoAtOneGigabit", {2, 2}, "1gbit"}};
+const Form kForms[] = {{"OneAndOne", {1, 1}},       {"TwoAndTwo", {2, 2}},
+                       {"FourAndFour", {4, 4}},     {"TwoOneAndOne", {2, 1, 1}},
+                       {"FourOfOne", {1, 1, 1, 1}}, {"TwoAndTwoAtOneGigabit", {2, 2}, "1gbit"}};
 
 class NamespacesTest : public ::testing::TestWithParam<Form> {};
 INSTANTIATE_TEST_SUITE_P(Forms, NamespacesTest, ::testing::ValuesIn(kForms),
