@@ -4,12 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/json_syntax.h"
 #include "base/text.h"
 #include "nlohmann/json.hpp"
 
@@ -17,46 +17,6 @@ namespace tessera {
 namespace {
 
 using nlohmann::json;
-
-// Reads the text once without building a value, for what json::parse() would pass over (a field
-// given twice) or say only by an exception (where the text goes wrong).
-class SyntaxCheck : public nlohmann::json_sax<json> {
- public:
-  const std::string& problem() const { return problem_; }
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override {
-    fields_.emplace_back();
-    return true;
-  }
-  bool key(string_t& name) override {
-    if (fields_.back().insert(name).second) return true;
-    problem_ = absl::StrCat("field ", tessera::quoted(name), " is given twice; give it once");
-    return false;
-  }
-  bool end_object() override {
-    fields_.pop_back();
-    return true;
-  }
-  bool start_array(std::size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t place, const std::string& token,
-                   const nlohmann::detail::exception&) override {
-    problem_ = absl::StrCat("is no JSON at character ", place, ", at ", tessera::quoted(token),
-                            "; expected an object as in tools/topologies/h100.json");
-    return false;
-  }
-
- private:
-  std::vector<std::set<std::string>> fields_;  // Of each object that is open.
-  std::string problem_;
-};
 
 // One object of the file; `prefix` is its path, as in "links.host.".
 class Fields {
@@ -191,8 +151,8 @@ StatusOr<Topology> parse_topology(absl::string_view text, absl::string_view file
   const auto refuse = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("topology ", file, ": ", what));
   };
-  SyntaxCheck check;
-  if (!json::sax_parse(text.begin(), text.end(), &check)) return refuse(check.problem());
+  const std::string problem = json_problem(text, "an object as in tools/topologies/h100.json");
+  if (!problem.empty()) return refuse(problem);
   const json value = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) {
     return refuse("is no JSON object; expected one as in tools/topologies/h100.json");

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// JSON that users write: what the parser of nlohmann-json passes over, or says only by an
+// exception.
+#ifndef TESSERA_BASE_JSON_SYNTAX_H_
+#define TESSERA_BASE_JSON_SYNTAX_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace tessera {
+
+// Why `text` is not one JSON value: where it goes wrong, with "; expected EXPECTED" at the end, or
+// which field is given twice. Empty for a good text, which json::parse() then reads.
+//
+//   json_problem("{\"a\": ", "an object")  ->  is no JSON at character 6, at "{\"a\": "; expected
+//                                              an object
+std::string json_problem(absl::string_view text, absl::string_view expected);
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_JSON_SYNTAX_H_
