@@ -27,11 +27,11 @@
 #ifndef TESSERA_JOB_ENVIRONMENT_H_
 #define TESSERA_JOB_ENVIRONMENT_H_
 
-#include <functional>
 #include <optional>
 #include <string>
 
 #include "base/status.h"
+#include "job/environment_lookup.h"
 
 namespace tessera {
 
@@ -62,9 +62,6 @@ struct JobEnvironment {
   std::optional<bool> on_one_host = {};
   bool share_gpus = false;
 };
-
-// The value of a variable, or null.
-using EnvironmentLookup = std::function<const char*(const char* name)>;
 
 // InvalidArgument for an incomplete form, naming the variable that is missing; for a value out of
 // its range, naming the variable, the value and the range.
