@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "job/cluster.h"
+#include "job/cluster_tasks.h"
 #include "job/launch_form.h"
 
 namespace tessera {
@@ -17,18 +19,34 @@ constexpr int64_t kMostDevices = 65'536;
 // The form that the environment is written in; null where there is none. `address` is the one that
 // the program gives, or empty.
 const LaunchForm* find_form(const EnvironmentLookup& lookup, absl::string_view address) {
-  // The address alone is shared with Open MPI and Slurm: the ids tell the forms apart.
+  // The address alone is shared with other forms: the ids tell them apart.
   if (any_set(lookup, {"TESSERA_CLIENT_ID", "TESSERA_NUM_CLIENTS"})) return &kTesseraForm;
   if (any_set(lookup, kTorchrunForm.marks)) return &kTorchrunForm;
   const bool has_address = is_set(lookup, "TESSERA_COORDINATOR");
+  const auto is_meant = [&](const LaunchForm& form) {
+    return any_set(lookup, form.marks) &&
+           (has_address || !address.empty() || address_of_launch(form, lookup).has_value());
+  };
   for (const LaunchForm* form : {&kOpenMpiForm, &kSlurmForm}) {
-    if (!any_set(lookup, form->marks)) continue;
-    if (has_address || !address.empty() || address_of_launch(*form, lookup).has_value()) {
-      return form;
-    }
+    if (is_meant(*form)) return form;
   }
   if (any_set(lookup, kTfDtensorForm.marks)) return &kTfDtensorForm;
+  if (is_meant(kHydraForm)) return &kHydraForm;
   return has_address ? &kTesseraForm : nullptr;
+}
+
+// The client that the environment says this process is; what `overrides` has is not read.
+StatusOr<LaunchedClient> read_client(const LaunchForm* form, const EnvironmentLookup& lookup,
+                                     const LaunchOverrides& overrides) {
+  if (form != nullptr) return read_form(*form, lookup, overrides);
+  TESSERA_ASSIGN_OR_RETURN(const cluster::Cluster found, cluster::tf_config(lookup));
+  TESSERA_ASSIGN_OR_RETURN(const cluster::Membership membership, cluster::membership_of(found));
+  LaunchedClient client;
+  client.client_id = overrides.client_id.value_or(membership.client_id);
+  client.num_clients = overrides.num_clients.value_or(membership.num_clients);
+  client.coordinator =
+      overrides.coordinator.empty() ? membership.coordinator : overrides.coordinator;
+  return client;
 }
 
 // What tells this job from another one that uses the same address, and an attempt from the one
@@ -78,12 +96,12 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
       is_alone || (!overrides.coordinator.empty() && overrides.client_id.has_value() &&
                    overrides.num_clients.has_value());
   const LaunchForm* form = all_given ? nullptr : find_form(lookup, overrides.coordinator);
-  if (form != nullptr) {
+  if (!all_given) {
     TESSERA_ASSIGN_OR_RETURN(const LaunchedClient client,
-                             read_form(*form, lookup,
-                                       {.coordinator = overrides.coordinator,
-                                        .client_id = overrides.client_id,
-                                        .num_clients = overrides.num_clients}));
+                             read_client(form, lookup,
+                                         {.coordinator = overrides.coordinator,
+                                          .client_id = overrides.client_id,
+                                          .num_clients = overrides.num_clients}));
     job.client_id = client.client_id;
     job.num_clients = client.num_clients;
     job.coordinator = client.coordinator;

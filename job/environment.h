@@ -9,6 +9,10 @@
 //   Slurm         SLURM_PROCID, SLURM_NTASKS, with TESSERA_COORDINATOR
 //   TF DTensor    DTENSOR_CLIENT_ID, DTENSOR_NUM_CLIENTS, DTENSOR_JOBS ("host:port,...": the
 //                 first is the coordinator)
+//   Hydra         PMI_RANK, PMI_SIZE, with TESSERA_COORDINATOR
+//   TF_CONFIG     tasks of jobs chief and worker; a ps is FailedPrecondition, an evaluator a job of
+//                 one client
+// cluster.h has resolvers that a program calls by itself, also for what is read here.
 // If no form is set, this process is a job of one client. TESSERA_HOSTED_COORDINATOR is an address
 // at which a process that is no client serves (tessera_run or a user of tessera_coordinator sets
 // it): if it is the address of the job, client 0 does not host the coordinator.

@@ -4,12 +4,12 @@
 // its name.
 #include "job/environment.h"
 
-#include <map>
 #include <optional>
 #include <string>
 
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "job/testing/variables.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {
@@ -17,16 +17,14 @@ namespace {
 
 using absl::StatusCode;
 using ::testing::Eq;
+using testing::lookup_of;
 using testing::StatusIs;
 using ::testing::ValuesIn;
-
-using Variables = std::map<std::string, std::string>;
+using testing::Variables;
+using testing::with;
 
 StatusOr<JobEnvironment> read(const Variables& variables, const JobOverrides& overrides = {}) {
-  return read_job_environment(overrides, [&variables](const char* name) -> const char* {
-    const auto it = variables.find(name);
-    return it == variables.end() ? nullptr : it->second.c_str();
-  });
+  return read_job_environment(overrides, lookup_of(variables));
 }
 
 struct GoodCase {
@@ -57,11 +55,6 @@ Variables open_mpi(const std::string& rank, const std::string& size, const std::
           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
           {"OMPI_COMM_WORLD_LOCAL_SIZE", local_size},
           {name, value}};
-}
-
-Variables with(Variables variables, const std::string& name, const std::string& value) {
-  variables[name] = value;
-  return variables;
 }
 
 // What srun sets in a client of step 2 of job 7, without an address.
@@ -243,6 +236,57 @@ const GoodCase kGood[] = {
      "a:1",
      1,
      2},
+    {"auto_tf_config",
+     {{"TF_CONFIG",
+       R"({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})"}},
+     "a:1",
+     1,
+     2},
+    {"auto_tf_config_of_an_evaluator",
+     {{"TF_CONFIG",
+       R"({"cluster": {"worker": ["a:1", "b:2"], "evaluator": ["e:1"]},
+           "task": {"type": "evaluator", "index": 0}})"}},
+     "",
+     0,
+     1},
+    {"overrides_win_over_tf_config",
+     {{"TF_CONFIG",
+       R"({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})"}},
+     "o:9",
+     0,
+     2,
+     1,
+     "",
+     {.coordinator = "o:9", .client_id = 0}},
+    {"auto_hydra",
+     {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"TESSERA_COORDINATOR", "h:1"}},
+     "h:1",
+     1,
+     2},
+    {"auto_hydra_needs_address", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, "", 0, 1},
+    {"auto_hydra_on_one_host",
+     {{"PMI_RANK", "1"},
+      {"PMI_SIZE", "2"},
+      {"MPI_LOCALRANKID", "1"},
+      {"MPI_LOCALNRANKS", "2"},
+      {"TESSERA_COORDINATOR", "h:1"}},
+     "h:1",
+     1,
+     2,
+     1,
+     "",
+     {},
+     false,
+     true},
+    {"auto_slurm_before_hydra",
+     {{"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "2"},
+      {"PMI_RANK", "1"},
+      {"PMI_SIZE", "2"},
+      {"TESSERA_COORDINATOR", "h:1"}},
+     "h:1",
+     0,
+     2},
     // Inside another user's MPI or Slurm job, a program alone stays alone.
     {"auto_open_mpi_needs_address",
      {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
@@ -423,6 +467,15 @@ TEST(EnvironmentTest, NameOfALaunchIsNotThatOfAJobGivenByOptions) {
   EXPECT_EQ(read(of_a_launch, {.num_clients = 1})->job, "");
 }
 
+TEST(EnvironmentTest, auto_tf_config_ps) {
+  EXPECT_THAT(read({{"TF_CONFIG",
+                     R"({"cluster": {"worker": ["a:1"], "ps": ["p:1"]},
+                         "task": {"type": "ps", "index": 0}})"}}),
+              StatusIs(StatusCode::kFailedPrecondition,
+                       "ps 0 of TF_CONFIG is a Server, not a client of collectives; connect from "
+                       "chief and workers"));
+}
+
 struct BadCase {
   const char* name;
   Variables variables;
@@ -489,6 +542,10 @@ const BadCase kBad[] = {
        R"({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})"}},
      "WORLD_SIZE is not set, but other variables of the torchrun form are; set it (1 to 1000000), "
      "or unset the others"},
+    {"tf_config_no_task",
+     {{"TF_CONFIG", R"({"cluster": {"worker": ["a:1", "b:2"]}})"}},
+     "TF_CONFIG: task is not set: which of the 2 tasks is this? set it, as in \"task\": {\"type\": "
+     "\"worker\", \"index\": 0}"},
     {"torchrun_rank_is_size",
      {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}, {"RANK", "2"}, {"WORLD_SIZE", "2"}},
      "RANK is \"2\"; it must be a whole number from 0 to 1"},
