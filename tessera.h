@@ -5,6 +5,8 @@
 // Where to look for what; a program includes this header alone:
 //
 //   to join a job, or start one              dtensor/client.h, dtensor/spawn.h
+//   to learn from a launcher or a cluster
+//   manager which client this process is     job/cluster.h
 //   to arrange devices along named axes      mesh/mesh.h; a device is in device/device.h
 //   to say how a tensor is split             layout/layout.h
 //   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
@@ -35,6 +37,7 @@
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
 #include "dtensor/spawn.h"
+#include "job/cluster.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "relayout/plan.h"
