@@ -57,7 +57,7 @@ struct ExecPlan {
   std::vector<char*> arguments;
   std::vector<char*> environment;
   pid_t launcher = 0;
-  int null_fd = -1;
+  int input_fd = -1;
   int output_fd = -1;
   int error_fd = -1;
   int status_fd = -1;
@@ -116,7 +116,7 @@ int try_exec(const ExecPlan& plan) {
   sigprocmask(SIG_SETMASK, &no_signals, nullptr);
 
   const bool connected =
-      dup2(plan.null_fd, STDIN_FILENO) >= 0 && dup2(plan.output_fd, STDOUT_FILENO) >= 0 &&
+      dup2(plan.input_fd, STDIN_FILENO) >= 0 && dup2(plan.output_fd, STDOUT_FILENO) >= 0 &&
       dup2(plan.error_fd, STDERR_FILENO) >= 0 && fcntl(plan.status_fd, F_SETFD, 0) == 0;
   const int error = connected ? try_exec(plan) : errno;
   (void)!write(plan.exec_error_fd, &error, sizeof(error));
@@ -126,9 +126,21 @@ int try_exec(const ExecPlan& plan) {
 }  // namespace
 
 StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& command,
-                                           const std::vector<std::string>& environment) {
-  FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null.is_open()) return no_resource("a descriptor of /dev/null");
+                                           const std::vector<std::string>& environment,
+                                           const std::string& input_text) {
+  FileDescriptor source(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!source.is_open()) return no_resource("a descriptor of /dev/null");
+  FileDescriptor input;
+  if (!input_text.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(Pipe pipe, make_pipe());
+    const auto size = static_cast<ssize_t>(input_text.size());
+    fcntl(pipe.write_end.get(), F_SETFL, O_NONBLOCK);
+    if (write(pipe.write_end.get(), input_text.data(), input_text.size()) != size) {
+      return no_resource("a pipe for its input");
+    }
+    source = std::move(pipe.read_end);
+    input = std::move(pipe.write_end);
+  }
   TESSERA_ASSIGN_OR_RETURN(Pipe output, make_pipe());
   TESSERA_ASSIGN_OR_RETURN(Pipe error, make_pipe());
   TESSERA_ASSIGN_OR_RETURN(Pipe exec_error, make_pipe());
@@ -144,7 +156,7 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
       .arguments = pointers(command),
       .environment = pointers(all_variables),
       .launcher = getpid(),
-      .null_fd = null.get(),
+      .input_fd = source.get(),
       .output_fd = output.write_end.get(),
       .error_fd = error.write_end.get(),
       .status_fd = status.write_end.get(),
@@ -161,6 +173,7 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
   // Not by name: the sys/pidfd.h of glibc 2.36 lacks extern "C".
   child.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!child.pidfd_.is_open()) return no_resource("a pidfd");
+  child.input_ = std::move(input);
   child.output_ = std::move(output.read_end);
   child.error_ = std::move(error.read_end);
   child.status_ = std::move(status.read_end);

@@ -32,10 +32,12 @@ namespace tessera {
 class ChildProcess {
  public:
   // `command` is looked up on PATH unless it has a slash; `environment` is all of it, "NAME=value".
-  // TESSERA_STATUS_FD is added. Standard input is /dev/null. ResourceExhausted: no descriptor or
+  // TESSERA_STATUS_FD is added. Standard input is /dev/null, or a pipe that holds `input` and stays
+  // open: at most 60 KiB. ResourceExhausted: no descriptor or
   // no process left. Descriptors 0, 1 and 2 of this process must be open.
   static StatusOr<ChildProcess> start(const std::vector<std::string>& command,
-                                      const std::vector<std::string>& environment);
+                                      const std::vector<std::string>& environment,
+                                      const std::string& input = "");
 
   ChildProcess(ChildProcess&&) = default;
   ChildProcess& operator=(ChildProcess&&) = delete;
@@ -50,6 +52,8 @@ class ChildProcess {
   FileDescriptor& standard_output() { return output_; }  // read ends, non-blocking
   FileDescriptor& standard_error() { return error_; }
   FileDescriptor& status_channel() { return status_; }
+  // Write end of the pipe, where there is one; the child sees the end of its input at close().
+  FileDescriptor& standard_input() { return input_; }
 
   // Sends `signal` to the process group; nothing after kill_and_reap().
   void signal_group(int signal);
@@ -75,6 +79,7 @@ class ChildProcess {
 
   OwnedPid pid_;
   FileDescriptor pidfd_;
+  FileDescriptor input_;
   FileDescriptor output_;
   FileDescriptor error_;
   FileDescriptor status_;

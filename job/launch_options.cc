@@ -6,10 +6,14 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "job/address.h"
 #include "job/launcher.h"
@@ -22,6 +26,10 @@ Status refuse(absl::string_view flag, absl::string_view value, absl::string_view
       absl::StrCat("--", flag, " is ", value, "; it should be ", should_be));
 }
 
+Status refuse_coordinator(const std::string& address) {
+  return refuse("coordinator", absl::StrCat("\"", address, "\""), "HOST:PORT, as in host-a:4000");
+}
+
 Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_zero) {
   if (value > absl::ZeroDuration() || (may_be_zero && value == absl::ZeroDuration())) {
     return absl::OkStatus();
@@ -29,7 +37,30 @@ Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_
   return refuse(flag, absl::FormatDuration(value), "a positive time such as 90s or 10m");
 }
 
+Status check_hosts(const LauncherOptions& options) {
+  const std::string all = absl::StrCat("\"", absl::StrJoin(options.hosts, ","), "\"");
+  for (const std::string& host : options.hosts) {
+    if (host.empty() || host[0] == '-' || host.find_first_of(" \t") != std::string::npos) {
+      return refuse("hosts", all, "names of hosts, as in host-a,host-b");
+    }
+  }
+  if (options.num_nodes != 1 || options.node_id != 0 || options.is_from_launcher) {
+    return refuse("hosts", all, "without --nodes and --node-id, which it gives to each host");
+  }
+  if (options.max_restarts > 0) {
+    return refuse("max-restarts", absl::StrCat(options.max_restarts), "0 with --hosts");
+  }
+  if (absl::StripAsciiWhitespace(options.ssh).empty()) {
+    return refuse("ssh", "empty", "a program that takes a host and a command, such as ssh");
+  }
+  if (options.coordinator.empty() || parse_address(options.coordinator).has_value()) {
+    return absl::OkStatus();
+  }
+  return refuse_coordinator(options.coordinator);
+}
+
 Status check_nodes(const LauncherOptions& options) {
+  if (!options.hosts.empty()) return check_hosts(options);
   if (options.num_nodes < 1) return refuse("nodes", absl::StrCat(options.num_nodes), "at least 1");
   if (options.node_id < 0 || options.node_id >= options.num_nodes) {
     return refuse(
@@ -52,11 +83,25 @@ Status check_nodes(const LauncherOptions& options) {
   if (options.coordinator.empty() || parse_address(options.coordinator).has_value()) {
     return absl::OkStatus();
   }
-  return refuse("coordinator", absl::StrCat("\"", options.coordinator, "\""),
-                "HOST:PORT, as in host-a:4000");
+  return refuse_coordinator(options.coordinator);
 }
 
 }  // namespace
+
+Status check_coordinator_name(const LauncherOptions& options, absl::string_view route) {
+  const std::optional<Address> address = parse_address(options.coordinator);
+  if (options.num_nodes == 1 || options.node_id != 0 || !address.has_value()) {
+    return absl::OkStatus();
+  }
+  const bool is_number = address->host.find(':') != std::string::npos ||
+                         absl::ascii_isdigit(static_cast<unsigned char>(address->host.back()));
+  const bool is_loopback = absl::StartsWith(route, "127.") || route == "::1";
+  if (is_number || address->host == "localhost" || !is_loopback) return absl::OkStatus();
+  return refuse("coordinator", options.coordinator,
+                absl::StrCat("a name or an address that the other hosts reach: on this host \"",
+                             address->host, "\" leads to ", route,
+                             ", so the coordinator would listen there alone; see /etc/hosts"));
+}
 
 Status LauncherOptions::validate() const {
   if (num_clients < 1) {

@@ -151,6 +151,31 @@ TEST(LauncherOptionsTest, RefusesEachBadValue) {
       {"--coordinator is \"a\"; it should be HOST:PORT", [](auto& o) { o.coordinator = "a"; }},
       {"--coordinator is \"a:65536\"; it should be HOST:PORT",
        [](auto& o) { o.coordinator = "a:65536"; }},
+      {"--hosts is \"a,\"; it should be names of hosts",
+       [](auto& o) {
+         o.hosts = {"a", ""};
+       }},
+      {"--hosts is \"-x\"; it should be names of hosts", [](auto& o) { o.hosts = {"-x"}; }},
+      {"--hosts is \"a\"; it should be without --nodes and --node-id",
+       [](auto& o) {
+         o.hosts = {"a"};
+         o.num_nodes = 2;
+       }},
+      {"--max-restarts is 1; it should be 0 with --hosts",
+       [](auto& o) {
+         o.hosts = {"a"};
+         o.max_restarts = 1;
+       }},
+      {"--ssh is empty; it should be a program",
+       [](auto& o) {
+         o.hosts = {"a"};
+         o.ssh = " ";
+       }},
+      {"--coordinator is \"a\"; it should be HOST:PORT",
+       [](auto& o) {
+         o.hosts = {"a"};
+         o.coordinator = "a";
+       }},
       {"no program is given", [](auto& o) { o.command.clear(); }},
   };
   for (const Row& row : rows) {
@@ -166,7 +191,7 @@ TEST(LauncherTest, HelpListsEveryFlag) {
   for (const char* flag :
        {"--clients N", "--devices-per-client D", "--timeout TIME", "--max-restarts R",
         "--log-dir DIR", "--grace TIME  (5s)", "--settle TIME", "--nodes M", "--node-id K",
-        "--coordinator HOST:PORT"}) {
+        "--coordinator HOST:PORT", "--hosts A,B", "--ssh COMMAND"}) {
     EXPECT_THAT(run.output(), HasSubstr(flag));
   }
 }

@@ -41,6 +41,7 @@ bool ClientEnd::lost_a_peer() const {
 }
 
 std::string ClientEnd::name() const {
+  if (is_host) return absl::StrCat("the job on ", host, " (ssh pid ", pid, ")");
   return absl::StrCat("client ", client_id, " (", host, ", pid ", pid, ")");
 }
 
@@ -60,9 +61,11 @@ std::string stopped_report(const std::vector<int>& client_ids) {
 
 std::string failure_report(const std::vector<ClientEnd>& failures, int num_clients,
                            absl::Time start) {
-  std::string text = absl::StrCat("tessera_run: ", failures.size(), " of ", num_clients,
-                                  num_clients == 1 ? " client" : " clients",
-                                  " failed; the first was client ", failures[0].client_id, "\n");
+  const ClientEnd& first = failures[0];
+  std::string text = absl::StrCat(
+      "tessera_run: ", failures.size(), " of ", num_clients, first.is_host ? " host" : " client",
+      num_clients == 1 ? "" : "s", " failed; the first was ",
+      first.is_host ? first.host : absl::StrCat("client ", first.client_id), "\n");
   for (const ClientEnd& failure : failures) {
     absl::StrAppendFormat(
         &text, "%s %s, %.3f s after the start (%s)\n", failure.name(), failure.exit.to_string(),

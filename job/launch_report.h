@@ -41,6 +41,8 @@ class TailLines {
 struct ClientEnd {
   int client_id = 0;
   std::string host;
+  // The tessera_run of a host, started over ssh; `pid` is that of ssh, and `client_id` the node.
+  bool is_host = false;
   pid_t pid = 0;
   ExitStatus exit;
   absl::Time time;
@@ -52,7 +54,7 @@ struct ClientEnd {
 
   // It reported the loss of another client (Unavailable): a consequence, not a cause.
   bool lost_a_peer() const;
-  std::string name() const;  // "client 2 (host-a, pid 4711)"
+  std::string name() const;  // "client 2 (host-a, pid 4711)", "the job on host-b (ssh pid 4711)"
 };
 
 // Orders failures by how likely each is the root cause: reports of a lost peer come last; the

@@ -21,15 +21,18 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "job/child_process.h"
 #include "job/coordinator_process.h"
 #include "job/file_descriptor.h"
 #include "job/host.h"
+#include "job/interface.h"
 #include "job/launch_report.h"
 #include "job/line_output.h"
 #include "job/port.h"
+#include "job/remote_hosts.h"
 #include "job/status_channel.h"
 
 namespace tessera {
@@ -40,6 +43,7 @@ constexpr int kTimeoutExitCode = 124;
 // may hold it for ever.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 constexpr absl::Duration kCoordinatorTimeout = absl::Seconds(60);  // until it listens
+constexpr absl::Duration kHostTime = absl::Seconds(5);  // from the end of a job to that of its ssh
 constexpr size_t kReadBytes = size_t{64} << 10;
 
 Status system_error(absl::string_view what) {
@@ -108,6 +112,8 @@ class Job {
   Status start_clients(int attempt);
   Status start_coordinator(const ClientEnvironment& environment);
   Status start_client(const ClientEnvironment& environment);
+  Status start_hosts();
+  Status add_process(ChildProcess process, ClientEnd end);
   Status open_log(RunningClient& client, int attempt);
   void connect_output(RunningClient& client);
 
@@ -119,6 +125,10 @@ class Job {
   void take_exits();
   void take_exit(RunningClient& client);
   void take_signal();
+  void take_request();
+  void interrupt(int signal);
+  int num_processes() const;  // clients here, or hosts
+  absl::Duration grace() const;
   void act_on_time();
   void end_group(RunningClient& client);
   void note_ending(absl::Time now);
@@ -151,6 +161,7 @@ class Job {
   Phase phase_ = Phase::kRunning;
   absl::Time deadline_ = absl::InfiniteFuture();  // of the phase
   int interrupted_by_ = 0;                        // the signal that told this process to stop
+  bool is_input_over_ = false;                    // of a launcher that started this one
   bool timed_out_ = false;
   int failure_code_ = 0;  // of the last attempt
 };
@@ -230,6 +241,8 @@ Status Job::start_clients(int attempt) {
   failure_code_ = 0;
   phase_ = Phase::kRunning;
   deadline_ = absl::InfiniteFuture();
+  if (!options_.hosts.empty()) return start_hosts();
+  TESSERA_RETURN_IF_ERROR(check_coordinator_name(options_, route_to(options_.coordinator)));
 
   ClientEnvironment environment;
   const bool has_address = !options_.coordinator.empty();
@@ -282,13 +295,37 @@ Status Job::start_coordinator(const ClientEnvironment& environment) {
 Status Job::start_client(const ClientEnvironment& environment) {
   TESSERA_ASSIGN_OR_RETURN(ChildProcess process,
                            ChildProcess::start(options_.command, environment.variables(options_)));
+  ClientEnd end;
+  end.client_id = options_.node_id * options_.num_clients + environment.local_index;
+  end.host = host_;
+  TESSERA_RETURN_IF_ERROR(add_process(std::move(process), std::move(end)));
+  return open_log(*clients_.back(), environment.attempt);
+}
+
+// One ssh for each host. Those that were asked of first wait for the others as clients do.
+Status Job::start_hosts() {
+  TESSERA_ASSIGN_OR_RETURN(const RemoteJob job, RemoteJob::create(options_));
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  for (int node = 0; node < num_processes(); ++node) {
+    TESSERA_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::start(job.command(options_, node),
+                                                                       environment, job.input));
+    ClientEnd end;
+    end.client_id = node;
+    end.host = options_.hosts[node];
+    end.is_host = true;
+    TESSERA_RETURN_IF_ERROR(add_process(std::move(process), std::move(end)));
+  }
+  for (auto& client : clients_) TESSERA_RETURN_IF_ERROR(client->process.await_exec(options_.ssh));
+  return absl::OkStatus();
+}
+
+Status Job::add_process(ChildProcess process, ClientEnd end) {
   clients_.push_back(std::make_unique<RunningClient>(std::move(process)));
   RunningClient& client = *clients_.back();
-  client.end.client_id = options_.node_id * options_.num_clients + environment.local_index;
-  client.end.host = host_;
+  client.end = std::move(end);
   client.end.pid = client.process.pid();
   connect_output(client);
-  TESSERA_RETURN_IF_ERROR(open_log(client, environment.attempt));
 
   epoll_event event = {};
   event.events = EPOLLIN;
@@ -305,7 +342,9 @@ void Job::connect_output(RunningClient& client) {
   client.streams[1].fd = &client.process.standard_error();
   client.streams[1].sink = error_;
   for (Stream& stream : client.streams) {
-    stream.prefix = line_prefix(client.end.client_id, takes_colour(stream.sink->fd()));
+    stream.prefix = client.end.is_host
+                        ? absl::StrCat("[", client.end.host, "] ")
+                        : line_prefix(client.end.client_id, takes_colour(stream.sink->fd()));
   }
 }
 
@@ -326,7 +365,9 @@ Status Job::open_log(RunningClient& client, int attempt) {
 // deadline; takes what is ready; then changes the phase if its time is over. Output is read before
 // exits, so that a client's last lines precede its end.
 void Job::poll_once() {
-  std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}, {exits_.get(), POLLIN, 0}};
+  const int request_fd = options_.is_from_launcher && !is_input_over_ ? STDIN_FILENO : -1;
+  std::vector<pollfd> fds = {
+      {signals_.get(), POLLIN, 0}, {exits_.get(), POLLIN, 0}, {request_fd, POLLIN, 0}};
   for (const OutputSink* sink : {output_.get(), own_error_.get()}) {
     if (sink != nullptr && sink->has_pending()) fds.push_back({sink->fd(), POLLOUT, 0});
   }
@@ -362,6 +403,7 @@ void Job::poll_once() {
     }
     take_exits();
     if (fds[0].revents != 0) take_signal();
+    if (fds[2].revents != 0) take_request();
   }
   output_->drain();
   if (own_error_ != nullptr) own_error_->drain();
@@ -396,7 +438,10 @@ void Job::read_stream(RunningClient& client, Stream& stream, size_t max_bytes) {
 }
 
 void Job::write_line(RunningClient& client, Stream& stream, absl::string_view line) {
-  stream.sink->append(stream.prefix);
+  // The launcher of a host has named the client.
+  if (!client.end.is_host || !absl::StartsWith(line, "[client ")) {
+    stream.sink->append(stream.prefix);
+  }
   stream.sink->append(line);
   stream.sink->append("\n");
   client.end.tail.add(line);
@@ -471,7 +516,17 @@ void Job::end_group(RunningClient& client) {
 void Job::take_signal() {
   signalfd_siginfo info = {};
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
-  const int signal = static_cast<int>(info.ssi_signo);
+  interrupt(static_cast<int>(info.ssi_signo));
+}
+
+// From the launcher that started this one: a signal that it got, or its own end.
+void Job::take_request() {
+  char signal = 0;
+  is_input_over_ = read(STDIN_FILENO, &signal, 1) != 1;
+  interrupt(is_input_over_ ? SIGTERM : signal);
+}
+
+void Job::interrupt(int signal) {
   if (interrupted_by_ == 0) interrupted_by_ = signal;
   if (clients_.empty()) {
     deadline_ = clock_.now();  // flush() gives up
@@ -520,11 +575,17 @@ void Job::stop(int signal) {
   for (auto& client : clients_) {
     if (client->has_exited) continue;
     client->was_stopped = !client->process.is_ending();
+    if (client->end.is_host) {
+      // ssh goes on, for what the host still has to say.
+      const char byte = static_cast<char>(signal);
+      (void)!write(client->process.standard_input().get(), &byte, 1);
+      continue;
+    }
     client->process.signal_group(signal);
     client->process.signal_group(SIGCONT);  // A stopped process acts on the signal only then.
   }
   phase_ = Phase::kStopping;
-  deadline_ = clock_.now() + options_.grace;
+  deadline_ = clock_.now() + grace();
 }
 
 void Job::kill_all() {
@@ -562,19 +623,19 @@ void Job::report_attempt() {
     std::vector<ClientEnd> ends;
     for (const ClientEnd* failure : failures_) ends.push_back(*failure);
     std::stable_sort(ends.begin(), ends.end(), is_likelier_cause);
-    say(failure_report(ends, options_.num_clients, clock_.start()));
+    say(failure_report(ends, num_processes(), clock_.start()));
     failure_code_ = ends[0].exit.shell_code();
     std::vector<int> stopped;
     for (const auto& client : clients_) {
       if (client->was_stopped) stopped.push_back(client->end.client_id);
     }
-    say(stopped_report(stopped));
+    if (options_.hosts.empty()) say(stopped_report(stopped));
   }
   if (coordinator_.has_value() && coordinator_->poll_exit().has_value()) {
     say(absl::StrCat("tessera_run: the coordinator (pid ", coordinator_->pid(), ") ",
                      coordinator_->poll_exit()->to_string(), " before the job was over\n"));
   }
-  if (timed_out_) say(timeout_report(unfinished_, options_.num_clients, options_.timeout));
+  if (timed_out_) say(timeout_report(unfinished_, num_processes(), options_.timeout));
   if (interrupted_by_ != 0) {
     say(absl::StrCat("tessera_run: stopped by SIG", sigabbrev_np(interrupted_by_), "\n"));
   }
@@ -588,6 +649,15 @@ void Job::flush() {
   while ((output_->has_pending() || error_->has_pending()) && clock_.now() < deadline_) {
     poll_once();
   }
+}
+
+int Job::num_processes() const {
+  return options_.hosts.empty() ? options_.num_clients : static_cast<int>(options_.hosts.size());
+}
+
+// A host stops its clients within the grace period of the user, and then has to say so.
+absl::Duration Job::grace() const {
+  return options_.grace + (options_.hosts.empty() ? absl::ZeroDuration() : kHostTime);
 }
 
 bool Job::is_done() const {

@@ -21,6 +21,9 @@
 //   5. The coordinator of the job is in a process of its own (coordinator_process.h), a new one for
 //      each attempt: the loss of any client, 0 included, leaves it running. Of several nodes the
 //      launcher of node 0 hosts it.
+//   6. With --hosts the processes are those of ssh, one for each host, and each of them runs the
+//      launcher of a node (remote_hosts.h). A node is told to stop, and reports, before its ssh is
+//      ended. When this launcher is killed, the nodes stop their clients.
 //
 // torch: torchrun. Open MPI: mpirun.
 #ifndef TESSERA_JOB_LAUNCHER_H_
@@ -30,6 +33,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 
@@ -45,7 +49,10 @@ struct LauncherOptions {
   std::string log_dir;  // empty: no log files
   int num_nodes = 1;
   int node_id = 0;
-  std::string coordinator;           // "host:port"; empty: a free port here
+  std::string coordinator;         // "host:port"; empty: a free port here
+  std::vector<std::string> hosts;  // to start num_clients on each, over ssh; empty: here only
+  std::string ssh = "ssh -o BatchMode=yes";
+  bool is_from_launcher = false;     // standard input: the environment, then the request to stop
   std::vector<std::string> command;  // the program and its arguments
 
   // InvalidArgument names the flag of tessera_run, its value and what it should be.
@@ -68,6 +75,11 @@ struct ClientEnvironment {
 
   std::vector<std::string> variables(const LauncherOptions& options) const;
 };
+
+// Refuses, on node 0 of several, a coordinator at a name that other hosts do not reach: its name,
+// not a number or "localhost", leads to a loopback address, as `route` (route_to() of it) says.
+// InvalidArgument names /etc/hosts.
+Status check_coordinator_name(const LauncherOptions& options, absl::string_view route);
 
 // Runs the job to its end; output and reports go to this process's standard output and error.
 // Returns the exit code for the process: 0; the code of the first failure (128 + signal if a

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // tessera_run: the command that starts a job. Flags, help and exit codes; launcher.h does the work.
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
 #include "job/command_line.h"
 #include "job/launcher.h"
+#include "job/remote_hosts.h"
 
 ABSL_FLAG(int, clients, 0, "How many clients to start on this host. Required.");
 ABSL_FLAG(absl::optional<int>, devices_per_client, absl::nullopt,
@@ -30,12 +35,18 @@ ABSL_FLAG(absl::Duration, settle, absl::Milliseconds(250),
           "still fail by themselves, and are then reported too.");
 ABSL_FLAG(int, nodes, 1,
           "How many hosts run a tessera_run of this job. Client ids go on from host to host.\n"
-          "Needs --coordinator and TESSERA_TOKEN, the same on every host. Clients on several\n"
-          "hosts cannot connect yet: connect() says so.");
+          "Needs --coordinator and TESSERA_TOKEN, the same on every host.");
 ABSL_FLAG(int, node_id, 0, "Which of them this one is, from 0.");
 ABSL_FLAG(std::string, coordinator, "",
           "Address of the coordinator, which tessera_run hosts (with --nodes, that of node 0).\n"
           "By default a free port of 127.0.0.1.");
+ABSL_FLAG(std::string, hosts, "",
+          "Start --clients on each of these hosts, as in host-a,user@host-b, over ssh. Program\n"
+          "and folder are those of here; TESSERA_*, UCX_* and NCCL_* variables are passed on.");
+ABSL_FLAG(std::string, ssh, "",
+          "What starts a command on a host, for --hosts. By default TESSERA_SSH, or\n"
+          "ssh -o BatchMode=yes.");
+ABSL_FLAG(bool, from_launcher, false, "Of the tessera_run that --hosts starts.");
 
 namespace tessera {
 namespace {
@@ -48,6 +59,7 @@ constexpr FlagRow kFlags[] = {
     {"log-dir", "DIR"},  {"grace", "TIME"},
     {"settle", "TIME"},  {"nodes", "M"},
     {"node-id", "K"},    {"coordinator", "HOST:PORT"},
+    {"hosts", "A,B"},    {"ssh", "COMMAND"},
 };
 
 constexpr char kHint[] =
@@ -59,6 +71,7 @@ constexpr char kUsage[] =
   tessera_run --clients N [flags] program [arguments of the program]
 
   tessera_run --clients 4 --devices-per-client 2 --timeout 10m ./train --epochs 3
+  tessera_run --clients 4 --hosts host-a,host-b ./train --epochs 3
 
 Flags come before the program; what follows it is the program's own.
 )";
@@ -93,6 +106,12 @@ LauncherOptions options_from_flags(char** command, int size) {
   options.num_nodes = absl::GetFlag(FLAGS_nodes);
   options.node_id = absl::GetFlag(FLAGS_node_id);
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.hosts = absl::StrSplit(absl::GetFlag(FLAGS_hosts), ',');
+  if (absl::GetFlag(FLAGS_hosts).empty()) options.hosts.clear();
+  const char* const ssh = std::getenv("TESSERA_SSH");
+  if (ssh != nullptr && *ssh != '\0') options.ssh = ssh;
+  if (!absl::GetFlag(FLAGS_ssh).empty()) options.ssh = absl::GetFlag(FLAGS_ssh);
+  options.is_from_launcher = absl::GetFlag(FLAGS_from_launcher);
   options.command.assign(command, command + size);
   return options;
 }
@@ -127,6 +146,7 @@ StatusOr<int> run(int argc, char** argv) {
                        options.command[0]));
     }
   }
+  if (options.is_from_launcher) TESSERA_RETURN_IF_ERROR(take_environment(STDIN_FILENO));
   return launch(options);
 }
 
