@@ -15,7 +15,8 @@ CheckIns::CheckIns(int num_clients, std::function<std::string(int)> describe,
       deadlines_(deadlines),
       callbacks_(callbacks),
       open_of_(num_clients),
-      waiting_in_(num_clients) {}
+      waiting_in_(num_clients),
+      is_gone_(num_clients) {}
 
 CheckIns::~CheckIns() = default;
 
@@ -31,11 +32,8 @@ void CheckIns::check_in(Call call, absl::Time now, Done done) {
   }
   if (check_in == nullptr) {
     // No participant of an open check-in is lost or has left. That must hold of a new one too.
-    for (const auto& [client, reason] : gone_) {
-      if (call.participants.contains(client)) {
-        return answer(done, with_context(reason, call.name));
-      }
-    }
+    const std::pair<int, Status>* const gone = first_gone(call.participants);
+    if (gone != nullptr) return answer(done, with_context(gone->second, call.name));
     check_in = open(call, now);
   }
   const std::pair<int, std::string> first = {check_in->first_client, check_in->value};
@@ -45,8 +43,21 @@ void CheckIns::check_in(Call call, absl::Time now, Done done) {
   } else if (check_in->num_arrived == call.participants.size()) {
     settle(check_in, absl::OkStatus());
   } else {
+    link_arrival(check_in, call.client);
     break_circle(check_in);
   }
+}
+
+const std::pair<int, Status>* CheckIns::first_gone(const ClientRanges& participants) {
+  // It stays the first: clients go one after the other.
+  if (!last_asked_.empty() && last_asked_ == participants) return &gone_[last_first_gone_];
+  const auto first = std::find_if(gone_.begin(), gone_.end(), [&](const auto& gone) {
+    return participants.contains(gone.first);
+  });
+  if (first == gone_.end()) return nullptr;
+  last_asked_ = participants;
+  last_first_gone_ = first - gone_.begin();
+  return &*first;
 }
 
 CheckIns::Open* CheckIns::find_open(const Key& key, int client) {
@@ -62,36 +73,24 @@ CheckIns::Open* CheckIns::open(Call& call, absl::Time now) {
   const Key key = {call.name, call.participants};
   Open* const result = open_[key].emplace_back(std::make_unique<Open>()).get();
   ++num_open_;
+  result->number = ++last_number_;
   result->key = key;
   result->value = call.value;
   result->first_client = call.client;
   result->start = now;
   result->arrived.resize(num_clients_);
   call.participants.for_each([&](int client) {
-    open_of_[client].push_back(result);
+    open_of_[client].insert(result);
     for (Open* const other : waiting_in_[client]) {
-      if (other->key.first == call.name) ++result->waits_for[other];
+      if (other->key.first != call.name) continue;
+      ++result->waits_for[other];
+      other->waited_by.insert(result);
     }
   });
   return result;
 }
 
-// Counts the client, and keeps the wait graph: waits_for[b] of check-in a counts the clients that
-// are missing in a and wait in b.
 void CheckIns::arrive(Open* check_in, int client, absl::Time now, absl::Time deadline, Done done) {
-  const std::string& name = check_in->key.first;
-  // The client is no longer missing in this check-in, so this one's edges to where the client waits
-  // go; check-ins in which it is missing get an edge to this one.
-  for (Open* const other : waiting_in_[client]) {
-    if (other->key.first != name) continue;
-    const auto edge = check_in->waits_for.find(other);
-    if (--edge->second == 0) check_in->waits_for.erase(edge);
-  }
-  for (Open* const other : open_of_[client]) {
-    if (other != check_in && other->key.first == name && !other->arrived[client]) {
-      ++other->waits_for[check_in];
-    }
-  }
   waiting_in_[client].push_back(check_in);
   check_in->arrived[client] = true;
   ++check_in->num_arrived;
@@ -103,11 +102,30 @@ void CheckIns::arrive(Open* check_in, int client, absl::Time now, absl::Time dea
   }
 }
 
+// Keeps the wait graph: waits_for[b] of check-in a counts the clients that are missing in a and
+// wait in b. The client is no longer missing in this check-in, so this one's edges to where the
+// client waits go; check-ins in which it is missing get an edge to this one.
+void CheckIns::link_arrival(Open* check_in, int client) {
+  const std::string& name = check_in->key.first;
+  for (Open* const other : waiting_in_[client]) {
+    if (other == check_in || other->key.first != name) continue;
+    const auto edge = check_in->waits_for.find(other);
+    if (--edge->second > 0) continue;
+    check_in->waits_for.erase(edge);
+    other->waited_by.erase(check_in);
+  }
+  for (Open* const other : open_of_[client]) {
+    if (other->arrived[client] || other->key.first != name) continue;
+    ++other->waits_for[check_in];
+    check_in->waited_by.insert(other);
+  }
+}
+
 // Searches the wait graph breadth first from this check-in back to itself, and settles all
 // check-ins of the circle found. The edges that an arrival adds begin or end at its check-in, so a
 // new circle goes through it.
 void CheckIns::break_circle(Open* check_in) {
-  std::map<Open*, Open*> reached_from;
+  std::map<Open*, Open*, Older> reached_from;
   std::deque<Open*> next = {check_in};
   while (!next.empty() && reached_from.count(check_in) == 0) {
     Open* const from = next.front();
@@ -139,9 +157,10 @@ void CheckIns::expire(Open* check_in) { settle(check_in, missing_at_deadline(*ch
 void CheckIns::settle(Open* check_in, const Status& verdict) {
   deadlines_.remove(check_in->expiry);
   Stored stored = {check_in->value, verdict, check_in->arrived, 0};
+  for (Open* const other : check_in->waited_by) other->waits_for.erase(check_in);
+  for (const auto& [other, count] : check_in->waits_for) other->waited_by.erase(check_in);
   check_in->key.second.for_each([&](int client) {
-    for (Open* const other : open_of_[client]) other->waits_for.erase(check_in);
-    std::erase(open_of_[client], check_in);
+    open_of_[client].erase(check_in);
     if (check_in->arrived[client]) {
       std::erase(waiting_in_[client], check_in);
     } else {
@@ -180,11 +199,10 @@ void CheckIns::forget_stored(const Key& key) {
 }
 
 void CheckIns::client_gone(int client, const Status& reason, const Status& own) {
-  const bool is_known = std::any_of(gone_.begin(), gone_.end(),
-                                    [&](const auto& gone) { return gone.first == client; });
-  if (is_known) return;
+  if (is_gone_[client]) return;
+  is_gone_[client] = true;
   gone_.emplace_back(client, reason);
-  const std::vector<Open*> concerned = open_of_[client];
+  const std::vector<Open*> concerned(open_of_[client].begin(), open_of_[client].end());
   for (Open* const check_in : concerned) {
     settle(check_in, with_context(check_in->arrived[client] ? own : reason, check_in->key.first));
   }

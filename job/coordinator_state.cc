@@ -76,7 +76,7 @@ void CoordinatorState::register_client(Connection connection, const Registration
     const absl::Duration timeout = registration.connect_timeout;
     Registering twin = {connection, member, std::move(done), {}};
     twin.expiry = deadlines_.add(deadline, [this, timeout] { missing_clients(timeout); });
-    twins_.emplace(member.client_id, std::move(twin));
+    add_twin(std::move(twin));
   }
 }
 
@@ -121,10 +121,8 @@ Status CoordinatorState::check_registration(const Registration& registration) co
 // start that come late get its verdict.
 bool CoordinatorState::begins_new_start(const Registration& registration) const {
   if (registration_error_.ok() || !stopped_.ok()) return false;
-  const int id = registration.member.client_id;
-  const auto is_of_id = [id](const auto& told) { return told.second == id; };
-  const bool is_again =
-      told_ids_.count(id) > 0 && std::none_of(told_.begin(), told_.end(), is_of_id);
+  const auto told = told_ids_.find(registration.member.client_id);
+  const bool is_again = told != told_ids_.end() && told->second == 0;
   const bool is_renamed =
       options_.job.empty() && !registration.job.empty() && registration.job != job_;
   const bool is_after_all = absl::IsDeadlineExceeded(registration_error_) && told_.empty();
@@ -141,8 +139,7 @@ void CoordinatorState::forget_failed_start() {
 }
 
 void CoordinatorState::note_told(Connection connection, int client_id) {
-  told_[connection] = client_id;
-  told_ids_.insert(client_id);
+  if (told_.emplace(connection, client_id).second) ++told_ids_[client_id];
 }
 
 // A client of an id that a member has. Two jobs with one address and one token, and no name, look
@@ -157,15 +154,26 @@ void CoordinatorState::add_claim(Connection connection, const Registration& regi
   // The restart of a member whose end is not known yet, or a second client: as above.
   Registering claim = {connection, registration.member, std::move(done), {}};
   claim.expiry = deadlines_.add(deadline, [this, id] { refuse_claim(id); });
-  twins_.emplace(id, std::move(claim));
+  add_twin(std::move(claim));
+}
+
+void CoordinatorState::add_twin(Registering twin) {
+  const int id = twin.member.client_id;
+  twin_of_[twin.connection] = id;
+  twins_.emplace(id, std::move(twin));
+}
+
+CoordinatorState::Registering CoordinatorState::take_twin(int client_id) {
+  Registering twin = std::move(twins_.extract(client_id).mapped());
+  twin_of_.erase(twin.connection);
+  return twin;
 }
 
 void CoordinatorState::refuse_claim(int client_id) {
-  const auto claim = twins_.find(client_id);
-  if (claim == twins_.end()) return;
-  deadlines_.remove(claim->second.expiry);
-  answer(claim->second.done, two_clients(members_[client_id], claim->second.member));
-  twins_.erase(claim);
+  if (twins_.count(client_id) == 0) return;
+  const Registering claim = take_twin(client_id);
+  deadlines_.remove(claim.expiry);
+  answer(claim.done, two_clients(members_[client_id], claim.member));
 }
 
 bool CoordinatorState::is_over() const {
@@ -225,6 +233,7 @@ void CoordinatorState::complete_if_all_came() {
 // Answers all that registered so far with the error.
 void CoordinatorState::fail_registration(const Status& error) {
   registration_error_ = error;
+  twin_of_.clear();
   for (auto* const waiting : {&registering_, &twins_}) {
     for (const auto& [id, registering] : std::exchange(*waiting, {})) {
       deadlines_.remove(registering.expiry);
@@ -253,11 +262,11 @@ void CoordinatorState::missing_clients(absl::Duration timeout) {
 
 // Takes back a registration that is not complete. False if the connection is that of a member.
 bool CoordinatorState::withdraw(Connection connection) {
-  for (auto twin = twins_.begin(); twin != twins_.end(); ++twin) {
-    if (twin->second.connection != connection) continue;
-    deadlines_.remove(twin->second.expiry);
-    answer(twin->second.done, absl::CancelledError("the client is gone"));
-    twins_.erase(twin);
+  const auto twin_id = twin_of_.find(connection);
+  if (twin_id != twin_of_.end()) {
+    const Registering twin = take_twin(twin_id->second);
+    deadlines_.remove(twin.expiry);
+    answer(twin.done, absl::CancelledError("the client is gone"));
     return true;
   }
   const auto known = client_of_.find(connection);
@@ -273,18 +282,20 @@ bool CoordinatorState::withdraw(Connection connection) {
 
 void CoordinatorState::disconnected(Connection connection) {
   if (!stopped_.ok()) return;
-  told_.erase(connection);
+  const auto told = told_.find(connection);
+  if (told != told_.end()) {
+    --told_ids_[told->second];
+    told_.erase(told);
+  }
   const auto known = client_of_.find(connection);
   const int id = known == client_of_.end() ? -1 : known->second;
   if (!withdraw(connection)) {
     if (left_.count(id) == 0) lose(id, " is lost: its connection to the coordinator broke off");
     return;
   }
-  const auto twin = twins_.find(id);
-  if (twin != twins_.end()) {
+  if (twins_.count(id) > 0) {
     // The restart takes the place of the client that is gone.
-    Registering restarted = std::move(twin->second);
-    twins_.erase(twin);
+    Registering restarted = take_twin(id);
     client_of_[restarted.connection] = id;
     registering_.emplace(id, std::move(restarted));
   }
@@ -339,11 +350,9 @@ void CoordinatorState::gone(int client_id, const Status& reason, const Status& o
   ++num_gone_;
   refuse_claim(client_id);
   check_ins_->client_gone(client_id, reason, own);
-  std::vector<uint64_t> concerned;
-  for (const auto& [number, waiter] : waiters_) {
-    if (waiter.setter == client_id) concerned.push_back(number);
+  for (const uint64_t number : std::set<uint64_t>(clients_[client_id].awaited_by)) {
+    finish_waiter(number, reason);
   }
-  for (const uint64_t number : concerned) finish_waiter(number, reason);
   finish_leaving();
 }
 
@@ -404,6 +413,7 @@ void CoordinatorState::get(int client_id, absl::string_view key, int setter, abs
                                            "sets it has reached that call")));
   });
   waiters_of_[std::string(key)].insert(number);
+  clients_[setter].awaited_by.insert(number);
   waiters_.emplace(number, Waiter{client_id, setter, std::string(key), std::move(found), expiry});
 }
 
@@ -412,6 +422,7 @@ void CoordinatorState::finish_waiter(uint64_t number, const StatusOr<std::string
   const Waiter& waiter = it->second;
   deadlines_.remove(waiter.expiry);
   --clients_[waiter.client].num_waiting_gets;
+  clients_[waiter.setter].awaited_by.erase(number);
   const auto same_key = waiters_of_.find(waiter.key);
   same_key->second.erase(number);
   if (same_key->second.empty()) waiters_of_.erase(same_key);

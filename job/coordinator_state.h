@@ -128,7 +128,8 @@ class CoordinatorState {
     Connection connection = 0;
     int num_silent_ticks = 0;
     int num_waiting_gets = 0;
-    bool is_gone = false;  // lost or left: no heartbeats are expected
+    std::set<uint64_t> awaited_by = {};  // waiters for keys that this client is to set
+    bool is_gone = false;                // lost or left: no heartbeats are expected
   };
   struct Waiter {
     int client;
@@ -154,6 +155,8 @@ class CoordinatorState {
   void add_claim(Connection connection, const Registration& registration, absl::Time deadline,
                  Done done);
   void refuse_claim(int client_id);
+  void add_twin(Registering twin);
+  Registering take_twin(int client_id);
   void add_registration(Connection connection, const Registration& registration,
                         absl::Time deadline, Done done);
   Status two_clients(const MemberInfo& first, const MemberInfo& second) const;
@@ -177,11 +180,12 @@ class CoordinatorState {
   DeadlineQueue deadlines_;
 
   std::map<int, Registering> registering_;  // by client
-  std::map<int, Registering> twins_;  // wait until it is known whether the first of their id lives
-  Status registration_error_;         // of a start that failed
-  std::map<Connection, int> told_;    // the clients that got it and are still connected
-  std::set<int> told_ids_;            // all that got it
-  absl::Duration longest_connect_;    // of the clients
+  std::map<int, Registering> twins_;   // wait until it is known whether the first of their id lives
+  std::map<Connection, int> twin_of_;  // the ids of those
+  Status registration_error_;          // of a start that failed
+  std::map<Connection, int> told_;     // the clients that got it and are still connected
+  std::map<int, int> told_ids_;        // all that got it; how many of each are in told_
+  absl::Duration longest_connect_;     // of the clients
   absl::Time start_ends_ = absl::InfinitePast();
   std::vector<MemberInfo> members_;
   int num_jobs_ = 0;
