@@ -8,6 +8,19 @@
 #include "base/format.h"
 
 namespace tessera {
+
+std::string name_clients(const ClientRanges& clients, int num_clients,
+                         const std::function<std::string(int)>& describe) {
+  std::vector<std::string> named;
+  clients.for_each([&](int client) {
+    if (named.size() < kMostNamed) named.push_back(describe(client));
+  });
+  const std::string first = absl::StrJoin(named, ", ");
+  if (clients.size() <= kMostNamed) return first;
+  return absl::StrCat("clients ", clients.to_list(), " of ", num_clients, ", the first are ",
+                      first);
+}
+
 CheckIns::CheckIns(int num_clients, std::function<std::string(int)> describe,
                    DeadlineQueue& deadlines, std::vector<std::function<void()>>& callbacks)
     : num_clients_(num_clients),
@@ -227,24 +240,23 @@ Status CheckIns::disagreement(const std::string& name, const std::pair<int, std:
 }
 
 Status CheckIns::missing_at_deadline(const Open& check_in) const {
-  std::vector<std::string> missing;
-  const int64_t num_missing = check_in.key.second.size() - check_in.num_arrived;
+  std::vector<int> missing;
   check_in.key.second.for_each([&](int client) {
-    if (check_in.arrived[client] || missing.size() == kMostNamed) return;
-    missing.push_back(describe_(client));
+    if (!check_in.arrived[client]) missing.push_back(client);
+  });
+  const auto describe = [&](int client) {
+    std::string text = describe_(client);
     for (const Open* const other : waiting_in_[client]) {
       if (other->key.first != check_in.key.first) continue;
-      absl::StrAppend(&missing.back(), ", which waits with ", other->value, " for clients ",
+      absl::StrAppend(&text, ", which waits with ", other->value, " for clients ",
                       other->key.second.to_string());
     }
-  });
-  if (num_missing > static_cast<int64_t>(missing.size())) {
-    missing.push_back(absl::StrCat(num_missing - missing.size(), " more"));
-  }
+    return text;
+  };
   return absl::DeadlineExceededError(absl::StrCat(
       check_in.key.first, ": ", check_in.num_arrived, " of ", check_in.key.second.size(),
       " clients arrived in ", format_duration(check_in.deadline - check_in.start), "; missing ",
-      absl::StrJoin(missing, ", ")));
+      name_clients(ClientRanges::of(missing), num_clients_, describe)));
 }
 
 }  // namespace tessera

@@ -43,8 +43,14 @@
 
 namespace tessera {
 
-// How many clients one message names: its text is sent to every client.
-inline constexpr size_t kMostNamed = 128;
+// How many clients one message describes: its text is sent to every client.
+inline constexpr int kMostNamed = 16;
+
+// "client 1 (host-b, pid 4711), client 3 (host-c, pid 4712)", as `describe` names them. Where there
+// are more than kMostNamed, their ranges and the first ones: "clients 8-15, 24-9999 of 10000, the
+// first are client 8 (host-b, pid 4711), ...".
+std::string name_clients(const ClientRanges& clients, int num_clients,
+                         const std::function<std::string(int)>& describe);
 
 class CheckIns {
  public:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -209,6 +210,30 @@ TEST(CheckInTest, AllMissingAreNamed) {
   for (int i = 1; i < 8; ++i) {
     EXPECT_THAT(std::string(answer->status.message()), HasSubstr(member(i).to_string()));
   }
+}
+
+// The text is sent to every client: it is short in a job of any size.
+TEST(CheckInTest, ManyMissingAreRanges) {
+  const auto service = StateService::complete(1000);
+  const AnswerPtr first = service->check_in(0, "b", "v", absl::Milliseconds(500));
+  for (int i = 10; i < 988; ++i) service->check_in(i, "b", "v");
+  service->check_in(999, "b", "v");
+  service->pass(absl::Milliseconds(500));
+  std::vector<std::string> named;
+  for (int i = 1; i < 10; ++i) named.push_back(member(i).to_string());
+  for (int i = 988; i < 995; ++i) named.push_back(member(i).to_string());
+  EXPECT_THAT(
+      first,
+      Says(StatusIs(StatusCode::kDeadlineExceeded,
+                    Eq(absl::StrCat("b: 980 of 1000 clients arrived in 500 ms; missing clients "
+                                    "1-9, 988-998 of 1000, the first are ",
+                                    absl::StrJoin(named, ", "))))));
+  const AnswerPtr leaves = service->leave(4, absl::Milliseconds(500));
+  service->pass(absl::Milliseconds(500));
+  EXPECT_THAT(leaves, Says(StatusIs(StatusCode::kDeadlineExceeded,
+                                    HasSubstr("shutdown: 1 of 1000 clients arrived in 500 ms; "
+                                              "missing clients 0-3, 5-999 of 1000, the first are "
+                                              "client 0 (host-0, pid 100), client 1 "))));
 }
 
 TEST(CheckInTest, EarliestDeadlineDecides) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/format.h"
 
@@ -189,6 +188,7 @@ void CoordinatorState::forget_job() {
   lost_.clear();
   left_.clear();
   num_gone_ = 0;
+  still_here_as_of_ = -1;
   values_.clear();
   value_bytes_ = 0;
   start_ends_ = absl::InfinitePast();
@@ -480,19 +480,20 @@ void CoordinatorState::finish_leaving() {
   }
 }
 
-Status CoordinatorState::still_here(absl::Duration timeout) const {
-  std::vector<std::string> missing;
-  int num_missing = 0;
-  for (int i = 0; i < options_.num_clients; ++i) {
-    if (clients_[i].is_gone) continue;
-    if (++num_missing <= static_cast<int>(kMostNamed)) missing.push_back(describe(i));
-  }
-  if (num_missing > static_cast<int>(kMostNamed)) {
-    missing.push_back(absl::StrCat(num_missing - kMostNamed, " more"));
+Status CoordinatorState::still_here(absl::Duration timeout) {
+  if (still_here_as_of_ != num_gone_) {
+    // Many leavers have one deadline, and get one list.
+    std::vector<int> missing;
+    for (int i = 0; i < options_.num_clients; ++i) {
+      if (!clients_[i].is_gone) missing.push_back(i);
+    }
+    still_here_ = name_clients(ClientRanges::of(missing), options_.num_clients,
+                               [this](int client) { return describe(client); });
+    still_here_as_of_ = num_gone_;
   }
   return absl::DeadlineExceededError(
       absl::StrCat("shutdown: ", left_.size(), " of ", options_.num_clients, " clients arrived in ",
-                   format_duration(timeout), "; missing ", absl::StrJoin(missing, ", ")));
+                   format_duration(timeout), "; missing ", still_here_));
 }
 
 // Runs once per heartbeat interval; heartbeat() sets the count back.

@@ -169,7 +169,7 @@ class CoordinatorState {
   void lose(int client_id, const std::string& how);
   void gone(int client_id, const Status& reason, const Status& own);
   void finish_leaving();
-  Status still_here(absl::Duration timeout) const;
+  Status still_here(absl::Duration timeout);
   std::string describe(int client_id) const;
 
   const Options options_;
@@ -197,7 +197,9 @@ class CoordinatorState {
   std::unordered_map<Connection, int> client_of_;
   std::map<int, Status> lost_;
   std::set<int> left_;
-  int num_gone_ = 0;  // lost or left
+  int num_gone_ = 0;           // lost or left
+  std::string still_here_;     // names the clients that are not gone,
+  int still_here_as_of_ = -1;  // when so many were; -1: not known
 
   std::map<std::string, std::string> values_;
   int64_t value_bytes_ = 0;
