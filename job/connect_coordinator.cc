@@ -75,10 +75,14 @@ class GrpcCoordinator : public Coordinator {
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // Clients that are threads of one process must not share a connection.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // A client may start before the service does: retry soon.
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+    // A client may start before the service does, which refuses it: retry soon, but all clients
+    // together no more than some 500 times a second. gRPC adds jitter.
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+                     std::clamp(2 * std::min(options_.num_clients, 1000), 100, 2000));
+    // How long an attempt may take. A service that many clients reach at once answers late; an
+    // attempt that is given up meanwhile costs it one more connection.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetMaxReceiveMessageSize(-1);
     stub_ = rpc::CoordinatorService::NewStub(
         grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments));

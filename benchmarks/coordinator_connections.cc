@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/coordinator_connections.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "job/connect_coordinator.h"
+#include "job/coordinator.h"
+#include "job/coordinator_process.h"
+#include "job/host.h"
+#include "job/port.h"
+#include "tests/support/forked.h"
+
+namespace tessera::benchmarks {
+namespace {
+
+constexpr int kRounds = 5;
+constexpr absl::Duration kDeadline = absl::Minutes(5);
+constexpr absl::Duration kStepTimeout = absl::Minutes(2);
+
+// The steps that all clients finish together, in order.
+enum Step { kStart, kConnected, kFirstBarrier, kFirstMesh = kFirstBarrier + kRounds };
+constexpr int kLeft = kFirstMesh + kRounds;
+
+// What the processes share: when the last client ended each step, and the memory.
+struct Shared {
+  std::array<std::atomic<int64_t>, kLeft + 1> ended_ns;
+  std::atomic<int64_t> service_kib;
+  std::atomic<int64_t> service_peak_kib;
+  std::atomic<int64_t> clients_kib;
+
+  void end(int step) {
+    const int64_t now_ns = absl::ToUnixNanos(steady_now());
+    int64_t latest = ended_ns[step];
+    while (latest < now_ns && !ended_ns[step].compare_exchange_weak(latest, now_ns)) {
+    }
+  }
+  double seconds(int step) const { return 1e-9 * (ended_ns[step] - ended_ns[step - 1]); }
+  double median_seconds(int first_step) const {
+    std::array<double, kRounds> all;
+    for (int i = 0; i < kRounds; ++i) all[i] = seconds(first_step + i);
+    std::sort(all.begin(), all.end());
+    return all[kRounds / 2];
+  }
+};
+
+// A line of /proc/PID/status, "VmRSS:     1234 kB".
+int64_t memory_kib(pid_t pid, const std::string& field) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, field.size(), field) == 0) {
+      return std::atoll(line.c_str() + field.size() + 1);
+    }
+  }
+  return 0;
+}
+
+Status run_client(const CoordinatorOptions& options, pid_t service, Shared& shared) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Coordinator> client, connect_coordinator(options));
+  shared.end(kConnected);
+  std::vector<int> all(options.num_clients);
+  std::iota(all.begin(), all.end(), 0);
+  const auto meet = [&](int step, absl::string_view name, absl::string_view value) -> Status {
+    TESSERA_RETURN_IF_ERROR(client->check_in(name, value, all, steady_now() + kStepTimeout));
+    shared.end(step);
+    return absl::OkStatus();
+  };
+  const std::string mesh =
+      absl::StrCat("{x=", 8 * all.size(), "} of devices [0-", 8 * all.size() - 1, "]");
+  for (int i = 0; i < kRounds; ++i) {
+    TESSERA_RETURN_IF_ERROR(meet(kFirstBarrier + i, "barrier", "end of epoch"));
+  }
+  for (int i = 0; i < kRounds; ++i) {
+    TESSERA_RETURN_IF_ERROR(meet(kFirstMesh + i, "create_mesh", mesh));
+  }
+  if (options.self.client_id == 0) {
+    shared.service_kib = memory_kib(service, "VmRSS:");
+    shared.service_peak_kib = memory_kib(service, "VmHWM:");
+  }
+  TESSERA_RETURN_IF_ERROR(client->leave(steady_now() + kStepTimeout));
+  shared.end(kLeft);
+  return absl::OkStatus();
+}
+
+// The clients of one process, each in a thread.
+Status run_clients_of(int process, int num_processes, CoordinatorOptions options, pid_t service,
+                      Shared& shared) {
+  options.self = describe_this_process();
+  options.self.num_local_devices = 8;
+  options.self.device_type = "cpu";
+  std::vector<int> ids;
+  for (int id = process; id < options.num_clients; id += num_processes) ids.push_back(id);
+  std::vector<Status> results(ids.size());
+  std::vector<Thread> threads;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    options.self.client_id = ids[i];
+    TESSERA_ASSIGN_OR_RETURN(Thread thread,
+                             start_thread("a client", [&results, &shared, options, service, i] {
+                               results[i] = run_client(options, service, shared);
+                             }));
+    threads.push_back(std::move(thread));
+  }
+  for (Thread& thread : threads) thread.join();
+  shared.clients_kib += memory_kib(getpid(), "VmHWM:");
+  for (const Status& result : results) TESSERA_RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StatusOr<ConnectionTimes> connect_many(int num_clients, int num_processes) {
+  void* const memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return absl::ResourceExhaustedError("no memory to share");
+  const std::unique_ptr<Shared, void (*)(Shared*)> shared(
+      new (memory) Shared(), [](Shared* at) { munmap(at, sizeof(Shared)); });
+  TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+  CoordinatorOptions options;
+  options.address = absl::StrCat("127.0.0.1:", port.port());
+  options.service_host = ServiceHost::kElsewhere;
+  options.token = "secret";
+  options.num_clients = num_clients;
+  options.connect_timeout = kStepTimeout;
+  options.heartbeat_interval = absl::Seconds(5);  // all share one machine, which may be busy
+  TESSERA_ASSIGN_OR_RETURN(
+      const CoordinatorProcess service,
+      CoordinatorProcess::start({.address = options.address,
+                                 .token = options.token,
+                                 .num_clients = num_clients,
+                                 .heartbeat_interval = options.heartbeat_interval}));
+  shared->end(kStart);
+  for (const Status& result : testing::run_forked(num_processes, kDeadline, [&](int process) {
+         return run_clients_of(process, num_processes, options, service.pid(), *shared);
+       })) {
+    TESSERA_RETURN_IF_ERROR(result);
+  }
+  return ConnectionTimes{.connect_seconds = shared->seconds(kConnected),
+                         .barrier_seconds = shared->median_seconds(kFirstBarrier),
+                         .create_mesh_seconds = shared->median_seconds(kFirstMesh),
+                         .leave_seconds = shared->seconds(kLeft),
+                         .service_kib = shared->service_kib,
+                         .service_peak_kib = shared->service_peak_kib,
+                         .clients_kib = shared->clients_kib};
+}
+
+}  // namespace tessera::benchmarks

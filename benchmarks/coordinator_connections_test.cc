@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// That 200 clients of one coordinator connect, meet and leave over real connections; and how much
+// memory the service takes for them.
+#include "benchmarks/coordinator_connections.h"
+
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
+
+namespace tessera::benchmarks {
+namespace {
+
+TEST(CoordinatorConnectionsTest, ManyClientsMeet) {
+  const int num_clients = testing::kSanitized ? 40 : 200;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ConnectionTimes times, connect_many(num_clients, 2));
+  EXPECT_GT(times.service_kib, 0);
+  EXPECT_GT(times.barrier_seconds, 0);
+  if (!testing::kSanitized) {
+    EXPECT_LT(times.service_peak_kib, 100 * 1024);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::benchmarks
