@@ -337,6 +337,19 @@ TEST(LossTest, MissedHeartbeats) {
   EXPECT_THAT(a, Says(StatusIs(StatusCode::kUnavailable, Eq("b: " + reason))));
 }
 
+// A host that falls silent is one event for each client that is told.
+TEST(LossTest, LossesOfOneTickAreOneEvent) {
+  const auto service = StateService::complete(4);
+  for (int i = 0; i <= kMissedHeartbeats; ++i) {
+    service->pass(kInterval);
+    service->heartbeat({0});
+  }
+  EXPECT_THAT(service->losses,
+              ElementsAre(Pair(1, HasSubstr("client 1 (")), Pair(2, HasSubstr("client 2 (")),
+                          Pair(3, HasSubstr("client 3 ("))));
+  EXPECT_EQ(service->num_loss_events, 1);
+}
+
 // The process of the service was stopped, or its clock of choice went forward: it counts one
 // heartbeat as missed, and looks again when those that wait to be read have been read.
 TEST(LossTest, ServiceThatWakesLateAsksBeforeItJudges) {

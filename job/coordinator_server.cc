@@ -126,7 +126,8 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
                 .address = options.address,
                 .job = options.job,
                 .heartbeat_interval = options.heartbeat_interval}) {
-    state_.set_loss_listener([this](int client, const Status& reason) { tell(client, reason); });
+    state_.set_loss_listener(
+        [this](const std::vector<CoordinatorState::Loss>& losses) { tell(losses); });
   }
   ~ServerImpl() override { end(false); }
 
@@ -333,13 +334,18 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   }
 
   void fill_job(rpc::RegisterResponse* response) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (job_of_members_ != state_.num_jobs()) {
-      members_ = serialize(state_.members());
-      job_of_members_ = state_.num_jobs();
+    std::shared_ptr<const std::string> members;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (job_of_members_ != state_.num_jobs()) {
+        members_ = std::make_shared<const std::string>(serialize(state_.members()));
+        job_of_members_ = state_.num_jobs();
+      }
+      members = members_;
+      response->set_heartbeat_interval_us(absl::ToInt64Microseconds(state_.heartbeat_interval()));
     }
-    response->set_members(members_);
-    response->set_heartbeat_interval_us(absl::ToInt64Microseconds(state_.heartbeat_interval()));
+    // Without the lock: there is a copy of a long list for each client.
+    response->set_members(*members);
   }
 
   uint64_t random_number() {
@@ -347,12 +353,14 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     return uint64_t{random_()} << 32 | random_();
   }
 
-  void tell(int client, const Status& reason) {
+  void tell(const std::vector<CoordinatorState::Loss>& losses) {
     {
       std::lock_guard<std::mutex> lock(losses_mutex_);
-      rpc::Loss& loss = losses_.emplace_back();
-      loss.set_client_id(client);
-      loss.set_reason(std::string(reason.message()));
+      for (const auto& [client, reason] : losses) {
+        rpc::Loss& loss = losses_.emplace_back();
+        loss.set_client_id(client);
+        loss.set_reason(std::string(reason.message()));
+      }
     }
     std::lock_guard<std::mutex> lock(sessions_mutex_);
     for (ClientSession* const session : sessions_) session->notify();
@@ -416,8 +424,8 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
 
   std::mutex losses_mutex_;  // guards losses_; taken after all others
   std::vector<rpc::Loss> losses_;
-  std::string members_;     // a serialized MemberList
-  int job_of_members_ = 0;  // the num_jobs() of it
+  std::shared_ptr<const std::string> members_;  // a serialized MemberList; guarded by mutex_
+  int job_of_members_ = 0;                      // the num_jobs() of it
 
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;

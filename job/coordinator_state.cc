@@ -22,6 +22,16 @@ CoordinatorState::CoordinatorState(Options options)
   forget_job();
 }
 
+std::vector<std::function<void()>> CoordinatorState::take_callbacks() {
+  std::vector<Loss> losses = std::exchange(new_losses_, {});
+  if (!losses.empty() && loss_listener_) {
+    // First: a client whose call fails may end the service, and all are told the cause before.
+    callbacks_.insert(callbacks_.begin(),
+                      [this, losses = std::move(losses)] { loss_listener_(losses); });
+  }
+  return std::exchange(callbacks_, {});
+}
+
 void CoordinatorState::answer(const Done& done, const Status& status) {
   callbacks_.push_back([done, status] { done(status); });
 }
@@ -336,10 +346,7 @@ StatusOr<int> CoordinatorState::client_of(Connection connection) const {
 void CoordinatorState::lose(int client_id, const std::string& how) {
   const Status reason = absl::UnavailableError(absl::StrCat(describe(client_id), how));
   if (!lost_.try_emplace(client_id, reason).second) return;
-  // First: a client whose call fails may end the service, and all are told the cause before.
-  if (loss_listener_) {
-    callbacks_.push_back([this, client_id, reason] { loss_listener_(client_id, reason); });
-  }
+  new_losses_.emplace_back(client_id, reason);
   gone(client_id, reason, reason);
 }
 

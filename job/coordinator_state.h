@@ -48,7 +48,8 @@ class CoordinatorState {
   using Connection = uint64_t;
   using Done = std::function<void(const Status&)>;
   using Found = std::function<void(const StatusOr<std::string>&)>;
-  using LossListener = std::function<void(int client_id, const Status& reason)>;
+  using Loss = std::pair<int, Status>;  // a client, and how it was lost
+  using LossListener = std::function<void(const std::vector<Loss>& losses)>;
 
   static constexpr int64_t kMostValueBytes = 64 << 20;  // of all keys and values together
   static constexpr int kMostWaitingCalls = 1024;        // per client
@@ -61,7 +62,8 @@ class CoordinatorState {
   };
   explicit CoordinatorState(Options options);
 
-  // Called for every loss, among the callbacks, before the calls that the loss ends are answered.
+  // Called once for all losses since the last take_callbacks(), as the first of the callbacks:
+  // before the calls that the losses end are answered.
   void set_loss_listener(LossListener listener) { loss_listener_ = std::move(listener); }
 
   struct Registration {
@@ -114,7 +116,7 @@ class CoordinatorState {
   void stop();
 
   // The callbacks to run now, outside of any lock.
-  std::vector<std::function<void()>> take_callbacks() { return std::exchange(callbacks_, {}); }
+  std::vector<std::function<void()>> take_callbacks();
 
  private:
   // A client that waits for the others to register.
@@ -176,6 +178,7 @@ class CoordinatorState {
   std::string job_;
   absl::Duration interval_;
   LossListener loss_listener_;
+  std::vector<Loss> new_losses_;  // of which the listener has not been told
   std::vector<std::function<void()>> callbacks_;
   DeadlineQueue deadlines_;
 

@@ -51,8 +51,11 @@ class StateService {
                .address = "host-0:1234",
                .heartbeat_interval = kInterval}),
         size_(num_clients) {
-    state.set_loss_listener([this](int client, const Status& reason) {
-      losses.emplace_back(client, std::string(reason.message()));
+    state.set_loss_listener([this](const std::vector<CoordinatorState::Loss>& lost) {
+      ++num_loss_events;
+      for (const auto& [client, reason] : lost) {
+        losses.emplace_back(client, std::string(reason.message()));
+      }
     });
   }
 
@@ -134,6 +137,7 @@ class StateService {
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   CoordinatorState state;
   std::vector<std::pair<int, std::string>> losses;
+  int num_loss_events = 0;
   std::string last_found;
 
  private:
