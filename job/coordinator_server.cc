@@ -22,6 +22,7 @@
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator.h"
 #include "job/coordinator_state.h"
+#include "job/file_descriptor.h"
 #include "job/grpc_log.h"
 #include "job/listener.h"
 
@@ -514,6 +515,7 @@ std::string token_metadata(const std::string& token) { return absl::BytesToHexSt
 StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(
     const CoordinatorServerOptions& options) {
   prepare_grpc();
+  raise_descriptor_limit();
   auto server = std::make_unique<ServerImpl>(options);
   TESSERA_RETURN_IF_ERROR(server->listen(options));
   return server;

@@ -34,6 +34,11 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+// Lets this process have as many descriptors as it may: clients of one host have several for each
+// other, and a coordinator one for each client. Programs that use select(2) must not mind
+// descriptors above 1023.
+void raise_descriptor_limit();
+
 }  // namespace tessera
 
 #endif  // TESSERA_JOB_FILE_DESCRIPTOR_H_

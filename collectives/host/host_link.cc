@@ -24,6 +24,7 @@
 #include "base/format.h"
 #include "collectives/host/activity.h"
 #include "device/cpu/machine.h"
+#include "job/file_descriptor.h"
 #include "job/host.h"
 
 namespace tessera::host {

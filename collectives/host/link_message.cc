@@ -106,11 +106,4 @@ bool watch_descriptor(int epoll, int operation, int fd, uint32_t events) {
   return epoll_ctl(epoll, operation, fd, &event) == 0;
 }
 
-void raise_descriptor_limit() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 }  // namespace tessera::host

@@ -65,10 +65,6 @@ std::optional<uid_t> other_user(int socket);
 // epoll_ctl(2) of a descriptor that is its own data; whether it worked.
 bool watch_descriptor(int epoll, int operation, int fd, uint32_t events);
 
-// Lets this process have as many descriptors as it may: clients of one host have several for each
-// other. Programs that use select(2) must not mind descriptors above 1023.
-void raise_descriptor_limit();
-
 }  // namespace tessera::host
 
 #endif  // TESSERA_COLLECTIVES_HOST_LINK_MESSAGE_H_
