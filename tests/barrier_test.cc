@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The barrier, by the rows of tests/facts/barrier.md, with clients as threads and as processes. A
-// row's name is the test's.
+// The barrier, by the rows of tests/facts/barrier.md, with clients as threads, as processes and
+// as processes of two hosts. A row's name is the test's.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -32,11 +33,22 @@ using absl::StatusCode;
 
 StatusOr<Mesh> line(const Client& client, int n) { return create_mesh(client, {{"x", n}}); }
 
-class BarrierTest : public ::testing::TestWithParam<Setting> {
+struct Form {
+  const char* name;
+  Setting setting;
+  int num_hosts;
+};
+constexpr Form kForms[] = {{"Threads", Setting::kThreads, 1},
+                           {"Processes", Setting::kProcesses, 1},
+                           {"Hosts", Setting::kProcesses, 2}};
+std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.name; }
+
+class BarrierTest : public ::testing::TestWithParam<Form> {
  protected:
   Status run(int num_clients, const ClientBody& body, JobSpec spec = {}) {
-    spec.setting = GetParam();
+    spec.setting = GetParam().setting;
     spec.num_clients = num_clients;
+    if (GetParam().num_hosts > 1) spec.hooks.host_ids = on_hosts(num_clients, GetParam().num_hosts);
     return run_clients(spec, body);
   }
 
@@ -309,7 +321,7 @@ TEST_P(BarrierTest, IsBehindEarlierWork) {
             if (client.client_id() == 0) {
               TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("early", absl::Milliseconds(200)),
                                                    StatusCode::kDeadlineExceeded,
-                                                   {"missing client 1", "still in local_map"}));
+                                                   {"client 1 (", "still in local_map"}));
               slow_may_end.open();
             } else {
               TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("early", absl::Seconds(20)),
@@ -347,6 +359,7 @@ TEST_P(BarrierTest, NamesDifferWhileAThirdIsMissing) {
 }
 
 TEST_P(BarrierTest, MeshesDiffer) {
+  if (GetParam().num_hosts > 1) GTEST_SKIP() << "no host sees both waits (docs/status.md)";
   Verdicts verdicts;
   Gate done;
   EXPECT_THAT(
@@ -379,8 +392,7 @@ TEST_P(BarrierTest, BarrierAgainstCollective) {
   expect_same_error(2, {0, 1}, call, StatusCode::kInvalidArgument, {"barrier \"b\"", "all_reduce"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, BarrierTest,
-                         ::testing::Values(Setting::kThreads, Setting::kProcesses),
+INSTANTIATE_TEST_SUITE_P(Settings, BarrierTest, ::testing::ValuesIn(kForms),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -193,8 +193,8 @@ void SpanRuns::number(SpanRun& run) {
   uint32_t seq = first;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto it = failed_.find(seq);
-         it != failed_.end() && it->second.signature != run.op.signature; it = failed_.find(seq)) {
+    for (auto it = failed_.find(seq); it != failed_.end() && !it->second.is_of(run.op.signature);
+         it = failed_.find(seq)) {
       boards_[seq].num_retired += 1;
       if (boards_[seq].num_retired == num_own_) boards_.erase(seq);
       seq = host::seq_after(seq);

@@ -18,11 +18,16 @@
 // each end has a thread of its own (HostResources::message_stream), in which messages are run in
 // order. The sender's part is over when the receiver has told it so, in the second step.
 //
+// Deadlines. A member whose deadline has passed asks those that it misses what they are doing. One
+// that has not arrived by then is late: it does not go on, but waits for the verdict. One that has
+// arrived says that its entry is on the way, and both go on. So the earliest deadline decides,
+// without a clock that hosts have in common; a member that does not answer in time may still pass
+// alone.
+//
 // Failure. A member that cannot go on (its deadline, a loss, the shutdown) proposes a verdict to
 // the coordinator, where the first proposal for a run stands, and tells the other hosts. So all
 // members that fail get one Status. A member that has its result keeps it: a later failure is told
-// to the others alone. What every member finds by itself when it has all entries (an error that one
-// of them brought, a disagreement) needs no proposal.
+// to the others alone.
 //
 // Invariants:
 //   1. no byte of a tensor moves before the member has the entries of all members;
@@ -43,6 +48,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -169,11 +175,20 @@ class SpanRuns final : public host::HostGroup {
     std::map<int, std::deque<Asked>> requests[2];  // by member here; first and second step
     std::optional<Status> verdict;
     std::map<int, std::string> doing;  // of members that were asked
-    int num_retired = 0;               // members of this client that need it no more
+    std::set<int> coming;              // those of them whose entry is on the way
+    // Members of this client that have arrived, and those that were asked for before they had.
+    std::set<int> arrived;
+    std::set<int> late;
+    int num_retired = 0;  // members of this client that need it no more
   };
   struct Failed {
     Signature signature;
     Status verdict;
+    // Whether it is also the verdict of a member that comes late with this call. Where the members
+    // disagreed, any call is one of them.
+    bool is_of(const Signature& call) const {
+      return signature == call || absl::IsInvalidArgument(verdict);
+    }
   };
   using Members = std::vector<MemberMemory>;
 
@@ -182,7 +197,14 @@ class SpanRuns final : public host::HostGroup {
   // Up to the entries of all. The error is not settled yet.
   Status meet(SpanRun& run, Status own);
   void send_entry(SpanRun& run, const Status& own);
-  // The verdict that follows from the entries, the same for every member.
+  // Of a member that comes after the deadline of another one.
+  Status wait_for_verdict(SpanRun& run);
+  bool all_came(const SpanRun& run);
+  // At a deadline: OK where all turn out to have arrived in time.
+  Status end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline);
+  // Whether a member that has arrived has called something else. Requires mutex_.
+  bool disagree(const SpanRun& run, const Board& board) const;
+  // The error of those that have arrived: one that a member brings, or a disagreement.
   Status compare_entries(const SpanRun& run);
   Status move(SpanRun& run, Status& own_error);
   // One of the two steps, as one member does it.

@@ -36,6 +36,8 @@ using host::VerdictKind;
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
 // How long a client has to say what it is doing.
 constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
+// How long after its deadline a member has to say so, before one that comes late says it.
+constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
 // Verdicts that are kept for members that come late.
 constexpr size_t kMostFailed = 64;
 // The error that a member brings has to fit its entry.
@@ -59,6 +61,10 @@ struct VerdictHead {
   Signature signature;
   int32_t code;
 };
+
+// The start of an answer; what the device is doing follows.
+constexpr std::byte kIsComing{1};
+constexpr std::byte kIsLate{0};
 
 template <class Head>
 void append_head(const Head& head, std::vector<std::byte>& body) {
@@ -136,16 +142,60 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
   }
   write_error(own, entry);
   meetings_.entries().publish_waiting(run);
+  bool is_late = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Board& board = boards_[op.seq];
+    is_late = board.late.count(run.position()) > 0;
+    if (!is_late) board.arrived.insert(run.position());
+  }
+  if (is_late) return wait_for_verdict(run);
   TESSERA_RETURN_IF_ERROR(rendezvous.arrive(op));
   send_entry(run, own);
   const size_t num_far = num_members() - size();
-  // Also for its own letters: a client that has its result may exit.
+  // Also for its own letters: a client that has its result may exit. Members that have arrived may
+  // disagree while another one is still missing.
+  bool all_came = false;
   TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
-    return board.entries.size() == num_far && run.num_under_way == 0 && !run.has_failed_transfers;
+    if (run.num_under_way > 0 || run.has_failed_transfers) return false;
+    all_came = board.entries.size() == num_far;
+    return all_came || disagree(run, board);
   }));
+  if (!all_came) return compare_entries(run);
   TESSERA_RETURN_IF_ERROR(
       wait_here(run, [&](absl::Time until) { return rendezvous.wait_all_arrived(op.seq, until); }));
   return rendezvous.all_arrived(op.seq) ? absl::OkStatus() : check(run);
+}
+
+Status SpanRuns::wait_for_verdict(SpanRun& run) {
+  const auto limit = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kVerdictLimit);
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Board& board = boards_[run.op.seq];
+    changed_.wait_until(lock, limit, [&] { return board.verdict.has_value(); });
+  }
+  TESSERA_RETURN_IF_ERROR(check(run));
+  return settle_here(run, propose(run, absl::DeadlineExceededError(absl::StrCat(
+                                           run.label(), ": ", name_of(run.position()),
+                                           " came after the deadline of another member"))));
+}
+
+bool SpanRuns::all_came(const SpanRun& run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool far =
+      boards_[run.op.seq].entries.size() == static_cast<size_t>(num_members() - size());
+  return far && meetings_.rendezvous().all_arrived(run.op.seq);
+}
+
+Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline) {
+  // Of such a run all that is left is to wait for members here, which have all arrived too.
+  if (all_came(run) && run.is_inlined() && steady_now() < deadline + kVerdictLimit) {
+    return absl::OkStatus();
+  }
+  const bool was_open = !all_came(run);
+  const Status error = missing(run, start, deadline);
+  if (was_open && all_came(run)) return absl::OkStatus();
+  return settle_here(run, propose(run, error));
 }
 
 void SpanRuns::send_entry(SpanRun& run, const Status& own) {
@@ -186,8 +236,22 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   for (const int client : others_) network_->letters.send(client, letter, end_of_transfer(run));
 }
 
+bool SpanRuns::disagree(const SpanRun& run, const Board& board) const {
+  const Signature& own = run.op.signature;
+  for (const auto& [_, entry] : board.entries) {
+    if (entry.statement.signature != own) return true;
+  }
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
+  for (size_t index = 0; index < here.size(); ++index) {
+    if (here[index] && rendezvous.entry(run.op.seq, index).signature != own) return true;
+  }
+  return false;
+}
+
 Status SpanRuns::compare_entries(const SpanRun& run) {
   const Rendezvous& rendezvous = meetings_.rendezvous();
+  const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
   std::vector<host::Statement> statements;
   Status error;
   {
@@ -196,30 +260,28 @@ Status SpanRuns::compare_entries(const SpanRun& run) {
     for (int m = 0; m < num_members(); ++m) {
       if (places_.is_here(m)) {
         const int index = places_.local_index(m);
+        if (!here[index]) continue;
         const MemberEntry& entry = rendezvous.entry(run.op.seq, index);
         statements.push_back(rendezvous.statement_of(index, entry));
         if (entry.label_size == 0) statements.back().label.clear();
         error.Update(read_error(entry));
-      } else {
-        const Entry& entry = board.entries.at(m);
-        statements.push_back(entry.statement);
-        error.Update(entry.error);
+      } else if (const auto it = board.entries.find(m); it != board.entries.end()) {
+        statements.push_back(it->second.statement);
+        error.Update(it->second.error);
       }
     }
   }
-  if (!error.ok()) return settle_here(run, error);
   for (host::Statement& statement : statements) {
     if (!statement.label.empty()) continue;
     const Signature& agreed = statement.signature;
     statement.label =
         default_label(agreed.kind, agreed.dtype, agreed.reduction, agreed.count, device_ids());
   }
-  for (int m = 1; m < num_members(); ++m) {
-    const Status difference = host::describe_difference(
-        statements[0], statements[m], run.op.detail_field, num_members(), run.op.seq);
-    if (!difference.ok()) return settle_here(run, difference);
+  for (size_t k = 1; k < statements.size(); ++k) {
+    error.Update(host::describe_difference(statements[0], statements[k], run.op.detail_field,
+                                           num_members(), run.op.seq));
   }
-  return absl::OkStatus();
+  return error.ok() ? error : settle_here(run, propose(run, error));
 }
 
 Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
@@ -266,11 +328,9 @@ Status SpanRuns::check(SpanRun& run) {
   }
   if (transfer_error.ok()) transfer_error = network_->find_broken(others_);
   if (!transfer_error.ok()) return settle_here(run, propose(run, run.labelled(transfer_error)));
-  if (waited.has_value()) {
-    return settle_here(run, propose(run, missing(run, waited->called, waited->deadline)));
-  }
+  if (waited.has_value()) return end_at_deadline(run, waited->called, waited->deadline);
   if (steady_now() < run.op.deadline) return absl::OkStatus();
-  return settle_here(run, propose(run, missing(run, run.op.start, run.op.deadline)));
+  return end_at_deadline(run, run.op.start, run.op.deadline);
 }
 
 Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadline) {
@@ -314,8 +374,12 @@ std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
   }
   std::unique_lock<std::mutex> lock(mutex_);
   Board& board = boards_[run.op.seq];
-  changed_.wait_for(lock, absl::ToChronoMilliseconds(kAnswerLimit),
-                    [&] { return board.doing.size() >= num_asked; });
+  changed_.wait_for(lock, absl::ToChronoMilliseconds(kAnswerLimit), [&] {
+    for (const int member : board.coming) {
+      if (board.entries.count(member) == 0) return false;
+    }
+    return board.doing.size() >= num_asked;
+  });
   std::map<int, std::string> doing;
   for (const auto& [member, text] : board.doing) doing[all_members()[member].device_id] = text;
   return doing;
@@ -405,8 +469,9 @@ void SpanRuns::read(Letter letter) {
     if (!request.ok() || !is_ours) return;
     const int step = request->of_sums ? 1 : 0;
     board.requests[step][letter.to].push_back({letter.from, *std::move(request)});
-  } else if (letter.kind == Letter::Kind::kAnswer) {
-    board.doing[letter.from] = text_of(body);
+  } else if (letter.kind == Letter::Kind::kAnswer && !body.empty()) {
+    board.doing[letter.from] = text_of(body.subspan(1));
+    if (body[0] == kIsComing) board.coming.insert(letter.from);
   } else if (letter.kind == Letter::Kind::kVerdict && body.size() >= sizeof(VerdictHead)) {
     VerdictHead head;
     std::memcpy(&head, body.data(), sizeof(head));
@@ -421,13 +486,23 @@ void SpanRuns::read(Letter letter) {
 
 void SpanRuns::answer(const Letter& ask) {
   if (ask.to < 0 || ask.to >= num_members() || !places_.is_here(ask.to)) return;
+  bool is_coming = true;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool is_over = last_retired_ != 0 && !host::is_later(ask.seq, last_retired_);
+    if (!is_over) {
+      Board& board = boards_[ask.seq];
+      is_coming = board.arrived.count(ask.to) > 0;
+      if (!is_coming) board.late.insert(ask.to);
+    }
+  }
   const GroupMember& member = all_members()[ask.to];
   Letter letter = {.kind = Letter::Kind::kAnswer,
                    .seq = ask.seq,
                    .group = name_,
                    .from = ask.to,
                    .to = ask.from,
-                   .body = {}};
+                   .body = {is_coming ? kIsComing : kIsLate}};
   append_text(meetings_.rendezvous().last_seen(member.client_id, member.ordinal).to_string(),
               letter.body);
   network_->letters.send(all_members()[ask.from].client_id, letter);

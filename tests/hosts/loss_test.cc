@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "dtensor/client.h"
@@ -24,6 +25,7 @@
 #include "tests/support/matchers.h"
 #include "tests/support/shared.h"
 #include "tests/support/tensors.h"
+#include "tests/support/verdicts.h"
 
 namespace tessera::testing {
 namespace {
@@ -160,6 +162,35 @@ TEST_P(LossBetweenHostsTest, ALateClientIsNamedAtTheDeadline) {
     return client.shutdown();
   });
   for (const Status& status : statuses) EXPECT_THAT(status, IsOk());
+}
+
+// A client comes 50 ms or more after the deadline of another one: either both pass the
+// barrier or none does.
+TEST(DeadlineBetweenHostsTest, OneThatIsLateDoesNotPassAlone) {
+  constexpr int kRounds = 8;
+  Verdicts verdicts[kRounds];
+  Gate called[kRounds];
+  constexpr absl::Duration kTimeout = absl::Milliseconds(100);
+  const JobSpec spec = {.num_clients = 2, .hooks = {.host_ids = on_hosts(2, 2)}};
+  const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+    for (int round = 0; round < kRounds; ++round) {
+      const bool is_late = client.client_id() == 1;
+      if (is_late) {
+        TESSERA_RETURN_IF_ERROR(called[round].wait());
+        const absl::Duration delay = kTimeout + absl::Milliseconds(50 * (round + 1));
+        absl::SleepFor(delay);  // sleep: it is to come late
+      } else {
+        called[round].open();
+      }
+      const Status status = mesh.barrier("b", is_late ? absl::Seconds(50) : kTimeout);
+      verdicts[round].add(client.client_id(), status).IgnoreError();
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("end of round", absl::Seconds(50)));
+    }
+    return client.shutdown();
+  });
+  EXPECT_THAT(statuses, ::testing::Each(IsOk()));
+  for (Verdicts& verdict : verdicts) EXPECT_THAT(verdict.same({0, 1}), IsOk());
 }
 
 }  // namespace
