@@ -72,8 +72,7 @@ class Client {
   // Joins the job, and returns when all its clients have. Errors as in docs/errors.md: options that
   // are out of their range and a bad environment (at once), and two clients with one id are
   // InvalidArgument, a wrong token Unauthenticated, a client that never comes DeadlineExceeded
-  // naming it, a device type, backend or job over several hosts that is not there yet
-  // Unimplemented.
+  // naming it, a device type or backend that is not there yet Unimplemented.
   static StatusOr<Client> connect(const ClientOptions& options = {});
 
   int client_id() const;

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "collectives/host/collective_runs.h"
@@ -191,7 +190,9 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMem
       std::any_of(members.begin(), members.end(), [this](const GroupMember& member) {
         return !resources_.link().is_on_host(member.client_id);
       });
-  if (takes_part && spans_hosts) return make_span_runs(std::move(members), salt);
+  if (takes_part && spans_hosts) {
+    return make_span_(resources_, std::move(members), salt == kMessageSalt);
+  }
   std::optional<Rendezvous> rendezvous;
   if (takes_part && members.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(Rendezvous opened, open_rendezvous(members, salt, num_records));
@@ -213,21 +214,6 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMem
                                              std::move(mover));
   }
   return group;
-}
-
-StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_span_runs(std::vector<GroupMember> members,
-                                                                 uint64_t salt) {
-  if (make_span_ != nullptr) {
-    return make_span_(resources_, std::move(members), salt == kMessageSalt);
-  }
-  const HostLink& link = resources_.link();
-  std::vector<std::string> clients;
-  for (const GroupMember& member : members) {
-    clients.push_back(link.member(member.client_id).to_string());
-  }
-  return absl::UnimplementedError(
-      absl::StrCat("a group of GPUs of several hosts: ", absl::StrJoin(clients, ", "),
-                   "; use devices of one host"));
 }
 
 StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>& members,

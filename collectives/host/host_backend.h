@@ -59,7 +59,7 @@ class HostBackend {
   // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
   // `link` and the streams must outlive the backend; call stop() before it goes. `make_mover`: for
   // devices whose memory is not the host's.
-  // `make_span`: for groups whose members are on several hosts.
+  // `make_span`: for groups whose members are on several hosts; needed where there are any.
   HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
               std::vector<Stream*> streams, absl::Duration collective_timeout,
               MakeDeviceMover make_mover = nullptr, MakeSpan make_span = nullptr);
@@ -117,8 +117,6 @@ class HostBackend {
   // The protocol of these members, and what its records take of a control region.
   StatusOr<std::shared_ptr<HostGroup>> make_runs(std::vector<GroupMember> members, uint64_t salt,
                                                  uint32_t num_records, uint64_t& num_bytes);
-  StatusOr<std::shared_ptr<HostGroup>> make_span_runs(std::vector<GroupMember> members,
-                                                      uint64_t salt);
   StatusOr<Rendezvous> open_rendezvous(const std::vector<GroupMember>& members, uint64_t salt,
                                        uint32_t num_records);
   // forget_unused() looks at this many groups for each one that is made, so that unused groups are

@@ -92,7 +92,7 @@ void SpanRun::run_here(absl::Time deadline) {
   if (!runs_.is_for_messages()) try_run_here(deadline);
 }
 
-bool SpanRun::is_inlined() const { return network::is_inlined(collective()); }
+bool SpanRun::is_inlined() const { return network::is_inlined(collective()) && !is_on_device(); }
 
 void SpanRun::placed() { runs_.number(*this); }
 
@@ -109,12 +109,14 @@ Status SpanRun::give_up(host::DeviceActivity::Kind device, absl::Time called, ab
 
 void SpanRun::end_late(host::DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
   runs_.end_late(*this, {called, deadline});
+  fail_on_devices(deadline - called, ", though all members had arrived");
 }
 
 SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> network,
-                   std::vector<GroupMember> members, bool is_for_messages, Rendezvous rendezvous)
-    : HostGroup(resources, {rendezvous.members().begin(), rendezvous.members().end()}, nullptr,
-                std::move(members)),
+                   std::vector<GroupMember> members, bool is_for_messages,
+                   std::unique_ptr<host::DeviceMover> device_mover, Rendezvous rendezvous)
+    : HostGroup(resources, {rendezvous.members().begin(), rendezvous.members().end()},
+                std::move(device_mover), std::move(members)),
       network_(std::move(network)),
       is_for_messages_(is_for_messages),
       name_(name_of_group(all_members(), is_for_messages)),
@@ -131,17 +133,18 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
 
 SpanRuns::~SpanRuns() { network_->letters.set_reader(name_, nullptr); }
 
-StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(host::HostResources& resources,
-                                                            std::shared_ptr<Network> network,
-                                                            std::vector<GroupMember> members,
-                                                            bool is_for_messages) {
+StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
+    host::HostResources& resources, std::shared_ptr<Network> network,
+    std::vector<GroupMember> members, bool is_for_messages,
+    std::unique_ptr<host::DeviceMover> device_mover) {
   host::HostLink& link = resources.link();
   // Of the group of the members here: another one of theirs has another salt.
   const uint64_t salt = name_of_group(members, is_for_messages) | uint64_t{1} << 63;
   TESSERA_ASSIGN_OR_RETURN(Rendezvous rendezvous,
                            Rendezvous::open(link, on_this_host(link, members), kRecords, salt));
   return std::make_shared<SpanRuns>(resources, std::move(network), std::move(members),
-                                    is_for_messages, std::move(rendezvous));
+                                    is_for_messages, std::move(device_mover),
+                                    std::move(rendezvous));
 }
 
 std::string SpanRuns::name_of(int member) const {
@@ -170,7 +173,13 @@ Work SpanRuns::start_message_run(std::shared_ptr<SpanRun> run) {
       resources().message_stream(device_ids()[0], device_ids()[1], sends);
   if (!queue.ok()) return failed(run->arguments(), run->labelled(queue.status()));
   run->executor_ref() = run;
-  const auto start = [run, queue = *queue] {
+  const auto start = [this, run, sends, queue = *queue] {
+    // After what the device was given so far, for which its stream does not wait.
+    if (sends && run->is_on_device()) {
+      mover()
+          .arrive(run->collective(), run->arguments(), run->op.seq, run->member(), {})
+          .IgnoreError();
+    }
     queue->enqueue(*run, run->key(), Stream::Wake::kNow);
     return absl::OkStatus();
   };
@@ -214,7 +223,8 @@ Status SpanRuns::execute(SpanRun& run) {
   meetings_.start_clock(run);
   if (run.begin()) {
     status = meet_and_move(run);
-    run.finish(status);
+    // A message is at its receiver, or is its sender's again: no device is behind.
+    is_for_messages_ ? run.complete(status) : run.finish(status);
   } else {
     status = run.completion().wait();
     meetings_.reserve(run, run.op).IgnoreError();
@@ -242,6 +252,7 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
     meetings_.abandon(run, status, /*found_mismatch=*/true);
     return status;
   }
+  own_error.Update(mover().leave(run.collective(), seq, run.member()));
   TESSERA_RETURN_IF_ERROR(own_error);
   if (const std::byte* out = run.copy(&SpanRun::Copies::out)) {
     std::memcpy(run.arguments().out, out, run.out_bytes());

@@ -18,6 +18,10 @@
 // each end has a thread of its own (HostResources::message_stream), in which messages are run in
 // order. The sender's part is over when the receiver has told it so, in the second step.
 //
+// Devices whose memory is not the host's meet in the same way: the board that their DeviceMover
+// fills is in the entry, in the place of an input. Then the mover moves the bytes, in place of both
+// steps. A message of theirs goes through memory of the host, and then by the steps.
+//
 // Deadlines. A member whose deadline has passed asks those that it misses what they are doing. One
 // that has not arrived by then is late: it does not go on, but waits for the verdict. One that has
 // arrived says that its entry is on the way, and both go on. So the earliest deadline decides,
@@ -57,6 +61,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "collectives/host/device_mover.h"
 #include "collectives/host/host_group.h"
 #include "collectives/host/joint_run.h"
 #include "collectives/host/meetings.h"
@@ -132,15 +137,16 @@ class Network {
 class SpanRuns final : public host::HostGroup {
  public:
   // `members`: of all hosts, one at least a device of this client. Requires that the network is
-  // connected to the clients of the other hosts. Errors as of Rendezvous::open().
-  static StatusOr<std::shared_ptr<HostGroup>> create(host::HostResources& resources,
-                                                     std::shared_ptr<Network> network,
-                                                     std::vector<host::GroupMember> members,
-                                                     bool is_for_messages);
+  // connected to the clients of the other hosts. `device_mover`: of this group, for devices whose
+  // memory is not the host's. Errors as of Rendezvous::open().
+  static StatusOr<std::shared_ptr<HostGroup>> create(
+      host::HostResources& resources, std::shared_ptr<Network> network,
+      std::vector<host::GroupMember> members, bool is_for_messages,
+      std::unique_ptr<host::DeviceMover> device_mover);
   // `rendezvous`: of those on this host, in the same order.
   SpanRuns(host::HostResources& resources, std::shared_ptr<Network> network,
            std::vector<host::GroupMember> members, bool is_for_messages,
-           host::Rendezvous rendezvous);
+           std::unique_ptr<host::DeviceMover> device_mover, host::Rendezvous rendezvous);
   ~SpanRuns() override;
 
   Work start(Collective::Ptr collective, Arguments arguments) override;
@@ -224,6 +230,8 @@ class SpanRuns final : public host::HostGroup {
   Status serve_sum(SpanRun& run, const Members& members, int client, const Request::Part& part);
   void send_block(SpanRun& run, int client, Tag tag, absl::Span<const std::byte> block);
   Engine::Done end_of_transfer(SpanRun& run);
+  // Of devices whose memory is not the host's.
+  Status move_on_device(SpanRun& run, const Members& members, Status& own_error);
   Status pull(SpanRun& run, Members members, Status& own_error);
   Status reduce(SpanRun& run, const Members& members, Status& own_error);
   void reduce_inlined(const SpanRun& run, const Members& members);

@@ -3,6 +3,7 @@
 // How the members of a group that spans hosts meet: what they tell each other, how they wait, and
 // the verdict of a run that fails.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -131,8 +132,20 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
     own = run.labelled(absl::UnimplementedError(
         "replicas that share memory, of a tensor on several hosts; use Replicas::kOwn"));
   }
+  Status waited;
+  if (own.ok()) {
+    waited = mover().wait_for_device(run.collective(), op.member, op.deadline, [&] {
+      return is_closing() || run.is_given_up().load(std::memory_order_relaxed);
+    });
+    if (!absl::IsDeadlineExceeded(waited)) own = run.labelled(waited);
+  }
   if (const Status reserved = meetings_.reserve(run, op); !reserved.ok()) {
     return settle_here(run, propose(run, reserved));
+  }
+  // This member itself is late.
+  if (absl::IsDeadlineExceeded(waited)) {
+    const absl::Time end = std::min(op.deadline, steady_now());
+    return settle_here(run, propose(run, missing(run, op.start, end)));
   }
   const Status filled = meetings_.entries().fill(run);
   if (own.ok()) own = filled;
@@ -202,13 +215,21 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   const MemberEntry& entry = meetings_.rendezvous().entry(run.op.seq, run.member());
   const host::Statement statement = meetings_.rendezvous().statement_of(run.member(), entry);
   const absl::string_view text = own.message().substr(0, kMostErrorBytes);
+  // The input, or what the member's device tells the others.
+  const bool has_board = own.ok() && run.is_on_device() && !is_for_messages_;
+  absl::Span<const std::byte> inlined;
+  if (has_board) {
+    inlined = entry.inlined;
+  } else if (own.ok() && run.is_inlined()) {
+    inlined = {run.arguments().in, static_cast<size_t>(run.in_bytes())};
+  }
   EntryHead head = {entry.signature,
                     entry.in_count,
                     entry.part_count,
                     static_cast<int64_t>(run.peer_counts.size()),
                     static_cast<int32_t>(own.code()),
                     static_cast<uint32_t>(text.size()),
-                    own.ok() && run.is_inlined() ? run.in_bytes() : 0,
+                    static_cast<int64_t>(inlined.size()),
                     {},
                     {}};
   std::memcpy(head.detail, statement.detail.data(),
@@ -226,9 +247,7 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   append_text({reinterpret_cast<const char*>(run.peer_counts.data()),
                run.peer_counts.size() * sizeof(int64_t)},
               letter.body);
-  append_text(
-      {reinterpret_cast<const char*>(run.arguments().in), static_cast<size_t>(head.inlined_bytes)},
-      letter.body);
+  append_text({reinterpret_cast<const char*>(inlined.data()), inlined.size()}, letter.body);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     run.num_under_way += static_cast<int>(others_.size());

@@ -84,12 +84,25 @@ Status SpanRuns::move(SpanRun& run, Status& own_error) {
         const Entry& entry = board.entries.at(m);
         members[m].in_count = entry.in_count;
         members[m].counts = entry.counts.data();
-        members[m].in = entry.inlined.data();
+        if (run.is_on_device()) {
+          members[m].board = entry.inlined.data();
+        } else {
+          members[m].in = entry.inlined.data();
+        }
       }
     }
   }
+  if (run.is_on_device() && !is_for_messages_) return move_on_device(run, members, own_error);
   return run.collective().reduction() != nullptr ? reduce(run, members, own_error)
                                                  : pull(run, std::move(members), own_error);
+}
+
+Status SpanRuns::move_on_device(SpanRun& run, const Members& members, Status& own_error) {
+  const Status moved = run.move(run.op.seq, members);
+  // Wrong counts are found by all; other errors are this member's alone, or NCCL's, which tells.
+  if (!moved.ok() && run.collective().needs_peer_counts()) return settle_here(run, moved);
+  own_error = moved;
+  return absl::OkStatus();
 }
 
 Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
@@ -115,8 +128,8 @@ Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
   }
   // A box that is one run of a tensor's memory is received there. The memory of a caller is the
   // caller's again after a failure, when a block may still arrive.
-  const bool may_write =
-      run.arguments().out_buffer != nullptr || run.copy(&SpanRun::Copies::out) != nullptr;
+  const bool may_write = !run.is_on_device() && (run.arguments().out_buffer != nullptr ||
+                                                 run.copy(&SpanRun::Copies::out) != nullptr);
   std::byte* const out = members[run.position()].out;
   std::vector<std::byte*> fetched;
   const std::byte* const own_input = members[run.position()].in;
@@ -131,6 +144,13 @@ Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
     members.push_back({.in = fetched.back()});
   }
   TESSERA_RETURN_IF_ERROR(exchange(run, {.wants = wants, .fetched = fetched, .held = own_input}));
+  if (run.is_on_device()) {
+    // Of a message: its receiver has it in memory of the host.
+    if (run.position() == 0) return absl::OkStatus();
+    if (!fetched.empty()) members[0].in = fetched[0];
+    const Status moved = run.move(run.op.seq, members);
+    return moved.ok() ? moved : settle_here(run, propose(run, moved));
+  }
   if (!own_error.ok()) return absl::OkStatus();
   copy_pulls(collective, copies, members);
   if (!divides(collective)) return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
+#include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
 #include "collectives/network/span_runs.h"
@@ -94,17 +95,23 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
   std::vector<Stream*> streams;
   for (const auto& device : self->by_ordinal_) streams.push_back(&device->stream());
   TESSERA_RETURN_IF_ERROR(self->open_network(coordinator, deadline));
+  const host::MakeDeviceMover make_mover = self->platform_->make_mover(self->network_);
   host::MakeSpan make_span;
-  if (self->network_ != nullptr && self->uses_host_memory()) {
-    make_span = [network = self->network_](host::HostResources& resources,
-                                           std::vector<host::GroupMember> members,
-                                           bool is_for_messages) {
-      return network::SpanRuns::create(resources, network, std::move(members), is_for_messages);
+  if (self->network_ != nullptr) {
+    make_span = [network = self->network_, make_mover](
+                    host::HostResources& resources, std::vector<host::GroupMember> members,
+                    bool is_for_messages) -> StatusOr<std::shared_ptr<host::HostGroup>> {
+      std::unique_ptr<host::DeviceMover> mover;
+      if (make_mover != nullptr) {
+        TESSERA_ASSIGN_OR_RETURN(mover, make_mover(members));
+      }
+      return network::SpanRuns::create(resources, network, std::move(members), is_for_messages,
+                                       std::move(mover));
     };
   }
   self->backend_ = std::make_unique<host::HostBackend>(
       *self->link_, self->pool_, std::move(devices), std::move(streams), collective_timeout,
-      self->platform_->make_mover(), std::move(make_span));
+      make_mover, std::move(make_span));
   return self;
 }
 

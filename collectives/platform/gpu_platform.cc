@@ -104,12 +104,14 @@ std::shared_ptr<nccl::Api> GpuPlatform::open_nccl() {
   return opened.ok() ? *std::move(opened) : nullptr;
 }
 
-host::MakeDeviceMover GpuPlatform::make_mover() {
-  return [this](absl::Span<const host::GroupMember> members) { return new_mover(members); };
+host::MakeDeviceMover GpuPlatform::make_mover(std::shared_ptr<network::Network> network) {
+  return [this, network = std::move(network)](absl::Span<const host::GroupMember> members) {
+    return new_mover(members, network);
+  };
 }
 
 StatusOr<std::unique_ptr<host::DeviceMover>> GpuPlatform::new_mover(
-    absl::Span<const host::GroupMember> members) {
+    absl::Span<const host::GroupMember> members, std::shared_ptr<network::Network> network) {
   std::vector<cuda::CudaDevice*> gpus;
   bool spans_clients = false;
   for (const host::GroupMember& member : members) {
@@ -124,7 +126,8 @@ StatusOr<std::unique_ptr<host::DeviceMover>> GpuPlatform::new_mover(
   return nccl::NcclMover::create(watch, *link_, {members.begin(), members.end()}, std::move(gpus),
                                  {.sums = sums,
                                   .timeout = options_.collective_timeout,
-                                  .registers_memory = nccl::is_registration_asked_for()});
+                                  .registers_memory = nccl::is_registration_asked_for()},
+                                 std::move(network));
 }
 
 }  // namespace tessera

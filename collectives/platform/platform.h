@@ -42,6 +42,9 @@ class Api;
 namespace nccl {
 class Api;
 }  // namespace nccl
+namespace network {
+class Network;
+}  // namespace network
 
 struct PlatformOptions {
   // What GPUs work with instead of the libraries of this machine, if not null.
@@ -73,7 +76,8 @@ class Platform {
   // Null where the memory of devices is the host's. Movers use the platform and its devices until
   // end(). A Work that the user holds keeps the mover of its group: that one is destroyed after the
   // platform and the devices.
-  virtual host::MakeDeviceMover make_mover() = 0;
+  // `network`: to the clients of other hosts; null where there are none.
+  virtual host::MakeDeviceMover make_mover(std::shared_ptr<network::Network> network) = 0;
   // Ends what movers have under way. From then on no mover is used, and none is made.
   virtual void end() = 0;
 };
