@@ -305,33 +305,32 @@ TEST_P(BarrierTest, IsBehindEarlierWork) {
   // A slow local_map on client 1: the barrier of client 0 does not pass before it has ended.
   Gate slow_may_end;
   Gate slow_ended;
-  EXPECT_THAT(
-      run(2,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
-            const DTensor slow =
-                local_map(Layout::parse(mesh, "[x]"), {2}, DType::kInt32, {},
-                          [&, id = client.client_id()](LocalContext& local) -> Status {
-                            local.output<int32_t>().data[0] = 1;
-                            if (id == 0) return absl::OkStatus();
-                            TESSERA_RETURN_IF_ERROR(slow_may_end.wait());
-                            slow_ended.open();
-                            return absl::OkStatus();
-                          });
-            if (client.client_id() == 0) {
-              TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("early", absl::Milliseconds(200)),
-                                                   StatusCode::kDeadlineExceeded,
-                                                   {"client 1 (", "still in local_map"}));
-              slow_may_end.open();
-            } else {
-              TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("early", absl::Seconds(20)),
-                                                   StatusCode::kDeadlineExceeded));
-            }
-            TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
-            if (client.client_id() == 0) return slow_ended.wait();
-            return slow.await();
-          }),
-      IsOk());
+  EXPECT_THAT(run(2,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, line(client, 2));
+                    const DTensor slow =
+                        local_map(Layout::parse(mesh, "[x]"), {2}, DType::kInt32, {},
+                                  [&, id = client.client_id()](LocalContext& local) -> Status {
+                                    local.output<int32_t>().data[0] = 1;
+                                    if (id == 0) return absl::OkStatus();
+                                    TESSERA_RETURN_IF_ERROR(slow_may_end.wait());
+                                    slow_ended.open();
+                                    return absl::OkStatus();
+                                  });
+                    if (client.client_id() == 0) {
+                      TESSERA_RETURN_IF_ERROR(expect_error(
+                          mesh.barrier("early", absl::Milliseconds(200)),
+                          StatusCode::kDeadlineExceeded, {"client 1 (", "still in local_map"}));
+                      slow_may_end.open();
+                    } else {
+                      TESSERA_RETURN_IF_ERROR(expect_error(mesh.barrier("early", absl::Seconds(20)),
+                                                           StatusCode::kDeadlineExceeded));
+                    }
+                    TESSERA_RETURN_IF_ERROR(mesh.barrier("late", absl::Seconds(20)));
+                    if (client.client_id() == 0) return slow_ended.wait();
+                    return slow.await();
+                  }),
+              IsOk());
 }
 
 TEST_P(BarrierTest, NamesDiffer) {
