@@ -167,12 +167,17 @@ TEST(GpusOfTwoHostsTest, ALateClientIsNamedAtTheDeadline) {
 TEST(GpusOfTwoHostsTest, ALostClientIsNamed) {
   for (const int victim : {1, 3}) {
     const GpusOfTwoHosts job(4);
+    Gate have_values;
     const auto body = [&](Client& client) -> Status {
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
       const auto whole = Layout::parse(mesh, "[-]");
       const DTensor x = iota<float>({1000}, Layout::parse(mesh, "[x]"));
       TESSERA_RETURN_IF_ERROR(expect_iota<float>(relayout(x, whole)));
-      if (client.client_id() == victim) return absl::AbortedError("died");
+      if (client.client_id() == victim) {
+        for (int i = 0; i < 3; ++i) TESSERA_RETURN_IF_ERROR(have_values.wait());
+        return absl::AbortedError("died");
+      }
+      have_values.open();
       // A client that is a thread goes when its body returns: it says so to its own host, and its
       // connection to the coordinator breaks.
       const Status status = relayout(x, whole).await();
@@ -190,10 +195,14 @@ TEST(GpusOfTwoHostsTest, ALostClientIsNamed) {
     EXPECT_THAT(run_isolated(absl::Seconds(60),
                              [&]() -> Status {
                                const std::vector<Status> statuses = run_threads(job.spec, body);
+                               std::string errors;
                                for (int client = 0; client < 4; ++client) {
-                                 if (client != victim) TESSERA_RETURN_IF_ERROR(statuses[client]);
+                                 if (client == victim || statuses[client].ok()) continue;
+                                 absl::StrAppend(&errors, "client ", client, ": ",
+                                                 statuses[client].ToString(), "\n");
                                }
-                               return absl::OkStatus();
+                               return errors.empty() ? absl::OkStatus()
+                                                     : absl::InternalError(errors);
                              }),
                 IsOk());
   }
