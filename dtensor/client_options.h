@@ -5,6 +5,7 @@
 #define TESSERA_DTENSOR_CLIENT_OPTIONS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -17,13 +18,18 @@
 
 namespace tessera {
 
+namespace mpi {
+class Calls;  // Internal.
+}  // namespace mpi
+
 // What moves bytes between clients.
 enum class Backend : uint8_t {
   kAuto,  // what suits the devices
   kHost,  // the same today
   kUcx,   // the same: UCX moves what goes between hosts
-  kMpi,   // Unimplemented, as kGloo is
-  kGloo,
+  kMpi,   // the same, by MPI between hosts: tessera::mpi::adopt() (tessera/mpi.h) gives options for
+          // it
+  kGloo,  // Unimplemented
   // Of kCuda: between clients NCCL adds too, as fast as it can, and not with the bits of kAuto
   // (docs/gpu.md, "Numerics").
   kNccl,
@@ -43,6 +49,8 @@ struct ClientOptions {
   DeviceType device_type = DeviceType::kCpu;
   // Equal on all clients: where it is not, operations between them are InvalidArgument.
   Backend backend = Backend::kAuto;
+  // Of kMpi: the communicator that tessera::mpi::adopt() has duplicated.
+  std::shared_ptr<mpi::Calls> mpi = {};
   // Another process hosts the coordinator at this address: a launcher, or tessera_coordinator. Else
   // client 0 does, and its loss is the end of the job for all. Unset: whether
   // $TESSERA_HOSTED_COORDINATOR is the address.

@@ -168,9 +168,12 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
         topology_, topology_of(devices_, members, options_.link_costs.value_or(LinkCosts())));
   }
   if (hooks_.topology.has_value()) topology_ = *hooks_.topology;
-  TESSERA_ASSIGN_OR_RETURN(client_devices_,
-                           ClientDevices::start(std::move(platform), *coordinator_, devices_,
-                                                options_.collective_timeout, deadline));
+  TESSERA_ASSIGN_OR_RETURN(
+      client_devices_,
+      ClientDevices::start(std::move(platform), *coordinator_, devices_,
+                           {.collective_timeout = options_.collective_timeout,
+                            .mpi = options_.backend == Backend::kMpi ? options_.mpi : nullptr},
+                           deadline));
   coordinator_->set_lost_callback(
       [devices = client_devices_.get()](int client, const Status& reason) {
         // The launcher then knows that what this client does next is not the root cause.

@@ -107,7 +107,7 @@ const OptionsRow kOptionsRows[] = {
     {"backend_out_of_range", kInvalid, "backend is 17, which is no value of Backend",
      alone(&Options::backend, static_cast<Backend>(17))},
     {"backend_gloo", kUnimplemented,
-     "backend \"gloo\" is not implemented; use \"auto\", \"host\", \"ucx\" or \"nccl\"",
+     "backend \"gloo\" is not implemented; use \"auto\", \"host\", \"ucx\", \"mpi\" or \"nccl\"",
      alone(&Options::backend, Backend::kGloo)},
     {"backend_nccl_on_cpus", kInvalid,
      "backend \"nccl\" is of GPUs; use DeviceType::kCuda with it, or \"auto\" or \"host\"",

@@ -448,8 +448,9 @@ TEST(ConnectTest, OptionsOutOfTheirRange) {
   const Row rows[] = {
       {"mpi",
        {.backend = Backend::kMpi},
-       StatusCode::kUnimplemented,
-       "backend \"mpi\" is not implemented; use \"auto\", \"host\", \"ucx\" or \"nccl\""},
+       invalid,
+       "backend \"mpi\" needs a communicator; connect with the options of "
+       "tessera::mpi::adopt(MPI_COMM_WORLD), from tessera/mpi.h"},
       {"gloo", {.backend = Backend::kGloo}, StatusCode::kUnimplemented, "\"gloo\" is not impl"},
       {"nccl_of_cpus", {.backend = Backend::kNccl}, invalid, "use DeviceType::kCuda with it"},
       {"no_backend", {.backend = static_cast<Backend>(77)}, invalid, "backend is 77, which is no"},

@@ -5,6 +5,7 @@ A workspace that uses Tessera calls `tessera_repositories()` after its own
 """
 
 load("//third_party:cuda.bzl", "cuda_repository")
+load("//third_party:mpi.bzl", "mpi_repository")
 
 def _generated_repository_impl(ctx):
     ctx.file("WORKSPACE", "")
@@ -55,6 +56,7 @@ def tessera_repositories():
     native.local_repository(name = "bazel_skylib", path = "/usr/share/bazel/tools/skylib")
 
     cuda_repository(name = "cuda")
+    mpi_repository(name = "mpi")
 
     for name, path in {
         "absl": "/usr/include/absl",

@@ -11,6 +11,7 @@
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
+#include "collectives/mpi/mpi_engine.h"
 #include "collectives/network/span_runs.h"
 #include "collectives/ucx/ucx_engine.h"
 #include "device/completion.h"
@@ -51,6 +52,14 @@ StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::ve
   return chosen.name;
 }
 
+StatusOr<std::unique_ptr<network::Engine>> make_engine(Coordinator& coordinator,
+                                                       const std::shared_ptr<mpi::Calls>& mpi,
+                                                       const std::vector<int>& others) {
+  if (mpi != nullptr) return mpi::make_mpi_engine(coordinator, mpi);
+  TESSERA_ASSIGN_OR_RETURN(std::string interface, interface_of(coordinator, others));
+  return ucx::make_ucx_engine(coordinator, {.interface = std::move(interface), .wait_policy = {}});
+}
+
 }  // namespace
 
 // Half of a control region.
@@ -61,16 +70,15 @@ ClientDevices::ClientDevices(std::unique_ptr<Platform> platform, std::vector<Dev
 
 ClientDevices::~ClientDevices() = default;
 
-Status ClientDevices::open_network(Coordinator& coordinator, absl::Time deadline) {
+Status ClientDevices::open_network(Coordinator& coordinator, const std::shared_ptr<mpi::Calls>& mpi,
+                                   absl::Time deadline) {
   std::vector<int> others;
   for (const MemberInfo& member : coordinator.members()) {
     if (!link_->is_on_host(member.client_id)) others.push_back(member.client_id);
   }
   if (others.empty()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(std::string interface, interface_of(coordinator, others));
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<network::Engine> engine,
-      ucx::make_ucx_engine(coordinator, {.interface = std::move(interface), .wait_policy = {}}));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<network::Engine> engine,
+                           make_engine(coordinator, mpi, others));
   network_ = std::make_shared<network::Network>(std::move(engine), coordinator);
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
@@ -82,7 +90,7 @@ Status ClientDevices::open_network(Coordinator& coordinator, absl::Time deadline
 StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Platform> platform,
                                                               Coordinator& coordinator,
                                                               std::vector<Device> devices,
-                                                              absl::Duration collective_timeout,
+                                                              const ClientDevicesOptions& options,
                                                               absl::Time deadline) {
   std::vector<Device> local;
   for (const Device& device : devices) {
@@ -94,7 +102,7 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
       self->by_ordinal_, self->platform_->start_devices({self->local_, *self->link_, self->pool_}));
   std::vector<Stream*> streams;
   for (const auto& device : self->by_ordinal_) streams.push_back(&device->stream());
-  TESSERA_RETURN_IF_ERROR(self->open_network(coordinator, deadline));
+  TESSERA_RETURN_IF_ERROR(self->open_network(coordinator, options.mpi, deadline));
   const host::MakeDeviceMover make_mover = self->platform_->make_mover(self->network_);
   host::MakeSpan make_span;
   if (self->network_ != nullptr) {
@@ -110,7 +118,7 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
     };
   }
   self->backend_ = std::make_unique<host::HostBackend>(
-      *self->link_, self->pool_, std::move(devices), std::move(streams), collective_timeout,
+      *self->link_, self->pool_, std::move(devices), std::move(streams), options.collective_timeout,
       make_mover, std::move(make_span));
   return self;
 }

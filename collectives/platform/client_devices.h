@@ -43,6 +43,9 @@ namespace tessera {
 
 class ArenaPool;
 class Coordinator;
+namespace mpi {
+class Calls;
+}  // namespace mpi
 namespace network {
 class Network;
 }  // namespace network
@@ -50,6 +53,12 @@ namespace host {
 class HostBackend;
 class HostLink;
 }  // namespace host
+
+struct ClientDevicesOptions {
+  absl::Duration collective_timeout = absl::InfiniteDuration();
+  // The engine between hosts is MPI; null: UCX.
+  std::shared_ptr<mpi::Calls> mpi = {};
+};
 
 class ClientDevices {
  public:
@@ -62,7 +71,7 @@ class ClientDevices {
   static StatusOr<std::unique_ptr<ClientDevices>> start(std::unique_ptr<Platform> platform,
                                                         Coordinator& coordinator,
                                                         std::vector<Device> devices,
-                                                        absl::Duration collective_timeout,
+                                                        const ClientDevicesOptions& options,
                                                         absl::Time deadline);
   // Requires end_threads(), unless start() failed.
   ~ClientDevices();
@@ -114,7 +123,8 @@ class ClientDevices {
 
  private:
   // Connects to the clients of the other hosts, where there are any.
-  Status open_network(Coordinator& coordinator, absl::Time deadline);
+  Status open_network(Coordinator& coordinator, const std::shared_ptr<mpi::Calls>& mpi,
+                      absl::Time deadline);
   ClientDevices(std::unique_ptr<Platform> platform, std::vector<Device> local);
 
   const std::vector<Device> local_;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -49,6 +50,10 @@ using MakeEngine = std::function<StatusOr<std::unique_ptr<Engine>>(Coordinator& 
 // Runs the case; the first error of a client. `as_threads` needs !loses_client_1.
 Status run_as_threads(const EngineCase& c, const MakeEngine& make, EngineTraits traits = {});
 Status run_as_processes(const EngineCase& c, const MakeEngine& make, EngineTraits traits = {});
+// Runs this process as a client of the case, in a job that another launcher has started: the
+// coordinator of the case is at `address`, where client 0 hosts it.
+Status run_as_client(const EngineCase& c, const MakeEngine& make, EngineTraits traits,
+                     const std::string& address, int client);
 
 }  // namespace tessera::network
 

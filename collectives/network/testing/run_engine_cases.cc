@@ -40,10 +40,12 @@ Status run_client(const EngineCase& c, const MakeEngine& make, EngineTraits trai
   return barrier(member, "end", {0, 2});
 }
 
-Status run_process(const EngineCase& c, const MakeEngine& make, EngineTraits traits, int port,
-                   int client) {
+}  // namespace
+
+Status run_as_client(const EngineCase& c, const MakeEngine& make, EngineTraits traits,
+                     const std::string& address, int client) {
   CoordinatorOptions options;
-  options.address = absl::StrCat("127.0.0.1:", port);
+  options.address = address;
   options.token = "secret";
   options.num_clients = c.num_clients;
   options.self = describe_this_process();
@@ -56,8 +58,6 @@ Status run_process(const EngineCase& c, const MakeEngine& make, EngineTraits tra
   const Status left = coordinator->leave(soon());
   return c.loses_client_1 ? absl::OkStatus() : left;
 }
-
-}  // namespace
 
 Status run_as_threads(const EngineCase& c, const MakeEngine& make, EngineTraits traits) {
   const std::vector<int> devices(c.num_clients, 1);
@@ -73,9 +73,10 @@ Status run_as_threads(const EngineCase& c, const MakeEngine& make, EngineTraits 
 
 Status run_as_processes(const EngineCase& c, const MakeEngine& make, EngineTraits traits) {
   TESSERA_ASSIGN_OR_RETURN(const ReservedPort port, ReservedPort::create());
+  const std::string address = absl::StrCat("127.0.0.1:", port.port());
   std::vector<Status> results = testing::run_forked(
       c.num_clients, absl::Minutes(4),
-      [&](int client) { return run_process(c, make, traits, port.port(), client); });
+      [&](int client) { return run_as_client(c, make, traits, address, client); });
   if (c.loses_client_1) results[1] = absl::OkStatus();
   return cause_of(results);
 }

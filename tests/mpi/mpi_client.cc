@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank of mpi_test, as a user's MPI program.
+//
+//   engine CASE     a case of the suite for engines (engine_conformance.h) on the engine on MPI
+//   collectives     the conformance suite of collectives for as many members as ranks, two hosts
+//   two_engines     two clients of one process, one on UCX and one on MPI
+//   finalize        MPI_Finalize() while the client still lives
+//
+// Prints "rank K: ok" where all is well, else the error.
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "collectives/mpi/mpi_engine.h"
+#include "collectives/network/testing/engine_conformance.h"
+#include "collectives/testing/conformance.h"
+#include "collectives/ucx/ucx_engine.h"
+#include "dtensor/client.h"
+#include "tessera/mpi.h"
+#include "tests/support/fake_coordinator.h"
+#include "tests/support/forked.h"
+#include "tests/support/members.h"
+
+// MPI keeps memory until the process ends.
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:libmpi\nleak:libopen-pal\nleak:libopen-rte\nleak:libcares\nleak:libpmix\nleak:mca_"
+         "\n";
+}
+extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }
+
+namespace tessera {
+namespace {
+
+StatusOr<network::EngineCase> case_of(const std::string& name) {
+  for (const network::EngineCase& c : network::engine_cases()) {
+    if (c.name == name) return c;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no case ", name));
+}
+
+Status run_engine_case(const std::string& name) {
+  TESSERA_ASSIGN_OR_RETURN(const network::EngineCase c, case_of(name));
+  TESSERA_ASSIGN_OR_RETURN(const ClientOptions options, mpi::adopt(MPI_COMM_WORLD));
+  return run_as_client(
+      c, [&](Coordinator& coordinator) { return mpi::make_mpi_engine(coordinator, options.mpi); },
+      {.finds_death = false}, options.coordinator, *options.client_id);
+}
+
+StatusOr<Client> connect_on_two_hosts(ReductionOrder order = ReductionOrder::kByHost) {
+  int rank = 0, num_ranks = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
+  setenv("TESSERA_HOST_ID", rank * 2 < num_ranks ? "host-a" : "host-b", 1);
+  TESSERA_ASSIGN_OR_RETURN(const ClientOptions options,
+                           mpi::adopt(MPI_COMM_WORLD, {.reduction_order = order}));
+  TESSERA_REQUIRE(*options.client_id == rank && *options.num_clients == num_ranks);
+  return Client::connect(options);
+}
+
+// Each case is a job of its own, which adopts the communicator again.
+Status run_case(const conformance::Case& c) {
+  TESSERA_ASSIGN_OR_RETURN(Client client, connect_on_two_hosts(conformance::is_of_ascending_order(c)
+                                                                   ? ReductionOrder::kFlat
+                                                                   : ReductionOrder::kByHost));
+  TESSERA_RETURN_IF_ERROR(testing::run_members(client, testing::all_devices(client), c.body));
+  return client.shutdown();
+}
+
+Status run_collectives() {
+  int num_ranks = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
+  std::vector<conformance::Case> cases = conformance::all_cases();
+  cases.push_back(conformance::random_ops_case(num_ranks, 300, 20240607));
+  for (const conformance::Case& c : cases) {
+    // A circle of waits that no host sees whole ends at a deadline.
+    if (c.num_members != num_ranks || c.name == "same_barrier_on_two_groups") continue;
+    TESSERA_RETURN_IF_ERROR(with_context(run_case(c), c.name));
+  }
+  return absl::OkStatus();
+}
+
+Status finalize_early() {
+  TESSERA_ASSIGN_OR_RETURN(Client client, connect_on_two_hosts());
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", client.num_clients()}}));
+  TESSERA_RETURN_IF_ERROR(mesh.barrier("before"));
+  MPI_Finalize();
+  const Status late = mesh.barrier("after", absl::Seconds(10));
+  TESSERA_REQUIRE(absl::IsUnavailable(late), late.ToString());
+  TESSERA_REQUIRE(absl::IsFailedPrecondition(mpi::adopt(MPI_COMM_WORLD).status()));
+  return absl::OkStatus();
+}
+
+Status connect_two_engines() {
+  TESSERA_ASSIGN_OR_RETURN(const ClientOptions options, mpi::adopt(MPI_COMM_WORLD));
+  testing::FakeJob job({1, 1});
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto first,
+      ucx::make_ucx_engine(job.coordinator(0), {.interface = "lo", .wait_policy = {}}));
+  TESSERA_ASSIGN_OR_RETURN(const auto second,
+                           mpi::make_mpi_engine(job.coordinator(1), options.mpi));
+  Status of_second;
+  std::thread other([&] { of_second = second->connect({0}, steady_now() + absl::Seconds(30)); });
+  const Status of_first = first->connect({1}, steady_now() + absl::Seconds(30));
+  other.join();
+  for (const Status& status : {of_first, of_second}) {
+    TESSERA_REQUIRE(absl::IsInvalidArgument(status), status.ToString());
+    std::printf("%s\n", status.ToString().c_str());
+  }
+  return absl::OkStatus();
+}
+
+Status refuse() {
+  const Status early = mpi::adopt(MPI_COMM_WORLD).status();
+  std::printf("%s\n", early.ToString().c_str());
+  int level = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+  const Status status = mpi::adopt(MPI_COMM_WORLD).status();
+  std::printf("%s\n", status.ToString().c_str());
+  return absl::OkStatus();
+}
+
+Status run(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "refuse") return refuse();
+  int level = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  if (mode == "two_engines") return connect_two_engines();
+  if (mode == "engine") return run_engine_case(argv[2]);
+  return mode == "finalize" ? finalize_early() : run_collectives();
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  const tessera::Status status = tessera::run(argc, argv);
+  std::printf("rank %s: %s\n", getenv("OMPI_COMM_WORLD_RANK"),
+              status.ok() ? "ok" : status.ToString().c_str());
+  std::fflush(stdout);
+  int is_finalized = 0;
+  MPI_Finalized(&is_finalized);
+  // A rank of a case in which a process was killed cannot: it would wait for that one.
+  const bool loses_a_rank = argc > 3;
+  if (loses_a_rank) _exit(0);
+  if (is_finalized == 0) MPI_Finalize();
+  return 0;
+}
