@@ -193,6 +193,13 @@ Status Hosts::in_host(int host, const std::vector<std::string>& command) const {
   return wait_for(child.pid, read_output(child.output.get(), "no such line"));
 }
 
+Status Hosts::set_apart(bool are_apart) const {
+  for (int host = 0; host < size(); ++host) {
+    TESSERA_RETURN_IF_ERROR(in_host(host, {"--apart", are_apart ? "on" : "off"}));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<pid_t> Hosts::holders() const {
   std::vector<pid_t> result = {maker_.pid};
   for (const absl::string_view place : absl::StrSplit(text_, ' ')) {

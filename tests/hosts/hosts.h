@@ -63,6 +63,8 @@ class Hosts {
   Status set_switch(int host, bool passes) const {
     return in_host(host, {passes ? "--join" : "--cut"});
   }
+  // All hosts reach login, and none reaches another.
+  Status set_apart(bool are_apart) const;
   // The power goes: its processes end without a word to their peers.
   Status kill(int host) const { return in_host(host, {"--kill"}); }
   // Ends well if the command does, there. In /, with the environment of the test.
