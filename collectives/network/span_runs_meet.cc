@@ -67,16 +67,21 @@ struct VerdictHead {
 constexpr std::byte kIsComing{1};
 constexpr std::byte kIsLate{0};
 
+// Not vector::insert(), in which gcc 12 sees writes beyond the end when it optimises.
+void append(const void* from, size_t size, std::vector<std::byte>& body) {
+  const size_t first = body.size();
+  body.resize(first + size);
+  if (size > 0) std::memcpy(body.data() + first, from, size);
+}
+
 template <class Head>
 void append_head(const Head& head, std::vector<std::byte>& body) {
   static_assert(std::is_trivially_copyable_v<Head>);
-  const auto* bytes = reinterpret_cast<const std::byte*>(&head);
-  body.insert(body.end(), bytes, bytes + sizeof(head));
+  append(&head, sizeof(head), body);
 }
 
 void append_text(absl::string_view text, std::vector<std::byte>& body) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-  body.insert(body.end(), bytes, bytes + text.size());
+  append(text.data(), text.size(), body);
 }
 
 std::string text_of(absl::Span<const std::byte> bytes) {
@@ -244,10 +249,8 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
                    .body = {}};
   append_head(head, letter.body);
   append_text(text, letter.body);
-  append_text({reinterpret_cast<const char*>(run.peer_counts.data()),
-               run.peer_counts.size() * sizeof(int64_t)},
-              letter.body);
-  append_text({reinterpret_cast<const char*>(inlined.data()), inlined.size()}, letter.body);
+  append(run.peer_counts.data(), run.peer_counts.size() * sizeof(int64_t), letter.body);
+  append(inlined.data(), inlined.size(), letter.body);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     run.num_under_way += static_cast<int>(others_.size());
