@@ -72,6 +72,7 @@ class Workers:
         self.processes = []
         self.ins, self.outs, self.buffers = [], [], []
         self.seconds_to_ready = None
+        self.cpu_seconds = 0.0  # of all processes, for one call of the last command
 
     def start(self, commands, environment):
         """Starts the processes, and waits until each says that it is ready."""
@@ -102,8 +103,9 @@ class Workers:
         """The seconds of each repetition: those of the slowest rank."""
         for fd in self.ins:
             os.write(fd, (command + "\n").encode())
-        by_rank = [reply["seconds"] for reply in self.replies(REPLY_TIMEOUT_S)]
-        return [max(times) for times in zip(*by_rank)]
+        replies = self.replies(REPLY_TIMEOUT_S)
+        self.cpu_seconds = sum(reply.get("cpu", 0) for reply in replies)
+        return [max(times) for times in zip(*(reply["seconds"] for reply in replies))]
 
     def run_and_kill(self, command, seconds, victim):
         """The seconds from the kill to the error of the last survivor. The command goes on until it
@@ -211,7 +213,8 @@ def start_workers(group, clients, region_bytes, options, folder):
         size = clients
         meeting = tempfile.mkdtemp(dir=folder)
         commands = [
-            [f"{build}/gloo_peer", str(r), str(size), prefix, region, meeting] for r in range(size)
+            [f"{build}/gloo_peer", str(r), str(size), prefix, region, meeting, "127.0.0.1"]
+            for r in range(size)
         ]
         environment = lambda rank: one_thread
     else:
@@ -325,6 +328,7 @@ class Run:
             if not is_first or repetitions > SLOW_REPETITIONS:
                 times = workers.run(f"{command} repetitions={repetitions} calls={calls}")
             entry.rounds.append(statistics.median(times) * entry.factor)
+            entry.cpu_rounds.append(workers.cpu_seconds)
             if entry.column != "tessera" and available_bytes() < FREE_SHARE * total_bytes():
                 workers.run("release")
         except ContestantFailed as error:
@@ -342,10 +346,7 @@ class Run:
         region = max(region + 64 * KIB, MIB)
         for group in groups:
             self.start(group, phase.clients, region)
-        sizes = {c.size_bytes for c in phase.cells if c.size_bytes >= KIB and c.kind != "dispatch"}
-        if self.options.before:
-            sizes = []
-        memory = [memory_cell(s, phase.clients, phase.cells[0].devices) for s in sorted(sizes)]
+        memory = self.memory_cells(phase)
         if memory:
             self.start("memory", 2, max(self.pace.sets(c) * c.region_bytes for c in memory))
         started = time.monotonic()
@@ -367,6 +368,13 @@ class Run:
             self.workers.pop(group).stop()
         self.out.clear()  # it may work with another number of clients
         return memory + phase.cells
+
+    def memory_cells(self, phase):
+        """Copies of the sizes of a phase."""
+        if self.options.before:
+            return []
+        sizes = {c.size_bytes for c in phase.cells if c.size_bytes >= KIB and c.kind != "dispatch"}
+        return [memory_cell(s, phase.clients, phase.cells[0].devices) for s in sorted(sizes)]
 
     def measure_start(self):
         """Seconds from the first process of 8 clients to their first collective."""

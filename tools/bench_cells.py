@@ -148,6 +148,7 @@ class Entry:
     command: str  # without the arguments sets, calls, repetitions and full
     factor: float = 1.0  # of the time measured
     rounds: list = dataclasses.field(default_factory=list)
+    cpu_rounds: list = dataclasses.field(default_factory=list)  # CPU seconds of all its processes
     note: str = ""  # why it has no number
     failed: bool = False  # because of an error
 
@@ -167,10 +168,15 @@ class Cell:
     region_bytes: int = 0  # of the inputs or the results of one call, of one client
     written_bytes: int = 0  # by a relayout
     devices: str = "processes"  # or "threads": devices of one client
+    # Of a job over several hosts: how many of how many clients each and their link, "2 x 4 1gbit";
+    # and the most that a host has to send or to receive.
+    hosts: str = ""
+    link_bytes: int = 0
 
     @property
     def name(self):
         where = f"P={self.clients}" if self.devices == "processes" else f"devices={self.clients}"
+        where = self.hosts or where
         size = "" if not self.size_bytes else f" {format_size(self.size_bytes)}"
         return f"{self.operation}{size} {where}"
 
@@ -236,8 +242,8 @@ def relayout_cell(relayout, side, element_bytes, clients, columns, devices="proc
     peer_operations = {"scalapack": "pdgemr2d", "gloo": "alltoallv"}
     entries = []
     for column in columns:
-        if column == "tessera":
-            entries.append(Entry(column, group or "tessera", ours))
+        if column in ("tessera", "before"):
+            entries.append(Entry(column, group or column, ours))
         elif column not in PEERS:
             continue
         elif relayout.partial:

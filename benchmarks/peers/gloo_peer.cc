@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gloo over TCP on the loopback as a contestant of tools/bench. It has no transport in shared
-// memory, and no reduce-scatter of this form.
+// Gloo over TCP as a contestant of tools/bench. It has no transport in shared memory, and no
+// reduce-scatter of this form.
 //
-//   gloo_peer RANK SIZE PREFIX REGION_BYTES FOLDER        FOLDER: empty, where the ranks meet
+//   gloo_peer RANK SIZE PREFIX REGION_BYTES FOLDER ADDRESS
+//                               FOLDER: empty, where the ranks meet; ADDRESS: of this rank's host
 //
 //   all_reduce, all_gather, all_to_all, broadcast, barrier
 //   alltoallv   a relayout: packs a message for each rank, sends, unpacks
@@ -35,9 +36,10 @@ namespace {
 
 using gloo::rendezvous::Context;
 
-std::shared_ptr<Context> connect(int rank, int size, const std::string& folder) {
+std::shared_ptr<Context> connect(int rank, int size, const std::string& folder,
+                                 const std::string& address) {
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = "127.0.0.1";
+  attributes.hostname = address;
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   gloo::rendezvous::FileStore store(folder);
   auto context = std::make_shared<Context>(rank, size);
@@ -188,10 +190,10 @@ class GlooPeer : public Contestant {
 }  // namespace tessera::bench
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 2;
+  if (argc != 7) return 2;
   try {
     tessera::bench::GlooPeer peer(
-        tessera::bench::connect(std::atoi(argv[1]), std::atoi(argv[2]), argv[5]),
+        tessera::bench::connect(std::atoi(argv[1]), std::atoi(argv[2]), argv[5], argv[6]),
         std::atoll(argv[4]));
     return tessera::bench::serve(peer, argv[3]);
   } catch (const std::exception& error) {

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import resource
 import sys
 import time
 
@@ -220,6 +221,11 @@ class Torch(Library):
         return [(self.rank, result.to_local().numpy())]
 
 
+def cpu_seconds():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
 class Peer:
     def __init__(self, library):
         self.library = library
@@ -231,7 +237,8 @@ class Peer:
         return case, [self.library.source(case) for _ in range(sets)]
 
     def measure(self, fields):
-        """The seconds of each repetition; raises AssertionError if a result is wrong."""
+        """(seconds of each repetition, CPU seconds a call); raises AssertionError if a result is
+        wrong."""
         sets, calls = int(fields.get("sets", 1)), int(fields.get("calls", 1))
         key = [fields[name] for name in ("rows", "cols", "mesh", "from_layout")]
         case, sources = self.sources(sets, *key)
@@ -247,7 +254,9 @@ class Peer:
         results[0] = call(self.library.fresh(sources[0]))
         check(0, fields.get("full") == "1")
         seconds, i = [], 0
-        for _ in range(int(fields.get("repetitions", 1))):
+        repetitions = int(fields.get("repetitions", 1))
+        cpu = cpu_seconds()
+        for _ in range(repetitions):
             inputs = [self.library.fresh(sources[k % sets]) for k in range(calls)]
             self.library.barrier()
             start = time.perf_counter()
@@ -255,9 +264,10 @@ class Peer:
                 i = i + 1 if i + 1 < sets else 0
                 results[i] = call(inputs.pop())
             seconds.append((time.perf_counter() - start) / calls)
+        cpu = (cpu_seconds() - cpu) / (repetitions * calls)
         check(i, False)
         self.library.barrier()
-        return seconds
+        return seconds, cpu
 
 
 def main(library, rank, size, prefix):
@@ -270,15 +280,15 @@ def main(library, rank, size, prefix):
             operation, *words = line.split()
             if operation == "quit":
                 return
-            seconds, error = [], ""
+            seconds, cpu, error = [], 0, ""
             if operation == "release":
                 peer.sources.cache_clear()
             else:
                 try:
-                    seconds = peer.measure(dict(word.split("=", 1) for word in words))
+                    seconds, cpu = peer.measure(dict(word.split("=", 1) for word in words))
                 except Exception as failure:  # goes to the driver
                     error = f"{type(failure).__name__}: {failure}"[:300]
-            reply = {"seconds": seconds, "at": time.monotonic(), "error": error}
+            reply = {"seconds": seconds, "cpu": cpu, "at": time.monotonic(), "error": error}
             print(json.dumps(reply), file=out, flush=True)
 
 

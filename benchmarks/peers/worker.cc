@@ -2,6 +2,7 @@
 #include "benchmarks/peers/worker.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
@@ -28,6 +29,14 @@ double now_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+// Of all threads, in the kernel too.
+double cpu_seconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) { return time.tv_sec + 1e-6 * time.tv_usec; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 int64_t stride_of(int64_t count, bool full) {
   return full ? 1 : std::max<int64_t>(1, count / kSamples);
 }
@@ -42,8 +51,13 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
-// Runs one command; the times of its repetitions, in seconds a call.
-std::string measure(Contestant& contestant, const Command& command, std::vector<double>* seconds) {
+// What a command took, in seconds a call.
+struct Times {
+  std::vector<double> of_repetitions;
+  double cpu = 0;
+};
+
+std::string measure(Contestant& contestant, const Command& command, Times* times) {
   Operation operation;
   std::string error = contestant.prepare(command, &operation);
   if (!error.empty()) return error;
@@ -56,15 +70,18 @@ std::string measure(Contestant& contestant, const Command& command, std::vector<
   if (error = operation.call(0); !error.empty()) return error;
   if (error = operation.check(0, full); !error.empty()) return error;
   int64_t set = 0;
-  for (int64_t i = 0; i < command.number("repetitions", 1); ++i) {
+  const int64_t repetitions = command.number("repetitions", 1);
+  const double cpu = cpu_seconds();
+  for (int64_t i = 0; i < repetitions; ++i) {
     if (error = contestant.barrier(); !error.empty()) return error;
     const double start = now_seconds();
     for (int64_t k = 0; k < calls; ++k) {
       set = set + 1 < sets ? set + 1 : 0;
       if (error = operation.call(static_cast<int>(set)); !error.empty()) return error;
     }
-    seconds->push_back((now_seconds() - start) / static_cast<double>(calls));
+    times->of_repetitions.push_back((now_seconds() - start) / static_cast<double>(calls));
   }
+  times->cpu = (cpu_seconds() - cpu) / static_cast<double>(repetitions * calls);
   if (error = operation.check(static_cast<int>(set), false); !error.empty()) return error;
   // No rank prepares another operation on this memory while a peer may be using it.
   return contestant.barrier();
@@ -115,19 +132,20 @@ int serve(Contestant& contestant, const std::string& prefix) {
       code = 0;
       break;
     }
-    std::vector<double> seconds;
+    Times times;
     std::string error;
     if (command.operation == "release") {
       contestant.release();
     } else {
-      error = measure(contestant, command, &seconds);
+      error = measure(contestant, command, &times);
     }
     const double ended = now_seconds();
     std::fputs("{\"seconds\": [", out);
-    for (size_t i = 0; i < seconds.size(); ++i) {
-      std::fprintf(out, "%s%.9g", i == 0 ? "" : ", ", seconds[i]);
+    for (size_t i = 0; i < times.of_repetitions.size(); ++i) {
+      std::fprintf(out, "%s%.9g", i == 0 ? "" : ", ", times.of_repetitions[i]);
     }
-    std::fprintf(out, "], \"at\": %.9f, \"error\": %s}\n", ended, quoted(error).c_str());
+    std::fprintf(out, "], \"cpu\": %.9g, \"at\": %.9f, \"error\": %s}\n", times.cpu, ended,
+                 quoted(error).c_str());
     std::fflush(out);
   }
   std::free(line);

@@ -4,11 +4,12 @@
 // its results and answers with times. Ours and the peers differ in the operation alone.
 //
 //   driver  --  "all_reduce bytes=1024 calls=100 ..."  -->  PREFIX.RANK.in    of every rank
-//   driver  <--  {"seconds": [...], "at": 12.3,        --   PREFIX.RANK.out
-//                 "error": ""}
+//   driver  <--  {"seconds": [...], "cpu": 0.1,        --   PREFIX.RANK.out
+//                 "at": 12.3, "error": ""}
 //
-// "at" is when the command ended, by CLOCK_MONOTONIC, which all processes share. A worker that
-// waits for a command blocks in read() and takes no time from the others.
+// "cpu" is the CPU time that the process took for one call. "at" is when the command ended, by
+// CLOCK_MONOTONIC, which all processes share. A worker that waits for a command blocks in read()
+// and takes no time from the others.
 //
 // One measurement: poison the results of set 0, call once, check; then `repetitions` times: meet in
 // a barrier, and time `calls` calls, each on the next of `sets` sets of buffers; then check again.
