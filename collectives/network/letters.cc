@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/network/letters.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -21,57 +23,64 @@ void Letters::open(int client) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_.emplace(client, incoming).second) return;
   }
-  read_envelope(client, incoming);
+  read_page(client, incoming);
 }
 
-void Letters::read_envelope(int client, const std::shared_ptr<Incoming>& incoming) {
+void Letters::read_page(int client, const std::shared_ptr<Incoming>& incoming) {
   const auto bytes =
-      absl::MakeSpan(reinterpret_cast<std::byte*>(&incoming->envelope), sizeof(incoming->envelope));
+      absl::MakeSpan(reinterpret_cast<std::byte*>(&incoming->page), sizeof(incoming->page));
   engine_.receive(client, kLetters, bytes, incoming,
                   [this, client, incoming](const Status& status) {
-                    if (status.ok()) return read_body(client, incoming);
+                    if (status.ok()) return read_rest(client, incoming);
                     // The client is lost, or the engine has stopped.
                     std::lock_guard<std::mutex> lock(mutex_);
                     open_.erase(client);
                   });
 }
 
-void Letters::read_body(int client, const std::shared_ptr<Incoming>& incoming) {
-  const Envelope& envelope = incoming->envelope;
-  incoming->letter = {envelope.kind, envelope.seq, envelope.group, envelope.from, envelope.to, {}};
+void Letters::read_rest(int client, const std::shared_ptr<Incoming>& incoming) {
+  const Envelope& envelope = incoming->page.envelope;
+  Letter& letter = incoming->letter;
+  letter = {envelope.kind, envelope.seq, envelope.group, envelope.from, envelope.to, {}};
   if (envelope.body_bytes > kMostBodyBytes) {
     return engine_.cut(client, absl::InternalError("a letter of another protocol"));
   }
+  letter.body.resize(envelope.body_bytes);
+  const size_t first = std::min(letter.body.size(), sizeof(incoming->page.body));
+  if (first > 0) std::memcpy(letter.body.data(), incoming->page.body, first);
   const auto end = [this, client, incoming](const Status& status) {
     if (status.ok()) deliver(std::move(incoming->letter));
-    // Also after an error: it ends with the error of the next envelope.
-    read_envelope(client, incoming);
+    // Also after an error: it ends with the error of the next page.
+    read_page(client, incoming);
   };
-  if (envelope.body_bytes == 0) return end(absl::OkStatus());
-  incoming->letter.body.resize(envelope.body_bytes);
-  engine_.receive(client, kLetters, absl::MakeSpan(incoming->letter.body), incoming, end);
+  if (letter.body.size() == first) return end(absl::OkStatus());
+  engine_.receive(client, kLetters, absl::MakeSpan(letter.body).subspan(first), incoming, end);
 }
 
 void Letters::send(int client, const Letter& letter, Engine::Done done) {
   struct Outgoing {
-    Envelope envelope;
-    std::vector<std::byte> body;
+    Page page;
+    std::vector<std::byte> rest;
   };
-  auto outgoing = std::make_shared<Outgoing>(
-      Outgoing{{letter.kind, letter.seq, letter.group, letter.from, letter.to, letter.body.size()},
-               letter.body});
-  const auto envelope = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&outgoing->envelope),
-                                            sizeof(outgoing->envelope));
+  auto outgoing = std::make_shared<Outgoing>();
+  outgoing->page.envelope = {letter.kind, letter.seq, letter.group,
+                             letter.from, letter.to,  letter.body.size()};
+  const size_t first = std::min(letter.body.size(), sizeof(outgoing->page.body));
+  if (first > 0) std::memcpy(outgoing->page.body, letter.body.data(), first);
+  outgoing->rest.assign(letter.body.begin() + static_cast<std::ptrdiff_t>(first),
+                        letter.body.end());
+  const auto page = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&outgoing->page),
+                                        sizeof(outgoing->page));
   const auto ignore = [](const Status&) {};
   if (done == nullptr) done = ignore;
   std::lock_guard<std::mutex> lock(sending_);
-  if (outgoing->body.empty()) {
-    engine_.send(client, kLetters, envelope, outgoing, std::move(done));
+  if (outgoing->rest.empty()) {
+    engine_.send(client, kLetters, page, outgoing, std::move(done));
     return;
   }
-  // The body is sent last, or fails as the envelope did.
-  engine_.send(client, kLetters, envelope, outgoing, ignore);
-  engine_.send(client, kLetters, absl::MakeConstSpan(outgoing->body), outgoing, std::move(done));
+  // The rest is sent last, or fails as the page did.
+  engine_.send(client, kLetters, page, outgoing, ignore);
+  engine_.send(client, kLetters, absl::MakeConstSpan(outgoing->rest), outgoing, std::move(done));
 }
 
 void Letters::deliver(Letter letter) {

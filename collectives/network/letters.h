@@ -8,8 +8,8 @@
 //   letters.send(client, letter)
 //
 // Letters from one client to another are read in the order in which they were sent. On the wire a
-// letter is two messages of one tag: an envelope of a fixed size, which says how long the body is,
-// and the body unless it is empty.
+// letter is a message of a fixed size, which has the start of the body, and a second one of the
+// same tag with the rest of it unless that is empty.
 //
 // Thread-safe. Readers are called by the thread of the engine, one letter at a time; they may send.
 #ifndef TESSERA_COLLECTIVES_NETWORK_LETTERS_H_
@@ -70,14 +70,19 @@ class Letters {
     int32_t to;
     uint64_t body_bytes;
   };
+  // The first message. The letters of a small operation are this one alone.
+  struct Page {
+    Envelope envelope;
+    std::byte body[256 - sizeof(Envelope)];
+  };
   // What is being read of one client; the thread of the engine alone uses it.
   struct Incoming {
-    Envelope envelope;
+    Page page;
     Letter letter;
   };
 
-  void read_envelope(int client, const std::shared_ptr<Incoming>& incoming);
-  void read_body(int client, const std::shared_ptr<Incoming>& incoming);
+  void read_page(int client, const std::shared_ptr<Incoming>& incoming);
+  void read_rest(int client, const std::shared_ptr<Incoming>& incoming);
   void deliver(Letter letter);
 
   Engine& engine_;
