@@ -240,7 +240,7 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
   const uint32_t seq = run.op.seq;
   Status own_error;  // of this member alone: it ends the run in order all the same
   Status status = meet(run, meetings_.local_error(run));
-  if (status.ok()) status = compare_entries(run);
+  if (status.ok() && !agree(run)) status = compare_entries(run);
   if (status.ok()) status = move(run, own_error);
   if (status.ok() && is_for_messages_) status = exchange(run, {.of_sums = true});
   if (status.ok()) status = rendezvous.finish(seq, 1, Rendezvous::Then::kWait, &run.op);
@@ -270,7 +270,7 @@ Status SpanRuns::give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::
 void SpanRuns::end_late(SpanRun& run, const SpanRun::Waited& waited) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!run.waited.has_value()) run.waited = waited;
-  changed_.notify_all();
+  wake_waiters();
 }
 
 void SpanRuns::retire(SpanRun& run) {
@@ -292,8 +292,6 @@ void SpanRuns::fail_pending(const Status&) {
     const Status lost = resources().link().client_status(client);
     if (!lost.ok()) network_->engine->cut(client, lost);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  changed_.notify_all();
 }
 
 void SpanRuns::forget() {

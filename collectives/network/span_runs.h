@@ -165,7 +165,7 @@ class SpanRuns final : public host::HostGroup {
  private:
   // What a member has arrived with, as its letter says.
   struct Entry {
-    host::Statement statement;
+    host::Statement statement;  // without the member's name
     int64_t in_count = 0;
     std::vector<int64_t> counts;     // Collective::own_counts()
     std::vector<std::byte> inlined;  // the input, of a run whose inputs are in the entries
@@ -196,6 +196,11 @@ class SpanRuns final : public host::HostGroup {
       return signature == call || absl::IsInvalidArgument(verdict);
     }
   };
+  // Woken when it is ready, not at each change: letters of many members come for one wait.
+  struct Waiter {
+    absl::FunctionRef<bool()> is_ready;
+    std::condition_variable woken = {};
+  };
   using Members = std::vector<MemberMemory>;
 
   Work start_message_run(std::shared_ptr<SpanRun> run);
@@ -210,6 +215,8 @@ class SpanRuns final : public host::HostGroup {
   Status end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline);
   // Whether a member that has arrived has called something else. Requires mutex_.
   bool disagree(const SpanRun& run, const Board& board) const;
+  // Whether all members, which must have arrived, bring the same call and no error.
+  bool agree(const SpanRun& run);
   // The error of those that have arrived: one that a member brings, or a disagreement.
   Status compare_entries(const SpanRun& run);
   Status move(SpanRun& run, Status& own_error);
@@ -240,8 +247,14 @@ class SpanRuns final : public host::HostGroup {
            absl::Span<std::byte* const> fetched, absl::Span<std::byte* const> outs);
   Status fetch_sums(SpanRun& run, const Members& members, const std::byte* own_sum);
   StatusOr<std::byte*> stage(SpanRun& run, const Box& box);
-  // Blocks until `is_ready`, which is called under mutex_. An error is the verdict of the run.
+  // Blocks until `is_ready`, which is called under mutex_, by other threads too, and changes
+  // nothing of theirs. An error is the verdict of the run.
   Status wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready);
+  // The same until `limit` has passed, with the lock of mutex_. Says whether it is ready.
+  bool wait_for(std::unique_lock<std::mutex>& lock, absl::Duration limit,
+                absl::FunctionRef<bool()> is_ready);
+  // Wakes the threads that wait for what now is so. Requires mutex_.
+  void wake_waiters();
   // The same for the members of this host: `wait_until` blocks until a time and says whether it is
   // so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
@@ -271,7 +284,7 @@ class SpanRuns final : public host::HostGroup {
   host::Meetings meetings_;
 
   std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
+  std::vector<Waiter*> waiters_;
   std::map<uint32_t, Board> boards_;   // by number
   std::map<uint32_t, Failed> failed_;  // the last runs that have failed
   uint32_t last_retired_ = 0;          // by all members of this client

@@ -44,7 +44,8 @@ constexpr size_t kMostFailed = 64;
 // The error that a member brings has to fit its entry.
 constexpr size_t kMostErrorBytes = host::kInlineBytes - 2 * sizeof(int32_t);
 
-// The start of a letter with an entry; the text of the error, the counts and the input follow.
+// The start of a letter with an entry. Detail, label, the text of the error, the counts and the
+// input follow.
 struct EntryHead {
   Signature signature;
   int64_t in_count;
@@ -53,8 +54,8 @@ struct EntryHead {
   int32_t code;
   uint32_t error_bytes;
   int64_t inlined_bytes;
-  char detail[host::kDetailBytes];
-  char label[host::kLabelBytes];
+  uint32_t detail_bytes;
+  uint32_t label_bytes;
 };
 
 // Of a letter with a verdict; its text follows.
@@ -186,11 +187,10 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
 }
 
 Status SpanRuns::wait_for_verdict(SpanRun& run) {
-  const auto limit = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kVerdictLimit);
   {
     std::unique_lock<std::mutex> lock(mutex_);
     Board& board = boards_[run.op.seq];
-    changed_.wait_until(lock, limit, [&] { return board.verdict.has_value(); });
+    wait_for(lock, kVerdictLimit, [&] { return board.verdict.has_value(); });
   }
   TESSERA_RETURN_IF_ERROR(check(run));
   return settle_here(run, propose(run, absl::DeadlineExceededError(absl::StrCat(
@@ -218,7 +218,7 @@ Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time dead
 
 void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   const MemberEntry& entry = meetings_.rendezvous().entry(run.op.seq, run.member());
-  const host::Statement statement = meetings_.rendezvous().statement_of(run.member(), entry);
+  const absl::string_view detail(entry.detail, strnlen(entry.detail, host::kDetailBytes));
   const absl::string_view text = own.message().substr(0, kMostErrorBytes);
   // The input, or what the member's device tells the others.
   const bool has_board = own.ok() && run.is_on_device() && !is_for_messages_;
@@ -228,19 +228,18 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   } else if (own.ok() && run.is_inlined()) {
     inlined = {run.arguments().in, static_cast<size_t>(run.in_bytes())};
   }
-  EntryHead head = {entry.signature,
-                    entry.in_count,
-                    entry.part_count,
-                    static_cast<int64_t>(run.peer_counts.size()),
-                    static_cast<int32_t>(own.code()),
-                    static_cast<uint32_t>(text.size()),
-                    static_cast<int64_t>(inlined.size()),
-                    {},
-                    {}};
-  std::memcpy(head.detail, statement.detail.data(),
-              std::min(statement.detail.size(), sizeof(head.detail)));
   // Of a run without a label of its own each member makes the default one.
-  if (entry.label_size != 0) std::memcpy(head.label, entry.label, sizeof(head.label));
+  const absl::string_view label(
+      entry.label, entry.label_size == 0 ? 0 : strnlen(entry.label, host::kLabelBytes));
+  const EntryHead head = {.signature = entry.signature,
+                          .in_count = entry.in_count,
+                          .part_count = entry.part_count,
+                          .num_counts = static_cast<int64_t>(run.peer_counts.size()),
+                          .code = static_cast<int32_t>(own.code()),
+                          .error_bytes = static_cast<uint32_t>(text.size()),
+                          .inlined_bytes = static_cast<int64_t>(inlined.size()),
+                          .detail_bytes = static_cast<uint32_t>(detail.size()),
+                          .label_bytes = static_cast<uint32_t>(label.size())};
   Letter letter = {.kind = Letter::Kind::kEntry,
                    .seq = run.op.seq,
                    .group = name_,
@@ -248,6 +247,8 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
                    .to = 0,
                    .body = {}};
   append_head(head, letter.body);
+  append_text(detail, letter.body);
+  append_text(label, letter.body);
   append_text(text, letter.body);
   append(run.peer_counts.data(), run.peer_counts.size() * sizeof(int64_t), letter.body);
   append(inlined.data(), inlined.size(), letter.body);
@@ -271,6 +272,19 @@ bool SpanRuns::disagree(const SpanRun& run, const Board& board) const {
   return false;
 }
 
+bool SpanRuns::agree(const SpanRun& run) {
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  for (int index = 0; index < size(); ++index) {
+    const MemberEntry& entry = rendezvous.entry(run.op.seq, index);
+    if (entry.signature != run.op.signature || !read_error(entry).ok()) return false;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [_, entry] : boards_[run.op.seq].entries) {
+    if (entry.statement.signature != run.op.signature || !entry.error.ok()) return false;
+  }
+  return true;
+}
+
 Status SpanRuns::compare_entries(const SpanRun& run) {
   const Rendezvous& rendezvous = meetings_.rendezvous();
   const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
@@ -289,6 +303,7 @@ Status SpanRuns::compare_entries(const SpanRun& run) {
         error.Update(read_error(entry));
       } else if (const auto it = board.entries.find(m); it != board.entries.end()) {
         statements.push_back(it->second.statement);
+        statements.back().member = name_of(m);
         error.Update(it->second.error);
       }
     }
@@ -314,11 +329,26 @@ Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
       const auto has_changed = [&] {
         return board.verdict.has_value() || !run.transfer_error.ok() || is_ready(board);
       };
-      const bool is_over =
-          changed_.wait_for(lock, absl::ToChronoMilliseconds(kCheckInterval), has_changed);
+      const bool is_over = wait_for(lock, kCheckInterval, has_changed);
       if (is_over && !board.verdict.has_value() && run.transfer_error.ok()) return absl::OkStatus();
     }
     TESSERA_RETURN_IF_ERROR(check(run));
+  }
+}
+
+bool SpanRuns::wait_for(std::unique_lock<std::mutex>& lock, absl::Duration limit,
+                        absl::FunctionRef<bool()> is_ready) {
+  if (is_ready()) return true;
+  Waiter waiter{.is_ready = is_ready};
+  waiters_.push_back(&waiter);
+  const bool ready = waiter.woken.wait_for(lock, absl::ToChronoMicroseconds(limit), is_ready);
+  std::erase(waiters_, &waiter);
+  return ready;
+}
+
+void SpanRuns::wake_waiters() {
+  for (Waiter* const waiter : waiters_) {
+    if (waiter->is_ready()) waiter->woken.notify_one();
   }
 }
 
@@ -396,7 +426,7 @@ std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
   }
   std::unique_lock<std::mutex> lock(mutex_);
   Board& board = boards_[run.op.seq];
-  changed_.wait_for(lock, absl::ToChronoMilliseconds(kAnswerLimit), [&] {
+  wait_for(lock, kAnswerLimit, [&] {
     for (const int member : board.coming) {
       if (board.entries.count(member) == 0) return false;
     }
@@ -431,8 +461,8 @@ Status SpanRuns::propose(const SpanRun& run, const Status& error) {
       failed_.erase(failed_.begin());
     }
     boards_[seq].verdict = verdict;
+    wake_waiters();
   }
-  changed_.notify_all();
   Letter letter = {.kind = Letter::Kind::kVerdict,
                    .seq = seq,
                    .group = name_,
@@ -463,27 +493,26 @@ void SpanRuns::read(Letter letter) {
   if (letter.kind == Letter::Kind::kEntry && body.size() >= sizeof(EntryHead)) {
     EntryHead head;
     std::memcpy(&head, body.data(), sizeof(head));
-    const absl::Span<const std::byte> rest = body.subspan(sizeof(head));
+    absl::Span<const std::byte> rest = body.subspan(sizeof(head));
     const size_t count_bytes = static_cast<size_t>(head.num_counts) * sizeof(int64_t);
-    const auto inlined_bytes = static_cast<size_t>(head.inlined_bytes);
-    if (rest.size() != head.error_bytes + count_bytes + inlined_bytes) return;
+    const size_t text_bytes = size_t{head.detail_bytes} + head.label_bytes + head.error_bytes;
+    if (rest.size() != text_bytes + count_bytes + static_cast<size_t>(head.inlined_bytes)) return;
+    const auto take = [&rest](size_t size) {
+      const absl::Span<const std::byte> taken = rest.subspan(0, size);
+      rest.remove_prefix(size);
+      return taken;
+    };
     Entry entry;
-    entry.statement = {name_of(letter.from),
-                       head.signature,
-                       head.part_count,
-                       {head.detail, strnlen(head.detail, sizeof(head.detail))},
-                       {head.label, strnlen(head.label, sizeof(head.label))}};
+    const std::string detail = text_of(take(head.detail_bytes));
+    const std::string label = text_of(take(head.label_bytes));
+    entry.statement = {"", head.signature, head.part_count, detail, label};
+    const std::string error = text_of(take(head.error_bytes));
+    if (head.code != 0) entry.error = Status(static_cast<absl::StatusCode>(head.code), error);
     entry.in_count = head.in_count;
     entry.counts.resize(head.num_counts);
-    if (count_bytes > 0) {
-      std::memcpy(entry.counts.data(), rest.data() + head.error_bytes, count_bytes);
-    }
-    const absl::Span<const std::byte> input = rest.subspan(head.error_bytes + count_bytes);
-    entry.inlined.assign(input.begin(), input.end());
-    if (head.code != 0) {
-      entry.error = Status(static_cast<absl::StatusCode>(head.code),
-                           text_of(rest.subspan(0, head.error_bytes)));
-    }
+    if (count_bytes > 0) std::memcpy(entry.counts.data(), rest.data(), count_bytes);
+    rest.remove_prefix(count_bytes);
+    entry.inlined.assign(rest.begin(), rest.end());
     board.entries.insert_or_assign(letter.from, std::move(entry));
   } else if (letter.kind == Letter::Kind::kRequest) {
     StatusOr<Request> request = decode_request(body);
@@ -503,7 +532,7 @@ void SpanRuns::read(Letter letter) {
     failed_.emplace(letter.seq, Failed{head.signature, verdict});
     if (failed_.size() > kMostFailed) failed_.erase(failed_.begin());
   }
-  changed_.notify_all();
+  wake_waiters();
 }
 
 void SpanRuns::answer(const Letter& ask) {

@@ -301,12 +301,18 @@ Status SpanRuns::exchange(SpanRun& run, const Step& step) {
   ask(run, step);
   int num_left = step.num_askers.value_or(num_members() - size());
   while (true) {
-    std::deque<Asked> asked;
+    const auto requests = [&](Board& board) -> std::deque<Asked>& {
+      return board.requests[step.of_sums ? 1 : 0][run.position()];
+    };
     TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
-      asked.swap(board.requests[step.of_sums ? 1 : 0][run.position()]);
       const bool is_over = num_left == 0 && run.num_under_way == 0 && !run.has_failed_transfers;
-      return !asked.empty() || is_over;
+      return !requests(board).empty() || is_over;
     }));
+    std::deque<Asked> asked;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      asked.swap(requests(boards_[run.op.seq]));
+    }
     if (asked.empty()) return absl::OkStatus();
     for (const Asked& one : asked) {
       if (const Status status = serve(run, step, one); !status.ok()) {
@@ -324,7 +330,7 @@ Engine::Done SpanRuns::end_of_transfer(SpanRun& run) {
         --self->num_under_way;
         self->has_failed_transfers |= !status.ok();
         if (!absl::IsUnavailable(status)) self->transfer_error.Update(status);
-        changed_.notify_all();
+        wake_waiters();
       };
 }
 
