@@ -183,9 +183,11 @@ const Traffic kTraffic[] = {
 };
 // clang-format on
 
-// Headers, and acknowledgements of what came in; letters of the group, and heartbeats.
+// Headers, and acknowledgements of what came in; letters of the group, heartbeats, and what TCP
+// sends again where the machine is so loaded that no acknowledgement comes in time. A byte that
+// crosses twice would be ten times as much.
 constexpr double kOverhead = 0.05;
-constexpr double kLetters = 0.01;
+constexpr double kLetters = 0.05;
 
 struct Form {
   const char* name;
