@@ -130,11 +130,9 @@ bool is_alone(const Case& c) {
 std::vector<Case> cases_of(int num_devices) {
   std::vector<Case> cases = conformance::all_cases();
   cases.push_back(conformance::random_ops_case(num_devices, 40, 20251122));
+  conformance::limit_sweeps(cases, {.other_dtypes = 0});
   std::erase_if(cases, [&](const Case& c) {
-    const bool is_sweep =
-        absl::StartsWith(c.name, "reductions_") || absl::StartsWith(c.name, "moves_");
-    return c.num_members > num_devices || 2 * c.num_members <= num_devices ||
-           (is_sweep && !absl::StrContains(c.name, "_f32_"));
+    return c.num_members > num_devices || 2 * c.num_members <= num_devices;
   });
   return cases;
 }

@@ -100,18 +100,11 @@ std::vector<Case> short_cases() {
   return some;
 }
 
-// On the fake the sweeps of large groups are left to f32: bytes have no type on their way, and
-// small groups add in every dtype.
 std::vector<Case> cases_on_the_double() {
   std::vector<Case> some = cases();
-  std::erase_if(some, [](const Case& c) {
-    const bool is_sweep =
-        absl::StartsWith(c.name, "reductions_") || absl::StartsWith(c.name, "moves_");
-    const bool is_f32 = absl::StrContains(c.name, "_f32_");
-    const bool taken =
-        testing::kSanitized ? is_f32 && c.num_members == 3 : is_f32 || c.num_members <= 4;
-    return is_sweep && !taken;
-  });
+  conformance::limit_sweeps(some, testing::kSanitized
+                                      ? conformance::SweepLimits{.f32 = 3, .other_dtypes = 0}
+                                      : conformance::SweepLimits{.other_dtypes = 4});
   return some;
 }
 

@@ -52,4 +52,14 @@ std::vector<Case> all_cases() {
   return all;
 }
 
+void limit_sweeps(std::vector<Case>& cases, const SweepLimits& limits) {
+  std::erase_if(cases, [&](const Case& c) {
+    const bool is_of_dtype =
+        absl::StartsWith(c.name, "reductions_") || absl::StartsWith(c.name, "moves_");
+    const bool is_sweep = is_of_dtype || absl::StartsWith(c.name, "boxes_");
+    const bool is_f32 = !is_of_dtype || absl::StrContains(c.name, "_f32_");
+    return is_sweep && c.num_members > (is_f32 ? limits.f32 : limits.other_dtypes);
+  });
+}
+
 }  // namespace tessera::conformance

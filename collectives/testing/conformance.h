@@ -65,6 +65,15 @@ bool is_of_ascending_order(const Case& c);
 // All of the above, without the numerics.
 std::vector<Case> all_cases();
 
+// The largest groups of which a setting runs the sweeps. Bytes have no type on their way, and small
+// groups add in every dtype: of large groups f32 stands for the others.
+struct SweepLimits {
+  int f32 = 8;  // the sweep over boxes too
+  int other_dtypes = 8;
+};
+// Removes the sweeps beyond the limits, and leaves all other cases.
+void limit_sweeps(std::vector<Case>& cases, const SweepLimits& limits);
+
 // all_reduce of u8 beyond 2^31 elements; about 8 GiB for two members.
 Case over_2_gib_case();
 // A random program of `num_members`, as below.

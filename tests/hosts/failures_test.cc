@@ -212,7 +212,7 @@ TEST(PartitionTest, EndsAtTheDeadline) {
             std::vector<float> data(4 << 20, 0.0f);  // 16 MiB
             const Status status = repeat(third, [&] {
               return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum)
-                  .wait(absl::Seconds(30));
+                  .wait(absl::Seconds(10));
             });
             verdicts.add(client.client_id(), status).IgnoreError();
             TESSERA_REQUIRE(absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status),
