@@ -18,8 +18,9 @@
 //      of other tags. A message has the size of its receive; else the receive ends as Internal,
 //      its memory has any content, and later messages are not affected.
 //   2. `done` is called exactly once, also for what is submitted while a client is cut or the
-//      engine is stopped. It runs on the engine's thread, never inside the call that submits (after
-//      stop() there is no thread, and it does). Operations complete without further calls.
+//      engine is stopped. It runs on the engine's thread or on one that is in wait(), never inside
+//      the call that submits (after stop() there is no thread, and it does). Operations complete
+//      without further calls.
 //   3. `done` of a send says that its bytes may be changed, not that they have arrived. `done` of a
 //      receive with OK says that all bytes are there.
 //   4. The engine does not touch the memory of an operation after `done(OK)`. After `done(error)` a
@@ -36,13 +37,16 @@
 // the receive. To fill a link both ways, cut large messages in blocks of 256 KiB and keep four in
 // flight each way.
 //
-// Threads: thread-safe. One thread, the engine's, owns the library's objects. Submissions are taken
-// in their order. `done` may submit, cut, and destroy what it captured; it must not block, and must
-// not call connect() or stop(). After a fork() the child must not use the engine; that it exits, or
-// destroys the engine, changes nothing for the parent.
+// Threads: thread-safe. One thread at a time works with the library's objects: the engine's, or one
+// that is in wait(). Submissions are taken in their order. `done` may submit, cut, and destroy what
+// it captured; it must not block, and must not call connect(), wait() or stop(). After a fork() the
+// child must not use the engine; that it exits, or destroys the engine, changes nothing for the
+// parent.
 #ifndef TESSERA_COLLECTIVES_NETWORK_ENGINE_H_
 #define TESSERA_COLLECTIVES_NETWORK_ENGINE_H_
 
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -101,7 +105,24 @@ class Engine {
   // several reasons counts. `reason` is an error.
   virtual void cut(int client, const Status& reason) = 0;
 
-  // Called on the engine's thread when the library reports that the connection to a client is
+  // One wait() of a thread.
+  class Wait {
+   public:
+    Wait() = default;
+    Wait(const Wait&) = delete;
+
+   private:
+    friend class ThreadedEngine;
+    std::atomic<bool> is_over_{false};  // set under the engine's mutex
+    std::condition_variable woken_;
+  };
+  // Blocks until wake(wait), or for at most `limit`. Of the threads that wait one does the engine's
+  // work, so that what `done` wakes is that thread itself and no other one has to be scheduled.
+  virtual void wait(Wait& wait, absl::Duration limit) = 0;
+  // Ends wait(wait), which may not have begun. Any thread; `wait` must live.
+  virtual void wake(Wait& wait) = 0;
+
+  // Called where `done` is when the library reports that the connection to a client is
   // broken, after the client was cut with that reason. No engine finds all losses, and some find
   // none: a stopped peer and a network that fails under load are found by heartbeats and deadlines
   // above. Also called for a peer that stopped its engine in order. When this returns the former

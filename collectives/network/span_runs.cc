@@ -292,6 +292,8 @@ void SpanRuns::fail_pending(const Status&) {
     const Status lost = resources().link().client_status(client);
     if (!lost.ok()) network_->engine->cut(client, lost);
   }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Waiter* const waiter : waiters_) network_->engine->wake(waiter->wait);
 }
 
 void SpanRuns::forget() {

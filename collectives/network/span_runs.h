@@ -44,7 +44,6 @@
 #define TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -199,7 +198,7 @@ class SpanRuns final : public host::HostGroup {
   // Woken when it is ready, not at each change: letters of many members come for one wait.
   struct Waiter {
     absl::FunctionRef<bool()> is_ready;
-    std::condition_variable woken = {};
+    Engine::Wait wait = {};
   };
   using Members = std::vector<MemberMemory>;
 
@@ -250,7 +249,8 @@ class SpanRuns final : public host::HostGroup {
   // Blocks until `is_ready`, which is called under mutex_, by other threads too, and changes
   // nothing of theirs. An error is the verdict of the run.
   Status wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready);
-  // The same until `limit` has passed, with the lock of mutex_. Says whether it is ready.
+  // The same until `limit` has passed, with the lock of mutex_. Says whether it is ready. Does the
+  // engine's work meanwhile.
   bool wait_for(std::unique_lock<std::mutex>& lock, absl::Duration limit,
                 absl::FunctionRef<bool()> is_ready);
   // Wakes the threads that wait for what now is so. Requires mutex_.

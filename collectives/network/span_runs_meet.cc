@@ -341,14 +341,16 @@ bool SpanRuns::wait_for(std::unique_lock<std::mutex>& lock, absl::Duration limit
   if (is_ready()) return true;
   Waiter waiter{.is_ready = is_ready};
   waiters_.push_back(&waiter);
-  const bool ready = waiter.woken.wait_for(lock, absl::ToChronoMicroseconds(limit), is_ready);
+  lock.unlock();
+  network_->engine->wait(waiter.wait, limit);
+  lock.lock();
   std::erase(waiters_, &waiter);
-  return ready;
+  return is_ready();
 }
 
 void SpanRuns::wake_waiters() {
   for (Waiter* const waiter : waiters_) {
-    if (waiter->is_ready()) waiter->woken.notify_one();
+    if (waiter->is_ready()) network_->engine->wake(waiter->wait);
   }
 }
 

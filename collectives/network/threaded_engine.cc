@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <list>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -38,6 +40,13 @@ std::string place_of(const std::string& offer) {
   return parts.second;
 }
 
+// How often the engine's thread looks whether others are in wait(); it does the work when none has
+// been since it looked last. The more seldom the longer they are.
+constexpr auto kFirstLook = std::chrono::milliseconds(1);
+constexpr auto kLastLook = std::chrono::milliseconds(16);
+
+}  // namespace
+
 class ThreadedEngine : public Engine {
  public:
   ThreadedEngine(Coordinator& coordinator, EngineSettings settings,
@@ -56,6 +65,8 @@ class ThreadedEngine : public Engine {
             Done done) override;
   void receive(int client, Tag tag, absl::Span<std::byte> bytes, Keeper keeper, Done done) override;
   void cut(int client, const Status& reason) override;
+  void wait(Wait& wait, absl::Duration limit) override;
+  void wake(Wait& wait) override;
   void set_lost_listener(LostListener listener) override;
   void stop() override;
 
@@ -77,35 +88,63 @@ class ThreadedEngine : public Engine {
 
   // Of the engine's thread.
   void run();
-  bool take_submissions();
-  void wait_for_work();
+  bool take_work();
   void end();
+
+  // Of the thread that has the work.
+  bool step();
+  bool take_submissions();
+  // Whether it may sleep; `descriptors` are what it then waits for, `event` among them.
+  bool prepare_sleep(const FileDescriptor& event, std::vector<pollfd>& descriptors);
+  // Does the work until the wait is over, or the engine stops.
+  void work_until(const Wait& wait, absl::Time end);
   void tell_lost(int client, const Status& reason);
+
+  // In poll(), until there is work or so long has passed.
+  static void poll_for(std::vector<pollfd>& descriptors, absl::Duration limit);
+  // Wakes the threads in poll(). Requires mutex_.
+  void wake_sleepers();
+  // After a thread has had the work: the next one that waits takes it. Requires mutex_.
+  void hand_over();
 
   Coordinator& coordinator_;
   const EngineSettings settings_;
   const ForkGuard fork_guard_;
-  FileDescriptor wake_event_;
+  // What thread_sleeps_ and waiter_sleeps_ are woken by.
+  FileDescriptor thread_event_;
+  FileDescriptor waiter_event_;
 
   std::atomic<bool> should_stop_{false};  // stop() was called; set under mutex_
 
   std::mutex mutex_;  // guards what follows
   std::list<Submission> queue_;
-  bool is_asleep_ = false;    // or about to be: it needs wake_event_
   bool has_stopped_ = false;  // nothing is taken from the queue any more
+  // One thread at most has the work. While there are waiters it is one of them, or one of them has
+  // been woken to take it.
+  bool is_taken_ = false;
+  std::vector<Wait*> waiters_;
+  uint64_t num_helped_ = 0;  // how often a waiter has had it
+  uint64_t num_seen_ = 0;    // when the engine's thread took it
+  // Asleep in poll(), or about to be: the engine's thread, without the work, and a waiter that has
+  // it.
+  bool thread_sleeps_ = false;
+  bool waiter_sleeps_ = false;
+  std::condition_variable parked_;  // the engine's thread, while waiters have the work
+
+  std::atomic<std::thread::id> worker_{};  // the thread that has the work
 
   std::mutex listener_mutex_;  // held while the listener runs
   LostListener listener_;
 
   std::mutex stop_mutex_;                           // guards the join
   const std::unique_ptr<Connections> connections_;  // of the thread
-  std::vector<pollfd> descriptors_;
   Thread thread_;
 };
 
 Status ThreadedEngine::start() {
-  wake_event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_event_.is_open()) {
+  for (FileDescriptor* const event : {&thread_event_, &waiter_event_}) {
+    *event = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (event->is_open()) continue;
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot make an event for an engine: ", std::strerror(errno)));
   }
@@ -158,18 +197,76 @@ void ThreadedEngine::submit(Direction direction, int client, Tag tag, std::byte*
 bool ThreadedEngine::enqueue(Submission& submission) {
   std::list<Submission> node;
   node.push_back(std::move(submission));
-  bool wakes = false;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (has_stopped_) {
-      submission = std::move(node.front());
-      return false;
-    }
-    queue_.splice(queue_.end(), node);
-    wakes = std::exchange(is_asleep_, false);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (has_stopped_) {
+    submission = std::move(node.front());
+    return false;
   }
-  if (wakes) eventfd_write(wake_event_.get(), 1);
+  queue_.splice(queue_.end(), node);
+  wake_sleepers();
   return true;
+}
+
+// --- Waiting.
+
+void ThreadedEngine::wait(Wait& wait, absl::Duration limit) {
+  const absl::Time end = steady_now() + limit;
+  std::unique_lock<std::mutex> lock(mutex_);
+  waiters_.push_back(&wait);
+  while (!wait.is_over_ && steady_now() < end) {
+    if (is_taken_ || should_stop_) {
+      wait.woken_.wait_until(lock, to_chrono_steady(end));
+      continue;
+    }
+    is_taken_ = true;
+    ++num_helped_;
+    lock.unlock();
+    work_until(wait, end);
+    lock.lock();
+    is_taken_ = false;
+  }
+  std::erase(waiters_, &wait);
+  hand_over();
+}
+
+void ThreadedEngine::wake(Wait& wait) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (wait.is_over_.exchange(true)) return;
+  wait.woken_.notify_one();
+  if (waiter_sleeps_) wake_sleepers();
+}
+
+void ThreadedEngine::wake_sleepers() {
+  if (std::exchange(waiter_sleeps_, false)) eventfd_write(waiter_event_.get(), 1);
+  if (thread_sleeps_ && !is_taken_) eventfd_write(thread_event_.get(), 1);
+}
+
+void ThreadedEngine::hand_over() {
+  if (is_taken_) return;
+  if (should_stop_) return parked_.notify_one();
+  if (!waiters_.empty()) return waiters_.front()->woken_.notify_one();
+  // It sleeps on what it prepared before a waiter had the work.
+  if (thread_sleeps_) eventfd_write(thread_event_.get(), 1);
+}
+
+void ThreadedEngine::work_until(const Wait& wait, absl::Time end) {
+  worker_ = std::this_thread::get_id();
+  std::vector<pollfd> descriptors;
+  while (!wait.is_over_ && !should_stop_) {
+    if (step()) continue;
+    const absl::Duration left = end - steady_now();
+    if (left <= absl::ZeroDuration()) break;
+    if (!prepare_sleep(waiter_event_, descriptors)) continue;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!queue_.empty() || should_stop_ || wait.is_over_) continue;
+      waiter_sleeps_ = true;
+    }
+    poll_for(descriptors, std::min(left, connections_->longest_sleep()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiter_sleeps_ = false;
+  }
+  worker_ = std::thread::id();
 }
 
 void ThreadedEngine::cut(int client, const Status& reason) {
@@ -185,7 +282,7 @@ void ThreadedEngine::cut(int client, const Status& reason) {
 void ThreadedEngine::set_lost_listener(LostListener listener) {
   std::unique_lock<std::mutex> lock(listener_mutex_, std::defer_lock);
   // The listener itself runs under the mutex.
-  if (!thread_.is_current()) lock.lock();
+  if (worker_ != std::this_thread::get_id()) lock.lock();
   listener_ = std::move(listener);
 }
 
@@ -321,12 +418,48 @@ Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadlin
 // --- The engine's thread.
 
 void ThreadedEngine::run() {
-  while (!should_stop_) {
-    bool any = take_submissions();
-    any = connections_->progress() || any;
-    if (!any) wait_for_work();
+  std::vector<pollfd> descriptors;
+  while (take_work()) {
+    worker_ = std::this_thread::get_id();
+    const bool may_sleep = !step() && prepare_sleep(thread_event_, descriptors);
+    const absl::Duration longest = connections_->longest_sleep();
+    worker_ = std::thread::id();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_taken_ = false;
+      thread_sleeps_ = may_sleep && queue_.empty() && waiters_.empty() && !should_stop_;
+      if (!thread_sleeps_) {
+        hand_over();
+        continue;
+      }
+    }
+    poll_for(descriptors, longest);
+    std::lock_guard<std::mutex> lock(mutex_);
+    thread_sleeps_ = false;
   }
+  worker_ = std::this_thread::get_id();
   end();
+}
+
+// Waits until no waiter has had the work for a while. False if the engine is to stop; the thread
+// has the work in both cases.
+bool ThreadedEngine::take_work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  uint64_t num_helped = num_seen_;
+  std::chrono::milliseconds until_look = kFirstLook;
+  while (is_taken_ || (!should_stop_ && (!waiters_.empty() || num_helped != num_helped_))) {
+    num_helped = num_helped_;
+    until_look = is_taken_ ? std::min(2 * until_look, kLastLook) : kFirstLook;
+    parked_.wait_for(lock, until_look);
+  }
+  num_seen_ = num_helped_;
+  is_taken_ = true;
+  return !should_stop_;
+}
+
+bool ThreadedEngine::step() {
+  const bool any = take_submissions();
+  return connections_->progress() || any;
 }
 
 bool ThreadedEngine::take_submissions() {
@@ -346,31 +479,26 @@ bool ThreadedEngine::take_submissions() {
   return any;
 }
 
-void ThreadedEngine::wait_for_work() {
+bool ThreadedEngine::prepare_sleep(const FileDescriptor& event, std::vector<pollfd>& descriptors) {
   const auto has_work = [this] {
     if (connections_->progress()) return true;
     std::lock_guard<std::mutex> lock(mutex_);
     return !queue_.empty() || should_stop_;
   };
-  if (settings_.wait_policy.spins + settings_.wait_policy.yields > 0 &&
-      wait_briefly(settings_.wait_policy, has_work))
-    return;
-  if (!connections_->arm()) return;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!queue_.empty() || should_stop_) return;
-    is_asleep_ = true;
-  }
-  descriptors_.assign(1, {.fd = wake_event_.get(), .events = POLLIN, .revents = 0});
-  connections_->append_descriptors(descriptors_);
-  const absl::Duration longest = connections_->longest_sleep();
-  const timespec limit = absl::ToTimespec(longest);
-  ppoll(descriptors_.data(), descriptors_.size(),
-        longest == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
+  const WaitPolicy policy = settings_.wait_policy;
+  if (policy.spins + policy.yields > 0 && wait_briefly(policy, has_work)) return false;
+  if (!connections_->arm()) return false;
+  descriptors.assign(1, {.fd = event.get(), .events = POLLIN, .revents = 0});
+  connections_->append_descriptors(descriptors);
+  return true;
+}
+
+void ThreadedEngine::poll_for(std::vector<pollfd>& descriptors, absl::Duration limit) {
+  const timespec time = absl::ToTimespec(limit);
+  ppoll(descriptors.data(), descriptors.size(), limit == absl::InfiniteDuration() ? nullptr : &time,
+        nullptr);
   eventfd_t count;
-  eventfd_read(wake_event_.get(), &count);
-  std::lock_guard<std::mutex> lock(mutex_);
-  is_asleep_ = false;
+  eventfd_read(descriptors[0].fd, &count);
 }
 
 void ThreadedEngine::end() {
@@ -396,13 +524,13 @@ void ThreadedEngine::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     should_stop_ = true;
-    if (std::exchange(is_asleep_, false)) eventfd_write(wake_event_.get(), 1);
+    parked_.notify_one();
+    eventfd_write(thread_event_.get(), 1);
+    eventfd_write(waiter_event_.get(), 1);
   }
   std::lock_guard<std::mutex> lock(stop_mutex_);
   if (thread_.joinable()) thread_.join();
 }
-
-}  // namespace
 
 StatusOr<std::unique_ptr<Engine>> make_threaded_engine(Coordinator& coordinator,
                                                        EngineSettings settings,

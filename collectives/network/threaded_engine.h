@@ -6,8 +6,11 @@
 //   connect(): offer() here, the coordinator's key-value space, meet() with what the peer offers
 //
 // The thread sleeps in poll() on the descriptors of its Connections and on an eventfd for
-// submissions. The offers of two engines of different libraries do not meet: connect() is
-// InvalidArgument at both.
+// submissions. While others are in wait(), one of these does the work, and hands it to the next one
+// when its wait is over. The engine's thread comes back when it finds that none has done so for a
+// millisecond (for 16 after a long wait): to wake it after each wait would cost what is saved.
+// Until then what the last one has left is not moved. The offers of two engines of different
+// libraries do not meet: connect() is InvalidArgument at both.
 #ifndef TESSERA_COLLECTIVES_NETWORK_THREADED_ENGINE_H_
 #define TESSERA_COLLECTIVES_NETWORK_THREADED_ENGINE_H_
 

@@ -116,7 +116,7 @@ Status Worker::start() {
   };
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucs_status_t status = api.ucp_worker_create(context_->handle(), &params, &handle_);
   if (status != UCS_OK) return fail("make a UCX worker", status);
   status = api.ucp_worker_get_efd(handle_, &event_fd_);

@@ -2,10 +2,13 @@
 #include "collectives/network/testing/engine_conformance.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -208,6 +211,39 @@ Status callbacks_that_submit(EngineMember& m) {
 }
 
 // Without connections.
+// Each thread swaps words with one of the peer and waits in the engine; `done` of any of them may
+// run on any. Then the engine's own thread has to go on.
+Status threads_that_wait(EngineMember& m) {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 300;
+  const int peer = 1 - self(m);
+  const auto swap_words = [&](int tag) -> Status {
+    for (int round = 0; round < kRounds; ++round) {
+      int in = -1;
+      int out = round;
+      Engine::Wait wait;
+      std::atomic<int> num_left{2};
+      const auto end = [&](const Status& status) {
+        if (status.ok() && --num_left == 0) m.engine.wake(wait);
+      };
+      m.engine.receive(peer, tag, bytes_of(in), nullptr, end);
+      m.engine.send(peer, tag, bytes_of(out), nullptr, end);
+      m.engine.wait(wait, absl::Minutes(1));
+      TESSERA_REQUIRE(num_left == 0 && in == round, "round ", round, " of tag ", tag, ": ", in);
+    }
+    return absl::OkStatus();
+  };
+  Status results[kThreads];
+  {
+    std::vector<std::jthread> threads;
+    for (int tag = 0; tag < kThreads; ++tag) {
+      threads.emplace_back([&, tag] { results[tag] = swap_words(tag); });
+    }
+  }
+  for (const Status& result : results) TESSERA_RETURN_IF_ERROR(result);
+  return swap_all(m, 100000, kThreads);
+}
+
 Status before_connect(EngineMember& m) {
   TESSERA_REQUIRE(absl::IsInvalidArgument(m.engine.connect({self(m)}, soon())));
   TESSERA_REQUIRE(absl::IsInvalidArgument(m.engine.connect({2}, soon())));
@@ -245,6 +281,7 @@ const std::vector<EngineCase>& engine_cases() {
         {"several_peers", 4, connected<several_peers>},
         {"many_outstanding", 2, connected<many_outstanding>},
         {"sizes_that_differ", 2, connected<sizes_that_differ>},
+        {"threads_that_wait", 2, connected<threads_that_wait>},
         {"callbacks_that_submit", 2, connected<callbacks_that_submit>},
     };
     for (const EngineCase& c : loss_cases()) all->push_back(c);
