@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop that holds the clients of one host: their output, their ends, signals and deadlines.
+// The loop that holds the clients of one host: their starts and ends, signals and deadlines.
 #include "job/launcher.h"
 
 #include <fcntl.h>
@@ -21,7 +21,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "job/child_process.h"
@@ -33,7 +32,7 @@
 #include "job/line_output.h"
 #include "job/port.h"
 #include "job/remote_hosts.h"
-#include "job/status_channel.h"
+#include "job/running_client.h"
 
 namespace tessera {
 namespace {
@@ -67,29 +66,6 @@ std::string local_address(const ReservedPort& port) {
   return absl::StrCat("127.0.0.1:", port.port());
 }
 
-struct Stream {
-  FileDescriptor* fd = nullptr;
-  OutputSink* sink = nullptr;
-  std::string prefix;
-  LineSplitter splitter;
-};
-
-struct RunningClient {
-  explicit RunningClient(ChildProcess child) : process(std::move(child)) {}
-
-  ChildProcess process;
-  ClientEnd end;
-  Stream streams[2];
-  FileDescriptor log;
-  bool has_exited = false;
-  bool was_stopped = false;  // the launcher signalled it before it ended
-  bool was_killed = false;   // the launcher sent it SIGKILL
-  absl::Time drain_deadline = absl::InfiniteFuture();
-
-  bool has_open_stream() const { return streams[0].fd->is_open() || streams[1].fd->is_open(); }
-  bool is_done() const { return process.is_reaped() && !has_open_stream(); }
-};
-
 // The phases of one attempt:
 //
 //   kRunning --> kSettling             a client has failed; failures that follow are recorded too
@@ -114,14 +90,9 @@ class Job {
   Status start_client(const ClientEnvironment& environment);
   Status start_hosts();
   Status add_process(ChildProcess process, ClientEnd end);
-  Status open_log(RunningClient& client, int attempt);
-  void connect_output(RunningClient& client);
 
   void poll_once();
   absl::Time next_deadline() const;
-  void read_stream(RunningClient& client, Stream& stream, size_t max_bytes);
-  void write_line(RunningClient& client, Stream& stream, absl::string_view line);
-  void take_status(RunningClient& client);
   void take_exits();
   void take_exit(RunningClient& client);
   void take_signal();
@@ -299,7 +270,8 @@ Status Job::start_client(const ClientEnvironment& environment) {
   end.client_id = options_.node_id * options_.num_clients + environment.local_index;
   end.host = host_;
   TESSERA_RETURN_IF_ERROR(add_process(std::move(process), std::move(end)));
-  return open_log(*clients_.back(), environment.attempt);
+  if (options_.log_dir.empty()) return absl::OkStatus();
+  return clients_.back()->open_log(options_.log_dir, environment.attempt);
 }
 
 // One ssh for each host. Those that were asked of first wait for the others as clients do.
@@ -321,12 +293,9 @@ Status Job::start_hosts() {
 }
 
 Status Job::add_process(ChildProcess process, ClientEnd end) {
-  clients_.push_back(std::make_unique<RunningClient>(std::move(process)));
+  clients_.push_back(
+      std::make_unique<RunningClient>(std::move(process), std::move(end), output_.get(), error_));
   RunningClient& client = *clients_.back();
-  client.end = std::move(end);
-  client.end.pid = client.process.pid();
-  connect_output(client);
-
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.ptr = &client;
@@ -334,31 +303,6 @@ Status Job::add_process(ChildProcess process, ClientEnd end) {
     return system_error("cannot watch the client");
   }
   return absl::OkStatus();
-}
-
-void Job::connect_output(RunningClient& client) {
-  client.streams[0].fd = &client.process.standard_output();
-  client.streams[0].sink = output_.get();
-  client.streams[1].fd = &client.process.standard_error();
-  client.streams[1].sink = error_;
-  for (Stream& stream : client.streams) {
-    stream.prefix = client.end.is_host
-                        ? absl::StrCat("[", client.end.host, "] ")
-                        : line_prefix(client.end.client_id, takes_colour(stream.sink->fd()));
-  }
-}
-
-Status Job::open_log(RunningClient& client, int attempt) {
-  if (options_.log_dir.empty()) return absl::OkStatus();
-  const std::string path = absl::StrCat(options_.log_dir, "/client_", client.end.client_id, ".log");
-  // A restart goes on in the file of the run that explains it.
-  const int mode = attempt == 0 ? O_TRUNC : 0;
-  client.log =
-      FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | mode, 0666));
-  if (client.log.is_open()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--log-dir is \"", options_.log_dir,
-                                                 "\", where client_", client.end.client_id,
-                                                 ".log cannot be made: ", std::strerror(errno)));
 }
 
 // One round of the loop: waits for output, status messages, ends of clients, signals or the next
@@ -373,12 +317,12 @@ void Job::poll_once() {
   }
   struct Source {
     RunningClient* client;
-    Stream* stream;  // null: the status channel
+    RunningClient::Stream* stream;  // null: the status channel
   };
   std::vector<Source> sources;
   const size_t first_source = fds.size();
   for (auto& client : clients_) {
-    for (Stream& stream : client->streams) {
+    for (RunningClient::Stream& stream : client->streams) {
       // A client whose output is not read blocks in write(), as it would without a launcher.
       if (!stream.fd->is_open() || stream.sink->is_full()) continue;
       fds.push_back({stream.fd->get(), POLLIN, 0});
@@ -396,9 +340,9 @@ void Job::poll_once() {
     for (size_t i = 0; i < sources.size(); ++i) {
       if (fds[first_source + i].revents == 0) continue;
       if (sources[i].stream == nullptr) {
-        take_status(*sources[i].client);
+        sources[i].client->take_status();
       } else {
-        read_stream(*sources[i].client, *sources[i].stream, kReadBytes);
+        sources[i].client->read(*sources[i].stream, kReadBytes);
       }
     }
     take_exits();
@@ -419,48 +363,6 @@ absl::Time Job::next_deadline() const {
   return next;
 }
 
-void Job::read_stream(RunningClient& client, Stream& stream, size_t max_bytes) {
-  const auto on_line = [&](absl::string_view line) { write_line(client, stream, line); };
-  std::string bytes(std::min(max_bytes, kReadBytes), '\0');
-  for (size_t total = 0; total < max_bytes;) {
-    const ssize_t size = read(stream.fd->get(), bytes.data(), bytes.size());
-    if (size > 0) {
-      stream.splitter.append(absl::string_view(bytes).substr(0, size), on_line);
-      total += static_cast<size_t>(size);
-    } else if (size < 0 && errno == EAGAIN) {
-      return;
-    } else if (size == 0 || errno != EINTR) {
-      stream.splitter.finish(on_line);
-      stream.fd->close();
-      return;
-    }
-  }
-}
-
-void Job::write_line(RunningClient& client, Stream& stream, absl::string_view line) {
-  // The launcher of a host has named the client.
-  if (!client.end.is_host || !absl::StartsWith(line, "[client ")) {
-    stream.sink->append(stream.prefix);
-  }
-  stream.sink->append(line);
-  stream.sink->append("\n");
-  client.end.tail.add(line);
-  if (!client.log.is_open()) return;
-  const std::string text = absl::StrCat(line, "\n");
-  if (write(client.log.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    say(absl::StrCat("tessera_run: client_", client.end.client_id,
-                     ".log ends here: ", std::strerror(errno), "\n"));
-    client.log.close();
-  }
-}
-
-void Job::take_status(RunningClient& client) {
-  FileDescriptor& channel = client.process.status_channel();
-  std::string message = receive_fatal_status(channel.get());
-  if (message.empty()) channel.close();
-  if (client.end.reported_status.empty()) client.end.reported_status = std::move(message);
-}
-
 void Job::take_exits() {
   epoll_event events[64];
   int count;
@@ -478,7 +380,7 @@ void Job::take_exit(RunningClient& client) {
   client.has_exited = true;
   client.end.exit = exit.value_or(ExitStatus::unknown());
   client.end.time = clock_.now();
-  if (client.process.status_channel().is_open()) take_status(client);
+  if (client.process.status_channel().is_open()) client.take_status();
   client.process.status_channel().close();
   if (client.end.exit.signal == 0) note_ending(client.end.time);
 
@@ -559,14 +461,7 @@ void Job::act_on_time() {
     if (client->has_exited && !client->process.is_reaped() && !client->has_open_stream()) {
       end_group(*client);
     }
-    if (now < client->drain_deadline) continue;
-    for (Stream& stream : client->streams) {
-      if (!stream.fd->is_open()) continue;
-      // What the client wrote is in the pipe, which holds at most 1 MiB.
-      read_stream(*client, stream, size_t{1} << 20);
-      stream.splitter.finish([&](absl::string_view line) { write_line(*client, stream, line); });
-      stream.fd->close();
-    }
+    if (now >= client->drain_deadline) client->close_output();
   }
 }
 
@@ -611,7 +506,7 @@ void Job::note_unfinished() {
   for (const auto& client : clients_) {
     if (client->has_exited) continue;
     unfinished_.push_back(client->end);
-    for (const Stream& stream : client->streams) {
+    for (const RunningClient::Stream& stream : client->streams) {
       const absl::string_view begun = stream.splitter.pending();
       if (!begun.empty()) unfinished_.back().tail.add(begun);
     }
