@@ -122,6 +122,7 @@ class Job {
   std::optional<ReservedPort> coordinator_port_;
   std::optional<ReservedPort> master_port_;
   std::optional<CoordinatorProcess> coordinator_;  // of the attempt; absent on nodes other than 0
+  std::optional<RemoteJob> remote_job_;            // of the attempt, with --hosts
   FileDescriptor signals_;
   FileDescriptor exits_;  // epoll over the pidfds: its ready list keeps the order of the ends
   absl::Time job_deadline_;
@@ -276,7 +277,8 @@ Status Job::start_client(const ClientEnvironment& environment) {
 
 // One ssh for each host. Those that were asked of first wait for the others as clients do.
 Status Job::start_hosts() {
-  TESSERA_ASSIGN_OR_RETURN(const RemoteJob job, RemoteJob::create(options_));
+  remote_job_.reset();
+  TESSERA_ASSIGN_OR_RETURN(RemoteJob job, RemoteJob::create(options_));
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   for (int node = 0; node < num_processes(); ++node) {
@@ -288,6 +290,7 @@ Status Job::start_hosts() {
     end.is_host = true;
     TESSERA_RETURN_IF_ERROR(add_process(std::move(process), std::move(end)));
   }
+  remote_job_.emplace(std::move(job));
   for (auto& client : clients_) TESSERA_RETURN_IF_ERROR(client->process.await_exec(options_.ssh));
   return absl::OkStatus();
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/remote_hosts.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -17,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "job/address.h"
+#include "job/file_descriptor.h"
 #include "job/host.h"
 
 namespace tessera {
@@ -44,6 +48,25 @@ bool is_for_all_hosts(absl::string_view entry) {
          absl::StartsWith(entry, "NCCL_");
 }
 
+// Holds a port against other jobs that are started here, by a name that only one process can have:
+// an abstract socket, which ends with its owner. Sets `port`. Closed: all are held.
+FileDescriptor hold_port(int& port) {
+  constexpr int kNumPorts = kLastPort - kFirstPort + 1;
+  std::random_device random;
+  const int first = std::uniform_int_distribution<int>(0, kNumPorts - 1)(random);
+  for (int i = 0; i < kNumPorts; ++i) {
+    port = kFirstPort + (first + i) % kNumPorts;
+    FileDescriptor fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    const std::string name = absl::StrCat("tessera_run --hosts ", port);
+    name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0) return fd;
+  }
+  return FileDescriptor();
+}
+
 // "host-b" of "user@host-b".
 absl::string_view name_of(absl::string_view host) {
   return host.substr(host.find('@') == absl::string_view::npos ? 0 : host.find('@') + 1);
@@ -55,8 +78,13 @@ StatusOr<RemoteJob> RemoteJob::create(const LauncherOptions& options) {
   RemoteJob job;
   job.coordinator = options.coordinator;
   if (job.coordinator.empty()) {
-    std::random_device random;
-    const int port = std::uniform_int_distribution<int>(kFirstPort, kLastPort)(random);
+    int port = 0;
+    job.held_port = hold_port(port);
+    if (!job.held_port.is_open()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("jobs that were started here hold all ports from ", kFirstPort, " to ",
+                       kLastPort, "; give --coordinator HOST:PORT, with another port"));
+    }
     job.coordinator = join_address(name_of(options.hosts[0]), port);
   }
   const char* const token = std::getenv("TESSERA_TOKEN");

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "job/file_descriptor.h"
 #include "job/launcher.h"
 
 namespace tessera {
@@ -23,9 +24,12 @@ namespace tessera {
 struct RemoteJob {
   std::string coordinator;  // "host:port"
   std::string input;        // for take_environment()
+  FileDescriptor held_port;
 
   // With a new token, unless TESSERA_TOKEN is set, and a new port of the first host, unless
-  // `options` has an address. ResourceExhausted: the environment does not fit into a pipe.
+  // `options` has an address. The port is that of no other RemoteJob of this host that exists: the
+  // first host is another one, where no port can be held before the coordinator listens.
+  // ResourceExhausted: the environment does not fit into a pipe, or all ports are held.
   static StatusOr<RemoteJob> create(const LauncherOptions& options);
 
   // The command that starts the node: the words of --ssh, the host, and one text for its shell.

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 using testing::StatusIs;
 
 // Takes a host and a command as ssh does. The host "refused" is not reached.
@@ -138,6 +140,21 @@ TEST(RemoteHostsTest, TokenIsInNoCommandLine) {
   EXPECT_THAT(command[4], AllOf(HasSubstr(" '--node-id=1' "), HasSubstr(" './it'\\''s' '--x'"),
                                 Not(HasSubstr("secret"))));
   EXPECT_THAT(job->input, HasSubstr("TESSERA_TOKEN=secret"));
+}
+
+// Random ports of as many jobs would have hardly any chance to differ.
+TEST(RemoteHostsTest, JobsStartedHereHaveDifferentPorts) {
+  LauncherOptions options;
+  options.hosts = {"host-a"};
+  std::vector<RemoteJob> jobs;
+  std::set<std::string> addresses;
+  for (int i = 0; i < 300; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(RemoteJob job, RemoteJob::create(options));
+    addresses.insert(job.coordinator);
+    jobs.push_back(std::move(job));
+  }
+  EXPECT_EQ(addresses.size(), jobs.size());
+  EXPECT_THAT(*addresses.begin(), StartsWith("host-a:2"));
 }
 
 TEST(RemoteHostsTest, EnvironmentMustFitAndBeWhole) {
