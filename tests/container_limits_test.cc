@@ -30,7 +30,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "device/cpu/machine.h"
+#include "base/machine.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"

@@ -22,8 +22,8 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/machine.h"
 #include "collectives/host/activity.h"
-#include "device/cpu/machine.h"
 #include "job/file_descriptor.h"
 #include "job/host.h"
 

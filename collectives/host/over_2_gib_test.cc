@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/machine.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/conformance.h"
-#include "device/cpu/machine.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"

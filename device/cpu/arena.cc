@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "device/cpu/machine.h"
+#include "base/machine.h"
 
 namespace tessera {
 namespace {

@@ -9,8 +9,8 @@
 // Both versions of control groups are read: cpu.max and memory.max of version 2, cpu.cfs_quota_us
 // and memory.limit_in_bytes of version 1. The process's group counts and each one above it, for any
 // of them may be the tightest. What cannot be read limits nothing. Thread-safe.
-#ifndef TESSERA_DEVICE_CPU_MACHINE_H_
-#define TESSERA_DEVICE_CPU_MACHINE_H_
+#ifndef TESSERA_BASE_MACHINE_H_
+#define TESSERA_BASE_MACHINE_H_
 
 #include <cstdint>
 #include <string>
@@ -33,4 +33,4 @@ uint64_t available_memory_bytes(const MachineFiles& files = {});
 
 }  // namespace tessera
 
-#endif  // TESSERA_DEVICE_CPU_MACHINE_H_
+#endif  // TESSERA_BASE_MACHINE_H_

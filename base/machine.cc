@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/cpu/machine.h"
+#include "base/machine.h"
 
 #include <sched.h>
 #include <unistd.h>
