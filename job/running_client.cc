@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kChunkBytes = size_t{64} << 10;
 constexpr size_t kMostPipeBytes = size_t{1} << 20;
 
 }  // namespace
@@ -48,7 +48,7 @@ Status RunningClient::open_log(const std::string& folder, int attempt) {
 
 void RunningClient::read(Stream& stream, size_t max_bytes) {
   const auto on_line = [&](absl::string_view line) { write_line(stream, line); };
-  std::string bytes(std::min(max_bytes, kReadBytes), '\0');
+  std::string bytes(std::min(max_bytes, kChunkBytes), '\0');
   for (size_t total = 0; total < max_bytes;) {
     const ssize_t size = ::read(stream.fd->get(), bytes.data(), bytes.size());
     if (size > 0) {
