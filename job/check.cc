@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -16,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <ostream>
 #include <utility>
@@ -24,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "job/address.h"
 #include "job/connect_coordinator.h"
@@ -40,7 +39,6 @@ constexpr absl::Duration kStepTime = absl::Seconds(60);  // until all clients ha
 constexpr int kConnectMs = 10'000;
 constexpr int64_t kLeastShmBytes = int64_t{128} << 20;
 constexpr int64_t kLeastDescriptors = 1024;
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -119,19 +117,20 @@ Status exchange(Coordinator& job, const std::string& address, std::vector<std::s
                 std::ostream& out) {
   int port = 0;
   TESSERA_ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(address, port));
-  const auto key = [](int client) { return absl::StrCat("check/", client); };
+  const auto place_of = [](int client) { return absl::StrCat("check/", client); };
+  const auto reached_by = [](int client) { return absl::StrCat("check/", client, "/reached"); };
   const int self = job.client_id();
-  TESSERA_RETURN_IF_ERROR(job.put(key(self), join_address(address, port)));
-  std::vector<int> all(job.num_clients());
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<FileDescriptor> connections(all.size());
-  for (const int other : all) {
+  TESSERA_RETURN_IF_ERROR(job.put(place_of(self), join_address(address, port)));
+  std::vector<FileDescriptor> connections(job.num_clients());
+  std::string reached(job.num_clients(), '0');  // '1' at the place of each client that is
+  for (int other = 0; other < job.num_clients(); ++other) {
     if (other == self) continue;
     const std::string name = job.members()[other].to_string();
     TESSERA_ASSIGN_OR_RETURN(const std::string to,
-                             job.get(key(other), other, steady_now() + kStepTime));
+                             job.get(place_of(other), other, steady_now() + kStepTime));
     const Status sent = send_byte(to, 'm', connections[other]);
     if (sent.ok()) {
+      reached[other] = '1';
       out << "a message reached " << name << " at " << to << std::endl;
     } else {
       findings.push_back(
@@ -141,19 +140,27 @@ Status exchange(Coordinator& job, const std::string& address, std::vector<std::s
                        "the network that joins them"));
     }
   }
-  TESSERA_RETURN_IF_ERROR(job.check_in("check: sent", "", all, steady_now() + kStepTime));
-  const int received = receive_bytes(listener.get(), job.num_clients() - 1);
-  out << received << " of " << job.num_clients() - 1 << " messages have come" << std::endl;
-  if (received < job.num_clients() - 1) {
-    findings.push_back(absl::StrCat(job.num_clients() - 1 - received,
-                                    " messages of other clients did not come; those say why"));
+  TESSERA_RETURN_IF_ERROR(job.put(reached_by(self), reached));
+  MessagesHere here;
+  for (int other = 0; other < job.num_clients(); ++other) {
+    if (other == self) continue;
+    TESSERA_ASSIGN_OR_RETURN(const std::string of_other,
+                             job.get(reached_by(other), other, steady_now() + kStepTime));
+    if (of_other[self] == '1') {
+      ++here.num_sent;
+    } else {
+      here.silent.push_back(job.members()[other].to_string());
+    }
   }
+  here.num_received = receive_bytes(listener.get(), here.num_sent);
+  out << here.num_received << " of " << job.num_clients() - 1 << " messages have come" << std::endl;
+  for (std::string& finding : judge(here)) findings.push_back(std::move(finding));
   return job.leave(steady_now() + kStepTime);
 }
 
 // As the client that the environment names.
-Status check_job(const JobEnvironment& environment, std::vector<std::string>& findings,
-                 std::ostream& out) {
+Status check_job(const JobEnvironment& environment, const std::vector<NetworkInterface>& interfaces,
+                 std::vector<std::string>& findings, std::ostream& out) {
   const absl::Time deadline = steady_now() + kStepTime;
   TESSERA_ASSIGN_OR_RETURN(const JobToken token, find_job_token(environment, deadline));
   MemberInfo self = describe_this_process();
@@ -170,26 +177,40 @@ Status check_job(const JobEnvironment& environment, std::vector<std::string>& fi
                                                 .self = self,
                                                 .connect_timeout = kStepTime,
                                                 .job = environment.job}));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<NetworkInterface> interfaces, list_interfaces());
   const std::string route = job->local_address();
   TESSERA_ASSIGN_OR_RETURN(const NetworkInterface chosen,
                            choose_interface(asked_interface(), route, interfaces));
-  out << "interface " << chosen.to_string() << " of " << describe_interfaces(interfaces)
-      << std::endl;
+  out << "uses interface " << chosen.to_string() << std::endl;
   // Where another interface is asked for than that of the route, its first address.
   const bool is_of_route =
       std::find(chosen.addresses.begin(), chosen.addresses.end(), route) != chosen.addresses.end();
   return exchange(*job, is_of_route ? route : chosen.addresses[0], findings, out);
 }
 
+// Empty where the library cannot be loaded.
+std::string version_of_ucx() {
+  void* const library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return "";
+  const auto version =
+      reinterpret_cast<const char* (*)()>(dlsym(library, "ucp_get_version_string"));
+  return version == nullptr ? "of unknown version" : version();
+}
+
+std::string version_of_nccl() {
+  void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return "";
+  const auto version = reinterpret_cast<int (*)(int*)>(dlsym(library, "ncclGetVersion"));
+  int number = 0;  // 21803 for 2.18.3
+  if (version == nullptr || version(&number) != 0) return "of unknown version";
+  return absl::StrCat(number / 10000, ".", number / 100 % 100, ".", number % 100);
+}
+
 }  // namespace
 
 HostFacts find_host_facts() {
   HostFacts facts;
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof cores, &cores) == 0) facts.num_cores = CPU_COUNT(&cores);
-  facts.memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  facts.num_cores = usable_cores();
+  facts.memory_bytes = available_memory_bytes();
   struct statvfs shm = {};
   if (statvfs("/dev/shm", &shm) == 0) {
     facts.shm_bytes = static_cast<int64_t>(shm.f_bavail) * static_cast<int64_t>(shm.f_frsize);
@@ -199,12 +220,24 @@ HostFacts find_host_facts() {
     facts.num_descriptors = static_cast<int64_t>(limit.rlim_cur);
   }
   while (access(absl::StrCat("/dev/nvidia", facts.num_gpus).c_str(), F_OK) == 0) ++facts.num_gpus;
-  if (void* const library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL)) {
-    const auto version =
-        reinterpret_cast<const char* (*)()>(dlsym(library, "ucp_get_version_string"));
-    facts.ucx_version = version == nullptr ? "of unknown version" : version();
-  }
+  facts.ucx_version = version_of_ucx();
+  facts.nccl_version = version_of_nccl();
+  facts.interfaces = list_interfaces();
   return facts;
+}
+
+std::string describe(const HostFacts& facts, absl::string_view host) {
+  std::string text = absl::StrCat(
+      "host ", host, ": ", facts.num_cores, " cores, ", facts.memory_bytes >> 20,
+      " MiB of memory, ", facts.shm_bytes >> 20, " MiB of /dev/shm, ", facts.num_descriptors,
+      " descriptors, ", facts.num_gpus, " GPUs\ntransports: shared memory inside the host");
+  if (!facts.ucx_version.empty()) absl::StrAppend(&text, ", UCX ", facts.ucx_version);
+  if (!facts.nccl_version.empty()) absl::StrAppend(&text, ", NCCL ", facts.nccl_version);
+  absl::StrAppend(&text, "\n");
+  if (facts.interfaces.ok()) {
+    absl::StrAppend(&text, "interfaces: ", describe_interfaces(*facts.interfaces), "\n");
+  }
+  return text;
 }
 
 std::vector<std::string> judge(const HostFacts& facts, bool has_several_hosts) {
@@ -220,22 +253,39 @@ std::vector<std::string> judge(const HostFacts& facts, bool has_several_hosts) {
   if (has_several_hosts && facts.ucx_version.empty()) {
     findings.emplace_back("libucp.so.0 cannot be loaded; install libucx0, which moves the bytes");
   }
+  if (facts.num_gpus > 0 && facts.nccl_version.empty()) {
+    findings.emplace_back("libnccl.so.2 cannot be loaded; several GPUs need it, install libnccl2");
+  }
+  if (!facts.interfaces.ok()) {
+    findings.emplace_back(facts.interfaces.status().message());
+  }
+  return findings;
+}
+
+std::vector<std::string> judge(const MessagesHere& messages) {
+  std::vector<std::string> findings;
+  for (const std::string& client : messages.silent) {
+    findings.push_back(absl::StrCat("no message from ", client, "; see what is found there"));
+  }
+  if (messages.num_received < messages.num_sent) {
+    findings.push_back(absl::StrCat(
+        messages.num_sent - messages.num_received, " of ", messages.num_sent,
+        " messages were sent and did not come; a firewall between the hosts may answer for this "
+        "one"));
+  }
   return findings;
 }
 
 int check_host(std::ostream& out) {
   const HostFacts facts = find_host_facts();
-  out << "host " << describe_this_process().host << ": " << facts.num_cores << " cores, "
-      << facts.memory_bytes / kGiB << " GiB of memory, " << (facts.shm_bytes >> 20)
-      << " MiB of /dev/shm, " << facts.num_descriptors << " descriptors, " << facts.num_gpus
-      << " GPUs" << std::endl;
-  out << "UCX " << (facts.ucx_version.empty() ? "is not there" : facts.ucx_version) << std::endl;
+  out << describe(facts, describe_this_process().host) << std::flush;
   const StatusOr<JobEnvironment> environment = read_job_environment({});
   const bool has_peers = environment.ok() && environment->num_clients > 1;
   std::vector<std::string> findings = judge(facts, has_peers);
-  const Status status = !environment.ok() ? environment.status()
-                        : has_peers       ? check_job(*environment, findings, out)
-                                          : absl::OkStatus();
+  Status status = environment.status();
+  if (has_peers && facts.interfaces.ok()) {
+    status = check_job(*environment, *facts.interfaces, findings, out);
+  }
   if (!status.ok()) findings.emplace_back(status.message());
   for (const std::string& finding : findings) out << "found: " << finding << std::endl;
   if (findings.empty()) out << "no finding" << std::endl;

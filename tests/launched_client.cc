@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client of launchers_test, as a user's program: what it knows of its job it has from connect().
+// A client of launchers_test and hosts/launching_test, as a user's program: what it knows of its
+// job it has from connect().
 //
 //   meet       all meet at a barrier; each says "met CLIENT of CLIENTS"
 //   survive    client 0 is killed; the others make a mesh of the rest, meet, and say "survived"
+//   lose_last  the last client is killed; the others end with what they are told
 //   wait       says "connected", and waits for the end of its standard input
 #include <signal.h>
 #include <unistd.h>
@@ -55,6 +57,13 @@ Status survive(const Client& client) {
   return absl::OkStatus();
 }
 
+Status lose_last(const Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, mesh_of_all(client));
+  TESSERA_RETURN_IF_ERROR(mesh.barrier("here"));
+  if (client.client_id() == client.num_clients() - 1) kill(getpid(), SIGKILL);
+  return mesh.barrier("wait");
+}
+
 Status run(const std::string& mode) {
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());
   if (mode == "wait") {
@@ -64,7 +73,9 @@ Status run(const std::string& mode) {
     while (read(STDIN_FILENO, &byte, 1) > 0) {
     }
   } else {
-    TESSERA_RETURN_IF_ERROR(mode == "meet" ? meet(client) : survive(client));
+    TESSERA_RETURN_IF_ERROR(mode == "meet"        ? meet(client)
+                            : mode == "lose_last" ? lose_last(client)
+                                                  : survive(client));
   }
   return client.shutdown();
 }
