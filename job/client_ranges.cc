@@ -33,6 +33,20 @@ ClientRanges ClientRanges::of_ranges(absl::Span<const Range> ranges) {
   return result;
 }
 
+ClientRanges ClientRanges::of_numbers(absl::Span<const int32_t> numbers) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i + 1 < numbers.size(); i += 2) {
+    ranges.push_back({numbers[i], numbers[i + 1]});
+  }
+  return of_ranges(ranges);
+}
+
+std::vector<int32_t> ClientRanges::to_numbers() const {
+  std::vector<int32_t> numbers;
+  for (const Range& range : ranges_) numbers.insert(numbers.end(), {range.begin, range.end});
+  return numbers;
+}
+
 int64_t ClientRanges::size() const {
   int64_t size = 0;
   for (const Range& range : ranges_) size += range.end - range.begin;

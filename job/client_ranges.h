@@ -30,6 +30,9 @@ class ClientRanges {
   static ClientRanges of(absl::Span<const int> clients);
   // Of ranges that another process sent: empty where they break the invariant.
   static ClientRanges of_ranges(absl::Span<const Range> ranges);
+  // The same of a message, which has the numbers begin, end, begin, end, ...
+  static ClientRanges of_numbers(absl::Span<const int32_t> numbers);
+  std::vector<int32_t> to_numbers() const;
 
   absl::Span<const Range> ranges() const { return ranges_; }
   bool empty() const { return ranges_.empty(); }

@@ -20,6 +20,7 @@
 #include "base/format.h"
 #include "base/thread.h"
 #include "job/address.h"
+#include "job/build.h"
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator_server.h"
@@ -131,11 +132,8 @@ class GrpcCoordinator : public Coordinator {
     request.set_session(session_number_);
     request.set_name(std::string(name));
     request.set_value(std::string(value));
-    const ClientRanges set = ClientRanges::of(participants);
-    for (const ClientRanges::Range& range : set.ranges()) {
-      request.add_participants(range.begin);
-      request.add_participants(range.end);
-    }
+    const std::vector<int32_t> numbers = ClientRanges::of(participants).to_numbers();
+    request.mutable_participants()->Assign(numbers.begin(), numbers.end());
     request.set_timeout_us(timeout_us(deadline));
     rpc::Outcome response;
     TESSERA_RETURN_IF_ERROR(with_context(
@@ -279,6 +277,7 @@ class GrpcCoordinator : public Coordinator {
     member->set_incarnation(options_.self.incarnation);
     member->set_num_local_devices(options_.self.num_local_devices);
     member->set_device_type(options_.self.device_type);
+    member->set_build(options_.self.build.empty() ? build_text() : options_.self.build);
     request.set_num_clients(options_.num_clients);
     request.set_timeout_us(timeout_us(deadline));
     request.set_connect_timeout_us(timeout_us(options_.connect_timeout));
@@ -334,7 +333,8 @@ class GrpcCoordinator : public Coordinator {
                     list.pids(i),
                     list.incarnations(i),
                     list.num_local_devices(i),
-                    text(list.device_types(i))};
+                    text(list.device_types(i)),
+                    {}};
     }
     std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
     members_ = std::move(members);
@@ -376,7 +376,10 @@ class GrpcCoordinator : public Coordinator {
     }
     session_changed_.notify_all();
     for (const rpc::Loss& loss : event.losses()) {
-      report_lost(loss.client_id(), absl::UnavailableError(loss.reason()));
+      const Status reason = absl::UnavailableError(loss.reason());
+      ClientRanges::of_numbers(loss.clients()).for_each([&](int client) {
+        report_lost(client, reason);
+      });
     }
   }
 

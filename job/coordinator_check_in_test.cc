@@ -337,7 +337,57 @@ TEST(LossTest, MissedHeartbeats) {
   EXPECT_THAT(a, Says(StatusIs(StatusCode::kUnavailable, Eq("b: " + reason))));
 }
 
-// A host that falls silent is one event for each client that is told.
+// Clients 0 and 1 are on host a, 2 to 4 on b, 5 on c; the service is on a.
+TEST(LossTest, AHostThatFallsSilent) {
+  const auto alone = [](int client, char host) {
+    return absl::StrCat("client ", client, " (host-", std::string(1, host), ", pid ", 100 + client,
+                        ") was declared lost: it missed 3 heartbeats of 500 ms");
+  };
+  const std::string host_b = "host-b is unreachable: clients 2-4 missed 3 heartbeats of 500 ms";
+  const struct {
+    const char* name;
+    // After how many intervals each client falls silent; 9: never.
+    std::vector<int> silent_after;
+    std::vector<std::pair<int, std::string>> losses;
+    int num_events;
+  } rows[] = {
+      {"all at once", {9, 9, 0, 0, 0, 9}, {{2, host_b}, {3, host_b}, {4, host_b}}, 1},
+      {"heartbeats of one interval",
+       {9, 9, 1, 0, 1, 9},
+       {{2, host_b}, {3, host_b}, {4, host_b}},
+       1},
+      {"one of its clients", {9, 9, 9, 0, 9, 9}, {{3, alone(3, 'b')}}, 1},
+      {"one of its clients before the others",
+       {9, 9, 3, 0, 3, 9},
+       {{3, alone(3, 'b')},
+        {2, "host-b is unreachable: clients 2, 4 missed 3 heartbeats of 500 ms"},
+        {4, "host-b is unreachable: clients 2, 4 missed 3 heartbeats of 500 ms"}},
+       2},
+      {"a host of one client", {9, 9, 9, 9, 9, 0}, {{5, alone(5, 'c')}}, 1},
+      {"the service's own host", {0, 0, 9, 9, 9, 9}, {{0, alone(0, 'a')}, {1, alone(1, 'a')}}, 1},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.name);
+    StateService service(6, "a");
+    for (int i = 0; i < 6; ++i) {
+      MemberInfo info = testing::member(i);
+      info.host_id = i < 2 ? "a" : i < 5 ? "b" : "c";
+      info.host = absl::StrCat("host-", info.host_id);
+      service.register_as(StateService::connection_of(i), {info, 6});
+    }
+    for (int interval = 0; interval <= kMissedHeartbeats + 3; ++interval) {
+      std::vector<int> alive;
+      for (int i = 0; i < 6; ++i) {
+        if (row.silent_after[i] > interval) alive.push_back(i);
+      }
+      service.heartbeat(alive);
+      service.pass(kInterval);
+    }
+    EXPECT_EQ(service.losses, row.losses);
+    EXPECT_EQ(service.num_loss_events, row.num_events);
+  }
+}
+
 TEST(LossTest, LossesOfOneTickAreOneEvent) {
   const auto service = StateService::complete(4);
   for (int i = 0; i <= kMissedHeartbeats; ++i) {

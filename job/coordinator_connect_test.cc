@@ -17,6 +17,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "job/build.h"
 #include "job/connect_coordinator.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator.h"
@@ -98,6 +99,18 @@ TEST_F(CoordinatorTest, TwoClientsOfOneId) {
                                   AllOf(HasSubstr("two clients have the id 1"),
                                         HasSubstr(all[1].self.to_string()),
                                         HasSubstr(all[2].self.to_string())))));
+}
+
+TEST_F(CoordinatorTest, DifferentBuilds) {
+  std::vector<CoordinatorOptions> all = {options(0, 2), options(1, 2)};
+  all[1].self.build = "Tessera 9.0.0, protocol 77";
+  EXPECT_THAT(connect(all),
+              Each(StatusIs(StatusCode::kInvalidArgument,
+                            Eq(absl::StrCat(all[1].self.to_string(), " has ", all[1].self.build,
+                                            ", and the coordinator at ", all[0].address, " has ",
+                                            build_text(),
+                                            "; build all programs of a job, and tessera_run, "
+                                            "from one Tessera")))));
 }
 
 TEST_F(CoordinatorTest, DifferentNumbersOfClients) {

@@ -18,12 +18,14 @@
 #include "absl/strings/escaping.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "job/build.h"
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator.h"
 #include "job/coordinator_state.h"
 #include "job/file_descriptor.h"
 #include "job/grpc_log.h"
+#include "job/host.h"
 #include "job/listener.h"
 
 namespace tessera {
@@ -58,6 +60,7 @@ MemberInfo member_of(const rpc::Member& member) {
   info.incarnation = member.incarnation();
   info.num_local_devices = member.num_local_devices();
   info.device_type = member.device_type();
+  info.build = member.build();
   return info;
 }
 
@@ -126,7 +129,9 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
         state_({.num_clients = options.num_clients,
                 .address = options.address,
                 .job = options.job,
-                .heartbeat_interval = options.heartbeat_interval}) {
+                .heartbeat_interval = options.heartbeat_interval,
+                .host_id = describe_this_process().host_id,
+                .build = build_text()}) {
     state_.set_loss_listener(
         [this](const std::vector<CoordinatorState::Loss>& losses) { tell(losses); });
   }
@@ -249,11 +254,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   grpc::ServerUnaryReactor* CheckIn(grpc::CallbackServerContext* context,
                                     const rpc::CheckInRequest* request,
                                     rpc::Outcome* response) override {
-    std::vector<ClientRanges::Range> ranges;
-    for (int i = 0; i + 1 < request->participants_size(); i += 2) {
-      ranges.push_back({request->participants(i), request->participants(i + 1)});
-    }
-    const ClientRanges participants = ClientRanges::of_ranges(ranges);
+    const ClientRanges participants = ClientRanges::of_numbers(request->participants());
     return serve(context, request->session(), outcome_in(response),
                  [=, this](int client, const auto& done) {
                    state_.check_in(client, request->name(), request->value(), participants,
@@ -357,9 +358,10 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   void tell(const std::vector<CoordinatorState::Loss>& losses) {
     {
       std::lock_guard<std::mutex> lock(losses_mutex_);
-      for (const auto& [client, reason] : losses) {
+      for (const auto& [clients, reason] : losses) {
         rpc::Loss& loss = losses_.emplace_back();
-        loss.set_client_id(client);
+        const std::vector<int32_t> numbers = clients.to_numbers();
+        loss.mutable_clients()->Assign(numbers.begin(), numbers.end());
         loss.set_reason(std::string(reason.message()));
       }
     }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/format.h"
+#include "job/host.h"
 
 namespace tessera {
 namespace {
@@ -102,6 +103,15 @@ Status CoordinatorState::different_job(const Registration& registration) const {
 Status CoordinatorState::check_registration(const Registration& registration) const {
   const MemberInfo& member = registration.member;
   const int num_clients = options_.num_clients;
+  if (member.build != options_.build) {
+    const auto text = [](const std::string& build) {
+      return build.empty() ? std::string("a Tessera that does not say its version") : build;
+    };
+    return absl::InvalidArgumentError(
+        absl::StrCat(member.to_string(), " has ", text(member.build), ", and the coordinator at ",
+                     options_.address, " has ", text(options_.build),
+                     "; build all programs of a job, and tessera_run, from one Tessera"));
+  }
   if (registration.num_clients != num_clients) {
     return absl::InvalidArgumentError(
         absl::StrCat(member.to_string(), " was started for a job of ", registration.num_clients,
@@ -194,6 +204,8 @@ void CoordinatorState::forget_job() {
   forget_failed_start();
   members_.clear();
   clients_.clear();
+  host_of_.clear();
+  clients_of_.clear();
   client_of_.clear();
   lost_.clear();
   left_.clear();
@@ -235,6 +247,11 @@ void CoordinatorState::complete_if_all_came() {
     answer(registering.done, absl::OkStatus());
   }
   registering_.clear();
+  host_of_ = number_hosts(members_);
+  for (int id = 0; id < options_.num_clients; ++id) {
+    if (host_of_[id] == static_cast<int>(clients_of_.size())) clients_of_.emplace_back();
+    clients_of_[host_of_[id]].push_back(id);
+  }
   ++num_jobs_;
   start_ends_ = now_ + std::min(longest_connect_, kLongestStart);
   next_tick_ = now_ + interval_;
@@ -344,10 +361,15 @@ StatusOr<int> CoordinatorState::client_of(Connection connection) const {
 }
 
 void CoordinatorState::lose(int client_id, const std::string& how) {
-  const Status reason = absl::UnavailableError(absl::StrCat(describe(client_id), how));
-  if (!lost_.try_emplace(client_id, reason).second) return;
-  new_losses_.emplace_back(client_id, reason);
-  gone(client_id, reason, reason);
+  if (lost_.count(client_id) > 0) return;
+  lose(ClientRanges::of({client_id}),
+       absl::UnavailableError(absl::StrCat(describe(client_id), how)));
+}
+
+void CoordinatorState::lose(const ClientRanges& clients, const Status& reason) {
+  clients.for_each([&](int id) { lost_.emplace(id, reason); });
+  new_losses_.push_back({clients, reason});
+  clients.for_each([&](int id) { gone(id, reason, reason); });
 }
 
 // Ends what waits for a client that was lost (own == reason) or leaves: its own check-ins with
@@ -505,12 +527,33 @@ Status CoordinatorState::still_here(absl::Duration timeout) {
 
 // Runs once per heartbeat interval; heartbeat() sets the count back.
 void CoordinatorState::tick() {
+  for (Client& client : clients_) ++client.num_silent_ticks;
   for (int i = 0; i < options_.num_clients; ++i) {
-    Client& client = clients_[i];
-    if (client.is_gone || ++client.num_silent_ticks <= kMissedHeartbeats) continue;
-    lose(i, absl::StrCat(" was declared lost: it missed ", kMissedHeartbeats, " heartbeats of ",
-                         format_duration(interval_)));
+    if (clients_[i].is_gone || clients_[i].num_silent_ticks <= kMissedHeartbeats) continue;
+    const std::string heartbeats =
+        absl::StrCat(" missed ", kMissedHeartbeats, " heartbeats of ", format_duration(interval_));
+    const ClientRanges of_host = find_unreachable_host(i);
+    if (of_host.empty()) {
+      lose(i, absl::StrCat(" was declared lost: it", heartbeats));
+    } else {
+      lose(of_host,
+           absl::UnavailableError(absl::StrCat(members_[i].host, " is unreachable: clients ",
+                                               of_host.to_list(), heartbeats)));
+    }
   }
+}
+
+ClientRanges CoordinatorState::find_unreachable_host(int client_id) const {
+  const bool is_own = clients_of_.size() == 1 || members_[client_id].host_id == options_.host_id;
+  if (is_own) return {};
+  std::vector<int> silent;
+  for (const int id : clients_of_[host_of_[client_id]]) {
+    if (clients_[id].is_gone) continue;
+    // Their heartbeats are at different times of an interval.
+    if (clients_[id].num_silent_ticks < kMissedHeartbeats) return {};
+    silent.push_back(id);
+  }
+  return silent.size() > 1 ? ClientRanges::of(silent) : ClientRanges();
 }
 
 void CoordinatorState::advance(absl::Time now) {

@@ -48,7 +48,11 @@ class CoordinatorState {
   using Connection = uint64_t;
   using Done = std::function<void(const Status&)>;
   using Found = std::function<void(const StatusOr<std::string>&)>;
-  using Loss = std::pair<int, Status>;  // a client, and how it was lost
+  // Clients that were lost by one event, and how.
+  struct Loss {
+    ClientRanges clients;
+    Status reason;
+  };
   using LossListener = std::function<void(const std::vector<Loss>& losses)>;
 
   static constexpr int64_t kMostValueBytes = 64 << 20;  // of all keys and values together
@@ -59,6 +63,9 @@ class CoordinatorState {
     std::string address = {};  // for messages
     std::string job = {};      // identity; empty: that of the first client that has one
     absl::Duration heartbeat_interval = absl::Seconds(1);  // the longest; clients may ask for less
+    // MemberInfo::host_id and build of the service. Clients on this host can always be reached.
+    std::string host_id = {};
+    std::string build = {};
   };
   explicit CoordinatorState(Options options);
 
@@ -109,7 +116,10 @@ class CoordinatorState {
   // Each caller gets the answer that holds at its own deadline.
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
 
-  // Settles what is due at `now`. next_event() is the time at which something is due next.
+  // Settles what is due at `now`. A client is lost that has missed its heartbeats; with all clients
+  // of its host, as one loss, if the host is another one and they are several and silent since the
+  // same interval: its network has failed, or its power. next_event() is the time at which
+  // something is due next.
   void advance(absl::Time now);
   absl::Time next_event() const;
   // Cancels all waiting calls and all later ones. Clients that wait in leave() have left.
@@ -169,6 +179,9 @@ class CoordinatorState {
   void tick();
   void finish_waiter(uint64_t number, const StatusOr<std::string>& value);
   void lose(int client_id, const std::string& how);
+  void lose(const ClientRanges& clients, const Status& reason);
+  // The clients of this client's host that are not gone, if it cannot be reached; else empty.
+  ClientRanges find_unreachable_host(int client_id) const;
   void gone(int client_id, const Status& reason, const Status& own);
   void finish_leaving();
   Status still_here(absl::Duration timeout);
@@ -196,7 +209,9 @@ class CoordinatorState {
 
   absl::Time now_ = absl::InfinitePast();  // the latest `now` of a call
   absl::Time next_tick_ = absl::InfiniteFuture();
-  std::vector<Client> clients_;  // by id, once complete
+  std::vector<Client> clients_;               // by id, once complete
+  std::vector<int> host_of_;                  // by client
+  std::vector<std::vector<int>> clients_of_;  // by host
   std::unordered_map<Connection, int> client_of_;
   std::map<int, Status> lost_;
   std::set<int> left_;

@@ -46,15 +46,17 @@ using AnswerPtr = std::shared_ptr<Answer>;
 // A state of a job of `num_clients`, which runs its callbacks after each call.
 class StateService {
  public:
-  explicit StateService(int num_clients)
+  explicit StateService(int num_clients, const std::string& host_id = "")
       : state({.num_clients = num_clients,
                .address = "host-0:1234",
-               .heartbeat_interval = kInterval}),
+               .heartbeat_interval = kInterval,
+               .host_id = host_id}),
         size_(num_clients) {
     state.set_loss_listener([this](const std::vector<CoordinatorState::Loss>& lost) {
       ++num_loss_events;
-      for (const auto& [client, reason] : lost) {
-        losses.emplace_back(client, std::string(reason.message()));
+      for (const auto& loss : lost) {
+        loss.clients.for_each(
+            [&](int client) { losses.emplace_back(client, std::string(loss.reason.message())); });
       }
     });
   }

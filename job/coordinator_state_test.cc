@@ -296,6 +296,18 @@ TEST(RegistrationTest, DifferentNumberOfClients) {
   EXPECT_THAT((std::vector{first, second}), Each(Says(both)));
 }
 
+TEST(RegistrationTest, OtherBuild) {
+  CoordinatorState state({.num_clients = 2, .address = "host-0:1234", .build = "Tessera 2"});
+  Status told;
+  state.register_client(1, {member(1), 2}, absl::UnixEpoch(), absl::InfiniteFuture(),
+                        [&](const Status& status) { told = status; });
+  for (const auto& callback : state.take_callbacks()) callback();
+  EXPECT_THAT(told, StatusIs(StatusCode::kInvalidArgument,
+                             Eq("client 1 (host-1, pid 101) has a Tessera that does not say its "
+                                "version, and the coordinator at host-0:1234 has Tessera 2; build "
+                                "all programs of a job, and tessera_run, from one Tessera")));
+}
+
 TEST(RegistrationTest, IdOutOfRange) {
   for (const int id : {-1, 2}) {
     StateService service(2);
