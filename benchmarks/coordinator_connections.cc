@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,22 +23,26 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
 #include "job/connect_coordinator.h"
 #include "job/coordinator.h"
 #include "job/coordinator_process.h"
 #include "job/host.h"
 #include "job/port.h"
+#include "mesh/mesh.h"
 #include "tests/support/forked.h"
 
 namespace tessera::benchmarks {
 namespace {
 
 constexpr int kRounds = 5;
-constexpr absl::Duration kDeadline = absl::Minutes(5);
-constexpr absl::Duration kStepTimeout = absl::Minutes(2);
+constexpr absl::Duration kDeadline = absl::Minutes(10);
+constexpr absl::Duration kStepTimeout = absl::Minutes(5);
 
 // The steps that all clients finish together, in order.
-enum Step { kStart, kConnected, kFirstBarrier, kFirstMesh = kFirstBarrier + kRounds };
+enum Step { kStart, kConnected, kHasMesh, kHasMet, kFirstBarrier };
+constexpr int kFirstMesh = kFirstBarrier + kRounds;
 constexpr int kLeft = kFirstMesh + kRounds;
 
 // What the processes share: when the last client ended each step, and the memory.
@@ -72,48 +78,98 @@ int64_t memory_kib(pid_t pid, const std::string& field) {
   return 0;
 }
 
-Status run_client(const CoordinatorOptions& options, pid_t service, Shared& shared) {
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Coordinator> client, connect_coordinator(options));
+// Whatever a client is, these are its calls.
+struct Calls {
+  std::function<Status()> create_mesh;
+  std::function<Status()> barrier;
+  std::function<Status()> leave;
+};
+
+Status run_calls(const Calls& calls, bool is_client_0, pid_t service, Shared& shared) {
   shared.end(kConnected);
-  std::vector<int> all(options.num_clients);
-  std::iota(all.begin(), all.end(), 0);
-  const auto meet = [&](int step, absl::string_view name, absl::string_view value) -> Status {
-    TESSERA_RETURN_IF_ERROR(client->check_in(name, value, all, steady_now() + kStepTimeout));
+  const auto do_step = [&](int step, const std::function<Status()>& call) -> Status {
+    TESSERA_RETURN_IF_ERROR(call());
     shared.end(step);
     return absl::OkStatus();
   };
-  const std::string mesh =
-      absl::StrCat("{x=", 8 * all.size(), "} of devices [0-", 8 * all.size() - 1, "]");
+  TESSERA_RETURN_IF_ERROR(do_step(kHasMesh, calls.create_mesh));
+  TESSERA_RETURN_IF_ERROR(do_step(kHasMet, calls.barrier));
   for (int i = 0; i < kRounds; ++i) {
-    TESSERA_RETURN_IF_ERROR(meet(kFirstBarrier + i, "barrier", "end of epoch"));
+    TESSERA_RETURN_IF_ERROR(do_step(kFirstBarrier + i, calls.barrier));
   }
   for (int i = 0; i < kRounds; ++i) {
-    TESSERA_RETURN_IF_ERROR(meet(kFirstMesh + i, "create_mesh", mesh));
+    TESSERA_RETURN_IF_ERROR(do_step(kFirstMesh + i, calls.create_mesh));
   }
-  if (options.self.client_id == 0) {
+  if (is_client_0) {
     shared.service_kib = memory_kib(service, "VmRSS:");
     shared.service_peak_kib = memory_kib(service, "VmHWM:");
   }
-  TESSERA_RETURN_IF_ERROR(client->leave(steady_now() + kStepTimeout));
-  shared.end(kLeft);
-  return absl::OkStatus();
+  return do_step(kLeft, calls.leave);
+}
+
+// A connection of the coordinator alone.
+Status run_connection(const CoordinatorOptions& options, pid_t service, Shared& shared) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Coordinator> client, connect_coordinator(options));
+  std::vector<int> all(options.num_clients);
+  std::iota(all.begin(), all.end(), 0);
+  const std::string mesh =
+      absl::StrCat("{x=", 8 * all.size(), "} of devices [0-", 8 * all.size() - 1, "]");
+  const auto meet = [&](absl::string_view name, absl::string_view value) {
+    return client->check_in(name, value, all, steady_now() + kStepTimeout);
+  };
+  return run_calls({.create_mesh = [&] { return meet("create_mesh", mesh); },
+                    .barrier = [&] { return meet("barrier", "end of epoch"); },
+                    .leave = [&] { return client->leave(steady_now() + kStepTimeout); }},
+                   options.self.client_id == 0, service, shared);
+}
+
+Status run_client(const CoordinatorOptions& options, int num_hosts, pid_t service, Shared& shared) {
+  internal::ClientHooks hooks;
+  for (int i = 0; i < options.num_clients; ++i) {
+    hooks.host_ids.push_back(absl::StrCat("host-", i * num_hosts / options.num_clients));
+  }
+  TESSERA_ASSIGN_OR_RETURN(Client client,
+                           internal::connect({.coordinator = options.address,
+                                              .client_id = options.self.client_id,
+                                              .num_clients = options.num_clients,
+                                              .coordinator_is_hosted = true,
+                                              .token = options.token,
+                                              .connect_timeout = options.connect_timeout,
+                                              .heartbeat_interval = options.heartbeat_interval},
+                                             hooks));
+  std::optional<Mesh> mesh;
+  return run_calls(
+      {.create_mesh = [&]() -> Status {
+         TESSERA_ASSIGN_OR_RETURN(
+             mesh, create_mesh(client, {{"x", options.num_clients}}, {.timeout = kStepTimeout}));
+         return absl::OkStatus();
+       },
+       .barrier = [&] { return mesh->barrier("end of epoch", kStepTimeout); },
+       .leave = [&] { return client.shutdown(); }},
+      options.self.client_id == 0, service, shared);
 }
 
 // The clients of one process, each in a thread.
-Status run_clients_of(int process, int num_processes, CoordinatorOptions options, pid_t service,
-                      Shared& shared) {
+Status run_clients_of(int process, const ManyClients& clients, CoordinatorOptions options,
+                      pid_t service, Shared& shared) {
   options.self = describe_this_process();
   options.self.num_local_devices = 8;
   options.self.device_type = "cpu";
   std::vector<int> ids;
-  for (int id = process; id < options.num_clients; id += num_processes) ids.push_back(id);
+  // Clients of one host are in one process.
+  for (int id = 0; id < clients.num_clients; ++id) {
+    const int part = clients.num_hosts == 0 ? id : id * clients.num_hosts / clients.num_clients;
+    if (part % clients.num_processes == process) ids.push_back(id);
+  }
   std::vector<Status> results(ids.size());
   std::vector<Thread> threads;
   for (size_t i = 0; i < ids.size(); ++i) {
     options.self.client_id = ids[i];
-    TESSERA_ASSIGN_OR_RETURN(Thread thread,
-                             start_thread("a client", [&results, &shared, options, service, i] {
-                               results[i] = run_client(options, service, shared);
+    TESSERA_ASSIGN_OR_RETURN(Thread thread, start_thread("a client", [&, options, i] {
+                               results[i] =
+                                   clients.num_hosts == 0
+                                       ? run_connection(options, service, shared)
+                                       : run_client(options, clients.num_hosts, service, shared);
                              }));
     threads.push_back(std::move(thread));
   }
@@ -125,7 +181,7 @@ Status run_clients_of(int process, int num_processes, CoordinatorOptions options
 
 }  // namespace
 
-StatusOr<ConnectionTimes> connect_many(int num_clients, int num_processes) {
+StatusOr<ConnectionTimes> connect_many(const ManyClients& clients) {
   void* const memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return absl::ResourceExhaustedError("no memory to share");
@@ -136,22 +192,25 @@ StatusOr<ConnectionTimes> connect_many(int num_clients, int num_processes) {
   options.address = absl::StrCat("127.0.0.1:", port.port());
   options.service_host = ServiceHost::kElsewhere;
   options.token = "secret";
-  options.num_clients = num_clients;
+  options.num_clients = clients.num_clients;
   options.connect_timeout = kStepTimeout;
-  options.heartbeat_interval = absl::Seconds(5);  // all share one machine, which may be busy
+  options.heartbeat_interval = absl::Minutes(1);  // all share one machine, which may be busy
   TESSERA_ASSIGN_OR_RETURN(
       const CoordinatorProcess service,
       CoordinatorProcess::start({.address = options.address,
                                  .token = options.token,
-                                 .num_clients = num_clients,
+                                 .num_clients = clients.num_clients,
                                  .heartbeat_interval = options.heartbeat_interval}));
   shared->end(kStart);
-  for (const Status& result : testing::run_forked(num_processes, kDeadline, [&](int process) {
-         return run_clients_of(process, num_processes, options, service.pid(), *shared);
+  for (const Status& result :
+       testing::run_forked(clients.num_processes, kDeadline, [&](int process) {
+         return run_clients_of(process, clients, options, service.pid(), *shared);
        })) {
     TESSERA_RETURN_IF_ERROR(result);
   }
   return ConnectionTimes{.connect_seconds = shared->seconds(kConnected),
+                         .first_mesh_seconds = shared->seconds(kHasMesh),
+                         .first_barrier_seconds = shared->seconds(kHasMet),
                          .barrier_seconds = shared->median_seconds(kFirstBarrier),
                          .create_mesh_seconds = shared->median_seconds(kFirstMesh),
                          .leave_seconds = shared->seconds(kLeft),

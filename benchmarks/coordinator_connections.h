@@ -3,9 +3,15 @@
 // connect_many: a coordinator and many clients over real connections of one machine: the service in
 // a process of its own, the clients as threads of few processes, each with its own connection.
 //
-//   TESSERA_ASSIGN_OR_RETURN(ConnectionTimes times, connect_many(1000, 4));
+//   connect_many({.num_clients = 1000, .num_processes = 4})                 their calls alone
+//   connect_many({.num_clients = 64, .num_processes = 4, .num_hosts = 8})   clients of dtensor
 //
-// A round is one check-in of all clients, begun when the one before has ended; its time is from the
+// Without hosts a client makes the calls of create_mesh and of a barrier by the coordinator alone.
+// With hosts it is a tessera::Client of one device, which calls create_mesh() and Mesh::barrier():
+// that is what they take, with the first barrier, which connects the clients to each other. All
+// hosts are on one machine, and meet over its loopback interface.
+//
+// A round is one call of all clients, begun when the one before has ended; its time is from the
 // last return of the round before to its own last return. The process that calls it must not have
 // used gRPC, because it forks.
 #ifndef TESSERA_BENCHMARKS_COORDINATOR_CONNECTIONS_H_
@@ -15,18 +21,27 @@
 
 namespace tessera::benchmarks {
 
+struct ManyClients {
+  int num_clients = 1000;
+  int num_processes = 4;
+  int num_hosts = 0;  // 0: no clients of dtensor
+};
+
 struct ConnectionTimes {
-  double connect_seconds = 0;      // until all clients know all members
-  double barrier_seconds = 0;      // median of the rounds
-  double create_mesh_seconds = 0;  // the same, of check-ins with the value that create_mesh has
+  double connect_seconds = 0;  // until all clients know all members
+  // The first create_mesh and the first barrier.
+  double first_mesh_seconds = 0;
+  double first_barrier_seconds = 0;
+  double barrier_seconds = 0;      // median of the rounds that follow
+  double create_mesh_seconds = 0;  // the same
   double leave_seconds = 0;
   long service_kib = 0;       // memory of the service with all connected
   long service_peak_kib = 0;  // at its peak
   long clients_kib = 0;       // of the processes of all clients
 };
 
-// The first error of a client, or of the service. Deadline: 5 minutes.
-StatusOr<ConnectionTimes> connect_many(int num_clients, int num_processes);
+// The first error of a client, or of the service. Deadline: 10 minutes.
+StatusOr<ConnectionTimes> connect_many(const ManyClients& clients);
 
 }  // namespace tessera::benchmarks
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Prints what many real connections to one coordinator take: coordinator_connections.h. Arguments:
-// the number of clients (1000) and of processes that they share (4).
+// the number of clients (1000), of processes that they share (4), and of hosts that clients of
+// dtensor are on (0: their calls of the coordinator alone).
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -9,17 +10,21 @@
 #include "benchmarks/coordinator_connections.h"
 
 int main(int argc, char** argv) {
-  const int num_clients = argc > 1 ? std::atoi(argv[1]) : 1000;
-  const int num_processes = argc > 2 ? std::atoi(argv[2]) : 4;
-  const auto times = tessera::benchmarks::connect_many(num_clients, num_processes);
+  tessera::benchmarks::ManyClients clients;
+  if (argc > 1) clients.num_clients = std::atoi(argv[1]);
+  if (argc > 2) clients.num_processes = std::atoi(argv[2]);
+  if (argc > 3) clients.num_hosts = std::atoi(argv[3]);
+  const auto times = tessera::benchmarks::connect_many(clients);
   if (!times.ok()) {
     std::fprintf(stderr, "%s\n", times.status().ToString().c_str());
     return 1;
   }
   std::printf(
-      "%d clients in %d processes: connected in %.2f s, barrier %.1f ms, create_mesh %.1f ms, "
-      "left in %.2f s\nservice %ld KiB with all connected (%ld KiB at its peak), clients %ld KiB\n",
-      num_clients, num_processes, times->connect_seconds, 1e3 * times->barrier_seconds,
-      1e3 * times->create_mesh_seconds, times->leave_seconds, times->service_kib,
-      times->service_peak_kib, times->clients_kib);
+      "%d clients of %d hosts in %d processes: connected in %.2f s, first create_mesh %.1f ms and "
+      "barrier %.1f ms, then %.1f ms and %.1f ms, left in %.2f s\n"
+      "service %ld KiB with all connected (%ld KiB at its peak), clients %ld KiB\n",
+      clients.num_clients, clients.num_hosts, clients.num_processes, times->connect_seconds,
+      1e3 * times->first_mesh_seconds, 1e3 * times->first_barrier_seconds,
+      1e3 * times->create_mesh_seconds, 1e3 * times->barrier_seconds, times->leave_seconds,
+      times->service_kib, times->service_peak_kib, times->clients_kib);
 }
