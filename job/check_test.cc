@@ -110,7 +110,7 @@ TEST(CheckTest, EveryTwoHostsExchangeAMessage) {
   const std::string ssh = absl::StrCat(::testing::TempDir(), "/check_ssh_", getpid());
   std::ofstream(ssh) << "#!/bin/sh\nexport TESSERA_HOST_ID=\"$1\"\nexec sh -c \"$2\"\n";
   chmod(ssh.c_str(), 0700);
-  LauncherRun run({"--check", absl::StrCat("--ssh=", ssh), "--hosts=127.0.0.1,localhost,third"});
+  LauncherRun run({absl::StrCat("--ssh=", ssh), "--hosts=127.0.0.1,localhost,third", "--check"});
   EXPECT_EQ(run.wait(), judge(find_host_facts(), true).empty() ? 0 : 1) << run.output();
   for (const char* line :
        {"[client 0] a message reached client 1 ", "[client 0] a message reached client 2 ",

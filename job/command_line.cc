@@ -15,6 +15,7 @@ namespace {
 const char* expected_value(const absl::CommandLineFlag& flag) {
   if (flag.IsOfType<absl::Duration>()) return "a time such as 90s, 10m or 1h30m";
   if (flag.IsOfType<std::string>()) return "a text";
+  if (flag.IsOfType<bool>()) return "true or false";
   return "a whole number up to 2147483647";
 }
 
@@ -54,6 +55,8 @@ StatusOr<ParsedFlags> parse_flags(int argc, char** argv, absl::string_view hint)
     absl::string_view value;
     if (name.size() < text.size()) {
       value = text.substr(name.size() + 1);
+    } else if (flag->IsOfType<bool>()) {
+      value = "true";
     } else if (++i < argc) {
       value = argv[i];
     } else {

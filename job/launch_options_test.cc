@@ -84,6 +84,7 @@ const RefusalCase kRefusals[] = {
      {"--clients"},
      2,
      "--clients has no value; it should be a whole number up to 2147483647"},
+    {"not_true_or_false", {"--check=maybe"}, 2, "--check is \"maybe\"; it should be true or false"},
     {"not_a_number",
      {"--clients=two", "true"},
      2,

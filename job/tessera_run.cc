@@ -51,8 +51,8 @@ ABSL_FLAG(std::string, ssh, "",
           "What starts a command on a host, for --hosts. By default TESSERA_SSH, or\n"
           "ssh -o BatchMode=yes.");
 ABSL_FLAG(bool, check, false,
-          "As the first argument, without a value or a program: say what a job would find on\n"
-          "this host, or on those of --hosts, and send a message between every two of them.");
+          "Without a program: say what a job would find on this host, or on those of --hosts, and\n"
+          "send a message between every two of them.");
 ABSL_FLAG(bool, from_launcher, false, "Of the tessera_run that --hosts starts.");
 
 namespace tessera {
@@ -139,9 +139,6 @@ int exit_code_of(const Status& error) {
 }
 
 StatusOr<int> run(int argc, char** argv) {
-  // Every other flag has a value.
-  std::string check = "--check=true";
-  if (argc > 1 && absl::string_view(argv[1]) == "--check") argv[1] = check.data();
   TESSERA_ASSIGN_OR_RETURN(const ParsedFlags parsed, parse_flags(argc, argv, kHint));
   if (parsed.wants_help) {
     std::fputs(absl::StrCat(kUsage, "\n", flags_help(kFlags), kUsageEnd).c_str(), stdout);
