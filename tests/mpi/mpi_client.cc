@@ -2,7 +2,8 @@
 //
 // A rank of mpi_test, as a user's MPI program.
 //
-//   engine CASE     a case of the suite for engines (engine_conformance.h) on the engine on MPI
+//   engine CASE...  cases of the suite for engines (engine_conformance.h) on the engine on MPI
+//   losing CASE     one of those that lose rank 1
 //   collectives     the conformance suite of collectives for as many members as ranks, two hosts
 //   two_engines     two clients of one process, one on UCX and one on MPI
 //   finalize        MPI_Finalize() while the client still lives
@@ -140,7 +141,12 @@ Status run(int argc, char** argv) {
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
   if (mode == "two_engines") return connect_two_engines();
-  if (mode == "engine") return run_engine_case(argv[2]);
+  if (mode == "engine" || mode == "losing") {
+    for (int i = 2; i < argc; ++i) {
+      TESSERA_RETURN_IF_ERROR(with_context(run_engine_case(argv[i]), argv[i]));
+    }
+    return absl::OkStatus();
+  }
   return mode == "finalize" ? finalize_early() : run_collectives();
 }
 
@@ -155,7 +161,7 @@ int main(int argc, char** argv) {
   int is_finalized = 0;
   MPI_Finalized(&is_finalized);
   // A rank of a case in which a process was killed cannot: it would wait for that one.
-  const bool loses_a_rank = argc > 3;
+  const bool loses_a_rank = argc > 1 && std::string(argv[1]) == "losing";
   if (loses_a_rank) _exit(0);
   if (is_finalized == 0) MPI_Finalize();
   return 0;
