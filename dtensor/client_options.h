@@ -68,7 +68,9 @@ struct ClientOptions {
   // $TESSERA_SHARE_GPUS, 1 or 0; else no.
   std::optional<bool> share_gpus = {};
   // What the links between devices cost, by which relayouts are planned; equal on all clients.
-  // Unset: all links of a host cost the same, as they do in memory that is mapped by all.
+  // Unset: all links of a host cost the same, as they do in memory that is mapped by all, and the
+  // network between hosts is measured at connect and rounded to one of few classes
+  // (docs/relayout.md).
   std::optional<LinkCosts> link_costs = {};
   // In which order relayouts and groups add the terms of devices of several hosts; equal on all
   // clients.

@@ -163,17 +163,23 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
   const bool is_one_host = std::all_of(members.begin(), members.end(), [&](const MemberInfo& m) {
     return are_on_one_host(m, members[0]);
   });
-  if (options_.link_costs.has_value() || !is_one_host) {
-    TESSERA_ASSIGN_OR_RETURN(
-        topology_, topology_of(devices_, members, options_.link_costs.value_or(LinkCosts())));
-  }
-  if (hooks_.topology.has_value()) topology_ = *hooks_.topology;
   TESSERA_ASSIGN_OR_RETURN(
       client_devices_,
       ClientDevices::start(std::move(platform), *coordinator_, devices_,
                            {.collective_timeout = options_.collective_timeout,
                             .mpi = options_.backend == Backend::kMpi ? options_.mpi : nullptr},
                            deadline));
+  if (hooks_.topology.has_value()) {
+    topology_ = *hooks_.topology;
+  } else if (options_.link_costs.has_value() || !is_one_host) {
+    LinkCosts costs = options_.link_costs.value_or(LinkCosts());
+    if (!options_.link_costs.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(const network::NetworkCost measured,
+                               client_devices_->measure_network(*coordinator_, deadline));
+      costs.network = {measured.latency_s, 1 / measured.bytes_per_s};
+    }
+    TESSERA_ASSIGN_OR_RETURN(topology_, topology_of(devices_, members, costs));
+  }
   coordinator_->set_lost_callback(
       [devices = client_devices_.get()](int client, const Status& reason) {
         // The launcher then knows that what this client does next is not the root cause.

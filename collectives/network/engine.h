@@ -62,6 +62,9 @@ namespace tessera::network {
 // A number below kNumTags that the two ends of a message agree on.
 using Tag = uint64_t;
 inline constexpr Tag kNumTags = Tag{1} << 40;
+// Letters have tag 0, link_measurement.h the tags from here on, and the runs of groups the rest.
+inline constexpr Tag kFirstMeasurementTag = 1;
+inline constexpr Tag kFirstTagOfRuns = 4;
 
 // The size in bytes up to which a message may be sent before its receive is posted.
 inline constexpr int64_t kMostUnannounced = 4096;

@@ -114,7 +114,7 @@ class Network {
   // No run uses the coordinator after the client's end.
   Network(std::unique_ptr<Engine> own_engine, Coordinator& job);
 
-  Tag take_tag() { return next_tag_++ % kNumTags; }
+  Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
   // Why a connection to one of these clients is broken, once it has been for a while: before that
   // the coordinator may tell which client is lost, this one maybe.
   Status find_broken(absl::Span<const int> clients) const;
@@ -128,7 +128,7 @@ class Network {
     absl::Time since;
     Status reason;
   };
-  std::atomic<Tag> next_tag_{1};  // 0: letters
+  std::atomic<Tag> next_tag_{0};
   mutable std::mutex mutex_;      // guards what follows
   std::map<int, Broken> broken_;  // by client
 };

@@ -123,6 +123,13 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
   return self;
 }
 
+StatusOr<network::NetworkCost> ClientDevices::measure_network(Coordinator& coordinator,
+                                                              absl::Time deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const network::NetworkCost measured,
+                           network::measure_network(*network_->engine, coordinator, deadline));
+  return network::network_class(measured);
+}
+
 StatusOr<std::shared_ptr<Buffer>> ClientDevices::allocate_on_host(int64_t size_bytes) {
   return Buffer::allocate(pool_, size_bytes);
 }

@@ -34,6 +34,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/group.h"
+#include "collectives/network/link_measurement.h"
 #include "collectives/platform/platform.h"
 #include "device/buffer.h"
 #include "device/device.h"
@@ -75,6 +76,10 @@ class ClientDevices {
                                                         absl::Time deadline);
   // Requires end_threads(), unless start() failed.
   ~ClientDevices();
+
+  // What the network between hosts costs: the class of what measure_network() finds, and its
+  // errors. Once, by all clients of a job that is on several hosts.
+  StatusOr<network::NetworkCost> measure_network(Coordinator& coordinator, absl::Time deadline);
 
   // By ordinal.
   absl::Span<const Device> local() const { return local_; }

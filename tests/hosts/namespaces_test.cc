@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs over 2, 3 and 4 hosts that have no memory in common: the values of operations, and how many
-// bytes each host sent for them, as its eth0 counted.
+// Jobs over 2, 3 and 4 hosts that have no memory in common: the values of operations, how many
+// bytes each host sent for them, as its eth0 counted, and what was found of the network.
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "dtensor/client.h"
@@ -17,6 +18,7 @@
 #include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "relayout/topology.h"
 #include "tests/hosts/hosts.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/matchers.h"
@@ -32,6 +34,7 @@ using ::testing::Each;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr int kMostHosts = 4;
+constexpr int kMostMembers = 8;
 
 // S, the bytes that the bounds below are multiples of, and as many floats as that.
 constexpr int64_t kCount = 3 << 20;
@@ -200,6 +203,12 @@ const Form kForms[] = {{"OneAndOne", {1, 1}},       {"TwoAndTwo", {2, 2}},
                        {"FourAndFour", {4, 4}},     {"TwoOneAndOne", {2, 1, 1}},
                        {"FourOfOne", {1, 1, 1, 1}}, {"TwoAndTwoAtOneGigabit", {2, 2}, "1gbit"}};
 
+// What a client plans with.
+struct Found {
+  std::atomic<uint64_t> topology;  // its hash
+  std::atomic<double> bytes_per_s;
+};
+
 class NamespacesTest : public ::testing::TestWithParam<Form> {};
 INSTANTIATE_TEST_SUITE_P(Forms, NamespacesTest, ::testing::ValuesIn(kForms),
                          [](const auto& info) { return info.param.name; });
@@ -214,6 +223,7 @@ TEST_P(NamespacesTest, ValuesAndTraffic) {
   const int num_members = static_cast<int>(host_of_member.size());
   struct Sent {
     std::atomic<int64_t> bytes[std::size(kTraffic)][kMostHosts];
+    Found found[kMostMembers];
   };
   Shared<Sent> sent;
   Meeting meeting(num_members);
@@ -222,6 +232,8 @@ TEST_P(NamespacesTest, ValuesAndTraffic) {
     TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(all_devices(client)));
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", num_members}}));
     const int id = client.client_id();
+    sent->found[id].topology = client.topology().hash();
+    sent->found[id].bytes_per_s = 1 / client.topology().cost(LinkClass::kNetwork).seconds_per_byte;
     for (size_t t = 0; t < std::size(kTraffic); ++t) {
       TESSERA_RETURN_IF_ERROR(meeting.wait(id));
       TESSERA_ASSIGN_OR_RETURN(const int64_t before, sent_bytes());
@@ -236,6 +248,15 @@ TEST_P(NamespacesTest, ValuesAndTraffic) {
   };
   EXPECT_THAT(run_on_hosts(hosts, {.clients_per_host = clients}, body), Each(IsOk()));
 
+  const bool is_slow = absl::string_view(GetParam().rate) == "1gbit";
+  for (int member = 0; member < num_members; ++member) {
+    EXPECT_EQ(sent->found[member].topology, sent->found[0].topology);
+    const double rate = sent->found[member].bytes_per_s / 0.125e9;
+    EXPECT_GT(rate, 0.99);
+    if (is_slow) {
+      EXPECT_LT(rate, 1.01);
+    }
+  }
   for (size_t t = 0; t < std::size(kTraffic); ++t) {
     for (int host = 0; host < hosts.size(); ++host) {
       const HostPlace place = {.L = static_cast<double>(clients[host]),
