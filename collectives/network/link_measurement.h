@@ -19,7 +19,7 @@
 //   1. All clients get the same numbers, or all that wait get an error.
 //   2. Plans depend on classes, never on the numbers. A plan decides in which order terms are
 //      added, so numbers would change the bits of sums from run to run. The borders of the classes
-//      are far from common networks: a class is the same in every run on the same hosts.
+//      are far from common networks; other work on the hosts may still lead to a slower class.
 //   3. A measurement lasts at most kLongestMeasurement for each of the two ways. What has not
 //      arrived by then is taken to arrive then.
 //   4. Nothing that a late peer still sends or asks afterwards meets memory that has gone or a
