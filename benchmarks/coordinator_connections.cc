@@ -9,13 +9,16 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -51,6 +54,7 @@ struct Shared {
   std::atomic<int64_t> service_kib;
   std::atomic<int64_t> service_peak_kib;
   std::atomic<int64_t> clients_kib;
+  std::atomic<int64_t> most_descriptors;
 
   void end(int step) {
     const int64_t now_ns = absl::ToUnixNanos(steady_now());
@@ -78,6 +82,13 @@ int64_t memory_kib(pid_t pid, const std::string& field) {
   return 0;
 }
 
+// That this process has open.
+int64_t count_descriptors() {
+  std::error_code error;
+  const std::filesystem::directory_iterator all("/proc/self/fd", error);
+  return error ? 0 : std::distance(begin(all), end(all));
+}
+
 // Whatever a client is, these are its calls.
 struct Calls {
   std::function<Status()> create_mesh;
@@ -99,6 +110,11 @@ Status run_calls(const Calls& calls, bool is_client_0, pid_t service, Shared& sh
   }
   for (int i = 0; i < kRounds; ++i) {
     TESSERA_RETURN_IF_ERROR(do_step(kFirstMesh + i, calls.create_mesh));
+  }
+  // The first client of a process that is here finds those of all.
+  const int64_t descriptors = count_descriptors();
+  int64_t most = shared.most_descriptors;
+  while (most < descriptors && !shared.most_descriptors.compare_exchange_weak(most, descriptors)) {
   }
   if (is_client_0) {
     shared.service_kib = memory_kib(service, "VmRSS:");
@@ -216,7 +232,8 @@ StatusOr<ConnectionTimes> connect_many(const ManyClients& clients) {
                          .leave_seconds = shared->seconds(kLeft),
                          .service_kib = shared->service_kib,
                          .service_peak_kib = shared->service_peak_kib,
-                         .clients_kib = shared->clients_kib};
+                         .clients_kib = shared->clients_kib,
+                         .most_descriptors = shared->most_descriptors};
 }
 
 }  // namespace tessera::benchmarks

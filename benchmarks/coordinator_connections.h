@@ -38,6 +38,7 @@ struct ConnectionTimes {
   long service_kib = 0;       // memory of the service with all connected
   long service_peak_kib = 0;  // at its peak
   long clients_kib = 0;       // of the processes of all clients
+  long most_descriptors = 0;  // open files of a process of clients, with all connected
 };
 
 // The first error of a client, or of the service. Deadline: 10 minutes.

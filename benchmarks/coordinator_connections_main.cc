@@ -22,9 +22,10 @@ int main(int argc, char** argv) {
   std::printf(
       "%d clients of %d hosts in %d processes: connected in %.2f s, first create_mesh %.1f ms and "
       "barrier %.1f ms, then %.1f ms and %.1f ms, left in %.2f s\n"
-      "service %ld KiB with all connected (%ld KiB at its peak), clients %ld KiB\n",
+      "service %ld KiB with all connected (%ld KiB at its peak), clients %ld KiB, at most "
+      "%ld descriptors in a process of clients\n",
       clients.num_clients, clients.num_hosts, clients.num_processes, times->connect_seconds,
       1e3 * times->first_mesh_seconds, 1e3 * times->first_barrier_seconds,
       1e3 * times->create_mesh_seconds, 1e3 * times->barrier_seconds, times->leave_seconds,
-      times->service_kib, times->service_peak_kib, times->clients_kib);
+      times->service_kib, times->service_peak_kib, times->clients_kib, times->most_descriptors);
 }

@@ -27,6 +27,8 @@ TEST(CoordinatorConnectionsTest, ClientsOfTwoHostsMeet) {
       const ConnectionTimes times,
       connect_many({.num_clients = 8, .num_processes = 2, .num_hosts = 2}));
   EXPECT_GT(times.first_barrier_seconds, 0);
+  // At least a connection to each client of the other host.
+  EXPECT_GE(times.most_descriptors, 4 * 4);
 }
 
 }  // namespace
