@@ -41,7 +41,7 @@ class MpiCarrier : public network::Carrier {
       : coordinator_(coordinator), calls_(std::move(calls)) {}
   ~MpiCarrier() override { keep_all(); }
 
-  StatusOr<std::string> offer() override {
+  StatusOr<std::string> offer(int /*client*/) override {
     return absl::StrCat(calls_->rank(), " rank ", calls_->rank(), " of MPI");
   }
   Status open(int client, const std::string& peer_offer) override;

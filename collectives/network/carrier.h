@@ -9,7 +9,8 @@
 //
 // Invariants:
 //   1. Packets of one client to another arrive whole and in the order in which they were sent, or
-//      not at all: none is lost before one that arrives.
+//      not at all: none is lost before one that arrives. What arrives may have bytes of any value
+//      behind those that were sent, up to kMostPacketBytes in all.
 //   2. After close() a packet may still arrive. Its reader knows by its text that it is old.
 //   3. Packets that the library has not taken or filled belong to the carrier, also after close().
 //
@@ -53,11 +54,13 @@ class Carrier {
 
   virtual ~Carrier() = default;
 
-  // For the peer's open(): one word, a blank, the place of this client for messages.
-  virtual StatusOr<std::string> offer() = 0;
+  // For open() of that client: one word, a blank, the place of this client for messages. The same
+  // until close().
+  virtual StatusOr<std::string> offer(int client) = 0;
   virtual Status open(int client, const std::string& peer_offer) = 0;
   // Whether a packet may be sent now.
   virtual bool has_room(int client) const = 0;
+  // Also without room, for the last packet before close().
   virtual void send(int client, Packet packet) = 0;
   virtual void close(int client) = 0;
   // Closes all, and gives what was sent a last chance to leave.

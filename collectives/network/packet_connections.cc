@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/check.h"
 
 namespace tessera::network {
 
@@ -49,7 +48,7 @@ StatusOr<Connections::Offer> PacketConnections::offer(int client) {
   Offer offer;
   offer.is_connected = peer.state == State::kConnected;
   if (offer.is_connected) return offer;
-  TESSERA_ASSIGN_OR_RETURN(offer.text, carrier_->offer());
+  TESSERA_ASSIGN_OR_RETURN(offer.text, carrier_->offer(client));
   if (!absl::IsFailedPrecondition(peer.status)) peer.status = not_connected(client);
   peer.state = State::kOffered;
   offer.number = peer.number;
@@ -168,7 +167,10 @@ void PacketConnections::arrived(const Packet& packet) {
                                    " was closed by its other end")));
   }
   if (!peer.incoming.has_value()) begin(peer, head);
-  take(peer, {packet.bytes.get() + sizeof head, packet.num_bytes - sizeof head});
+  // What follows the end of the message is the carrier's.
+  take(peer, {packet.bytes.get() + sizeof head,
+              std::min(packet.num_bytes - sizeof head,
+                       peer.incoming->size - peer.incoming->num_arrived)});
 }
 
 // Finds where the bytes of a message go.
@@ -195,7 +197,6 @@ void PacketConnections::begin(Peer& peer, const Head& head) {
 
 void PacketConnections::take(Peer& peer, absl::Span<const std::byte> bytes) {
   Incoming& incoming = *peer.incoming;
-  TESSERA_CHECK(bytes.size() <= incoming.size - incoming.num_arrived, "packets fit their message");
   if (incoming.target != nullptr && !bytes.empty()) {
     std::memcpy(incoming.target->bytes + incoming.num_arrived, bytes.data(), bytes.size());
   } else if (incoming.store != nullptr) {
