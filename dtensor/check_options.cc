@@ -23,16 +23,13 @@ Status check_backend(const ClientOptions& options) {
     case Backend::kAuto:
     case Backend::kHost:
     case Backend::kUcx:
+    case Backend::kGloo:
       return absl::OkStatus();
     case Backend::kMpi:
       if (options.mpi != nullptr) return absl::OkStatus();
       return absl::InvalidArgumentError(
           "backend \"mpi\" needs a communicator; connect with the options of "
           "tessera::mpi::adopt(MPI_COMM_WORLD), from tessera/mpi.h");
-    case Backend::kGloo:
-      return absl::UnimplementedError(
-          "backend \"gloo\" is not implemented; use \"auto\", \"host\", \"ucx\", \"mpi\" or "
-          "\"nccl\"");
     case Backend::kNccl:
       if (options.device_type == DeviceType::kCuda) return absl::OkStatus();
       return absl::InvalidArgumentError(

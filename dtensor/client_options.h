@@ -29,7 +29,7 @@ enum class Backend : uint8_t {
   kUcx,   // the same: UCX moves what goes between hosts
   kMpi,   // the same, by MPI between hosts: tessera::mpi::adopt() (tessera/mpi.h) gives options for
           // it
-  kGloo,  // Unimplemented
+  kGloo,  // the same, by Gloo between hosts, in a build that found it; Unimplemented in others
   // Of kCuda: between clients NCCL adds too, as fast as it can, and not with the bits of kAuto
   // (docs/gpu.md, "Numerics").
   kNccl,

@@ -167,7 +167,8 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
       client_devices_,
       ClientDevices::start(std::move(platform), *coordinator_, devices_,
                            {.collective_timeout = options_.collective_timeout,
-                            .mpi = options_.backend == Backend::kMpi ? options_.mpi : nullptr},
+                            .mpi = options_.backend == Backend::kMpi ? options_.mpi : nullptr,
+                            .uses_gloo = options_.backend == Backend::kGloo},
                            deadline));
   if (hooks_.topology.has_value()) {
     topology_ = *hooks_.topology;

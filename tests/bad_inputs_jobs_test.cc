@@ -27,7 +27,6 @@ namespace tessera::testing {
 namespace {
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
 // What connect() refuses before it contacts another process.
 struct Options : ClientOptions {
@@ -106,9 +105,6 @@ const OptionsRow kOptionsRows[] = {
      }},
     {"backend_out_of_range", kInvalid, "backend is 17, which is no value of Backend",
      alone(&Options::backend, static_cast<Backend>(17))},
-    {"backend_gloo", kUnimplemented,
-     "backend \"gloo\" is not implemented; use \"auto\", \"host\", \"ucx\", \"mpi\" or \"nccl\"",
-     alone(&Options::backend, Backend::kGloo)},
     {"backend_nccl_on_cpus", kInvalid,
      "backend \"nccl\" is of GPUs; use DeviceType::kCuda with it, or \"auto\" or \"host\"",
      alone(&Options::backend, Backend::kNccl)},

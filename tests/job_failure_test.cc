@@ -451,7 +451,6 @@ TEST(ConnectTest, OptionsOutOfTheirRange) {
        invalid,
        "backend \"mpi\" needs a communicator; connect with the options of "
        "tessera::mpi::adopt(MPI_COMM_WORLD), from tessera/mpi.h"},
-      {"gloo", {.backend = Backend::kGloo}, StatusCode::kUnimplemented, "\"gloo\" is not impl"},
       {"nccl_of_cpus", {.backend = Backend::kNccl}, invalid, "use DeviceType::kCuda with it"},
       {"no_backend", {.backend = static_cast<Backend>(77)}, invalid, "backend is 77, which is no"},
       {"devices", {.num_local_devices = -3}, invalid, "num_local_devices is -3; give 1 or more"},

@@ -5,6 +5,7 @@ A workspace that uses Tessera calls `tessera_repositories()` after its own
 """
 
 load("//third_party:cuda.bzl", "cuda_repository")
+load("//third_party:gloo.bzl", "gloo_repository")
 load("//third_party:mpi.bzl", "mpi_repository")
 
 def _generated_repository_impl(ctx):
@@ -56,6 +57,7 @@ def tessera_repositories():
     native.local_repository(name = "bazel_skylib", path = "/usr/share/bazel/tools/skylib")
 
     cuda_repository(name = "cuda")
+    gloo_repository(name = "gloo")
     mpi_repository(name = "mpi")
 
     for name, path in {

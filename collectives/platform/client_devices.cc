@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/gloo/gloo_engine.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/device_mover.h"
@@ -24,13 +25,17 @@
 namespace tessera {
 namespace {
 
-// The name of the interface that leads to clients of other hosts; empty: UCX chooses, because the
-// user has told it how, or because no interface is known to lead there.
-StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::vector<int>& others) {
+// Whether the user has told UCX itself what to use.
+bool ucx_is_told() {
+  return std::getenv("UCX_NET_DEVICES") != nullptr || std::getenv("UCX_TLS") != nullptr;
+}
+
+// The name of the interface that leads to clients of other hosts; empty: the engine chooses,
+// because it `is_told`, or because no interface is known to lead there.
+StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::vector<int>& others,
+                                   bool is_told) {
   const std::string asked = asked_interface();
   const std::string route = coordinator.local_address();
-  const bool is_told =
-      std::getenv("UCX_NET_DEVICES") != nullptr || std::getenv("UCX_TLS") != nullptr;
   if (asked.empty() && (is_told || route.empty())) return "";
   TESSERA_ASSIGN_OR_RETURN(const std::vector<NetworkInterface> interfaces, list_interfaces());
   TESSERA_ASSIGN_OR_RETURN(const NetworkInterface chosen,
@@ -53,10 +58,14 @@ StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::ve
 }
 
 StatusOr<std::unique_ptr<network::Engine>> make_engine(Coordinator& coordinator,
-                                                       const std::shared_ptr<mpi::Calls>& mpi,
+                                                       const ClientDevicesOptions& options,
                                                        const std::vector<int>& others) {
-  if (mpi != nullptr) return mpi::make_mpi_engine(coordinator, mpi);
-  TESSERA_ASSIGN_OR_RETURN(std::string interface, interface_of(coordinator, others));
+  if (options.mpi != nullptr) return mpi::make_mpi_engine(coordinator, options.mpi);
+  TESSERA_ASSIGN_OR_RETURN(std::string interface,
+                           interface_of(coordinator, others, !options.uses_gloo && ucx_is_told()));
+  if (options.uses_gloo) {
+    return gloo::make_gloo_engine(coordinator, {.interface = std::move(interface)});
+  }
   return ucx::make_ucx_engine(coordinator, {.interface = std::move(interface), .wait_policy = {}});
 }
 
@@ -70,7 +79,7 @@ ClientDevices::ClientDevices(std::unique_ptr<Platform> platform, std::vector<Dev
 
 ClientDevices::~ClientDevices() = default;
 
-Status ClientDevices::open_network(Coordinator& coordinator, const std::shared_ptr<mpi::Calls>& mpi,
+Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevicesOptions& options,
                                    absl::Time deadline) {
   std::vector<int> others;
   for (const MemberInfo& member : coordinator.members()) {
@@ -78,7 +87,7 @@ Status ClientDevices::open_network(Coordinator& coordinator, const std::shared_p
   }
   if (others.empty()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<network::Engine> engine,
-                           make_engine(coordinator, mpi, others));
+                           make_engine(coordinator, options, others));
   network_ = std::make_shared<network::Network>(std::move(engine), coordinator);
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
@@ -102,7 +111,7 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
       self->by_ordinal_, self->platform_->start_devices({self->local_, *self->link_, self->pool_}));
   std::vector<Stream*> streams;
   for (const auto& device : self->by_ordinal_) streams.push_back(&device->stream());
-  TESSERA_RETURN_IF_ERROR(self->open_network(coordinator, options.mpi, deadline));
+  TESSERA_RETURN_IF_ERROR(self->open_network(coordinator, options, deadline));
   const host::MakeDeviceMover make_mover = self->platform_->make_mover(self->network_);
   host::MakeSpan make_span;
   if (self->network_ != nullptr) {

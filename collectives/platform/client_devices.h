@@ -57,8 +57,9 @@ class HostLink;
 
 struct ClientDevicesOptions {
   absl::Duration collective_timeout = absl::InfiniteDuration();
-  // The engine between hosts is MPI; null: UCX.
+  // The engine between hosts is MPI where this is set, else Gloo or UCX.
   std::shared_ptr<mpi::Calls> mpi = {};
+  bool uses_gloo = false;
 };
 
 class ClientDevices {
@@ -128,7 +129,7 @@ class ClientDevices {
 
  private:
   // Connects to the clients of the other hosts, where there are any.
-  Status open_network(Coordinator& coordinator, const std::shared_ptr<mpi::Calls>& mpi,
+  Status open_network(Coordinator& coordinator, const ClientDevicesOptions& options,
                       absl::Time deadline);
   ClientDevices(std::unique_ptr<Platform> platform, std::vector<Device> local);
 
