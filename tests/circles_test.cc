@@ -20,6 +20,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/matchers.h"
 #include "tests/support/members.h"
 
@@ -91,6 +92,32 @@ TEST_P(CirclesTest, AllClientsOfACircleAreTold) {
         return absl::OkStatus();
       }),
       IsOk());
+}
+
+// Clients 0 and 1 are on one host, client 2 is on another one. All are told, whichever of them
+// waits last.
+TEST(CirclesBetweenHostsTest, ACircleOnOneHostIsFound) {
+  const JobSpec job = {.num_clients = 3, .hooks = {.host_ids = on_hosts(3, 2)}};
+  EXPECT_THAT(run_clients(job,
+                          [](Client& client) -> Status {
+                            TESSERA_ASSIGN_OR_RETURN(const Group a, client.group({0, 1, 2}));
+                            TESSERA_ASSIGN_OR_RETURN(const Group b, client.group({1, 0, 2}));
+                            const bool is_b_first = client.client_id() == 1;
+                            for (int round = 0; round < 3; ++round) {
+                              const Work first = (is_b_first ? b : a).barrier();
+                              const Work second = (is_b_first ? a : b).barrier();
+                              for (const Work& work : {first, second}) {
+                                TESSERA_RETURN_IF_ERROR(expect_error(
+                                    work.wait(kLimit), absl::StatusCode::kInvalidArgument,
+                                    {"operations differ between clients: client 0 (", " waits in ",
+                                     ", client 1 (", "; make the same calls in the same order"}));
+                              }
+                              TESSERA_RETURN_IF_ERROR(a.barrier().wait(kLimit));
+                              TESSERA_RETURN_IF_ERROR(b.barrier().wait(kLimit));
+                            }
+                            return absl::OkStatus();
+                          }),
+              IsOk());
 }
 
 // A chain that ends is no circle: the last client comes later.

@@ -120,6 +120,9 @@ class Rendezvous {
   // The same of an operation that this client's member has arrived at, but it never settles it:
   // false at the deadline, true also where it has failed.
   bool wait_all_arrived(uint32_t seq, absl::Time deadline);
+  // Settles this operation, at which `op`'s member has arrived, and those of other groups, where
+  // they wait for each other: what clients of this host see of it. wait_arrived() calls it.
+  void check_conflicts(const Op& op);
   // Compares the entries of all members, once all have arrived; VerdictKind::kMismatch.
   Status check_signatures(const Op& op) {
     for (int m = 0; m < size(); ++m) {
@@ -194,7 +197,8 @@ class Rendezvous {
 
   // What the member has written of its run.
   Statement statement_of(int member, const MemberEntry& entry) const;
-  // Which members have arrived, as the state says now.
+  // Which members have arrived, as the state says now. Once it is settled, also one that has come
+  // too late and has not noticed yet.
   std::vector<bool> arrivals(uint32_t seq) const { return arrivals(seq, load(seq)); }
   // What a device is doing, with the default label if it wrote none.
   ActivitySnapshot last_seen(int client, int ordinal) const;
@@ -290,8 +294,6 @@ class Rendezvous {
   bool is_missing(uint32_t seq, int member) const {
     return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
   }
-  // Settles this operation, and those of other groups, where they wait for each other.
-  void check_conflicts(const Op& op);
   struct Wait;
   // What the device waits in, if it is an operation of a group.
   std::optional<Wait> wait_of(const GroupMember& device) const;

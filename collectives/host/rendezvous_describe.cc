@@ -33,7 +33,7 @@ std::string read_text(const char* text, size_t size) { return {text, strnlen(tex
 }  // namespace
 
 std::vector<bool> Rendezvous::arrivals(uint32_t seq, const State& state) const {
-  const bool all = state.phase != Phase::kOpen;
+  const bool all = state.phase == Phase::kRunning || state.phase == Phase::kMet;
   constexpr int kTries = kStepped ? 1 : 200;
   std::vector<bool> arrived(size(), all);
   // A member writes its place into the entry before it is counted. A member that was held up in
@@ -42,9 +42,11 @@ std::vector<bool> Rendezvous::arrivals(uint32_t seq, const State& state) const {
   for (int tries = 0; !all && tries < kTries; ++tries) {
     for (int m = 0; m < size(); ++m) {
       const MemberEntry& other = entry(seq, m);
-      arrived[m] = other.seq.load(std::memory_order_acquire) == seq &&
-                   other.place.load(std::memory_order_relaxed) <= state.arrived;
+      arrived[m] =
+          other.seq.load(std::memory_order_acquire) == seq &&
+          (state.is_settled() || other.place.load(std::memory_order_relaxed) <= state.arrived);
     }
+    if (state.is_settled()) break;
     if (std::count(arrived.begin(), arrived.end(), true) <= static_cast<int>(state.arrived)) break;
     sched_yield();
   }

@@ -87,6 +87,7 @@ class SpanRun final : public host::JointRun {
 
   // Of the running thread, until the run has ended.
   std::vector<ArenaPool::Block> staged;
+  bool has_looked_for_circles = false;
   // Guarded by SpanRuns::mutex_: sends and receives under way, whether any has failed, and the
   // first error that is not of a broken connection.
   int num_under_way = 0;
@@ -258,6 +259,9 @@ class SpanRuns final : public host::HostGroup {
   // The same for the members of this host: `wait_until` blocks until a time and says whether it is
   // so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
+  // Of a member that has arrived, and waits for a while: ends a circle of waits among clients of
+  // this host.
+  void look_for_circles(SpanRun& run);
   // OK while the run can go on; else its verdict.
   Status check(SpanRun& run);
   // Makes `error` the verdict of the run, unless it has one. Returns the verdict.

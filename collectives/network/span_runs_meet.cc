@@ -175,15 +175,19 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
   // Also for its own letters: a client that has its result may exit. Members that have arrived may
   // disagree while another one is still missing.
   bool all_came = false;
-  TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
-    if (run.num_under_way > 0 || run.has_failed_transfers) return false;
-    all_came = board.entries.size() == num_far;
-    return all_came || disagree(run, board);
-  }));
-  if (!all_came) return compare_entries(run);
+  while (!all_came) {
+    TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
+      if (run.num_under_way > 0 || run.has_failed_transfers) return false;
+      all_came = board.entries.size() == num_far;
+      return all_came || disagree(run, board);
+    }));
+    if (!all_came) TESSERA_RETURN_IF_ERROR(compare_entries(run));
+  }
   TESSERA_RETURN_IF_ERROR(
       wait_here(run, [&](absl::Time until) { return rendezvous.wait_all_arrived(op.seq, until); }));
-  return rendezvous.all_arrived(op.seq) ? absl::OkStatus() : check(run);
+  // Until a client that is about to settle it has done so.
+  while (!rendezvous.all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(check(run));
+  return absl::OkStatus();
 }
 
 Status SpanRuns::wait_for_verdict(SpanRun& run) {
@@ -265,6 +269,8 @@ bool SpanRuns::disagree(const SpanRun& run, const Board& board) const {
     if (entry.statement.signature != own) return true;
   }
   const Rendezvous& rendezvous = meetings_.rendezvous();
+  // What is settled has its error already.
+  if (!rendezvous.is_open(run.op.seq) && !rendezvous.all_arrived(run.op.seq)) return false;
   const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
   for (size_t index = 0; index < here.size(); ++index) {
     if (here[index] && rendezvous.entry(run.op.seq, index).signature != own) return true;
@@ -332,6 +338,7 @@ Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
       const bool is_over = wait_for(lock, kCheckInterval, has_changed);
       if (is_over && !board.verdict.has_value() && run.transfer_error.ok()) return absl::OkStatus();
     }
+    look_for_circles(run);
     TESSERA_RETURN_IF_ERROR(check(run));
   }
 }
@@ -355,8 +362,18 @@ void SpanRuns::wake_waiters() {
 }
 
 Status SpanRuns::wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until) {
-  while (!wait_until(steady_now() + kCheckInterval)) TESSERA_RETURN_IF_ERROR(check(run));
+  while (!wait_until(steady_now() + kCheckInterval)) {
+    look_for_circles(run);
+    TESSERA_RETURN_IF_ERROR(check(run));
+  }
   return absl::OkStatus();
+}
+
+// Once, as one that waits on one host: the last member of a circle sees what the others wait in.
+void SpanRuns::look_for_circles(SpanRun& run) {
+  if (is_for_messages_ || std::exchange(run.has_looked_for_circles, true)) return;
+  Rendezvous& rendezvous = meetings_.rendezvous();
+  if (rendezvous.is_open(run.op.seq)) rendezvous.check_conflicts(run.op);
 }
 
 Status SpanRuns::check(SpanRun& run) {
