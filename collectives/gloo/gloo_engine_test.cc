@@ -15,6 +15,10 @@
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
+// Gloo keeps its list of interfaces where it cannot use the one that is asked.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libgloo\n"; }
+extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }
+
 namespace tessera::gloo {
 namespace {
 
