@@ -20,6 +20,7 @@
 #include "job/host.h"
 #include "job/port.h"
 #include "tests/hosts/hosts.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"
 
@@ -90,6 +91,28 @@ TEST(JobsTest, ClientZeroHostsTheCoordinator) {
                      return client.shutdown();
                    }),
       Each(IsOk()));
+}
+
+// Row token_two_hosts of tests/facts/cluster.md. The token that client 0 makes stays on its host;
+// no client makes one where the coordinator is on neither host.
+TEST(JobsTest, RefusedWithoutATokenOnBothHosts) {
+  TESSERA_MAKE_HOSTS(hosts, 2);
+  const auto is_refused = [](int id, const char* address) {
+    const ClientOptions options = {.coordinator = address, .client_id = id, .num_clients = 2};
+    return expect_error(Client::connect(options).status(), absl::StatusCode::kInvalidArgument,
+                        {address, "is not on the host of all clients", "set TESSERA_TOKEN"});
+  };
+  EXPECT_THAT(run_forked(2, kDeadline,
+                         [&](int host) -> Status {
+                           TESSERA_RETURN_IF_ERROR(hosts.enter(host));
+                           return run_isolated(kDeadline, [&]() -> Status {
+                             if (host == 1) {
+                               TESSERA_RETURN_IF_ERROR(is_refused(host, "10.77.0.1:4000"));
+                             }
+                             return is_refused(host, "10.77.0.254:4000");
+                           });
+                         }),
+              Each(IsOk()));
 }
 
 // Needs no privileges: all is on the loopback interface of this machine.
