@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells, bytes, table and goals of `tools/bench hosts`."""
 
+import pathlib
+import re
 import unittest
 
 import bench_cells
@@ -76,6 +78,21 @@ class CellsTest(unittest.TestCase):
         self.assertIn("mesh=x:2,y:2 from_layout=[x,y] to_layout=[y,x]", commands["swap_axes"])
         for name in ("block_to_rows", "nested_to_one_axis", "reversed_devices", "transposed_mesh"):
             self.assertIsNone(commands[name])
+
+
+class PagesTest(unittest.TestCase):
+    def test_every_command_of_a_page_selects_cells(self):
+        root = pathlib.Path(__file__).parent.parent
+        folders = [root / "docs", root / "benchmarks", root / "benchmarks/results"]
+        text = "".join(page.read_text() for folder in folders for page in folder.glob("*.md"))
+        patterns = re.findall(r"tools/bench hosts [^\n`]*?--only '([^']*)'", text)
+        self.assertTrue(patterns)
+        for pattern in patterns:
+            phases = [
+                bench_hosts.make_phase(form, False, pattern, ["tessera"])
+                for form in bench_hosts.FORMS
+            ]
+            self.assertTrue(any(phase.cells for phase in phases), pattern)
 
 
 class ReportTest(unittest.TestCase):
