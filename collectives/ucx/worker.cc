@@ -1,49 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/ucx/worker.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
-
 #include <cstdlib>
-#include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "job/interface.h"
 
 namespace tessera::ucx {
 namespace {
 
-// The numeric address, "" for one that is not of the internet.
-std::string to_text(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address == nullptr) return "";
-  if (address->sa_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  } else if (address->sa_family == AF_INET6) {
-    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text,
-              sizeof text);
-  }
-  return text;
-}
-
-// The first address of an interface, as the kernel lists them: IPv4 before IPv6.
+// The first address of an interface.
 StatusOr<std::string> address_of(const std::string& interface) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return absl::InternalError("cannot list the network interfaces");
-  std::set<std::string> names;
-  std::string found;
-  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    const std::string address = to_text(entry->ifa_addr);
-    if (address.empty()) continue;
-    names.insert(absl::StrCat("\"", entry->ifa_name, "\""));
-    if (found.empty() && interface == entry->ifa_name) found = address;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<NetworkInterface> all, list_interfaces());
+  for (const NetworkInterface& one : all) {
+    if (one.name == interface && !one.addresses.empty()) return one.addresses[0];
   }
-  freeifaddrs(all);
-  if (!found.empty()) return found;
   return absl::InvalidArgumentError(absl::StrCat(
-      "network interface \"", interface, "\" does not exist or has no address; those with one are ",
-      absl::StrJoin(names, ", ")));
+      "network interface \"", interface, "\" does not exist or has no address; this host has ",
+      describe_interfaces(all)));
 }
 
 bool is_set(const char* key) { return std::getenv(absl::StrCat("UCX_", key).c_str()) != nullptr; }
