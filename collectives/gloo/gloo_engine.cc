@@ -10,11 +10,14 @@
 #include <gloo/transport/unbound_buffer.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <deque>
 #include <exception>
@@ -29,10 +32,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/thread.h"
-#include "base/wait_policy.h"
 #include "collectives/network/carrier.h"
 #include "collectives/network/packet_connections.h"
 #include "collectives/network/threaded_engine.h"
+#include "job/file_descriptor.h"
 
 namespace tessera::gloo {
 namespace {
@@ -43,8 +46,6 @@ namespace transport = ::gloo::transport;
 
 // Packets of each direction that are under way with one client at a time.
 constexpr size_t kMostUnderWay = 4;
-// Polls without a message after which the thread sleeps longer between them.
-constexpr int kPollsOfShortSleep = 2000;
 // What Gloo waits for, which the coordinator's losses and our deadlines end.
 constexpr auto kNoLimit = std::chrono::hours(24);
 
@@ -108,8 +109,10 @@ struct Transfer {
 // one for sends.
 class Line {
  public:
-  // Listens for the peer, which has rank `peer_rank` of two.
-  static StatusOr<std::unique_ptr<Line>> create(transport::Device& device, int peer_rank);
+  // Listens for the peer, which has rank `peer_rank` of two. `event`, which must outlive it, is
+  // written to when there is something to take, or room again.
+  static StatusOr<std::unique_ptr<Line>> create(transport::Device& device, int peer_rank,
+                                                const FileDescriptor& event);
   Line(const Line&) = delete;
   // Without regard to the peer. Afterwards nothing of Gloo uses the packets.
   ~Line();
@@ -124,7 +127,8 @@ class Line {
   Status take(std::vector<Packet>& arrived);
 
  private:
-  Line() = default;
+  explicit Line(const FileDescriptor& event) : event_(event) {}
+  void tell() const { eventfd_write(event_.get(), 1); }
   Status start(const char* what, Thread& thread, Status (Line::*body)());
   // Of the threads. The error ends both.
   Status receive_all();
@@ -134,6 +138,7 @@ class Line {
   Status wait(transport::UnboundBuffer& buffer, transport::UnboundBuffer*& waiting,
               bool (transport::UnboundBuffer::*wait)());
 
+  const FileDescriptor& event_;
   std::shared_ptr<transport::Context> context_;
   transport::Pair* pair_ = nullptr;  // the context's
   int peer_rank_ = 0;
@@ -152,8 +157,9 @@ class Line {
   transport::UnboundBuffer* in_send_ = nullptr;
 };
 
-StatusOr<std::unique_ptr<Line>> Line::create(transport::Device& device, int peer_rank) {
-  std::unique_ptr<Line> line(new Line());
+StatusOr<std::unique_ptr<Line>> Line::create(transport::Device& device, int peer_rank,
+                                             const FileDescriptor& event) {
+  std::unique_ptr<Line> line(new Line(event));
   line->peer_rank_ = peer_rank;
   TESSERA_RETURN_IF_ERROR(guarded([&] {
     line->context_ = device.createContext(1 - peer_rank, 2);
@@ -191,6 +197,7 @@ Status Line::start(const char* what, Thread& thread, Status (Line::*body)()) {
                              error_.Update(ended);
                              --num_running_;
                              changed_.notify_all();
+                             tell();
                            }));
   ++num_running_;
   return absl::OkStatus();
@@ -233,6 +240,7 @@ Status Line::receive_all() {
     std::lock_guard<std::mutex> lock(mutex_);
     is_connected_ = true;
     changed_.notify_all();
+    tell();
   }
   std::deque<Transfer> posted;
   for (uint64_t number = 0;; ++number) {
@@ -245,6 +253,7 @@ Status Line::receive_all() {
     std::lock_guard<std::mutex> lock(mutex_);
     arrived_.push_back(std::move(posted.front().packet));
     posted.pop_front();
+    tell();
   }
 }
 
@@ -256,6 +265,7 @@ Status Line::send_all() {
       changed_.wait(lock, [&] { return !error_.ok() || (is_connected_ && !to_send_.empty()); });
       TESSERA_RETURN_IF_ERROR(error_);
       transfer.packet = std::move(to_send_.front());
+      if (to_send_.size() == kMostUnderWay) tell();
       to_send_.pop_front();
     }
     TESSERA_RETURN_IF_ERROR(guarded([&] {
@@ -296,10 +306,7 @@ class GlooCarrier : public network::Carrier {
     const auto found = lines_.find(client);
     return found != lines_.end() && found->second->has_room();
   }
-  void send(int client, Packet packet) override {
-    lines_.at(client)->send(std::move(packet));
-    num_empty_polls_ = 0;
-  }
+  void send(int client, Packet packet) override { lines_.at(client)->send(std::move(packet)); }
   void close(int client) override { lines_.erase(client); }
   void end() override {
     lines_.clear();
@@ -310,7 +317,10 @@ class GlooCarrier : public network::Carrier {
     (void)new auto(std::move(device_));
   }
   bool progress(Sink& sink) override;
-  absl::Duration longest_sleep() const override;
+  void append_descriptors(std::vector<pollfd>& descriptors) const override {
+    if (event_.is_open())
+      descriptors.push_back({.fd = event_.get(), .events = POLLIN, .revents = 0});
+  }
 
  private:
   Status open_device();
@@ -318,12 +328,17 @@ class GlooCarrier : public network::Carrier {
   const Coordinator& coordinator_;
   const GlooOptions options_;
   std::shared_ptr<transport::Device> device_;   // null before the first offer
+  FileDescriptor event_;                        // that of the lines; open as long as the device is
   std::map<int, std::unique_ptr<Line>> lines_;  // by client
-  int num_empty_polls_ = 0;
 };
 
 Status GlooCarrier::open_device() {
   if (device_ != nullptr) return absl::OkStatus();
+  event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_.is_open()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot make an event for Gloo: ", std::strerror(errno)));
+  }
   TESSERA_ASSIGN_OR_RETURN(const CreateDevice create_device, load(options_.library));
   transport::tcp::attr attributes;
   attributes.iface = options_.interface;
@@ -342,8 +357,9 @@ StatusOr<std::string> GlooCarrier::offer(int client) {
   TESSERA_RETURN_IF_ERROR(open_device());
   auto found = lines_.find(client);
   if (found == lines_.end()) {
-    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Line> line,
-                             Line::create(*device_, client > coordinator_.client_id() ? 1 : 0));
+    TESSERA_ASSIGN_OR_RETURN(
+        std::unique_ptr<Line> line,
+        Line::create(*device_, client > coordinator_.client_id() ? 1 : 0, event_));
     found = lines_.emplace(client, std::move(line)).first;
   }
   const transport::Address& address = found->second->address();
@@ -355,36 +371,27 @@ Status GlooCarrier::open(int client, const std::string& peer_offer) {
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(peer_offer, absl::MaxSplits(' ', 1));
   const std::string address = absl::HexStringToBytes(parts.first);
-  num_empty_polls_ = 0;
   const Status opened = lines_.at(client)->open({address.begin(), address.end()});
   if (!opened.ok()) close(client);
   return opened;
 }
 
 bool GlooCarrier::progress(Sink& sink) {
-  if (lines_.empty()) return false;
-  ++num_empty_polls_;
+  eventfd_t count;
+  // Before the lines are looked at: what comes later is told again.
+  if (!event_.is_open() || eventfd_read(event_.get(), &count) != 0) return false;
   std::vector<Packet> arrived;
   std::vector<std::pair<int, Status>> failed;
   for (auto& [client, line] : lines_) {
     const Status error = line->take(arrived);
     if (!error.ok()) failed.emplace_back(client, error);
   }
-  if (!arrived.empty()) num_empty_polls_ = 0;
   for (const Packet& packet : arrived) sink.arrived(packet);
   for (const auto& [client, reason] : failed) {
-    if (!lines_.contains(client)) continue;  // its last packet has said that it is closed
-    sink.broken(client,
-                with_context(reason, absl::StrCat("the connection to ",
-                                                  coordinator_.members()[client].to_string(),
-                                                  " is broken")));
+    // Unless its last packet has said that it is closed.
+    if (lines_.contains(client)) sink.broken(client, reason);
   }
-  return num_empty_polls_ == 0;
-}
-
-absl::Duration GlooCarrier::longest_sleep() const {
-  if (lines_.empty()) return absl::InfiniteDuration();
-  return absl::Microseconds(num_empty_polls_ < kPollsOfShortSleep ? 20 : 500);
+  return true;
 }
 
 }  // namespace
@@ -392,7 +399,7 @@ absl::Duration GlooCarrier::longest_sleep() const {
 StatusOr<std::unique_ptr<network::Engine>> make_gloo_engine(Coordinator& coordinator,
                                                             GlooOptions options) {
   return network::make_threaded_engine(
-      coordinator, {.name = "gloo", .wait_policy = kNextTask},
+      coordinator, {.name = "gloo"},
       [&](const Coordinator& job, network::Engine::LostListener lost) {
         return std::make_unique<network::PacketConnections>(
             job, std::make_unique<GlooCarrier>(job, std::move(options)), std::move(lost));

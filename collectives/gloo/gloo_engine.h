@@ -5,8 +5,7 @@
 // Messages go in packets of up to 256 KiB (collectives/network/packet_connections.h), each client
 // with a pair of Gloo's to each other one. Of Gloo only buffers and pairs are used: the collectives
 // are ours. For each other client two threads wait for Gloo, which says what it has done to threads
-// that wait alone; the engine's thread polls them: it yields, then sleeps for 20 us between polls,
-// up to 500 us after a while without a message.
+// that wait alone; these wake the thread that has the engine's work.
 //
 // A program loads libgloo.so.0 at the first connect(), and does not link it.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_ENGINE_H_

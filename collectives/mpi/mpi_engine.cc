@@ -187,12 +187,7 @@ bool MpiCarrier::progress(Sink& sink) {
     const Status& reason = error.ok() ? line.error : error;
     if (!reason.ok()) failed.emplace_back(client, reason);
   }
-  for (const auto& [client, reason] : failed) {
-    sink.broken(client,
-                with_context(reason, absl::StrCat("the connection to ",
-                                                  coordinator_.members()[client].to_string(),
-                                                  " is broken")));
-  }
+  for (const auto& [client, reason] : failed) sink.broken(client, reason);
   return num_empty_polls_ == 0;
 }
 

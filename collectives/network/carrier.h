@@ -14,13 +14,16 @@
 //   2. After close() a packet may still arrive. Its reader knows by its text that it is old.
 //   3. Packets that the library has not taken or filled belong to the carrier, also after close().
 //
-// Used by the engine's thread alone.
+// Used by one thread at a time, as Connections.
 #ifndef TESSERA_COLLECTIVES_NETWORK_CARRIER_H_
 #define TESSERA_COLLECTIVES_NETWORK_CARRIER_H_
+
+#include <poll.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "base/status.h"
@@ -45,7 +48,8 @@ class Carrier {
   class Sink {
    public:
     virtual void arrived(const Packet& packet) = 0;
-    // The library can move nothing more to or from the client; it is closed by the sink.
+    // The library can move nothing more to or from the client, for this reason; it is closed by the
+    // sink, which names it.
     virtual void broken(int client, const Status& reason) = 0;
 
    protected:
@@ -70,8 +74,9 @@ class Carrier {
 
   // Whether there was anything to do.
   virtual bool progress(Sink& sink) = 0;
-  // As Connections::longest_sleep().
-  virtual absl::Duration longest_sleep() const = 0;
+  // As of Connections.
+  virtual void append_descriptors(std::vector<pollfd>&) const {}
+  virtual absl::Duration longest_sleep() const { return absl::InfiniteDuration(); }
 };
 
 }  // namespace tessera::network

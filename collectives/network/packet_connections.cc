@@ -161,10 +161,10 @@ void PacketConnections::arrived(const Packet& packet) {
   Peer& peer = peer_of(static_cast<int>(head.sender));
   if (head.connection != peer.number || peer.state == State::kNone) return;
   if (head.is_cut == 1) {
-    return broken(peer.client, absl::UnavailableError(absl::StrCat(
-                                   "the connection to ", name_of(peer.client),
-                                   peer.place.empty() ? "" : absl::StrCat(" at ", peer.place),
-                                   " was closed by its other end")));
+    return lose(peer.client, absl::UnavailableError(absl::StrCat(
+                                 "the connection to ", name_of(peer.client),
+                                 peer.place.empty() ? "" : absl::StrCat(" at ", peer.place),
+                                 " was closed by its other end")));
   }
   if (!peer.incoming.has_value()) begin(peer, head);
   // What follows the end of the message is the carrier's.
@@ -227,6 +227,11 @@ void PacketConnections::cut(int client, const Status& reason) {
 }
 
 void PacketConnections::broken(int client, const Status& reason) {
+  lose(client,
+       with_context(reason, absl::StrCat("the connection to ", name_of(client), " is broken")));
+}
+
+void PacketConnections::lose(int client, const Status& reason) {
   if (close(peer_of(client), reason)) lost_(client, reason);
 }
 

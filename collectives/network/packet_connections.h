@@ -17,7 +17,7 @@
 //   3. A cut sends a last packet that says so; the peer then cuts too.
 //   4. An operation is in exactly one list of its peer: sends, receives of a tag, or filling.
 //
-// Used by the engine's thread alone.
+// Used by one thread at a time, as Connections.
 #ifndef TESSERA_COLLECTIVES_NETWORK_PACKET_CONNECTIONS_H_
 #define TESSERA_COLLECTIVES_NETWORK_PACKET_CONNECTIONS_H_
 
@@ -56,7 +56,9 @@ class PacketConnections : public Connections, private Carrier::Sink {
   void abandon() override;
   bool progress() override;
   bool arm() override { return true; }
-  void append_descriptors(std::vector<pollfd>&) const override {}
+  void append_descriptors(std::vector<pollfd>& descriptors) const override {
+    carrier_->append_descriptors(descriptors);
+  }
   absl::Duration longest_sleep() const override { return carrier_->longest_sleep(); }
 
  private:
@@ -102,6 +104,7 @@ class PacketConnections : public Connections, private Carrier::Sink {
   Status wrong_size(const Peer& peer, const Operation& receive, size_t size) const;
   // Removes the operation at the front of the list, and ends it.
   static void finish(Operation::List& list, const Status& status);
+  void lose(int client, const Status& reason);
   // The same as cut(), also where nothing is open; and whether it was connected.
   bool close(Peer& peer, const Status& reason);
 
