@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connections: what the thread of an engine does: connections, messages, and their ends. Each
+// Connections: what the work of an engine is: connections, messages, and their ends. Each
 // library below implements it; ThreadedEngine (threaded_engine.h) makes an Engine of it.
 //
 // Of one client, seen from this one:
@@ -13,7 +13,7 @@
 // reads the peer's offer for number n; the coordinator carries them. An offer stays valid until the
 // connection is made.
 //
-// Used by the engine's thread alone.
+// Used by one thread at a time: the one that has the engine's work.
 #ifndef TESSERA_COLLECTIVES_NETWORK_CONNECTIONS_H_
 #define TESSERA_COLLECTIVES_NETWORK_CONNECTIONS_H_
 

@@ -108,16 +108,10 @@ class Engine {
   // several reasons counts. `reason` is an error.
   virtual void cut(int client, const Status& reason) = 0;
 
-  // One wait() of a thread.
-  class Wait {
-   public:
-    Wait() = default;
-    Wait(const Wait&) = delete;
-
-   private:
-    friend class ThreadedEngine;
-    std::atomic<bool> is_over_{false};  // set under the engine's mutex
-    std::condition_variable woken_;
+  // One wait() of a thread. What is in it is the engine's, which sets it under its mutex.
+  struct Wait {
+    std::atomic<bool> is_over{false};
+    std::condition_variable woken;
   };
   // Blocks until wake(wait), or for at most `limit`. Of the threads that wait one does the engine's
   // work, so that what `done` wakes is that thread itself and no other one has to be scheduled.

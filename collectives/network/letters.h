@@ -11,7 +11,8 @@
 // letter is a message of a fixed size, which has the start of the body, and a second one of the
 // same tag with the rest of it unless that is empty.
 //
-// Thread-safe. Readers are called by the thread of the engine, one letter at a time; they may send.
+// Thread-safe. Readers are called where the engine calls `done`, one letter at a time; they may
+// send.
 #ifndef TESSERA_COLLECTIVES_NETWORK_LETTERS_H_
 #define TESSERA_COLLECTIVES_NETWORK_LETTERS_H_
 
@@ -75,7 +76,7 @@ class Letters {
     Envelope envelope;
     std::byte body[256 - sizeof(Envelope)];
   };
-  // What is being read of one client; the thread of the engine alone uses it.
+  // What is being read of one client; `done` of the engine alone uses it.
   struct Incoming {
     Page page;
     Letter letter;

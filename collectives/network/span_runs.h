@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SpanRuns: the collectives of a group whose members are on several hosts, or the messages from one
-// device to another, by the machinery of one
-// host (collectives/host) among the members here, and by letters and an Engine between hosts.
+// device to another, by the machinery of one host (collectives/host) among the members here, and by
+// letters and an Engine between hosts.
 //
 //   placed(): numbered
 //     | fills its entry, arrives on its host, sends the entry to the clients of the other hosts
-//     | the entries of all members are here, and agree; small inputs are in them: then the run
-//     needs | nothing else of other hosts, and no loss there can fail it
+//     | the entries of all members are here, and agree; small inputs are in them: then the
+//     | run needs nothing else of other hosts, and no loss there can fail it
 //   first step    asks for the boxes or terms it lacks, and serves the requests of the others
 //     | copies, or adds all terms in ascending order
 //   second step   the same for sums that members make for others
@@ -39,7 +39,7 @@
 //   3. memory that a peer may still write or read is kept: by the run, which the engine's calls
 //   own.
 //
-// Threads: as CollectiveRuns. Letters come on the engine's thread; mutex_ guards what they bring.
+// Threads: as CollectiveRuns. Letters come where the engine calls; mutex_ guards what they bring.
 #ifndef TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
 #define TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
 

@@ -185,9 +185,9 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
   }
   TESSERA_RETURN_IF_ERROR(
       wait_here(run, [&](absl::Time until) { return rendezvous.wait_all_arrived(op.seq, until); }));
-  // Until a client that is about to settle it has done so.
-  while (!rendezvous.all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(check(run));
-  return absl::OkStatus();
+  if (rendezvous.all_arrived(op.seq)) return absl::OkStatus();
+  // It has failed: until the client that settles it has said why.
+  return wait(run, [&](Board&) { return rendezvous.all_arrived(op.seq); });
 }
 
 Status SpanRuns::wait_for_verdict(SpanRun& run) {
@@ -233,8 +233,7 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
     inlined = {run.arguments().in, static_cast<size_t>(run.in_bytes())};
   }
   // Of a run without a label of its own each member makes the default one.
-  const absl::string_view label(
-      entry.label, entry.label_size == 0 ? 0 : strnlen(entry.label, host::kLabelBytes));
+  const absl::string_view label(entry.label, entry.label_size);
   const EntryHead head = {.signature = entry.signature,
                           .in_count = entry.in_count,
                           .part_count = entry.part_count,

@@ -45,8 +45,6 @@ std::string place_of(const std::string& offer) {
 constexpr auto kFirstLook = std::chrono::milliseconds(1);
 constexpr auto kLastLook = std::chrono::milliseconds(16);
 
-}  // namespace
-
 class ThreadedEngine : public Engine {
  public:
   ThreadedEngine(Coordinator& coordinator, EngineSettings settings,
@@ -137,7 +135,7 @@ class ThreadedEngine : public Engine {
   LostListener listener_;
 
   std::mutex stop_mutex_;                           // guards the join
-  const std::unique_ptr<Connections> connections_;  // of the thread
+  const std::unique_ptr<Connections> connections_;  // of the thread that has the work
   Thread thread_;
 };
 
@@ -213,9 +211,9 @@ void ThreadedEngine::wait(Wait& wait, absl::Duration limit) {
   const absl::Time end = steady_now() + limit;
   std::unique_lock<std::mutex> lock(mutex_);
   waiters_.push_back(&wait);
-  while (!wait.is_over_ && steady_now() < end) {
+  while (!wait.is_over && steady_now() < end) {
     if (is_taken_ || should_stop_) {
-      wait.woken_.wait_until(lock, to_chrono_steady(end));
+      wait.woken.wait_until(lock, to_chrono_steady(end));
       continue;
     }
     is_taken_ = true;
@@ -231,8 +229,8 @@ void ThreadedEngine::wait(Wait& wait, absl::Duration limit) {
 
 void ThreadedEngine::wake(Wait& wait) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (wait.is_over_.exchange(true)) return;
-  wait.woken_.notify_one();
+  if (wait.is_over.exchange(true)) return;
+  wait.woken.notify_one();
   if (waiter_sleeps_) wake_sleepers();
 }
 
@@ -244,7 +242,7 @@ void ThreadedEngine::wake_sleepers() {
 void ThreadedEngine::hand_over() {
   if (is_taken_) return;
   if (should_stop_) return parked_.notify_one();
-  if (!waiters_.empty()) return waiters_.front()->woken_.notify_one();
+  if (!waiters_.empty()) return waiters_.front()->woken.notify_one();
   // It sleeps on what it prepared before a waiter had the work.
   if (thread_sleeps_) eventfd_write(thread_event_.get(), 1);
 }
@@ -252,14 +250,14 @@ void ThreadedEngine::hand_over() {
 void ThreadedEngine::work_until(const Wait& wait, absl::Time end) {
   worker_ = std::this_thread::get_id();
   std::vector<pollfd> descriptors;
-  while (!wait.is_over_ && !should_stop_) {
+  while (!wait.is_over && !should_stop_) {
     if (step()) continue;
     const absl::Duration left = end - steady_now();
     if (left <= absl::ZeroDuration()) break;
     if (!prepare_sleep(waiter_event_, descriptors)) continue;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (!queue_.empty() || should_stop_ || wait.is_over_) continue;
+      if (!queue_.empty() || should_stop_ || wait.is_over) continue;
       waiter_sleeps_ = true;
     }
     poll_for(descriptors, std::min(left, connections_->longest_sleep()));
@@ -415,7 +413,7 @@ Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadlin
   return error;
 }
 
-// --- The engine's thread.
+// --- The engine's thread, and the work of it.
 
 void ThreadedEngine::run() {
   std::vector<pollfd> descriptors;
@@ -498,7 +496,7 @@ void ThreadedEngine::poll_for(std::vector<pollfd>& descriptors, absl::Duration l
   ppoll(descriptors.data(), descriptors.size(), limit == absl::InfiniteDuration() ? nullptr : &time,
         nullptr);
   eventfd_t count;
-  eventfd_read(descriptors[0].fd, &count);
+  if (descriptors[0].revents != 0) eventfd_read(descriptors[0].fd, &count);
 }
 
 void ThreadedEngine::end() {
@@ -531,6 +529,8 @@ void ThreadedEngine::stop() {
   std::lock_guard<std::mutex> lock(stop_mutex_);
   if (thread_.joinable()) thread_.join();
 }
+
+}  // namespace
 
 StatusOr<std::unique_ptr<Engine>> make_threaded_engine(Coordinator& coordinator,
                                                        EngineSettings settings,

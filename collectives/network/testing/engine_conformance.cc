@@ -210,7 +210,6 @@ Status callbacks_that_submit(EngineMember& m) {
   return absl::OkStatus();
 }
 
-// Without connections.
 // Each thread swaps words with one of the peer and waits in the engine; `done` of any of them may
 // run on any. Then the engine's own thread has to go on.
 Status threads_that_wait(EngineMember& m) {
@@ -244,6 +243,7 @@ Status threads_that_wait(EngineMember& m) {
   return swap_all(m, 100000, kThreads);
 }
 
+// Without connections.
 Status before_connect(EngineMember& m) {
   TESSERA_REQUIRE(absl::IsInvalidArgument(m.engine.connect({self(m)}, soon())));
   TESSERA_REQUIRE(absl::IsInvalidArgument(m.engine.connect({2}, soon())));
