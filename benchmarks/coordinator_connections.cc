@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -186,6 +187,11 @@ Status run_clients_of(int process, const ManyClients& clients, CoordinatorOption
                                    clients.num_hosts == 0
                                        ? run_connection(options, service, shared)
                                        : run_client(options, clients.num_hosts, service, shared);
+                               // At once: the others wait for this client.
+                               if (!results[i].ok()) {
+                                 std::fprintf(stderr, "client %d: %s\n", options.self.client_id,
+                                              results[i].ToString().c_str());
+                               }
                              }));
     threads.push_back(std::move(thread));
   }

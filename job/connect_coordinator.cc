@@ -32,6 +32,8 @@ namespace {
 
 // The service answers a call at its deadline. The client waits for that answer this much longer.
 constexpr absl::Duration kAnswerGrace = absl::Milliseconds(500);
+// Before a session that was not answered is opened again.
+constexpr absl::Duration kReopenPause = absl::Milliseconds(100);
 constexpr size_t kMostTokenBytes = 1024;
 
 int64_t timeout_us(absl::Duration timeout) {
@@ -242,27 +244,49 @@ class GrpcCoordinator : public Coordinator {
                                          : "the launcher or tessera_coordinator runs there"));
   }
 
-  // Opens the session, starts its threads, and returns when the service has answered. From then on
-  // the service and this client notice each other's loss.
+  // Returns when the service has answered. From then on the service and this client notice each
+  // other's loss. A session that breaks off before is opened again: a service that many clients
+  // reach at once cuts off the connections that have not shown the token for long (listener.h).
   Status open_session(absl::Time deadline) {
-    prepare(session_context_);
-    session_context_.set_wait_for_ready(true);
+    while (true) {
+      TESSERA_RETURN_IF_ERROR(start_session());
+      std::unique_lock<std::mutex> lock(session_mutex_);
+      const auto answered = [this] {
+        return session_number_ != 0 || !verdict_.ok() || is_cut_off_;
+      };
+      if (deadline == absl::InfiniteFuture()) {
+        session_changed_.wait(lock, answered);
+      } else if (!session_changed_.wait_until(lock, to_chrono_steady(deadline), answered)) {
+        return did_not_answer();
+      }
+      if (!is_cut_off_) return verdict_;
+      lock.unlock();
+      reader_.join();
+      heartbeats_.join();
+      // Not at once: gRPC waits between attempts to connect, and none of these has failed.
+      const absl::Time next = std::min(deadline, steady_now() + kReopenPause);
+      lock.lock();
+      session_changed_.wait_until(lock, to_chrono_steady(next), [this] { return over(); });
+      if (next == deadline) return did_not_answer();
+      is_cut_off_ = false;
+    }
+  }
+
+  // Opens a session, and starts its threads. None of the one before runs.
+  Status start_session() {
+    session_ = nullptr;
+    session_context_ = std::make_unique<grpc::ClientContext>();
+    prepare(*session_context_);
+    session_context_->set_wait_for_ready(true);
     // The call starts with the first heartbeat, on another thread: this one must not block while
     // the service does not run yet.
-    session_context_.set_initial_metadata_corked(true);
-    session_ = stub_->Session(&session_context_);
+    session_context_->set_initial_metadata_corked(true);
+    session_ = stub_->Session(session_context_.get());
     TESSERA_ASSIGN_OR_RETURN(
         reader_, start_thread("the events of the coordinator", [this] { read_events(); }));
     TESSERA_ASSIGN_OR_RETURN(
         heartbeats_, start_thread("the heartbeats of this client", [this] { send_heartbeats(); }));
-    std::unique_lock<std::mutex> lock(session_mutex_);
-    const auto answered = [this] { return session_number_ != 0 || !verdict_.ok(); };
-    if (deadline == absl::InfiniteFuture()) {
-      session_changed_.wait(lock, answered);
-    } else if (!session_changed_.wait_until(lock, to_chrono_steady(deadline), answered)) {
-      return did_not_answer();
-    }
-    return verdict_;
+    return absl::OkStatus();
   }
 
   // Registers, and waits for the others.
@@ -363,9 +387,19 @@ class GrpcCoordinator : public Coordinator {
     const grpc::Status status = session_->Finish();
     if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
       end_service(transport_error(status));
+    } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE && session_number_ == 0) {
+      note_cut_off();
     } else if (!leaving_ && !closing()) {
       lose_coordinator("its connections broke off");
     }
+  }
+
+  void note_cut_off() {
+    {
+      std::lock_guard<std::mutex> lock(session_mutex_);
+      is_cut_off_ = true;
+    }
+    session_changed_.notify_all();
   }
 
   void note_event(const rpc::Event& event) {
@@ -388,8 +422,8 @@ class GrpcCoordinator : public Coordinator {
     if (!session_->Write(heartbeat)) return;
     std::unique_lock<std::mutex> lock(session_mutex_);
     // No heartbeat is counted as unanswered before the first answer: the service may not run yet.
-    session_changed_.wait(lock, [this] { return session_number_ != 0 || over(); });
-    while (!over()) {
+    session_changed_.wait(lock, [this] { return session_number_ != 0 || is_cut_off_ || over(); });
+    while (!is_cut_off_ && !over()) {
       const absl::Time next = steady_now() + interval_;
       const absl::Duration interval = interval_;
       session_changed_.wait_until(lock, to_chrono_steady(next),
@@ -434,7 +468,7 @@ class GrpcCoordinator : public Coordinator {
       for (grpc::ClientContext* const call : calls_) call->TryCancel();
     }
     session_changed_.notify_all();
-    session_context_.TryCancel();
+    session_context_->TryCancel();
   }
 
   void lose_coordinator(absl::string_view how) {
@@ -479,7 +513,7 @@ class GrpcCoordinator : public Coordinator {
       for (grpc::ClientContext* const call : calls_) call->TryCancel();
     }
     session_changed_.notify_all();
-    session_context_.TryCancel();
+    if (session_context_ != nullptr) session_context_->TryCancel();
     if (reader_.joinable()) reader_.join();
     if (heartbeats_.joinable()) heartbeats_.join();
   }
@@ -489,7 +523,7 @@ class GrpcCoordinator : public Coordinator {
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<rpc::CoordinatorService::Stub> stub_;
 
-  grpc::ClientContext session_context_;
+  std::unique_ptr<grpc::ClientContext> session_context_;  // outlives session_
   std::unique_ptr<grpc::ClientReaderWriter<rpc::Heartbeat, rpc::Event>> session_;
   Thread reader_;
   Thread heartbeats_;
@@ -502,6 +536,7 @@ class GrpcCoordinator : public Coordinator {
   Status first_loss_;       // the first that the service reported
   std::set<grpc::ClientContext*> calls_;
   bool closing_ = false;
+  bool is_cut_off_ = false;  // the session broke off before the first event
   bool is_registering_ = false;
 
   std::recursive_mutex lost_mutex_;  // guards what follows

@@ -7,6 +7,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -198,6 +200,47 @@ TEST_F(CoordinatorTest, ServiceThatGoesSilentEndsNoCallLate) {
                        HasSubstr("(client 0) did not answer by the deadline")));
   EXPECT_THAT(clients[1]->check_in("b", "v", {0, 1}, steady_now() + absl::Milliseconds(100)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("did not answer by the deadline")));
+}
+
+// Breaks off the first session, as a service does that many clients reach at once, and answers the
+// second one. Refuses every registration, with the number of sessions.
+class HastyService : public rpc::CoordinatorService::Service {
+ public:
+  grpc::Status Session(grpc::ServerContext*,
+                       grpc::ServerReaderWriter<rpc::Event, rpc::Heartbeat>* session) override {
+    if (++num_sessions_ == 1) return {grpc::StatusCode::UNAVAILABLE, "cut off"};
+    rpc::Event event;
+    event.set_session(1);
+    session->Write(event);
+    rpc::Heartbeat heartbeat;
+    while (session->Read(&heartbeat)) {
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status Register(grpc::ServerContext*, const rpc::RegisterRequest*,
+                        rpc::RegisterResponse* response) override {
+    response->mutable_outcome()->set_code(static_cast<int>(StatusCode::kInvalidArgument));
+    response->mutable_outcome()->set_message(absl::StrCat(num_sessions_.load(), " sessions"));
+    return grpc::Status::OK;
+  }
+
+ private:
+  std::atomic<int> num_sessions_{0};
+};
+
+// 4,000 clients that start at once on two cores: some are cut off before the service has read their
+// token. A client whose session ends unanswered opens another one.
+TEST_F(CoordinatorTest, SessionThatEndsUnansweredIsOpenedAgain) {
+  HastyService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  CoordinatorOptions client = options(1, 2);
+  client.address = absl::StrCat("127.0.0.1:", port);
+  EXPECT_THAT(connect_coordinator(client),
+              StatusIs(StatusCode::kInvalidArgument, Eq("2 sessions")));
 }
 
 TEST_F(CoordinatorTest, PortInUse) {
