@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "job/coordinator_server.h"
 #include "job/interface.h"
 #include "job/local_coordinator.h"
+#include "job/member_list.h"
 
 namespace tessera {
 namespace {
@@ -338,33 +340,15 @@ class GrpcCoordinator : public Coordinator {
                                 [&] { return !is_registering_ || over(); });
   }
 
-  Status read_members(const std::string& serialized) {
-    rpc::MemberList list;
-    const bool is_complete =
-        list.ParseFromString(serialized) && list.pids_size() == options_.num_clients &&
-        list.hosts_size() == list.pids_size() && list.host_ids_size() == list.pids_size() &&
-        list.device_types_size() == list.pids_size() &&
-        list.incarnations_size() == list.pids_size() &&
-        list.num_local_devices_size() == list.pids_size();
-    std::vector<MemberInfo> members(is_complete ? list.pids_size() : 0);
-    const auto text = [&](int index) {
-      return index >= 0 && index < list.texts_size() ? list.texts(index) : std::string();
-    };
-    for (int i = 0; i < static_cast<int>(members.size()); ++i) {
-      members[i] = {i,
-                    text(list.hosts(i)),
-                    text(list.host_ids(i)),
-                    list.pids(i),
-                    list.incarnations(i),
-                    list.num_local_devices(i),
-                    text(list.device_types(i)),
-                    {}};
+  Status read_members(const std::string& bytes) {
+    std::optional<std::vector<MemberInfo>> members = decode_members(bytes, options_.num_clients);
+    if (!members.has_value()) {
+      return absl::InternalError(
+          absl::StrCat(describe_service(), " sent a malformed list of members"));
     }
     std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
-    members_ = std::move(members);
-    if (is_complete) return absl::OkStatus();
-    return absl::InternalError(
-        absl::StrCat(describe_service(), " sent a malformed list of members"));
+    members_ = *std::move(members);
+    return absl::OkStatus();
   }
 
   void read_events() {

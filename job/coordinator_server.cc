@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <random>
 #include <set>
@@ -27,6 +26,7 @@
 #include "job/grpc_log.h"
 #include "job/host.h"
 #include "job/listener.h"
+#include "job/member_list.h"
 
 namespace tessera {
 namespace {
@@ -62,25 +62,6 @@ MemberInfo member_of(const rpc::Member& member) {
   info.device_type = member.device_type();
   info.build = member.build();
   return info;
-}
-
-std::string serialize(const std::vector<MemberInfo>& members) {
-  rpc::MemberList list;
-  std::map<std::string, int> texts;
-  const auto index_of = [&](const std::string& text) {
-    const auto [it, is_new] = texts.emplace(text, list.texts_size());
-    if (is_new) list.add_texts(text);
-    return it->second;
-  };
-  for (const MemberInfo& info : members) {
-    list.add_hosts(index_of(info.host));
-    list.add_host_ids(index_of(info.host_id));
-    list.add_device_types(index_of(info.device_type));
-    list.add_pids(info.pid);
-    list.add_incarnations(info.incarnation);
-    list.add_num_local_devices(info.num_local_devices);
-  }
-  return list.SerializeAsString();
 }
 
 class ServerImpl;
@@ -340,7 +321,7 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (job_of_members_ != state_.num_jobs()) {
-        members_ = std::make_shared<const std::string>(serialize(state_.members()));
+        members_ = std::make_shared<const std::string>(encode_members(state_.members()));
         job_of_members_ = state_.num_jobs();
       }
       members = members_;
