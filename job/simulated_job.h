@@ -2,7 +2,8 @@
 //
 // SimulatedJob: the life of a job of many clients at the coordinator's state machine, in one
 // process, with a number of answers of each kind that every part must give. The scale test runs it
-// and bounds its memory; the benchmark prints the time of each part.
+// and bounds its memory; the test of steps counts what each part does; the benchmark prints the
+// time of each part.
 //
 //   for (const SimulatedJob::Part& part : SimulatedJob(10'000).run()) ... part.is_right
 //
@@ -32,13 +33,22 @@ class SimulatedJob {
 
   struct Part {
     std::string name;
-    double seconds;
-    bool is_right;  // each call got its answer, with the code that it should have
+    double cost;            // of the meter
+    bool is_right;          // each call got its answer, with the code that it should have
+    size_t num_ranges = 1;  // of clients that a call names
   };
 
-  // A multiple of 2 * kClientsPerHost.
-  explicit SimulatedJob(int num_clients)
+  // What has been spent so far, of time or anything else.
+  using Meter = std::function<double()>;
+  static double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  // `num_clients` is a multiple of 2 * kClientsPerHost.
+  explicit SimulatedJob(int num_clients, Meter meter = seconds)
       : num_clients_(num_clients),
+        meter_(std::move(meter)),
         state_({.num_clients = num_clients, .address = "host-0:1234"}),
         everyone_(ClientRanges::of_ranges({{{0, num_clients}}})),
         living_(every_other_host(num_clients)) {}
@@ -120,11 +130,12 @@ class SimulatedJob {
       living_.for_each([&](int i) { check_in(i, "b", "v", everyone_); });
       return take({{absl::StatusCode::kUnavailable, num_clients_ - num_lost_}});
     });
-    part("the survivors make a mesh", [&] {
+    const auto make_mesh = [&] {
       living_.for_each([&](int i) { check_in(i, "create_mesh", "survivors", living_); });
       return take({{absl::StatusCode::kOk, num_clients_ - num_lost_}});
-    });
-    part("a deadline that half of them miss", [&] {
+    };
+    part("the survivors make a mesh", make_mesh, living_.ranges().size());
+    const auto miss_deadline = [&] {
       int number = 0;
       living_.for_each([&](int i) {
         if (++number % 2 == 0) check_in(i, "late", "v", living_);
@@ -132,7 +143,8 @@ class SimulatedJob {
       beat(living_);
       pass(absl::Minutes(2));
       return take({{absl::StatusCode::kDeadlineExceeded, (num_clients_ - num_lost_) / 2}});
-    });
+    };
+    part("a deadline that half of them miss", miss_deadline, living_.ranges().size());
   }
   void run_end() {
     part("half of them leave and give up, then all leave", [&] {
@@ -154,11 +166,10 @@ class SimulatedJob {
   }
 
   int num_pairs() const { return num_clients_ - 1; }
-  void part(const std::string& name, const std::function<bool()>& body) {
-    const auto start = std::chrono::steady_clock::now();
+  void part(const std::string& name, const std::function<bool()>& body, size_t num_ranges = 1) {
+    const double start = meter_();
     const bool is_right = body();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    parts_.push_back({name, took.count(), is_right});
+    parts_.push_back({name, meter_() - start, is_right, num_ranges});
   }
 
   CoordinatorState::Done count() {
@@ -204,6 +215,7 @@ class SimulatedJob {
   }
 
   const int num_clients_;
+  const Meter meter_;
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
   CoordinatorState state_;
   const ClientRanges everyone_;
