@@ -34,19 +34,30 @@ struct Row {
   const char* name;
   Setting setting;
   int num_clients;
+  int num_hosts = 1;
 };
 std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
 
 constexpr Row kRows[] = {
-    {"two_threads", Setting::kThreads, 2},      {"three_threads", Setting::kThreads, 3},
-    {"four_threads", Setting::kThreads, 4},     {"three_processes", Setting::kProcesses, 3},
+    {"two_threads", Setting::kThreads, 2},
+    {"three_threads", Setting::kThreads, 3},
+    {"four_threads", Setting::kThreads, 4},
+    {"three_processes", Setting::kProcesses, 3},
     {"four_processes", Setting::kProcesses, 4},
+    // With two hosts, neighbours are on one host or on two.
+    {"three_on_two_hosts", Setting::kThreads, 3, 2},
+    {"four_on_two_hosts", Setting::kProcesses, 4, 2},
+    {"five_on_three_hosts", Setting::kThreads, 5, 3},
+    {"three_on_three_hosts", Setting::kThreads, 3, 3},
 };
 
 class CirclesTest : public ::testing::TestWithParam<Row> {
  protected:
   static Status run(const ClientBody& body) {
-    return run_clients({.setting = GetParam().setting, .num_clients = GetParam().num_clients},
+    const Row& row = GetParam();
+    return run_clients({.setting = row.setting,
+                        .num_clients = row.num_clients,
+                        .hooks = {.host_ids = on_hosts(row.num_clients, row.num_hosts)}},
                        body);
   }
 };
@@ -109,8 +120,8 @@ TEST(CirclesBetweenHostsTest, ACircleOnOneHostIsFound) {
                               for (const Work& work : {first, second}) {
                                 TESSERA_RETURN_IF_ERROR(expect_error(
                                     work.wait(kLimit), absl::StatusCode::kInvalidArgument,
-                                    {"operations differ between clients: client 0 (", " waits in ",
-                                     ", client 1 (", "; make the same calls in the same order"}));
+                                    {"operations differ between clients: client ", " waits in ",
+                                     "client 1 (", "; make the same calls in the same order"}));
                               }
                               TESSERA_RETURN_IF_ERROR(a.barrier().wait(kLimit));
                               TESSERA_RETURN_IF_ERROR(b.barrier().wait(kLimit));

@@ -35,10 +35,6 @@ CollectiveRun::CollectiveRun(CollectiveRuns& runs, int member, Collective::Ptr c
     : JointRun(runs.shared_from_this(), member, std::move(collective), std::move(run_arguments),
                Clock::kTick),
       runs_(runs) {
-  // The name is quoted: an empty one has two characters.
-  const bool is_named =
-      this->collective().kind() == OpKind::kBarrier && arguments().detail.view().size() > 2;
-  if (is_named) op.name_hash = op.signature.detail_hash;
   op.signature.inlined = is_inlined(this->collective()) && !is_on_device();
 }
 

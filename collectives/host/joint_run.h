@@ -44,6 +44,9 @@ class JointRun : public Run {
     op.signature = this->collective().signature();
     do_peers_write_output = this->collective().do_peers_write_output();
     if (!own.detail.empty()) op.signature.detail_hash = own.detail.hash();
+    // The name is quoted: an empty one has two characters.
+    const bool is_barrier = this->collective().kind() == OpKind::kBarrier;
+    if (is_barrier && own.detail.view().size() > 2) op.name_hash = op.signature.detail_hash;
   }
 
   Rendezvous::Op op;

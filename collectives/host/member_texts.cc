@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/member_texts.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -117,6 +119,24 @@ Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(in
     ++num_named;
   }
   return absl::DeadlineExceededError(text);
+}
+
+Status describe_conflict(std::vector<ConflictingWait> waits) {
+  const auto is_before = [](const ConflictingWait& a, const ConflictingWait& b) {
+    return a.device_id < b.device_id;
+  };
+  std::rotate(waits.begin(), std::min_element(waits.begin(), waits.end(), is_before), waits.end());
+  std::set<absl::string_view> labels;
+  for (const ConflictingWait& wait : waits) labels.insert(wait.label);
+  std::vector<std::string> texts;
+  for (const ConflictingWait& wait : waits) {
+    texts.push_back(absl::StrCat(wait.client, " waits in ", wait.label));
+    if (labels.size() == waits.size()) continue;
+    absl::StrAppend(&texts.back(), " in the group of devices ", absl::StrJoin(wait.group, ", "));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("operations differ between clients: ", absl::StrJoin(texts, ", "),
+                   "; make the same calls in the same order on every client"));
 }
 
 }  // namespace tessera::host

@@ -48,6 +48,17 @@ struct Missing {
 Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
                         absl::FunctionRef<std::string(const GroupMember&)> last_seen);
 
+// One of several devices that wait for each other.
+struct ConflictingWait {
+  int device_id = 0;
+  std::string client;  // "client 1 (host-a, pid 7)"
+  std::string label;
+  std::vector<int> group;  // the ids of its devices
+};
+// InvalidArgument. The same text wherever the circle begins: from the first device on. Operations
+// of one label differ in their groups.
+Status describe_conflict(std::vector<ConflictingWait> waits);
+
 }  // namespace tessera::host
 
 #endif  // TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_

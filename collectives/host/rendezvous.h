@@ -21,6 +21,7 @@
 #define TESSERA_COLLECTIVES_HOST_RENDEZVOUS_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -194,6 +195,12 @@ class Rendezvous {
   Status describe_behind(const Op& op) const;
   // The same of the operation of any group in which the member's device waits; empty if in none.
   std::string describe_wait(int member) const;
+  // What a device of any client waits in, as far as clients of this host see it; nothing where it
+  // waits in no operation of a group, or is on another host.
+  struct Wait;
+  static std::optional<Wait> wait_of(HostLink& link, const GroupMember& device);
+  // Another barrier of the same name whose mesh overlaps with this group.
+  std::optional<Wait> find_same_name(const Op& op) const;
 
   // What the member has written of its run.
   Statement statement_of(int member, const MemberEntry& entry) const;
@@ -201,7 +208,7 @@ class Rendezvous {
   // too late and has not noticed yet.
   std::vector<bool> arrivals(uint32_t seq) const { return arrivals(seq, load(seq)); }
   // What a device is doing, with the default label if it wrote none.
-  ActivitySnapshot last_seen(int client, int ordinal) const;
+  static ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal);
 
   // The operation that a member whose next one would be `seq` must do next. Operations that timed
   // out without it, and that were other calls than this one, are skipped. A member that is left
@@ -294,15 +301,10 @@ class Rendezvous {
   bool is_missing(uint32_t seq, int member) const {
     return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
   }
-  struct Wait;
-  // What the device waits in, if it is an operation of a group.
-  std::optional<Wait> wait_of(const GroupMember& device) const;
-  // The same, of another group than this.
+  // The same as wait_of(), of another group than this.
   std::optional<Wait> other_wait_of(const GroupMember& device) const;
   // Devices that wait for each other in a circle, from the member of `op` on; empty: none found.
   std::vector<Wait> find_circle(const Op& op);
-  // Another barrier of the same name whose mesh overlaps with this group.
-  std::optional<Wait> find_same_name(const Op& op) const;
   // Makes it an error of all these operations that they wait for each other.
   void settle_conflict(const Op& op, std::vector<Wait> others);
   // The name of an operation in messages.
@@ -310,10 +312,10 @@ class Rendezvous {
   std::string label_of(const Op& op) const;
   std::string label_of(const MemberEntry& entry) const;
   // Devices are numbered by client.
-  int client_of(int device_id) const;
-  GroupMember member_of(int device_id) const;
+  static int client_of(const HostLink& link, int device_id);
+  static GroupMember member_of(const HostLink& link, int device_id);
   // The devices of the group that an activity names; empty where that is not there any more.
-  std::vector<int32_t> ids_in(const Activity& activity) const;
+  static std::vector<int32_t> ids_in(const HostLink& link, const Activity& activity);
 
   // Whether there is a handle to give back: moves with it.
   struct Held {
@@ -339,6 +341,22 @@ class Rendezvous {
   uint64_t entries_offset_ = 0;
   uint64_t entry_stride_ = 0;
   uint32_t last_record_ = 0;
+};
+
+// An operation that a device waits in.
+struct Rendezvous::Wait {
+  GroupMember device;
+  std::unique_ptr<Rendezvous> group;  // a view: the members on this host
+  uint32_t seq = 0;
+  std::string label;
+  absl::Duration age;
+  uint64_t name_hash = 0;
+  size_t waited_for_by = 0;  // in the search: what led here
+
+  // The devices on this host that have not arrived.
+  std::vector<int> missing() const;
+  // Settles the operation, if it is still open.
+  void end(const Status& error) const;
 };
 
 }  // namespace tessera::host

@@ -25,16 +25,19 @@
 
 namespace tessera::host {
 
-// An operation that a device waits in.
-struct Rendezvous::Wait {
-  GroupMember device;
-  std::unique_ptr<Rendezvous> group;  // a view
-  uint32_t seq = 0;
-  std::string label;
-  absl::Duration age;
-  uint64_t name_hash = 0;
-  size_t waited_for_by = 0;  // in the search: what led here
-};
+std::vector<int> Rendezvous::Wait::missing() const {
+  std::vector<int> ids;
+  for (int m = 0; m < group->size(); ++m) {
+    if (group->is_missing(seq, m)) ids.push_back(group->members_[m].device_id);
+  }
+  return ids;
+}
+
+void Rendezvous::Wait::end(const Status& error) const {
+  GroupTable table = group->link_->groups_led_by(group->leader_client_);
+  table.with_block(group->block_, group->generation_,
+                   [&] { group->settle_at_once(seq, From::kOpen, error); });
+}
 
 void Rendezvous::check_conflicts(const Op& op) {
   // Between what this device has written down and what it reads of others.
@@ -52,13 +55,13 @@ void Rendezvous::check_conflicts(const Op& op) {
 }
 
 std::optional<Rendezvous::Wait> Rendezvous::other_wait_of(const GroupMember& device) const {
-  std::optional<Wait> wait = wait_of(device);
+  std::optional<Wait> wait = wait_of(*link_, device);
   if (wait.has_value() && wait->group->block_ == block_) return std::nullopt;
   return wait;
 }
 
 std::string Rendezvous::describe_wait(int member) const {
-  const std::optional<Wait> wait = wait_of(members_[member]);
+  const std::optional<Wait> wait = wait_of(*link_, members_[member]);
   if (!wait.has_value()) return "";
   const Label label(wait->label);
   Op op;
@@ -68,27 +71,26 @@ std::string Rendezvous::describe_wait(int member) const {
   return std::string(wait->group->describe_missing(op).message());
 }
 
-std::optional<Rendezvous::Wait> Rendezvous::wait_of(const GroupMember& device) const {
-  if (!link_->is_on_host(device.client_id)) return std::nullopt;
-  const DeviceActivity& slot = activity_slot(link_->control(device.client_id), device.ordinal);
+std::optional<Rendezvous::Wait> Rendezvous::wait_of(HostLink& link, const GroupMember& device) {
+  if (!link.is_on_host(device.client_id)) return std::nullopt;
+  const DeviceActivity& slot = activity_slot(link.control(device.client_id), device.ordinal);
   if (read_kind(slot) != DeviceActivity::kWaiting) return std::nullopt;
-  ActivitySnapshot seen = last_seen(device.client_id, device.ordinal);
+  ActivitySnapshot seen = last_seen(link, device.client_id, device.ordinal);
   // A device that is about to wait writes that down first, and then looks for conflicts itself: of
   // several that wait for each other, the last one finds the words of all others complete.
   if (!seen.consistent || seen.kind != DeviceActivity::kWaiting) return std::nullopt;
-  const std::vector<int32_t> ids = ids_in(seen);
+  const std::vector<int32_t> ids = ids_in(link, seen);
   const int leader = static_cast<int>(seen.leader_client);
   GroupBlock* const block =
       ids.empty() ? nullptr
-                  : GroupTable::find(link_->control(leader), seen.block_offset, seen.generation);
+                  : GroupTable::find(link.control(leader), seen.block_offset, seen.generation);
   if (block == nullptr) return std::nullopt;
   std::vector<GroupMember> members;
-  for (const int32_t id : ids) members.push_back(member_of(id));
-  auto group =
-      std::unique_ptr<Rendezvous>(new Rendezvous(*link_, std::move(members), leader, block));
+  for (const int32_t id : ids) members.push_back(member_of(link, id));
+  auto group = std::unique_ptr<Rendezvous>(new Rendezvous(link, std::move(members), leader, block));
   // What the view has read of the block counts only if the block is still that group's.
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (GroupTable::find(link_->control(leader), seen.block_offset, seen.generation) != block ||
+  if (GroupTable::find(link.control(leader), seen.block_offset, seen.generation) != block ||
       group->generation_ != seen.generation || !group->is_open(seen.seq)) {
     return std::nullopt;
   }
@@ -161,59 +163,37 @@ void Rendezvous::settle_conflict(const Op& op, std::vector<Wait> others) {
     is_over |= !other.group->is_open(other.seq);
   }
   if (is_over) return;
-  // Several members may find this at once: they make one text of it. Operations of one label differ
-  // in their groups.
-  const auto cut = [](absl::string_view label) {
-    char text[kLabelBytes];
-    return std::string(text, copy_cut(absl::MakeSpan(text), label));
-  };
-  std::set<std::string> labels = {cut(label_of(op))};
-  for (const Wait& other : others) labels.insert(cut(other.label));
-  const bool are_labels_different = labels.size() == others.size() + 1;
-  std::vector<std::pair<std::pair<int, int>, std::string>> waits;
+  // Several members may find this at once: they make one text of it.
+  std::vector<ConflictingWait> waits;
   const auto add = [&](const GroupMember& device, const Rendezvous& group,
                        absl::string_view label) {
-    std::string text =
-        absl::StrCat(link_->member(device.client_id).to_string(), " waits in ", cut(label));
-    if (!are_labels_different) {
-      const auto add_id = [](std::string* out, const GroupMember& member) {
-        absl::StrAppend(out, member.device_id);
-      };
-      absl::StrAppend(&text, " in the group of devices ",
-                      absl::StrJoin(group.members_, ", ", add_id));
-    }
-    waits.push_back({{device.client_id, device.ordinal}, std::move(text)});
+    char text[kLabelBytes];
+    waits.push_back({device.device_id,
+                     link_->member(device.client_id).to_string(),
+                     std::string(text, copy_cut(absl::MakeSpan(text), label)),
+                     {}});
+    for (const GroupMember& member : group.members_) waits.back().group.push_back(member.device_id);
   };
   add(members_[op.member], *this, label_of(op));
   for (const Wait& other : others) add(other.device, *other.group, other.label);
-  std::rotate(waits.begin(), std::min_element(waits.begin(), waits.end()), waits.end());
-  const Status error = absl::InvalidArgumentError(absl::StrCat(
-      "operations differ between clients: ",
-      absl::StrJoin(waits, ", ",
-                    [](std::string* out, const auto& wait) { out->append(wait.second); }),
-      "; make the same calls in the same order on every client"));
+  const Status error = describe_conflict(std::move(waits));
   // Ours first, and then in the order in which one waits for the next: a member that is told goes
   // on, and may go to the operation before, which has its verdict by then. This member goes on when
   // the last one has it.
   settle_at_once(op.seq, From::kOpen, error);
-  for (const Wait& other : others) {
-    const Rendezvous& theirs = *other.group;
-    link_->groups_led_by(theirs.leader_client_).with_block(theirs.block_, theirs.generation_, [&] {
-      other.group->settle_at_once(other.seq, From::kOpen, error);
-    });
-  }
+  for (const Wait& other : others) other.end(error);
 }
 
-GroupMember Rendezvous::member_of(int device_id) const {
-  const int client = client_of(device_id);
+GroupMember Rendezvous::member_of(const HostLink& link, int device_id) {
+  const int client = client_of(link, device_id);
   int ordinal = device_id;
-  for (int i = 0; i < client; ++i) ordinal -= link_->member(i).num_local_devices;
+  for (int i = 0; i < client; ++i) ordinal -= link.member(i).num_local_devices;
   return {device_id, client, ordinal};
 }
 
-std::vector<int32_t> Rendezvous::ids_in(const Activity& activity) const {
-  if (activity.leader_client >= static_cast<uint64_t>(link_->num_clients())) return {};
-  std::byte* const region = link_->control(static_cast<int>(activity.leader_client));
+std::vector<int32_t> Rendezvous::ids_in(const HostLink& link, const Activity& activity) {
+  if (activity.leader_client >= static_cast<uint64_t>(link.num_clients())) return {};
+  std::byte* const region = link.control(static_cast<int>(activity.leader_client));
   const auto find = [&] {
     return GroupTable::find(region, activity.block_offset, activity.generation);
   };
@@ -222,8 +202,8 @@ std::vector<int32_t> Rendezvous::ids_in(const Activity& activity) const {
   // All that another process has written is compared with what there can be.
   const uint32_t num_ids = block->num_members;
   if (num_ids > kMaxMembers ||
-      link_->find_in_control(activity.leader_client, activity.block_offset,
-                             sizeof(GroupBlock) + num_ids * sizeof(int32_t)) == nullptr) {
+      link.find_in_control(activity.leader_client, activity.block_offset,
+                           sizeof(GroupBlock) + num_ids * sizeof(int32_t)) == nullptr) {
     return {};
   }
   std::vector<int32_t> ids(num_ids);
@@ -235,7 +215,7 @@ std::vector<int32_t> Rendezvous::ids_in(const Activity& activity) const {
   // The memory may have become another block's meanwhile.
   if (find() == nullptr) return {};
   int num_devices = 0;
-  for (int i = 0; i < link_->num_clients(); ++i) num_devices += link_->member(i).num_local_devices;
+  for (int i = 0; i < link.num_clients(); ++i) num_devices += link.member(i).num_local_devices;
   const bool are_devices =
       std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return id >= 0 && id < num_devices; });
   return are_devices ? ids : std::vector<int32_t>();

@@ -74,7 +74,7 @@ Status Rendezvous::describe_missing(const Op& op, const std::vector<bool>& arriv
       {label_of(op), members_, arrived, is_open, format_duration(waited), block_->verdict_bytes},
       [&](int client) { return link_->member(client).to_string(); },
       [&](const GroupMember& member) {
-        return last_seen(member.client_id, member.ordinal).to_string();
+        return last_seen(*link_, member.client_id, member.ordinal).to_string();
       });
 }
 
@@ -122,23 +122,23 @@ std::string Rendezvous::label_of(const MemberEntry& entry) const {
   return label_of(entry.signature, ids_of(block_));
 }
 
-ActivitySnapshot Rendezvous::last_seen(int client, int ordinal) const {
-  ActivitySnapshot seen = read_activity(activity_slot(link_->control(client), ordinal));
+ActivitySnapshot Rendezvous::last_seen(const HostLink& link, int client, int ordinal) {
+  ActivitySnapshot seen = read_activity(activity_slot(link.control(client), ordinal));
   if (seen.has_label) return seen;
   int32_t own_id = ordinal;
-  for (int i = 0; i < client; ++i) own_id += link_->member(i).num_local_devices;
+  for (int i = 0; i < client; ++i) own_id += link.member(i).num_local_devices;
   std::vector<int32_t> ids;
   // A torn snapshot may have an invalid offset, which is not followed.
-  if (seen.consistent && seen.block_offset != 0) ids = ids_in(seen);
+  if (seen.consistent && seen.block_offset != 0) ids = ids_in(link, seen);
   if (seen.consistent && seen.block_offset == 0) ids = {own_id};
   seen.label = default_label(seen.op, seen.dtype, seen.reduction, seen.count, ids);
   return seen;
 }
 
-int Rendezvous::client_of(int device_id) const {
+int Rendezvous::client_of(const HostLink& link, int device_id) {
   int client = 0;
-  for (int first = 0; client + 1 < link_->num_clients(); ++client) {
-    first += link_->member(client).num_local_devices;
+  for (int first = 0; client + 1 < link.num_clients(); ++client) {
+    first += link.member(client).num_local_devices;
     if (device_id < first) break;
   }
   return client;

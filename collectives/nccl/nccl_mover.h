@@ -61,7 +61,7 @@
 #include "collectives/nccl/other_hosts.h"
 #include "collectives/nccl/schedule.h"
 #include "collectives/nccl/watch.h"
-#include "collectives/network/span_runs.h"
+#include "collectives/network/network.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_device.h"
 

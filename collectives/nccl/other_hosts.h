@@ -28,7 +28,7 @@
 #include "base/status.h"
 #include "collectives/host/group_table.h"
 #include "collectives/nccl/api.h"
-#include "collectives/network/span_runs.h"
+#include "collectives/network/network.h"
 
 namespace tessera::nccl {
 

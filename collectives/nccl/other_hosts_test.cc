@@ -20,7 +20,7 @@
 #include "collectives/host/group_table.h"
 #include "collectives/nccl/api.h"
 #include "collectives/network/engine.h"
-#include "collectives/network/span_runs.h"
+#include "collectives/network/network.h"
 #include "collectives/ucx/ucx_engine.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -36,6 +36,7 @@ struct Letter {
     kVerdict,  // the run has failed with this
     kAsk,      // of member `from`: what is the device of member `to` doing?
     kAnswer,   // of member `from`
+    kCircle,   // of a search for circles (Network); `to` is a device
   };
 
   Kind kind = Kind::kEntry;

@@ -18,8 +18,6 @@ using host::Rendezvous;
 
 // Runs of a group may follow each other this closely.
 constexpr uint32_t kRecords = 8;
-// How long the coordinator has to say which client is lost, after a connection broke.
-constexpr absl::Duration kLossLimit = absl::Seconds(2);
 
 Places places_of(const host::HostLink& link, const std::vector<GroupMember>& members) {
   std::map<std::string, int> numbers;  // by host_id
@@ -58,24 +56,6 @@ uint64_t name_of_group(const std::vector<GroupMember>& members, bool is_for_mess
 }
 
 }  // namespace
-
-Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job)
-    : engine(std::move(own_engine)), letters(*engine), coordinator(job) {
-  engine->set_lost_listener([this](int client, const Status& reason) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    broken_.emplace(client, Broken{steady_now(), reason});
-  });
-}
-
-Status Network::find_broken(absl::Span<const int> clients) const {
-  const absl::Time now = steady_now();
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const int client : clients) {
-    const auto it = broken_.find(client);
-    if (it != broken_.end() && now - it->second.since > kLossLimit) return it->second.reason;
-  }
-  return absl::OkStatus();
-}
 
 SpanRun::SpanRun(SpanRuns& runs, int member, Collective::Ptr collective, Arguments&& arguments)
     : JointRun(runs.shared_from_this(), member, std::move(collective), std::move(arguments),
@@ -129,9 +109,13 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
   }
   others_.assign(others.begin(), others.end());
   network_->letters.set_reader(name_, [this](Letter letter) { read(std::move(letter)); });
+  if (!is_for_messages_) network_->add_group(name_, *this);
 }
 
-SpanRuns::~SpanRuns() { network_->letters.set_reader(name_, nullptr); }
+SpanRuns::~SpanRuns() {
+  if (!is_for_messages_) network_->remove_group(name_);
+  network_->letters.set_reader(name_, nullptr);
+}
 
 StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
     host::HostResources& resources, std::shared_ptr<Network> network,
@@ -276,10 +260,19 @@ void SpanRuns::end_late(SpanRun& run, const SpanRun::Waited& waited) {
 void SpanRuns::retire(SpanRun& run) {
   meetings_.rendezvous().leave(run.op.seq, run.member());
   meetings_.set_done(run.member(), run.op.seq);
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (++boards_[run.op.seq].num_retired < num_own_) return;
-  boards_.erase(run.op.seq);
-  if (last_retired_ == 0 || host::is_later(run.op.seq, last_retired_)) last_retired_ = run.op.seq;
+  std::optional<SpanRun::Ending> ending;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto waiting = waiting_.find(all_members()[run.position()].device_id);
+    if (waiting != waiting_.end() && waiting->second.run == &run) waiting_.erase(waiting);
+    ending = std::exchange(run.ending, std::nullopt);
+    if (++boards_[run.op.seq].num_retired == num_own_) {
+      boards_.erase(run.op.seq);
+      const bool is_last = last_retired_ == 0 || host::is_later(run.op.seq, last_retired_);
+      if (is_last) last_retired_ = run.op.seq;
+    }
+  }
+  if (ending.has_value()) ending->next();
 }
 
 void SpanRuns::send_to_others(const Letter& letter) {

@@ -43,10 +43,10 @@
 #ifndef TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
 #define TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,8 +65,10 @@
 #include "collectives/host/joint_run.h"
 #include "collectives/host/meetings.h"
 #include "collectives/host/member_texts.h"
+#include "collectives/network/circles.h"
 #include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
+#include "collectives/network/network.h"
 #include "collectives/network/wants.h"
 #include "device/cpu/arena.h"
 #include "job/coordinator.h"
@@ -87,7 +89,8 @@ class SpanRun final : public host::JointRun {
 
   // Of the running thread, until the run has ended.
   std::vector<ArenaPool::Block> staged;
-  bool has_looked_for_circles = false;
+  absl::Time next_look = absl::InfinitePast();  // for circles of waits
+  absl::Duration look_interval = absl::ZeroDuration();
   // Guarded by SpanRuns::mutex_: sends and receives under way, whether any has failed, and the
   // first error that is not of a broken connection.
   int num_under_way = 0;
@@ -99,6 +102,14 @@ class SpanRun final : public host::JointRun {
     absl::Time deadline;
   };
   std::optional<Waited> waited;
+  // The same: the end of a circle of waits that the run is in. What takes it calls `next`.
+  struct Ending {
+    Status error;
+    bool is_held = false;  // until is_released
+    std::function<void()> next;
+  };
+  std::optional<Ending> ending;
+  bool is_released = false;
 
  private:
   void run_here(absl::Time deadline) override;
@@ -109,32 +120,7 @@ class SpanRun final : public host::JointRun {
   SpanRuns& runs_;
 };
 
-// What connects the hosts, for all groups of a client, which keep it. Thread-safe.
-class Network {
- public:
-  // No run uses the coordinator after the client's end.
-  Network(std::unique_ptr<Engine> own_engine, Coordinator& job);
-
-  Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
-  // Why a connection to one of these clients is broken, once it has been for a while: before that
-  // the coordinator may tell which client is lost, this one maybe.
-  Status find_broken(absl::Span<const int> clients) const;
-
-  const std::unique_ptr<Engine> engine;
-  Letters letters;
-  Coordinator& coordinator;
-
- private:
-  struct Broken {
-    absl::Time since;
-    Status reason;
-  };
-  std::atomic<Tag> next_tag_{0};
-  mutable std::mutex mutex_;      // guards what follows
-  std::map<int, Broken> broken_;  // by client
-};
-
-class SpanRuns final : public host::HostGroup {
+class SpanRuns final : public host::HostGroup, public WaitingGroup {
  public:
   // `members`: of all hosts, one at least a device of this client. Requires that the network is
   // connected to the clients of the other hosts. `device_mover`: of this group, for devices whose
@@ -161,6 +147,12 @@ class SpanRuns final : public host::HostGroup {
   Status give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::Time called,
                  absl::Time deadline);
   void end_late(SpanRun& run, const SpanRun::Waited& waited);
+
+  std::optional<CircleWait> wait_of(int device) override;
+  bool has_arrived(int device, uint32_t seq) override;
+  void end(const CircleHop& hop, const Status& error, bool is_held,
+           std::function<void()>& next) override;
+  void release(const CircleHop& hop) override;
 
  private:
   // What a member has arrived with, as its letter says.
@@ -211,6 +203,8 @@ class SpanRuns final : public host::HostGroup {
   // Of a member that comes after the deadline of another one.
   Status wait_for_verdict(SpanRun& run);
   bool all_came(const SpanRun& run);
+  // `here`: arrivals() of the record. Requires mutex_.
+  bool has_come(int member, const std::vector<bool>& here, const Board& board) const;
   // At a deadline: OK where all turn out to have arrived in time.
   Status end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline);
   // Whether a member that has arrived has called something else. Requires mutex_.
@@ -259,9 +253,12 @@ class SpanRuns final : public host::HostGroup {
   // The same for the members of this host: `wait_until` blocks until a time and says whether it is
   // so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
-  // Of a member that has arrived, and waits for a while: ends a circle of waits among clients of
-  // this host.
+  // Of a member that has arrived, and waits for a while: ends a circle of waits that it is in.
   void look_for_circles(SpanRun& run);
+  void end_same_name(SpanRun& run);
+  // Whether no member before this one is known to have arrived.
+  bool is_first_arrived(const SpanRun& run);
+  Status end_in_circle(SpanRun& run, const SpanRun::Ending& ending);
   // OK while the run can go on; else its verdict.
   Status check(SpanRun& run);
   // Makes `error` the verdict of the run, unless it has one. Returns the verdict.
@@ -289,6 +286,12 @@ class SpanRuns final : public host::HostGroup {
 
   std::mutex mutex_;  // guards what follows
   std::vector<Waiter*> waiters_;
+  // Runs that have waited for a while, with their labels, by device.
+  struct Waiting {
+    SpanRun* run;
+    std::string label;
+  };
+  std::map<int, Waiting> waiting_;
   std::map<uint32_t, Board> boards_;   // by number
   std::map<uint32_t, Failed> failed_;  // the last runs that have failed
   uint32_t last_retired_ = 0;          // by all members of this client

@@ -332,10 +332,12 @@ Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
       std::unique_lock<std::mutex> lock(mutex_);
       Board& board = boards_[run.op.seq];
       const auto has_changed = [&] {
-        return board.verdict.has_value() || !run.transfer_error.ok() || is_ready(board);
+        return board.verdict.has_value() || !run.transfer_error.ok() || run.ending.has_value() ||
+               is_ready(board);
       };
       const bool is_over = wait_for(lock, kCheckInterval, has_changed);
-      if (is_over && !board.verdict.has_value() && run.transfer_error.ok()) return absl::OkStatus();
+      const bool has_failed = board.verdict.has_value() || !run.transfer_error.ok();
+      if (is_over && !has_failed && !run.ending.has_value()) return absl::OkStatus();
     }
     look_for_circles(run);
     TESSERA_RETURN_IF_ERROR(check(run));
@@ -368,24 +370,20 @@ Status SpanRuns::wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wai
   return absl::OkStatus();
 }
 
-// Once, as one that waits on one host: the last member of a circle sees what the others wait in.
-void SpanRuns::look_for_circles(SpanRun& run) {
-  if (is_for_messages_ || std::exchange(run.has_looked_for_circles, true)) return;
-  Rendezvous& rendezvous = meetings_.rendezvous();
-  if (rendezvous.is_open(run.op.seq)) rendezvous.check_conflicts(run.op);
-}
-
 Status SpanRuns::check(SpanRun& run) {
   Rendezvous& rendezvous = meetings_.rendezvous();
   std::optional<Status> verdict;
   Status transfer_error;
   std::optional<SpanRun::Waited> waited;
+  std::optional<SpanRun::Ending> ending;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     waited = run.waited;
+    ending = std::exchange(run.ending, std::nullopt);
     verdict = boards_[run.op.seq].verdict;
     transfer_error = run.transfer_error;
   }
+  if (ending.has_value()) return end_in_circle(run, *ending);
   if (verdict.has_value()) return settle_here(run, *verdict);
   // A member on this host has failed, or was found to wait in a circle.
   if (rendezvous.has_result(run.op.seq)) {
@@ -412,7 +410,7 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
     std::lock_guard<std::mutex> lock(mutex_);
     const Board& board = boards_[run.op.seq];
     for (int m = 0; m < num_members(); ++m) {
-      arrived[m] = places_.is_here(m) ? here[places_.local_index(m)] : board.entries.count(m) > 0;
+      arrived[m] = has_come(m, here, board);
     }
   }
   const std::map<int, std::string> doing = ask_missing(run, arrived);
@@ -422,7 +420,7 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
       [&](int client) { return link.member(client).to_string(); },
       [&](const GroupMember& member) {
         if (link.is_on_host(member.client_id)) {
-          return rendezvous.last_seen(member.client_id, member.ordinal).to_string();
+          return Rendezvous::last_seen(link, member.client_id, member.ordinal).to_string();
         }
         const auto known = doing.find(member.device_id);
         return known == doing.end() ? std::string() : known->second;
@@ -572,8 +570,9 @@ void SpanRuns::answer(const Letter& ask) {
                    .from = ask.to,
                    .to = ask.from,
                    .body = {is_coming ? kIsComing : kIsLate}};
-  append_text(meetings_.rendezvous().last_seen(member.client_id, member.ordinal).to_string(),
-              letter.body);
+  append_text(
+      Rendezvous::last_seen(resources().link(), member.client_id, member.ordinal).to_string(),
+      letter.body);
   network_->letters.send(all_members()[ask.from].client_id, letter);
 }
 

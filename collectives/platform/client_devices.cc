@@ -13,6 +13,7 @@
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
 #include "collectives/mpi/mpi_engine.h"
+#include "collectives/network/network.h"
 #include "collectives/network/span_runs.h"
 #include "collectives/ucx/ucx_engine.h"
 #include "device/completion.h"
@@ -88,7 +89,7 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
   if (others.empty()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<network::Engine> engine,
                            make_engine(coordinator, options, others));
-  network_ = std::make_shared<network::Network>(std::move(engine), coordinator);
+  network_ = std::make_shared<network::Network>(std::move(engine), coordinator, link_.get());
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
   TESSERA_RETURN_IF_ERROR(network_->engine->connect(others, deadline));

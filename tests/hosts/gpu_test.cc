@@ -82,7 +82,6 @@ TEST_P(GpusOfHostsTest, HoldBetweenTwoHosts) {
 
 std::vector<Case> cases() {
   std::vector<Case> all = conformance::all_cases();
-  std::erase_if(all, [](const Case& c) { return c.name == "same_barrier_on_two_groups"; });
   conformance::limit_sweeps(all, kSanitized ? conformance::SweepLimits{.f32 = 4, .other_dtypes = 0}
                                             : conformance::SweepLimits{.other_dtypes = 4});
   all.push_back(conformance::random_ops_case(4, 100, 20240607));

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/network/network.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/stable_hash.h"
+#include "collectives/host/member_texts.h"
+#include "collectives/host/rendezvous.h"
+#include "job/host.h"
+
+namespace tessera::network {
+namespace {
+
+using host::GroupMember;
+using host::Rendezvous;
+
+// How long the coordinator has to say which client is lost, after a connection broke.
+constexpr absl::Duration kLossLimit = absl::Seconds(2);
+// The name that letters about circles have in the place of a group's.
+constexpr uint64_t kCircles = 0;
+
+// An operation of a group of one host: no other client has to know its name.
+RunId id_of(const Rendezvous::Wait& wait) {
+  const std::vector<uint64_t> place = {static_cast<uint64_t>(wait.group->leader_client()),
+                                       wait.group->block_offset(), wait.group->generation()};
+  return {stable_hash(absl::MakeConstSpan(place)), wait.seq};
+}
+
+}  // namespace
+
+Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link)
+    : engine(std::move(own_engine)),
+      letters(*engine),
+      coordinator(job),
+      link_(link),
+      circles_(*this) {
+  engine->set_lost_listener([this](int client, const Status& reason) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    broken_.emplace(client, Broken{steady_now(), reason});
+  });
+  letters.set_reader(kCircles, [this](const Letter& letter) { read(letter); });
+}
+
+Network::~Network() { letters.set_reader(kCircles, nullptr); }
+
+Status Network::find_broken(absl::Span<const int> clients) const {
+  const absl::Time now = steady_now();
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const int client : clients) {
+    const auto it = broken_.find(client);
+    if (it != broken_.end() && now - it->second.since > kLossLimit) return it->second.reason;
+  }
+  return absl::OkStatus();
+}
+
+void Network::add_group(uint64_t name, WaitingGroup& group) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  groups_[name] = &group;
+}
+
+void Network::remove_group(uint64_t name) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  groups_.erase(name);
+}
+
+Status Network::describe_circle(absl::Span<const CircleHop> circle) const {
+  std::vector<host::ConflictingWait> waits;
+  for (const CircleHop& hop : circle) {
+    const std::optional<GroupMember> device = find_device(hop.device);
+    if (!device.has_value()) continue;
+    const MemberInfo& member = coordinator.members()[device->client_id];
+    waits.push_back({hop.device, member.to_string(), hop.label, hop.group});
+  }
+  return host::describe_conflict(std::move(waits));
+}
+
+std::optional<GroupMember> Network::find_device(int device) const {
+  int first = 0;
+  for (const MemberInfo& member : coordinator.members()) {
+    const int ordinal = device - first;
+    if (ordinal >= 0 && ordinal < member.num_local_devices) {
+      return GroupMember{device, member.client_id, ordinal};
+    }
+    first += member.num_local_devices;
+  }
+  return std::nullopt;
+}
+
+std::optional<CircleWait> Network::wait_of(int device) {
+  {
+    std::lock_guard<std::mutex> lock(groups_mutex_);
+    for (const auto& [_, group] : groups_) {
+      if (std::optional<CircleWait> wait = group->wait_of(device)) return wait;
+    }
+  }
+  const std::optional<GroupMember> member = find_device(device);
+  if (link_ == nullptr || !member.has_value()) return std::nullopt;
+  const std::optional<Rendezvous::Wait> found = Rendezvous::wait_of(*link_, *member);
+  if (!found.has_value()) return std::nullopt;
+  CircleWait wait = {.hop = {.device = device,
+                             .run = id_of(*found),
+                             .name_hash = found->name_hash,
+                             .label = found->label,
+                             .group = {}},
+                     .spans_hosts = false,
+                     .missing = found->missing()};
+  for (const GroupMember& other : found->group->members())
+    wait.hop.group.push_back(other.device_id);
+  if (wait.missing.empty()) return std::nullopt;
+  return wait;
+}
+
+bool Network::has_arrived(int device, const RunId& run) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  const auto group = groups_.find(run.group);
+  return group != groups_.end() && group->second->has_arrived(device, run.seq);
+}
+
+void Network::end(const CircleHop& hop, const std::vector<CircleHop>& circle, bool is_held,
+                  std::function<void()> next) {
+  const Status error = describe_circle(circle);
+  bool is_of_span = false;
+  {
+    std::lock_guard<std::mutex> lock(groups_mutex_);
+    const auto group = groups_.find(hop.run.group);
+    is_of_span = group != groups_.end();
+    if (is_of_span) group->second->end(hop, error, is_held, next);
+  }
+  const std::optional<GroupMember> device = find_device(hop.device);
+  if (!is_of_span && link_ != nullptr && device.has_value()) {
+    const std::optional<Rendezvous::Wait> wait = Rendezvous::wait_of(*link_, *device);
+    if (wait.has_value() && id_of(*wait) == hop.run) wait->end(error);
+  }
+  if (next != nullptr) next();
+}
+
+void Network::release(const CircleHop& hop) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  const auto group = groups_.find(hop.run.group);
+  if (group != groups_.end()) group->second->release(hop);
+}
+
+void Network::send(int device, const CircleLetter& letter) {
+  const std::optional<GroupMember> to = find_device(device);
+  if (!to.has_value()) return;
+  if (to->client_id == coordinator.client_id()) return circles_.read(device, letter);
+  forward(to->client_id, {.kind = Letter::Kind::kCircle,
+                          .seq = 0,
+                          .group = kCircles,
+                          .from = 0,
+                          .to = device,
+                          .body = encode(letter)});
+}
+
+void Network::forward(int client, const Letter& letter) {
+  const MemberInfo& own = coordinator.members()[coordinator.client_id()];
+  if (!are_on_one_host(own, coordinator.members()[client])) return letters.send(client, letter);
+  for (const MemberInfo& relay : coordinator.members()) {
+    if (are_on_one_host(own, relay)) continue;
+    if (link_ != nullptr && !link_->client_status(relay.client_id).ok()) continue;
+    return letters.send(relay.client_id, letter);
+  }
+}
+
+void Network::read(const Letter& letter) {
+  const std::optional<GroupMember> to = find_device(letter.to);
+  if (!to.has_value()) return;
+  if (to->client_id != coordinator.client_id()) return forward(to->client_id, letter);
+  StatusOr<CircleLetter> circle = decode_circle(letter.body);
+  if (circle.ok()) circles_.read(letter.to, *std::move(circle));
+}
+
+}  // namespace tessera::network

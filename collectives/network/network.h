@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Network: what connects a client with those of other hosts, for all of its groups, which keep it:
+// the engine, letters, broken connections, and the search for circles of waits.
+//
+// A letter about a circle goes to the client of a device, wherever that is. A client has no
+// connection to the others of its host, so what is for them goes through a client of another host.
+//
+// Thread-safe.
+#ifndef TESSERA_COLLECTIVES_NETWORK_NETWORK_H_
+#define TESSERA_COLLECTIVES_NETWORK_NETWORK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/host_link.h"
+#include "collectives/network/circles.h"
+#include "collectives/network/engine.h"
+#include "collectives/network/letters.h"
+#include "job/coordinator.h"
+
+namespace tessera::network {
+
+// A group over several hosts, as the search for circles sees it. Its functions are called under the
+// lock under which it is removed; they do not block.
+class WaitingGroup {
+ public:
+  // As the functions of CircleSite, of this group's runs.
+  virtual std::optional<CircleWait> wait_of(int device) = 0;
+  virtual bool has_arrived(int device, uint32_t seq) = 0;
+  // Takes `next` where the device waits in the run: it is called when the run has its verdict.
+  virtual void end(const CircleHop& hop, const Status& error, bool is_held,
+                   std::function<void()>& next) = 0;
+  virtual void release(const CircleHop& hop) = 0;
+
+ protected:
+  ~WaitingGroup() = default;
+};
+
+class Network final : private CircleSite {
+ public:
+  // No run uses the coordinator after the client's end. `link`: of this client; null where no group
+  // of the host's devices exists.
+  Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link = nullptr);
+  ~Network() override;
+
+  Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
+  // Why a connection to one of these clients is broken, once it has been for a while: before that
+  // the coordinator may tell which client is lost, this one maybe.
+  Status find_broken(absl::Span<const int> clients) const;
+
+  // By the name of the group. From its removal on it is not called.
+  void add_group(uint64_t name, WaitingGroup& group);
+  void remove_group(uint64_t name);
+  // Looks for a circle of waits through a device of this client. Call it again while that waits.
+  void search_circle(int device) { circles_.search(device); }
+  // The error of devices that wait for each other.
+  Status describe_circle(absl::Span<const CircleHop> circle) const;
+
+  const std::unique_ptr<Engine> engine;
+  Letters letters;
+  Coordinator& coordinator;
+
+ private:
+  struct Broken {
+    absl::Time since;
+    Status reason;
+  };
+
+  std::optional<CircleWait> wait_of(int device) override;
+  bool has_arrived(int device, const RunId& run) override;
+  void send(int device, const CircleLetter& letter) override;
+  void end(const CircleHop& hop, const std::vector<CircleHop>& circle, bool is_held,
+           std::function<void()> next) override;
+  void release(const CircleHop& hop) override;
+  void read(const Letter& letter);
+  void forward(int client, const Letter& letter);
+  // A device of the job and its client; nothing for an id that none has.
+  std::optional<host::GroupMember> find_device(int device) const;
+
+  host::HostLink* const link_;
+  Circles circles_;
+  std::atomic<Tag> next_tag_{0};
+  mutable std::mutex mutex_;                  // guards broken_
+  std::map<int, Broken> broken_;              // by client
+  std::mutex groups_mutex_;                   // guards groups_; before the locks of a group
+  std::map<uint64_t, WaitingGroup*> groups_;  // by name
+};
+
+}  // namespace tessera::network
+
+#endif  // TESSERA_COLLECTIVES_NETWORK_NETWORK_H_
