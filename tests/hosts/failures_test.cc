@@ -41,8 +41,9 @@ constexpr absl::Duration kNever = absl::Hours(1);
 constexpr char kCoordinator[] = "10.77.0.254:4000";
 constexpr char kHostLost[] = "host-b is unreachable: clients 2, 3 missed 3 heartbeats of 500 ms";
 
-HostsJob job_of(std::vector<int> clients_per_host) {
+HostsJob job_of(std::vector<int> clients_per_host, Backend backend = Backend::kAuto) {
   HostsJob job = {.clients_per_host = std::move(clients_per_host)};
+  job.options.backend = backend;
   // A host that is silent is found by these alone.
   job.options.heartbeat_interval = absl::Milliseconds(500);
   return job;
@@ -72,24 +73,34 @@ struct Interruption {
   // What happens to host 1.
   Status (*strike)(const Hosts& hosts);
   Status (*repair)(const Hosts& hosts);
+  Backend backend = Backend::kAuto;
 };
-const Interruption kInterruptions[] = {
-    {"Cable", [](const Hosts& hosts) { return hosts.set_link(1, false); },
-     [](const Hosts& hosts) { return hosts.set_link(1, true); }},
-    {"Switch", [](const Hosts& hosts) { return hosts.set_switch(1, false); },
-     [](const Hosts& hosts) { return hosts.set_switch(1, true); }},
-};
+const Interruption kCable = {"Cable", [](const Hosts& hosts) { return hosts.set_link(1, false); },
+                             [](const Hosts& hosts) { return hosts.set_link(1, true); }};
+const Interruption kSwitch = {"Switch",
+                              [](const Hosts& hosts) { return hosts.set_switch(1, false); },
+                              [](const Hosts& hosts) { return hosts.set_switch(1, true); }};
 std::ostream& operator<<(std::ostream& out, const Interruption& i) { return out << i.name; }
 
+std::vector<Interruption> interruptions() {
+  std::vector<Interruption> all = {kCable, kSwitch};
+  if (kHasGloo) all.push_back({"CableByGloo", kCable.strike, kCable.repair, Backend::kGloo});
+  return all;
+}
+
 class InterruptionTest : public ::testing::TestWithParam<Interruption> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, InterruptionTest, ::testing::ValuesIn(kInterruptions),
+INSTANTIATE_TEST_SUITE_P(Kinds, InterruptionTest, ::testing::ValuesIn(interruptions()),
+                         [](const auto& info) { return info.param.name; });
+
+class BarriersTest : public ::testing::TestWithParam<Interruption> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, BarriersTest, ::testing::Values(kCable, kSwitch),
                          [](const auto& info) { return info.param.name; });
 
 // Clients 0 and 1 keep the coordinator, clients 2 and 3 do not.
 TEST_P(InterruptionTest, InAnAllReduceAndRepairedForTheNextJob) {
   TESSERA_MAKE_HOSTS(hosts, 2);
   Gate third;
-  HostsJob job = job_of({2, 2});
+  HostsJob job = job_of({2, 2}, GetParam().backend);
   job.outside = [&]() -> Status {
     TESSERA_RETURN_IF_ERROR(third.wait());
     return GetParam().strike(hosts);
@@ -110,7 +121,7 @@ TEST_P(InterruptionTest, InAnAllReduceAndRepairedForTheNextJob) {
   EXPECT_THAT(statuses, Each(IsOk()));
 
   EXPECT_THAT(GetParam().repair(hosts), IsOk());
-  EXPECT_THAT(run_on_hosts(hosts, job_of({2, 2}),
+  EXPECT_THAT(run_on_hosts(hosts, job_of({2, 2}, GetParam().backend),
                            [](Client& client) -> Status {
                              TESSERA_RETURN_IF_ERROR(go_on(client, {0, 1, 2, 3}));
                              return client.shutdown();
@@ -124,7 +135,7 @@ TEST_P(InterruptionTest, InABarrier) {
   for (const int waiting_host : {0, 1}) {
     Gate waits;
     Gate is_told;
-    HostsJob job = job_of({2, 2});
+    HostsJob job = job_of({2, 2}, GetParam().backend);
     job.outside = [&]() -> Status {
       TESSERA_RETURN_IF_ERROR(waits.wait());
       TESSERA_RETURN_IF_ERROR(waits.wait());
@@ -160,7 +171,7 @@ TEST_P(InterruptionTest, InABarrier) {
 // The link is interrupted at any moment of a series of barriers. The clients of a host pass as many
 // as each other. Those of the other host may pass one more or less: the letters of one host have
 // arrived, and those of the other have not.
-TEST_P(InterruptionTest, ClientsOfAHostPassTheSameBarriers) {
+TEST_P(BarriersTest, ClientsOfAHostPassTheSameBarriers) {
   TESSERA_MAKE_HOSTS(hosts, 2);
   struct Counts {
     std::atomic<int> of[4];
@@ -226,43 +237,59 @@ TEST(PartitionTest, EndsAtTheDeadline) {
   EXPECT_THAT(verdicts.same({2, 3}), IsOk());
 }
 
+struct Kill {
+  const char* name;
+  int host;
+  Backend backend = Backend::kAuto;
+};
+std::ostream& operator<<(std::ostream& out, const Kill& kill) { return out << kill.name; }
+
+std::vector<Kill> kills() {
+  std::vector<Kill> all = {{"OfTwoClients", 0}, {"OfOneClient", 1}};
+  if (kHasGloo) all.push_back({"OfOneClientByGloo", 1, Backend::kGloo});
+  return all;
+}
+
+class KilledHostTest : public ::testing::TestWithParam<Kill> {};
+INSTANTIATE_TEST_SUITE_P(Hosts, KilledHostTest, ::testing::ValuesIn(kills()),
+                         [](const auto& info) { return info.param.name; });
+
 // Clients 0 and 1 are on host 0, client 2 on host 1, client 3 on host 2.
-TEST(KilledHostTest, SurvivorsAreToldAndGoOn) {
-  for (const int host : {0, 1}) {
-    TESSERA_MAKE_HOSTS(hosts, 3);
-    Gate third;
-    HostsJob job = job_of({2, 1, 1});
-    job.outside = [&]() -> Status {
-      TESSERA_RETURN_IF_ERROR(third.wait());
-      return hosts.kill(host);
+TEST_P(KilledHostTest, SurvivorsAreToldAndGoOn) {
+  const int host = GetParam().host;
+  TESSERA_MAKE_HOSTS(hosts, 3);
+  Gate third;
+  HostsJob job = job_of({2, 1, 1}, GetParam().backend);
+  job.outside = [&]() -> Status {
+    TESSERA_RETURN_IF_ERROR(third.wait());
+    return hosts.kill(host);
+  };
+  const std::vector<int> rest = host == 0 ? std::vector<int>{2, 3} : std::vector<int>{0, 1, 3};
+  const std::vector<Status> statuses = run_on_hosts(hosts, job, [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2, 3}));
+    std::vector<float> data(4 << 20, 0.0f);  // 16 MiB
+    const auto reduce = [&] {
+      return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kNever);
     };
-    const std::vector<int> rest = host == 0 ? std::vector<int>{2, 3} : std::vector<int>{0, 1, 3};
-    const std::vector<Status> statuses = run_on_hosts(hosts, job, [&](Client& client) -> Status {
-      TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2, 3}));
-      std::vector<float> data(4 << 20, 0.0f);  // 16 MiB
-      const auto reduce = [&] {
-        return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kNever);
-      };
-      const Status status = repeat(third, reduce);
-      const char* loss = host == 0
-                             ? "host-a is unreachable: clients 0, 1 missed 3 heartbeats of 500 ms"
-                             : "client 2 (host-b";
-      TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kUnavailable, {loss}));
-      TESSERA_RETURN_IF_ERROR(expect_error(reduce(), StatusCode::kUnavailable, {loss}));
-      TESSERA_RETURN_IF_ERROR(go_on(client, rest));
-      return client.shutdown();
-    });
-    for (int client = 0; client < 4; ++client) {
-      const bool is_killed = std::find(rest.begin(), rest.end(), client) == rest.end();
-      EXPECT_THAT(statuses[client].code(), is_killed ? StatusCode::kAborted : StatusCode::kOk)
-          << statuses[client];
-    }
-    EXPECT_THAT(statuses.back(), IsOk());
+    const Status status = repeat(third, reduce);
+    const char* loss = host == 0
+                           ? "host-a is unreachable: clients 0, 1 missed 3 heartbeats of 500 ms"
+                           : "client 2 (host-b";
+    TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kUnavailable, {loss}));
+    TESSERA_RETURN_IF_ERROR(expect_error(reduce(), StatusCode::kUnavailable, {loss}));
+    TESSERA_RETURN_IF_ERROR(go_on(client, rest));
+    return client.shutdown();
+  });
+  for (int client = 0; client < 4; ++client) {
+    const bool is_killed = std::find(rest.begin(), rest.end(), client) == rest.end();
+    EXPECT_THAT(statuses[client].code(), is_killed ? StatusCode::kAborted : StatusCode::kOk)
+        << statuses[client];
   }
+  EXPECT_THAT(statuses.back(), IsOk());
 }
 
 // The host of the coordinator is killed, when client 0 has it: the end of the job for all.
-TEST(KilledHostTest, WithTheCoordinatorEndsTheJob) {
+TEST(KilledCoordinatorTest, EndsTheJob) {
   TESSERA_MAKE_HOSTS(hosts, 2);
   Gate third;
   HostsJob job = job_of({1, 2});

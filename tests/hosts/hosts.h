@@ -103,6 +103,13 @@ class Hosts {
   ASSERT_TRUE(hosts##_or.ok()) << hosts##_or.status();            \
   const ::tessera::testing::Hosts hosts = *std::move(hosts##_or)
 
+// Whether this build has the engine on Gloo (Backend::kGloo between hosts).
+#ifdef TESSERA_TESTS_HAVE_GLOO
+constexpr bool kHasGloo = true;
+#else
+constexpr bool kHasGloo = false;
+#endif
+
 // What eth0 has sent and received, in bytes with their headers; of the host that the caller is in.
 StatusOr<int64_t> sent_bytes();
 StatusOr<int64_t> received_bytes();

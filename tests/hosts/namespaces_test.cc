@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "collectives/testing/conformance.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
@@ -197,11 +198,17 @@ struct Form {
   std::vector<int> clients_per_host;
   // Of what each host sends; empty: none.
   const char* rate = "";
+  Backend backend = Backend::kAuto;
 };
 std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.name; }
-const Form kForms[] = {{"OneAndOne", {1, 1}},       {"TwoAndTwo", {2, 2}},
-                       {"FourAndFour", {4, 4}},     {"TwoOneAndOne", {2, 1, 1}},
-                       {"FourOfOne", {1, 1, 1, 1}}, {"TwoAndTwoAtOneGigabit", {2, 2}, "1gbit"}};
+
+std::vector<Form> forms() {
+  std::vector<Form> all = {{"OneAndOne", {1, 1}},       {"TwoAndTwo", {2, 2}},
+                           {"FourAndFour", {4, 4}},     {"TwoOneAndOne", {2, 1, 1}},
+                           {"FourOfOne", {1, 1, 1, 1}}, {"TwoAndTwoAtOneGigabit", {2, 2}, "1gbit"}};
+  if (kHasGloo) all.push_back({"TwoOneAndOneByGloo", {2, 1, 1}, "", Backend::kGloo});
+  return all;
+}
 
 // What a client plans with.
 struct Found {
@@ -210,7 +217,7 @@ struct Found {
 };
 
 class NamespacesTest : public ::testing::TestWithParam<Form> {};
-INSTANTIATE_TEST_SUITE_P(Forms, NamespacesTest, ::testing::ValuesIn(kForms),
+INSTANTIATE_TEST_SUITE_P(Forms, NamespacesTest, ::testing::ValuesIn(forms()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(NamespacesTest, ValuesAndTraffic) {
@@ -246,7 +253,10 @@ TEST_P(NamespacesTest, ValuesAndTraffic) {
     }
     return client.shutdown();
   };
-  EXPECT_THAT(run_on_hosts(hosts, {.clients_per_host = clients}, body), Each(IsOk()));
+  EXPECT_THAT(
+      run_on_hosts(hosts, {.clients_per_host = clients, .options = {.backend = GetParam().backend}},
+                   body),
+      Each(IsOk()));
 
   const bool is_slow = absl::string_view(GetParam().rate) == "1gbit";
   for (int member = 0; member < num_members; ++member) {
@@ -270,6 +280,35 @@ TEST_P(NamespacesTest, ValuesAndTraffic) {
       EXPECT_LT(times, kTraffic[t].most(place) * (1 + kOverhead) + kLetters);
     }
   }
+}
+
+class EnginesTest : public ::testing::TestWithParam<Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, EnginesTest,
+                         ::testing::ValuesIn(kHasGloo ? std::vector{Backend::kAuto, Backend::kGloo}
+                                                      : std::vector{Backend::kAuto}),
+                         [](const auto& info) {
+                           return info.param == Backend::kGloo ? "Gloo" : "Ucx";
+                         });
+
+// One job runs all cases. conformance_test and gloo_test run the sweeps.
+TEST_P(EnginesTest, HoldTheConformanceSuite) {
+  std::vector<conformance::Case> cases = conformance::all_cases();
+  conformance::limit_sweeps(cases, {.f32 = 0, .other_dtypes = 0});
+  std::erase_if(cases, [](const conformance::Case& c) {
+    return c.num_members != 4 || conformance::is_of_ascending_order(c);
+  });
+  cases.push_back(conformance::random_ops_case(4, 100, 20240607));
+  ASSERT_GT(cases.size(), 10u);
+  TESSERA_MAKE_HOSTS(hosts, 2);
+  EXPECT_THAT(run_on_hosts(hosts, {.clients_per_host = {2, 2}, .options = {.backend = GetParam()}},
+                           [&](Client& client) -> Status {
+                             for (const conformance::Case& c : cases) {
+                               TESSERA_RETURN_IF_ERROR(with_context(
+                                   run_members(client, all_devices(client), c.body), c.name));
+                             }
+                             return client.shutdown();
+                           }),
+              Each(IsOk()));
 }
 
 }  // namespace
