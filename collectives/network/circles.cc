@@ -1,34 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/network/circles.h"
 
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
-#include "absl/strings/string_view.h"
+#include "collectives/network/letter_body.h"
 
 namespace tessera::network {
 namespace {
 
 // Visits that are remembered. One that is forgotten costs letters.
 constexpr size_t kMostVisits = 1 << 14;
-
-template <class T>
-void put(const T* values, size_t count, std::vector<std::byte>& out) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  const size_t first = out.size();
-  out.resize(first + count * sizeof(T));
-  if (count > 0) std::memcpy(out.data() + first, values, count * sizeof(T));
-}
-
-// Takes values from the front of `in`; false where there are not as many.
-template <class T>
-bool take(absl::Span<const std::byte>& in, size_t count, T* values) {
-  if (count > in.size() / sizeof(T)) return false;
-  if (count > 0) std::memcpy(values, in.data(), count * sizeof(T));
-  in.remove_prefix(count * sizeof(T));
-  return true;
-}
 
 struct LetterHead {
   CircleLetter::Round round;
@@ -66,7 +47,7 @@ std::vector<std::byte> encode(const CircleLetter& letter) {
   std::vector<std::byte> out;
   const LetterHead head = {letter.round, letter.number, letter.at,
                            static_cast<uint32_t>(letter.hops.size())};
-  put(&head, 1, out);
+  append(&head, 1, out);
   for (const CircleHop& hop : letter.hops) {
     const HopHead hop_head = {hop.run.group,
                               hop.name_hash,
@@ -74,9 +55,9 @@ std::vector<std::byte> encode(const CircleLetter& letter) {
                               hop.run.seq,
                               static_cast<uint32_t>(hop.label.size()),
                               static_cast<uint32_t>(hop.group.size())};
-    put(&hop_head, 1, out);
-    put(hop.label.data(), hop.label.size(), out);
-    put(hop.group.data(), hop.group.size(), out);
+    append(&hop_head, 1, out);
+    append_text(hop.label, out);
+    append(hop.group.data(), hop.group.size(), out);
   }
   return out;
 }

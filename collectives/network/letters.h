@@ -37,6 +37,8 @@ struct Letter {
     kAsk,      // of member `from`: what is the device of member `to` doing?
     kAnswer,   // of member `from`
     kCircle,   // of a search for circles (Network); `to` is a device
+    kPing,     // of client `from`: is this client there (Network)?
+    kPong,     // of client `from`: yes
   };
 
   Kind kind = Kind::kEntry;

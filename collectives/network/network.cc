@@ -17,8 +17,8 @@ using host::Rendezvous;
 
 // How long the coordinator has to say which client is lost, after a connection broke.
 constexpr absl::Duration kLossLimit = absl::Seconds(2);
-// The name that letters about circles have in the place of a group's.
-constexpr uint64_t kCircles = 0;
+// The name that letters have which are of no group.
+constexpr uint64_t kOfNoGroup = 0;
 
 // An operation of a group of one host: no other client has to know its name.
 RunId id_of(const Rendezvous::Wait& wait) {
@@ -29,20 +29,22 @@ RunId id_of(const Rendezvous::Wait& wait) {
 
 }  // namespace
 
-Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link)
+Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link,
+                 absl::Duration heartbeat_interval)
     : engine(std::move(own_engine)),
       letters(*engine),
       coordinator(job),
       link_(link),
-      circles_(*this) {
+      circles_(*this),
+      reach_(heartbeat_interval) {
   engine->set_lost_listener([this](int client, const Status& reason) {
     std::lock_guard<std::mutex> lock(mutex_);
     broken_.emplace(client, Broken{steady_now(), reason});
   });
-  letters.set_reader(kCircles, [this](const Letter& letter) { read(letter); });
+  letters.set_reader(kOfNoGroup, [this](const Letter& letter) { read(letter); });
 }
 
-Network::~Network() { letters.set_reader(kCircles, nullptr); }
+Network::~Network() { letters.set_reader(kOfNoGroup, nullptr); }
 
 Status Network::find_broken(absl::Span<const int> clients) const {
   const absl::Time now = steady_now();
@@ -52,6 +54,36 @@ Status Network::find_broken(absl::Span<const int> clients) const {
     if (it != broken_.end() && now - it->second.since > kLossLimit) return it->second.reason;
   }
   return absl::OkStatus();
+}
+
+void Network::note_contact(int client) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  reach_.note_contact(client, steady_now());
+}
+
+Status Network::find_unreachable(absl::Span<const int> clients) {
+  std::vector<int> asked;
+  std::vector<int> silent;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    asked = reach_.to_ask(clients, steady_now());
+    silent = reach_.silent(clients);
+  }
+  for (const int client : asked) send_to_client(client, Letter::Kind::kPing);
+  if (silent.empty()) return absl::OkStatus();
+  std::vector<MemberInfo> members;
+  for (const int client : silent) members.push_back(coordinator.members()[client]);
+  return describe_unreachable(coordinator.members()[coordinator.client_id()], members,
+                              reach_.limit());
+}
+
+void Network::send_to_client(int client, Letter::Kind kind) {
+  letters.send(client, {.kind = kind,
+                        .seq = 0,
+                        .group = kOfNoGroup,
+                        .from = coordinator.client_id(),
+                        .to = 0,
+                        .body = {}});
 }
 
 void Network::add_group(uint64_t name, WaitingGroup& group) {
@@ -147,7 +179,7 @@ void Network::send(int device, const CircleLetter& letter) {
   if (to->client_id == coordinator.client_id()) return circles_.read(device, letter);
   forward(to->client_id, {.kind = Letter::Kind::kCircle,
                           .seq = 0,
-                          .group = kCircles,
+                          .group = kOfNoGroup,
                           .from = 0,
                           .to = device,
                           .body = encode(letter)});
@@ -164,6 +196,13 @@ void Network::forward(int client, const Letter& letter) {
 }
 
 void Network::read(const Letter& letter) {
+  if (letter.kind == Letter::Kind::kCircle) return read_circle(letter);
+  if (letter.from < 0 || letter.from >= coordinator.num_clients()) return;
+  note_contact(letter.from);
+  if (letter.kind == Letter::Kind::kPing) send_to_client(letter.from, Letter::Kind::kPong);
+}
+
+void Network::read_circle(const Letter& letter) {
   const std::optional<GroupMember> to = find_device(letter.to);
   if (!to.has_value()) return;
   if (to->client_id != coordinator.client_id()) return forward(to->client_id, letter);

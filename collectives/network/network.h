@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Network: what connects a client with those of other hosts, for all of its groups, which keep it:
-// the engine, letters, broken connections, and the search for circles of waits.
+// the engine, letters, broken connections, clients that do not answer, and the search for circles
+// of waits.
 //
 // A letter about a circle goes to the client of a device, wherever that is. A client has no
 // connection to the others of its host, so what is for them goes through a client of another host.
@@ -26,6 +27,7 @@
 #include "collectives/network/circles.h"
 #include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
+#include "collectives/network/reach.h"
 #include "job/coordinator.h"
 
 namespace tessera::network {
@@ -49,14 +51,20 @@ class WaitingGroup {
 class Network final : private CircleSite {
  public:
   // No run uses the coordinator after the client's end. `link`: of this client; null where no group
-  // of the host's devices exists.
-  Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link = nullptr);
+  // of the host's devices exists. `heartbeat_interval`: of the job.
+  Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link = nullptr,
+          absl::Duration heartbeat_interval = absl::Seconds(1));
   ~Network() override;
 
   Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
   // Why a connection to one of these clients is broken, once it has been for a while: before that
   // the coordinator may tell which client is lost, this one maybe.
   Status find_broken(absl::Span<const int> clients) const;
+  // A block has come from the client, or has been sent to it.
+  void note_contact(int client);
+  // Unavailable where one of these clients, of which a run waits for bytes or letters, does not
+  // answer (Reach). Asks them; call it again while it waits.
+  Status find_unreachable(absl::Span<const int> clients);
 
   // By the name of the group. From its removal on it is not called.
   void add_group(uint64_t name, WaitingGroup& group);
@@ -83,6 +91,8 @@ class Network final : private CircleSite {
            std::function<void()> next) override;
   void release(const CircleHop& hop) override;
   void read(const Letter& letter);
+  void read_circle(const Letter& letter);
+  void send_to_client(int client, Letter::Kind kind);
   void forward(int client, const Letter& letter);
   // A device of the job and its client; nothing for an id that none has.
   std::optional<host::GroupMember> find_device(int device) const;
@@ -90,8 +100,9 @@ class Network final : private CircleSite {
   host::HostLink* const link_;
   Circles circles_;
   std::atomic<Tag> next_tag_{0};
-  mutable std::mutex mutex_;                  // guards broken_
-  std::map<int, Broken> broken_;              // by client
+  mutable std::mutex mutex_;      // guards what follows
+  std::map<int, Broken> broken_;  // by client
+  Reach reach_;
   std::mutex groups_mutex_;                   // guards groups_; before the locks of a group
   std::map<uint64_t, WaitingGroup*> groups_;  // by name
 };

@@ -91,10 +91,12 @@ class SpanRun final : public host::JointRun {
   std::vector<ArenaPool::Block> staged;
   absl::Time next_look = absl::InfinitePast();  // for circles of waits
   absl::Duration look_interval = absl::ZeroDuration();
+  absl::Time next_ping = absl::InfinitePast();
   // Guarded by SpanRuns::mutex_: sends and receives under way, whether any has failed, and the
   // first error that is not of a broken connection.
   int num_under_way = 0;
   bool has_failed_transfers = false;
+  std::map<int, int> awaited;  // receives under way, by client
   Status transfer_error;
   // The same: from when to when a waiter has waited in vain.
   struct Waited {
@@ -188,6 +190,13 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
       return signature == call || absl::IsInvalidArgument(verdict);
     }
   };
+  // Of a letter with a verdict; its text follows.
+  struct VerdictHead {
+    Signature signature;
+    int32_t code;
+  };
+  // How long after its deadline a member has to say so, before one that comes late says it.
+  static constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
   // Woken when it is ready, not at each change: letters of many members come for one wait.
   struct Waiter {
     absl::FunctionRef<bool()> is_ready;
@@ -230,7 +239,9 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // Sends a box of rank 1, added block by block.
   Status serve_sum(SpanRun& run, const Members& members, int client, const Request::Part& part);
   void send_block(SpanRun& run, int client, Tag tag, absl::Span<const std::byte> block);
-  Engine::Done end_of_transfer(SpanRun& run);
+  // Of a letter, of a block that is sent to a client, or of one that a client sends.
+  enum class Transfer { kLetter, kSend, kReceive };
+  Engine::Done end_of(Transfer transfer, SpanRun& run, int client);
   // Of devices whose memory is not the host's.
   Status move_on_device(SpanRun& run, const Members& members, Status& own_error);
   Status pull(SpanRun& run, Members members, Status& own_error);
@@ -259,11 +270,17 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // Whether no member before this one is known to have arrived.
   bool is_first_arrived(const SpanRun& run);
   Status end_in_circle(SpanRun& run, const SpanRun::Ending& ending);
+  // The result of a run that another member has ended.
+  std::optional<Status> failure(SpanRun& run);
   // OK while the run can go on; else its verdict.
   Status check(SpanRun& run);
   // Makes `error` the verdict of the run, unless it has one. Returns the verdict.
   Status propose(const SpanRun& run, const Status& error);
   Status settle_here(const SpanRun& run, const Status& verdict);
+  // Keeps the verdict of a run, also for members that come late. Requires mutex_.
+  void keep_failure(uint32_t seq, const Signature& call, const Status& verdict);
+  // The clients that the run waits for, as far as is known here; all others where that is nothing.
+  std::vector<int> awaited_clients(const SpanRun& run);
   Status missing(const SpanRun& run, absl::Time start, absl::Time deadline);
   // Asks the members on other hosts that have not arrived what they do. Waits for a moment.
   std::map<int, std::string> ask_missing(const SpanRun& run, const std::vector<bool>& arrived);

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "collectives/network/letter_body.h"
 #include "collectives/network/span_runs.h"
 
 namespace tessera::network {
@@ -35,12 +37,6 @@ using host::VerdictKind;
 
 // How often a wait looks at what no letter tells of.
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
-// How long a client has to say what it is doing.
-constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
-// How long after its deadline a member has to say so, before one that comes late says it.
-constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
-// Verdicts that are kept for members that come late.
-constexpr size_t kMostFailed = 64;
 // The error that a member brings has to fit its entry.
 constexpr size_t kMostErrorBytes = host::kInlineBytes - 2 * sizeof(int32_t);
 
@@ -58,36 +54,9 @@ struct EntryHead {
   uint32_t label_bytes;
 };
 
-// Of a letter with a verdict; its text follows.
-struct VerdictHead {
-  Signature signature;
-  int32_t code;
-};
-
 // The start of an answer; what the device is doing follows.
 constexpr std::byte kIsComing{1};
 constexpr std::byte kIsLate{0};
-
-// Not vector::insert(), in which gcc 12 sees writes beyond the end when it optimises.
-void append(const void* from, size_t size, std::vector<std::byte>& body) {
-  const size_t first = body.size();
-  body.resize(first + size);
-  if (size > 0) std::memcpy(body.data() + first, from, size);
-}
-
-template <class Head>
-void append_head(const Head& head, std::vector<std::byte>& body) {
-  static_assert(std::is_trivially_copyable_v<Head>);
-  append(&head, sizeof(head), body);
-}
-
-void append_text(absl::string_view text, std::vector<std::byte>& body) {
-  append(text.data(), text.size(), body);
-}
-
-std::string text_of(absl::Span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // An error in the place of the input: an entry that has one has no input.
 constexpr int64_t kHasError = -1;  // MemberEntry::in_count
@@ -113,20 +82,6 @@ Status read_error(const host::MemberEntry& entry) {
   return Status(
       static_cast<absl::StatusCode>(code),
       text_of({from + sizeof(code) + sizeof(size), std::min<size_t>(size, kMostErrorBytes)}));
-}
-
-// As the coordinator keeps it: "4:text".
-std::string encode_verdict(const Status& verdict) {
-  return absl::StrCat(static_cast<int>(verdict.code()), ":", verdict.message());
-}
-
-Status decode_verdict(absl::string_view text) {
-  const size_t colon = text.find(':');
-  int code = 0;
-  if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
-    return absl::InternalError(absl::StrCat("a malformed verdict: ", text));
-  }
-  return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
 }
 
 }  // namespace
@@ -190,34 +145,11 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
   return wait(run, [&](Board&) { return rendezvous.all_arrived(op.seq); });
 }
 
-Status SpanRuns::wait_for_verdict(SpanRun& run) {
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    Board& board = boards_[run.op.seq];
-    wait_for(lock, kVerdictLimit, [&] { return board.verdict.has_value(); });
-  }
-  TESSERA_RETURN_IF_ERROR(check(run));
-  return settle_here(run, propose(run, absl::DeadlineExceededError(absl::StrCat(
-                                           run.label(), ": ", name_of(run.position()),
-                                           " came after the deadline of another member"))));
-}
-
 bool SpanRuns::all_came(const SpanRun& run) {
   std::lock_guard<std::mutex> lock(mutex_);
   const bool far =
       boards_[run.op.seq].entries.size() == static_cast<size_t>(num_members() - size());
   return far && meetings_.rendezvous().all_arrived(run.op.seq);
-}
-
-Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline) {
-  // Of such a run all that is left is to wait for members here, which have all arrived too.
-  if (all_came(run) && run.is_inlined() && steady_now() < deadline + kVerdictLimit) {
-    return absl::OkStatus();
-  }
-  const bool was_open = !all_came(run);
-  const Status error = missing(run, start, deadline);
-  if (was_open && all_came(run)) return absl::OkStatus();
-  return settle_here(run, propose(run, error));
 }
 
 void SpanRuns::send_entry(SpanRun& run, const Status& own) {
@@ -249,17 +181,19 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
                    .from = run.position(),
                    .to = 0,
                    .body = {}};
-  append_head(head, letter.body);
+  append(&head, 1, letter.body);
   append_text(detail, letter.body);
   append_text(label, letter.body);
   append_text(text, letter.body);
-  append(run.peer_counts.data(), run.peer_counts.size() * sizeof(int64_t), letter.body);
+  append(run.peer_counts.data(), run.peer_counts.size(), letter.body);
   append(inlined.data(), inlined.size(), letter.body);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     run.num_under_way += static_cast<int>(others_.size());
   }
-  for (const int client : others_) network_->letters.send(client, letter, end_of_transfer(run));
+  for (const int client : others_) {
+    network_->letters.send(client, letter, end_of(Transfer::kLetter, run, client));
+  }
 }
 
 bool SpanRuns::disagree(const SpanRun& run, const Board& board) const {
@@ -370,132 +304,6 @@ Status SpanRuns::wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wai
   return absl::OkStatus();
 }
 
-Status SpanRuns::check(SpanRun& run) {
-  Rendezvous& rendezvous = meetings_.rendezvous();
-  std::optional<Status> verdict;
-  Status transfer_error;
-  std::optional<SpanRun::Waited> waited;
-  std::optional<SpanRun::Ending> ending;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    waited = run.waited;
-    ending = std::exchange(run.ending, std::nullopt);
-    verdict = boards_[run.op.seq].verdict;
-    transfer_error = run.transfer_error;
-  }
-  if (ending.has_value()) return end_in_circle(run, *ending);
-  if (verdict.has_value()) return settle_here(run, *verdict);
-  // A member on this host has failed, or was found to wait in a circle.
-  if (rendezvous.has_result(run.op.seq)) {
-    const Status settled = meetings_.settle_running(run, VerdictKind::kError, Status());
-    return settled.ok() ? settled : propose(run, settled);
-  }
-  if (may_be_interrupted()) {
-    const Status why = meetings_.interruption(run);
-    if (!why.ok()) return settle_here(run, propose(run, why));
-  }
-  if (transfer_error.ok()) transfer_error = network_->find_broken(others_);
-  if (!transfer_error.ok()) return settle_here(run, propose(run, run.labelled(transfer_error)));
-  if (waited.has_value()) return end_at_deadline(run, waited->called, waited->deadline);
-  if (steady_now() < run.op.deadline) return absl::OkStatus();
-  return end_at_deadline(run, run.op.start, run.op.deadline);
-}
-
-Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadline) {
-  const host::HostLink& link = resources().link();
-  const Rendezvous& rendezvous = meetings_.rendezvous();
-  const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
-  std::vector<bool> arrived(num_members());
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const Board& board = boards_[run.op.seq];
-    for (int m = 0; m < num_members(); ++m) {
-      arrived[m] = has_come(m, here, board);
-    }
-  }
-  const std::map<int, std::string> doing = ask_missing(run, arrived);
-  const bool is_open = std::find(arrived.begin(), arrived.end(), false) != arrived.end();
-  return host::describe_missing(
-      {run.label(), all_members(), arrived, is_open, format_duration(deadline - start)},
-      [&](int client) { return link.member(client).to_string(); },
-      [&](const GroupMember& member) {
-        if (link.is_on_host(member.client_id)) {
-          return Rendezvous::last_seen(link, member.client_id, member.ordinal).to_string();
-        }
-        const auto known = doing.find(member.device_id);
-        return known == doing.end() ? std::string() : known->second;
-      });
-}
-
-std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
-                                                 const std::vector<bool>& arrived) {
-  size_t num_asked = 0;
-  for (int m = 0; m < num_members(); ++m) {
-    if (arrived[m] || places_.is_here(m)) continue;
-    ++num_asked;
-    network_->letters.send(all_members()[m].client_id, {.kind = Letter::Kind::kAsk,
-                                                        .seq = run.op.seq,
-                                                        .group = name_,
-                                                        .from = run.position(),
-                                                        .to = m,
-                                                        .body = {}});
-  }
-  std::unique_lock<std::mutex> lock(mutex_);
-  Board& board = boards_[run.op.seq];
-  wait_for(lock, kAnswerLimit, [&] {
-    for (const int member : board.coming) {
-      if (board.entries.count(member) == 0) return false;
-    }
-    return board.doing.size() >= num_asked;
-  });
-  std::map<int, std::string> doing;
-  for (const auto& [member, text] : board.doing) doing[all_members()[member].device_id] = text;
-  return doing;
-}
-
-Status SpanRuns::propose(const SpanRun& run, const Status& error) {
-  const uint32_t seq = run.op.seq;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (const auto known = failed_.find(seq); known != failed_.end()) {
-      return known->second.verdict;
-    }
-  }
-  Coordinator& coordinator = network_->coordinator;
-  const std::string key = absl::StrCat("verdict of ", absl::Hex(name_), " ", seq);
-  Status verdict = error;
-  if (absl::IsAlreadyExists(coordinator.put(key, encode_verdict(error)))) {
-    constexpr absl::Duration kLimit = absl::Seconds(10);
-    const StatusOr<std::string> first =
-        coordinator.get(key, coordinator.client_id(), steady_now() + kLimit);
-    if (first.ok()) verdict = decode_verdict(*first);
-  }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (failed_.emplace(seq, Failed{run.op.signature, verdict}).second &&
-        failed_.size() > kMostFailed) {
-      failed_.erase(failed_.begin());
-    }
-    boards_[seq].verdict = verdict;
-    wake_waiters();
-  }
-  Letter letter = {.kind = Letter::Kind::kVerdict,
-                   .seq = seq,
-                   .group = name_,
-                   .from = run.position(),
-                   .to = 0,
-                   .body = {}};
-  append_head(VerdictHead{run.op.signature, static_cast<int32_t>(verdict.code())}, letter.body);
-  append_text(verdict.message(), letter.body);
-  send_to_others(letter);
-  return verdict;
-}
-
-Status SpanRuns::settle_here(const SpanRun& run, const Status& verdict) {
-  const Status settled = meetings_.settle_running(run, VerdictKind::kError, verdict);
-  return settled.ok() ? verdict : settled;
-}
-
 void SpanRuns::read(Letter letter) {
   const bool is_known =
       letter.from >= 0 && letter.from < num_members() && !places_.is_here(letter.from);
@@ -544,9 +352,7 @@ void SpanRuns::read(Letter letter) {
     std::memcpy(&head, body.data(), sizeof(head));
     const Status verdict(static_cast<absl::StatusCode>(head.code),
                          text_of(body.subspan(sizeof(head))));
-    board.verdict = verdict;
-    failed_.emplace(letter.seq, Failed{head.signature, verdict});
-    if (failed_.size() > kMostFailed) failed_.erase(failed_.begin());
+    keep_failure(letter.seq, head.signature, verdict);
   }
   wake_waiters();
 }

@@ -323,15 +323,20 @@ Status SpanRuns::exchange(SpanRun& run, const Step& step) {
   }
 }
 
-Engine::Done SpanRuns::end_of_transfer(SpanRun& run) {
-  return
-      [self = std::static_pointer_cast<SpanRun>(run.executor_ref()), this](const Status& status) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        --self->num_under_way;
-        self->has_failed_transfers |= !status.ok();
-        if (!absl::IsUnavailable(status)) self->transfer_error.Update(status);
-        wake_waiters();
-      };
+Engine::Done SpanRuns::end_of(Transfer transfer, SpanRun& run, int client) {
+  return [self = std::static_pointer_cast<SpanRun>(run.executor_ref()), this, transfer,
+          client](const Status& status) {
+    // A letter has been sent when it is in a buffer here.
+    if (status.ok() && transfer != Transfer::kLetter) network_->note_contact(client);
+    std::lock_guard<std::mutex> lock(mutex_);
+    --self->num_under_way;
+    if (transfer == Transfer::kReceive && --self->awaited[client] == 0) {
+      self->awaited.erase(client);
+    }
+    self->has_failed_transfers |= !status.ok();
+    if (!absl::IsUnavailable(status)) self->transfer_error.Update(status);
+    wake_waiters();
+  };
 }
 
 void SpanRuns::ask(SpanRun& run, const Step& step) {
@@ -351,9 +356,10 @@ void SpanRuns::ask(SpanRun& run, const Step& step) {
       {
         std::lock_guard<std::mutex> lock(mutex_);
         ++run.num_under_way;
+        ++run.awaited[client];
       }
       network_->engine->receive(client, tag, {step.fetched[i] + first, static_cast<size_t>(size)},
-                                run.executor_ref(), end_of_transfer(run));
+                                run.executor_ref(), end_of(Transfer::kReceive, run, client));
     });
   }
   for (auto& [server, request] : requests) {
@@ -423,7 +429,8 @@ void SpanRuns::send_block(SpanRun& run, int client, Tag tag, absl::Span<const st
     std::lock_guard<std::mutex> lock(mutex_);
     ++run.num_under_way;
   }
-  network_->engine->send(client, tag, block, run.executor_ref(), end_of_transfer(run));
+  network_->engine->send(client, tag, block, run.executor_ref(),
+                         end_of(Transfer::kSend, run, client));
 }
 
 StatusOr<std::byte*> SpanRuns::stage(SpanRun& run, const Box& box) {

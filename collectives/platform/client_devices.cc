@@ -89,7 +89,8 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
   if (others.empty()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<network::Engine> engine,
                            make_engine(coordinator, options, others));
-  network_ = std::make_shared<network::Network>(std::move(engine), coordinator, link_.get());
+  network_ = std::make_shared<network::Network>(std::move(engine), coordinator, link_.get(),
+                                                options.heartbeat_interval);
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
   TESSERA_RETURN_IF_ERROR(network_->engine->connect(others, deadline));

@@ -60,6 +60,7 @@ struct ClientDevicesOptions {
   // The engine between hosts is MPI where this is set, else Gloo or UCX.
   std::shared_ptr<mpi::Calls> mpi = {};
   bool uses_gloo = false;
+  absl::Duration heartbeat_interval = absl::Seconds(1);
 };
 
 class ClientDevices {

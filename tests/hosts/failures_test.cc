@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -203,38 +204,56 @@ TEST_P(BarriersTest, ClientsOfAHostPassTheSameBarriers) {
   }
 }
 
-// All clients keep the coordinator, so none is lost, and no host reaches the other. At the deadline
-// the clients of a host are told one thing, and each host goes on by itself.
-TEST(PartitionTest, EndsAtTheDeadline) {
-  TESSERA_MAKE_HOSTS(hosts, 2);
-  Gate third;
-  Verdicts verdicts;
-  HostsJob job = job_of({2, 2});
-  job.outside = [&]() -> Status {
-    TESSERA_RETURN_IF_ERROR(third.wait());
-    return hosts.set_apart(true);
-  };
-  EXPECT_THAT(
-      run_on_hosts(
-          hosts, job,
-          [&](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2, 3}));
-            std::vector<float> data(4 << 20, 0.0f);  // 16 MiB
-            const Status status = repeat(third, [&] {
-              return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum)
-                  .wait(absl::Seconds(10));
-            });
-            verdicts.add(client.client_id(), status).IgnoreError();
-            TESSERA_REQUIRE(absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status),
-                            status.ToString());
-            TESSERA_RETURN_IF_ERROR(go_on(
-                client, client.client_id() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3}));
-            return client.shutdown();
-          }),
-      Each(IsOk()));
-  // A host may have passed one all_reduce more than the other.
-  EXPECT_THAT(verdicts.same({0, 1}), IsOk());
-  EXPECT_THAT(verdicts.same({2, 3}), IsOk());
+// All clients keep the coordinator, so none is lost, and no host reaches the other. The clients of
+// a host are told one thing, and each host goes on by itself.
+class PartitionTest : public ::testing::Test {
+ protected:
+  static void run(absl::Duration heartbeat_interval, absl::Duration timeout,
+                  const std::function<Status(const Status&)>& check) {
+    TESSERA_MAKE_HOSTS(hosts, 2);
+    Gate third;
+    Verdicts verdicts;
+    HostsJob job = job_of({2, 2});
+    job.options.heartbeat_interval = heartbeat_interval;
+    job.outside = [&]() -> Status {
+      TESSERA_RETURN_IF_ERROR(third.wait());
+      return hosts.set_apart(true);
+    };
+    const auto body = [&](Client& client) -> Status {
+      TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2, 3}));
+      std::vector<float> data(4 << 20, 0.0f);  // 16 MiB
+      const Status status = repeat(third, [&] {
+        return group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(timeout);
+      });
+      verdicts.add(client.client_id(), status).IgnoreError();
+      TESSERA_RETURN_IF_ERROR(check(status));
+      TESSERA_RETURN_IF_ERROR(
+          go_on(client, client.client_id() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3}));
+      return client.shutdown();
+    };
+    EXPECT_THAT(run_on_hosts(hosts, job, body), Each(IsOk()));
+    // A host may have passed one all_reduce more than the other.
+    EXPECT_THAT(verdicts.same({0, 1}), IsOk());
+    EXPECT_THAT(verdicts.same({2, 3}), IsOk());
+  }
+};
+
+// The heartbeats are too slow for what follows.
+TEST_F(PartitionTest, EndsAtTheDeadline) {
+  run(absl::Seconds(20), absl::Seconds(5), [](const Status& status) -> Status {
+    const bool names_late = absl::StrContains(status.message(), "; missing client ");
+    const bool names_bytes = absl::StrContains(status.message(), " waits for bytes of client ");
+    TESSERA_REQUIRE(names_late || names_bytes, status.ToString());
+    return expect_error(status, StatusCode::kDeadlineExceeded, {"all_reduce"});
+  });
+}
+
+TEST_F(PartitionTest, EndsWithoutADeadlineWhenNoneAnswers) {
+  run(absl::Milliseconds(300), kNever, [](const Status& status) {
+    return expect_error(status, StatusCode::kUnavailable,
+                        {"all_reduce", " cannot be reached from host-", " asked client",
+                         " in vain ", "while all reach the coordinator"});
+  });
 }
 
 struct Kill {

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a run of a group that spans hosts fails: what a wait looks at, deadlines, and the verdict.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/format.h"
+#include "collectives/network/letter_body.h"
+#include "collectives/network/span_runs.h"
+
+namespace tessera::network {
+namespace {
+
+using host::GroupMember;
+using host::Rendezvous;
+using host::VerdictKind;
+
+// How often a wait sees whether the others answer, which Network asks less often.
+constexpr absl::Duration kPingInterval = absl::Milliseconds(100);
+// How long a client has to say what it is doing.
+constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
+// Verdicts that are kept for members that come late.
+constexpr size_t kMostFailed = 64;
+
+// As the coordinator keeps it: "4:text".
+std::string encode_verdict(const Status& verdict) {
+  return absl::StrCat(static_cast<int>(verdict.code()), ":", verdict.message());
+}
+
+Status decode_verdict(absl::string_view text) {
+  const size_t colon = text.find(':');
+  int code = 0;
+  if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
+    return absl::InternalError(absl::StrCat("a malformed verdict: ", text));
+  }
+  return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
+}
+
+}  // namespace
+
+std::optional<Status> SpanRuns::failure(SpanRun& run) {
+  std::optional<Status> verdict;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    verdict = boards_[run.op.seq].verdict;
+  }
+  if (verdict.has_value()) return settle_here(run, *verdict);
+  // A member on this host has failed, or was found to wait in a circle.
+  if (!meetings_.rendezvous().has_result(run.op.seq)) return std::nullopt;
+  const Status settled = meetings_.settle_running(run, VerdictKind::kError, Status());
+  return settled.ok() ? settled : propose(run, settled);
+}
+
+Status SpanRuns::check(SpanRun& run) {
+  Status transfer_error;
+  std::optional<SpanRun::Waited> waited;
+  std::optional<SpanRun::Ending> ending;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waited = run.waited;
+    ending = std::exchange(run.ending, std::nullopt);
+    transfer_error = run.transfer_error;
+  }
+  if (ending.has_value()) return end_in_circle(run, *ending);
+  if (const std::optional<Status> failed = failure(run)) return *failed;
+  if (may_be_interrupted()) {
+    const Status why = meetings_.interruption(run);
+    if (!why.ok()) return settle_here(run, propose(run, why));
+  }
+  if (transfer_error.ok()) transfer_error = network_->find_broken(others_);
+  if (transfer_error.ok() && steady_now() >= run.next_ping) {
+    run.next_ping = steady_now() + kPingInterval;
+    transfer_error = network_->find_unreachable(awaited_clients(run));
+  }
+  if (!transfer_error.ok()) return settle_here(run, propose(run, run.labelled(transfer_error)));
+  if (waited.has_value()) return end_at_deadline(run, waited->called, waited->deadline);
+  if (steady_now() < run.op.deadline) return absl::OkStatus();
+  return end_at_deadline(run, run.op.start, run.op.deadline);
+}
+
+std::vector<int> SpanRuns::awaited_clients(const SpanRun& run) {
+  std::set<int> clients;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Board& board = boards_[run.op.seq];
+  for (int m = 0; m < num_members(); ++m) {
+    if (places_.is_here(m) || board.entries.count(m) > 0) continue;
+    clients.insert(all_members()[m].client_id);
+  }
+  for (const auto& [client, _] : run.awaited) clients.insert(client);
+  return clients.empty() ? others_ : std::vector<int>(clients.begin(), clients.end());
+}
+
+Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadline) {
+  const host::HostLink& link = resources().link();
+  const Rendezvous& rendezvous = meetings_.rendezvous();
+  const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
+  std::vector<bool> arrived(num_members());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Board& board = boards_[run.op.seq];
+    for (int m = 0; m < num_members(); ++m) {
+      arrived[m] = has_come(m, here, board);
+    }
+  }
+  const std::map<int, std::string> doing = ask_missing(run, arrived);
+  const bool is_open = std::find(arrived.begin(), arrived.end(), false) != arrived.end();
+  const Status error = host::describe_missing(
+      {run.label(), all_members(), arrived, is_open, format_duration(deadline - start)},
+      [&](int client) { return link.member(client).to_string(); },
+      [&](const GroupMember& member) {
+        if (link.is_on_host(member.client_id)) {
+          return Rendezvous::last_seen(link, member.client_id, member.ordinal).to_string();
+        }
+        const auto known = doing.find(member.device_id);
+        return known == doing.end() ? std::string() : known->second;
+      });
+  std::string awaited;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [client, _] : run.awaited) {
+      absl::StrAppend(&awaited, awaited.empty() ? "" : ", ", link.member(client).to_string());
+    }
+  }
+  if (is_open || awaited.empty()) return error;
+  return Status(error.code(), absl::StrCat(error.message(), "; ", name_of(run.position()),
+                                           " waits for bytes of ", awaited));
+}
+
+std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
+                                                 const std::vector<bool>& arrived) {
+  size_t num_asked = 0;
+  for (int m = 0; m < num_members(); ++m) {
+    if (arrived[m] || places_.is_here(m)) continue;
+    ++num_asked;
+    network_->letters.send(all_members()[m].client_id, {.kind = Letter::Kind::kAsk,
+                                                        .seq = run.op.seq,
+                                                        .group = name_,
+                                                        .from = run.position(),
+                                                        .to = m,
+                                                        .body = {}});
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  Board& board = boards_[run.op.seq];
+  wait_for(lock, kAnswerLimit, [&] {
+    for (const int member : board.coming) {
+      if (board.entries.count(member) == 0) return false;
+    }
+    return board.doing.size() >= num_asked;
+  });
+  std::map<int, std::string> doing;
+  for (const auto& [member, text] : board.doing) doing[all_members()[member].device_id] = text;
+  return doing;
+}
+
+Status SpanRuns::propose(const SpanRun& run, const Status& error) {
+  const uint32_t seq = run.op.seq;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto known = failed_.find(seq); known != failed_.end()) {
+      return known->second.verdict;
+    }
+  }
+  Coordinator& coordinator = network_->coordinator;
+  const std::string key = absl::StrCat("verdict of ", absl::Hex(name_), " ", seq);
+  Status verdict = error;
+  if (absl::IsAlreadyExists(coordinator.put(key, encode_verdict(error)))) {
+    constexpr absl::Duration kLimit = absl::Seconds(10);
+    const StatusOr<std::string> first =
+        coordinator.get(key, coordinator.client_id(), steady_now() + kLimit);
+    if (first.ok()) verdict = decode_verdict(*first);
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    keep_failure(seq, run.op.signature, verdict);
+    wake_waiters();
+  }
+  Letter letter = {.kind = Letter::Kind::kVerdict,
+                   .seq = seq,
+                   .group = name_,
+                   .from = run.position(),
+                   .to = 0,
+                   .body = {}};
+  const VerdictHead head = {run.op.signature, static_cast<int32_t>(verdict.code())};
+  append(&head, 1, letter.body);
+  append_text(verdict.message(), letter.body);
+  send_to_others(letter);
+  return verdict;
+}
+
+void SpanRuns::keep_failure(uint32_t seq, const Signature& call, const Status& verdict) {
+  boards_[seq].verdict = verdict;
+  const bool is_new = failed_.emplace(seq, Failed{call, verdict}).second;
+  if (is_new && failed_.size() > kMostFailed) failed_.erase(failed_.begin());
+}
+
+Status SpanRuns::settle_here(const SpanRun& run, const Status& verdict) {
+  const Status settled = meetings_.settle_running(run, VerdictKind::kError, verdict);
+  return settled.ok() ? verdict : settled;
+}
+
+Status SpanRuns::wait_for_verdict(SpanRun& run) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Board& board = boards_[run.op.seq];
+    wait_for(lock, kVerdictLimit, [&] { return board.verdict.has_value(); });
+  }
+  TESSERA_RETURN_IF_ERROR(check(run));
+  return settle_here(run, propose(run, absl::DeadlineExceededError(absl::StrCat(
+                                           run.label(), ": ", name_of(run.position()),
+                                           " came after the deadline of another member"))));
+}
+
+Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline) {
+  // Of such a run all that is left is to wait for members here, which have all arrived too.
+  if (all_came(run) && run.is_inlined() && steady_now() < deadline + kVerdictLimit) {
+    return absl::OkStatus();
+  }
+  const bool was_open = !all_came(run);
+  if (!was_open) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    // A member of this host that waits for bytes has more to say.
+    if (run.awaited.empty()) {
+      const Board& board = boards_[run.op.seq];
+      wait_for(lock, kAnswerLimit, [&] { return board.verdict.has_value(); });
+    }
+    lock.unlock();
+    if (const std::optional<Status> failed = failure(run)) return *failed;
+  }
+  const Status error = missing(run, start, deadline);
+  if (was_open && all_came(run)) return absl::OkStatus();
+  return settle_here(run, propose(run, error));
+}
+
+}  // namespace tessera::network
