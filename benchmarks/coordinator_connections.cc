@@ -223,9 +223,26 @@ StatusOr<ConnectionTimes> connect_many(const ManyClients& clients) {
                                  .token = options.token,
                                  .num_clients = clients.num_clients,
                                  .heartbeat_interval = options.heartbeat_interval}));
+  std::vector<ReservedPort> relay_ports;
+  std::vector<CoordinatorProcess> relays;
+  for (int i = 0; i < clients.num_relays; ++i) {
+    TESSERA_ASSIGN_OR_RETURN(ReservedPort relay_port, ReservedPort::create());
+    TESSERA_ASSIGN_OR_RETURN(
+        CoordinatorProcess relay,
+        CoordinatorProcess::start({.address = absl::StrCat("127.0.0.1:", relay_port.port()),
+                                   .token = options.token,
+                                   .num_clients = clients.num_clients,
+                                   .upstream = options.address}));
+    relay_ports.push_back(std::move(relay_port));
+    relays.push_back(std::move(relay));
+  }
   shared->end(kStart);
   for (const Status& result :
        testing::run_forked(clients.num_processes, kDeadline, [&](int process) {
+         if (!relays.empty()) {
+           const int port_of_relay = relay_ports[process % relays.size()].port();
+           options.relay = absl::StrCat("127.0.0.1:", port_of_relay);
+         }
          return run_clients_of(process, clients, options, service.pid(), *shared);
        })) {
     TESSERA_RETURN_IF_ERROR(result);

@@ -24,7 +24,8 @@ namespace tessera::benchmarks {
 struct ManyClients {
   int num_clients = 1000;
   int num_processes = 4;
-  int num_hosts = 0;  // 0: no clients of dtensor
+  int num_hosts = 0;   // 0: no clients of dtensor
+  int num_relays = 0;  // which the processes share; 0: each client has a connection to the service
 };
 
 struct ConnectionTimes {

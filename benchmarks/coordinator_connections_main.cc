@@ -2,7 +2,7 @@
 //
 // Prints what many real connections to one coordinator take: coordinator_connections.h. Arguments:
 // the number of clients (1000), of processes that they share (4), and of hosts that clients of
-// dtensor are on (0: their calls of the coordinator alone).
+// dtensor are on (0: their calls of the coordinator alone), and of relays (0).
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   if (argc > 1) clients.num_clients = std::atoi(argv[1]);
   if (argc > 2) clients.num_processes = std::atoi(argv[2]);
   if (argc > 3) clients.num_hosts = std::atoi(argv[3]);
+  if (argc > 4) clients.num_relays = std::atoi(argv[4]);
   const auto times = tessera::benchmarks::connect_many(clients);
   if (!times.ok()) {
     std::fprintf(stderr, "%s\n", times.status().ToString().c_str());

@@ -115,6 +115,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   TESSERA_RETURN_IF_ERROR(platform->prepare(job));
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
+  coordinator.relay = job.relay;
   coordinator.service_host =
       job.coordinator_is_hosted ? ServiceHost::kElsewhere : ServiceHost::kClient0;
   // A file of it is needed no longer than until all clients have connected.

@@ -24,6 +24,7 @@
 #include "job/build.h"
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
+#include "job/coordinator_channel.h"
 #include "job/coordinator_server.h"
 #include "job/interface.h"
 #include "job/local_coordinator.h"
@@ -76,21 +77,8 @@ class GrpcCoordinator : public Coordinator {
                                              .job = options_.job,
                                              .heartbeat_interval = options_.heartbeat_interval}));
     }
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    // Clients that are threads of one process must not share a connection.
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    // A client may start before the service does, which refuses it: retry soon, but all clients
-    // together no more than some 500 times a second. gRPC adds jitter.
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
-                     std::clamp(2 * std::min(options_.num_clients, 1000), 100, 2000));
-    // How long an attempt may take. A service that many clients reach at once answers late; an
-    // attempt that is given up meanwhile costs it one more connection.
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-    arguments.SetMaxReceiveMessageSize(-1);
-    stub_ = rpc::CoordinatorService::NewStub(
-        grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments));
+    stub_ = rpc::CoordinatorService::NewStub(create_coordinator_channel(
+        options_.relay.empty() ? options_.address : options_.relay, options_.num_clients));
     TESSERA_RETURN_IF_ERROR(open_session(deadline));
     const Status joined = join(deadline);
     return joined.ok() ? joined : cause_of_failed_start(joined);
@@ -374,7 +362,9 @@ class GrpcCoordinator : public Coordinator {
     } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE && session_number_ == 0) {
       note_cut_off();
     } else if (!leaving_ && !closing()) {
-      lose_coordinator("its connections broke off");
+      lose_coordinator(options_.relay.empty()
+                           ? "its connections broke off"
+                           : "its connections through the relay of this host broke off");
     }
   }
 
@@ -556,6 +546,10 @@ StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOpti
     return absl::InvalidArgumentError(
         absl::StrCat("the coordinator's address is \"", options.address,
                      "\"; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
+  }
+  if (!options.relay.empty() && !parse_address(options.relay).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("the relay's address is \"", options.relay,
+                                                   "\"; it must be HOST:PORT of this host"));
   }
   auto coordinator = std::make_unique<GrpcCoordinator>(options);
   TESSERA_RETURN_IF_ERROR(coordinator->connect());

@@ -23,6 +23,8 @@ enum class ServiceHost {
 
 struct CoordinatorOptions {
   std::string address;  // "host:port"; unused where num_clients is 1
+  // "host:port" of a relay on this host, which passes all on to the service; empty: none.
+  std::string relay = {};
   ServiceHost service_host = ServiceHost::kClient0;
   std::string token;  // job token; compared by the service in every call
   int num_clients = 1;

@@ -14,25 +14,31 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "job/build.h"
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
 #include "job/coordinator.h"
+#include "job/coordinator_channel.h"
 #include "job/coordinator_state.h"
 #include "job/file_descriptor.h"
 #include "job/grpc_log.h"
 #include "job/host.h"
 #include "job/listener.h"
 #include "job/member_list.h"
+#include "job/service_streams.h"
+#include "job/upstream.h"
 
 namespace tessera {
 namespace {
 
 // Whether this process has ever started gRPC: forking is unsafe from then on.
 std::atomic<bool> grpc_started{false};
+
+// Of messages.
+constexpr int kMostCallBytes = 4 << 20;
+constexpr int kMostHostRequestBytes = kMostCallBytes + 2 * Upstream::kMostBatchedBytes;
 
 absl::Time deadline_of(int64_t timeout_us) { return steady_now() + absl::Microseconds(timeout_us); }
 
@@ -64,46 +70,9 @@ MemberInfo member_of(const rpc::Member& member) {
   return info;
 }
 
-class ServerImpl;
-
-// One client's open stream: reads heartbeats, writes events. What is to be said is computed when
-// the stream is ready to write, so that a client that does not read costs nothing. Deletes itself
-// when it is done.
-class ClientSession : public grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event> {
- public:
-  ClientSession(ServerImpl* server, uint64_t number) : server_(server), number_(number) {}
-
-  void start();
-  // There is something to say: a heartbeat to answer, or a loss.
-  void notify();
-  // Tells the client the news that it has not been told, and that the service ends in order, where
-  // it does; then the stream ends.
-  void close(bool in_order);
-
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnDone() override;
-
- private:
-  void write_if_idle();           // needs mutex_
-  void finish_if_told();          // needs mutex_
-  void finish(grpc::Status why);  // needs mutex_
-
-  ServerImpl* const server_;
-  const uint64_t number_;
-  rpc::Heartbeat heartbeat_;
-  std::mutex mutex_;  // guards what follows
-  rpc::Event event_;  // being written
-  size_t num_losses_told_ = 0;
-  bool is_first_ = true;
-  bool has_news_ = false;
-  bool is_writing_ = false;
-  bool is_closing_ = false;
-  bool is_ending_ = false;
-  bool is_finished_ = false;
-};
-
-class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::CallbackService {
+class ServerImpl : public CoordinatorServer,
+                   public rpc::CoordinatorService::CallbackService,
+                   public StreamOwner {
  public:
   explicit ServerImpl(const CoordinatorServerOptions& options)
       : token_(token_metadata(options.token)),
@@ -128,10 +97,22 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         External::FROM_FD, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
+    builder.SetMaxReceiveMessageSize(kMostCallBytes);
+    // What a relay sends may have calls of several clients.
+    if (options.upstream.empty()) builder.SetMaxReceiveMessageSize(kMostHostRequestBytes);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC does not start the coordinator");
-    TESSERA_ASSIGN_OR_RETURN(timer_,
-                             start_thread("the timer of the coordinator", [this] { run_timer(); }));
+    if (options.upstream.empty()) {
+      TESSERA_ASSIGN_OR_RETURN(
+          timer_, start_thread("the timer of the coordinator", [this] { run_timer(); }));
+    } else {
+      TESSERA_ASSIGN_OR_RETURN(
+          upstream_, Upstream::create(options.upstream, token_, options.num_clients,
+                                      {[this](uint64_t session) { notify(session); },
+                                       [this](const rpc::HostEvent& event) { tell(event); },
+                                       [this] { close_streams(true, false); },
+                                       [this](const grpc::Status& why) { break_off(why); }}));
+    }
     return listener_->start([this](int fd) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
       connection.fd = fd;
@@ -159,118 +140,116 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
     for (const std::function<void()>& callback : callbacks) callback();
   }
 
-  void heartbeat(uint64_t session) {
+  bool heartbeat(uint64_t session) override {
+    if (upstream_ != nullptr) {
+      upstream_->beat(session);
+      return false;
+    }
     change([&] { state_.heartbeat(session); });
+    return true;
   }
-  void session_broke(uint64_t session) {
+  void sessions_broke(const std::set<uint64_t>& sessions) override {
+    if (upstream_ != nullptr) {
+      for (const uint64_t session : sessions) upstream_->close(session);
+      return;
+    }
     change([&] {
-      state_.disconnected(session);
-      registered_.erase(session);
+      for (const uint64_t session : sessions) {
+        state_.disconnected(session);
+        registered_.erase(session);
+      }
     });
   }
-  void session_done(ClientSession* session) {
-    std::lock_guard<std::mutex> lock(sessions_mutex_);
-    sessions_.erase(session);
+  void stream_done(uint64_t number) override {
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    streams_.erase(number);
+    hosts_.erase(number);
   }
-  // Adds the losses from the num_told-th on; how many there are.
-  size_t add_losses(size_t num_told, rpc::Event* event) {
+  size_t add_losses(size_t num_told, Losses* losses) override {
     std::lock_guard<std::mutex> lock(losses_mutex_);
-    for (size_t i = num_told; i < losses_.size(); ++i) *event->add_losses() = losses_[i];
+    for (size_t i = num_told; i < losses_.size(); ++i) *losses->Add() = losses_[i];
     return losses_.size();
+  }
+
+  void serve_host(uint64_t stream, const rpc::HostRequest& request) override {
+    change([&] {
+      for (const uint64_t session : request.opened()) registered_[session] = false;
+      for (const uint64_t session : request.alive()) state_.heartbeat(session);
+    });
+    for (const rpc::HostCall& call : request.calls()) {
+      switch (call.method()) {
+        case rpc::HostCall::REGISTER:
+          serve_call<rpc::RegisterRequest, rpc::RegisterResponse>(stream, call);
+          break;
+        case rpc::HostCall::PUT:
+          serve_call<rpc::PutRequest, rpc::Outcome>(stream, call);
+          break;
+        case rpc::HostCall::GET:
+          serve_call<rpc::GetRequest, rpc::GetResponse>(stream, call);
+          break;
+        case rpc::HostCall::CHECK_IN:
+          serve_call<rpc::CheckInRequest, rpc::Outcome>(stream, call);
+          break;
+        case rpc::HostCall::LEAVE:
+          serve_call<rpc::LeaveRequest, rpc::Outcome>(stream, call);
+          break;
+        default:
+          break;  // of another Tessera, whose clients are refused
+      }
+    }
+    sessions_broke({request.closed().begin(), request.closed().end()});
   }
 
   grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
                                      const rpc::RegisterRequest* request,
                                      rpc::RegisterResponse* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    CoordinatorState::Registration registration;
-    registration.member = member_of(request->member());
-    registration.num_clients = request->num_clients();
-    registration.job = request->job();
-    registration.connect_timeout = absl::Microseconds(request->connect_timeout_us());
-    registration.heartbeat_interval = absl::Microseconds(request->heartbeat_interval_us());
-    const auto done = [this, reactor, response](const Status& status) {
-      fill(response->mutable_outcome(), status);
-      if (status.ok()) fill_job(response);
-      finish(reactor);
-    };
-    bool is_known = false;
-    change([&] {
-      const auto session = registered_.find(request->session());
-      is_known = session != registered_.end() && !std::exchange(session->second, true);
-      if (!is_known) return;
-      state_.register_client(request->session(), registration, steady_now(),
-                             deadline_of(request->timeout_us()), done);
-    });
-    if (!is_known) {
-      done(absl::FailedPreconditionError(
-          "a client registers once, while its session is open; connect again"));
-    }
-    return reactor;
+    return serve(context, rpc::HostCall::REGISTER, request, response);
   }
-
   grpc::ServerUnaryReactor* Put(grpc::CallbackServerContext* context,
                                 const rpc::PutRequest* request, rpc::Outcome* response) override {
-    return serve(
-        context, request->session(), outcome_in(response), [=, this](int, const auto& done) {
-          answers_.push_back(
-              [done, status = state_.put(request->key(), request->value())] { done(status); });
-        });
+    return serve(context, rpc::HostCall::PUT, request, response);
   }
-
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
                                 const rpc::GetRequest* request,
                                 rpc::GetResponse* response) override {
-    const auto fill_in = [response](const StatusOr<std::string>& value) {
-      fill(response->mutable_outcome(), value.status());
-      if (value.ok()) response->set_value(*value);
-    };
-    return serve(context, request->session(), fill_in, [=, this](int client, const auto& done) {
-      state_.get(client, request->key(), request->setter(), deadline_of(request->timeout_us()),
-                 done);
-    });
+    return serve(context, rpc::HostCall::GET, request, response);
   }
-
   grpc::ServerUnaryReactor* CheckIn(grpc::CallbackServerContext* context,
                                     const rpc::CheckInRequest* request,
                                     rpc::Outcome* response) override {
-    const ClientRanges participants = ClientRanges::of_numbers(request->participants());
-    return serve(context, request->session(), outcome_in(response),
-                 [=, this](int client, const auto& done) {
-                   state_.check_in(client, request->name(), request->value(), participants,
-                                   steady_now(), deadline_of(request->timeout_us()), done);
-                 });
+    return serve(context, rpc::HostCall::CHECK_IN, request, response);
   }
-
   grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext* context,
                                   const rpc::LeaveRequest* request,
                                   rpc::Outcome* response) override {
-    return serve(context, request->session(), outcome_in(response),
-                 [=, this](int client, const auto& done) {
-                   state_.leave(client, steady_now(), deadline_of(request->timeout_us()), done);
-                 });
+    return serve(context, rpc::HostCall::LEAVE, request, response);
   }
 
   grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>* Session(
       grpc::CallbackServerContext* context) override {
     const uint64_t number = random_number();
-    auto* session = new ClientSession(this, number);
-    if (!token_matches(context)) {
-      session->Finish(bad_token());
-      return session;
+    auto* const session = new ClientSession(this, number);
+    if (!begin(context, number, session)) return session;
+    if (upstream_ != nullptr) {
+      upstream_->open(number);
+    } else {
+      change([&] { registered_[number] = false; });
+      session->notify();
     }
-    listener_->proven(context->peer());
-    change([&] { registered_[number] = false; });
-    bool is_over;
-    {
-      std::lock_guard<std::mutex> lock(sessions_mutex_);
-      sessions_.insert(session);
-      is_over = sessions_closed_;
-    }
-    session->start();
-    if (is_over) session->close(true);
     return session;
+  }
+
+  grpc::ServerBidiReactor<rpc::HostRequest, rpc::HostEvent>* Host(
+      grpc::CallbackServerContext* context) override {
+    const uint64_t number = random_number();
+    auto* const host = new HostStream(this, number);
+    if (upstream_ != nullptr) {
+      host->break_off({grpc::StatusCode::UNIMPLEMENTED, "a relay serves no relay"});
+    } else if (begin(context, number, host)) {
+      std::lock_guard<std::mutex> lock(streams_mutex_);
+      hosts_[number] = host;
+    }
+    return host;
   }
 
  private:
@@ -294,16 +273,133 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
                               : grpc::Status::OK);
   }
 
-  // One call of a client: `body(client, done)` under the lock, where done writes the answer with
-  // `fill_in`, then or later; a stranger and a lost client are refused.
-  template <class FillIn, class Body>
-  grpc::ServerUnaryReactor* serve(grpc::CallbackServerContext* context, uint64_t session,
-                                  const FillIn& fill_in, const Body& body) {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  // Starts a stream; false: it is refused. Nothing happens on it before gRPC has got it.
+  template <class Stream>
+  bool begin(grpc::CallbackServerContext* context, uint64_t number, Stream* stream) {
+    if (!token_matches(context)) {
+      stream->break_off(bad_token());
+      return false;
+    }
+    listener_->proven(context->peer());
+    bool is_over;
+    {
+      std::lock_guard<std::mutex> lock(streams_mutex_);
+      streams_[number] = stream;
+      is_over = streams_closed_;
+    }
+    stream->start();
+    if (is_over) stream->close(true);
+    return true;
+  }
+
+  // One call of a client: here, or by the service that this relay passes it on to.
+  template <class Request, class Response>
+  grpc::ServerUnaryReactor* serve(grpc::CallbackServerContext* context,
+                                  rpc::HostCall::Method method, const Request* request,
+                                  Response* response) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     if (!admit(context, reactor)) return reactor;
-    const auto done = [this, reactor, fill_in](const auto& result) {
+    if (upstream_ == nullptr) {
+      handle(*request, response, [this, reactor, response] {
+        add_members(response);
+        finish(reactor);
+      });
+      return reactor;
+    }
+    upstream_->call(
+        method, request->SerializeAsString(),
+        [this, reactor, response](const grpc::Status& status, const std::string& bytes) {
+          if (status.ok() && response->ParseFromString(bytes)) add_members(response);
+          reactor->Finish(status);
+        });
+    return reactor;
+  }
+
+  // One call that came over the stream of a relay.
+  template <class Request, class Response>
+  void serve_call(uint64_t stream, const rpc::HostCall& call) {
+    Request request;
+    request.ParseFromString(call.request());
+    const auto response = std::make_shared<Response>();
+    handle(request, response.get(), [this, stream, response, number = call.number()] {
+      const auto list = members();
+      std::lock_guard<std::mutex> lock(streams_mutex_);
+      const auto host = hosts_.find(stream);
+      if (host == hosts_.end()) return;
+      add_members_once(list, host->second, response.get());
+      host->second->answer(number, response->SerializeAsString());
+    });
+  }
+
+  void handle(const rpc::RegisterRequest& request, rpc::RegisterResponse* response,
+              const std::function<void()>& finish) {
+    CoordinatorState::Registration registration;
+    registration.member = member_of(request.member());
+    registration.num_clients = request.num_clients();
+    registration.job = request.job();
+    registration.connect_timeout = absl::Microseconds(request.connect_timeout_us());
+    registration.heartbeat_interval = absl::Microseconds(request.heartbeat_interval_us());
+    const auto done = [this, response, finish](const Status& status) {
+      fill(response->mutable_outcome(), status);
+      if (status.ok()) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        response->set_heartbeat_interval_us(absl::ToInt64Microseconds(state_.heartbeat_interval()));
+      }
+      finish();
+    };
+    bool is_known = false;
+    change([&] {
+      const auto session = registered_.find(request.session());
+      is_known = session != registered_.end() && !std::exchange(session->second, true);
+      if (!is_known) return;
+      state_.register_client(request.session(), registration, steady_now(),
+                             deadline_of(request.timeout_us()), done);
+    });
+    if (!is_known) {
+      done(absl::FailedPreconditionError(
+          "a client registers once, while its session is open; connect again"));
+    }
+  }
+  void handle(const rpc::PutRequest& request, rpc::Outcome* response,
+              const std::function<void()>& finish) {
+    run(request.session(), outcome_in(response), finish, [&](int, const auto& done) {
+      answers_.push_back(
+          [done, status = state_.put(request.key(), request.value())] { done(status); });
+    });
+  }
+  void handle(const rpc::GetRequest& request, rpc::GetResponse* response,
+              const std::function<void()>& finish) {
+    const auto fill_in = [response](const StatusOr<std::string>& value) {
+      fill(response->mutable_outcome(), value.status());
+      if (value.ok()) response->set_value(*value);
+    };
+    run(request.session(), fill_in, finish, [&](int client, const auto& done) {
+      state_.get(client, request.key(), request.setter(), deadline_of(request.timeout_us()), done);
+    });
+  }
+  void handle(const rpc::CheckInRequest& request, rpc::Outcome* response,
+              const std::function<void()>& finish) {
+    const ClientRanges participants = ClientRanges::of_numbers(request.participants());
+    run(request.session(), outcome_in(response), finish, [&](int client, const auto& done) {
+      state_.check_in(client, request.name(), request.value(), participants, steady_now(),
+                      deadline_of(request.timeout_us()), done);
+    });
+  }
+  void handle(const rpc::LeaveRequest& request, rpc::Outcome* response,
+              const std::function<void()>& finish) {
+    run(request.session(), outcome_in(response), finish, [&](int client, const auto& done) {
+      state_.leave(client, steady_now(), deadline_of(request.timeout_us()), done);
+    });
+  }
+
+  // One call of a client: `body(client, done)` under the lock, where done writes the answer with
+  // `fill_in`, then or later, and `finish` sends it; a stranger and a lost client are refused.
+  template <class FillIn, class Body>
+  void run(uint64_t session, const FillIn& fill_in, const std::function<void()>& finish,
+           const Body& body) {
+    const auto done = [fill_in, finish](const auto& result) {
       fill_in(result);
-      finish(reactor);
+      finish();
     };
     change([&] {
       const StatusOr<int> client = state_.client_of(session);
@@ -313,26 +409,40 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
         answers_.push_back([done, refused = client.status()] { done(refused); });
       }
     });
-    return reactor;
   }
 
-  void fill_job(rpc::RegisterResponse* response) {
-    std::shared_ptr<const std::string> members;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (job_of_members_ != state_.num_jobs()) {
-        members_ = std::make_shared<const std::string>(encode_members(state_.members()));
-        job_of_members_ = state_.num_jobs();
-      }
-      members = members_;
-      response->set_heartbeat_interval_us(absl::ToInt64Microseconds(state_.heartbeat_interval()));
+  // The list of the members, serialized; in a relay what the service has sent.
+  std::shared_ptr<const std::string> members() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (upstream_ == nullptr && job_of_members_ != state_.num_jobs()) {
+      members_ = std::make_shared<const std::string>(encode_members(state_.members()));
+      job_of_members_ = state_.num_jobs();
     }
-    // Without the lock: there is a copy of a long list for each client.
-    response->set_members(*members);
+    return members_;
   }
+  // Without the lock: there is a copy of a long list for each client.
+  void add_members(rpc::RegisterResponse* response) {
+    if (response->outcome().code() != 0) return;
+    if (response->members().empty()) {
+      const auto list = members();
+      if (list != nullptr) response->set_members(*list);
+    } else {
+      std::lock_guard<std::mutex> lock(mutex_);
+      members_ = std::make_shared<const std::string>(response->members());
+    }
+  }
+  template <class Response>
+  void add_members(Response*) {}
+  // On the stream of a relay, which passes the list on to all its clients.
+  static void add_members_once(const std::shared_ptr<const std::string>& list, HostStream* host,
+                               rpc::RegisterResponse* response) {
+    if (response->outcome().code() == 0 && host->takes(list)) response->set_members(*list);
+  }
+  template <class Response>
+  static void add_members_once(const std::shared_ptr<const std::string>&, HostStream*, Response*) {}
 
   uint64_t random_number() {
-    std::lock_guard<std::mutex> lock(sessions_mutex_);
+    std::lock_guard<std::mutex> lock(streams_mutex_);
     return uint64_t{random_()} << 32 | random_();
   }
 
@@ -346,8 +456,40 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
         loss.set_reason(std::string(reason.message()));
       }
     }
-    std::lock_guard<std::mutex> lock(sessions_mutex_);
-    for (ClientSession* const session : sessions_) session->notify();
+    notify_all();
+  }
+  // In a relay, what the service tells.
+  void tell(const rpc::HostEvent& event) {
+    {
+      std::lock_guard<std::mutex> lock(losses_mutex_);
+      losses_.insert(losses_.end(), event.losses().begin(), event.losses().end());
+    }
+    notify_all();
+  }
+  void notify_all() {
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    for (const auto& [number, stream] : streams_) stream->notify();
+  }
+  void notify(uint64_t session) {
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    const auto stream = streams_.find(session);
+    if (stream != streams_.end()) stream->second->notify();
+  }
+  // `for_good`: later ones are closed too.
+  void close_streams(bool in_order, bool for_good) {
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    if (for_good) streams_closed_ = true;
+    for (const auto& [number, stream] : streams_) stream->close(in_order);
+  }
+  // In a relay whose stream to the service has ended: another one begins with what that tells.
+  void break_off(const grpc::Status& why) {
+    {
+      std::lock_guard<std::mutex> lock(losses_mutex_);
+      losses_.clear();
+    }
+    std::lock_guard<std::mutex> lock(streams_mutex_);
+    if (streams_closed_) return;  // in its own way
+    for (const auto& [number, stream] : streams_) stream->break_off(why);
   }
 
   void end(bool in_order) {
@@ -359,11 +501,8 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
       stopping_ = true;
     });
     if (timer_.joinable()) timer_.join();
-    {
-      std::lock_guard<std::mutex> lock(sessions_mutex_);
-      sessions_closed_ = true;
-      for (ClientSession* const session : sessions_) session->close(in_order);
-    }
+    close_streams(in_order, true);
+    if (upstream_ != nullptr) upstream_->stop();
     // Answers under way and sessions that are closing get a moment; the rest is cut off.
     server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(1)));
     server_ = nullptr;
@@ -401,9 +540,10 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   bool stopping_ = false;
   std::unordered_map<uint64_t, bool> registered_;  // by open session, whether it has registered
 
-  std::mutex sessions_mutex_;  // guards what follows; taken after mutex_, never before
-  std::set<ClientSession*> sessions_;
-  bool sessions_closed_ = false;
+  std::mutex streams_mutex_;  // guards what follows; taken after mutex_, never before
+  std::unordered_map<uint64_t, NewsStream*> streams_;  // by number, that of a session its own
+  std::unordered_map<uint64_t, HostStream*> hosts_;    // those of relays
+  bool streams_closed_ = false;
   std::random_device random_;
 
   std::mutex losses_mutex_;  // guards losses_; taken after all others
@@ -415,74 +555,8 @@ class ServerImpl : public CoordinatorServer, public rpc::CoordinatorService::Cal
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Thread timer_;
+  std::unique_ptr<Upstream> upstream_;  // of a relay
 };
-
-void ClientSession::start() {
-  StartRead(&heartbeat_);
-  notify();
-}
-
-void ClientSession::notify() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  has_news_ = true;
-  write_if_idle();
-}
-
-void ClientSession::close(bool in_order) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (in_order) {
-    is_closing_ = has_news_ = true;
-    write_if_idle();
-  } else {
-    is_ending_ = true;
-    finish_if_told();
-  }
-}
-
-void ClientSession::finish_if_told() {
-  if (!is_ending_ || is_writing_ || has_news_) return;
-  finish({grpc::StatusCode::UNAVAILABLE, "the service has ended"});
-}
-
-void ClientSession::write_if_idle() {
-  if (is_finished_ || is_writing_ || !has_news_) return;
-  has_news_ = false;
-  is_writing_ = true;
-  event_.Clear();
-  if (std::exchange(is_first_, false)) event_.set_session(number_);
-  num_losses_told_ = server_->add_losses(num_losses_told_, &event_);
-  event_.set_closing(is_closing_);
-  StartWrite(&event_);
-}
-
-void ClientSession::finish(grpc::Status why) {
-  if (!std::exchange(is_finished_, true)) Finish(std::move(why));
-}
-
-void ClientSession::OnReadDone(bool ok) {
-  if (ok) {
-    server_->heartbeat(number_);
-    notify();
-    StartRead(&heartbeat_);
-    return;
-  }
-  server_->session_broke(number_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  finish(grpc::Status::OK);
-}
-
-void ClientSession::OnWriteDone(bool ok) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  is_writing_ = false;
-  if (event_.closing()) finish(grpc::Status::OK);
-  if (ok) write_if_idle();
-  finish_if_told();
-}
-
-void ClientSession::OnDone() {
-  server_->session_done(this);
-  delete this;
-}
 
 }  // namespace
 
@@ -492,8 +566,6 @@ void prepare_grpc() {
 }
 
 bool coordinator_service_was_used() { return grpc_started; }
-
-std::string token_metadata(const std::string& token) { return absl::BytesToHexString(token); }
 
 StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(
     const CoordinatorServerOptions& options) {

@@ -12,7 +12,10 @@
 //   1. The service knows clients by their registrations alone. The end of the process that hosts it
 //      is the end of the service, and is the loss of a client only where that client hosts it.
 //   2. The port belongs to this service alone: a second one at the same address is refused.
-//   3. A connection that does not show the token costs a bounded share of the process for a bounded
+//   3. A relay serves the clients of its host as the service would, over one stream to it
+//      (upstream.h). Its end is the loss of these clients: it is for a process that does not end
+//      before them, as the launcher of their host.
+//   4. A connection that does not show the token costs a bounded share of the process for a bounded
 //      time (listener.h). The token is never written anywhere.
 #ifndef TESSERA_JOB_COORDINATOR_SERVER_H_
 #define TESSERA_JOB_COORDINATOR_SERVER_H_
@@ -35,6 +38,9 @@ struct CoordinatorServerOptions {
   // The upper limit. The job uses the shortest interval that a client asks for. A client is lost
   // when it has missed more than three heartbeats in a row.
   absl::Duration heartbeat_interval = absl::Seconds(1);
+  // Address of the service to which this one passes on what it is asked: a relay, which keeps no
+  // state of the job. Empty: this is the service itself.
+  std::string upstream = {};
   // Connections that have not shown the token: how many at a time, and for how long.
   int max_unproven_connections = 64;
   absl::Duration unproven_timeout = absl::Seconds(30);
@@ -58,10 +64,6 @@ class CoordinatorServer {
 // Call before the first use of gRPC: quiets its log, and notes the use for
 // coordinator_service_was_used().
 void prepare_grpc();
-
-// What clients attach to each call: the token in hexadecimal, so that it may have any bytes.
-inline constexpr char kTokenMetadata[] = "tessera-token";
-std::string token_metadata(const std::string& token);
 
 // Whether a service or a connection of this process has started gRPC: forking is unsafe from then
 // on.

@@ -139,6 +139,8 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
   const char* const hosted = lookup("TESSERA_HOSTED_COORDINATOR");
   job.coordinator_is_hosted = overrides.coordinator_is_hosted.value_or(
       hosted != nullptr && !job.coordinator.empty() && job.coordinator == hosted);
+  const char* const relay = lookup("TESSERA_COORDINATOR_RELAY");
+  if (relay != nullptr && hosted != nullptr && job.coordinator == hosted) job.relay = relay;
   job.token = overrides.token;
   const char* token = lookup("TESSERA_TOKEN");
   if (job.token.empty() && token != nullptr) job.token = token;

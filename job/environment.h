@@ -15,7 +15,8 @@
 // cluster.h has resolvers that a program calls by itself, also for what is read here.
 // If no form is set, this process is a job of one client. TESSERA_HOSTED_COORDINATOR is an address
 // at which a process that is no client serves (tessera_run or a user of tessera_coordinator sets
-// it): if it is the address of the job, client 0 does not host the coordinator.
+// it): if it is the address of the job, client 0 does not host the coordinator, and
+// TESSERA_COORDINATOR_RELAY is the relay of this host, if there is one.
 // TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in every form.
 //
 // On one host mpirun and srun need no TESSERA_COORDINATOR: the address is 127.0.0.1 and a port that
@@ -56,6 +57,7 @@ struct JobEnvironment {
   std::string coordinator = {};  // "host:port"; empty for a job of one client
   // Another process than client 0 hosts the coordinator.
   bool coordinator_is_hosted = false;
+  std::string relay = {};  // "host:port" of the relay of this host; empty: none
   // Tells the job from others that use the same address; empty where the launcher gives no name.
   std::string job = {};
   int client_id = 0;

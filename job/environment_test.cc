@@ -432,6 +432,18 @@ TEST(EnvironmentTest, CoordinatorIsHostedWhereTheVariableNamesItsAddress) {
   EXPECT_FALSE(read({{"TESSERA_HOSTED_COORDINATOR", "h:1"}})->coordinator_is_hosted);
 }
 
+// A job within a client is not that of the relay.
+TEST(EnvironmentTest, RelayIsOfTheHostedCoordinator) {
+  Variables variables = {{"TESSERA_COORDINATOR", "h:1"},
+                         {"TESSERA_CLIENT_ID", "0"},
+                         {"TESSERA_NUM_CLIENTS", "2"},
+                         {"TESSERA_COORDINATOR_RELAY", "127.0.0.1:7"}};
+  EXPECT_EQ(read(variables)->relay, "");
+  variables["TESSERA_HOSTED_COORDINATOR"] = "h:1";
+  EXPECT_EQ(read(variables)->relay, "127.0.0.1:7");
+  EXPECT_EQ(read(variables, {.coordinator = "h:2"})->relay, "");
+}
+
 // Row torchrun_restart, and the same of other launchers.
 TEST(EnvironmentTest, JobsAndAttemptsHaveNames) {
   Variables torchrun = torchrun_and("TORCHELASTIC_RUN_ID", "none");

@@ -141,6 +141,8 @@ std::vector<std::string> ClientEnvironment::variables(const LauncherOptions& opt
   } else {
     values.erase("TESSERA_HOSTED_COORDINATOR");  // no coordinator is started
   }
+  values.erase("TESSERA_COORDINATOR_RELAY");
+  if (!relay.empty()) values["TESSERA_COORDINATOR_RELAY"] = relay;
   values["TESSERA_JOB"] = job;
   values["TESSERA_CLIENT_ID"] = absl::StrCat(client_id);
   values["TESSERA_NUM_CLIENTS"] = absl::StrCat(num_clients);

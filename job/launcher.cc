@@ -86,7 +86,7 @@ class Job {
   Status set_up();
   Status set_up_signals();
   Status start_clients(int attempt);
-  Status start_coordinator(const ClientEnvironment& environment);
+  Status start_coordinator(ClientEnvironment& environment);
   Status start_client(const ClientEnvironment& environment);
   Status start_hosts();
   Status add_process(ChildProcess process, ClientEnd end);
@@ -121,7 +121,7 @@ class Job {
   OutputSink* error_ = nullptr;
   std::optional<ReservedPort> coordinator_port_;
   std::optional<ReservedPort> master_port_;
-  std::optional<CoordinatorProcess> coordinator_;  // of the attempt; absent on nodes other than 0
+  std::optional<CoordinatorProcess> coordinator_;  // of the attempt, or the relay; or none
   std::optional<RemoteJob> remote_job_;            // of the attempt, with --hosts
   FileDescriptor signals_;
   FileDescriptor exits_;  // epoll over the pidfds: its ready list keeps the order of the ends
@@ -248,17 +248,22 @@ Status Job::start_clients(int attempt) {
 }
 
 // Before the clients: what they would find at an address that is taken is another job.
-Status Job::start_coordinator(const ClientEnvironment& environment) {
+Status Job::start_coordinator(ClientEnvironment& environment) {
   coordinator_.reset();
   const int num_clients = options_.num_nodes * options_.num_clients;
-  if (options_.node_id != 0 || num_clients == 1) return absl::OkStatus();
+  CoordinatorServerOptions server = {.address = environment.coordinator,
+                                     .token = environment.token,
+                                     .num_clients = num_clients,
+                                     .job = environment.job};
+  if (options_.node_id != 0) {
+    if (num_clients <= options_.relay_above) return absl::OkStatus();
+    server.upstream = std::exchange(server.address, local_address(*coordinator_port_));
+    environment.relay = server.address;
+  }
+  if (num_clients == 1) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(
       CoordinatorProcess coordinator,
-      CoordinatorProcess::start({.address = environment.coordinator,
-                                 .token = environment.token,
-                                 .num_clients = num_clients,
-                                 .job = environment.job},
-                                ProcessGroup::kOwn,
+      CoordinatorProcess::start(server, ProcessGroup::kOwn,
                                 std::min(job_deadline_ - clock_.now(), kCoordinatorTimeout)));
   coordinator_.emplace(std::move(coordinator));
   return absl::OkStatus();
@@ -530,8 +535,10 @@ void Job::report_attempt() {
     if (options_.hosts.empty()) say(stopped_report(stopped));
   }
   if (coordinator_.has_value() && coordinator_->poll_exit().has_value()) {
-    say(absl::StrCat("tessera_run: the coordinator (pid ", coordinator_->pid(), ") ",
-                     coordinator_->poll_exit()->to_string(), " before the job was over\n"));
+    say(absl::StrCat("tessera_run: the ",
+                     options_.node_id == 0 ? "coordinator" : "relay to the coordinator", " (pid ",
+                     coordinator_->pid(), ") ", coordinator_->poll_exit()->to_string(),
+                     " before the job was over\n"));
   }
   if (timed_out_) say(timeout_report(unfinished_, num_processes(), options_.timeout));
   if (interrupted_by_ != 0) {

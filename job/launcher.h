@@ -20,7 +20,9 @@
 //   4. Each line of output is written whole, with its client before it.
 //   5. The coordinator of the job is in a process of its own (coordinator_process.h), a new one for
 //      each attempt: the loss of any client, 0 included, leaves it running. Of several nodes the
-//      launcher of node 0 hosts it.
+//      launcher of node 0 hosts it. In a job of more than `relay_above` clients the launcher of
+//      each other node runs a relay (coordinator_server.h), so that the coordinator has one stream
+//      for its clients. The relay ends with the launcher, and so do the clients.
 //   6. With --hosts the processes are those of ssh, one for each host, and each of them runs the
 //      launcher of a node (remote_hosts.h). A node is told to stop, and reports, before its ssh is
 //      ended. When this launcher is killed, the nodes stop their clients.
@@ -52,6 +54,7 @@ struct LauncherOptions {
   std::string coordinator;         // "host:port"; empty: a free port here
   std::vector<std::string> hosts;  // to start num_clients on each, over ssh; empty: here only
   std::string ssh = "ssh -o BatchMode=yes";
+  int relay_above = 1000;            // clients of the job: see below
   bool is_from_launcher = false;     // standard input: the environment, then the request to stop
   std::vector<std::string> command;  // the program and its arguments
 
@@ -61,12 +64,13 @@ struct LauncherOptions {
 
 // The environment of one client without TESSERA_STATUS_FD: that of this process, with
 //   TESSERA_COORDINATOR, TESSERA_HOSTED_COORDINATOR (the same address: no client hosts it; unset
-//   for one client, which needs no coordinator),
+//   for one client, which needs no coordinator), TESSERA_COORDINATOR_RELAY (unset without a relay),
 //   TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN, TESSERA_JOB (empty with several nodes),
 //   TESSERA_RESTART, TESSERA_LOCAL_DEVICES (where it is given), and for other libraries RANK,
 //   LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 struct ClientEnvironment {
   std::string coordinator;     // "host:port"
+  std::string relay = {};      // "host:port" of the relay of this node; empty: none
   std::string master_address;  // "host:port", another port: both libraries may be in one program
   std::string token;
   std::string job;  // tells the attempts of jobs apart

@@ -472,6 +472,19 @@ TEST(LauncherTest, SecondHostContinuesTheIds) {
                           std::make_pair(3, "3 1 6 2 [::1]:4000 ::1 4000 secret")));
 }
 
+TEST(LauncherTest, NodesOfALargeJobHaveRelays) {
+  const auto relay_of = [](const char* node, const char* relay_above) {
+    LauncherRun run(
+        {"--clients", "2", "--nodes", "3", "--node-id", node, "--coordinator", "[::1]:4000",
+         "--relay-above", relay_above, "sh", "-c", "echo relay ${TESSERA_COORDINATOR_RELAY-unset}"},
+        {"TESSERA_TOKEN=secret", "TESSERA_COORDINATOR_RELAY=of:1"});
+    EXPECT_EQ(run.wait(), 0);
+    return run.told("relay")[2];
+  };
+  EXPECT_THAT(relay_of("1", "5"), ::testing::MatchesRegex("127.0.0.1:[0-9]+"));
+  EXPECT_EQ(relay_of("1", "6"), "unset");
+}
+
 // The port for other libraries is held while the job runs, and yet a client can serve at it. That
 // of the coordinator is served already.
 TEST(LauncherTest, ClientCanServeAtTheMasterAddress) {

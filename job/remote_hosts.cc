@@ -40,8 +40,9 @@ std::string quote(absl::string_view text) {
 
 // Those that are of one host or one process stay here.
 bool is_for_all_hosts(absl::string_view entry) {
-  for (const char* own : {"TESSERA_HOST_ID=", "TESSERA_STATUS_FD=", "TESSERA_TOKEN=",
-                          "TESSERA_COORDINATOR=", "TESSERA_HOSTED_COORDINATOR="}) {
+  for (const char* own :
+       {"TESSERA_HOST_ID=", "TESSERA_STATUS_FD=", "TESSERA_TOKEN=", "TESSERA_COORDINATOR=",
+        "TESSERA_HOSTED_COORDINATOR=", "TESSERA_COORDINATOR_RELAY="}) {
     if (absl::StartsWith(entry, own)) return false;
   }
   return absl::StartsWith(entry, "TESSERA_") || absl::StartsWith(entry, "UCX_") ||
@@ -112,6 +113,7 @@ std::vector<std::string> RemoteJob::command(const LauncherOptions& options, int 
       absl::StrCat("--coordinator=", coordinator),
       absl::StrCat("--grace=", absl::FormatDuration(options.grace)),
       absl::StrCat("--settle=", absl::FormatDuration(options.settle)),
+      absl::StrCat("--relay-above=", options.relay_above),
   };
   if (options.devices_per_client.has_value()) {
     words.push_back(absl::StrCat("--devices-per-client=", *options.devices_per_client));

@@ -53,6 +53,8 @@ ABSL_FLAG(std::string, ssh, "",
 ABSL_FLAG(bool, check, false,
           "Without a program: say what a job would find on this host, or on those of --hosts, and\n"
           "send a message between every two of them.");
+ABSL_FLAG(int, relay_above, 1000,
+          "Of a job of more clients, all nodes but node 0 reach the coordinator by a relay.");
 ABSL_FLAG(bool, from_launcher, false, "Of the tessera_run that --hosts starts.");
 
 namespace tessera {
@@ -120,6 +122,7 @@ LauncherOptions options_from_flags(char** command, int size) {
   const char* const ssh = std::getenv("TESSERA_SSH");
   if (ssh != nullptr && *ssh != '\0') options.ssh = ssh;
   if (!absl::GetFlag(FLAGS_ssh).empty()) options.ssh = absl::GetFlag(FLAGS_ssh);
+  options.relay_above = absl::GetFlag(FLAGS_relay_above);
   options.is_from_launcher = absl::GetFlag(FLAGS_from_launcher);
   options.command.assign(command, command + size);
   return options;

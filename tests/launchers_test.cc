@@ -83,6 +83,25 @@ TEST_F(LaunchersTest, LossOfClient0IsSurvivedUnderTesseraRun) {
   EXPECT_THAT(run.error(), HasSubstr("1 of 4 clients failed; the first was client 0"));
 }
 
+// Two nodes of one host. The clients of node 1 have a relay, as in a job of more than 1,000
+// clients.
+TEST_F(LaunchersTest, LossOfClient0IsSurvivedThroughARelay) {
+  const auto start_node = [&](const char* node) {
+    return start(
+        {"job/tessera_run", "--clients", "2", "--nodes", "2", "--node-id", node, "--coordinator",
+         address(), "--relay-above", "1", "--settle", "100s", kClient, "survive"},
+        {"TESSERA_TOKEN=secret"});
+  };
+  const auto first = start_node("0");
+  const auto second = start_node("1");
+  EXPECT_EQ(first->wait(), 128 + SIGKILL) << first->error();
+  EXPECT_EQ(second->wait(), 0) << second->error();
+  EXPECT_THAT(first->output(), HasSubstr("survived 1 of 4")) << first->error();
+  for (const char* line : {"survived 2 of 4", "survived 3 of 4"}) {
+    EXPECT_THAT(second->output(), HasSubstr(line)) << second->error();
+  }
+}
+
 TEST_F(LaunchersTest, LossOfClient0IsSurvivedWithACoordinatorOfItsOwn) {
   for (const bool has_token : {false, true}) {
     SCOPED_TRACE(has_token);

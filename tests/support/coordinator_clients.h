@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CoordinatorTest: clients of a job over real gRPC, as threads of the test; client 0 hosts the
-// service.
+// service. With TESSERA_TEST_RELAY=1 in the environment the others reach it through a relay.
 //
 //   const auto clients = connect_all(3);
 //   Losses losses(*clients[0]);
@@ -10,6 +10,7 @@
 #define TESSERA_TESTS_SUPPORT_COORDINATOR_CLIENTS_H_
 
 #include <condition_variable>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,7 @@
 #include "gtest/gtest.h"
 #include "job/connect_coordinator.h"
 #include "job/coordinator.h"
+#include "job/coordinator_server.h"
 #include "job/host.h"
 #include "job/port.h"
 #include "tests/support/deadline.h"
@@ -70,11 +72,19 @@ class CoordinatorTest : public ::testing::Test {
   void SetUp() override {
     TESSERA_ASSERT_OK_AND_ASSIGN(ReservedPort port, ReservedPort::create());
     port_ = std::make_unique<ReservedPort>(std::move(port));
+    if (std::getenv("TESSERA_TEST_RELAY") == nullptr) return;
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        relay_,
+        CoordinatorServer::start(
+            {.address = "127.0.0.1:0", .token = "secret", .upstream = options(0, 1).address}));
   }
 
   CoordinatorOptions options(int client_id, int num_clients) const {
     CoordinatorOptions result;
     result.address = absl::StrCat("127.0.0.1:", port_->port());
+    if (relay_ != nullptr && client_id != 0) {
+      result.relay = absl::StrCat("127.0.0.1:", relay_->port());
+    }
     result.token = "secret";
     result.num_clients = num_clients;
     result.self = describe_this_process();
@@ -124,6 +134,7 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   std::unique_ptr<ReservedPort> port_;
+  std::unique_ptr<CoordinatorServer> relay_;  // or none
   TestDeadline deadline_{absl::Seconds(100),
                          ::testing::UnitTest::GetInstance()->current_test_info()->name()};
 };

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The connection to a coordinator, or to the relay of a host, as gRPC makes it.
+#ifndef TESSERA_JOB_COORDINATOR_CHANNEL_H_
+#define TESSERA_JOB_COORDINATOR_CHANNEL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+namespace tessera {
+
+// What clients attach to each call: the token in hexadecimal, so that it may have any bytes.
+inline constexpr char kTokenMetadata[] = "tessera-token";
+std::string token_metadata(const std::string& token);
+
+// A connection of its own, of a job of so many clients. It waits for a service that does not run
+// yet, and is as quick to try again as the number of clients allows.
+std::shared_ptr<grpc::Channel> create_coordinator_channel(const std::string& address,
+                                                          int num_clients);
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_COORDINATOR_CHANNEL_H_
