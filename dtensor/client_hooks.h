@@ -30,6 +30,9 @@ class Api;
 namespace nccl {
 class Api;
 }  // namespace nccl
+namespace network {
+class Engine;
+}  // namespace network
 
 namespace internal {
 
@@ -46,6 +49,9 @@ struct ClientHooks {
   std::shared_ptr<cuda::Api> cuda = {};
   // The same for NCCL, between the GPUs of several clients.
   std::shared_ptr<nccl::Api> nccl = {};
+  // What is put around the engine between hosts.
+  std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
+      wrap_engine = {};
 };
 
 // As Client::connect() and spawn() (of //dtensor:spawn).

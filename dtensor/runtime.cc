@@ -170,7 +170,8 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
                            {.collective_timeout = options_.collective_timeout,
                             .mpi = options_.backend == Backend::kMpi ? options_.mpi : nullptr,
                             .uses_gloo = options_.backend == Backend::kGloo,
-                            .heartbeat_interval = options_.heartbeat_interval},
+                            .heartbeat_interval = options_.heartbeat_interval,
+                            .wrap_engine = hooks_.wrap_engine},
                            deadline));
   if (hooks_.topology.has_value()) {
     topology_ = *hooks_.topology;

@@ -89,6 +89,9 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
   if (others.empty()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<network::Engine> engine,
                            make_engine(coordinator, options, others));
+  if (options.wrap_engine != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(engine, options.wrap_engine(std::move(engine)));
+  }
   network_ = std::make_shared<network::Network>(std::move(engine), coordinator, link_.get(),
                                                 options.heartbeat_interval);
   // All at once, as every client does: what one group needs would wait for another client, which

@@ -25,6 +25,7 @@
 #define TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,7 @@ namespace mpi {
 class Calls;
 }  // namespace mpi
 namespace network {
+class Engine;
 class Network;
 }  // namespace network
 namespace host {
@@ -61,6 +63,9 @@ struct ClientDevicesOptions {
   std::shared_ptr<mpi::Calls> mpi = {};
   bool uses_gloo = false;
   absl::Duration heartbeat_interval = absl::Seconds(1);
+  // What a test puts around the engine.
+  std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
+      wrap_engine = {};
 };
 
 class ClientDevices {

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "collectives/network/testing/delayed_engine.h"
 #include "collectives/network/testing/engine_conformance.h"
 #include "collectives/network/testing/outcomes.h"
 #include "collectives/ucx/ucx_api.h"
@@ -30,6 +31,7 @@
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera::ucx {
 namespace {
@@ -59,6 +61,17 @@ TEST_P(UcxEngineTest, PassesAsThreads) {
 
 TEST_P(UcxEngineTest, PassesAsProcesses) {
   EXPECT_THAT(run_as_processes(GetParam(), make_on_loopback), IsOk());
+}
+
+// What tests put around an engine keeps the contract too.
+TEST_P(UcxEngineTest, PassesWithDelays) {
+  if (GetParam().loses_client_1 || testing::kSanitized) return;
+  testing::TestDeadline deadline(absl::Minutes(4), GetParam().name);
+  const auto make = [](Coordinator& coordinator) -> StatusOr<std::unique_ptr<network::Engine>> {
+    TESSERA_ASSIGN_OR_RETURN(auto engine, make_on_loopback(coordinator));
+    return network::make_delayed(std::move(engine), coordinator.client_id());
+  };
+  EXPECT_THAT(run_as_threads(GetParam(), make), IsOk());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, UcxEngineTest, ::testing::ValuesIn(network::engine_cases()),

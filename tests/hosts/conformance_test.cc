@@ -2,8 +2,8 @@
 //
 // The conformance suite of collectives with members on two hosts: one client on each, and two.
 //
-// Without the circles of waits that no host sees whole: those end at a deadline. Cases that demand
-// the bits of ascending order ask for it; sums_test.cc has the order by host.
+// Cases that demand the bits of ascending order ask for it; sums_test.cc has the order by host, and
+// delays_test.cc messages that are late.
 #include "collectives/testing/conformance.h"
 
 #include <string>
