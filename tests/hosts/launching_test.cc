@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // tessera_run over two hosts, with clients that are a user's program: by --nodes, by --hosts with
-// in_host in place of ssh, and --check.
+// in_host in place of ssh, and --check. An MPI program, by Open MPI's mpirun in the same way.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -34,7 +34,8 @@ std::string text_of(const std::string& file) {
 }
 
 // Runs `script` beside two hosts, which each test makes for itself. In it $RUN is tessera_run,
-// $CLIENT is launched_client, and $SSH takes a host and a command.
+// $CLIENT is launched_client, $MPI_CLIENT is mpi_client where this build has MPI, and $SSH takes a
+// host and a command.
 class LaunchingOnHostsTest : public ::testing::Test {
  protected:
   void run(const std::string& script) {
@@ -42,16 +43,22 @@ class LaunchingOnHostsTest : public ::testing::Test {
     if (absl::StartsWith(client, "/tmp/")) {
       GTEST_SKIP() << "the build is in /tmp, and hosts have a /tmp of their own";
     }
-    const std::string ssh = temporary("ssh");
+    const std::filesystem::path mpi = "tests/mpi/mpi_client";
+    const std::string mpi_client =
+        std::filesystem::exists(mpi) ? std::filesystem::canonical(mpi).string() : "";
+    // By its name mpirun takes "ssh" for one that knows options.
+    const std::string ssh = temporary("agent");
     std::ofstream(ssh) << "#!/bin/sh\n"
                           "case $1 in host-a) k=0 ;; host-b) k=1 ;; esac\n"
-                          "exec in_host $k sh -c \"$2\"\n";
+                          "shift; exec in_host $k sh -c \"$*\"\n";
     chmod(ssh.c_str(), 0700);
     run_.reset(new LauncherRun(LauncherRun::program(
         {"tests/hosts/make_hosts", "2", "--", "bash", "-c", script},
         {absl::StrCat("RUN=", std::filesystem::canonical("job/tessera_run").string()),
-         absl::StrCat("CLIENT=", client), absl::StrCat("SSH=", ssh),
-         absl::StrCat("OUT=", std::getenv("TEST_TMPDIR")), "TESSERA_TOKEN=secret"})));
+         absl::StrCat("CLIENT=", client), absl::StrCat("MPI_CLIENT=", mpi_client),
+         absl::StrCat("SSH=", ssh), absl::StrCat("OUT=", std::getenv("TEST_TMPDIR")),
+         "TESSERA_TOKEN=secret", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+         "TMPDIR=/tmp"})));
     code_ = run_->wait();
     if (code_ == 77) GTEST_SKIP() << run_->error();
   }
@@ -118,6 +125,21 @@ TEST_F(LaunchingOnHostsTest, CheckFindsHostsThatDoNotReachEachOther) {
     EXPECT_THAT(output, ContainsRegex(absl::StrCat(line, "no message from ", other,
                                                    "; see what is found there\n")));
     EXPECT_THAT(output, HasSubstr(absl::StrCat("[client ", self, "] 0 of 1 messages have come\n")));
+  }
+}
+
+// mpi_client.cc says what the ranks do.
+TEST_F(LaunchingOnHostsTest, MpiProgramsMeetByTheirMpi) {
+  run("[ -n \"$MPI_CLIENT\" ] && command -v mpirun >/dev/null ||\n"
+      "  { echo 'Open MPI is not installed' >&2; exit 77; }\n"
+      "net=10.77.0.0/24\n"
+      "in_host login mpirun -n 4 --host host-a:2,host-b:2 --leave-session-attached \\\n"
+      "  --mca plm_rsh_agent $SSH --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include $net \\\n"
+      "  --mca btl tcp,self --mca btl_tcp_if_include $net $MPI_CLIENT hosts");
+  if (IsSkipped()) return;
+  EXPECT_EQ(code_, 0) << run_->error();
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(run_->output(), HasSubstr(absl::StrCat("rank ", rank, ": ok\n")));
   }
 }
 

@@ -5,6 +5,8 @@
 //   engine CASE...  cases of the suite for engines (engine_conformance.h) on the engine on MPI
 //   losing CASE     one of those that lose rank 1
 //   collectives     the conformance suite of collectives for as many members as ranks, two hosts
+//   hosts           the ranks are on two hosts of make_hosts: the same without sweeps in one job,
+//                   relayouts and barriers, and what eth0 of each host sends for an all_reduce
 //   two_engines     two clients of one process, one on UCX and one on MPI
 //   finalize        MPI_Finalize() while the client still lives
 //
@@ -13,8 +15,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,6 +26,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/mpi/mpi_engine.h"
@@ -29,11 +34,15 @@
 #include "collectives/testing/conformance.h"
 #include "collectives/ucx/ucx_engine.h"
 #include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "tessera/mpi.h"
+#include "tests/hosts/hosts.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "tests/support/members.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/tensors.h"
 
 // MPI keeps memory until the process ends.
 extern "C" const char* __lsan_default_suppressions() {
@@ -95,6 +104,45 @@ Status run_collectives() {
   return absl::OkStatus();
 }
 
+// On a host with half of the ranks: each byte of the sum of the other host crosses once.
+Status all_reduce_and_count(Client& client, const Mesh& mesh) {
+  constexpr int64_t kBytes = 16 << 20;
+  TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(testing::all_devices(client)));
+  std::vector<float> data(kBytes / sizeof(float), 1);
+  TESSERA_RETURN_IF_ERROR(mesh.barrier("quiet"));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t before, testing::sent_bytes());
+  TESSERA_RETURN_IF_ERROR(mesh.barrier("counted"));
+  TESSERA_RETURN_IF_ERROR(
+      group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(absl::Minutes(1)));
+  TESSERA_RETURN_IF_ERROR(mesh.barrier("over"));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t after, testing::sent_bytes());
+  const double times = static_cast<double>(after - before) / kBytes;
+  TESSERA_REQUIRE(times > 1 && times < 1.1, "sent ", times, " times the bytes");
+  const float expected = static_cast<float>(client.num_clients());
+  TESSERA_REQUIRE(std::count(data.begin(), data.end(), expected) == std::ssize(data));
+  return absl::OkStatus();
+}
+
+// Nothing says which rank is on which host, but the kernel.
+Status run_on_hosts() {
+  TESSERA_ASSIGN_OR_RETURN(const ClientOptions options, mpi::adopt(MPI_COMM_WORLD));
+  TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+  const int num_clients = client.num_clients();
+  std::vector<conformance::Case> cases = conformance::all_cases();
+  conformance::limit_sweeps(cases, {.f32 = 0, .other_dtypes = 0});
+  cases.push_back(conformance::random_ops_case(num_clients, 100, 20240607));
+  for (const conformance::Case& c : cases) {
+    if (c.num_members != num_clients || conformance::is_of_ascending_order(c)) continue;
+    TESSERA_RETURN_IF_ERROR(
+        with_context(testing::run_members(client, testing::all_devices(client), c.body), c.name));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", num_clients}}));
+  const DTensor x = iota<float>({70, 30}, Layout::parse(mesh, "[x, -]"));
+  TESSERA_RETURN_IF_ERROR(testing::expect_iota<float>(relayout(x, Layout::parse(mesh, "[-, x]"))));
+  TESSERA_RETURN_IF_ERROR(all_reduce_and_count(client, mesh));
+  return client.shutdown();
+}
+
 Status finalize_early() {
   TESSERA_ASSIGN_OR_RETURN(Client client, connect_on_two_hosts());
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", client.num_clients()}}));
@@ -147,6 +195,7 @@ Status run(int argc, char** argv) {
     }
     return absl::OkStatus();
   }
+  if (mode == "hosts") return run_on_hosts();
   return mode == "finalize" ? finalize_early() : run_collectives();
 }
 
