@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives between two hosts by Gloo: the conformance suite with one device of each client, and
-// a client that is killed. conformance_test.cc has the same by UCX, with every dtype.
+// Collectives between two hosts by Gloo: the conformance suite with one device of each client, a
+// client that is killed, and the interface that the user names. conformance_test.cc has the same by
+// UCX, with every dtype.
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,9 @@ namespace tessera::testing {
 namespace {
 
 using conformance::Case;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
 
 class GlooTest : public ::testing::TestWithParam<Case> {};
 
@@ -73,6 +78,34 @@ TEST(GlooLossTest, SurvivorsAreToldOfAKilledClient) {
       });
   EXPECT_THAT(statuses[0], IsOk());
   EXPECT_THAT(statuses[1], IsOk());
+}
+
+// What two clients are told when TESSERA_INTERFACE says `name`.
+std::vector<Status> meet_by_interface(const char* name) {
+  setenv("TESSERA_INTERFACE", name, /*overwrite=*/1);
+  std::vector<Status> statuses =
+      run_processes({.num_clients = 2,
+                     .options = {.backend = Backend::kGloo},
+                     .hooks = {.host_ids = on_hosts(2, 2)}},
+                    [](Client& client) -> Status {
+                      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+                      TESSERA_RETURN_IF_ERROR(mesh.barrier("met", absl::Seconds(60)));
+                      return client.shutdown();
+                    });
+  unsetenv("TESSERA_INTERFACE");
+  return statuses;
+}
+
+TEST(GlooInterfaceTest, IsTheOneThatTheUserNames) {
+  EXPECT_THAT(meet_by_interface("lo"), Each(IsOk()));
+}
+
+TEST(GlooInterfaceTest, OneThatIsNotThereIsNamedWithThoseThatAre) {
+  EXPECT_THAT(meet_by_interface("no_such0"),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            AllOf(HasSubstr("TESSERA_INTERFACE is \"no_such0\"; there is no such "
+                                            "interface; this host has "),
+                                  HasSubstr("lo (127.0.0.1")))));
 }
 
 }  // namespace
