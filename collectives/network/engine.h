@@ -94,6 +94,11 @@ class Engine {
   // Clients that were reached before the error are connected. `deadline` is of steady_now().
   virtual Status connect(absl::Span<const int> clients, absl::Time deadline) = 0;
 
+  // As connect() to the clients of other hosts, at the start of a job: collective over all clients
+  // of the job, which call it once, before connect(). Client 0 collects what all offer: so a client
+  // makes a few calls of the coordinator, and not two for each other client.
+  virtual Status connect_all(absl::Span<const int> clients, absl::Time deadline) = 0;
+
   // Submits a message to a client, or a receive of one from it. Zero bytes are a message too.
   // `bytes` are not read, or written, by others until `done`. CHECKs the client and the tag.
   virtual void send(int client, Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,

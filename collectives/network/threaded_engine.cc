@@ -22,23 +22,17 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fork_guard.h"
 #include "base/thread.h"
+#include "collectives/network/offers.h"
 #include "job/file_descriptor.h"
 
 namespace tessera::network {
 namespace {
-
-// Of an offer: what follows its first word.
-std::string place_of(const std::string& offer) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(offer, absl::MaxSplits(' ', 1));
-  return parts.second;
-}
 
 // How often the engine's thread looks whether others are in wait(); it does the work when none has
 // been since it looked last. The more seldom the longer they are.
@@ -58,7 +52,12 @@ class ThreadedEngine : public Engine {
 
   Status start();
 
-  Status connect(absl::Span<const int> clients, absl::Time deadline) override;
+  Status connect(absl::Span<const int> clients, absl::Time deadline) override {
+    return connect(clients, deadline, /*is_of_all=*/false);
+  }
+  Status connect_all(absl::Span<const int> clients, absl::Time deadline) override {
+    return connect(clients, deadline, /*is_of_all=*/true);
+  }
   void send(int client, Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
             Done done) override;
   void receive(int client, Tag tag, absl::Span<std::byte> bytes, Keeper keeper, Done done) override;
@@ -72,7 +71,6 @@ class ThreadedEngine : public Engine {
   using Task = absl::AnyInvocable<void()>;
   // A task, or the operation of a list of one.
   using Submission = std::variant<Task, Operation::List>;
-  struct Attempt;  // connect() of one client
 
   void submit(Direction direction, int client, Tag tag, std::byte* bytes, size_t num_bytes,
               Keeper keeper, Done done);
@@ -82,7 +80,7 @@ class ThreadedEngine : public Engine {
   bool run_on_thread(absl::AnyInvocable<void()> task);
   Status stopped() const;
   Status check_clients(absl::Span<const int> clients) const;
-  Status exchange(std::vector<Attempt>& attempts, absl::Time deadline);
+  Status connect(absl::Span<const int> clients, absl::Time deadline, bool is_of_all);
 
   // Of the engine's thread.
   void run();
@@ -286,12 +284,6 @@ void ThreadedEngine::set_lost_listener(LostListener listener) {
 
 // --- Connecting.
 
-struct ThreadedEngine::Attempt {
-  int client;
-  StatusOr<Connections::Offer> offer = absl::UnknownError("no offer yet");
-  std::string peer_text;
-};
-
 bool ThreadedEngine::run_on_thread(absl::AnyInvocable<void()> task) {
   TESSERA_CHECK(!thread_.is_current(), "the thread of an engine waits for itself");
   struct Shared {
@@ -327,58 +319,26 @@ Status ThreadedEngine::check_clients(absl::Span<const int> clients) const {
   return absl::OkStatus();
 }
 
-// Fills in what the peers offer. Returns the first error; attempts behind it may have no text.
-Status ThreadedEngine::exchange(std::vector<Attempt>& attempts, absl::Time deadline) {
-  const auto key_of = [](int from, int to, uint64_t number) {
-    return absl::StrCat("tessera/engine/", from, "/", to, "/", number);
-  };
-  const int own = coordinator_.client_id();
-  for (const Attempt& attempt : attempts) {
-    TESSERA_RETURN_IF_ERROR(
-        coordinator_.put(key_of(own, attempt.client, attempt.offer->number),
-                         absl::StrCat(settings_.name, " ", attempt.offer->text)));
-  }
-  Status first;
-  for (Attempt& attempt : attempts) {
-    const std::string peer = coordinator_.members()[attempt.client].to_string();
-    const StatusOr<std::string> text = coordinator_.get(
-        key_of(attempt.client, own, attempt.offer->number), attempt.client, deadline);
-    if (!text.ok()) {
-      first.Update(with_context(text.status(), absl::StrCat("connecting to ", peer, " from ",
-                                                            place_of(attempt.offer->text))));
-      continue;
-    }
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(*text, absl::MaxSplits(' ', 1));
-    if (parts.first == settings_.name) {
-      attempt.peer_text = parts.second;
-    } else {
-      first.Update(absl::InvalidArgumentError(
-          absl::StrCat("client ", own, " has \"", settings_.name, "\" between hosts, ", peer,
-                       " has \"", parts.first, "\"; give all clients of a job one backend")));
-    }
-  }
-  return first;
-}
-
-Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadline) {
+Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadline, bool is_of_all) {
   TESSERA_RETURN_IF_ERROR(check_clients(clients));
-  std::vector<Attempt> attempts;
+  std::vector<OfferExchange> attempts;
   Status error;
   const bool is_running = run_on_thread([&] {
     for (const int client : clients) {
-      Attempt attempt{.client = client, .offer = connections_->offer(client), .peer_text = ""};
-      if (!attempt.offer.ok()) {
-        error = attempt.offer.status();
+      StatusOr<Connections::Offer> offer = connections_->offer(client);
+      if (!offer.ok()) {
+        error = offer.status();
         return;
       }
-      if (!attempt.offer->is_connected) attempts.push_back(std::move(attempt));
+      if (!offer->is_connected) attempts.push_back({client, *std::move(offer), ""});
     }
   });
   if (!is_running) return stopped();
   TESSERA_RETURN_IF_ERROR(error);
-  error = exchange(attempts, deadline);
-  std::erase_if(attempts, [](const Attempt& attempt) { return attempt.peer_text.empty(); });
+  const std::string& name = settings_.name;
+  if (is_of_all) error = exchange_through_client_0(coordinator_, name, attempts, deadline);
+  if (error.ok()) error = exchange_offers(coordinator_, name, attempts, deadline);
+  std::erase_if(attempts, [](const OfferExchange& attempt) { return attempt.peer_text.empty(); });
 
   // Shared with the callbacks, which may come after the deadline.
   struct Meetings {
@@ -390,7 +350,7 @@ Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadlin
   meetings->results.resize(attempts.size());
   const bool still_running = run_on_thread([&] {
     for (size_t i = 0; i < attempts.size(); ++i) {
-      connections_->meet(attempts[i].client, *attempts[i].offer, attempts[i].peer_text,
+      connections_->meet(attempts[i].client, attempts[i].offer, attempts[i].peer_text,
                          [meetings, i](const Status& status) {
                            std::lock_guard<std::mutex> lock(meetings->mutex);
                            meetings->results[i] = status;
@@ -408,7 +368,7 @@ Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadlin
     error = meetings->results[i].value_or(absl::DeadlineExceededError(
         absl::StrCat(coordinator_.members()[attempts[i].client].to_string(), " at ",
                      place_of(attempts[i].peer_text), " does not answer on the connection from ",
-                     place_of(attempts[i].offer->text))));
+                     place_of(attempts[i].offer.text))));
   }
   return error;
 }

@@ -96,7 +96,7 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
                                                 options.heartbeat_interval);
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
-  TESSERA_RETURN_IF_ERROR(network_->engine->connect(others, deadline));
+  TESSERA_RETURN_IF_ERROR(network_->engine->connect_all(others, deadline));
   for (const int client : others) network_->letters.open(client);
   return absl::OkStatus();
 }

@@ -33,6 +33,7 @@ class FakeJob::Client : public Coordinator {
   }
 
   Status put(absl::string_view key, absl::string_view value) override {
+    ++job_.num_calls_;
     std::lock_guard<std::mutex> lock(job_.mutex_);
     const auto [it, added] = job_.values_.emplace(std::string(key), std::string(value));
     if (!added && it->second != value) {
@@ -43,6 +44,7 @@ class FakeJob::Client : public Coordinator {
   }
 
   StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) override {
+    ++job_.num_calls_;
     std::unique_lock<std::mutex> lock(job_.mutex_);
     const std::string name(key);
     const auto settled = [&] {

@@ -11,6 +11,7 @@
 #ifndef TESSERA_TESTS_SUPPORT_FAKE_COORDINATOR_H_
 #define TESSERA_TESTS_SUPPORT_FAKE_COORDINATOR_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -38,6 +39,8 @@ class FakeJob {
   void set_host_id(int client, std::string host_id);
   // From now on the client is lost: it is told to all others, once.
   void declare_lost(int client, const Status& reason);
+  // Of put() and get(), by all clients.
+  int num_calls() const { return num_calls_; }
 
  private:
   class Client;
@@ -59,6 +62,7 @@ class FakeJob {
   std::vector<MemberInfo> members_;
   std::vector<std::unique_ptr<Client>> clients_;
 
+  std::atomic<int> num_calls_{0};
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;

@@ -30,6 +30,9 @@ class DelayedEngine final : public Engine {
   Status connect(absl::Span<const int> clients, absl::Time deadline) override {
     return engine_->connect(clients, deadline);
   }
+  Status connect_all(absl::Span<const int> clients, absl::Time deadline) override {
+    return engine_->connect_all(clients, deadline);
+  }
   void send(int client, Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
             Done done) override {
     std::lock_guard<std::mutex> lock(mutex_);
