@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/network/network.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -37,6 +38,11 @@ Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::Hos
       link_(link),
       circles_(*this),
       reach_(heartbeat_interval) {
+  for (const MemberInfo& member : coordinator.members()) {
+    for (int ordinal = 0; ordinal < member.num_local_devices; ++ordinal) {
+      devices_.push_back({static_cast<int>(devices_.size()), member.client_id, ordinal});
+    }
+  }
   engine->set_lost_listener([this](int client, const Status& reason) {
     std::lock_guard<std::mutex> lock(mutex_);
     broken_.emplace(client, Broken{steady_now(), reason});
@@ -91,32 +97,27 @@ void Network::add_group(uint64_t name, WaitingGroup& group) {
   groups_[name] = &group;
 }
 
-void Network::remove_group(uint64_t name) {
+void Network::remove_group(uint64_t name, const WaitingGroup& group) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
-  groups_.erase(name);
+  const auto it = groups_.find(name);
+  // Another one of its name may have come.
+  if (it != groups_.end() && it->second == &group) groups_.erase(it);
 }
 
 Status Network::describe_circle(absl::Span<const CircleHop> circle) const {
   std::vector<host::ConflictingWait> waits;
   for (const CircleHop& hop : circle) {
-    const std::optional<GroupMember> device = find_device(hop.device);
-    if (!device.has_value()) continue;
+    const GroupMember* const device = find_device(hop.device);
+    if (device == nullptr) continue;
     const MemberInfo& member = coordinator.members()[device->client_id];
     waits.push_back({hop.device, member.to_string(), hop.label, hop.group});
   }
   return host::describe_conflict(std::move(waits));
 }
 
-std::optional<GroupMember> Network::find_device(int device) const {
-  int first = 0;
-  for (const MemberInfo& member : coordinator.members()) {
-    const int ordinal = device - first;
-    if (ordinal >= 0 && ordinal < member.num_local_devices) {
-      return GroupMember{device, member.client_id, ordinal};
-    }
-    first += member.num_local_devices;
-  }
-  return std::nullopt;
+const GroupMember* Network::find_device(int device) const {
+  const bool is_known = device >= 0 && device < static_cast<int>(devices_.size());
+  return is_known ? &devices_[device] : nullptr;
 }
 
 std::optional<CircleWait> Network::wait_of(int device) {
@@ -126,8 +127,8 @@ std::optional<CircleWait> Network::wait_of(int device) {
       if (std::optional<CircleWait> wait = group->wait_of(device)) return wait;
     }
   }
-  const std::optional<GroupMember> member = find_device(device);
-  if (link_ == nullptr || !member.has_value()) return std::nullopt;
+  const GroupMember* const member = find_device(device);
+  if (link_ == nullptr || member == nullptr) return std::nullopt;
   const std::optional<Rendezvous::Wait> found = Rendezvous::wait_of(*link_, *member);
   if (!found.has_value()) return std::nullopt;
   CircleWait wait = {.hop = {.device = device,
@@ -159,8 +160,8 @@ void Network::end(const CircleHop& hop, const std::vector<CircleHop>& circle, bo
     is_of_span = group != groups_.end();
     if (is_of_span) group->second->end(hop, error, is_held, next);
   }
-  const std::optional<GroupMember> device = find_device(hop.device);
-  if (!is_of_span && link_ != nullptr && device.has_value()) {
+  const GroupMember* const device = find_device(hop.device);
+  if (!is_of_span && link_ != nullptr && device != nullptr) {
     const std::optional<Rendezvous::Wait> wait = Rendezvous::wait_of(*link_, *device);
     if (wait.has_value() && id_of(*wait) == hop.run) wait->end(error);
   }
@@ -174,8 +175,8 @@ void Network::release(const CircleHop& hop) {
 }
 
 void Network::send(int device, const CircleLetter& letter) {
-  const std::optional<GroupMember> to = find_device(device);
-  if (!to.has_value()) return;
+  const GroupMember* const to = find_device(device);
+  if (to == nullptr) return;
   if (to->client_id == coordinator.client_id()) return circles_.read(device, letter);
   forward(to->client_id, {.kind = Letter::Kind::kCircle,
                           .seq = 0,
@@ -183,6 +184,13 @@ void Network::send(int device, const CircleLetter& letter) {
                           .from = 0,
                           .to = device,
                           .body = encode(letter)});
+}
+
+bool Network::has_lost(absl::Span<const int> devices) const {
+  return link_ != nullptr && std::any_of(devices.begin(), devices.end(), [this](int id) {
+           const GroupMember* const device = find_device(id);
+           return device != nullptr && !link_->client_status(device->client_id).ok();
+         });
 }
 
 void Network::forward(int client, const Letter& letter) {
@@ -203,11 +211,17 @@ void Network::read(const Letter& letter) {
 }
 
 void Network::read_circle(const Letter& letter) {
-  const std::optional<GroupMember> to = find_device(letter.to);
-  if (!to.has_value()) return;
+  const GroupMember* const to = find_device(letter.to);
+  if (to == nullptr) return;
   if (to->client_id != coordinator.client_id()) return forward(to->client_id, letter);
   StatusOr<CircleLetter> circle = decode_circle(letter.body);
-  if (circle.ok()) circles_.read(letter.to, *std::move(circle));
+  if (!circle.ok()) return;
+  // A client that knows of a loss passes over what it cannot do any more, while another one still
+  // waits there: the loss ends that wait, and is no mistake of theirs.
+  for (const CircleHop& hop : circle->hops) {
+    if (circle->round != CircleLetter::Round::kEnd && has_lost(hop.group)) return;
+  }
+  circles_.read(letter.to, *std::move(circle));
 }
 
 }  // namespace tessera::network

@@ -68,7 +68,7 @@ class Network final : private CircleSite {
 
   // By the name of the group. From its removal on it is not called.
   void add_group(uint64_t name, WaitingGroup& group);
-  void remove_group(uint64_t name);
+  void remove_group(uint64_t name, const WaitingGroup& group);
   // Looks for a circle of waits through a device of this client. Call it again while that waits.
   void search_circle(int device) { circles_.search(device); }
   // The error of devices that wait for each other.
@@ -92,12 +92,15 @@ class Network final : private CircleSite {
   void release(const CircleHop& hop) override;
   void read(const Letter& letter);
   void read_circle(const Letter& letter);
+  // Whether a client of the group is lost, as far as is known here.
+  bool has_lost(absl::Span<const int> devices) const;
   void send_to_client(int client, Letter::Kind kind);
   void forward(int client, const Letter& letter);
-  // A device of the job and its client; nothing for an id that none has.
-  std::optional<host::GroupMember> find_device(int device) const;
+  // Null for an id that no device has.
+  const host::GroupMember* find_device(int device) const;
 
   host::HostLink* const link_;
+  std::vector<host::GroupMember> devices_;  // of the job, by id
   Circles circles_;
   std::atomic<Tag> next_tag_{0};
   mutable std::mutex mutex_;      // guards what follows

@@ -113,7 +113,7 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
 }
 
 SpanRuns::~SpanRuns() {
-  if (!is_for_messages_) network_->remove_group(name_);
+  if (!is_for_messages_) network_->remove_group(name_, *this);
   network_->letters.set_reader(name_, nullptr);
 }
 
