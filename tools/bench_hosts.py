@@ -65,7 +65,8 @@ class Form:
         if quick:
             return [64 * KIB, 64 * MIB]
         sizes = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB]
-        return sizes if self.rate else [*sizes, 256 * MIB]
+        # The buffers of eight clients of each contestant would take more than 24 GiB.
+        return sizes if self.rate or self.size > 4 else [*sizes, 256 * MIB]
 
 
 SHAPES = [(2, 1), (2, 2), (2, 4), (4, 2)]
