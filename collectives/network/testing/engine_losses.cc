@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -160,16 +162,38 @@ Status killed_peer(EngineMember& m) {
   return pass(m, 2 - self(m), 3, 42);
 }
 
-// Stops client 1 while this client has a part of a large message of it. False where the message
-// was complete before.
-bool stop_in_the_middle(EngineMember& m, absl::Span<std::byte> memory, const Outcomes& ends) {
+// Until it has stopped, a process that was sent SIGSTOP may go on.
+void stop_process(int pid) {
+  kill(pid, SIGSTOP);
+  std::string line;
+  do {
+    std::ifstream stat(absl::StrCat("/proc/", pid, "/stat"));
+    std::getline(stat, line);
+    // "7 (name) T ...": a name may hold parentheses.
+  } while (!line.empty() && line.compare(line.rfind(')') + 1, 2, " T") != 0);
+}
+
+// The bytes that the sockets of both ends of a connection may hold.
+size_t most_in_sockets() {
+  size_t total = 0;
+  for (const char* name : {"/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/net/ipv4/tcp_wmem"}) {
+    std::ifstream sizes(name);
+    size_t least = 0, first = 0, most = 0;
+    sizes >> least >> first >> most;
+    total += most;
+  }
+  return total;
+}
+
+// Stops client 1 while this client has a part of a message of it that is longer than what the
+// sockets hold. False where the rest may already be in the sockets.
+bool stop_in_the_middle(EngineMember& m, absl::Span<std::byte> memory) {
   const int pid = static_cast<int>(m.coordinator.members()[1].pid);
   std::atomic_ref<std::byte> first(memory.front());
   while (first.load() == std::byte{0}) std::this_thread::yield();
-  kill(pid, SIGSTOP);
-  // What the kernel holds may still arrive; it is less than the message.
-  std::atomic_ref<std::byte> last(memory.back());
-  if (last.load() == std::byte{0} && ends.num_ended() == 0) return true;
+  stop_process(pid);
+  std::atomic_ref<std::byte> late(memory[memory.size() - 1 - most_in_sockets()]);
+  if (late.load() == std::byte{0}) return true;
   kill(pid, SIGCONT);
   return false;
 }
@@ -181,7 +205,8 @@ Status peer_stopped_in_the_middle(EngineMember& m) {
   if (self(m) == 2) return pass(m, 0, 9, 7);
   for (int i = 0; i < kTries; ++i) {
     Outcomes ends;
-    auto memory = std::make_shared<std::vector<std::byte>>(kLarge, static_cast<std::byte>(self(m)));
+    auto memory = std::make_shared<std::vector<std::byte>>(kLarge + most_in_sockets(),
+                                                           static_cast<std::byte>(self(m)));
     std::weak_ptr<const void> held = memory;
     const absl::Span<std::byte> bytes = absl::MakeSpan(*memory);
     if (self(m) == 0) m.engine.receive(1, 4, bytes, memory, ends.next());
@@ -191,13 +216,13 @@ Status peer_stopped_in_the_middle(EngineMember& m) {
       TESSERA_RETURN_IF_ERROR(ends.wait());
       continue;
     }
-    if (!stop_in_the_middle(m, bytes, ends)) {
+    if (!stop_in_the_middle(m, bytes)) {
       TESSERA_RETURN_IF_ERROR(ends.wait());
       continue;
     }
     memory.reset();
     // A send to the stopped client, of more than sockets hold.
-    auto unsent = std::make_shared<std::vector<std::byte>>(kLarge);
+    auto unsent = std::make_shared<std::vector<std::byte>>(bytes.size());
     std::weak_ptr<const void> unsent_held = unsent;
     m.engine.send(1, 5, absl::MakeSpan(*unsent), unsent, ends.next());
     unsent.reset();
@@ -209,7 +234,7 @@ Status peer_stopped_in_the_middle(EngineMember& m) {
     kill(static_cast<int>(m.coordinator.members()[1].pid), SIGKILL);
     return absl::OkStatus();
   }
-  return absl::InternalError("each message was complete before its sender stopped");
+  return absl::InternalError("the sockets held the rest of each message before its sender stopped");
 }
 
 // A child that exits, and one that destroys nothing but runs exec, leave the connection as it is.
