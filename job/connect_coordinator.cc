@@ -194,8 +194,10 @@ class GrpcCoordinator : public Coordinator {
 
   // Why a call got no answer. If the service has ended, all calls of this client return one status.
   Status failure_of(const grpc::Status& status) {
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-      // The session breaks off too; it says whether the service ended in order.
+    // A service or a relay that ends cancels the calls that it holds.
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+        status.error_code() == grpc::StatusCode::CANCELLED) {
+      // The session ends too; it says whether the service ended in order.
       std::unique_lock<std::mutex> lock(session_mutex_);
       session_changed_.wait_until(lock, to_chrono_steady(steady_now() + kAnswerGrace),
                                   [&] { return !verdict_.ok(); });

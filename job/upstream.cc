@@ -6,12 +6,6 @@
 #include "job/coordinator_channel.h"
 
 namespace tessera {
-namespace {
-
-// The code makes a client wait for the end of its session, which names the relay.
-grpc::Status relay_has_ended() { return {grpc::StatusCode::UNAVAILABLE, "the relay has ended"}; }
-
-}  // namespace
 
 StatusOr<std::unique_ptr<Upstream>> Upstream::create(const std::string& address,
                                                      const std::string& token, int num_clients,
@@ -56,7 +50,7 @@ void Upstream::call(rpc::HostCall::Method method, std::string request, Done done
     call.set_request(std::move(request));
     calls_.emplace(last_call_, std::move(done));
   });
-  if (is_over) done(relay_has_ended(), "");
+  if (is_over) done({grpc::StatusCode::UNAVAILABLE, "the relay has ended"}, "");
 }
 
 void Upstream::stop() {
@@ -79,7 +73,9 @@ void Upstream::run() {
         is_reading_ = true;
       }
     }
-    const grpc::Status why = context_ == nullptr ? relay_has_ended() : run_stream();
+    const grpc::Status why =
+        context_ == nullptr ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the relay has ended")
+                            : run_stream();
     fail_calls(why);
     handler_.broke(why);
     std::lock_guard<std::mutex> lock(mutex_);
@@ -100,16 +96,12 @@ grpc::Status Upstream::run_stream() {
   rpc::HostEvent event;
   while (stream->Read(&event)) note_event(event);
   const grpc::Status why = stream->Finish();
-  bool is_stopping = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     is_reading_ = false;
-    is_stopping = stopping_;
   }
   changed_.notify_all();
   if (writer.ok()) writer->join();
-  // Its status then says CANCELLED, which a client would take for an answer of the service.
-  if (is_stopping) return relay_has_ended();
   if (!why.ok()) return why;
   return {grpc::StatusCode::UNAVAILABLE, "the coordinator has ended"};
 }
