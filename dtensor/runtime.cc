@@ -61,6 +61,11 @@ constexpr int64_t kMostOfPrograms = 100'000;
 constexpr int64_t kMostOfBarrierPlans = 20'000;
 constexpr int64_t kWeightOfPlan = 16;
 
+uint64_t next_runtime_number() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 // Ends the runtime as its last handle goes:
 //
 //   where the last handle goes    the runtime
@@ -84,7 +89,8 @@ void dispose(Runtime* runtime) {
 }  // namespace
 
 Runtime::Runtime(const ClientOptions& options, const internal::ClientHooks& hooks)
-    : options_(options),
+    : number_(next_runtime_number()),
+      options_(options),
       hooks_(hooks),
       barrier_plans_(kMostOfBarrierPlans),
       programs_(kMostOfPrograms),

@@ -62,6 +62,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
                                                     const internal::ClientHooks& hooks);
   ~Runtime() override;
 
+  // Tells the runtimes of this process apart; never given twice.
+  uint64_t number() const { return number_; }
   int client_id() const { return coordinator_->client_id(); }
   int num_clients() const { return coordinator_->num_clients(); }
   int local_rank() const;
@@ -168,6 +170,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // close().
   std::string stop(absl::Time deadline);
 
+  const uint64_t number_;
   const ClientOptions options_;
   const internal::ClientHooks hooks_;
   std::vector<Device> devices_;

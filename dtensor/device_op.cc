@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/device_op.h"
+
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "device/local_device.h"
+#include "dtensor/taken_streams.h"
+#include "dtensor/tensor_access.h"
+#include "dtensor/tensor_rep.h"
+
+namespace tessera::internal {
+namespace {
+
+constexpr size_t kInlineInputs = 8;
+using InputBuffers = absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineInputs>;
+
+// What the caller may do itself: reading and writing so many bytes takes less time than waking a
+// thread does.
+constexpr int64_t kMostBytesOnCaller = 32 << 10;
+
+// One device's part of a call.
+struct Part {
+  const DeviceRow* row;
+  InputBuffers in;
+  std::shared_ptr<Buffer> out;
+};
+using Parts = absl::InlinedVector<Part, kInlineLocalDevices>;
+
+Status run_part(const DeviceKernel& kernel, const Part& part) {
+  absl::InlinedVector<const std::byte*, kInlineInputs> in;
+  for (const std::shared_ptr<const Buffer>& buffer : part.in) {
+    TESSERA_RETURN_IF_ERROR(buffer->wait_issued());
+    in.push_back(buffer->data());
+  }
+  TESSERA_RETURN_IF_ERROR(part.out->take_memory());
+  return kernel(*part.row, in, part.out->mutable_data());
+}
+
+// Runs all parts on this thread if the inputs are ready and the devices idle. Requires a turn.
+bool run_here(const Runtime& runtime, const DeviceProgram& program, const Parts& parts) {
+  if (!program.runs_on_caller) return false;
+  TakenStreams streams;
+  for (const Part& part : parts) {
+    for (const std::shared_ptr<const Buffer>& in : part.in) {
+      if (!in->ready().done()) return false;
+    }
+    if (!streams.take(runtime.stream(part.row->ordinal))) return false;
+  }
+  for (const Part& part : parts) {
+    runtime.device(part.row->ordinal).finish(part.out, run_part(program.kernel, part));
+  }
+  return true;
+}
+
+}  // namespace
+
+TensorFacts facts_of(const DTensor& tensor) {
+  const TensorRep& rep = TensorAccess::rep(tensor);
+  if (rep.runtime == nullptr) return {rep.error};
+  return {rep.error, rep.runtime->number(), rep.runtime->uses_host_memory()};
+}
+
+PlanOptions plan_options_of(const DTensor& tensor) {
+  const Runtime& runtime = *TensorAccess::rep(tensor).runtime;
+  return {.topology = runtime.topology(), .reduction_order = runtime.reduction_order()};
+}
+
+DTensor failed_tensor(DType dtype, const Shape& shape, const StatusOr<Layout>& layout,
+                      Status error) {
+  return TensorAccess::failed(dtype, shape, layout, std::move(error));
+}
+
+std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
+                                                         absl::Span<const Layout> in_layouts,
+                                                         DType dtype, Shape shape,
+                                                         const Layout& layout,
+                                                         DeviceKernel kernel) {
+  const TensorRep& first = TensorAccess::rep(inputs[0]);
+  auto program = std::make_shared<DeviceProgram>(
+      DeviceProgram{dtype,
+                    std::move(shape),
+                    *layout.with_mesh(layout.mesh().with_runtime(nullptr)),
+                    std::move(kernel),
+                    {},
+                    false});
+  int64_t bytes = 0;
+  for (const MeshDevice& device : first.devices) {
+    DeviceRow& row = program->rows.emplace_back();
+    row.ordinal = device.ordinal;
+    row.position = device.position;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      row.in.push_back(in_layouts[i].box(inputs[i].shape(), device.position));
+      bytes += num_bytes(row.in.back().sizes, inputs[i].dtype());
+    }
+    row.out = layout.box(program->shape, device.position);
+    bytes += num_bytes(row.out.sizes, dtype);
+  }
+  program->runs_on_caller = first.runtime->uses_host_memory() && bytes <= kMostBytesOnCaller;
+  return program;
+}
+
+DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> program,
+                       absl::Span<const DTensor> inputs) {
+  const TensorRep& first = TensorAccess::rep(inputs[0]);
+  const std::shared_ptr<Runtime>& runtime = first.runtime;
+  TensorRep out;
+  out.dtype = program->dtype;
+  out.shape = program->shape;
+  out.runtime = runtime;
+  out.devices = first.devices;
+  // Layouts of the cache have no runtime; one of an input saves making another.
+  for (const DTensor& input : inputs) {
+    if (input.layout() == program->layout) out.layout = input.layout();
+  }
+  if (!out.layout.has_value()) out.layout = *program->layout.with_mesh(first.layout->mesh());
+  Parts parts;
+  for (size_t d = 0; d < program->rows.size(); ++d) {
+    const DeviceRow& row = program->rows[d];
+    StatusOr<std::shared_ptr<Buffer>> buffer =
+        runtime->new_buffer(row.ordinal, num_bytes(row.out.sizes, program->dtype));
+    if (!buffer.ok()) {
+      out.buffers.push_back(Buffer::failed(buffer.status()));
+      continue;
+    }
+    Part& part = parts.emplace_back();
+    part.row = &row;
+    part.out = *std::move(buffer);
+    for (const DTensor& input : inputs) {
+      part.in.push_back(TensorAccess::rep(input).buffers[d]);
+    }
+    out.buffers.push_back(part.out);
+  }
+  const StatusOr<Runtime::Turn> turn = runtime->take_turn();
+  if (!turn.ok()) {
+    return TensorAccess::failed(out.dtype, *out.shape, *out.layout, turn.status());
+  }
+  if (!run_here(*runtime, *program, parts)) {
+    for (Part& part : parts) {
+      LocalDevice& device = runtime->device(part.row->ordinal);
+      device.stream().enqueue(label, [&device, program, part = std::move(part)] {
+        const Status status = run_part(program->kernel, part);
+        device.finish(part.out, status);
+        return status;
+      });
+    }
+  }
+  return TensorAccess::make(std::move(out));
+}
+
+}  // namespace tessera::internal

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// run_on_devices(): an operation whose devices compute from their own shards alone. Internal, for
+// ops/.
+//
+// What a call needs besides memory is prepared once, in a DeviceProgram, which the caller keeps for
+// equal calls.
+#ifndef TESSERA_DTENSOR_DEVICE_OP_H_
+#define TESSERA_DTENSOR_DEVICE_OP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
+#include "relayout/plan.h"
+
+namespace tessera::internal {
+
+// What one local device computes from and to: dense boxes, of inputs in their order.
+struct DeviceRow {
+  int ordinal = 0;
+  int64_t position = 0;  // in the mesh of the result
+  std::vector<Box> in;
+  Box out;
+};
+
+// Computes the output of one device. Memory is that of the row's boxes. Called on the thread of the
+// device, or on the caller's; several devices at once.
+using DeviceKernel = std::function<Status(const DeviceRow& row,
+                                          absl::Span<const std::byte* const> in, std::byte* out)>;
+
+// Immutable. Holds no mesh with a runtime, so that a cache may keep it.
+struct DeviceProgram {
+  DType dtype;
+  Shape shape;
+  // Of the result.
+  Layout layout;
+  DeviceKernel kernel;
+  std::vector<DeviceRow> rows;  // of this client's devices
+  // The calling thread may run it if the devices are idle: that is sooner than another thread could
+  // be woken.
+  bool runs_on_caller = false;
+};
+
+// What is known of a tensor before anything of it is ready, and is the same on all clients.
+struct TensorFacts {
+  // Of a tensor that failed before anything was started; the other members then mean nothing.
+  const Status& error;
+  // Tells the clients of this process apart; never given twice.
+  uint64_t runtime_number = 0;
+  bool uses_host_memory = true;
+};
+TensorFacts facts_of(const DTensor& tensor);
+// How relayouts of the tensor are planned. Requires no error.
+PlanOptions plan_options_of(const DTensor& tensor);
+// A tensor that carries nothing but an error.
+DTensor failed_tensor(DType dtype, const Shape& shape, const StatusOr<Layout>& layout,
+                      Status error);
+
+// Requires inputs without errors of one client, on devices of one mesh in one order, which is that
+// of the result; `in_layouts` are those that they will have when the program runs.
+std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
+                                                         absl::Span<const Layout> in_layouts,
+                                                         DType dtype, Shape shape,
+                                                         const Layout& layout, DeviceKernel kernel);
+// Requires inputs of the layouts, shapes and client that the program was made for. An error of a
+// device's input is the error of its output. `label` names the operation in messages.
+DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> program,
+                       absl::Span<const DTensor> inputs);
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_DTENSOR_DEVICE_OP_H_
