@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/infer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "relayout/sub_axes.h"
+
+namespace tessera::ops {
+namespace {
+
+using internal::Cuts;
+using internal::SubAxes;
+
+// Which axes split each factor, and which stay partial.
+struct Choice {
+  std::vector<SubAxes> factors;  // by factor
+  std::vector<SubAxes> partial;  // by operand; of a joint rule all carriers have the same
+};
+
+// The lists that operands have for a factor, or for their partial axes, without repetitions.
+void add_once(std::vector<SubAxes>& lists, SubAxes list) {
+  if (std::find(lists.begin(), lists.end(), list) == lists.end()) lists.push_back(std::move(list));
+}
+
+// Each list and its prefixes, the longest first; the empty one last.
+std::vector<SubAxes> with_prefixes(const std::vector<SubAxes>& lists) {
+  std::vector<SubAxes> options;
+  for (SubAxes list : lists) {
+    for (; !list.empty(); list.pop_back()) add_once(options, list);
+  }
+  options.emplace_back();
+  return options;
+}
+
+bool overlap(const SubAxes& a, const SubAxes& b) {
+  return std::any_of(a.begin(), a.end(),
+                     [&](const SubAxis& part) { return internal::overlaps_any(part, b); });
+}
+
+int64_t num_parts(const SubAxes& list) {
+  int64_t parts = 1;
+  for (const SubAxis& part : list) parts *= part.size;
+  return parts;
+}
+
+void append(SubAxes& list, const SubAxes& more) {
+  list.insert(list.end(), more.begin(), more.end());
+}
+
+// Deals the axes of a dim to its factors, from the major one: a factor takes what divides it, and
+// the next one what is left when it is split into single indices. Axes that do not divide are left
+// out. Where an axis is too large for a factor, its major part is taken, and noted in `splits`.
+void deal(const Rule& rule, const RuleDim& dim, const SubAxes& axes, std::vector<SubAxes>& lists,
+          SubAxes& splits) {
+  if (dim.empty()) return;
+  size_t next = 0;
+  int64_t left = rule.factors[dim[0]].size;
+  for (SubAxis part : axes) {
+    while (part.size > 1) {
+      while (next + 1 < dim.size() && left == 1) left = rule.factors[dim[++next]].size;
+      if (next + 1 == dim.size() || left % part.size == 0) {
+        lists[dim[next]].push_back(part);
+        left /= part.size;
+        break;
+      }
+      if (part.size % left != 0) return;
+      const SubAxis major = {part.axis, part.pre, left};
+      lists[dim[next]].push_back(major);
+      splits.push_back(major);
+      part = {part.axis, part.pre * left, part.size / left};
+      left = 1;
+    }
+  }
+}
+
+// Shortens the lists of the factors of a dim until the dim can be split by them one after the
+// other. Returns whether there was anything to shorten.
+bool fit(const Rule& rule, const RuleDim& dim, std::vector<SubAxes>& lists) {
+  bool has_changed = false;
+  bool may_split = true;
+  for (size_t k = 0; k < dim.size(); ++k) {
+    SubAxes& list = lists[dim[k]];
+    const int64_t size = rule.factors[dim[k]].size;
+    while (!list.empty() && (!may_split || (k + 1 < dim.size() && size % num_parts(list) != 0))) {
+      list.pop_back();
+      has_changed = true;
+    }
+    may_split = may_split && num_parts(list) == size;
+  }
+  return has_changed;
+}
+
+class Inference {
+ public:
+  Inference(const Rule& rule, absl::Span<const Operand> operands, const Shape& result_shape,
+            DType result_dtype, const std::optional<Layout>& out, const PlanOptions& options)
+      : rule_(rule),
+        operands_(operands),
+        result_shape_(result_shape),
+        result_dtype_(result_dtype),
+        out_(out),
+        options_(options),
+        mesh_(operands[0].layout.mesh()),
+        moved_(operands.size()) {}
+
+  StatusOr<Assignment> run() {
+    collect();
+    Choice agreed;
+    bool is_contested = !agree(agreed);
+    if (!is_contested && out_.has_value()) is_contested = result_layout(agreed) != *out_;
+    if (!is_contested) return assignment(agreed);
+    current_.factors.resize(rule_.factors.size());
+    current_.partial.resize(operands_.size());
+    choose_factor(0);
+    if (!best_.has_value()) return first_error_;
+    Assignment result = assignment(*best_);
+    result.is_contested = true;
+    result.num_alternatives = num_alternatives_;
+    result.predicted_time = absl::Seconds(best_seconds_);
+    return result;
+  }
+
+ private:
+  // What the operands want, in atoms that are the same for all of them.
+  void collect() {
+    SubAxes parts;
+    for (const Operand& operand : operands_) add_parts(operand.layout, parts);
+    if (out_.has_value()) add_parts(*out_, parts);
+    for (size_t known = parts.size() + 1; known != parts.size();) {
+      known = parts.size();
+      const Cuts cuts(operands_[0].layout, operands_[0].layout, parts);
+      wants_.assign(rule_.factors.size(), {});
+      wants_of_.clear();
+      for (size_t i = 0; i < operands_.size(); ++i) {
+        wants_of_.push_back(deal_all(cuts, rule_.operands[i], operands_[i].layout, parts));
+      }
+      if (out_.has_value()) deal_all(cuts, rule_.result, *out_, parts);
+      partial_.clear();
+      for (size_t i = 0; i < operands_.size(); ++i) {
+        const Layout& layout = operands_[i].layout;
+        partial_.push_back(passes(static_cast<int>(i)) ? cuts.cut(layout.partial_axes())
+                                                       : SubAxes());
+      }
+    }
+  }
+
+  static void add_parts(const Layout& layout, SubAxes& parts) {
+    for (const std::vector<SubAxis>& dim : layout.dim_axes()) append(parts, dim);
+    parts.insert(parts.end(), layout.partial_axes().begin(), layout.partial_axes().end());
+  }
+
+  std::vector<SubAxes> deal_all(const Cuts& cuts, const RuleDims& dims, const Layout& layout,
+                                SubAxes& splits) {
+    std::vector<SubAxes> lists(rule_.factors.size());
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      deal(rule_, dims[dim], cuts.cut(layout.dim_axes()[dim]), lists, splits);
+    }
+    for (size_t f = 0; f < lists.size(); ++f) {
+      if (rule_.factors[f].kind == FactorKind::kWhole) lists[f].clear();
+      if (!lists[f].empty()) add_once(wants_[f], lists[f]);
+    }
+    return lists;
+  }
+
+  // Whether terms of an operand may stay terms. Of carriers with several reductions those of the
+  // first one pass.
+  bool passes(int operand) const {
+    const Layout& layout = operands_[operand].layout;
+    if (!layout.is_partial() || !rule_.may_carry(operand)) return false;
+    const ReduceOp op = *layout.partial_op();
+    if (!rule_.passes(op)) return false;
+    for (const Factor& factor : rule_.factors) {
+      if (factor.kind == FactorKind::kContracted && op != rule_.contraction) return false;
+    }
+    return op == *reduction();
+  }
+  // The reduction of the partial operands that may stay so.
+  std::optional<ReduceOp> reduction() const {
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const std::optional<ReduceOp> op = operands_[i].layout.partial_op();
+      if (op.has_value() && rule_.may_carry(static_cast<int>(i)) && rule_.passes(*op)) return op;
+    }
+    return std::nullopt;
+  }
+
+  // What the operands agree on; false where they do not.
+  bool agree(Choice& choice) const {
+    bool agreed = true;
+    choice.factors.resize(rule_.factors.size());
+    for (size_t f = 0; f < rule_.factors.size(); ++f) {
+      SubAxes& longest = choice.factors[f];
+      for (const SubAxes& list : wants_[f]) {
+        if (list.size() > longest.size()) longest = list;
+      }
+      for (const SubAxes& list : wants_[f]) agreed &= internal::is_prefix(list, longest);
+      if (rule_.factors[f].kind == FactorKind::kContracted) {
+        for (size_t i = 0; i < operands_.size(); ++i) {
+          agreed &=
+              !has_factor(rule_.operands[i], static_cast<int>(f)) || wants_of_[i][f] == longest;
+        }
+      }
+    }
+    fit_all(choice.factors);
+    choice.partial = partial_;
+    if (rule_.linearity == Linearity::kJoint) {
+      const SubAxes joint = union_of_partials();
+      for (size_t i = 0; i < operands_.size(); ++i) {
+        agreed &= partial_[i].empty() || partial_[i].size() == joint.size();
+        choice.partial[i] = rule_.may_carry(static_cast<int>(i)) ? joint : SubAxes();
+      }
+    }
+    return agreed && is_disjoint(choice);
+  }
+
+  static bool has_factor(const RuleDims& dims, int factor) {
+    return std::any_of(dims.begin(), dims.end(), [factor](const RuleDim& dim) {
+      return std::find(dim.begin(), dim.end(), factor) != dim.end();
+    });
+  }
+
+  SubAxes union_of_partials() const {
+    SubAxes all;
+    for (const SubAxes& list : partial_) {
+      for (const SubAxis& part : list) {
+        if (!internal::contains_sub_axis(all, part)) all.push_back(part);
+      }
+    }
+    return all;
+  }
+
+  // Shortens lists until every dim can be split by them. Returns whether any was too long.
+  bool fit_all(std::vector<SubAxes>& lists) const {
+    bool has_changed = false;
+    for (bool again = true; again;) {
+      again = false;
+      for (const RuleDims& dims : rule_.operands) again |= fit_dims(dims, lists);
+      again |= fit_dims(rule_.result, lists);
+      has_changed |= again;
+    }
+    return has_changed;
+  }
+  bool fit_dims(const RuleDims& dims, std::vector<SubAxes>& lists) const {
+    bool has_changed = false;
+    for (const RuleDim& dim : dims) {
+      if (dim.size() > 1) has_changed |= fit(rule_, dim, lists);
+    }
+    return has_changed;
+  }
+
+  // Whether no axis has two uses. Of a joint rule carriers have their partial axes in common.
+  bool is_disjoint(const Choice& choice) const {
+    std::vector<const SubAxes*> lists;
+    for (const SubAxes& list : choice.factors) lists.push_back(&list);
+    const bool is_joint = rule_.linearity == Linearity::kJoint;
+    bool has_joint = false;
+    for (const SubAxes& list : choice.partial) {
+      if (list.empty() || (is_joint && has_joint)) continue;
+      has_joint = true;
+      lists.push_back(&list);
+    }
+    for (size_t a = 0; a < lists.size(); ++a) {
+      for (size_t b = a + 1; b < lists.size(); ++b) {
+        if (overlap(*lists[a], *lists[b])) return false;
+      }
+    }
+    return true;
+  }
+
+  // All assignments of axes to factors, and then all uses of partial axes.
+  void choose_factor(size_t f) {
+    if (f == rule_.factors.size()) {
+      std::vector<SubAxes> lists = current_.factors;
+      if (fit_all(lists)) return;
+      if (rule_.linearity == Linearity::kJoint) return choose_joint();
+      return choose_partial(0);
+    }
+    for (const SubAxes& option : with_prefixes(wants_[f])) {
+      const bool is_taken = std::any_of(current_.factors.begin(), current_.factors.begin() + f,
+                                        [&](const SubAxes& list) { return overlap(list, option); });
+      if (is_taken) continue;
+      current_.factors[f] = option;
+      choose_factor(f + 1);
+    }
+    current_.factors[f].clear();
+  }
+  void choose_joint() {
+    std::vector<SubAxes> options = {union_of_partials()};
+    for (const SubAxes& list : partial_) add_once(options, list);
+    add_once(options, {});
+    for (const SubAxes& option : options) {
+      for (size_t i = 0; i < operands_.size(); ++i) {
+        current_.partial[i] = rule_.may_carry(static_cast<int>(i)) ? option : SubAxes();
+      }
+      consider();
+    }
+  }
+  void choose_partial(size_t operand) {
+    if (operand == operands_.size()) return consider();
+    current_.partial[operand] = partial_[operand];
+    choose_partial(operand + 1);
+    if (partial_[operand].empty()) return;
+    current_.partial[operand].clear();
+    choose_partial(operand + 1);
+  }
+
+  void consider() {
+    if (!is_disjoint(current_)) return;
+    StatusOr<double> seconds = predict(current_);
+    if (!seconds.ok()) return first_error_.Update(seconds.status());
+    ++num_alternatives_;
+    if (best_.has_value() && *seconds >= best_seconds_) return;
+    best_ = current_;
+    best_seconds_ = *seconds;
+  }
+
+  StatusOr<double> predict(const Choice& choice) {
+    double seconds = rule_.seconds_per_point;
+    for (size_t f = 0; f < rule_.factors.size(); ++f) {
+      const int64_t parts = num_parts(choice.factors[f]);
+      seconds *= static_cast<double>((rule_.factors[f].size + parts - 1) / parts);
+    }
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const Operand& operand = operands_[i];
+      const Layout to = operand_layout(choice, static_cast<int>(i));
+      if (to == operand.layout) continue;
+      const auto known = moved_[i].find(to);
+      if (known != moved_[i].end()) {
+        seconds += known->second;
+        continue;
+      }
+      TESSERA_ASSIGN_OR_RETURN(const double moving,
+                               relayout_seconds(operand.layout, to, operand.shape, operand.dtype));
+      moved_[i].emplace(to, moving);
+      seconds += moving;
+    }
+    const Layout result = result_layout(choice);
+    const Layout wanted = out_.has_value() ? *out_ : reduced_to_shards(result);
+    if (wanted == result) return seconds;
+    TESSERA_ASSIGN_OR_RETURN(const double reducing,
+                             relayout_seconds(result, wanted, result_shape_, result_dtype_));
+    return seconds + reducing;
+  }
+
+  StatusOr<double> relayout_seconds(const Layout& from, const Layout& to, const Shape& shape,
+                                    DType dtype) const {
+    TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan,
+                             plan_relayout(from, to, shape, dtype, options_));
+    return absl::ToDoubleSeconds(plan.predicted_time());
+  }
+
+  // The axes along which the layout is partial split its first dim instead.
+  Layout reduced_to_shards(const Layout& layout) const {
+    if (!layout.is_partial()) return layout;
+    std::vector<SubAxes> dims = internal::dims_of(layout);
+    if (dims.empty()) return layout.without_partial();
+    dims[0].insert(dims[0].end(), layout.partial_axes().begin(), layout.partial_axes().end());
+    return internal::make_layout(mesh_, dims, {}, std::nullopt);
+  }
+
+  std::vector<SubAxes> dims_of_choice(const Choice& choice, const RuleDims& dims,
+                                      bool is_result) const {
+    std::vector<SubAxes> lists(dims.size());
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      for (const int factor : dims[dim]) {
+        if (!is_result && rule_.factors[factor].kind == FactorKind::kMoved) continue;
+        append(lists[dim], choice.factors[factor]);
+      }
+    }
+    return lists;
+  }
+  Layout operand_layout(const Choice& choice, int operand) const {
+    const SubAxes& partial = choice.partial[operand];
+    return internal::make_layout(mesh_, dims_of_choice(choice, rule_.operands[operand], false),
+                                 partial, partial.empty() ? std::nullopt : reduction());
+  }
+  Layout result_layout(const Choice& choice) const {
+    SubAxes partial;
+    for (size_t f = 0; f < rule_.factors.size(); ++f) {
+      if (rule_.factors[f].kind == FactorKind::kContracted) append(partial, choice.factors[f]);
+    }
+    std::optional<ReduceOp> op;
+    if (!partial.empty()) op = rule_.contraction;
+    for (const SubAxes& list : choice.partial) {
+      for (const SubAxis& part : list) {
+        if (!internal::contains_sub_axis(partial, part)) partial.push_back(part);
+        op = reduction();
+      }
+    }
+    return internal::make_layout(mesh_, dims_of_choice(choice, rule_.result, true), partial, op);
+  }
+  Assignment assignment(const Choice& choice) const {
+    std::vector<Layout> layouts;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      layouts.push_back(operand_layout(choice, static_cast<int>(i)));
+    }
+    return {std::move(layouts), result_layout(choice), false, 1, absl::ZeroDuration()};
+  }
+
+  const Rule& rule_;
+  const absl::Span<const Operand> operands_;
+  const Shape& result_shape_;
+  const DType result_dtype_;
+  const std::optional<Layout>& out_;
+  const PlanOptions& options_;
+  const Mesh& mesh_;
+  std::vector<std::vector<SubAxes>> wants_;     // by factor: the lists that split it somewhere
+  std::vector<std::vector<SubAxes>> wants_of_;  // by operand and factor
+  std::vector<SubAxes> partial_;                // by operand: what may stay partial
+
+  // The search.
+  Choice current_;
+  std::optional<Choice> best_;
+  double best_seconds_ = 0;
+  int num_alternatives_ = 0;
+  Status first_error_;
+  std::vector<absl::flat_hash_map<Layout, double>> moved_;  // by operand: what a move to it takes
+};
+
+}  // namespace
+
+StatusOr<Assignment> infer(const Rule& rule, absl::Span<const Operand> operands,
+                           const Shape& result_shape, DType result_dtype,
+                           const std::optional<Layout>& out, const PlanOptions& options) {
+  return Inference(rule, operands, result_shape, result_dtype, out, options).run();
+}
+
+}  // namespace tessera::ops

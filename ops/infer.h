@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layout inference: which layouts an operation moves its operands to, and which its result has.
+//
+//   matmul [m, k] [k, n] -> [m, n]
+//     [x, -] [-, y]   agreed: the result is [x, y], and nothing is sent
+//     [-, x] [x, -]   agreed: the result is [-, -] sum{x}
+//     [x, -] [-, x]   contested: x is wanted for m and for n. The assignment of axes to factors
+//     with
+//                     the least predicted time wins.
+//
+// What holds for every assignment:
+//   1. a factor has one list of axes, which every operand and the result split it by; no axis is in
+//      two lists;
+//   2. nothing is split that no operand splits, or `out` asks for;
+//   3. operands that agree are not moved: one that splits a factor by a prefix of its list, or not
+//      at all, is sliced, and nothing is sent;
+//   4. where they disagree, no assignment of prefixes of their lists takes less predicted time; of
+//      equals the one that is nearest to the earlier operands is taken;
+//   5. it depends on the arguments alone, so it is the same on every client.
+//
+// Pure: abstract meshes will do. Costs are those of plan_relayout(), of the arithmetic of a device
+// (Rule::seconds_per_point), and of the reduction of a partial result to shards.
+#ifndef TESSERA_OPS_INFER_H_
+#define TESSERA_OPS_INFER_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "layout/layout.h"
+#include "ops/rule.h"
+#include "relayout/plan.h"
+
+namespace tessera::ops {
+
+// What inference knows of a tensor. References to the caller's.
+struct Operand {
+  const Layout& layout;
+  const Shape& shape;
+  DType dtype;
+};
+
+struct Assignment {
+  // What each operand is moved to before the kernels run.
+  std::vector<Layout> operands;
+  // What the kernels make.
+  Layout result;
+  // Whether operands disagreed, or `out` is not what they agreed on.
+  bool is_contested = false;
+  // Of a contested one: what was compared, and the predicted time of this one.
+  int num_alternatives = 1;
+  absl::Duration predicted_time;
+};
+
+// Requires a rule that validate() accepts for these shapes, and operands on one mesh; `out`, if
+// there is one, has that mesh and the rank of the result. Errors are those of plan_relayout().
+StatusOr<Assignment> infer(const Rule& rule, absl::Span<const Operand> operands,
+                           const Shape& result_shape, DType result_dtype,
+                           const std::optional<Layout>& out, const PlanOptions& options = {});
+
+}  // namespace tessera::ops
+
+#endif  // TESSERA_OPS_INFER_H_

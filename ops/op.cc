@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/op.h"
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/bounded_cache.h"
+#include "dtensor/device_op.h"
+#include "dtensor/relayout.h"
+#include "layout/layout.h"
+#include "ops/infer.h"
+
+namespace tessera::ops {
+namespace {
+
+using internal::DeviceProgram;
+using internal::DeviceRow;
+
+// What equal calls have in common.
+struct Decision {
+  // By operand; nothing where it is used as it is.
+  std::vector<std::optional<Layout>> moves;
+  std::shared_ptr<const DeviceProgram> program;
+  // What the result is moved to at the end, if anything.
+  std::optional<Layout> out;
+};
+
+struct OperandKey {
+  Layout layout;
+  Shape shape;
+  DType dtype;
+};
+// Everything that a decision depends on.
+struct CallKey {
+  uint64_t runtime_number;
+  const char* name;
+  std::vector<int64_t> attributes;
+  std::vector<OperandKey> operands;
+  std::optional<Layout> out;
+};
+
+// A key, or a call that has the key: found without a copy.
+struct CallHash {
+  template <class Operands>
+  static size_t hash(uint64_t runtime_number, const char* name,
+                     absl::Span<const int64_t> attributes, const Operands& operands,
+                     const Layout* out) {
+    size_t result = absl::HashOf(runtime_number, absl::string_view(name), attributes);
+    for (const auto& operand : operands) {
+      result = absl::HashOf(result, layout_of(operand), shape_of(operand), dtype_of(operand));
+    }
+    return out == nullptr ? result : absl::HashOf(result, *out);
+  }
+  static const Layout& layout_of(const OperandKey& key) { return key.layout; }
+  static const Layout& layout_of(const DTensor& tensor) { return tensor.layout(); }
+  static const Shape& shape_of(const OperandKey& key) { return key.shape; }
+  static const Shape& shape_of(const DTensor& tensor) { return tensor.shape(); }
+  static DType dtype_of(const OperandKey& key) { return key.dtype; }
+  static DType dtype_of(const DTensor& tensor) { return tensor.dtype(); }
+
+  size_t operator()(const CallKey& key) const {
+    return hash(key.runtime_number, key.name, key.attributes, key.operands,
+                key.out.has_value() ? &*key.out : nullptr);
+  }
+  size_t operator()(const OpCall& call) const {
+    return hash(internal::facts_of(call.operands[0]).runtime_number, call.name, call.attributes,
+                call.operands, call.out.layout.has_value() ? &**call.out.layout : nullptr);
+  }
+};
+struct SameCall {
+  template <class Operands>
+  static bool same(const CallKey& key, uint64_t runtime_number, const char* name,
+                   absl::Span<const int64_t> attributes, const Operands& operands,
+                   const Layout* out) {
+    if (key.runtime_number != runtime_number || absl::string_view(key.name) != name ||
+        absl::MakeConstSpan(key.attributes) != attributes ||
+        key.operands.size() != operands.size() || key.out.has_value() != (out != nullptr) ||
+        (out != nullptr && *key.out != *out)) {
+      return false;
+    }
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const OperandKey& own = key.operands[i];
+      if (own.dtype != CallHash::dtype_of(operands[i]) ||
+          own.shape != CallHash::shape_of(operands[i]) ||
+          own.layout != CallHash::layout_of(operands[i])) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool operator()(const CallKey& key, const OpCall& call) const {
+    return same(key, internal::facts_of(call.operands[0]).runtime_number, call.name,
+                call.attributes, call.operands,
+                call.out.layout.has_value() ? &**call.out.layout : nullptr);
+  }
+  bool operator()(const CallKey& key, const CallKey& other) const {
+    return same(key, other.runtime_number, other.name, other.attributes, other.operands,
+                other.out.has_value() ? &*other.out : nullptr);
+  }
+};
+
+constexpr int64_t kMostDecisions = 10'000;
+using DecisionCache = BoundedCache<CallKey, Decision, CallHash, SameCall>;
+DecisionCache& decisions() {
+  static auto* const cache = new DecisionCache(kMostDecisions);
+  return *cache;
+}
+
+// The cache lives longer than clients: it must not hold meshes that hold one.
+Layout without_runtime(const Layout& layout) {
+  return *layout.with_mesh(layout.mesh().with_runtime(nullptr));
+}
+
+CallKey key_of(const OpCall& call) {
+  CallKey key = {internal::facts_of(call.operands[0]).runtime_number,
+                 call.name,
+                 {call.attributes.begin(), call.attributes.end()},
+                 {},
+                 std::nullopt};
+  for (const DTensor& operand : call.operands) {
+    key.operands.push_back({without_runtime(operand.layout()), operand.shape(), operand.dtype()});
+  }
+  if (call.out.layout.has_value()) key.out = without_runtime(**call.out.layout);
+  return key;
+}
+
+// Of operands without errors.
+Status check_meshes(const OpCall& call) {
+  const Mesh& mesh = call.operands[0].layout().mesh();
+  const internal::TensorFacts first = internal::facts_of(call.operands[0]);
+  for (size_t i = 1; i < call.operands.size(); ++i) {
+    const Mesh& other = call.operands[i].layout().mesh();
+    if (other == mesh &&
+        internal::facts_of(call.operands[i]).runtime_number == first.runtime_number) {
+      continue;
+    }
+    return refusal(call.name, "operand 0 is on ", mesh.to_string(), ", operand ", i, " on ",
+                   other.to_string(), other == mesh ? " of another client" : "",
+                   "; relayout() one of them to the other's mesh");
+  }
+  if (call.out.layout.has_value() && (*call.out.layout)->mesh() != mesh) {
+    return refusal(call.name, "the operands are on ", mesh.to_string(), ", and out ",
+                   (*call.out.layout)->to_string(), " on ", (*call.out.layout)->mesh().to_string());
+  }
+  if (!first.uses_host_memory) {
+    return absl::UnimplementedError(
+        absl::StrCat(call.name, ": operations on GPUs are not there yet; use devices of kCpu"));
+  }
+  return absl::OkStatus();
+}
+
+// What is wrong before the operation is looked at.
+Status check_call(const OpCall& call) {
+  for (const DTensor& operand : call.operands) {
+    TESSERA_RETURN_IF_ERROR(internal::facts_of(operand).error);
+  }
+  if (call.out.layout.has_value()) {
+    TESSERA_RETURN_IF_ERROR(call.out.layout->status());
+    TESSERA_RETURN_IF_ERROR((*call.out.layout)->check_not_moved_from());
+  }
+  return check_meshes(call);
+}
+
+Status check_out(const OpCall& call, const OpPlan& plan) {
+  if (!call.out.layout.has_value()) return absl::OkStatus();
+  const Layout& out = **call.out.layout;
+  if (out.rank() != static_cast<int>(plan.shape.size())) {
+    return refusal(call.name, "the result ", shape_to_string(plan.shape), " has rank ",
+                   plan.shape.size(), ", and out ", out.to_string(), " rank ", out.rank());
+  }
+  if (!out.is_partial()) return absl::OkStatus();
+  return with_context(validate_reduction(*out.partial_op(), plan.dtype),
+                      absl::StrCat(call.name, ": out ", out.to_string()));
+}
+
+// Whether the device at this position holds the term that what is added once belongs to.
+bool is_first_term(const Layout& layout, int64_t position) {
+  if (!layout.is_partial() || *layout.partial_op() == ReduceOp::kAvg) return true;
+  return layout.partial_index(position) == 0;
+}
+
+StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
+  std::vector<Operand> operands;
+  std::vector<Shape> shapes;
+  for (const DTensor& operand : call.operands) {
+    operands.push_back({operand.layout(), operand.shape(), operand.dtype()});
+    shapes.push_back(operand.shape());
+  }
+  TESSERA_RETURN_IF_ERROR(plan.rule.validate(shapes, plan.shape));
+  TESSERA_RETURN_IF_ERROR(check_out(call, plan));
+  std::optional<Layout> out;
+  if (call.out.layout.has_value()) out = **call.out.layout;
+  TESSERA_ASSIGN_OR_RETURN(const Assignment assignment,
+                           infer(plan.rule, operands, plan.shape, plan.dtype, out,
+                                 internal::plan_options_of(call.operands[0])));
+  Decision decision;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const bool stays = assignment.operands[i] == operands[i].layout;
+    decision.moves.push_back(stays ? std::nullopt
+                                   : std::make_optional(without_runtime(assignment.operands[i])));
+  }
+  decision.program = internal::make_device_program(
+      call.operands, assignment.operands, plan.dtype, plan.shape, assignment.result,
+      [layout = without_runtime(assignment.result), kernel = std::move(plan.kernel)](
+          const DeviceRow& row, absl::Span<const std::byte* const> in, std::byte* to) {
+        return kernel({row.in, in, row.out, to, is_first_term(layout, row.position)});
+      });
+  if (out.has_value() && *out != assignment.result) decision.out = without_runtime(*out);
+  return decision;
+}
+
+}  // namespace
+
+DTensor refuse(const OpCall& call, Status error) {
+  const DTensor& first = call.operands[0];
+  return internal::failed_tensor(first.dtype(), first.shape(), first.layout(), std::move(error));
+}
+
+DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan) {
+  Status status = check_call(call);
+  if (!status.ok()) return refuse(call, std::move(status));
+  std::shared_ptr<const Decision> decision = decisions().find(call);
+  if (decision == nullptr) {
+    StatusOr<OpPlan> planned = plan();
+    if (!planned.ok()) return refuse(call, planned.status());
+    StatusOr<Decision> made = decide(call, *std::move(planned));
+    if (!made.ok()) return refuse(call, made.status());
+    decision =
+        decisions().insert(key_of(call), std::make_shared<const Decision>(*std::move(made)), 1);
+  }
+  const Mesh& mesh = call.operands[0].layout().mesh();
+  absl::InlinedVector<DTensor, 3> inputs;
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    const std::optional<Layout>& move = decision->moves[i];
+    inputs.push_back(move.has_value() ? relayout(call.operands[i], move->with_mesh(mesh))
+                                      : call.operands[i]);
+  }
+  DTensor result = internal::run_on_devices(call.name, decision->program, inputs);
+  if (!decision->out.has_value()) return result;
+  return relayout(std::move(result), *call.out.layout);
+}
+
+int64_t attribute_of(double value) {
+  int64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+StatusOr<int> checked_dim(const char* name, int64_t dim, int64_t rank) {
+  if (dim >= -rank && dim < rank) return static_cast<int>(dim < 0 ? dim + rank : dim);
+  return refusal(name, "dim ", dim, " is out of range for a tensor of rank ", rank);
+}
+
+absl::InlinedVector<int64_t, 8> dense_strides(absl::Span<const int64_t> sizes) {
+  absl::InlinedVector<int64_t, 8> strides(sizes.size(), 1);
+  for (size_t dim = sizes.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * sizes[dim];
+  return strides;
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rule: what an operation does with the dims of its operands, for one call with known shapes.
+//
+// Every dim of every operand and of the result is made of factors, major to minor. Two dims that
+// have a factor in common are walked through together, and may be split along the same mesh axes.
+//
+//   matmul  [m, k] [k, n] -> [m, n]      k contracted: a device that holds a part of k computes a
+//                                        term of the sum
+//   add     [a, b] [b] -> [a, b]         a dim of size 1 that is broadcast has no factor
+//   softmax [a, b] -> [a, b]             b whole: each device needs all of it
+//   reshape [ab] -> [a, b]               one dim, two factors
+//
+// Layout inference (infer.h), the checks of an operation and its documentation come from the rule;
+// an operation has no layout code of its own.
+//
+// Invariants (checked by validate()):
+//   1. the sizes of the factors of a dim multiply to the size of the dim; but a moved factor is a
+//      dim's only one, and its size is that of the result's dim;
+//   2. no operand has a factor twice, nor has the result;
+//   3. a contracted factor is in no dim of the result;
+//   4. a factor of the result that no operand has is whole: no layout of an operand splits it.
+//
+// Shardy: OpShardingRule, which names the same factors. PyTorch: the placements of an op strategy.
+#ifndef TESSERA_OPS_RULE_H_
+#define TESSERA_OPS_RULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+
+namespace tessera::ops {
+
+enum class FactorKind : uint8_t {
+  kPassed,      // its axes split the result as they split the operands
+  kContracted,  // reduced: its axes become partial axes of the result
+  kMoved,  // every device needs all of the operands' dims; the result stays split (flip, slice)
+  kWhole,  // every device needs all of it, and the result is whole
+};
+
+struct Factor {
+  FactorKind kind = FactorKind::kPassed;
+  int64_t size = 1;
+};
+
+// The factors of a dim by their numbers, major to minor. None: a dim of size 1, or one that is
+// never split.
+using RuleDim = std::vector<int>;
+using RuleDims = std::vector<RuleDim>;
+
+// What happens to partial operands.
+enum class Linearity : uint8_t {
+  kNone,   // they are reduced first
+  kJoint,  // linear in all carriers together (add): the result is partial, and a carrier that is
+           // whole becomes a term
+  kEach,   // linear in each carrier alone (mul): one carrier keeps its terms along an axis
+};
+
+struct Rule {
+  std::vector<Factor> factors;
+  std::vector<RuleDims> operands;
+  RuleDims result;
+  // How parts of contracted factors become one.
+  ReduceOp contraction = ReduceOp::kSum;
+  Linearity linearity = Linearity::kNone;
+  // Which operands may be partial where the op is linear; empty: all.
+  std::vector<bool> carriers;
+  // Which reductions of partial operands pass; bit k is ReduceOp k. Movements pass all.
+  uint8_t reductions = 0;
+  // The arithmetic of a device: seconds for each point of the space of all factors.
+  double seconds_per_point = 1e-9;
+
+  bool may_carry(int operand) const {
+    return linearity != Linearity::kNone && (carriers.empty() || carriers[operand]);
+  }
+  bool passes(ReduceOp op) const { return (reductions >> static_cast<int>(op) & 1) != 0; }
+
+  // Adds a factor and returns its number.
+  int add_factor(int64_t size, FactorKind kind = FactorKind::kPassed);
+  // Internal where an invariant does not hold for operands and a result of these shapes: a mistake
+  // in the operation.
+  Status validate(absl::Span<const Shape> operand_shapes, const Shape& result_shape) const;
+  // "[a, b] [b, c] -> [a, c]; b contracted (sum)".
+  std::string to_string() const;
+};
+
+constexpr uint8_t reduction_bit(ReduceOp op) {
+  return static_cast<uint8_t>(1 << static_cast<int>(op));
+}
+inline constexpr uint8_t kSums = reduction_bit(ReduceOp::kSum) | reduction_bit(ReduceOp::kAvg);
+inline constexpr uint8_t kAllReductions = (1 << kNumReduceOps) - 1;
+
+}  // namespace tessera::ops
+
+#endif  // TESSERA_OPS_RULE_H_
