@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The product of two arrays of one device, summed over labels. A pure function of memory; several
+// threads at once.
+#ifndef TESSERA_OPS_KERNELS_CONTRACT_H_
+#define TESSERA_OPS_KERNELS_CONTRACT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+
+namespace tessera::kernels {
+
+// A dense array whose dims have labels, -1 for a dim of size 1 that has none. No label is twice in
+// an array.
+struct Labelled {
+  const std::byte* data;
+  absl::Span<const int64_t> sizes;
+  const std::vector<int>& labels;
+};
+
+// out[labels] = sum over all other labels of a[...] b[...]. Each label of an operand is in the
+// other one, in `labels`, or in both. Numbers: f16 and bf16 accumulate in f32, integers wrap. The
+// order of the sum depends on the sizes alone.
+void contract(DType dtype, const Labelled& a, const Labelled& b, const std::vector<int>& labels,
+              absl::Span<const int64_t> sizes, std::byte* out);
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_OPS_KERNELS_CONTRACT_H_

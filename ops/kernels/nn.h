@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of operations of neural networks. Pure functions of one device's memory; several threads
+// at once. f16 and bf16 are computed in f32 and rounded once.
+#ifndef TESSERA_OPS_KERNELS_NN_H_
+#define TESSERA_OPS_KERNELS_NN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "ops/kernels/index.h"
+
+namespace tessera::kernels {
+
+// A dense array of a box.
+struct BoxArray {
+  const std::byte* data;
+  const Box& box;
+};
+
+// A window along a dim, as it moves over it.
+struct Window {
+  int64_t size = 1;
+  int64_t stride = 1;
+  int64_t dilation = 1;
+  int64_t before = 0;  // padding
+  int64_t after = 0;
+};
+
+// The part `out_box` of a convolution of x, [batch, height, width, in], with whole heights and
+// widths, by a filter [height, width, in, out]; batch and out are those of the box.
+void conv2d(DType dtype, const BoxArray& x, const BoxArray& filter, const Window& height,
+            const Window& width, const Box& out_box, std::byte* out);
+// The part `out_box` of the largest elements, or the means, of windows of x.
+void pool2d(bool is_max, DType dtype, const BoxArray& x, const Window& height, const Window& width,
+            const Box& out_box, std::byte* out);
+
+// Copies the box of [batch, heads, queries, keys], with -infinity where key > query + shift.
+void mask_later(DType dtype, const std::byte* in, const Box& box, int64_t shift, std::byte* out);
+
+// Element indices[i] of row i of the box, whose last dim is `part` of a whole one; 0 where it is in
+// another part. OutOfRange for one that is not in the dim.
+Status pick(DType dtype, const std::byte* in, const Box& box, const DimPart& part,
+            const Indices& indices, std::byte* out);
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_OPS_KERNELS_NN_H_

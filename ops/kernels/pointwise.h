@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of elementwise operations. Pure functions of one device's memory; they know nothing of
+// layouts, allocate nothing for ranks of 8 and less, and may run in several threads at once.
+//
+// Numerics: f16 and bf16 are computed in f32 and rounded once; integers wrap. maximum and minimum
+// ignore NaN. round is half to even; mod takes the sign of the divisor; gelu is the one with erf.
+#ifndef TESSERA_OPS_KERNELS_POINTWISE_H_
+#define TESSERA_OPS_KERNELS_POINTWISE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+
+namespace tessera::kernels {
+
+// name, operands, the dtypes that it takes, whether it gives bool.
+#define TESSERA_POINTWISE_OPS_(X)      \
+  X(neg, 1, kNumbers, false)           \
+  X(abs, 1, kNumbers, false)           \
+  X(sign, 1, kNumbers, false)          \
+  X(square, 1, kNumbers, false)        \
+  X(relu, 1, kNumbers, false)          \
+  X(exp, 1, kFloats, false)            \
+  X(expm1, 1, kFloats, false)          \
+  X(log, 1, kFloats, false)            \
+  X(log1p, 1, kFloats, false)          \
+  X(sqrt, 1, kFloats, false)           \
+  X(rsqrt, 1, kFloats, false)          \
+  X(reciprocal, 1, kFloats, false)     \
+  X(sin, 1, kFloats, false)            \
+  X(cos, 1, kFloats, false)            \
+  X(tanh, 1, kFloats, false)           \
+  X(sigmoid, 1, kFloats, false)        \
+  X(gelu, 1, kFloats, false)           \
+  X(silu, 1, kFloats, false)           \
+  X(erf, 1, kFloats, false)            \
+  X(softplus, 1, kFloats, false)       \
+  X(floor, 1, kFloats, false)          \
+  X(ceil, 1, kFloats, false)           \
+  X(round, 1, kFloats, false)          \
+  X(is_nan, 1, kFloats, true)          \
+  X(logical_not, 1, kBool, true)       \
+  X(add, 2, kNumbers, false)           \
+  X(sub, 2, kNumbers, false)           \
+  X(mul, 2, kNumbers, false)           \
+  X(div, 2, kFloats, false)            \
+  X(floor_div, 2, kNumbers, false)     \
+  X(mod, 2, kNumbers, false)           \
+  X(pow, 2, kNumbers, false)           \
+  X(maximum, 2, kAnything, false)      \
+  X(minimum, 2, kAnything, false)      \
+  X(equal, 2, kAnything, true)         \
+  X(not_equal, 2, kAnything, true)     \
+  X(less, 2, kAnything, true)          \
+  X(less_equal, 2, kAnything, true)    \
+  X(greater, 2, kAnything, true)       \
+  X(greater_equal, 2, kAnything, true) \
+  X(logical_and, 2, kBool, true)       \
+  X(logical_or, 2, kBool, true)
+
+enum class PointwiseOp : uint8_t {
+#define TESSERA_ENUMERATOR_(name, operands, dtypes, gives_bool) name,
+  TESSERA_POINTWISE_OPS_(TESSERA_ENUMERATOR_)
+#undef TESSERA_ENUMERATOR_
+};
+
+enum class DTypes : uint8_t { kFloats, kNumbers, kBool, kAnything };
+
+struct PointwiseInfo {
+  const char* name;
+  int num_operands;
+  DTypes dtypes;
+  bool gives_bool;
+};
+const PointwiseInfo& pointwise_info(PointwiseOp op);
+bool accepts(DTypes dtypes, DType dtype);
+
+// An operand of elementwise kernels: an array and its strides, in elements, along the dims of the
+// result; the stride is 0 where it is broadcast.
+struct Strided {
+  const std::byte* data;
+  absl::Span<const int64_t> strides;
+};
+
+// out[i] = op(operands[i]...) for every index of a dense result of these sizes. Operands are of
+// `dtype`; the result is bool where the op gives bool, else of `dtype`. Requires
+// accepts(pointwise_info(op).dtypes, dtype).
+void pointwise(PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
+               absl::Span<const int64_t> sizes, std::byte* out);
+
+// out[i] = condition[i] ? a[i] : b[i]; the condition is of bool.
+void select(DType dtype, const Strided& condition, const Strided& a, const Strided& b,
+            absl::Span<const int64_t> sizes, std::byte* out);
+
+// out[i] = in[i]: transposes, broadcasts, slices.
+void copy_strided(DType dtype, const Strided& in, absl::Span<const int64_t> sizes, std::byte* out);
+
+// Dense. A float becomes an integer by truncation; to bool is "not zero"; a narrower float is
+// rounded to nearest, ties to even. Floats outside the range of an integer become its nearest
+// value, and NaN 0.
+void cast(DType from, DType to, const std::byte* in, std::byte* out, int64_t num_elements);
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_OPS_KERNELS_POINTWISE_H_
