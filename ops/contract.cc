@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/contract.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/device_op.h"
+#include "ops/broadcast.h"
+#include "ops/kernels/contract.h"
+#include "ops/moving.h"
+#include "ops/op.h"
+#include "ops/reductions.h"
+#include "ops/shapes.h"
+
+namespace tessera::ops {
+namespace {
+
+// Labels of the dims of an array; kNone for a dim of size 1 that is broadcast.
+using Labels = std::vector<int>;
+constexpr int kNone = -1;
+
+bool contains(const Labels& labels, int label) {
+  return std::find(labels.begin(), labels.end(), label) != labels.end();
+}
+
+// About 20 GFLOP/s.
+constexpr double kSecondsPerProduct = 1e-10;
+
+Status check_numbers(const char* name, absl::Span<const DTensor> operands) {
+  TESSERA_RETURN_IF_ERROR(check_same_dtype(name, operands));
+  if (operands[0].dtype() != DType::kBool) return absl::OkStatus();
+  return refusal(name, "takes numbers, not bool; cast() first");
+}
+
+// The product of two tensors, whose labels are in the other one or in the result; sizes by label.
+StatusOr<OpPlan> plan_product(DType dtype, const Labels& a_labels, const Labels& b_labels,
+                              const Labels& labels, const std::vector<int64_t>& sizes) {
+  OpPlan plan;
+  plan.dtype = dtype;
+  for (size_t label = 0; label < sizes.size(); ++label) {
+    plan.rule.add_factor(sizes[label], contains(labels, static_cast<int>(label))
+                                           ? FactorKind::kPassed
+                                           : FactorKind::kContracted);
+  }
+  for (const Labels* each : {&a_labels, &b_labels}) {
+    RuleDims& dims = plan.rule.operands.emplace_back();
+    for (const int label : *each) dims.push_back(label == kNone ? RuleDim() : RuleDim{label});
+  }
+  for (const int label : labels) {
+    plan.rule.result.push_back({label});
+    plan.shape.push_back(sizes[label]);
+  }
+  plan.rule.linearity = Linearity::kEach;
+  plan.rule.reductions = kSums;
+  plan.rule.seconds_per_point = kSecondsPerProduct;
+  plan.kernel = [dtype, a_labels, b_labels, labels](const LocalCall& call) -> Status {
+    kernels::contract(dtype, {call.in[0], call.in_boxes[0].sizes, a_labels},
+                      {call.in[1], call.in_boxes[1].sizes, b_labels}, labels, call.out_box.sizes,
+                      call.out);
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+StatusOr<OpPlan> plan_matmul(const DTensor& a, const DTensor& b) {
+  const DTensor operands[] = {a, b};
+  TESSERA_RETURN_IF_ERROR(check_numbers("matmul", operands));
+  if (rank_of(a) == 0 || rank_of(b) == 0) {
+    return refusal("matmul", "an operand has rank 0; mul() multiplies by a scalar");
+  }
+  std::vector<int64_t> sizes;
+  const auto new_label = [&sizes](int64_t size) {
+    sizes.push_back(size);
+    return static_cast<int>(sizes.size()) - 1;
+  };
+  const int64_t k = a.shape().back();
+  const int64_t b_k = rank_of(b) == 1 ? b.shape()[0] : b.shape()[rank_of(b) - 2];
+  if (k != b_k) {
+    return refusal("matmul", "shapes ", shape_to_string(a.shape()), " and ",
+                   shape_to_string(b.shape()), " do not fit: ", k, " columns against ", b_k,
+                   " rows");
+  }
+  const int summed = new_label(k);
+  Labels a_labels;
+  Labels b_labels;
+  Labels labels;
+  const int64_t a_batch = std::max<int64_t>(rank_of(a) - 2, 0);
+  const int64_t b_batch = std::max<int64_t>(rank_of(b) - 2, 0);
+  const int64_t batch = std::max(a_batch, b_batch);
+  for (int64_t dim = 0; dim < batch; ++dim) {
+    const int64_t in_a = dim - (batch - a_batch);
+    const int64_t in_b = dim - (batch - b_batch);
+    const int64_t a_size = in_a < 0 ? 1 : a.shape()[in_a];
+    const int64_t b_size = in_b < 0 ? 1 : b.shape()[in_b];
+    if (a_size != b_size && a_size != 1 && b_size != 1) {
+      return refusal("matmul", "batches of ", shape_to_string(a.shape()), " and ",
+                     shape_to_string(b.shape()), " do not broadcast: ", a_size, " against ",
+                     b_size);
+    }
+    const int label = new_label(a_size == 1 ? b_size : a_size);
+    if (in_a >= 0) a_labels.push_back(a_size == sizes[label] ? label : kNone);
+    if (in_b >= 0) b_labels.push_back(b_size == sizes[label] ? label : kNone);
+    labels.push_back(label);
+  }
+  if (rank_of(a) > 1) {
+    a_labels.push_back(new_label(a.shape()[rank_of(a) - 2]));
+    labels.push_back(a_labels.back());
+  }
+  a_labels.push_back(summed);
+  b_labels.push_back(summed);
+  if (rank_of(b) > 1) {
+    b_labels.push_back(new_label(b.shape().back()));
+    labels.push_back(b_labels.back());
+  }
+  return plan_product(a.dtype(), a_labels, b_labels, labels, sizes);
+}
+
+// ---- einsum
+
+struct Equation {
+  std::vector<std::string> operands;
+  std::string result;
+};
+
+StatusOr<Equation> parse_equation(absl::string_view text) {
+  std::string dense;
+  for (const char c : text) {
+    if (c != ' ') dense += c;
+  }
+  const auto wrong = [&](const auto&... why) {
+    return refusal("einsum", "equation \"", text, "\": ", why...);
+  };
+  if (absl::StrContains(dense, "...")) return wrong("\"...\" is not supported; name every dim");
+  const std::vector<std::string> sides = absl::StrSplit(dense, "->");
+  if (sides.size() > 2) return wrong("there are ", sides.size() - 1, " arrows; give one");
+  Equation equation;
+  equation.operands = absl::StrSplit(sides[0], ',');
+  std::string all;
+  for (const std::string& operand : equation.operands) all += operand;
+  for (const char c : sides.size() == 2 ? all + sides[1] : all) {
+    if (std::isalpha(static_cast<unsigned char>(c)) == 0) {
+      return wrong("'", std::string(1, c), "' is no letter");
+    }
+  }
+  if (sides.size() == 2) {
+    equation.result = sides[1];
+  } else {
+    std::sort(all.begin(), all.end());
+    for (const char c : all) {
+      if (std::count(all.begin(), all.end(), c) == 1) equation.result += c;
+    }
+  }
+  std::vector<std::string> parts = equation.operands;
+  parts.push_back(equation.result);
+  for (const std::string& part : parts) {
+    for (const char c : part) {
+      if (std::count(part.begin(), part.end(), c) > 1) {
+        return wrong("'", std::string(1, c), "' is twice in \"", part,
+                     "\"; diagonals are not supported");
+      }
+    }
+  }
+  for (const char c : equation.result) {
+    if (!absl::StrContains(all, c)) {
+      return wrong("'", std::string(1, c), "' is behind the arrow and in no operand");
+    }
+  }
+  return equation;
+}
+
+// The sizes of letters; an error where an operand does not fit the equation.
+StatusOr<std::array<int64_t, 128>> letter_sizes(const Equation& equation,
+                                                absl::Span<const DTensor> operands) {
+  if (equation.operands.size() != operands.size()) {
+    return refusal("einsum", "the equation has ", equation.operands.size(), " operands, and ",
+                   operands.size(), " are given");
+  }
+  std::array<int64_t, 128> sizes;
+  sizes.fill(-1);
+  for (size_t k = 0; k < operands.size(); ++k) {
+    const std::string& letters = equation.operands[k];
+    if (static_cast<int64_t>(letters.size()) != rank_of(operands[k])) {
+      return refusal("einsum", "\"", letters, "\" has ", letters.size(), " letters for operand ", k,
+                     " of rank ", rank_of(operands[k]));
+    }
+    for (size_t dim = 0; dim < letters.size(); ++dim) {
+      int64_t& size = sizes[static_cast<size_t>(letters[dim])];
+      const int64_t own = operands[k].shape()[dim];
+      if (size >= 0 && size != own) {
+        return refusal("einsum", "'", std::string(1, letters[dim]), "' is ", size, " and ", own);
+      }
+      size = own;
+    }
+  }
+  return sizes;
+}
+
+// Sums over the letters that are not kept.
+DTensor sum_letters(const DTensor& x, absl::string_view kept, std::string& letters) {
+  std::vector<int64_t> dims;
+  std::string left;
+  for (size_t dim = 0; dim < letters.size(); ++dim) {
+    if (absl::StrContains(kept, letters[dim])) {
+      left += letters[dim];
+    } else {
+      dims.push_back(static_cast<int64_t>(dim));
+    }
+  }
+  letters = left;
+  return dims.empty() ? x : sum(x, dims);
+}
+
+DTensor product(const DTensor& a, const DTensor& b, const std::string& a_letters,
+                const std::string& b_letters, const std::string& letters, const Out& out) {
+  const DTensor operands[] = {a, b};
+  std::vector<int64_t> attributes;
+  for (const std::string* part : {&a_letters, &b_letters, &letters}) {
+    attributes.insert(attributes.end(), part->begin(), part->end());
+    attributes.push_back(0);
+  }
+  return run({"einsum", operands, attributes, out}, [&]() -> StatusOr<OpPlan> {
+    TESSERA_RETURN_IF_ERROR(check_numbers("einsum", operands));
+    std::string known;
+    std::vector<int64_t> sizes;
+    const auto labels_of = [&](const std::string& part, const Shape* shape) {
+      Labels labels;
+      for (size_t dim = 0; dim < part.size(); ++dim) {
+        size_t label = known.find(part[dim]);
+        if (label == std::string::npos) {
+          label = known.size();
+          known += part[dim];
+          sizes.push_back((*shape)[dim]);
+        }
+        labels.push_back(static_cast<int>(label));
+      }
+      return labels;
+    };
+    const Labels a_labels = labels_of(a_letters, &a.shape());
+    const Labels b_labels = labels_of(b_letters, &b.shape());
+    const Labels labels = labels_of(letters, nullptr);
+    return plan_product(a.dtype(), a_labels, b_labels, labels, sizes);
+  });
+}
+
+// One operand: its sums, in the order of the result's letters.
+DTensor single(const DTensor& x, std::string letters, const std::string& result, const Out& out) {
+  const DTensor summed = sum_letters(x, result, letters);
+  std::vector<int64_t> permutation;
+  for (const char c : result) permutation.push_back(static_cast<int64_t>(letters.find(c)));
+  return transpose(summed, permutation, out);
+}
+
+}  // namespace
+
+DTensor matmul(const DTensor& a, const DTensor& b, const Out& out) {
+  const DTensor operands[] = {a, b};
+  return run({"matmul", operands, {}, out}, [&] { return plan_matmul(a, b); });
+}
+
+DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, const Out& out) {
+  if (operands.empty()) {
+    return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
+                                   refusal("einsum", "of no tensors; give one at least"));
+  }
+  const OpCall call = {"einsum", operands, {}, out};
+  for (const DTensor& operand : operands) {
+    if (!internal::facts_of(operand).error.ok()) return operand;
+  }
+  const StatusOr<Equation> parsed = parse_equation(equation);
+  if (!parsed.ok()) return refuse(call, parsed.status());
+  const Status sizes = letter_sizes(*parsed, operands).status();
+  if (!sizes.ok()) return refuse(call, sizes);
+  DTensor left = operands[0];
+  std::string letters = parsed->operands[0];
+  for (size_t k = 1; k < operands.size(); ++k) {
+    // What is needed later on.
+    std::string later = parsed->result;
+    for (size_t rest = k + 1; rest < operands.size(); ++rest) later += parsed->operands[rest];
+    std::string next = parsed->operands[k];
+    left = sum_letters(left, later + next, letters);
+    const DTensor right = sum_letters(operands[k], later + letters, next);
+    const bool is_last = k + 1 == operands.size();
+    std::string joined = is_last ? parsed->result : "";
+    for (const char c : is_last ? "" : letters + next) {
+      if (absl::StrContains(later, c) && !absl::StrContains(joined, c)) joined += c;
+    }
+    left = product(left, right, letters, next, joined, is_last ? out : Out());
+    letters = joined;
+  }
+  return operands.size() == 1 ? single(left, letters, parsed->result, out) : left;
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations of shapes.h that find elements by indices in a tensor.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "ops/broadcast.h"
+#include "ops/kernels/index.h"
+#include "ops/kernels/reduce.h"
+#include "ops/moving.h"
+#include "ops/op.h"
+#include "ops/shapes.h"
+
+namespace tessera::ops {
+namespace {
+
+Status check_indices(const char* name, const DTensor& indices) {
+  if (indices.dtype() == DType::kInt32 || indices.dtype() == DType::kInt64) return absl::OkStatus();
+  return refusal(name, "indices are ", dtype_name(indices.dtype()), ", not i32 or i64");
+}
+
+StatusOr<OpPlan> plan_take(const DTensor& x, const DTensor& indices, int64_t dim) {
+  TESSERA_RETURN_IF_ERROR(check_indices("take", indices));
+  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("take", dim, rank_of(x)));
+  OpPlan plan = plan_same(x);
+  Rule& rule = plan.rule;
+  const RuleDims x_dims = rule.operands[0];
+  rule.factors[x_dims[along][0]].kind = FactorKind::kContracted;
+  RuleDims& index_dims = rule.operands.emplace_back();
+  for (const int64_t size : indices.shape()) index_dims.push_back({rule.add_factor(size)});
+  plan.shape.assign(x.shape().begin(), x.shape().begin() + along);
+  plan.shape.insert(plan.shape.end(), indices.shape().begin(), indices.shape().end());
+  plan.shape.insert(plan.shape.end(), x.shape().begin() + along + 1, x.shape().end());
+  rule.result.assign(x_dims.begin(), x_dims.begin() + along);
+  rule.result.insert(rule.result.end(), index_dims.begin(), index_dims.end());
+  rule.result.insert(rule.result.end(), x_dims.begin() + along + 1, x_dims.end());
+  rule.linearity = Linearity::kEach;
+  rule.carriers = {true, false};
+  rule.reductions = reduction_bit(ReduceOp::kSum);
+  plan.kernel = [dtype = x.dtype(), index_dtype = indices.dtype(), along,
+                 size = x.shape()[along]](const LocalCall& call) -> Status {
+    return kernels::take(dtype_size(dtype), call.in[0],
+                         kernels::lines_along(call.in_boxes[0].sizes, along),
+                         {call.in_boxes[0].offsets[along], size},
+                         {index_dtype, call.in[1], call.in_boxes[1].num_elements()}, call.out);
+  };
+  return plan;
+}
+
+StatusOr<OpPlan> plan_scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates,
+                                  int64_t dim) {
+  TESSERA_RETURN_IF_ERROR(check_indices("scatter_add", indices));
+  const DTensor summands[] = {x, updates};
+  TESSERA_RETURN_IF_ERROR(check_same_dtype("scatter_add", summands));
+  if (x.dtype() == DType::kBool) return refusal("scatter_add", "takes numbers, not bool");
+  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("scatter_add", dim, rank_of(x)));
+  if (rank_of(indices) != 1) {
+    return refusal("scatter_add", "indices have rank ", rank_of(indices), ", not 1");
+  }
+  Shape expected = x.shape();
+  expected[along] = indices.shape()[0];
+  if (updates.shape() != expected) {
+    return refusal("scatter_add", "updates for ", shape_to_string(indices.shape()),
+                   " indices in dim ", along, " of ", shape_to_string(x.shape()), " have shape ",
+                   shape_to_string(expected), ", not ", shape_to_string(updates.shape()));
+  }
+  OpPlan plan = plan_same(x);
+  Rule& rule = plan.rule;
+  rule.linearity = Linearity::kNone;
+  const int count = rule.add_factor(indices.shape()[0], FactorKind::kContracted);
+  rule.operands.push_back({{count}});
+  rule.operands.push_back(rule.result);
+  rule.operands.back()[along] = {count};
+  plan.kernel = [dtype = x.dtype(), index_dtype = indices.dtype(), along,
+                 size = x.shape()[along]](const LocalCall& call) -> Status {
+    const int64_t bytes = call.out_box.num_elements() * dtype_size(dtype);
+    if (call.is_first_term) {
+      std::copy_n(call.in[0], bytes, call.out);
+    } else {
+      std::fill_n(call.out, bytes, std::byte{0});
+    }
+    return kernels::scatter_add(dtype, call.out, kernels::lines_along(call.out_box.sizes, along),
+                                {call.out_box.offsets[along], size},
+                                {index_dtype, call.in[1], call.in_boxes[1].num_elements()},
+                                call.in[2]);
+  };
+  return plan;
+}
+
+StatusOr<OpPlan> plan_one_hot(const DTensor& indices, int64_t depth) {
+  TESSERA_RETURN_IF_ERROR(check_indices("one_hot", indices));
+  if (depth < 0) return refusal("one_hot", "depth ", depth, " is negative");
+  OpPlan plan = plan_same(indices);
+  plan.rule.linearity = Linearity::kNone;
+  plan.dtype = DType::kFloat32;
+  plan.shape.push_back(depth);
+  plan.rule.result.emplace_back();
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, plan.dtype), "one_hot"));
+  plan.kernel = [dtype = indices.dtype(), depth](const LocalCall& call) -> Status {
+    kernels::one_hot({dtype, call.in[0], call.in_boxes[0].num_elements()}, depth,
+                     reinterpret_cast<float*>(call.out));
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+}  // namespace
+
+DTensor one_hot(const DTensor& indices, int64_t depth, const Out& out) {
+  const int64_t attributes[] = {depth};
+  return run({"one_hot", {&indices, 1}, attributes, out},
+             [&] { return plan_one_hot(indices, depth); });
+}
+
+DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& out) {
+  const DTensor operands[] = {x, indices};
+  const int64_t attributes[] = {dim};
+  return run({"take", operands, attributes, out}, [&] { return plan_take(x, indices, dim); });
+}
+
+DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates, int64_t dim,
+                    const Out& out) {
+  const DTensor operands[] = {x, indices, updates};
+  const int64_t attributes[] = {dim};
+  return run({"scatter_add", operands, attributes, out},
+             [&] { return plan_scatter_add(x, indices, updates, dim); });
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations of shapes.h whose result is made of pieces: joined, padded, repeated, turned.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "dtensor/device_op.h"
+#include "ops/broadcast.h"
+#include "ops/kernels/index.h"
+#include "ops/moving.h"
+#include "ops/op.h"
+#include "ops/scalar.h"
+#include "ops/shapes.h"
+
+namespace tessera::ops {
+namespace {
+
+// Pieces of operands that are placed into the result, each where it overlaps the device's box.
+// piece(call, place) calls place(operand, source box, where the box begins in the result).
+template <class Pieces>
+LocalKernel placing(DType dtype, std::array<std::byte, 8> rest, Pieces pieces) {
+  return [dtype, rest, pieces = std::move(pieces)](const LocalCall& call) -> Status {
+    kernels::fill(dtype, rest.data(), call.out, call.out_box.num_elements());
+    pieces(call, [&](size_t operand, const std::vector<int64_t>& begin) {
+      kernels::place_box(dtype_size(dtype), call.in[operand], call.in_boxes[operand], begin,
+                         call.out_box, call.out);
+    });
+    return absl::OkStatus();
+  };
+}
+
+StatusOr<OpPlan> plan_pad(const DTensor& x, const std::vector<int64_t>& low,
+                          const std::vector<int64_t>& high, const Scalar& value) {
+  for (const std::vector<int64_t>* list : {&low, &high}) {
+    if (static_cast<int64_t>(list->size()) != rank_of(x)) {
+      return refusal("pad", list_text(*list), " has ", list->size(),
+                     " entries for a tensor of rank ", rank_of(x));
+    }
+    if (std::any_of(list->begin(), list->end(), [](int64_t n) { return n < 0; })) {
+      return refusal("pad", list_text(*list), " has a negative entry; slice() makes dims shorter");
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(const ElementBytes element, element_of("pad", value, x.dtype()));
+  OpPlan plan = plan_same(x);
+  for (int dim = 0; dim < rank_of(x); ++dim) {
+    if (low[dim] == 0 && high[dim] == 0) continue;
+    set_moved(plan, dim, low[dim] + x.shape()[dim] + high[dim]);
+  }
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, x.dtype()), "pad"));
+  const bool is_zero =
+      std::all_of(element.begin(), element.end(), [](std::byte b) { return b == std::byte{0}; });
+  plan.rule.reductions = is_zero ? kSums : 0;
+  plan.kernel = placing(x.dtype(), element, [low](const LocalCall& call, auto place) {
+    std::vector<int64_t> begin = call.in_boxes[0].offsets;
+    for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] += low[dim];
+    place(0, begin);
+  });
+  return plan;
+}
+
+StatusOr<OpPlan> plan_roll(const DTensor& x, int64_t shift, int64_t dim) {
+  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("roll", dim, rank_of(x)));
+  OpPlan plan = plan_same(x);
+  const int64_t size = x.shape()[along];
+  set_moved(plan, along, size);
+  const int64_t by = size == 0 ? 0 : (shift % size + size) % size;
+  plan.kernel = placing(x.dtype(), {}, [along, by, size](const LocalCall& call, auto place) {
+    std::vector<int64_t> begin = call.in_boxes[0].offsets;
+    begin[along] = by;
+    place(0, begin);
+    begin[along] = by - size;
+    place(0, begin);
+  });
+  return plan;
+}
+
+StatusOr<OpPlan> plan_tile(const DTensor& x, const std::vector<int64_t>& repeats) {
+  if (static_cast<int64_t>(repeats.size()) != rank_of(x)) {
+    return refusal("tile", list_text(repeats), " has ", repeats.size(),
+                   " entries for a tensor of rank ", rank_of(x));
+  }
+  OpPlan plan = plan_same(x);
+  for (int dim = 0; dim < rank_of(x); ++dim) {
+    if (repeats[dim] < 0) return refusal("tile", list_text(repeats), " has a negative entry");
+    if (repeats[dim] != 1) set_moved(plan, dim, repeats[dim] * x.shape()[dim]);
+  }
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, x.dtype()), "tile"));
+  plan.kernel = placing(x.dtype(), {}, [repeats](const LocalCall& call, auto place) {
+    const Box& in = call.in_boxes[0];
+    std::vector<int64_t> number(repeats.size(), 0);
+    if (std::count(repeats.begin(), repeats.end(), 0) > 0) return;
+    for (;;) {
+      std::vector<int64_t> begin = in.offsets;
+      for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] += number[dim] * in.sizes[dim];
+      place(0, begin);
+      size_t dim = number.size();
+      while (dim > 0 && ++number[dim - 1] == repeats[dim - 1]) number[--dim] = 0;
+      if (dim == 0) return;
+    }
+  });
+  return plan;
+}
+
+StatusOr<OpPlan> plan_concat(absl::Span<const DTensor> xs, int64_t dim) {
+  TESSERA_RETURN_IF_ERROR(check_same_dtype("concat", xs));
+  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("concat", dim, rank_of(xs[0])));
+  OpPlan plan = plan_same(xs[0]);
+  plan.rule.operands.clear();
+  std::vector<int64_t> begins;
+  int64_t size = 0;
+  for (const DTensor& x : xs) {
+    Shape shape = x.shape();
+    if (shape.size() == plan.shape.size()) shape[along] = xs[0].shape()[along];
+    if (shape != xs[0].shape()) {
+      return refusal("concat", "shapes ", shape_to_string(xs[0].shape()), " and ",
+                     shape_to_string(x.shape()), " differ in more than dim ", along);
+    }
+    plan.rule.operands.push_back(plan.rule.result);
+    begins.push_back(size);
+    size += x.shape()[along];
+  }
+  set_moved(plan, along, size);
+  plan.kernel = placing(xs[0].dtype(), {}, [along, begins](const LocalCall& call, auto place) {
+    for (size_t k = 0; k < begins.size(); ++k) {
+      std::vector<int64_t> begin = call.in_boxes[k].offsets;
+      begin[along] = begins[k];
+      place(k, begin);
+    }
+  });
+  return plan;
+}
+
+}  // namespace
+
+DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
+  if (xs.empty()) {
+    return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
+                                   refusal("concat", "of no tensors; give one at least"));
+  }
+  const int64_t attributes[] = {dim};
+  return run({"concat", xs, attributes, out}, [&] { return plan_concat(xs, dim); });
+}
+
+DTensor stack(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
+  std::vector<DTensor> expanded;
+  for (const DTensor& x : xs) {
+    if (x.shape() != xs[0].shape()) {
+      const OpCall call = {"stack", xs, {}, out};
+      return refuse(call, refusal("stack", "shapes ", shape_to_string(xs[0].shape()), " and ",
+                                  shape_to_string(x.shape()), " differ"));
+    }
+    expanded.push_back(expand_dims(x, dim));
+  }
+  return concat(expanded, dim, out);
+}
+
+std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, int64_t dim,
+                           const Out& out) {
+  std::vector<DTensor> parts;
+  const OpCall call = {"split", {&x, 1}, sizes, out};
+  const StatusOr<int> along = checked_dim("split", dim, rank_of(x));
+  Status status = internal::facts_of(x).error;
+  status.Update(along.status());
+  if (status.ok()) {
+    const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    if (total != x.shape()[*along] ||
+        std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; })) {
+      status = refusal("split", "sizes ", list_text(sizes), " add up to ", total, ", and dim ",
+                       *along, " has ", x.shape()[*along], " elements");
+    }
+  }
+  std::vector<int64_t> starts(rank_of(x), 0);
+  std::vector<int64_t> limits = x.shape();
+  for (const int64_t size : sizes) {
+    if (!status.ok()) {
+      parts.push_back(refuse(call, status));
+      continue;
+    }
+    limits[*along] = starts[*along] + size;
+    parts.push_back(slice(x, starts, limits, {}, out));
+    starts[*along] += size;
+  }
+  return parts;
+}
+
+DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
+            const Scalar& value, const Out& out) {
+  return run({"pad", {&x, 1}, attributes_of({low, high, scalar_attributes(value)}), out},
+             [&] { return plan_pad(x, low, high, value); });
+}
+
+DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out) {
+  const int64_t attributes[] = {shift, dim};
+  return run({"roll", {&x, 1}, attributes, out}, [&] { return plan_roll(x, shift, dim); });
+}
+
+DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& out) {
+  return run({"tile", {&x, 1}, repeats, out}, [&] { return plan_tile(x, repeats); });
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/moving.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "ops/broadcast.h"
+
+namespace tessera::ops {
+
+std::string list_text(absl::Span<const int64_t> list) {
+  return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
+}
+
+OpPlan plan_same(const DTensor& x) {
+  OpPlan plan;
+  plan.dtype = x.dtype();
+  plan.shape = x.shape();
+  plan.rule = broadcast_rule({&x, 1}, x.shape());
+  plan.rule.linearity = Linearity::kJoint;
+  plan.rule.reductions = kAllReductions;
+  return plan;
+}
+
+void set_moved(OpPlan& plan, int dim, int64_t size) {
+  const int factor = plan.rule.result[dim][0];
+  plan.rule.factors[factor].kind = FactorKind::kMoved;
+  plan.rule.factors[factor].size = size;
+  plan.shape[dim] = size;
+}
+
+std::vector<int64_t> attributes_of(std::initializer_list<absl::Span<const int64_t>> lists) {
+  std::vector<int64_t> attributes;
+  for (const absl::Span<const int64_t>& list : lists) {
+    attributes.push_back(static_cast<int64_t>(list.size()));
+    attributes.insert(attributes.end(), list.begin(), list.end());
+  }
+  return attributes;
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What operations that move elements have in common. Internal to ops/.
+#ifndef TESSERA_OPS_MOVING_H_
+#define TESSERA_OPS_MOVING_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/dtensor.h"
+#include "ops/op.h"
+
+namespace tessera::ops {
+
+inline int64_t rank_of(const DTensor& x) { return static_cast<int64_t>(x.shape().size()); }
+
+// "[1, 2]".
+std::string list_text(absl::Span<const int64_t> list);
+
+// A plan whose dims are all passed and which passes every partial operand, for the caller to
+// change.
+OpPlan plan_same(const DTensor& x);
+
+// Gives the result another size in a dim, which is gathered and stays split.
+void set_moved(OpPlan& plan, int dim, int64_t size);
+
+// The lists, each with its length before it.
+std::vector<int64_t> attributes_of(std::initializer_list<absl::Span<const int64_t>> lists);
+
+}  // namespace tessera::ops
+
+#endif  // TESSERA_OPS_MOVING_H_

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/pointwise.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "ops/broadcast.h"
+#include "ops/kernels/pointwise.h"
+#include "ops/op.h"
+#include "ops/scalar.h"
+
+namespace tessera::ops {
+namespace {
+
+using kernels::PointwiseInfo;
+using kernels::PointwiseOp;
+using kernels::Strided;
+
+Status check_dtype(const PointwiseInfo& info, DType dtype) {
+  if (kernels::accepts(info.dtypes, dtype)) return absl::OkStatus();
+  switch (info.dtypes) {
+    case kernels::DTypes::kFloats:
+      return refusal(info.name, "takes floating-point numbers, not ", dtype_name(dtype),
+                     dtype == DType::kBool                   ? ""
+                     : absl::string_view(info.name) == "div" ? "; use floor_div, or cast() first"
+                                                             : "; cast() first");
+    case kernels::DTypes::kBool:
+      return refusal(info.name, "takes bool, not ", dtype_name(dtype));
+    default:
+      return refusal(info.name, "takes numbers, not ", dtype_name(dtype), "; cast() first");
+  }
+}
+
+// Which partial operands pass, by the operation.
+void set_linearity(PointwiseOp op, bool has_scalar, Rule& rule) {
+  switch (op) {
+    case PointwiseOp::neg:
+    case PointwiseOp::add:
+    case PointwiseOp::sub:
+      rule.linearity = Linearity::kJoint;
+      break;
+    case PointwiseOp::mul:
+      rule.linearity = has_scalar ? Linearity::kJoint : Linearity::kEach;
+      break;
+    case PointwiseOp::div:
+      rule.linearity = Linearity::kEach;
+      if (!has_scalar) rule.carriers = {true, false};
+      break;
+    default:
+      return;
+  }
+  rule.reductions = kSums;
+}
+
+// A rule, kernel and result for operands that are all tensors.
+StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const DTensor> operands) {
+  const PointwiseInfo& info = kernels::pointwise_info(op);
+  const DType dtype = operands[0].dtype();
+  TESSERA_RETURN_IF_ERROR(check_same_dtype(info.name, operands));
+  TESSERA_RETURN_IF_ERROR(check_dtype(info, dtype));
+  TESSERA_ASSIGN_OR_RETURN(Shape shape, broadcast_shapes(info.name, operands));
+  Rule rule = broadcast_rule(operands, shape);
+  set_linearity(op, false, rule);
+  const auto kernel = [op, dtype](const LocalCall& call) -> Status {
+    absl::InlinedVector<int64_t, 8> strides[2];
+    Strided in[2];
+    for (size_t k = 0; k < call.in.size(); ++k) {
+      strides[k] = broadcast_strides(call.in_boxes[k].sizes, call.out_box.sizes);
+      in[k] = {call.in[k], strides[k]};
+    }
+    kernels::pointwise(op, dtype, absl::MakeConstSpan(in, call.in.size()), call.out_box.sizes,
+                       call.out);
+    return absl::OkStatus();
+  };
+  return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, std::move(shape), kernel};
+}
+
+DTensor pointwise(PointwiseOp op, absl::Span<const DTensor> operands, const Out& out) {
+  return run({kernels::pointwise_info(op).name, operands, {}, out},
+             [&] { return plan_tensors(op, operands); });
+}
+
+// With a scalar as operand number `place`.
+StatusOr<OpPlan> plan_scalar(PointwiseOp op, const DTensor& x, const Scalar& scalar, size_t place) {
+  const PointwiseInfo& info = kernels::pointwise_info(op);
+  const DType dtype = x.dtype();
+  TESSERA_RETURN_IF_ERROR(check_dtype(info, dtype));
+  TESSERA_ASSIGN_OR_RETURN(const ElementBytes element, element_of(info.name, scalar, dtype));
+  Rule rule = broadcast_rule({&x, 1}, x.shape());
+  if (op != PointwiseOp::div || place == 1) set_linearity(op, true, rule);
+  const bool is_added = op == PointwiseOp::add || op == PointwiseOp::sub;
+  const auto kernel = [op, dtype, element, place, is_added](const LocalCall& call) -> Status {
+    static constexpr ElementBytes kZero = {};
+    // What is added to a partial sum is added to one of its terms.
+    const ElementBytes& used = is_added && !call.is_first_term ? kZero : element;
+    const absl::InlinedVector<int64_t, 8> dense = dense_strides(call.out_box.sizes);
+    const absl::InlinedVector<int64_t, 8> same(dense.size(), 0);
+    Strided in[2];
+    in[place] = {used.data(), same};
+    in[1 - place] = {call.in[0], dense};
+    kernels::pointwise(op, dtype, in, call.out_box.sizes, call.out);
+    return absl::OkStatus();
+  };
+  return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, x.shape(), kernel};
+}
+
+DTensor pointwise(PointwiseOp op, const DTensor& x, const Scalar& scalar, size_t place,
+                  const Out& out) {
+  const std::array<int64_t, 2> value = scalar_attributes(scalar);
+  const int64_t attributes[] = {static_cast<int64_t>(place), value[0], value[1]};
+  return run({kernels::pointwise_info(op).name, {&x, 1}, attributes, out},
+             [&] { return plan_scalar(op, x, scalar, place); });
+}
+
+}  // namespace
+
+#define TESSERA_UNARY_(name)                           \
+  DTensor name(const DTensor& x, const Out& out) {     \
+    return pointwise(PointwiseOp::name, {&x, 1}, out); \
+  }
+#define TESSERA_BINARY_(name)                                        \
+  DTensor name(const DTensor& a, const DTensor& b, const Out& out) { \
+    const DTensor operands[] = {a, b};                               \
+    return pointwise(PointwiseOp::name, operands, out);              \
+  }                                                                  \
+  DTensor name(const DTensor& a, const Scalar& b, const Out& out) {  \
+    return pointwise(PointwiseOp::name, a, b, 1, out);               \
+  }                                                                  \
+  DTensor name(const Scalar& a, const DTensor& b, const Out& out) {  \
+    return pointwise(PointwiseOp::name, b, a, 0, out);               \
+  }
+#define TESSERA_FUNCTION_1_(name) TESSERA_UNARY_(name)
+#define TESSERA_FUNCTION_2_(name) TESSERA_BINARY_(name)
+#define TESSERA_FUNCTION_(name, operands, dtypes, gives_bool) TESSERA_FUNCTION_##operands##_(name)
+TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)
+
+DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out) {
+  const DTensor operands[] = {condition, a, b};
+  return run({"select", operands, {}, out}, [&]() -> StatusOr<OpPlan> {
+    if (condition.dtype() != DType::kBool) {
+      return refusal("select", "the condition is ", dtype_name(condition.dtype()), ", not bool");
+    }
+    TESSERA_RETURN_IF_ERROR(check_same_dtype("select", absl::MakeConstSpan(operands).subspan(1)));
+    TESSERA_ASSIGN_OR_RETURN(Shape shape, broadcast_shapes("select", operands));
+    Rule rule = broadcast_rule(operands, shape);
+    rule.linearity = Linearity::kJoint;
+    rule.carriers = {false, true, true};
+    rule.reductions = kAllReductions;
+    const auto kernel = [dtype = a.dtype()](const LocalCall& call) -> Status {
+      const absl::Span<const int64_t> sizes = call.out_box.sizes;
+      const auto c = broadcast_strides(call.in_boxes[0].sizes, sizes);
+      const auto x = broadcast_strides(call.in_boxes[1].sizes, sizes);
+      const auto y = broadcast_strides(call.in_boxes[2].sizes, sizes);
+      kernels::select(dtype, {call.in[0], c}, {call.in[1], x}, {call.in[2], y}, sizes, call.out);
+      return absl::OkStatus();
+    };
+    return OpPlan{std::move(rule), a.dtype(), std::move(shape), kernel};
+  });
+}
+
+DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out& out) {
+  return minimum(maximum(x, low), high, out);
+}
+
+DTensor cast(const DTensor& x, DType dtype, const Out& out) {
+  const int64_t attributes[] = {static_cast<int64_t>(dtype)};
+  const OpCall call = {"cast", {&x, 1}, attributes, out};
+  return run(call, [&]() -> StatusOr<OpPlan> {
+    TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+    const auto kernel = [from = x.dtype(), dtype](const LocalCall& local) -> Status {
+      kernels::cast(from, dtype, local.in[0], local.out, local.out_box.num_elements());
+      return absl::OkStatus();
+    };
+    return OpPlan{broadcast_rule({&x, 1}, x.shape()), dtype, x.shape(), kernel};
+  });
+}
+
+}  // namespace tessera::ops

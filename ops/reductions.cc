@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/reductions.h"
+
+#include <cstddef>
+#include <string>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/device_op.h"
+#include "ops/composite.h"
+#include "ops/kernels/reduce.h"
+#include "ops/op.h"
+#include "ops/pointwise.h"
+
+namespace tessera::ops {
+namespace {
+
+enum class Takes : uint8_t { kNumbers, kFloats, kBool, kAnything };
+
+struct Reduction {
+  const char* name;
+  ReduceOp op;
+  Takes takes;
+  bool is_mean = false;
+};
+
+Status check_dtype(const char* name, Takes takes, DType dtype) {
+  switch (takes) {
+    case Takes::kNumbers:
+      if (dtype != DType::kBool) break;
+      return refusal(name, "takes numbers, not bool; use any or all, or cast() first");
+    case Takes::kFloats:
+      if (is_floating_point(dtype)) break;
+      return refusal(name, "takes floating-point numbers, not ", dtype_name(dtype),
+                     "; cast() first");
+    case Takes::kBool:
+      if (dtype == DType::kBool) break;
+      return refusal(name, "takes bool, not ", dtype_name(dtype));
+    case Takes::kAnything:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::vector<bool>> marked_dims(const char* name, const Dims& dims, int64_t rank) {
+  std::vector<bool> marked(rank, !dims.dims.has_value());
+  if (!dims.dims.has_value()) return marked;
+  for (const int64_t each : *dims.dims) {
+    TESSERA_ASSIGN_OR_RETURN(const int dim, checked_dim(name, each, rank));
+    if (marked[dim]) return refusal(name, "dim ", dim, " is given twice");
+    marked[dim] = true;
+  }
+  return marked;
+}
+
+std::vector<int64_t> attributes_of(const Dims& dims, KeepDims keep) {
+  std::vector<int64_t> attributes = {keep == KeepDims::kYes, dims.dims.has_value()};
+  if (dims.dims.has_value()) {
+    attributes.insert(attributes.end(), dims.dims->begin(), dims.dims->end());
+  }
+  return attributes;
+}
+
+StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const DTensor& x, const Dims& dims,
+                                KeepDims keep) {
+  const DType dtype = x.dtype();
+  TESSERA_RETURN_IF_ERROR(check_dtype(reduction.name, reduction.takes, dtype));
+  const Shape& shape = x.shape();
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<bool> marked,
+                           marked_dims(reduction.name, dims, static_cast<int64_t>(shape.size())));
+  OpPlan plan;
+  plan.dtype = dtype;
+  RuleDims& in = plan.rule.operands.emplace_back();
+  int64_t count = 1;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    in.push_back({plan.rule.add_factor(
+        shape[dim], marked[dim] ? FactorKind::kContracted : FactorKind::kPassed)});
+    if (marked[dim]) count *= shape[dim];
+    if (marked[dim] && keep == KeepDims::kNo) continue;
+    plan.rule.result.push_back(marked[dim] ? RuleDim() : in.back());
+    plan.shape.push_back(marked[dim] ? 1 : shape[dim]);
+  }
+  const bool is_extreme = reduction.op == ReduceOp::kMax || reduction.op == ReduceOp::kMin;
+  if (is_extreme && reduction.takes == Takes::kAnything && count == 0) {
+    return refusal(reduction.name, "of no elements: ", shape_to_string(shape));
+  }
+  plan.rule.contraction = reduction.op;
+  plan.rule.linearity = Linearity::kJoint;
+  plan.rule.reductions = reduction_bit(reduction.op);
+  const double divisor = reduction.is_mean ? static_cast<double>(count) : 1;
+  plan.kernel = [op = reduction.op, dtype, marked, divisor](const LocalCall& call) -> Status {
+    kernels::reduce_dims(op, dtype, call.in[0], call.in_boxes[0].sizes, marked, divisor, call.out);
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+DTensor reduce(const Reduction& reduction, const DTensor& x, const Dims& dims, KeepDims keep,
+               const Out& out) {
+  return run({reduction.name, {&x, 1}, attributes_of(dims, keep), out},
+             [&] { return plan_reduction(reduction, x, dims, keep); });
+}
+
+// Of floats: an error of the name, else x without partial axes, which are reduced once.
+DTensor whole_floats(const char* name, const DTensor& x, const Dims& dims) {
+  if (!internal::facts_of(x).error.ok()) return x;
+  Status status = check_dtype(name, Takes::kFloats, x.dtype());
+  status.Update(marked_dims(name, dims, static_cast<int64_t>(x.shape().size())).status());
+  if (!status.ok()) return refuse({name, {&x, 1}, {}, {}}, std::move(status));
+  return without_partial(x);
+}
+
+// One line of each result is an index, or an element, of a line along the dim.
+StatusOr<OpPlan> plan_search(const char* name, const DTensor& x, int64_t dim, bool is_max) {
+  TESSERA_RETURN_IF_ERROR(check_dtype(name, Takes::kNumbers, x.dtype()));
+  const Shape& shape = x.shape();
+  TESSERA_ASSIGN_OR_RETURN(const int along,
+                           checked_dim(name, dim, static_cast<int64_t>(shape.size())));
+  if (shape[along] == 0) return refusal(name, "of no elements: ", shape_to_string(shape));
+  OpPlan plan;
+  plan.dtype = DType::kInt64;
+  RuleDims& in = plan.rule.operands.emplace_back();
+  for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
+    in.push_back(
+        {plan.rule.add_factor(shape[d], d == along ? FactorKind::kWhole : FactorKind::kPassed)});
+    if (d == along) continue;
+    plan.rule.result.push_back(in.back());
+    plan.shape.push_back(shape[d]);
+  }
+  plan.kernel = [is_max, dtype = x.dtype(), along](const LocalCall& call) -> Status {
+    kernels::arg_extreme(is_max, dtype, call.in[0],
+                         kernels::lines_along(call.in_boxes[0].sizes, along),
+                         reinterpret_cast<int64_t*>(call.out));
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+DTensor search(const char* name, const DTensor& x, int64_t dim, bool is_max, const Out& out) {
+  const int64_t attributes[] = {dim};
+  return run({name, {&x, 1}, attributes, out}, [&] { return plan_search(name, x, dim, is_max); });
+}
+
+// The first k of each line in order: their values, or their indices.
+StatusOr<OpPlan> plan_sort(const char* name, const DTensor& x, int64_t dim,
+                           std::optional<int64_t> k, bool gives_indices) {
+  TESSERA_RETURN_IF_ERROR(check_dtype(name, Takes::kNumbers, x.dtype()));
+  const Shape& shape = x.shape();
+  TESSERA_ASSIGN_OR_RETURN(const int along,
+                           checked_dim(name, dim, static_cast<int64_t>(shape.size())));
+  const int64_t count = k.value_or(shape[along]);
+  if (count < 0 || count > shape[along]) {
+    return refusal(name, "k is ", count, ", and dim ", along, " has ", shape[along], " elements");
+  }
+  OpPlan plan;
+  plan.dtype = gives_indices ? DType::kInt64 : x.dtype();
+  plan.shape = shape;
+  plan.shape[along] = count;
+  RuleDims& in = plan.rule.operands.emplace_back();
+  for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
+    in.push_back(
+        {plan.rule.add_factor(shape[d], d == along ? FactorKind::kWhole : FactorKind::kPassed)});
+    plan.rule.result.push_back(in.back());
+    if (d == along) plan.rule.result.back().clear();
+  }
+  plan.kernel = [is_top = k.has_value(), gives_indices, dtype = x.dtype(), along,
+                 count](const LocalCall& call) -> Status {
+    kernels::sort_lines(is_top, dtype, call.in[0],
+                        kernels::lines_along(call.in_boxes[0].sizes, along), count,
+                        gives_indices ? nullptr : call.out,
+                        gives_indices ? reinterpret_cast<int64_t*>(call.out) : nullptr);
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+}  // namespace
+
+DTensor sum(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return reduce({"sum", ReduceOp::kSum, Takes::kNumbers}, x, dims, keep, out);
+}
+DTensor mean(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return reduce({"mean", ReduceOp::kSum, Takes::kFloats, true}, x, dims, keep, out);
+}
+DTensor prod(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return reduce({"prod", ReduceOp::kProd, Takes::kNumbers}, x, dims, keep, out);
+}
+DTensor max(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return reduce({"max", ReduceOp::kMax, Takes::kAnything}, x, dims, keep, out);
+}
+DTensor min(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return reduce({"min", ReduceOp::kMin, Takes::kAnything}, x, dims, keep, out);
+}
+DTensor all(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return reduce({"all", ReduceOp::kMin, Takes::kBool}, x, dims, keep, out);
+}
+DTensor any(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return reduce({"any", ReduceOp::kMax, Takes::kBool}, x, dims, keep, out);
+}
+
+DTensor var(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  const DTensor whole = whole_floats("var", x, dims);
+  // In two passes: a sum of squares cancels.
+  const DTensor away = sub(whole, mean(whole, dims, KeepDims::kYes));
+  return finish(mean(square(away), dims, keep), out);
+}
+DTensor norm(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return sqrt(sum(square(whole_floats("norm", x, dims)), dims, keep), out);
+}
+DTensor logsumexp(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  const DTensor whole = whole_floats("logsumexp", x, dims);
+  const DTensor top = finite_max(whole, dims);
+  const DTensor logs = log(sum(exp(sub(whole, top)), dims, KeepDims::kYes));
+  const DTensor kept = add(logs, top);
+  return finish(keep == KeepDims::kYes ? kept : max(kept, dims), out);
+}
+
+DTensor argmax(const DTensor& x, int64_t dim, const Out& out) {
+  return search("argmax", x, dim, true, out);
+}
+DTensor argmin(const DTensor& x, int64_t dim, const Out& out) {
+  return search("argmin", x, dim, false, out);
+}
+
+DTensor cumsum(const DTensor& x, int64_t dim, const Out& out) {
+  const int64_t attributes[] = {dim};
+  return run({"cumsum", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
+    TESSERA_RETURN_IF_ERROR(check_dtype("cumsum", Takes::kNumbers, x.dtype()));
+    TESSERA_ASSIGN_OR_RETURN(const int along,
+                             checked_dim("cumsum", dim, static_cast<int64_t>(x.shape().size())));
+    OpPlan plan;
+    plan.dtype = x.dtype();
+    plan.shape = x.shape();
+    RuleDims& in = plan.rule.operands.emplace_back();
+    for (int d = 0; d < static_cast<int>(plan.shape.size()); ++d) {
+      in.push_back({plan.rule.add_factor(plan.shape[d],
+                                         d == along ? FactorKind::kMoved : FactorKind::kPassed)});
+    }
+    plan.rule.result = in;
+    plan.rule.linearity = Linearity::kJoint;
+    plan.rule.reductions = kSums;
+    plan.kernel = [dtype = x.dtype(), along](const LocalCall& call) -> Status {
+      kernels::cumsum(dtype, call.in[0], kernels::lines_along(call.in_boxes[0].sizes, along),
+                      call.out_box.offsets[along], call.out_box.sizes[along], call.out);
+      return absl::OkStatus();
+    };
+    return plan;
+  });
+}
+
+DTensor sort(const DTensor& x, int64_t dim, const Out& out) {
+  const int64_t attributes[] = {dim};
+  return run({"sort", {&x, 1}, attributes, out},
+             [&] { return plan_sort("sort", x, dim, std::nullopt, false); });
+}
+
+TopK top_k(const DTensor& x, int64_t k, int64_t dim, const Out& out) {
+  const int64_t values[] = {dim, k, 0};
+  const int64_t indices[] = {dim, k, 1};
+  return {
+      run({"top_k", {&x, 1}, values, out}, [&] { return plan_sort("top_k", x, dim, k, false); }),
+      run({"top_k", {&x, 1}, indices, out}, [&] { return plan_sort("top_k", x, dim, k, true); })};
+}
+
+}  // namespace tessera::ops

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scalar: a C++ number beside tensors.
+#ifndef TESSERA_OPS_SCALAR_H_
+#define TESSERA_OPS_SCALAR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace tessera::ops {
+
+// A C++ number beside a tensor: it takes the tensor's dtype. InvalidArgument where it is not exact
+// in an integer dtype.
+class Scalar {
+ public:
+  template <class T>
+  requires std::is_arithmetic_v<T> Scalar(T value) {  // NOLINT: callers write numbers
+    if constexpr (std::is_floating_point_v<T>) {
+      value_ = static_cast<double>(value);
+    } else {
+      value_ = static_cast<int64_t>(value);
+    }
+  }
+  const std::variant<int64_t, double>& value() const { return value_; }
+
+ private:
+  std::variant<int64_t, double> value_;
+};
+
+// Internal: the scalar as an element of the dtype, and as attributes of a call.
+struct alignas(8) ElementBytes : std::array<std::byte, 8> {};
+StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType dtype);
+std::array<int64_t, 2> scalar_attributes(const Scalar& scalar);
+
+}  // namespace tessera::ops
+
+#endif  // TESSERA_OPS_SCALAR_H_

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations whose result is the operand's array with other strides.
+#include "ops/shapes.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "ops/broadcast.h"
+#include "ops/kernels/pointwise.h"
+#include "ops/moving.h"
+#include "ops/op.h"
+
+namespace tessera::ops {
+namespace {
+
+using Strides = absl::InlinedVector<int64_t, 8>;
+
+// A kernel that copies each element of the result from where `strides` and `begin`, of the first
+// operand's array, say. Both may depend on the device's boxes.
+struct Source {
+  int64_t begin = 0;
+  Strides strides;
+};
+template <class Find>
+LocalKernel copying(DType dtype, Find find) {
+  return [dtype, find = std::move(find)](const LocalCall& call) -> Status {
+    if (call.out_box.is_empty()) return absl::OkStatus();
+    const Source source = find(call);
+    kernels::copy_strided(dtype, {call.in[0] + source.begin * dtype_size(dtype), source.strides},
+                          call.out_box.sizes, call.out);
+    return absl::OkStatus();
+  };
+}
+
+StatusOr<OpPlan> plan_transpose(const DTensor& x, const std::vector<int64_t>& permutation) {
+  std::vector<int64_t> dims;
+  std::vector<bool> seen(rank_of(x), false);
+  for (const int64_t each : permutation) {
+    const int64_t dim = each < 0 ? each + rank_of(x) : each;
+    if (dim < 0 || dim >= rank_of(x) || seen[dim]) break;
+    seen[dim] = true;
+    dims.push_back(dim);
+  }
+  if (dims.size() != permutation.size() || rank_of(x) != static_cast<int64_t>(dims.size())) {
+    return refusal("transpose", list_text(permutation), " is no permutation of ", rank_of(x),
+                   " dims");
+  }
+  OpPlan plan = plan_same(x);
+  for (size_t k = 0; k < dims.size(); ++k) {
+    plan.rule.result[k] = plan.rule.operands[0][dims[k]];
+    plan.shape[k] = x.shape()[dims[k]];
+  }
+  plan.kernel = copying(x.dtype(), [dims](const LocalCall& call) {
+    const Strides dense = dense_strides(call.in_boxes[0].sizes);
+    Source source;
+    for (const int64_t dim : dims) source.strides.push_back(dense[dim]);
+    return source;
+  });
+  return plan;
+}
+
+// The factors of dims that hold as many elements: the greatest common ones from the left. Where
+// there are none, all of the dims are gathered.
+void add_group(absl::Span<const int64_t> from, absl::Span<const int64_t> to, RuleDim* in,
+               RuleDim* out, Rule& rule) {
+  const size_t known = rule.factors.size();
+  size_t i = 0;
+  size_t k = 0;
+  int64_t left_in = from[0];
+  int64_t left_out = to[0];
+  for (;;) {
+    const int64_t common = std::gcd(left_in, left_out);
+    if (common == 1) break;
+    in[i].push_back(rule.add_factor(common));
+    out[k].push_back(in[i].back());
+    left_in /= common;
+    left_out /= common;
+    while (left_in == 1 && i + 1 < from.size()) left_in = from[++i];
+    while (left_out == 1 && k + 1 < to.size()) left_out = to[++k];
+  }
+  if (left_in == 1 && left_out == 1) return;
+  rule.factors.resize(known);
+  for (i = 0; i < from.size(); ++i) in[i] = {rule.add_factor(from[i], FactorKind::kWhole)};
+  for (k = 0; k < to.size(); ++k) out[k] = {rule.add_factor(to[k], FactorKind::kWhole)};
+}
+
+// Dims from one place where both shapes hold as many elements to the next are a group.
+Rule reshape_rule(const Shape& from, const Shape& to) {
+  Rule rule;
+  RuleDims& in = rule.operands.emplace_back(from.size());
+  rule.result.resize(to.size());
+  if (num_elements(from) == 0) {
+    for (size_t i = 0; i < from.size(); ++i) in[i] = {rule.add_factor(from[i], FactorKind::kWhole)};
+    return rule;
+  }
+  size_t i = 0;
+  size_t k = 0;
+  for (;;) {
+    while (i < from.size() && from[i] == 1) ++i;
+    while (k < to.size() && to[k] == 1) ++k;
+    if (i == from.size()) break;
+    const size_t first_in = i;
+    const size_t first_out = k;
+    int64_t size_in = from[i++];
+    int64_t size_out = to[k++];
+    while (size_in != size_out) {
+      if (size_in < size_out) {
+        size_in *= from[i++];
+      } else {
+        size_out *= to[k++];
+      }
+    }
+    add_group(absl::MakeConstSpan(from).subspan(first_in, i - first_in),
+              absl::MakeConstSpan(to).subspan(first_out, k - first_out), &in[first_in],
+              &rule.result[first_out], rule);
+  }
+  return rule;
+}
+
+StatusOr<OpPlan> plan_reshape(const DTensor& x, Shape shape) {
+  const int64_t count = num_elements(x.shape());
+  const auto unknown = std::find(shape.begin(), shape.end(), -1);
+  if (unknown != shape.end()) {
+    *unknown = 1;
+    const int64_t known = num_elements(shape);
+    *unknown = known == 0 ? 0 : count / known;
+  }
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, x.dtype()), "reshape"));
+  if (num_elements(shape) != count) {
+    return refusal("reshape", shape_to_string(x.shape()), " has ", count, " elements, ",
+                   shape_to_string(shape), " has ", num_elements(shape));
+  }
+  OpPlan plan = plan_same(x);
+  Rule rule = reshape_rule(x.shape(), shape);
+  rule.linearity = Linearity::kJoint;
+  rule.reductions = kAllReductions;
+  plan.rule = std::move(rule);
+  plan.shape = std::move(shape);
+  plan.kernel = copying(x.dtype(), [](const LocalCall& call) {
+    return Source{0, dense_strides(call.out_box.sizes)};
+  });
+  return plan;
+}
+
+// Drops or adds dims of size 1: `dims` are those of x that the result has, -1 for a new one.
+OpPlan plan_ones(const DTensor& x, const std::vector<int>& dims) {
+  OpPlan plan = plan_same(x);
+  const RuleDims in = plan.rule.operands[0];
+  plan.rule.result.clear();
+  plan.shape.clear();
+  for (const int dim : dims) {
+    plan.rule.result.push_back(dim < 0 ? RuleDim() : in[dim]);
+    plan.shape.push_back(dim < 0 ? 1 : x.shape()[dim]);
+  }
+  for (size_t dim = 0; dim < in.size(); ++dim) {
+    const bool stays = std::find(dims.begin(), dims.end(), static_cast<int>(dim)) != dims.end();
+    if (!stays) plan.rule.factors[in[dim][0]].kind = FactorKind::kWhole;
+  }
+  plan.kernel = copying(x.dtype(), [](const LocalCall& call) {
+    return Source{0, dense_strides(call.out_box.sizes)};
+  });
+  return plan;
+}
+
+StatusOr<OpPlan> plan_broadcast(const DTensor& x, const Shape& shape) {
+  const int64_t before = static_cast<int64_t>(shape.size()) - rank_of(x);
+  bool fits = before >= 0;
+  for (int64_t dim = 0; fits && dim < rank_of(x); ++dim) {
+    fits = x.shape()[dim] == shape[before + dim] || x.shape()[dim] == 1;
+  }
+  if (!fits) {
+    return refusal("broadcast_to", shape_to_string(x.shape()), " does not broadcast to ",
+                   shape_to_string(shape));
+  }
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, x.dtype()), "broadcast_to"));
+  OpPlan plan = plan_same(x);
+  plan.shape = shape;
+  plan.rule.result.assign(shape.size(), RuleDim());
+  for (int64_t dim = 0; dim < rank_of(x); ++dim) {
+    RuleDim& in = plan.rule.operands[0][dim];
+    if (x.shape()[dim] == shape[before + dim]) {
+      plan.rule.result[before + dim] = in;
+    } else {
+      plan.rule.factors[in[0]].kind = FactorKind::kWhole;
+    }
+  }
+  plan.kernel = copying(x.dtype(), [](const LocalCall& call) {
+    return Source{0, broadcast_strides(call.in_boxes[0].sizes, call.out_box.sizes)};
+  });
+  return plan;
+}
+
+StatusOr<OpPlan> plan_slice(const DTensor& x, const std::vector<int64_t>& starts,
+                            const std::vector<int64_t>& limits,
+                            const std::vector<int64_t>& strides) {
+  for (const std::vector<int64_t>* list : {&starts, &limits, &strides}) {
+    if (list == &strides && strides.empty()) continue;
+    if (static_cast<int64_t>(list->size()) == rank_of(x)) continue;
+    return refusal("slice", list_text(*list), " has ", list->size(),
+                   " entries for a tensor of rank ", rank_of(x));
+  }
+  OpPlan plan = plan_same(x);
+  for (int dim = 0; dim < rank_of(x); ++dim) {
+    const int64_t stride = strides.empty() ? 1 : strides[dim];
+    const int64_t size = x.shape()[dim];
+    if (stride < 1) return refusal("slice", "stride ", stride, " of dim ", dim, " is below 1");
+    if (starts[dim] < 0 || starts[dim] > limits[dim] || limits[dim] > size) {
+      return refusal("slice", "dim ", dim, " from ", starts[dim], " to ", limits[dim],
+                     " is not in a dim of ", size, " elements");
+    }
+    const int64_t count = (limits[dim] - starts[dim] + stride - 1) / stride;
+    if (starts[dim] != 0 || count != size) set_moved(plan, dim, count);
+  }
+  plan.kernel = copying(x.dtype(), [starts, strides](const LocalCall& call) {
+    Source source = {0, dense_strides(call.in_boxes[0].sizes)};
+    for (size_t dim = 0; dim < starts.size(); ++dim) {
+      const int64_t stride = strides.empty() ? 1 : strides[dim];
+      // A dim that is not cut may be split: its index is that of the device's own box.
+      const int64_t first = starts[dim] + call.out_box.offsets[dim] * stride;
+      source.begin += (first - call.in_boxes[0].offsets[dim]) * source.strides[dim];
+      source.strides[dim] *= stride;
+    }
+    return source;
+  });
+  return plan;
+}
+
+StatusOr<OpPlan> plan_flip(const DTensor& x, const std::vector<int64_t>& dims) {
+  OpPlan plan = plan_same(x);
+  std::vector<bool> turned(rank_of(x), false);
+  for (const int64_t each : dims) {
+    TESSERA_ASSIGN_OR_RETURN(const int dim, checked_dim("flip", each, rank_of(x)));
+    if (turned[dim]) return refusal("flip", "dim ", dim, " is given twice");
+    turned[dim] = true;
+    set_moved(plan, dim, x.shape()[dim]);
+  }
+  plan.kernel = copying(x.dtype(), [turned](const LocalCall& call) {
+    Source source = {0, dense_strides(call.in_boxes[0].sizes)};
+    for (size_t dim = 0; dim < turned.size(); ++dim) {
+      if (!turned[dim]) continue;
+      const int64_t last = call.in_boxes[0].sizes[dim] - 1 - call.out_box.offsets[dim];
+      source.begin += last * source.strides[dim];
+      source.strides[dim] = -source.strides[dim];
+    }
+    return source;
+  });
+  return plan;
+}
+
+}  // namespace
+
+DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out) {
+  return run({"transpose", {&x, 1}, permutation, out},
+             [&] { return plan_transpose(x, permutation); });
+}
+
+DTensor reshape(const DTensor& x, const Shape& shape, const Out& out) {
+  return run({"reshape", {&x, 1}, shape, out}, [&] { return plan_reshape(x, shape); });
+}
+
+DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out) {
+  const int64_t attributes[] = {dim};
+  return run({"expand_dims", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("expand_dims", dim, rank_of(x) + 1));
+    std::vector<int> dims(rank_of(x));
+    std::iota(dims.begin(), dims.end(), 0);
+    dims.insert(dims.begin() + at, -1);
+    return plan_ones(x, dims);
+  });
+}
+
+DTensor squeeze(const DTensor& x, int64_t dim, const Out& out) {
+  const int64_t attributes[] = {dim};
+  return run({"squeeze", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("squeeze", dim, rank_of(x)));
+    if (x.shape()[at] != 1) {
+      return refusal("squeeze", "dim ", at, " has ", x.shape()[at], " elements, not 1");
+    }
+    std::vector<int> dims(rank_of(x));
+    std::iota(dims.begin(), dims.end(), 0);
+    dims.erase(dims.begin() + at);
+    return plan_ones(x, dims);
+  });
+}
+
+DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out) {
+  return run({"broadcast_to", {&x, 1}, shape, out}, [&] { return plan_broadcast(x, shape); });
+}
+
+DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
+              const std::vector<int64_t>& limits, const std::vector<int64_t>& strides,
+              const Out& out) {
+  return run({"slice", {&x, 1}, attributes_of({starts, limits, strides}), out},
+             [&] { return plan_slice(x, starts, limits, strides); });
+}
+
+DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out) {
+  return run({"flip", {&x, 1}, dims, out}, [&] { return plan_flip(x, dims); });
+}
+
+}  // namespace tessera::ops

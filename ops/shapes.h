@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations that move elements: shapes, parts, and elements by their indices.
+//
+// transpose, reshape, expand_dims, squeeze and broadcast_to send nothing where the split of a dim
+// carries over. The others keep every dim split that they leave whole; a split dim that they cut,
+// pad, turn or join is gathered, and the result is split as the operand was. All pass partial
+// operands of any reduction, but pad with a value other than 0, one_hot, and take along a split dim
+// (sums only).
+//
+// Dims may be negative, from -rank. InvalidArgument for what does not fit the shape.
+#ifndef TESSERA_OPS_SHAPES_H_
+#define TESSERA_OPS_SHAPES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/shape.h"
+#include "dtensor/dtensor.h"
+#include "ops/out.h"
+#include "ops/pointwise.h"
+
+namespace tessera::ops {
+
+// Dim k of the result is dim permutation[k] of x.
+DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out = {});
+// The same elements in row-major order. One size may be -1: what is left.
+DTensor reshape(const DTensor& x, const Shape& shape, const Out& out = {});
+// A dim of size 1 before dim `dim` of the result.
+DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out = {});
+// Without dim `dim`, which has size 1.
+DTensor squeeze(const DTensor& x, int64_t dim, const Out& out = {});
+DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out = {});
+
+// One after the other along a dim; and along a new one. Not of none.
+DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out = {});
+DTensor stack(absl::Span<const DTensor> xs, int64_t dim = 0, const Out& out = {});
+// Parts of these sizes, which add up to that of the dim.
+std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, int64_t dim,
+                           const Out& out = {});
+// Elements starts[d], starts[d] + strides[d], ... below limits[d] of each dim.
+DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
+              const std::vector<int64_t>& limits, const std::vector<int64_t>& strides = {},
+              const Out& out = {});
+// low[d] elements of `value` before dim d, high[d] behind it.
+DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
+            const Scalar& value = 0, const Out& out = {});
+// In reverse order along the dims.
+DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out = {});
+// Element i becomes element i + shift; what leaves at the end comes in at the beginning.
+DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out = {});
+// Dim d repeated repeats[d] times.
+DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& out = {});
+
+// f32: 1 where the last dim's index is the integer, else 0; all 0 where it is out of range.
+DTensor one_hot(const DTensor& indices, int64_t depth, const Out& out = {});
+// The slices of x along the dim with these integer indices, which take the place of the dim. An
+// index out of range is OutOfRange in the result. Where the dim is split, each device gives what it
+// has, and the result is partial.
+DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& out = {});
+// x with updates[k] added to its slice indices[k] along the dim. Indices are of rank 1. Errors as
+// take().
+DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates, int64_t dim,
+                    const Out& out = {});
+
+}  // namespace tessera::ops
+
+#endif  // TESSERA_OPS_SHAPES_H_
