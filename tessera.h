@@ -11,6 +11,8 @@
 //   to say how a tensor is split             layout/layout.h
 //   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
 //   to run a function on local shards        dtensor/local_map.h
+//   to compute with tensors                 ops/pointwise.h, ops/reductions.h, ops/contract.h,
+//                                            ops/shapes.h, ops/nn.h, in namespace tessera::ops
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
@@ -40,6 +42,11 @@
 #include "job/cluster.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/contract.h"
+#include "ops/nn.h"
+#include "ops/pointwise.h"
+#include "ops/reductions.h"
+#include "ops/shapes.h"
 #include "relayout/plan.h"
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"

@@ -51,6 +51,7 @@ LAYERS = {
         "dtensor",
         "examples",
     ],
+    "ops": ["base", "mesh", "layout", "relayout", "device", "dtensor"],
 }
 
 # Layers without I/O, threads or clocks.
