@@ -71,6 +71,18 @@ DTensor failed_tensor(DType dtype, const Shape& shape, const StatusOr<Layout>& l
   return TensorAccess::failed(dtype, shape, layout, std::move(error));
 }
 
+const std::shared_ptr<const void>& trace_of(const DTensor& tensor) {
+  return TensorAccess::rep(tensor).trace;
+}
+
+DTensor with_trace(const DTensor& tensor, std::shared_ptr<const void> trace) {
+  TensorRep rep = TensorAccess::rep(tensor);
+  rep.trace = std::move(trace);
+  return TensorAccess::make(std::move(rep));
+}
+
+void set_record_relayout(RecordRelayout record) { record_relayout = record; }
+
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
                                                          absl::Span<const Layout> in_layouts,
                                                          DType dtype, Shape shape,

@@ -65,6 +65,14 @@ PlanOptions plan_options_of(const DTensor& tensor);
 DTensor failed_tensor(DType dtype, const Shape& shape, const StatusOr<Layout>& layout,
                       Status error);
 
+// What TensorRep::trace holds, and the same tensor with another one.
+const std::shared_ptr<const void>& trace_of(const DTensor& tensor);
+DTensor with_trace(const DTensor& tensor, std::shared_ptr<const void> trace);
+// Called by relayout() for a source with a trace: returns the result with its own. Set once, before
+// the first tensor has a trace.
+using RecordRelayout = DTensor (*)(DTensor result, const DTensor& source);
+void set_record_relayout(RecordRelayout record);
+
 // Requires inputs without errors of one client, on devices of one mesh in one order, which is that
 // of the result; `in_layouts` are those that they will have when the program runs.
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,

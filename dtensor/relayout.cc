@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "collectives/label.h"
 #include "collectives/move.h"
+#include "dtensor/device_op.h"
 #include "dtensor/program.h"
 #include "dtensor/taken_streams.h"
 #include "dtensor/tensor_access.h"
@@ -228,6 +229,12 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
 }  // namespace
 
 DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas) {
+  if (internal::trace_of(tensor) != nullptr) {
+    // The source is kept, for its trace.
+    const DTensor source = tensor;
+    return internal::record_relayout.load()(
+        relayout(internal::with_trace(source, nullptr), layout, replicas), source);
+  }
   StatusOr<TensorRep> result = start_relayout(tensor, layout, replicas);
   if (!result.ok()) {
     return internal::TensorAccess::failed(tensor.dtype(), tensor.shape(), layout, result.status());

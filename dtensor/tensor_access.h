@@ -4,6 +4,7 @@
 #ifndef TESSERA_DTENSOR_TENSOR_ACCESS_H_
 #define TESSERA_DTENSOR_TENSOR_ACCESS_H_
 
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -15,6 +16,9 @@
 #include "layout/layout.h"
 
 namespace tessera::internal {
+
+// See device_op.h.
+inline std::atomic<DTensor (*)(DTensor result, const DTensor& source)> record_relayout{nullptr};
 
 // What the other parts of dtensor/ do with a tensor that users do not.
 struct TensorAccess {

@@ -28,6 +28,8 @@ struct TensorRep {
   std::optional<Layout> layout;
   Status error;
   std::shared_ptr<Runtime> runtime;
+  // How the value was computed, for a tape of ops/; null where none records it.
+  std::shared_ptr<const void> trace;
   MeshDevices devices;
   absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineLocalDevices> buffers;
 
