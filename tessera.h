@@ -12,7 +12,8 @@
 //   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
 //   to run a function on local shards        dtensor/local_map.h
 //   to compute with tensors                 ops/pointwise.h, ops/reductions.h, ops/contract.h,
-//                                            ops/shapes.h, ops/nn.h, in namespace tessera::ops
+//                                            ops/shapes.h, ops/nn.h, in namespace tessera::ops;
+//                                            gradients: ops/tape.h
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
@@ -47,6 +48,7 @@
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
+#include "ops/tape.h"
 #include "relayout/plan.h"
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"

@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
+#include "ops/tape.h"
 
 namespace tessera::ops {
 namespace {
@@ -38,7 +39,8 @@ DTensor finish(DTensor x, const Out& out) {
 
 DTensor finite_max(const DTensor& x, const Dims& dims) {
   const double limit = largest(x.dtype());
-  return clip(max(x, dims, KeepDims::kYes), -limit, limit);
+  // What is subtracted changes no derivative of what the callers compute.
+  return clip(max(stop_gradient(x), dims, KeepDims::kYes), -limit, limit);
 }
 
 }  // namespace tessera::ops

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
+#include "ops/gradient.h"
 #include "ops/kernels/contract.h"
 #include "ops/moving.h"
 #include "ops/op.h"
@@ -73,7 +74,56 @@ StatusOr<OpPlan> plan_product(DType dtype, const Labels& a_labels, const Labels&
   return plan;
 }
 
-StatusOr<OpPlan> plan_matmul(const DTensor& a, const DTensor& b) {
+// The product of tensors whose labels are known to fit, and its gradient.
+DTensor product(const char* name, const DTensor& a, const DTensor& b, const Labels& a_labels,
+                const Labels& b_labels, const Labels& labels, const Out& out) {
+  const DTensor operands[] = {a, b};
+  std::vector<int64_t> attributes;
+  for (const Labels* part : {&a_labels, &b_labels, &labels}) {
+    attributes.push_back(static_cast<int64_t>(part->size()));
+    attributes.insert(attributes.end(), part->begin(), part->end());
+  }
+  DTensor result = run({name, operands, attributes, out}, [&]() -> StatusOr<OpPlan> {
+    TESSERA_RETURN_IF_ERROR(check_numbers(name, operands));
+    std::vector<int64_t> sizes;
+    const auto note = [&sizes](const Labels& part, const Shape& shape) {
+      for (size_t dim = 0; dim < part.size(); ++dim) {
+        if (part[dim] == kNone) continue;
+        sizes.resize(std::max<size_t>(sizes.size(), part[dim] + 1), 1);
+        sizes[part[dim]] = shape[dim];
+      }
+    };
+    note(a_labels, a.shape());
+    note(b_labels, b.shape());
+    return plan_product(a.dtype(), a_labels, b_labels, labels, sizes);
+  });
+  return differentiable(std::move(result), operands,
+                        [name, a_labels, b_labels, labels](const GradientCall& call) -> Gradients {
+                          Gradients gradients(2);
+                          const Labels* const own[] = {&a_labels, &b_labels};
+                          for (size_t i = 0; i < 2; ++i) {
+                            if (!call.needed[i]) continue;
+                            Labels named;
+                            for (const int label : *own[i]) {
+                              if (label != kNone) named.push_back(label);
+                            }
+                            const DTensor gradient =
+                                product(name, call.cotangent, call.operands[1 - i], labels,
+                                        *own[1 - i], named, {});
+                            gradients[i] = named.size() == own[i]->size()
+                                               ? gradient
+                                               : reshape(gradient, call.operands[i].shape());
+                          }
+                          return gradients;
+                        });
+}
+
+struct MatmulLabels {
+  Labels a, b, result;
+};
+
+// Of operands that may be multiplied.
+StatusOr<MatmulLabels> matmul_labels(const DTensor& a, const DTensor& b) {
   const DTensor operands[] = {a, b};
   TESSERA_RETURN_IF_ERROR(check_numbers("matmul", operands));
   if (rank_of(a) == 0 || rank_of(b) == 0) {
@@ -123,7 +173,7 @@ StatusOr<OpPlan> plan_matmul(const DTensor& a, const DTensor& b) {
     b_labels.push_back(new_label(b.shape().back()));
     labels.push_back(b_labels.back());
   }
-  return plan_product(a.dtype(), a_labels, b_labels, labels, sizes);
+  return MatmulLabels{std::move(a_labels), std::move(b_labels), std::move(labels)};
 }
 
 // ---- einsum
@@ -223,34 +273,18 @@ DTensor sum_letters(const DTensor& x, absl::string_view kept, std::string& lette
 
 DTensor product(const DTensor& a, const DTensor& b, const std::string& a_letters,
                 const std::string& b_letters, const std::string& letters, const Out& out) {
-  const DTensor operands[] = {a, b};
-  std::vector<int64_t> attributes;
-  for (const std::string* part : {&a_letters, &b_letters, &letters}) {
-    attributes.insert(attributes.end(), part->begin(), part->end());
-    attributes.push_back(0);
+  // Each letter once.
+  std::string known;
+  for (const char c : a_letters + b_letters) {
+    if (!absl::StrContains(known, c)) known += c;
   }
-  return run({"einsum", operands, attributes, out}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_RETURN_IF_ERROR(check_numbers("einsum", operands));
-    std::string known;
-    std::vector<int64_t> sizes;
-    const auto labels_of = [&](const std::string& part, const Shape* shape) {
-      Labels labels;
-      for (size_t dim = 0; dim < part.size(); ++dim) {
-        size_t label = known.find(part[dim]);
-        if (label == std::string::npos) {
-          label = known.size();
-          known += part[dim];
-          sizes.push_back((*shape)[dim]);
-        }
-        labels.push_back(static_cast<int>(label));
-      }
-      return labels;
-    };
-    const Labels a_labels = labels_of(a_letters, &a.shape());
-    const Labels b_labels = labels_of(b_letters, &b.shape());
-    const Labels labels = labels_of(letters, nullptr);
-    return plan_product(a.dtype(), a_labels, b_labels, labels, sizes);
-  });
+  const auto labels_of = [&known](const std::string& part) {
+    Labels labels;
+    for (const char c : part) labels.push_back(static_cast<int>(known.find(c)));
+    return labels;
+  };
+  return product("einsum", a, b, labels_of(a_letters), labels_of(b_letters), labels_of(letters),
+                 out);
 }
 
 // One operand: its sums, in the order of the result's letters.
@@ -265,7 +299,15 @@ DTensor single(const DTensor& x, std::string letters, const std::string& result,
 
 DTensor matmul(const DTensor& a, const DTensor& b, const Out& out) {
   const DTensor operands[] = {a, b};
-  return run({"matmul", operands, {}, out}, [&] { return plan_matmul(a, b); });
+  Status status = internal::facts_of(a).error;
+  status.Update(internal::facts_of(b).error);
+  StatusOr<MatmulLabels> labels = MatmulLabels();
+  if (status.ok()) {
+    labels = matmul_labels(a, b);
+    status = labels.status();
+  }
+  if (!status.ok()) return refuse({"matmul", operands, {}, out}, std::move(status));
+  return product("matmul", a, b, labels->a, labels->b, labels->result, out);
 }
 
 DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, const Out& out) {

@@ -3,13 +3,16 @@
 // Operations of nn.h over windows: conv2d, max_pool2d, avg_pool2d.
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
+#include "ops/gradient.h"
 #include "ops/kernels/nn.h"
 #include "ops/moving.h"
 #include "ops/nn.h"
@@ -91,7 +94,6 @@ StatusOr<OpPlan> plan_conv2d(const DTensor& x, const DTensor& filter, const Wind
   plan.shape[3] = filter.shape()[3];
   rule.linearity = Linearity::kEach;
   rule.reductions = kSums;
-  rule.seconds_per_point = 1e-9;
   plan.kernel = [dtype = x.dtype(), height = windows[0],
                  width = windows[1]](const LocalCall& call) -> Status {
     kernels::conv2d(dtype, {call.in[0], call.in_boxes[0]}, {call.in[1], call.in_boxes[1]}, height,
@@ -101,48 +103,238 @@ StatusOr<OpPlan> plan_conv2d(const DTensor& x, const DTensor& filter, const Wind
   return plan;
 }
 
-DTensor pool(const char* name, bool is_max, const DTensor& x, const Pool2dOptions& options,
-             const Out& out) {
+// Gradients of a convolution of an image of this shape, by the image; c is the cotangent.
+OpPlan plan_conv2d_by_x(const DTensor& c, const DTensor& filter, const Shape& shape,
+                        const Window (&windows)[2]) {
+  OpPlan plan = plan_same(c);
+  for (int k = 1; k <= 2; ++k) set_moved(plan, k, shape[k]);
+  Rule& rule = plan.rule;
+  const RuleDim features = rule.result[3];
+  rule.factors[features[0]].kind = FactorKind::kContracted;
+  const int channels = rule.add_factor(shape[3]);
+  rule.operands.push_back({{rule.add_factor(filter.shape()[0], FactorKind::kWhole)},
+                           {rule.add_factor(filter.shape()[1], FactorKind::kWhole)},
+                           {channels},
+                           features});
+  rule.result[3] = {channels};
+  plan.shape = shape;
+  rule.linearity = Linearity::kEach;
+  rule.reductions = kSums;
+  plan.kernel = [dtype = c.dtype(), height = windows[0],
+                 width = windows[1]](const LocalCall& call) -> Status {
+    kernels::conv2d_by_x(dtype, {call.in[0], call.in_boxes[0]}, {call.in[1], call.in_boxes[1]},
+                         height, width, call.out_box, call.out);
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+OpPlan plan_conv2d_by_filter(const DTensor& x, const DTensor& c, const Shape& shape,
+                             const Window (&windows)[2]) {
+  OpPlan plan;
+  plan.dtype = x.dtype();
+  plan.shape = shape;
+  Rule& rule = plan.rule;
+  const int batch = rule.add_factor(x.shape()[0], FactorKind::kContracted);
+  const auto whole = [&rule](int64_t size) {
+    return RuleDim{rule.add_factor(size, FactorKind::kWhole)};
+  };
+  rule.result = {
+      whole(shape[0]), whole(shape[1]), {rule.add_factor(shape[2])}, {rule.add_factor(shape[3])}};
+  rule.operands = {{{batch}, whole(x.shape()[1]), whole(x.shape()[2]), rule.result[2]},
+                   {{batch}, whole(c.shape()[1]), whole(c.shape()[2]), rule.result[3]}};
+  rule.linearity = Linearity::kEach;
+  rule.reductions = kSums;
+  plan.kernel = [dtype = x.dtype(), height = windows[0],
+                 width = windows[1]](const LocalCall& call) -> Status {
+    kernels::conv2d_by_filter(dtype, {call.in[0], call.in_boxes[0]}, {call.in[1], call.in_boxes[1]},
+                              height, width, call.out_box, call.out);
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+// A convolution and its two gradients: each is linear in its operands, and their gradients are the
+// other two.
+struct Convolution {
   Window windows[2];
+  Shape x;
+  Shape filter;
+
+  DTensor forward(const DTensor& image, const DTensor& weights, const Out& out = {}) const {
+    const DTensor operands[] = {image, weights};
+    DTensor result = run({"conv2d", operands, attributes_of(windows), out},
+                         [&] { return plan_conv2d(image, weights, windows); });
+    return differentiable(std::move(result), operands,
+                          [*this](const GradientCall& call) -> Gradients {
+                            return {by_x(call.cotangent, call.operands[1]),
+                                    by_filter(call.operands[0], call.cotangent)};
+                          });
+  }
+  DTensor by_x(const DTensor& c, const DTensor& weights) const {
+    const DTensor operands[] = {c, weights};
+    DTensor result = run({"conv2d by x", operands, attributes(x), {}}, [&]() -> StatusOr<OpPlan> {
+      return plan_conv2d_by_x(c, weights, x, windows);
+    });
+    return differentiable(std::move(result), operands,
+                          [*this](const GradientCall& call) -> Gradients {
+                            return {forward(call.cotangent, call.operands[1]),
+                                    by_filter(call.cotangent, call.operands[0])};
+                          });
+  }
+  DTensor by_filter(const DTensor& image, const DTensor& c) const {
+    const DTensor operands[] = {image, c};
+    DTensor result =
+        run({"conv2d by filter", operands, attributes(filter), {}},
+            [&]() -> StatusOr<OpPlan> { return plan_conv2d_by_filter(image, c, filter, windows); });
+    return differentiable(std::move(result), operands,
+                          [*this](const GradientCall& call) -> Gradients {
+                            return {by_x(call.operands[1], call.cotangent),
+                                    forward(call.operands[0], call.cotangent)};
+                          });
+  }
+
+ private:
+  std::vector<int64_t> attributes(const Shape& shape) const {
+    std::vector<int64_t> all = attributes_of(windows);
+    all.insert(all.end(), shape.begin(), shape.end());
+    return all;
+  }
+};
+
+// A plan over images of one shape, whose heights and widths are gathered.
+StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const DTensor> images,
+                           const Window (&windows)[2], LocalKernel kernel) {
+  TESSERA_RETURN_IF_ERROR(check_image(name, images[0]));
+  OpPlan plan = plan_same(images[0]);
+  TESSERA_RETURN_IF_ERROR(set_windows(name, images[0], windows, plan));
+  plan.rule.linearity = Linearity::kNone;
+  plan.rule.operands.assign(images.size(), plan.rule.operands[0]);
+  plan.kernel = std::move(kernel);
+  return plan;
+}
+
+// The gradient of a pool of images of this shape. The last operand is the cotangent.
+OpPlan plan_pool_gradient(absl::Span<const DTensor> operands, const Shape& shape,
+                          LocalKernel kernel) {
+  OpPlan plan = plan_same(operands.back());
+  for (int k = 1; k <= 2; ++k) set_moved(plan, k, shape[k]);
+  plan.rule.linearity = Linearity::kNone;
+  plan.rule.operands.assign(operands.size(), plan.rule.operands[0]);
+  plan.kernel = std::move(kernel);
+  return plan;
+}
+
+// Means of windows, which are linear: the gradient and its gradient are each other's.
+struct AvgPool {
+  Window windows[2];
+  Shape shape;
+
+  DTensor forward(const DTensor& x, const Out& out = {}) const {
+    DTensor result = run({"avg_pool2d", {&x, 1}, attributes_of(windows), out}, [&] {
+      return plan_pool("avg_pool2d", {&x, 1}, windows,
+                       [dtype = x.dtype(), height = windows[0],
+                        width = windows[1]](const LocalCall& call) -> Status {
+                         kernels::avg_pool2d(dtype, {call.in[0], call.in_boxes[0]}, height, width,
+                                             call.out_box, call.out);
+                         return absl::OkStatus();
+                       });
+    });
+    return differentiable(
+        std::move(result), {&x, 1},
+        [*this](const GradientCall& call) -> Gradients { return {backward(call.cotangent)}; });
+  }
+  DTensor backward(const DTensor& c) const {
+    std::vector<int64_t> attributes = attributes_of(windows);
+    attributes.insert(attributes.end(), shape.begin(), shape.end());
+    DTensor result = run({"avg_pool2d by x", {&c, 1}, attributes, {}}, [&]() -> StatusOr<OpPlan> {
+      return plan_pool_gradient(
+          {&c, 1}, shape,
+          [dtype = c.dtype(), height = windows[0], width = windows[1], rows = shape[1],
+           columns = shape[2]](const LocalCall& call) -> Status {
+            kernels::avg_pool2d_by_x(dtype, {call.in[0], call.in_boxes[0]}, height, width, rows,
+                                     columns, call.out_box, call.out);
+            return absl::OkStatus();
+          });
+    });
+    return differentiable(
+        std::move(result), {&c, 1},
+        [*this](const GradientCall& call) -> Gradients { return {forward(call.cotangent)}; });
+  }
+};
+
+// What `values` holds where x is largest; linear in the values.
+struct MaxPool {
+  Window windows[2];
+
+  DTensor forward(const DTensor& x, const DTensor& values, const Out& out = {}) const {
+    const DTensor operands[] = {x, values};
+    DTensor result = run({"max_pool2d", operands, attributes_of(windows), out}, [&] {
+      return plan_pool("max_pool2d", operands, windows,
+                       [dtype = x.dtype(), height = windows[0],
+                        width = windows[1]](const LocalCall& call) -> Status {
+                         kernels::max_pool2d(dtype, {call.in[0], call.in_boxes[0]},
+                                             {call.in[1], call.in_boxes[1]}, height, width,
+                                             call.out_box, call.out);
+                         return absl::OkStatus();
+                       });
+    });
+    return differentiable(std::move(result), operands,
+                          [*this](const GradientCall& call) -> Gradients {
+                            return {std::nullopt, backward(call.operands[0], call.cotangent)};
+                          });
+  }
+  DTensor backward(const DTensor& x, const DTensor& c) const {
+    const DTensor operands[] = {x, c};
+    DTensor result =
+        run({"max_pool2d by x", operands, attributes_of(windows), {}}, [&]() -> StatusOr<OpPlan> {
+          return plan_pool_gradient(operands, x.shape(),
+                                    [dtype = x.dtype(), height = windows[0],
+                                     width = windows[1]](const LocalCall& call) -> Status {
+                                      kernels::max_pool2d_by_values(
+                                          dtype, {call.in[0], call.in_boxes[0]},
+                                          {call.in[1], call.in_boxes[1]}, height, width,
+                                          call.out_box, call.out);
+                                      return absl::OkStatus();
+                                    });
+        });
+    return differentiable(std::move(result), operands,
+                          [*this](const GradientCall& call) -> Gradients {
+                            return {std::nullopt, forward(call.operands[0], call.cotangent)};
+                          });
+  }
+};
+
+// Fills in the windows of a pool.
+void set_pool(const Pool2dOptions& options, Window (&windows)[2]) {
   for (int k = 0; k < 2; ++k) {
     windows[k] = {options.window[k], options.strides[k], 1, options.padding[k][0],
                   options.padding[k][1]};
   }
-  return run({name, {&x, 1}, attributes_of(windows), out}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_RETURN_IF_ERROR(check_image(name, x));
-    OpPlan plan = plan_same(x);
-    TESSERA_RETURN_IF_ERROR(set_windows(name, x, windows, plan));
-    plan.rule.linearity = is_max ? Linearity::kNone : Linearity::kJoint;
-    plan.rule.reductions = kSums;
-    plan.kernel = [is_max, dtype = x.dtype(), height = windows[0],
-                   width = windows[1]](const LocalCall& call) -> Status {
-      kernels::pool2d(is_max, dtype, {call.in[0], call.in_boxes[0]}, height, width, call.out_box,
-                      call.out);
-      return absl::OkStatus();
-    };
-    return plan;
-  });
 }
 
 }  // namespace
 
 DTensor conv2d(const DTensor& x, const DTensor& filter, const Conv2dOptions& options,
                const Out& out) {
-  const DTensor operands[] = {x, filter};
-  Window windows[2];
+  Convolution convolution = {{}, x.shape(), filter.shape()};
   for (int k = 0; k < 2; ++k) {
-    windows[k] = {rank_of(filter) == 4 ? filter.shape()[k] : 1, options.strides[k],
-                  options.dilation[k], options.padding[k][0], options.padding[k][1]};
+    convolution.windows[k] = {rank_of(filter) == 4 ? filter.shape()[k] : 1, options.strides[k],
+                              options.dilation[k], options.padding[k][0], options.padding[k][1]};
   }
-  return run({"conv2d", operands, attributes_of(windows), out},
-             [&] { return plan_conv2d(x, filter, windows); });
+  return convolution.forward(x, filter, out);
 }
 
 DTensor max_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
-  return pool("max_pool2d", true, x, options, out);
+  MaxPool pool;
+  set_pool(options, pool.windows);
+  return pool.forward(x, x, out);
 }
+
 DTensor avg_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
-  return pool("avg_pool2d", false, x, options, out);
+  AvgPool pool = {{}, x.shape()};
+  set_pool(options, pool.windows);
+  return pool.forward(x, out);
 }
 
 }  // namespace tessera::ops

@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "base/dtype.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
+#include "ops/gradient.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/reduce.h"
 #include "ops/moving.h"
 #include "ops/op.h"
+#include "ops/pointwise.h"
 #include "ops/shapes.h"
 
 namespace tessera::ops {
@@ -119,15 +122,30 @@ DTensor one_hot(const DTensor& indices, int64_t depth, const Out& out) {
 DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& out) {
   const DTensor operands[] = {x, indices};
   const int64_t attributes[] = {dim};
-  return run({"take", operands, attributes, out}, [&] { return plan_take(x, indices, dim); });
+  DTensor result =
+      run({"take", operands, attributes, out}, [&] { return plan_take(x, indices, dim); });
+  return differentiable(std::move(result), operands, [dim](const GradientCall& call) -> Gradients {
+    const DTensor& table = call.operands[0];
+    const int64_t along = dim < 0 ? dim + rank_of(table) : dim;
+    const int64_t count = num_elements(call.operands[1].shape());
+    // The dims of the indices become one.
+    Shape slices = table.shape();
+    slices[along] = count;
+    return {scatter_add(mul(table, 0), reshape(call.operands[1], {count}),
+                        reshape(call.cotangent, slices), along),
+            std::nullopt};
+  });
 }
 
 DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates, int64_t dim,
                     const Out& out) {
   const DTensor operands[] = {x, indices, updates};
   const int64_t attributes[] = {dim};
-  return run({"scatter_add", operands, attributes, out},
-             [&] { return plan_scatter_add(x, indices, updates, dim); });
+  DTensor result = run({"scatter_add", operands, attributes, out},
+                       [&] { return plan_scatter_add(x, indices, updates, dim); });
+  return differentiable(std::move(result), operands, [dim](const GradientCall& call) -> Gradients {
+    return {call.cotangent, std::nullopt, take(call.cotangent, call.operands[1], dim)};
+  });
 }
 
 }  // namespace tessera::ops

@@ -14,9 +14,11 @@
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
+#include "ops/gradient.h"
 #include "ops/kernels/index.h"
 #include "ops/moving.h"
 #include "ops/op.h"
+#include "ops/reductions.h"
 #include "ops/scalar.h"
 #include "ops/shapes.h"
 
@@ -146,7 +148,19 @@ DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
                                    refusal("concat", "of no tensors; give one at least"));
   }
   const int64_t attributes[] = {dim};
-  return run({"concat", xs, attributes, out}, [&] { return plan_concat(xs, dim); });
+  DTensor result = run({"concat", xs, attributes, out}, [&] { return plan_concat(xs, dim); });
+  return differentiable(std::move(result), xs, [dim](const GradientCall& call) -> Gradients {
+    Gradients gradients;
+    const int64_t along = dim < 0 ? dim + rank_of(call.result) : dim;
+    std::vector<int64_t> starts(rank_of(call.result), 0);
+    std::vector<int64_t> limits = call.result.shape();
+    for (const DTensor& part : call.operands) {
+      limits[along] = starts[along] + part.shape()[along];
+      gradients.emplace_back(slice(call.cotangent, starts, limits));
+      starts[along] = limits[along];
+    }
+    return gradients;
+  });
 }
 
 DTensor stack(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
@@ -193,17 +207,39 @@ std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, 
 
 DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
             const Scalar& value, const Out& out) {
-  return run({"pad", {&x, 1}, attributes_of({low, high, scalar_attributes(value)}), out},
-             [&] { return plan_pad(x, low, high, value); });
+  DTensor result = run({"pad", {&x, 1}, attributes_of({low, high, scalar_attributes(value)}), out},
+                       [&] { return plan_pad(x, low, high, value); });
+  return differentiable(std::move(result), {&x, 1}, [low](const GradientCall& call) -> Gradients {
+    std::vector<int64_t> limits = low;
+    for (size_t dim = 0; dim < low.size(); ++dim) limits[dim] += call.operands[0].shape()[dim];
+    return {slice(call.cotangent, low, limits)};
+  });
 }
 
 DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out) {
   const int64_t attributes[] = {shift, dim};
-  return run({"roll", {&x, 1}, attributes, out}, [&] { return plan_roll(x, shift, dim); });
+  DTensor result =
+      run({"roll", {&x, 1}, attributes, out}, [&] { return plan_roll(x, shift, dim); });
+  return differentiable(std::move(result), {&x, 1},
+                        [shift, dim](const GradientCall& call) -> Gradients {
+                          return {roll(call.cotangent, -shift, dim)};
+                        });
 }
 
 DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& out) {
-  return run({"tile", {&x, 1}, repeats, out}, [&] { return plan_tile(x, repeats); });
+  DTensor result = run({"tile", {&x, 1}, repeats, out}, [&] { return plan_tile(x, repeats); });
+  return differentiable(std::move(result), {&x, 1},
+                        [repeats](const GradientCall& call) -> Gradients {
+                          // Each dim as [repeats, size], of which the repeats are summed.
+                          Shape apart;
+                          std::vector<int64_t> summed;
+                          for (size_t dim = 0; dim < repeats.size(); ++dim) {
+                            summed.push_back(static_cast<int64_t>(apart.size()));
+                            apart.push_back(repeats[dim]);
+                            apart.push_back(call.operands[0].shape()[dim]);
+                          }
+                          return {sum(reshape(call.cotangent, apart), summed)};
+                        });
 }
 
 }  // namespace tessera::ops

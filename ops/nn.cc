@@ -15,11 +15,13 @@
 #include "ops/broadcast.h"
 #include "ops/composite.h"
 #include "ops/contract.h"
+#include "ops/gradient.h"
 #include "ops/kernels/nn.h"
 #include "ops/moving.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
+#include "ops/shapes.h"
 
 namespace tessera::ops {
 namespace {
@@ -48,7 +50,7 @@ Status check_softmax(const char* name, const DTensor& x, int64_t dim) {
 
 // x with -infinity where a key comes after its query.
 DTensor mask_later_keys(const DTensor& scores) {
-  return run({"attention", {&scores, 1}, {}, {}}, [&]() -> StatusOr<OpPlan> {
+  DTensor result = run({"attention", {&scores, 1}, {}, {}}, [&]() -> StatusOr<OpPlan> {
     OpPlan plan = plan_same(scores);
     plan.rule.linearity = Linearity::kNone;
     const int64_t queries = scores.shape()[2];
@@ -60,13 +62,16 @@ DTensor mask_later_keys(const DTensor& scores) {
     };
     return plan;
   });
+  // The cotangent of an element that is masked is 0 already: its weight is.
+  return differentiable(std::move(result), {&scores, 1},
+                        [](const GradientCall& call) -> Gradients { return {call.cotangent}; });
 }
 
 // Element labels[i] of row i; of a device that holds a part of the rows, 0 where it does not hold
 // the element.
 DTensor pick(const DTensor& rows, const DTensor& labels) {
   const DTensor operands[] = {rows, labels};
-  return run({"softmax_cross_entropy", operands, {}, {}}, [&]() -> StatusOr<OpPlan> {
+  DTensor result = run({"softmax_cross_entropy", operands, {}, {}}, [&]() -> StatusOr<OpPlan> {
     OpPlan plan = plan_same(rows);
     plan.rule.linearity = Linearity::kNone;
     const int64_t classes = plan.shape.back();
@@ -81,6 +86,11 @@ DTensor pick(const DTensor& rows, const DTensor& labels) {
                            {label_dtype, call.in[1], call.in_boxes[1].num_elements()}, call.out);
     };
     return plan;
+  });
+  return differentiable(std::move(result), operands, [](const GradientCall& call) -> Gradients {
+    const DTensor& from = call.operands[0];
+    const DTensor hits = cast(one_hot(call.operands[1], from.shape().back()), from.dtype());
+    return {mul(expand_dims(call.cotangent, -1), hits), std::nullopt};
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,9 +14,12 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
+#include "ops/gradient.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
+#include "ops/pointwise_gradients.h"
 #include "ops/scalar.h"
+#include "ops/tape.h"
 
 namespace tessera::ops {
 namespace {
@@ -84,8 +88,11 @@ StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const DTensor> operands
 }
 
 DTensor pointwise(PointwiseOp op, absl::Span<const DTensor> operands, const Out& out) {
-  return run({kernels::pointwise_info(op).name, operands, {}, out},
-             [&] { return plan_tensors(op, operands); });
+  DTensor result = run({kernels::pointwise_info(op).name, operands, {}, out},
+                       [&] { return plan_tensors(op, operands); });
+  if (!has_gradient(op)) return result;
+  return differentiable(std::move(result), operands,
+                        [op](const GradientCall& call) { return pointwise_gradient(op, call); });
 }
 
 // With a scalar as operand number `place`.
@@ -116,8 +123,12 @@ DTensor pointwise(PointwiseOp op, const DTensor& x, const Scalar& scalar, size_t
                   const Out& out) {
   const std::array<int64_t, 2> value = scalar_attributes(scalar);
   const int64_t attributes[] = {static_cast<int64_t>(place), value[0], value[1]};
-  return run({kernels::pointwise_info(op).name, {&x, 1}, attributes, out},
-             [&] { return plan_scalar(op, x, scalar, place); });
+  DTensor result = run({kernels::pointwise_info(op).name, {&x, 1}, attributes, out},
+                       [&] { return plan_scalar(op, x, scalar, place); });
+  if (!has_gradient(op)) return result;
+  return differentiable(std::move(result), {&x, 1}, [op, scalar, place](const GradientCall& call) {
+    return scalar_gradient(op, scalar, place, call);
+  });
 }
 
 }  // namespace
@@ -144,7 +155,7 @@ TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)
 
 DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out) {
   const DTensor operands[] = {condition, a, b};
-  return run({"select", operands, {}, out}, [&]() -> StatusOr<OpPlan> {
+  DTensor result = run({"select", operands, {}, out}, [&]() -> StatusOr<OpPlan> {
     if (condition.dtype() != DType::kBool) {
       return refusal("select", "the condition is ", dtype_name(condition.dtype()), ", not bool");
     }
@@ -164,22 +175,38 @@ DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, con
     };
     return OpPlan{std::move(rule), a.dtype(), std::move(shape), kernel};
   });
+  return differentiable(std::move(result), operands, [](const GradientCall& call) -> Gradients {
+    const DTensor none = mul(call.cotangent, 0);
+    const DTensor& chosen = call.operands[0];
+    return {std::nullopt, sum_to(select(chosen, call.cotangent, none), call.operands[1].shape()),
+            sum_to(select(chosen, none, call.cotangent), call.operands[2].shape())};
+  });
 }
 
 DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out& out) {
-  return minimum(maximum(x, low), high, out);
+  // The gradient passes at the bounds; those of minimum and maximum would halve it.
+  return differentiable(minimum(maximum(stop_gradient(x), low), high, out), {&x, 1},
+                        [low, high](const GradientCall& call) -> Gradients {
+                          const DTensor& value = call.operands[0];
+                          const DTensor inside =
+                              logical_and(greater_equal(value, low), less_equal(value, high));
+                          return {mul(call.cotangent, cast(inside, value.dtype()))};
+                        });
 }
 
 DTensor cast(const DTensor& x, DType dtype, const Out& out) {
   const int64_t attributes[] = {static_cast<int64_t>(dtype)};
-  const OpCall call = {"cast", {&x, 1}, attributes, out};
-  return run(call, [&]() -> StatusOr<OpPlan> {
+  DTensor result = run({"cast", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
     TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
     const auto kernel = [from = x.dtype(), dtype](const LocalCall& local) -> Status {
       kernels::cast(from, dtype, local.in[0], local.out, local.out_box.num_elements());
       return absl::OkStatus();
     };
     return OpPlan{broadcast_rule({&x, 1}, x.shape()), dtype, x.shape(), kernel};
+  });
+  if (!is_floating_point(dtype)) return result;
+  return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
+    return {cast(call.cotangent, call.operands[0].dtype())};
   });
 }
 

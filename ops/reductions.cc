@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/reductions.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -11,9 +12,11 @@
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "ops/composite.h"
+#include "ops/gradient.h"
 #include "ops/kernels/reduce.h"
 #include "ops/op.h"
 #include "ops/pointwise.h"
+#include "ops/shapes.h"
 
 namespace tessera::ops {
 namespace {
@@ -98,10 +101,56 @@ StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const DTensor& x, co
   return plan;
 }
 
+// With the dims that were reduced, of size 1.
+DTensor with_dims(const DTensor& reduced, const Dims& dims, const Shape& shape) {
+  Shape kept = shape;
+  const std::vector<bool> marked =
+      *marked_dims("reshape", dims, static_cast<int64_t>(shape.size()));
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    if (marked[dim]) kept[dim] = 1;
+  }
+  return reshape(reduced, kept);
+}
+
+// The product of all other elements along the dims, right where some of them are zero.
+DTensor products_of_others(const DTensor& x, const Dims& dims) {
+  const DTensor is_zero = cast(equal(x, 0), x.dtype());
+  const DTensor filled = add(x, is_zero);  // 1 for 0
+  const DTensor of_filled = prod(filled, dims, KeepDims::kYes);
+  const DTensor num_zeros = sum(is_zero, dims, KeepDims::kYes);
+  // Without a zero all others count; where there is one, it alone has a product of others.
+  const DTensor no_zero = cast(equal(num_zeros, 0), x.dtype());
+  const DTensor one_zero = mul(cast(equal(num_zeros, 1), x.dtype()), is_zero);
+  return mul(div(of_filled, filled), add(no_zero, one_zero));
+}
+
+DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const GradientCall& call) {
+  const DTensor& x = call.operands[0];
+  const DTensor spread = broadcast_to(with_dims(call.cotangent, dims, x.shape()), x.shape());
+  switch (reduction.op) {
+    case ReduceOp::kMin:
+    case ReduceOp::kMax: {
+      // Equal elements share.
+      const DTensor is_chosen = cast(equal(x, with_dims(call.result, dims, x.shape())), x.dtype());
+      return div(mul(spread, is_chosen), sum(is_chosen, dims, KeepDims::kYes));
+    }
+    case ReduceOp::kProd:
+      return mul(spread, products_of_others(x, dims));
+    default:
+      break;
+  }
+  if (!reduction.is_mean) return spread;
+  const int64_t results = std::max<int64_t>(1, num_elements(call.result.shape()));
+  return div(spread, static_cast<double>(num_elements(x.shape()) / results));
+}
+
 DTensor reduce(const Reduction& reduction, const DTensor& x, const Dims& dims, KeepDims keep,
                const Out& out) {
-  return run({reduction.name, {&x, 1}, attributes_of(dims, keep), out},
-             [&] { return plan_reduction(reduction, x, dims, keep); });
+  return differentiable(run({reduction.name, {&x, 1}, attributes_of(dims, keep), out},
+                            [&] { return plan_reduction(reduction, x, dims, keep); }),
+                        {&x, 1}, [reduction, dims](const GradientCall& call) -> Gradients {
+                          return {reduction_gradient(reduction, dims, call)};
+                        });
 }
 
 // Of floats: an error of the name, else x without partial axes, which are reduced once.
@@ -177,6 +226,23 @@ StatusOr<OpPlan> plan_sort(const char* name, const DTensor& x, int64_t dim,
   return plan;
 }
 
+// Cotangents of elements that were taken from these places along the dim, added up there.
+DTensor send_back(const DTensor& cotangent, const DTensor& places, int64_t dim,
+                  const Shape& shape) {
+  const auto rank = static_cast<int64_t>(shape.size());
+  const int64_t along = dim < 0 ? dim + rank : dim;
+  std::vector<int64_t> to_last;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (d != along) to_last.push_back(d);
+  }
+  to_last.push_back(along);
+  std::vector<int64_t> back(rank);
+  for (int64_t d = 0; d < rank; ++d) back[to_last[d]] = d;
+  const DTensor hits = cast(one_hot(transpose(places, to_last), shape[along]), cotangent.dtype());
+  const DTensor sent = mul(expand_dims(transpose(cotangent, to_last), -1), hits);
+  return transpose(sum(sent, {-2}), back);
+}
+
 }  // namespace
 
 DTensor sum(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
@@ -227,7 +293,7 @@ DTensor argmin(const DTensor& x, int64_t dim, const Out& out) {
 
 DTensor cumsum(const DTensor& x, int64_t dim, const Out& out) {
   const int64_t attributes[] = {dim};
-  return run({"cumsum", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
+  DTensor result = run({"cumsum", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
     TESSERA_RETURN_IF_ERROR(check_dtype("cumsum", Takes::kNumbers, x.dtype()));
     TESSERA_ASSIGN_OR_RETURN(const int along,
                              checked_dim("cumsum", dim, static_cast<int64_t>(x.shape().size())));
@@ -249,20 +315,35 @@ DTensor cumsum(const DTensor& x, int64_t dim, const Out& out) {
     };
     return plan;
   });
+  return differentiable(std::move(result), {&x, 1}, [dim](const GradientCall& call) -> Gradients {
+    return {flip(cumsum(flip(call.cotangent, {dim}), dim), {dim})};
+  });
 }
 
 DTensor sort(const DTensor& x, int64_t dim, const Out& out) {
-  const int64_t attributes[] = {dim};
-  return run({"sort", {&x, 1}, attributes, out},
-             [&] { return plan_sort("sort", x, dim, std::nullopt, false); });
+  const int64_t values[] = {dim, 0};
+  DTensor result = run({"sort", {&x, 1}, values, out},
+                       [&] { return plan_sort("sort", x, dim, std::nullopt, false); });
+  return differentiable(std::move(result), {&x, 1}, [dim](const GradientCall& call) -> Gradients {
+    const int64_t indices[] = {dim, 1};
+    const DTensor& sorted = call.operands[0];
+    const DTensor places = run({"sort", {&sorted, 1}, indices, {}},
+                               [&] { return plan_sort("sort", sorted, dim, std::nullopt, true); });
+    return {send_back(call.cotangent, places, dim, sorted.shape())};
+  });
 }
 
 TopK top_k(const DTensor& x, int64_t k, int64_t dim, const Out& out) {
   const int64_t values[] = {dim, k, 0};
   const int64_t indices[] = {dim, k, 1};
-  return {
+  DTensor places =
+      run({"top_k", {&x, 1}, indices, out}, [&] { return plan_sort("top_k", x, dim, k, true); });
+  DTensor top = differentiable(
       run({"top_k", {&x, 1}, values, out}, [&] { return plan_sort("top_k", x, dim, k, false); }),
-      run({"top_k", {&x, 1}, indices, out}, [&] { return plan_sort("top_k", x, dim, k, true); })};
+      {&x, 1}, [places, dim](const GradientCall& call) -> Gradients {
+        return {send_back(call.cotangent, places, dim, call.operands[0].shape())};
+      });
+  return {std::move(top), std::move(places)};
 }
 
 }  // namespace tessera::ops

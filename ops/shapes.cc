@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
+#include "ops/gradient.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/moving.h"
 #include "ops/op.h"
@@ -253,31 +254,73 @@ StatusOr<OpPlan> plan_flip(const DTensor& x, const std::vector<int64_t>& dims) {
   return plan;
 }
 
+Gradients shape_back(const GradientCall& call) {
+  return {reshape(call.cotangent, call.operands[0].shape())};
+}
+
+// Elements at their places in a tensor of the shape, zeros between and around them.
+DTensor place_back(const DTensor& elements, const std::vector<int64_t>& starts,
+                   const std::vector<int64_t>& strides, const Shape& shape) {
+  DTensor spread = elements;
+  std::vector<int64_t> none(shape.size(), 0);
+  for (size_t dim = 0; dim < strides.size(); ++dim) {
+    if (strides[dim] == 1) continue;
+    // Zeros behind each element in a dim of their own, which then joins that of the elements.
+    const auto after = static_cast<int64_t>(dim) + 1;
+    std::vector<int64_t> low(shape.size() + 1, 0);
+    std::vector<int64_t> high(shape.size() + 1, 0);
+    high[after] = strides[dim] - 1;
+    Shape joined = spread.shape();
+    joined[dim] *= strides[dim];
+    spread = reshape(pad(expand_dims(spread, after), low, high), joined);
+    // The last element may have fewer places behind it than a stride has.
+    std::vector<int64_t> limits = spread.shape();
+    limits[dim] = std::min(limits[dim], shape[dim] - starts[dim]);
+    spread = slice(spread, none, limits);
+  }
+  std::vector<int64_t> high;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    high.push_back(shape[dim] - starts[dim] - spread.shape()[dim]);
+  }
+  return pad(spread, starts, high);
+}
+
 }  // namespace
 
 DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out) {
-  return run({"transpose", {&x, 1}, permutation, out},
-             [&] { return plan_transpose(x, permutation); });
+  DTensor result =
+      run({"transpose", {&x, 1}, permutation, out}, [&] { return plan_transpose(x, permutation); });
+  return differentiable(std::move(result), {&x, 1},
+                        [permutation](const GradientCall& call) -> Gradients {
+                          const auto rank = static_cast<int64_t>(permutation.size());
+                          std::vector<int64_t> inverse(rank);
+                          for (int64_t k = 0; k < rank; ++k)
+                            inverse[(permutation[k] + rank) % rank] = k;
+                          return {transpose(call.cotangent, inverse)};
+                        });
 }
 
 DTensor reshape(const DTensor& x, const Shape& shape, const Out& out) {
-  return run({"reshape", {&x, 1}, shape, out}, [&] { return plan_reshape(x, shape); });
+  return differentiable(
+      run({"reshape", {&x, 1}, shape, out}, [&] { return plan_reshape(x, shape); }), {&x, 1},
+      shape_back);
 }
 
 DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out) {
   const int64_t attributes[] = {dim};
-  return run({"expand_dims", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
+  DTensor result = run({"expand_dims", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
     TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("expand_dims", dim, rank_of(x) + 1));
     std::vector<int> dims(rank_of(x));
     std::iota(dims.begin(), dims.end(), 0);
     dims.insert(dims.begin() + at, -1);
     return plan_ones(x, dims);
   });
+  return differentiable(std::move(result), {&x, 1}, shape_back);
 }
 
 DTensor squeeze(const DTensor& x, int64_t dim, const Out& out) {
   const int64_t attributes[] = {dim};
-  return run({"squeeze", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
+  DTensor result = run({"squeeze", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
     TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("squeeze", dim, rank_of(x)));
     if (x.shape()[at] != 1) {
       return refusal("squeeze", "dim ", at, " has ", x.shape()[at], " elements, not 1");
@@ -287,21 +330,33 @@ DTensor squeeze(const DTensor& x, int64_t dim, const Out& out) {
     dims.erase(dims.begin() + at);
     return plan_ones(x, dims);
   });
+  return differentiable(std::move(result), {&x, 1}, shape_back);
 }
 
 DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out) {
-  return run({"broadcast_to", {&x, 1}, shape, out}, [&] { return plan_broadcast(x, shape); });
+  DTensor result =
+      run({"broadcast_to", {&x, 1}, shape, out}, [&] { return plan_broadcast(x, shape); });
+  return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
+    return {sum_to(call.cotangent, call.operands[0].shape())};
+  });
 }
 
 DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
               const std::vector<int64_t>& limits, const std::vector<int64_t>& strides,
               const Out& out) {
-  return run({"slice", {&x, 1}, attributes_of({starts, limits, strides}), out},
-             [&] { return plan_slice(x, starts, limits, strides); });
+  DTensor result = run({"slice", {&x, 1}, attributes_of({starts, limits, strides}), out},
+                       [&] { return plan_slice(x, starts, limits, strides); });
+  return differentiable(
+      std::move(result), {&x, 1}, [starts, strides](const GradientCall& call) -> Gradients {
+        return {place_back(call.cotangent, starts, strides, call.operands[0].shape())};
+      });
 }
 
 DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out) {
-  return run({"flip", {&x, 1}, dims, out}, [&] { return plan_flip(x, dims); });
+  DTensor result = run({"flip", {&x, 1}, dims, out}, [&] { return plan_flip(x, dims); });
+  return differentiable(std::move(result), {&x, 1}, [dims](const GradientCall& call) -> Gradients {
+    return {flip(call.cotangent, dims)};
+  });
 }
 
 }  // namespace tessera::ops

@@ -34,9 +34,24 @@ struct Window {
 // widths, by a filter [height, width, in, out]; batch and out are those of the box.
 void conv2d(DType dtype, const BoxArray& x, const BoxArray& filter, const Window& height,
             const Window& width, const Box& out_box, std::byte* out);
-// The part `out_box` of the largest elements, or the means, of windows of x.
-void pool2d(bool is_max, DType dtype, const BoxArray& x, const Window& height, const Window& width,
-            const Box& out_box, std::byte* out);
+// The part `out_box` of the gradients of the sum of the convolution times c, which has whole
+// heights and widths: by x, and by the filter.
+void conv2d_by_x(DType dtype, const BoxArray& c, const BoxArray& filter, const Window& height,
+                 const Window& width, const Box& out_box, std::byte* out);
+void conv2d_by_filter(DType dtype, const BoxArray& x, const BoxArray& c, const Window& height,
+                      const Window& width, const Box& out_box, std::byte* out);
+
+// The part `out_box` of the means of windows of x; and of what `values` holds where x is largest in
+// each window, the first of equals.
+void avg_pool2d(DType dtype, const BoxArray& x, const Window& height, const Window& width,
+                const Box& out_box, std::byte* out);
+void max_pool2d(DType dtype, const BoxArray& x, const BoxArray& values, const Window& height,
+                const Window& width, const Box& out_box, std::byte* out);
+// The part `out_box` of their gradients, times c: by x of the means, by `values`.
+void avg_pool2d_by_x(DType dtype, const BoxArray& c, const Window& height, const Window& width,
+                     int64_t rows, int64_t columns, const Box& out_box, std::byte* out);
+void max_pool2d_by_values(DType dtype, const BoxArray& x, const BoxArray& c, const Window& height,
+                          const Window& width, const Box& out_box, std::byte* out);
 
 // Copies the box of [batch, heads, queries, keys], with -infinity where key > query + shift.
 void mask_later(DType dtype, const std::byte* in, const Box& box, int64_t shift, std::byte* out);

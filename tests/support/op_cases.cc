@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "tests/support/forked.h"
@@ -18,8 +19,6 @@
 
 namespace tessera::testing {
 namespace {
-
-constexpr const char* kPath = "ops/testdata/ops_cases.tsv";
 
 std::vector<std::string> split_list(absl::string_view text) {
   if (text == "-") return {};
@@ -48,12 +47,8 @@ StatusOr<DType> parse_dtype(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no dtype"));
 }
 
-StatusOr<OpCase> parse_row(absl::string_view line) {
-  const std::vector<std::string> cells = absl::StrSplit(line, '\t');
-  if (cells.size() != 19) {
-    return absl::InvalidArgumentError(absl::StrCat("it has ", cells.size(), " cells"));
-  }
-  OpCase row;
+// The columns that both tables begin with, up to the formulas of the operands.
+Status parse_operands(absl::Span<const std::string> cells, OpCase& row) {
   row.id = cells[0];
   row.op = cells[1];
   for (const std::string& attribute : split_list(cells[2])) {
@@ -72,6 +67,29 @@ StatusOr<OpCase> parse_row(absl::string_view line) {
                             parse_integers(shapes[i]), layouts[i],
                             formulas.empty() ? "-" : formulas[i]});
   }
+  return absl::OkStatus();
+}
+
+// sum, squares, weighted, at, tolerance.
+Status parse_checks(absl::Span<const std::string> cells, size_t first, OpCase& row) {
+  TESSERA_ASSIGN_OR_RETURN(row.sum, parse_real(cells[first]));
+  TESSERA_ASSIGN_OR_RETURN(row.squares, parse_real(cells[first + 1]));
+  TESSERA_ASSIGN_OR_RETURN(row.weighted, parse_real(cells[first + 2]));
+  if (cells[first + 3] != "-") {
+    for (absl::string_view item : absl::StrSplit(cells[first + 3], ", ")) {
+      const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(item, ": ");
+      TESSERA_ASSIGN_OR_RETURN(const double index, parse_real(pair.first));
+      TESSERA_ASSIGN_OR_RETURN(const double value, parse_real(pair.second));
+      row.at.emplace_back(static_cast<int64_t>(index), value);
+    }
+  }
+  TESSERA_ASSIGN_OR_RETURN(row.tolerance, parse_real(cells[first + 4]));
+  return absl::OkStatus();
+}
+
+StatusOr<OpCase> parse_op(absl::Span<const std::string> cells) {
+  OpCase row;
+  TESSERA_RETURN_IF_ERROR(parse_operands(cells, row));
   row.out = cells[8];
   row.error = cells[18] == "-" ? std::vector<std::string>() : absl::StrSplit(cells[18], " | ");
   if (!row.error.empty()) return row;
@@ -79,19 +97,40 @@ StatusOr<OpCase> parse_row(absl::string_view line) {
   TESSERA_ASSIGN_OR_RETURN(row.dtype, parse_dtype(cells[10]));
   row.layout = cells[11];
   row.why = cells[12];
-  TESSERA_ASSIGN_OR_RETURN(row.sum, parse_real(cells[13]));
-  TESSERA_ASSIGN_OR_RETURN(row.squares, parse_real(cells[14]));
-  TESSERA_ASSIGN_OR_RETURN(row.weighted, parse_real(cells[15]));
-  if (cells[16] != "-") {
-    for (absl::string_view item : absl::StrSplit(cells[16], ", ")) {
-      const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(item, ": ");
-      TESSERA_ASSIGN_OR_RETURN(const double index, parse_real(pair.first));
-      TESSERA_ASSIGN_OR_RETURN(const double value, parse_real(pair.second));
-      row.at.emplace_back(static_cast<int64_t>(index), value);
-    }
-  }
-  TESSERA_ASSIGN_OR_RETURN(row.tolerance, parse_real(cells[17]));
+  TESSERA_RETURN_IF_ERROR(parse_checks(cells, 13, row));
   return row;
+}
+
+StatusOr<OpCase> parse_gradient(absl::Span<const std::string> cells) {
+  OpCase row;
+  TESSERA_RETURN_IF_ERROR(parse_operands(cells, row));
+  row.out = "-";
+  row.seed = cells[8];
+  TESSERA_ASSIGN_OR_RETURN(const double source, parse_real(cells[9]));
+  row.source = static_cast<int>(source);
+  row.shape = row.operands[row.source].shape;
+  row.dtype = row.operands[row.source].dtype;
+  row.layout = "*";
+  TESSERA_RETURN_IF_ERROR(parse_checks(cells, 10, row));
+  return row;
+}
+
+// The rows of a table with so many columns.
+template <class Parse>
+StatusOr<std::vector<OpCase>> read_table(const char* path, size_t num_columns, Parse parse) {
+  std::ifstream file(path);
+  if (!file.is_open()) return absl::NotFoundError(absl::StrCat("no file ", path));
+  std::vector<OpCase> rows;
+  std::string line;
+  std::getline(file, line);  // The names of the columns.
+  while (std::getline(file, line)) {
+    const std::vector<std::string> cells = absl::StrSplit(line, '\t');
+    TESSERA_REQUIRE(cells.size() == num_columns, "cells of row ", line);
+    StatusOr<OpCase> row = parse(cells);
+    TESSERA_RETURN_IF_ERROR(with_context(row.status(), absl::StrCat("row \"", line, "\"")));
+    rows.push_back(*std::move(row));
+  }
+  return rows;
 }
 
 StatusOr<Mesh> find_mesh(const Client& client, const std::string& text,
@@ -217,17 +256,11 @@ std::vector<int64_t> OpCase::integers(const std::string& attribute) const {
 }
 
 StatusOr<std::vector<OpCase>> read_op_cases() {
-  std::ifstream file(kPath);
-  if (!file.is_open()) return absl::NotFoundError(absl::StrCat("no file ", kPath));
-  std::vector<OpCase> rows;
-  std::string line;
-  std::getline(file, line);  // The names of the columns.
-  while (std::getline(file, line)) {
-    StatusOr<OpCase> row = parse_row(line);
-    TESSERA_RETURN_IF_ERROR(with_context(row.status(), absl::StrCat("row \"", line, "\"")));
-    rows.push_back(*std::move(row));
-  }
-  return rows;
+  return read_table("ops/testdata/ops_cases.tsv", 19, parse_op);
+}
+
+StatusOr<std::vector<OpCase>> read_gradient_cases() {
+  return read_table("ops/testdata/gradients_cases.tsv", 15, parse_gradient);
 }
 
 // "(7i+3)%11-5", "((7i+3)%11-5)/4".

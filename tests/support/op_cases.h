@@ -44,6 +44,9 @@ struct OpCase {
   double sum = 0, squares = 0, weighted = 0;
   std::vector<std::pair<int64_t, double>> at;
   double tolerance = 0;
+  // Of a gradient: the cotangent of the result, "1" where that is a scalar, and by which operand.
+  std::string seed;
+  int source = 0;
   // Of a refusal: the code, then texts that the message contains. Empty: there is a result.
   std::vector<std::string> error;
 
@@ -56,6 +59,8 @@ struct OpCase {
 };
 
 StatusOr<std::vector<OpCase>> read_op_cases();
+// The rows of ops/testdata/gradients_cases.tsv.
+StatusOr<std::vector<OpCase>> read_gradient_cases();
 
 // Operand number i of the case, on the first devices of the job. Collective over the client's job
 // for the first operand on a mesh; `meshes` keeps the meshes.
@@ -67,7 +72,7 @@ StatusOr<ops::Out> make_out(const Client& client, const OpCase& row,
 // Element i of a formula.
 StatusOr<double> formula_at(absl::string_view formula, int64_t i);
 
-// Compares the result with the row, on every client.
+// Compares the values, and of a row that names them dtype, shape and layout, on every client.
 Status check_result(const OpCase& row, const DTensor& result);
 
 }  // namespace tessera::testing

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gradients of elementwise operations. Internal to ops/.
+#ifndef TESSERA_OPS_POINTWISE_GRADIENTS_H_
+#define TESSERA_OPS_POINTWISE_GRADIENTS_H_
+
+#include <cstddef>
+
+#include "ops/gradient.h"
+#include "ops/kernels/pointwise.h"
+#include "ops/scalar.h"
+
+namespace tessera::ops {
+
+// Whether the derivative is anything but zero.
+bool has_gradient(kernels::PointwiseOp op);
+// Of operands that are all tensors; and of one beside a scalar, which is operand number `place`.
+Gradients pointwise_gradient(kernels::PointwiseOp op, const GradientCall& call);
+Gradients scalar_gradient(kernels::PointwiseOp op, const Scalar& scalar, size_t place,
+                          const GradientCall& call);
+
+}  // namespace tessera::ops
+
+#endif  // TESSERA_OPS_POINTWISE_GRADIENTS_H_

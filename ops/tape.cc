@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each recorded tensor has one node for each tape that knows it. Nodes point at those of the
+// operands, so what no tensor leads to is forgotten.
+//
+// A node holds its result without a trace, and, for the gradient of a gradient, the result's nodes
+// of older tapes. Nothing points from an older tape's node to a younger one's, or from an operand's
+// to a result's, so there are no cycles.
+#include "ops/tape.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/device_op.h"
+#include "dtensor/relayout.h"
+#include "layout/layout.h"
+#include "ops/gradient.h"
+#include "ops/kernels/pointwise.h"
+#include "ops/pointwise.h"
+#include "ops/reductions.h"
+#include "ops/shapes.h"
+
+namespace tessera::ops {
+namespace {
+
+struct Node;
+// The nodes of one tensor, by the numbers of their tapes.
+struct TapeNode {
+  uint64_t tape;
+  std::shared_ptr<Node> node;
+};
+using Trace = absl::InlinedVector<TapeNode, 2>;
+
+struct Node {
+  uint64_t number;                            // of a result higher than of its operands
+  std::vector<std::shared_ptr<Node>> inputs;  // by operand; null where the tape does not know it
+  GradientFn gradient;                        // none of a watched tensor
+  std::vector<DTensor> operands;
+  std::optional<DTensor> result;  // without a trace
+  Trace older;                    // of the result
+  bool is_used = false;
+
+  // Frees what it holds, node by node: a chain of them may be longer than the stack. The operands
+  // hold the same nodes.
+  ~Node() {
+    operands.clear();
+    std::vector<std::shared_ptr<Node>> dropped = std::move(inputs);
+    while (!dropped.empty()) {
+      const std::shared_ptr<Node> node = std::move(dropped.back());
+      dropped.pop_back();
+      if (node == nullptr || node.use_count() > 1) continue;
+      node->operands.clear();
+      dropped.insert(dropped.end(), std::make_move_iterator(node->inputs.begin()),
+                     std::make_move_iterator(node->inputs.end()));
+      node->inputs.clear();
+    }
+  }
+};
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+// Tapes whose gradient() this thread runs without being asked to record it.
+thread_local std::vector<uint64_t> resting_tapes;
+
+// Lets a tape rest for as long as this object lives.
+class Rest {
+ public:
+  Rest(uint64_t tape, bool rests) : rests_(rests) {
+    if (rests_) resting_tapes.push_back(tape);
+  }
+  ~Rest() {
+    if (rests_) resting_tapes.pop_back();
+  }
+  Rest(const Rest&) = delete;
+  Rest& operator=(const Rest&) = delete;
+
+ private:
+  const bool rests_;
+};
+
+bool is_resting(uint64_t tape) {
+  return std::find(resting_tapes.begin(), resting_tapes.end(), tape) != resting_tapes.end();
+}
+
+const Trace* trace_of(const DTensor& tensor) {
+  return static_cast<const Trace*>(internal::trace_of(tensor).get());
+}
+
+std::shared_ptr<Node> node_of(const DTensor& tensor, uint64_t tape) {
+  const Trace* const trace = trace_of(tensor);
+  if (trace == nullptr) return nullptr;
+  for (const TapeNode& each : *trace) {
+    if (each.tape == tape) return each.node;
+  }
+  return nullptr;
+}
+
+DTensor with_trace(const DTensor& tensor, Trace trace) {
+  if (trace.empty()) return internal::with_trace(tensor, nullptr);
+  return internal::with_trace(tensor, std::make_shared<const Trace>(std::move(trace)));
+}
+
+DTensor record_relayout(DTensor result, const DTensor& source) {
+  const Layout layout = source.layout().without_partial();
+  return record(std::move(result), {&source, 1}, [layout](const GradientCall& call) -> Gradients {
+    return {relayout(call.cotangent, layout)};
+  });
+}
+
+DTensor full_like(const DTensor& tensor, double value) {
+  std::array<std::byte, 8> element = {};
+  kernels::cast(DType::kFloat64, tensor.dtype(), reinterpret_cast<const std::byte*>(&value),
+                element.data(), 1);
+  return internal::full_raw(tensor.dtype(), tensor.shape(), tensor.layout().without_partial(),
+                            element.data());
+}
+
+DTensor failed_like(const DTensor& tensor, Status error) {
+  return internal::failed_tensor(tensor.dtype(), tensor.shape(), tensor.layout(), std::move(error));
+}
+
+Status check_target(const DTensor& target, const GradientOptions& options) {
+  TESSERA_RETURN_IF_ERROR(internal::facts_of(target).error);
+  if (!options.seed.has_value()) {
+    if (target.shape().empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient: the target ", shape_to_string(target.shape()),
+                     " is no scalar; give GradientOptions::seed, or sum() it"));
+  }
+  TESSERA_RETURN_IF_ERROR(internal::facts_of(*options.seed).error);
+  if (options.seed->shape() != target.shape() || options.seed->dtype() != target.dtype()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient: the seed is ", dtype_name(options.seed->dtype()), " ",
+                     shape_to_string(options.seed->shape()), ", the target ",
+                     dtype_name(target.dtype()), " ", shape_to_string(target.shape())));
+  }
+  return absl::OkStatus();
+}
+
+// Nodes with the sums of their cotangents so far.
+struct Pending {
+  std::shared_ptr<Node> node;
+  DTensor cotangent;
+};
+// The one that was computed last comes first.
+using PendingNodes = std::map<uint64_t, Pending, std::greater<>>;
+
+void add_cotangent(const std::shared_ptr<Node>& node, const DTensor& cotangent,
+                   PendingNodes& pending) {
+  const auto [place, is_new] = pending.try_emplace(node->number, Pending{node, cotangent});
+  if (!is_new) place->second.cotangent = add(place->second.cotangent, cotangent);
+}
+
+// The cotangents of the nodes that `wanted` names, from that of the target.
+StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
+                                                      const std::vector<const Node*>& wanted,
+                                                      uint64_t tape, bool keeps) {
+  std::map<const Node*, DTensor> found;
+  while (!pending.empty()) {
+    const Pending next = pending.begin()->second;
+    pending.erase(pending.begin());
+    Node& node = *next.node;
+    if (std::find(wanted.begin(), wanted.end(), &node) != wanted.end()) {
+      found.emplace(&node, next.cotangent);
+    }
+    if (node.is_used) {
+      return absl::FailedPreconditionError(
+          "gradient: the tape has used up what led to this target; set GradientOptions::keep in "
+          "the first call");
+    }
+    if (node.gradient == nullptr) continue;
+    std::vector<bool> needed;
+    for (const std::shared_ptr<Node>& input : node.inputs) needed.push_back(input != nullptr);
+    // With its own node: a tape that is kept records what is computed from the result here.
+    Trace trace = node.older;
+    trace.push_back({tape, next.node});
+    const DTensor result = with_trace(*node.result, std::move(trace));
+    const Gradients gradients = node.gradient({node.operands, result, next.cotangent, needed});
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (node.inputs[i] == nullptr || !gradients[i].has_value()) continue;
+      add_cotangent(node.inputs[i], *gradients[i], pending);
+    }
+    if (keeps) continue;
+    node.is_used = true;
+    node.gradient = nullptr;
+    node.operands.clear();
+    node.result.reset();
+    node.inputs.clear();
+    node.older.clear();
+  }
+  return found;
+}
+
+// A gradient in the layout that is promised.
+DTensor finished(const DTensor& cotangent, const DTensor& source, Reduce reduce) {
+  const Layout layout = source.layout().without_partial();
+  if (reduce == Reduce::kNow || !cotangent.layout().is_partial() ||
+      cotangent.layout().partial_op() != ReduceOp::kSum) {
+    return relayout(cotangent, layout);
+  }
+  // The partial axes stay where the layout does not split by them.
+  std::vector<std::string> axes;
+  for (const SubAxis& part : cotangent.layout().partial_axes()) {
+    const MeshAxis& axis = layout.mesh().axes()[part.axis];
+    if (part.size == axis.size) axes.push_back(axis.name);
+  }
+  StatusOr<Layout> partial = layout.with_partial(axes);
+  while (!partial.ok() && !axes.empty()) {
+    axes.pop_back();
+    partial = layout.with_partial(axes);
+  }
+  return relayout(cotangent, partial.ok() ? *partial : layout);
+}
+
+}  // namespace
+
+DTensor record(DTensor result, absl::Span<const DTensor> operands, GradientFn gradient) {
+  if (!internal::facts_of(result).error.ok()) return result;
+  std::vector<uint64_t> tapes;
+  for (const DTensor& operand : operands) {
+    const Trace* const trace = trace_of(operand);
+    if (trace == nullptr) continue;
+    for (const TapeNode& each : *trace) {
+      if (!is_resting(each.tape)) tapes.push_back(each.tape);
+    }
+  }
+  std::sort(tapes.begin(), tapes.end());
+  tapes.erase(std::unique(tapes.begin(), tapes.end()), tapes.end());
+  if (tapes.empty()) return result;
+  Trace trace;
+  for (const uint64_t tape : tapes) {
+    auto node = std::make_shared<Node>();
+    node->number = next_number();
+    for (const DTensor& operand : operands) node->inputs.push_back(node_of(operand, tape));
+    node->gradient = gradient;
+    node->operands.assign(operands.begin(), operands.end());
+    node->result = result;
+    node->older = trace;
+    trace.push_back({tape, std::move(node)});
+  }
+  return with_trace(result, std::move(trace));
+}
+
+DTensor sum_to(const DTensor& cotangent, const Shape& shape) {
+  if (cotangent.shape() == shape) return cotangent;
+  const size_t before = cotangent.shape().size() - shape.size();
+  std::vector<int64_t> dims;
+  for (size_t dim = 0; dim < cotangent.shape().size(); ++dim) {
+    if (dim < before || (shape[dim - before] == 1 && cotangent.shape()[dim] != 1)) {
+      dims.push_back(static_cast<int64_t>(dim));
+    }
+  }
+  return reshape(sum(cotangent, dims, KeepDims::kYes), shape);
+}
+
+Tape::Tape() : number_(next_number()) { internal::set_record_relayout(record_relayout); }
+
+DTensor Tape::watch(const DTensor& x) {
+  if (!internal::facts_of(x).error.ok()) return x;
+  if (!is_floating_point(x.dtype())) {
+    return failed_like(x, absl::InvalidArgumentError(
+                              absl::StrCat("watch: a tensor of ", dtype_name(x.dtype()),
+                                           " has no gradient; watch floating-point numbers")));
+  }
+  Trace trace;
+  if (const Trace* const known = trace_of(x); known != nullptr) trace = *known;
+  trace.erase(std::remove_if(trace.begin(), trace.end(),
+                             [this](const TapeNode& each) { return each.tape == number_; }),
+              trace.end());
+  auto node = std::make_shared<Node>();
+  node->number = next_number();
+  trace.push_back({number_, std::move(node)});
+  std::sort(trace.begin(), trace.end(),
+            [](const TapeNode& a, const TapeNode& b) { return a.tape < b.tape; });
+  return with_trace(x, std::move(trace));
+}
+
+std::vector<DTensor> Tape::gradient(const DTensor& target, absl::Span<const DTensor> sources,
+                                    const GradientOptions& options) {
+  const Rest rest(number_, !options.keep);
+  Status status = check_target(target, options);
+  for (const DTensor& source : sources) status.Update(internal::facts_of(source).error);
+  PendingNodes pending;
+  std::vector<const Node*> wanted;
+  StatusOr<std::map<const Node*, DTensor>> found(std::map<const Node*, DTensor>{});
+  if (status.ok()) {
+    for (const DTensor& source : sources) wanted.push_back(node_of(source, number_).get());
+    const std::shared_ptr<Node> node = node_of(target, number_);
+    if (node != nullptr) {
+      add_cotangent(node, options.seed.has_value() ? *options.seed : full_like(target, 1), pending);
+    }
+    found = run_backward(std::move(pending), wanted, number_, options.keep);
+    status = found.status();
+  }
+  std::vector<DTensor> gradients;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (!status.ok()) {
+      gradients.push_back(failed_like(sources[i], status));
+      continue;
+    }
+    const auto place = found->find(wanted[i]);
+    gradients.push_back(place == found->end() || wanted[i] == nullptr
+                            ? full_like(sources[i], 0)
+                            : finished(place->second, sources[i], options.reduce));
+  }
+  return gradients;
+}
+
+DTensor stop_gradient(const DTensor& x) { return internal::with_trace(x, nullptr); }
+
+DTensor custom_gradient(absl::Span<const DTensor> inputs, const Forward& forward,
+                        const Backward& backward) {
+  std::vector<DTensor> stopped;
+  for (const DTensor& input : inputs) stopped.push_back(stop_gradient(input));
+  return differentiable(forward(stopped), inputs, [backward](const GradientCall& call) {
+    return backward(call.operands, call.result, call.cotangent);
+  });
+}
+
+DTensor rematerialize(const Forward& forward, absl::Span<const DTensor> inputs) {
+  return custom_gradient(
+      inputs, forward,
+      [forward](absl::Span<const DTensor> kept, const DTensor&,
+                const DTensor& cotangent) -> Gradients {
+        Tape tape;
+        std::vector<DTensor> watched;
+        for (const DTensor& input : kept) {
+          watched.push_back(is_floating_point(input.dtype()) ? tape.watch(input) : input);
+        }
+        Gradients gradients;
+        GradientOptions options;
+        options.seed = cotangent;
+        options.reduce = Reduce::kLater;
+        for (DTensor& gradient : tape.gradient(forward(watched), watched, options)) {
+          gradients.push_back(std::move(gradient));
+        }
+        return gradients;
+      });
+}
+
+}  // namespace tessera::ops

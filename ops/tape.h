@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tape: reverse-mode gradients.
+//
+//   ops::Tape tape;
+//   const DTensor w = tape.watch(weights);
+//   const DTensor loss = ops::mean(ops::square(ops::matmul(x, w) - y));
+//   const DTensor gradient = tape.gradient(loss, {w})[0];       in the layout of the weights
+//
+// What is computed from a watched tensor, by operations and relayout(), is recorded with the tensor
+// that is computed, and forgotten with it. gradient() uses up what led to its target, unless it is
+// asked to keep it.
+//
+// Second derivatives: a gradient is made of operations. An outer tape that watches a tensor before
+// an inner one does records the inner one's gradient(); or one tape keeps what it recorded.
+//
+//   ops::Tape outer, inner;
+//   const DTensor x = inner.watch(outer.watch(values));
+//   const DTensor slope = inner.gradient(f(x), {x})[0];
+//   const DTensor curvature = outer.gradient(ops::sum(slope), {x})[0];
+//
+// Every client calls the same functions in the same order, as for all operations. A tape may be
+// used by one thread at a time. TF: tf.GradientTape.
+#ifndef TESSERA_OPS_TAPE_H_
+#define TESSERA_OPS_TAPE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/dtensor.h"
+
+namespace tessera::ops {
+
+enum class Reduce : uint8_t {
+  kNow,    // gradients are whole along the axes that their sources do not name
+  kLater,  // they may be partial there (sum): to be added up first, or reduced to shards
+};
+
+struct GradientOptions {
+  // The gradient of what is really asked for by the target; of its shape and dtype. Unset: 1, of a
+  // target that is a scalar.
+  std::optional<DTensor> seed = {};
+  Reduce reduce = Reduce::kNow;
+  // Whether the tape keeps what it recorded, for another gradient of it, and records this one.
+  bool keep = false;
+};
+
+class Tape {
+ public:
+  Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // The same value, watched. Of floats, or the result is InvalidArgument.
+  DTensor watch(const DTensor& x);
+
+  // d(target)/d(source) for each source, which is a watched tensor or computed from one: under the
+  // source's layout without its partial axes. Zeros where the target does not depend on it. Errors
+  // are in the tensors: InvalidArgument for a target that is no scalar without a seed, and for a
+  // seed of another shape or dtype; FailedPrecondition where what led to the target was used up.
+  std::vector<DTensor> gradient(const DTensor& target, absl::Span<const DTensor> sources,
+                                const GradientOptions& options = {});
+
+ private:
+  const uint64_t number_;
+};
+
+// The same value, of which no tape knows where it came from.
+DTensor stop_gradient(const DTensor& x);
+
+// forward(inputs), with backward(inputs, result, cotangent) in place of its gradient: one gradient
+// for each input, nothing where it is zero. The forward function is not recorded.
+using Forward = std::function<DTensor(absl::Span<const DTensor> inputs)>;
+using Backward = std::function<std::vector<std::optional<DTensor>>(
+    absl::Span<const DTensor> inputs, const DTensor& result, const DTensor& cotangent)>;
+DTensor custom_gradient(absl::Span<const DTensor> inputs, const Forward& forward,
+                        const Backward& backward);
+
+// forward(inputs), of which only the inputs are kept: gradient() runs the function once more. It
+// must give the same value twice.
+DTensor rematerialize(const Forward& forward, absl::Span<const DTensor> inputs);
+
+}  // namespace tessera::ops
+
+#endif  // TESSERA_OPS_TAPE_H_
