@@ -36,6 +36,13 @@ StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType 
   return element;
 }
 
+ElementBytes rounded_element(double value, DType dtype) {
+  ElementBytes element = {};
+  kernels::cast(DType::kFloat64, dtype, reinterpret_cast<const std::byte*>(&value), element.data(),
+                1);
+  return element;
+}
+
 std::array<int64_t, 2> scalar_attributes(const Scalar& scalar) {
   if (std::holds_alternative<int64_t>(scalar.value())) {
     return {0, std::get<int64_t>(scalar.value())};

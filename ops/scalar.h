@@ -37,6 +37,8 @@ class Scalar {
 struct alignas(8) ElementBytes : std::array<std::byte, 8> {};
 StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType dtype);
 std::array<int64_t, 2> scalar_attributes(const Scalar& scalar);
+// The number, rounded to the dtype.
+ElementBytes rounded_element(double value, DType dtype);
 
 }  // namespace tessera::ops
 

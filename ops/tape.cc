@@ -9,7 +9,6 @@
 #include "ops/tape.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <map>
@@ -27,13 +26,21 @@
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
 #include "ops/gradient.h"
-#include "ops/kernels/pointwise.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
+#include "ops/scalar.h"
 #include "ops/shapes.h"
 
-namespace tessera::ops {
+namespace tessera {
 namespace {
+
+using ops::add;
+using ops::differentiable;
+using ops::ElementBytes;
+using ops::GradientCall;
+using ops::GradientFn;
+using ops::Gradients;
+using ops::rounded_element;
 
 struct Node;
 // The nodes of one tensor, by the numbers of their tapes.
@@ -117,15 +124,14 @@ DTensor with_trace(const DTensor& tensor, Trace trace) {
 
 DTensor record_relayout(DTensor result, const DTensor& source) {
   const Layout layout = source.layout().without_partial();
-  return record(std::move(result), {&source, 1}, [layout](const GradientCall& call) -> Gradients {
-    return {relayout(call.cotangent, layout)};
-  });
+  return ops::record(std::move(result), {&source, 1},
+                     [layout](const GradientCall& call) -> Gradients {
+                       return {relayout(call.cotangent, layout)};
+                     });
 }
 
 DTensor full_like(const DTensor& tensor, double value) {
-  std::array<std::byte, 8> element = {};
-  kernels::cast(DType::kFloat64, tensor.dtype(), reinterpret_cast<const std::byte*>(&value),
-                element.data(), 1);
+  const ElementBytes element = rounded_element(value, tensor.dtype());
   return internal::full_raw(tensor.dtype(), tensor.shape(), tensor.layout().without_partial(),
                             element.data());
 }
@@ -229,6 +235,8 @@ DTensor finished(const DTensor& cotangent, const DTensor& source, Reduce reduce)
 
 }  // namespace
 
+namespace ops {
+
 DTensor record(DTensor result, absl::Span<const DTensor> operands, GradientFn gradient) {
   if (!internal::facts_of(result).error.ok()) return result;
   std::vector<uint64_t> tapes;
@@ -267,6 +275,8 @@ DTensor sum_to(const DTensor& cotangent, const Shape& shape) {
   }
   return reshape(sum(cotangent, dims, KeepDims::kYes), shape);
 }
+
+}  // namespace ops
 
 Tape::Tape() : number_(next_number()) { internal::set_record_relayout(record_relayout); }
 
@@ -353,4 +363,4 @@ DTensor rematerialize(const Forward& forward, absl::Span<const DTensor> inputs) 
       });
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera

@@ -2,7 +2,7 @@
 //
 // Tape: reverse-mode gradients.
 //
-//   ops::Tape tape;
+//   Tape tape;
 //   const DTensor w = tape.watch(weights);
 //   const DTensor loss = ops::mean(ops::square(ops::matmul(x, w) - y));
 //   const DTensor gradient = tape.gradient(loss, {w})[0];       in the layout of the weights
@@ -14,7 +14,7 @@
 // Second derivatives: a gradient is made of operations. An outer tape that watches a tensor before
 // an inner one does records the inner one's gradient(); or one tape keeps what it recorded.
 //
-//   ops::Tape outer, inner;
+//   Tape outer, inner;
 //   const DTensor x = inner.watch(outer.watch(values));
 //   const DTensor slope = inner.gradient(f(x), {x})[0];
 //   const DTensor curvature = outer.gradient(ops::sum(slope), {x})[0];
@@ -32,7 +32,7 @@
 #include "absl/types/span.h"
 #include "dtensor/dtensor.h"
 
-namespace tessera::ops {
+namespace tessera {
 
 enum class Reduce : uint8_t {
   kNow,    // gradients are whole along the axes that their sources do not name
@@ -83,6 +83,13 @@ DTensor custom_gradient(absl::Span<const DTensor> inputs, const Forward& forward
 // must give the same value twice.
 DTensor rematerialize(const Forward& forward, absl::Span<const DTensor> inputs);
 
-}  // namespace tessera::ops
+namespace ops {
+// They read as operations, too.
+using tessera::custom_gradient;
+using tessera::rematerialize;
+using tessera::stop_gradient;
+}  // namespace ops
+
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_TAPE_H_

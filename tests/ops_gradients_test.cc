@@ -42,7 +42,7 @@ namespace {
 // ---- Rows of the table
 
 // The programs that rows describe in words, by their names. What they give is a scalar.
-DTensor run_program(const std::string& name, ops::Tape& tape, Operands x) {
+DTensor run_program(const std::string& name, Tape& tape, Operands x) {
   if (name == "program_two_layers") {
     const DTensor hidden = ops::relu(ops::matmul(x[0], x[1]) + x[2]);
     return ops::mean(ops::softmax_cross_entropy(ops::matmul(hidden, x[3]) + x[4], x[5]));
@@ -60,7 +60,7 @@ DTensor run_program(const std::string& name, ops::Tape& tape, Operands x) {
   }
   if (name == "program_unused_source") return ops::sum(ops::square(x[0]));
   // The others take the gradient of a gradient, which the tape keeps and records.
-  const ops::GradientOptions keep = {.keep = true};
+  const GradientOptions keep = {.keep = true};
   if (name == "program_hessian_vector") {
     const DTensor value = ops::sum(x[0] * x[0] * x[0] + ops::sin(x[0]));
     return ops::sum(tape.gradient(value, {x[0]}, keep)[0] * x[1]);
@@ -73,7 +73,7 @@ DTensor run_program(const std::string& name, ops::Tape& tape, Operands x) {
   return ops::sum(ops::square(tape.gradient(value, {x[0]}, keep)[0]));
 }
 
-StatusOr<DTensor> run_row(const OpCase& row, ops::Tape& tape, Operands x) {
+StatusOr<DTensor> run_row(const OpCase& row, Tape& tape, Operands x) {
   const std::string name = row.id.substr(0, row.id.rfind('.'));
   if (row.op == "program") return run_program(name, tape, x);
   if (row.op != "relayout") return op_table().at(row.op)(row, x, {});
@@ -84,7 +84,7 @@ StatusOr<DTensor> run_row(const OpCase& row, ops::Tape& tape, Operands x) {
 }
 
 Status check_row(const Client& client, const OpCase& row, std::map<std::string, Mesh>& meshes) {
-  ops::Tape tape;
+  Tape tape;
   std::vector<DTensor> operands;
   for (const OpOperand& operand : row.operands) {
     TESSERA_ASSIGN_OR_RETURN(DTensor tensor, make_operand(client, operand, meshes));
@@ -92,7 +92,7 @@ Status check_row(const Client& client, const OpCase& row, std::map<std::string, 
   }
   TESSERA_ASSIGN_OR_RETURN(const DTensor result, run_row(row, tape, operands));
   TESSERA_RETURN_IF_ERROR(result.status());
-  ops::GradientOptions options;
+  GradientOptions options;
   if (row.seed != "1") {
     const OpOperand seed = {row.operands[0].mesh, result.dtype(), result.shape(),
                             result.layout().without_partial().to_string(), row.seed};
@@ -158,8 +158,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, TapeTest, ::testing::Values(kJobForms[0], kJobFo
 TEST_P(TapeTest, OuterTapeRecordsTheInnerOne) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Tensors given, set_up(client));
-                ops::Tape outer;
-                ops::Tape inner;
+                Tape outer;
+                Tape inner;
                 const DTensor x = inner.watch(outer.watch(given.x));
                 const DTensor y = ops::tanh(x);
                 const DTensor slope = inner.gradient(ops::sum(y), {x})[0];
@@ -173,7 +173,7 @@ TEST_P(TapeTest, OuterTapeRecordsTheInnerOne) {
 TEST_P(TapeTest, UsesUpWhatItRecordedUnlessItIsToKeepIt) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Tensors given, set_up(client));
-                ops::Tape tape;
+                Tape tape;
                 const DTensor x = tape.watch(given.x);
                 const DTensor loss = ops::sum(ops::square(x));
                 const DTensor first = tape.gradient(loss, {x}, {.keep = true})[0];
@@ -198,7 +198,7 @@ TEST_P(TapeTest, RefusesWhatHasNoGradient) {
               status.ToString());
           return absl::OkStatus();
         };
-        ops::Tape tape;
+        Tape tape;
         const DTensor x = tape.watch(given.x);
         const DTensor y = ops::square(x);
         TESSERA_RETURN_IF_ERROR(
@@ -217,11 +217,11 @@ TEST_P(TapeTest, RefusesWhatHasNoGradient) {
 TEST_P(TapeTest, LeavesGradientsPartialOnRequest) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Tensors given, set_up(client));
-                ops::Tape tape;
+                Tape tape;
                 const DTensor w = tape.watch(given.w);
                 const DTensor loss = ops::sum(ops::square(ops::matmul(given.x, w)));
                 const DTensor now = tape.gradient(loss, {w}, {.keep = true})[0];
-                const DTensor later = tape.gradient(loss, {w}, {.reduce = ops::Reduce::kLater})[0];
+                const DTensor later = tape.gradient(loss, {w}, {.reduce = Reduce::kLater})[0];
                 TESSERA_REQUIRE(now.layout().to_string() == "[-, -]", now.layout().to_string());
                 TESSERA_REQUIRE(later.layout().to_string() == "[-, -] sum{batch}",
                                 later.layout().to_string());
@@ -233,21 +233,21 @@ TEST_P(TapeTest, LeavesGradientsPartialOnRequest) {
 TEST_P(TapeTest, CustomGradientAndRematerialize) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Tensors given, set_up(client));
-                ops::Tape tape;
+                Tape tape;
                 const DTensor x = tape.watch(given.x);
                 const DTensor w = tape.watch(given.w);
                 const DTensor inputs[] = {x, w};
-                const ops::Forward forward = [](Operands in) {
+                const Forward forward = [](Operands in) {
                   return ops::tanh(ops::matmul(in[0], in[1]));
                 };
                 const DTensor plain = ops::sum(forward(inputs));
                 const DTensor again = ops::sum(ops::rematerialize(forward, inputs));
                 for (const DTensor& source : inputs) {
-                  const ops::GradientOptions keep = {.keep = true};
+                  const GradientOptions keep = {.keep = true};
                   TESSERA_RETURN_IF_ERROR(expect_same(tape.gradient(plain, {source}, keep)[0],
                                                       tape.gradient(again, {source}, keep)[0]));
                 }
-                const ops::Backward nothing_by_x = [](Operands, const DTensor&, const DTensor& c) {
+                const Backward nothing_by_x = [](Operands, const DTensor&, const DTensor& c) {
                   return std::vector<std::optional<DTensor>>{
                       std::nullopt, ops::broadcast_to(ops::sum(c), {2, 3})};
                 };
