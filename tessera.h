@@ -14,6 +14,7 @@
 //   to compute with tensors                 ops/pointwise.h, ops/reductions.h, ops/contract.h,
 //                                            ops/shapes.h, ops/nn.h, in namespace tessera::ops;
 //                                            gradients: ops/tape.h
+//   to train                                 ops/variable.h, ops/optimizer.h
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
@@ -45,10 +46,12 @@
 #include "mesh/mesh.h"
 #include "ops/contract.h"
 #include "ops/nn.h"
+#include "ops/optimizer.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/tape.h"
+#include "ops/variable.h"
 #include "relayout/plan.h"
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Optimizers: how gradients change variables.
+//
+//   AdamW optimizer{.learning_rate = 1e-3};
+//   optimizer.apply(variables, tape.gradient(loss, watched));
+//
+// An optimizer holds what it remembers of each variable, by the variable. The state has the layout
+// of its variable; with `shard_state` it is also split over the axes that the layout does not name,
+// and so is the work: gradients, which may be partial, are moved to that layout (a reduce-scatter
+// of partial ones), and the new values back (an all-gather). The values have the same bits either
+// way.
+//
+// apply() changes nothing unless every gradient fits its variable. InvalidArgument where their
+// numbers, shapes or dtypes differ, naming the variable; and for options out of range. It returns
+// before the values are there. A variable may be in one call once.
+//
+// Sgd: Sutskever et al. 2013, as PyTorch has it (the first momentum is the gradient). Adam: Kingma,
+// Ba 2015. AdamW: Loshchilov, Hutter 2019. Adagrad: Duchi et al. 2011.
+#ifndef TESSERA_OPS_OPTIMIZER_H_
+#define TESSERA_OPS_OPTIMIZER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+#include "ops/variable.h"
+
+namespace tessera {
+
+// What an optimizer remembers of a variable.
+struct OptimizerSlots {
+  int64_t step = 0;
+  std::vector<DTensor> tensors;  // none before the first step
+};
+using OptimizerState = absl::flat_hash_map<Variable, OptimizerSlots>;
+
+struct Sgd {
+  double learning_rate = 0.01;
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  bool shard_state = false;
+  OptimizerState state = {};
+
+  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+};
+
+struct Adam {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;  // added to the gradient
+  bool shard_state = false;
+  OptimizerState state = {};
+
+  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+};
+
+struct AdamW {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;  // of the value, not of the gradient
+  bool shard_state = false;
+  OptimizerState state = {};
+
+  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+};
+
+struct Adagrad {
+  double learning_rate = 0.01;
+  double epsilon = 1e-10;
+  double weight_decay = 0;
+  double initial_accumulator = 0;
+  bool shard_state = false;
+  OptimizerState state = {};
+
+  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+};
+
+// The gradients times max_norm / max(norm, max_norm), and the norm: the square root of the sum of
+// squares of all elements, each once, however they are replicated. Of one dtype and one mesh; not
+// of none.
+struct ClippedGradients {
+  std::vector<DTensor> gradients;
+  DTensor norm;
+};
+ClippedGradients clip_by_global_norm(absl::Span<const DTensor> gradients, double max_norm);
+
+}  // namespace tessera
+
+#endif  // TESSERA_OPS_OPTIMIZER_H_

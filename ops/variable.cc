@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/variable.h"
+
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/device_op.h"
+#include "dtensor/relayout.h"
+#include "ops/pointwise.h"
+#include "ops/tape.h"
+
+namespace tessera {
+
+struct Variable::State {
+  State(std::string name, const DTensor& initial)
+      : name(std::move(name)), shape(initial.shape()), layout(initial.layout()), value(initial) {}
+
+  const std::string name;
+  const Shape shape;
+  const Layout layout;
+  std::mutex mutex;
+  DTensor value;
+};
+
+namespace {
+
+DTensor checked_initial(const std::string& name, const DTensor& initial) {
+  if (!internal::facts_of(initial).error.ok() || !initial.layout().is_partial()) {
+    return stop_gradient(initial);
+  }
+  return internal::failed_tensor(
+      initial.dtype(), initial.shape(), initial.layout(),
+      absl::InvalidArgumentError(absl::StrCat("variable \"", name, "\": the initial value is ",
+                                              initial.layout().to_string(),
+                                              "; relayout() it to a layout that is not partial")));
+}
+
+}  // namespace
+
+Variable::Variable(std::string name, const DTensor& initial) {
+  const DTensor value = checked_initial(name, initial);
+  state_ = std::make_shared<State>(std::move(name), value);
+}
+
+const std::string& Variable::name() const { return state_->name; }
+DType Variable::dtype() const { return value().dtype(); }
+const Shape& Variable::shape() const { return state_->shape; }
+const Layout& Variable::layout() const { return state_->layout; }
+
+DTensor Variable::value() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->value;
+}
+
+Status Variable::check(const char* function, const DTensor& value) const {
+  TESSERA_RETURN_IF_ERROR(internal::facts_of(this->value()).error);
+  TESSERA_RETURN_IF_ERROR(internal::facts_of(value).error);
+  if (value.shape() == shape() && value.dtype() == dtype()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "variable \"", name(), "\" is ", dtype_name(dtype()), " ", shape_to_string(shape()), ", ",
+      function, " got ", dtype_name(value.dtype()), " ", shape_to_string(value.shape())));
+}
+
+Status Variable::assign(const DTensor& value) {
+  TESSERA_RETURN_IF_ERROR(check("assign", value));
+  DTensor moved = relayout(stop_gradient(value), layout());
+  TESSERA_RETURN_IF_ERROR(internal::facts_of(moved).error);
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->value = std::move(moved);
+  return absl::OkStatus();
+}
+
+Status Variable::assign_add(const DTensor& delta) {
+  TESSERA_RETURN_IF_ERROR(check("assign_add", delta));
+  return assign(ops::add(value(), stop_gradient(delta), layout()));
+}
+
+Status Variable::assign_sub(const DTensor& delta) {
+  TESSERA_RETURN_IF_ERROR(check("assign_sub", delta));
+  return assign(ops::sub(value(), stop_gradient(delta), layout()));
+}
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Variable: a place for values of one shape, dtype and layout.
+//
+//   Variable weights("weights", random_values);
+//   weights.assign_sub(gradient * 0.1);
+//
+// A handle: copies mean the same variable. assign() replaces the value; tensors that value()
+// returned before keep theirs. The memory of a value goes back to its pool as soon as nothing holds
+// it.
+//
+// Thread-safe; but calls that change it come in the same order on every client.
+// TF: tf.Variable. PyTorch: torch.nn.Parameter.
+#ifndef TESSERA_OPS_VARIABLE_H_
+#define TESSERA_OPS_VARIABLE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
+
+namespace tessera {
+
+class Variable {
+ public:
+  // The initial value gives shape, dtype and layout, which must not be partial: its error, or
+  // InvalidArgument for a partial one, is that of value() and of every assignment.
+  Variable(std::string name, const DTensor& initial);
+
+  const std::string& name() const;
+  DType dtype() const;
+  const Shape& shape() const;
+  const Layout& layout() const;
+  DTensor value() const;
+
+  // Sets the value, or adds to it: of any layout, which is moved to the variable's. InvalidArgument
+  // for another shape or dtype, naming both; the error of a value that failed on all clients.
+  Status assign(const DTensor& value);
+  Status assign_add(const DTensor& delta);
+  Status assign_sub(const DTensor& delta);
+
+  // Whether both are one variable.
+  friend bool operator==(const Variable& a, const Variable& b) { return a.state_ == b.state_; }
+  template <typename H>
+  friend H AbslHashValue(H h, const Variable& variable) {
+    return H::combine(std::move(h), variable.state_);
+  }
+
+ private:
+  struct State;
+  Status check(const char* function, const DTensor& value) const;
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_OPS_VARIABLE_H_
