@@ -84,6 +84,12 @@ std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTenso
 DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> program,
                        absl::Span<const DTensor> inputs);
 
+// A tensor whose local boxes `fill` writes, each distinct one once, when their devices get there:
+// from any thread, after the call has returned, several at once.
+using FillBox = std::function<void(const Box& box, std::byte* out)>;
+DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg layout,
+                 FillBox fill);
+
 }  // namespace tessera::internal
 
 #endif  // TESSERA_DTENSOR_DEVICE_OP_H_

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "device/cpu/kernels.h"
 #include "device/local_device.h"
+#include "dtensor/device_op.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
@@ -104,6 +105,19 @@ DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* 
   std::memcpy(value.data(), element, dtype_size(dtype));
   return create(dtype, shape, layout,
                 [&](const Filling& filling) { fill_whole(filling, "full", dtype, value); });
+}
+
+DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg layout,
+                 FillBox fill) {
+  return create(dtype, shape, layout, [&](const Filling& filling) {
+    if (!filling.device.uses_host_memory()) {
+      return fill_from_host(filling, [&](std::byte* out) { fill(filling.box, out); });
+    }
+    filling.device.produce(label, filling.buffer, [fill, box = filling.box](std::byte* out) {
+      fill(box, out);
+      return absl::OkStatus();
+    });
+  });
 }
 
 DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
