@@ -15,6 +15,7 @@
 //                                            ops/shapes.h, ops/nn.h, in namespace tessera::ops;
 //                                            gradients: ops/tape.h
 //   to train                                 ops/variable.h, ops/optimizer.h
+//   to draw random numbers                   ops/random.h, in namespace tessera::random
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
@@ -48,6 +49,7 @@
 #include "ops/nn.h"
 #include "ops/optimizer.h"
 #include "ops/pointwise.h"
+#include "ops/random.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/tape.h"

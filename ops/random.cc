@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/random.h"
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "dtensor/device_op.h"
+
+namespace tessera::random {
+namespace {
+
+using kernels::RandomKind;
+using kernels::RandomSpec;
+
+template <class... Texts>
+Status refusal(const Texts&... texts) {
+  return absl::InvalidArgumentError(absl::StrCat(texts...));
+}
+
+// The least and the largest integer of a dtype.
+std::pair<absl::int128, absl::int128> limits_of(DType dtype) {
+  switch (dtype) {
+    case DType::kInt8:
+      return {std::numeric_limits<int8_t>::min(), std::numeric_limits<int8_t>::max()};
+    case DType::kUint8:
+      return {0, std::numeric_limits<uint8_t>::max()};
+    case DType::kInt32:
+      return {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+    case DType::kInt64:
+      return {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+    default:
+      return {0, 1};
+  }
+}
+
+Status check_range(const char* name, double low, double high) {
+  if (low <= high && std::isfinite(low) && std::isfinite(high)) return absl::OkStatus();
+  return refusal(name, ": from ", low, " to ", high, "; both should be finite, in this order");
+}
+
+Status check_spread(const char* name, const RandomSpec& spec) {
+  if (std::isfinite(spec.a) && std::isfinite(spec.b) && spec.b >= 0) return absl::OkStatus();
+  return refusal(name, ": mean ", spec.a, ", stddev ", spec.b,
+                 "; both should be finite, and stddev not negative");
+}
+
+Status check_spec(const RandomSpec& spec) {
+  switch (spec.kind) {
+    case RandomKind::kUniform:
+      return check_range("uniform", spec.a, spec.b);
+    case RandomKind::kNormal:
+      return check_spread("normal", spec);
+    case RandomKind::kTruncatedNormal:
+      TESSERA_RETURN_IF_ERROR(check_spread("truncated_normal", spec));
+      if (spec.low < spec.high) return absl::OkStatus();
+      return refusal("truncated_normal: from ", spec.low, " to ", spec.high,
+                     " standard deviations; the first should be below the second");
+    case RandomKind::kBernoulli:
+      if (spec.a >= 0 && spec.a <= 1) return absl::OkStatus();
+      return refusal("bernoulli: probability ", spec.a, "; it should be from 0 to 1");
+    default:
+      return absl::OkStatus();
+  }
+}
+
+}  // namespace
+
+Key Key::from_seed(uint64_t seed) {
+  return Key({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
+
+Key Key::fold_in(uint64_t data) const {
+  const kernels::PhiloxBlock block =
+      kernels::philox({static_cast<uint32_t>(data), static_cast<uint32_t>(data >> 32), 0,
+                       static_cast<uint32_t>(kernels::RandomStream::kFoldIn)},
+                      words_);
+  return Key({block[0], block[1]});
+}
+
+std::vector<Key> Key::split(int64_t n) const {
+  std::vector<Key> keys;
+  for (int64_t k = 0; k < n; ++k) keys.push_back(fold_in(static_cast<uint64_t>(k)));
+  return keys;
+}
+
+DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg layout) {
+  const Status status = check_spec(spec);
+  if (!status.ok()) return internal::failed_tensor(dtype, shape, layout, status);
+  return internal::generate("random", dtype, shape, layout,
+                            [spec, dtype, shape](const Box& box, std::byte* out) {
+                              kernels::random_box(spec, dtype, shape, box, out);
+                            });
+}
+
+DTensor bernoulli(const Key& key, const Shape& shape, LayoutArg layout, double probability) {
+  return draw({.kind = RandomKind::kBernoulli, .key = key.words(), .a = probability}, DType::kBool,
+              shape, layout);
+}
+
+DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, LayoutArg layout,
+                      absl::int128 low, absl::int128 high) {
+  const auto [least, largest] = limits_of(dtype);
+  if (low >= high || low < least || high > largest + 1) {
+    const auto text = [](absl::int128 value) {
+      std::ostringstream digits;
+      digits << value;
+      return digits.str();
+    };
+    return internal::failed_tensor(
+        dtype, shape, layout,
+        refusal("randint: from ", text(low), " to ", text(high),
+                "; the first should be below the second, and both in ", dtype_name(dtype)));
+  }
+  const absl::int128 range = high - low;
+  return draw({.kind = RandomKind::kInteger,
+               .key = key.words(),
+               .least = static_cast<int64_t>(low),
+               .range = static_cast<uint64_t>(range)},
+              dtype, shape, layout);
+}
+
+DTensor permutation(const Key& key, int64_t n, LayoutArg layout) {
+  if (n < 0) {
+    return internal::failed_tensor(DType::kInt64, {0}, layout,
+                                   refusal("permutation: of ", n, " numbers"));
+  }
+  return draw(
+      {.kind = RandomKind::kPermutation, .key = key.words(), .range = static_cast<uint64_t>(n)},
+      DType::kInt64, {n}, layout);
+}
+
+}  // namespace tessera::random

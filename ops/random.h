@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Key and the distributions: tensors of random numbers.
+//
+//   const random::Key key = random::Key::from_seed(42);
+//   DTensor w = random::normal<float>(key.fold_in(0), {64, 10}, layout);
+//
+// Element i depends on the key and its flat index i in the global tensor alone: the values are the
+// same under every layout, mesh, split over clients and type of device. A key used twice gives the
+// same numbers twice; fold_in() and split() make others of it. Nothing is sent.
+//
+// Philox4x32-10 (ops/kernels/philox.h). Errors are in the tensor, as those of full():
+// InvalidArgument for parameters out of range, naming them. JAX: jax.random. TF:
+// tf.random.stateless_*.
+#ifndef TESSERA_OPS_RANDOM_H_
+#define TESSERA_OPS_RANDOM_H_
+
+#include <concepts>
+#include <cstdint>
+#include <vector>
+
+#include "absl/numeric/int128.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
+#include "ops/kernels/philox.h"
+
+namespace tessera::random {
+
+// A value: two words.
+class Key {
+ public:
+  static Key from_seed(uint64_t seed);
+  // Another key, which depends on this one and the number.
+  Key fold_in(uint64_t data) const;
+  // n other keys: those of fold_in(0) to fold_in(n - 1).
+  std::vector<Key> split(int64_t n) const;
+
+  const kernels::PhiloxKey& words() const { return words_; }
+  friend bool operator==(const Key& a, const Key& b) { return a.words_ == b.words_; }
+
+ private:
+  explicit Key(kernels::PhiloxKey words) : words_(words) {}
+
+  kernels::PhiloxKey words_;
+};
+
+// Internal.
+DTensor draw(const kernels::RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg layout);
+DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, LayoutArg layout,
+                      absl::int128 low, absl::int128 high);
+
+template <class T>
+concept Integer = Element<T> && std::integral<T>;
+template <class T>
+concept Float = Element<T> && !std::integral<T>;
+
+// All bits of integers are random; of bool it is true or false.
+template <Integer T>
+DTensor bits(const Key& key, const Shape& shape, LayoutArg layout) {
+  return draw({.kind = kernels::RandomKind::kBits, .key = key.words()}, dtype_of<T>(), shape,
+              layout);
+}
+// In [low, high), never high itself.
+template <Float T>
+DTensor uniform(const Key& key, const Shape& shape, LayoutArg layout, double low = 0,
+                double high = 1) {
+  return draw({.kind = kernels::RandomKind::kUniform, .key = key.words(), .a = low, .b = high},
+              dtype_of<T>(), shape, layout);
+}
+template <Float T>
+DTensor normal(const Key& key, const Shape& shape, LayoutArg layout, double mean = 0,
+               double stddev = 1) {
+  return draw({.kind = kernels::RandomKind::kNormal, .key = key.words(), .a = mean, .b = stddev},
+              dtype_of<T>(), shape, layout);
+}
+// Normal numbers between mean + low stddev and mean + high stddev.
+template <Float T>
+DTensor truncated_normal(const Key& key, const Shape& shape, LayoutArg layout, double mean = 0,
+                         double stddev = 1, double low = -2, double high = 2) {
+  return draw({.kind = kernels::RandomKind::kTruncatedNormal,
+               .key = key.words(),
+               .a = mean,
+               .b = stddev,
+               .low = low,
+               .high = high},
+              dtype_of<T>(), shape, layout);
+}
+// bool: true with the probability, to 2^-24.
+DTensor bernoulli(const Key& key, const Shape& shape, LayoutArg layout, double probability = 0.5);
+// In [low, high), which T can hold; high may be one above its largest value.
+template <Integer T>
+DTensor randint(const Key& key, const Shape& shape, LayoutArg layout, absl::int128 low,
+                absl::int128 high) {
+  return draw_integers(key, dtype_of<T>(), shape, layout, low, high);
+}
+// i64 of shape [n]: 0 to n - 1, each once. Each device makes its own part, without a sort.
+DTensor permutation(const Key& key, int64_t n, LayoutArg layout);
+
+}  // namespace tessera::random
+
+#endif  // TESSERA_OPS_RANDOM_H_
