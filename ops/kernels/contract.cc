@@ -11,6 +11,7 @@
 #include "Eigen/Core"
 #include "absl/container/inlined_vector.h"
 #include "base/shape.h"
+#include "ops/kernels/gemm.h"
 #include "ops/kernels/pointwise.h"
 
 namespace tessera::kernels {
@@ -57,25 +58,20 @@ struct Product {
   int64_t batch, rows, columns, summed;
 };
 
-// c[b] = a[b] b[b], dense. A row of the result is accumulated from rows of b.
+// c[b] = a[b] b[b] of integers, dense. A row of the result is accumulated from rows of b. Products
+// wrap: they are ones of unsigned numbers, and of 8 bits ones of int.
 template <class T>
-void multiply(const Product& size, const T* a, const T* b, T* c) {
-  constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
-  using Wide = std::conditional_t<kIsHalf, float, T>;
-  using Unsigned =
-      typename std::conditional_t<std::is_integral_v<T> && !std::is_same_v<T, bool>,
-                                  std::make_unsigned<T>, std::type_identity<Wide>>::type;
-  // Of 8 and 16 bits products are ones of int.
-  using Sum = std::conditional_t<std::is_integral_v<T>, Unsigned, Wide>;
+void multiply_integers(const Product& size, const T* a, const T* b, T* c) {
+  using Sum = std::make_unsigned_t<T>;
   std::vector<Sum> row(size.columns);
   for (int64_t batch = 0; batch < size.batch; ++batch) {
     for (int64_t i = 0; i < size.rows; ++i) {
       std::fill(row.begin(), row.end(), Sum(0));
       for (int64_t k = 0; k < size.summed; ++k) {
-        const Sum left = static_cast<Sum>(static_cast<Wide>(a[i * size.summed + k]));
+        const auto left = static_cast<Sum>(a[i * size.summed + k]);
         const T* const right = b + k * size.columns;
         for (int64_t j = 0; j < size.columns; ++j) {
-          row[j] = static_cast<Sum>(row[j] + left * static_cast<Sum>(static_cast<Wide>(right[j])));
+          row[j] = static_cast<Sum>(row[j] + left * static_cast<Sum>(right[j]));
         }
       }
       for (int64_t j = 0; j < size.columns; ++j) c[i * size.columns + j] = static_cast<T>(row[j]);
@@ -83,6 +79,34 @@ void multiply(const Product& size, const T* a, const T* b, T* c) {
     a += size.rows * size.summed;
     b += size.summed * size.columns;
     c += size.rows * size.columns;
+  }
+}
+
+template <class T>
+std::vector<float> as_floats(const T* data, int64_t count) {
+  std::vector<float> floats(count);
+  for (int64_t i = 0; i < count; ++i) floats[i] = static_cast<float>(data[i]);
+  return floats;
+}
+
+template <class T>
+void multiply(const Product& size, const T* a, const T* b, T* c) {
+  const int64_t a_size = size.rows * size.summed;
+  const int64_t b_size = size.summed * size.columns;
+  const int64_t c_size = size.rows * size.columns;
+  if constexpr (std::is_integral_v<T>) {
+    return multiply_integers(size, a, b, c);
+  } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    for (int64_t batch = 0; batch < size.batch; ++batch) {
+      gemm({size.rows, size.columns, size.summed}, a + batch * a_size, b + batch * b_size,
+           c + batch * c_size);
+    }
+  } else {
+    const std::vector<float> left = as_floats(a, size.batch * a_size);
+    const std::vector<float> right = as_floats(b, size.batch * b_size);
+    std::vector<float> result(size.batch * c_size);
+    multiply(size, left.data(), right.data(), result.data());
+    for (size_t i = 0; i < result.size(); ++i) c[i] = static_cast<T>(result[i]);
   }
 }
 
