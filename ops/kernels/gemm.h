@@ -2,9 +2,8 @@
 //
 // gemm(): products of matrices on one device, by Eigen compiled for several instruction sets.
 //
-// Eigen's kernels are the fastest in Debian for f64, and within a tenth of the fastest for f32 on
-// the CPUs measured (docs/internals/ops.md). The bits depend on the sizes and the instruction set
-// alone: the sizes of the caches, by which Eigen cuts matrices into blocks, are fixed. One thread.
+// The bits depend on the sizes and the instruction set alone: the sizes of the caches, by which
+// Eigen cuts matrices into blocks, are fixed. One thread. What it reaches: docs/internals/ops.md.
 #ifndef TESSERA_OPS_KERNELS_GEMM_H_
 #define TESSERA_OPS_KERNELS_GEMM_H_
 

@@ -3,6 +3,7 @@
 // Compiled once for each instruction set, with TESSERA_GEMM as the name of the function and Eigen
 // as the name of a namespace of its own: templates of one name that are compiled with different
 // flags would be merged by the linker.
+#if !defined(TESSERA_WITHOUT_AVX512) || !defined(__AVX512F__)
 #define EIGEN_DONT_PARALLELIZE
 #include "Eigen/Core"
 #include "ops/kernels/gemm.h"
@@ -42,3 +43,5 @@ void TESSERA_GEMM(const GemmSize& size, const double* a, const double* b, double
 }
 
 }  // namespace tessera::kernels::internal
+
+#endif  // no set that this build leaves out
