@@ -219,6 +219,28 @@ TEST(DigitsTest, SaysWhatIsMissingWithoutAGpu) {
                                    HasSubstr("no cuBLASLt")));
 }
 
+TEST(MatmulTimingTest, ShowsWhatAClockThatDoesNotWaitMeasures) {
+  const Result result = run("examples/06_matmul_timing --size=128 --devices=4");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("[x, -] times [-, -] is [x, -]"),
+                                   HasSubstr("without sync_devices()"), HasSubstr("GFLOP/s")));
+}
+
+// The last loss.
+double fitted(const std::string& launcher) {
+  const Result result = run(absl::StrCat(launcher, "examples/08_fit"));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  const size_t at = result.output.rfind("loss ");
+  return at == std::string::npos ? 1 : std::strtod(result.output.c_str() + at + 5, nullptr);
+}
+
+TEST(FitTest, GivesTheSameLossOnAnyMesh) {
+  const double one = fitted("env TESSERA_LOCAL_DEVICES=1 ");
+  EXPECT_LT(one, 0.01);
+  EXPECT_NEAR(fitted("env TESSERA_LOCAL_DEVICES=3 "), one, 1e-4);
+  EXPECT_NEAR(fitted(kFourByTwo), one, 1e-4);
+}
+
 struct MistakeCase {
   const char* name;
   const char* command;
