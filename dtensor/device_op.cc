@@ -86,14 +86,15 @@ void set_record_relayout(RecordRelayout record) { record_relayout = record; }
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
                                                          absl::Span<const Layout> in_layouts,
                                                          DType dtype, Shape shape,
-                                                         const Layout& layout,
-                                                         DeviceKernel kernel) {
+                                                         const Layout& layout, DeviceKernel kernel,
+                                                         std::string explanation) {
   const TensorRep& first = TensorAccess::rep(inputs[0]);
   auto program = std::make_shared<DeviceProgram>(
       DeviceProgram{dtype,
                     std::move(shape),
                     *layout.with_mesh(layout.mesh().with_runtime(nullptr)),
                     std::move(kernel),
+                    std::make_shared<const std::string>(std::move(explanation)),
                     {},
                     false});
   int64_t bytes = 0;
@@ -112,6 +113,12 @@ std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTenso
   return program;
 }
 
+DTensor explained_as(const DTensor& tensor, const DeviceProgram& program) {
+  TensorRep rep = TensorAccess::rep(tensor);
+  rep.explanation = program.explanation;
+  return TensorAccess::make(std::move(rep));
+}
+
 DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> program,
                        absl::Span<const DTensor> inputs) {
   const TensorRep& first = TensorAccess::rep(inputs[0]);
@@ -121,6 +128,7 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
   out.shape = program->shape;
   out.runtime = runtime;
   out.devices = first.devices;
+  out.explanation = program->explanation;
   // Layouts of the cache have no runtime; one of an input saves making another.
   for (const DTensor& input : inputs) {
     if (input.layout() == program->layout) out.layout = input.layout();

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -44,6 +45,8 @@ struct DeviceProgram {
   // Of the result.
   Layout layout;
   DeviceKernel kernel;
+  // What explain() says of the result, after its first line.
+  std::shared_ptr<const std::string> explanation;
   std::vector<DeviceRow> rows;  // of this client's devices
   // The calling thread may run it if the devices are idle: that is sooner than another thread could
   // be woken.
@@ -78,7 +81,10 @@ void set_record_relayout(RecordRelayout record);
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
                                                          absl::Span<const Layout> in_layouts,
                                                          DType dtype, Shape shape,
-                                                         const Layout& layout, DeviceKernel kernel);
+                                                         const Layout& layout, DeviceKernel kernel,
+                                                         std::string explanation);
+// The tensor, explained as the program's result is.
+DTensor explained_as(const DTensor& tensor, const DeviceProgram& program);
 // Requires inputs of the layouts, shapes and client that the program was made for. An error of a
 // device's input is the error of its output. `label` names the operation in messages.
 DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> program,

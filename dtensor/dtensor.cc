@@ -47,6 +47,14 @@ Status DTensor::status() const {
   return first;
 }
 
+std::string DTensor::explain() const {
+  const std::string what = absl::StrCat(dtype_name(dtype()), " ", shape_to_string(shape()),
+                                        " under ", layout().to_string_with_mesh());
+  if (!rep().error.ok()) return absl::StrCat("failed: ", rep().error.message(), "\n");
+  if (rep().explanation == nullptr) return absl::StrCat(what, ", made by no operation\n");
+  return absl::StrCat(what, "\n", *rep().explanation);
+}
+
 int DTensor::num_local_shards() const { return static_cast<int>(rep().buffers.size()); }
 
 Status DTensor::check_dtype(absl::string_view function, DType dtype) const {

@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -105,6 +106,9 @@ class DTensor {
   Status await() const;
   // The error known now, without waiting.
   Status status() const;
+  // How this tensor was made, for a terminal. Of an operation: its rule, which layouts its operands
+  // were moved to and how many bytes that took, and what was compared where operands disagreed.
+  std::string explain() const;
 
   // Number of this client's devices in the mesh; shards are numbered by local ordinal.
   int num_local_shards() const;

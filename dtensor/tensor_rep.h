@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/container/inlined_vector.h"
 #include "base/dtype.h"
@@ -28,6 +29,8 @@ struct TensorRep {
   std::optional<Layout> layout;
   Status error;
   std::shared_ptr<Runtime> runtime;
+  // What explain() says; null where it was no operation of ops/ that made the tensor.
+  std::shared_ptr<const std::string> explanation;
   // How the value was computed, for a tape of ops/; null where none records it.
   std::shared_ptr<const void> trace;
   MeshDevices devices;

@@ -9,12 +9,15 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "dtensor/bounded_cache.h"
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
 #include "ops/infer.h"
+#include "relayout/plan.h"
 
 namespace tessera::ops {
 namespace {
@@ -185,6 +188,37 @@ bool is_first_term(const Layout& layout, int64_t position) {
   return layout.partial_index(position) == 0;
 }
 
+// What explain() says of a tensor that is moved, or is not.
+StatusOr<std::string> explain_move(const Operand& operand, const Layout& to,
+                                   const PlanOptions& options) {
+  if (to == operand.layout) return absl::StrCat(to.to_string(), " as it is\n");
+  TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan, plan_relayout(operand.layout, to, operand.shape,
+                                                                  operand.dtype, options));
+  return absl::StrCat(plan.to_string(), ", ", plan.max_received_bytes(),
+                      " bytes to a device at most\n");
+}
+
+StatusOr<std::string> explain(const OpCall& call, const OpPlan& plan,
+                              absl::Span<const Operand> operands, const Assignment& assignment,
+                              const std::optional<Layout>& out, const PlanOptions& options) {
+  std::string text = absl::StrCat("  by ", call.name, ": ", plan.rule.to_string(), "\n");
+  for (size_t i = 0; i < operands.size(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string move,
+                             explain_move(operands[i], assignment.operands[i], options));
+    absl::StrAppend(&text, "  operand ", i, ": ", move);
+  }
+  if (assignment.is_contested) {
+    absl::StrAppend(&text, "  the best of ", assignment.num_alternatives,
+                    " assignments of axes, predicted ",
+                    absl::FormatDuration(assignment.predicted_time), "\n");
+  }
+  if (!out.has_value()) return text;
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string move,
+      explain_move({assignment.result, plan.shape, plan.dtype}, *out, options));
+  return absl::StrCat(text, "  result: ", move);
+}
+
 StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
   std::vector<Operand> operands;
   std::vector<Shape> shapes;
@@ -196,9 +230,11 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
   TESSERA_RETURN_IF_ERROR(check_out(call, plan));
   std::optional<Layout> out;
   if (call.out.layout.has_value()) out = **call.out.layout;
+  const PlanOptions options = internal::plan_options_of(call.operands[0]);
   TESSERA_ASSIGN_OR_RETURN(const Assignment assignment,
-                           infer(plan.rule, operands, plan.shape, plan.dtype, out,
-                                 internal::plan_options_of(call.operands[0])));
+                           infer(plan.rule, operands, plan.shape, plan.dtype, out, options));
+  TESSERA_ASSIGN_OR_RETURN(std::string explanation,
+                           explain(call, plan, operands, assignment, out, options));
   Decision decision;
   for (size_t i = 0; i < operands.size(); ++i) {
     const bool stays = assignment.operands[i] == operands[i].layout;
@@ -210,7 +246,8 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
       [layout = without_runtime(assignment.result), kernel = std::move(plan.kernel)](
           const DeviceRow& row, absl::Span<const std::byte* const> in, std::byte* to) {
         return kernel({row.in, in, row.out, to, is_first_term(layout, row.position)});
-      });
+      },
+      std::move(explanation));
   if (out.has_value() && *out != assignment.result) decision.out = without_runtime(*out);
   return decision;
 }
@@ -243,7 +280,7 @@ DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan) {
   }
   DTensor result = internal::run_on_devices(call.name, decision->program, inputs);
   if (!decision->out.has_value()) return result;
-  return relayout(std::move(result), *call.out.layout);
+  return internal::explained_as(relayout(std::move(result), *call.out.layout), *decision->program);
 }
 
 int64_t attribute_of(double value) {

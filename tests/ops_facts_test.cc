@@ -14,8 +14,11 @@
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/contract.h"
 #include "ops/out.h"
+#include "ops/pointwise.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
@@ -67,6 +70,33 @@ TEST_P(OpsFactsTest, Rows) {
                 return failures.empty() ? absl::OkStatus() : absl::InternalError(failures);
               }),
               IsOk());
+}
+
+TEST_P(OpsFactsTest, Explain) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        const DTensor rows = ones<float>({16, 8}, Layout::parse(mesh, "[x, -]"));
+        const DTensor columns = ones<float>({8, 16}, Layout::parse(mesh, "[-, x]"));
+        const auto says = [](const DTensor& tensor, const std::vector<std::string>& parts) {
+          for (const std::string& part : parts) {
+            TESSERA_REQUIRE(absl::StrContains(tensor.explain(), part), "no ", part, " in ",
+                            tensor.explain());
+          }
+          return absl::OkStatus();
+        };
+        TESSERA_RETURN_IF_ERROR(says(rows, {"f32 [16, 8] under [x, -] on {x=8}, made by no"}));
+        TESSERA_RETURN_IF_ERROR(says(ops::matmul(rows, columns),
+                                     {"by matmul: [b, a] [a, c] -> [b, c]; a contracted (sum)\n",
+                                      "the best of ", " assignments of axes, predicted "}));
+        TESSERA_RETURN_IF_ERROR(
+            says(ops::neg(rows, Layout::parse(mesh, "[-, x]")),
+                 {"under [-, x]", "by neg: [a, b] -> [a, b]\n", " bytes to a device at most"}));
+        TESSERA_RETURN_IF_ERROR(
+            says(ops::add(rows, rows), {"operand 0: [x, -] as it is", "operand 1: [x, -] as it"}));
+        return says(ops::add(rows, columns), {"failed: add: shapes [16, 8] and [8, 16]"});
+      }),
+      IsOk());
 }
 
 }  // namespace
