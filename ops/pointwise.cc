@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
@@ -19,7 +20,6 @@
 #include "ops/op.h"
 #include "ops/pointwise_gradients.h"
 #include "ops/scalar.h"
-#include "ops/tape.h"
 
 namespace tessera::ops {
 namespace {
@@ -184,14 +184,33 @@ DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, con
 }
 
 DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out& out) {
-  // The gradient passes at the bounds; those of minimum and maximum would halve it.
-  return differentiable(minimum(maximum(stop_gradient(x), low), high, out), {&x, 1},
-                        [low, high](const GradientCall& call) -> Gradients {
-                          const DTensor& value = call.operands[0];
-                          const DTensor inside =
-                              logical_and(greater_equal(value, low), less_equal(value, high));
-                          return {mul(call.cotangent, cast(inside, value.dtype()))};
-                        });
+  const std::array<int64_t, 2> least = scalar_attributes(low);
+  const std::array<int64_t, 2> most = scalar_attributes(high);
+  const int64_t attributes[] = {least[0], least[1], most[0], most[1]};
+  DTensor result = run({"clip", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
+    if (x.dtype() == DType::kBool) return refusal("clip", "takes numbers, not bool; cast() first");
+    const auto real = [](const Scalar& scalar) {
+      return std::visit([](auto value) { return static_cast<double>(value); }, scalar.value());
+    };
+    if (!(real(low) <= real(high))) {
+      return refusal("clip", "from ", real(low), " to ", real(high),
+                     "; the first should not be above the second");
+    }
+    TESSERA_ASSIGN_OR_RETURN(const ElementBytes from, element_of("clip", low, x.dtype()));
+    TESSERA_ASSIGN_OR_RETURN(const ElementBytes to, element_of("clip", high, x.dtype()));
+    const auto kernel = [dtype = x.dtype(), from, to](const LocalCall& call) -> Status {
+      kernels::clip(dtype, call.in[0], from.data(), to.data(), call.out_box.num_elements(),
+                    call.out);
+      return absl::OkStatus();
+    };
+    return OpPlan{broadcast_rule({&x, 1}, x.shape()), x.dtype(), x.shape(), kernel};
+  });
+  return differentiable(
+      std::move(result), {&x, 1}, [low, high](const GradientCall& call) -> Gradients {
+        const DTensor& value = call.operands[0];
+        const DTensor inside = logical_and(greater_equal(value, low), less_equal(value, high));
+        return {mul(call.cotangent, cast(inside, value.dtype()))};
+      });
 }
 
 DTensor cast(const DTensor& x, DType dtype, const Out& out) {

@@ -84,7 +84,7 @@ TESSERA_BINARY_(logical_or)
 
 // a where the condition, a tensor of bool, holds, else b.
 DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out = {});
-// The nearest value in [low, high].
+// The nearest value in [low, high], of numbers; NaN stays. The gradient passes at the bounds.
 DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out& out = {});
 
 // A float becomes an integer by truncation, and the nearest one where it is out of range (0 for

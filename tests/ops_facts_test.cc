@@ -2,6 +2,7 @@
 //
 // Every row of ops/testdata/ops_cases.tsv, on 8 devices of several forms of a job: what the
 // operation gives and under which layout, or how it is refused.
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -68,6 +69,26 @@ TEST_P(OpsFactsTest, Rows) {
                     absl::StrAppend(&failures, row.id, ": ", status.message(), "\n");
                 }
                 return failures.empty() ? absl::OkStatus() : absl::InternalError(failures);
+              }),
+              IsOk());
+}
+
+TEST_P(OpsFactsTest, ClipKeepsNanAndMaximumDropsIt) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                const DTensor x = full<float>({8}, NAN, Layout::parse(mesh, "[x]"));
+                TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> clipped,
+                                         ops::clip(x, 0, 1).to_host<float>());
+                TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> larger,
+                                         ops::maximum(x, 2).to_host<float>());
+                for (int i = 0; i < 8; ++i) {
+                  TESSERA_REQUIRE(std::isnan(clipped.data[i]) && larger.data[i] == 2, i);
+                }
+                const Status wrong = ops::clip(x, 1, 0).status();
+                TESSERA_REQUIRE(absl::IsInvalidArgument(wrong) &&
+                                    absl::StrContains(wrong.message(), "clip: from 1 to 0"),
+                                wrong.ToString());
+                return absl::OkStatus();
               }),
               IsOk());
 }

@@ -372,6 +372,19 @@ void select_of(const Strided& condition, const Strided& a, const Strided& b,
   });
 }
 
+template <class T>
+void clip_of(const std::byte* in, const std::byte* low, const std::byte* high, int64_t n,
+             std::byte* out) {
+  const T* const from = reinterpret_cast<const T*>(in);
+  const T least = *reinterpret_cast<const T*>(low);
+  const T most = *reinterpret_cast<const T*>(high);
+  T* const to = reinterpret_cast<T*>(out);
+  // A comparison with NaN is false.
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = from[i] < least ? least : from[i] > most ? most : from[i];
+  }
+}
+
 // Calls fn with an unsigned integer of the size of the dtype's elements.
 template <class Fn>
 void visit_size(DType dtype, Fn fn) {
@@ -443,6 +456,11 @@ void select(DType dtype, const Strided& condition, const Strided& a, const Strid
 
 void copy_strided(DType dtype, const Strided& in, absl::Span<const int64_t> sizes, std::byte* out) {
   visit_size(dtype, [&](auto element) { copy_of<decltype(element)>(in, sizes, out); });
+}
+
+void clip(DType dtype, const std::byte* in, const std::byte* low, const std::byte* high,
+          int64_t num_elements, std::byte* out) {
+  visit_dtype(dtype, [&]<class T>() { clip_of<T>(in, low, high, num_elements, out); });
 }
 
 void cast(DType from, DType to, const std::byte* in, std::byte* out, int64_t num_elements) {

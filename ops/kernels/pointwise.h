@@ -96,6 +96,11 @@ void pointwise(PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
 void select(DType dtype, const Strided& condition, const Strided& a, const Strided& b,
             absl::Span<const int64_t> sizes, std::byte* out);
 
+// out[i] = the nearest value to in[i] from low to high, elements of the dtype; NaN stays. Dense.
+// Numbers; requires low <= high.
+void clip(DType dtype, const std::byte* in, const std::byte* low, const std::byte* high,
+          int64_t num_elements, std::byte* out);
+
 // out[i] = in[i]: transposes, broadcasts, slices.
 void copy_strided(DType dtype, const Strided& in, absl::Span<const int64_t> sizes, std::byte* out);
 
