@@ -2,6 +2,7 @@
 //
 // Every row of ops/testdata/ops_cases.tsv, on 8 devices of several forms of a job: what the
 // operation gives and under which layout, or how it is refused.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -10,6 +11,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -40,6 +43,15 @@ Status check_refusal(const OpCase& row, const Status& status) {
   return absl::OkStatus();
 }
 
+// Whether the layouts of the operands agree, so that no byte may be sent.
+bool sends_nothing(const OpCase& row) {
+  const std::vector<std::string> words = absl::StrSplit(row.why, '+');
+  return std::all_of(words.begin(), words.end(), [](const std::string& word) {
+    return word == "pass" || word == "agree" || word == "free" || word == "linear" ||
+           word == "contract";
+  });
+}
+
 Status check_row(const Client& client, const OpCase& row, std::map<std::string, Mesh>& meshes) {
   std::vector<DTensor> operands;
   for (const OpOperand& operand : row.operands) {
@@ -49,6 +61,14 @@ Status check_row(const Client& client, const OpCase& row, std::map<std::string, 
   TESSERA_ASSIGN_OR_RETURN(const ops::Out out, make_out(client, row, meshes));
   const DTensor result = op_table().at(row.op)(row, operands, out);
   if (!row.error.empty()) return check_refusal(row, result.status());
+  if (sends_nothing(row) && row.out == "-") {
+    // Of a composition the last operation is explained.
+    for (absl::string_view line : absl::StrSplit(result.explain(), '\n')) {
+      TESSERA_REQUIRE(!absl::EndsWith(line, " bytes to a device at most") ||
+                          absl::EndsWith(line, ", 0 bytes to a device at most"),
+                      result.explain());
+    }
+  }
   return check_result(row, result);
 }
 
