@@ -10,10 +10,11 @@
 //   to arrange devices along named axes      mesh/mesh.h; a device is in device/device.h
 //   to say how a tensor is split             layout/layout.h
 //   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
-//   to run a function on local shards        dtensor/local_map.h
-//   to compute with tensors                 ops/pointwise.h, ops/reductions.h, ops/contract.h,
-//                                            ops/shapes.h, ops/nn.h, in namespace tessera::ops;
-//                                            gradients: ops/tape.h
+//   to run a function on local shards        dtensor/local_map.h; with gradients
+//                                            ops/local_gradient.h
+//   to compute with tensors                  ops/pointwise.h, ops/reductions.h, ops/contract.h,
+//                                            ops/shapes.h, ops/nn.h, ops/elementwise.h, in
+//                                            namespace tessera::ops; gradients: ops/tape.h
 //   to train                                 ops/variable.h, ops/optimizer.h
 //   to draw random numbers                   ops/random.h, in namespace tessera::random
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
@@ -46,6 +47,8 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "ops/contract.h"
+#include "ops/elementwise.h"
+#include "ops/local_gradient.h"
 #include "ops/nn.h"
 #include "ops/optimizer.h"
 #include "ops/pointwise.h"

@@ -262,14 +262,14 @@ DTensor refuse(const OpCall& call, Status error) {
 DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan) {
   Status status = check_call(call);
   if (!status.ok()) return refuse(call, std::move(status));
-  std::shared_ptr<const Decision> decision = decisions().find(call);
+  std::shared_ptr<const Decision> decision = call.is_cached ? decisions().find(call) : nullptr;
   if (decision == nullptr) {
     StatusOr<OpPlan> planned = plan();
     if (!planned.ok()) return refuse(call, planned.status());
     StatusOr<Decision> made = decide(call, *std::move(planned));
     if (!made.ok()) return refuse(call, made.status());
-    decision =
-        decisions().insert(key_of(call), std::make_shared<const Decision>(*std::move(made)), 1);
+    decision = std::make_shared<const Decision>(*std::move(made));
+    if (call.is_cached) decision = decisions().insert(key_of(call), decision, 1);
   }
   const Mesh& mesh = call.operands[0].layout().mesh();
   absl::InlinedVector<DTensor, 3> inputs;

@@ -63,6 +63,8 @@ struct OpCall {
   // Whatever else the plan depends on.
   absl::Span<const int64_t> attributes;
   const Out& out;
+  // Whether the attributes say all that the plan depends on.
+  bool is_cached = true;
 };
 
 DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan);

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "ops/kernels/strided_walk.h"
 
 namespace tessera::kernels {
 
@@ -79,12 +80,8 @@ struct PointwiseInfo {
 const PointwiseInfo& pointwise_info(PointwiseOp op);
 bool accepts(DTypes dtypes, DType dtype);
 
-// An operand of elementwise kernels: an array and its strides, in elements, along the dims of the
-// result; the stride is 0 where it is broadcast.
-struct Strided {
-  const std::byte* data;
-  absl::Span<const int64_t> strides;
-};
+// An operand of elementwise kernels.
+using Strided = StridedArray;
 
 // out[i] = op(operands[i]...) for every index of a dense result of these sizes. Operands are of
 // `dtype`; the result is bool where the op gives bool, else of `dtype`. Requires

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// walk_runs(): the innermost runs of arrays that are walked through together. Internal to kernels/.
+// StridedWalk: the innermost runs of arrays that are walked through together. Internal to ops/.
 #ifndef TESSERA_OPS_KERNELS_STRIDED_WALK_H_
 #define TESSERA_OPS_KERNELS_STRIDED_WALK_H_
 
@@ -12,6 +12,12 @@
 #include "base/shape.h"
 
 namespace tessera::kernels {
+
+// An array and its strides, in elements, along the dims of an index space: 0 where it is broadcast.
+struct StridedArray {
+  const std::byte* data;
+  absl::Span<const int64_t> strides;
+};
 
 // One index space and the strides of several arrays in it, in elements, with neighbouring dims
 // merged where all arrays allow it.

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// local_map() with gradients: each is a function of one device's shards too.
+//
+//   // y = x w, rows of x over batch. The gradient of x has rows over batch as well; that of w is a
+//   // term for each part of the batch.
+//   const DTensor y = local_map(rows, {m, n}, DType::kFloat32, {x, w}, multiply,
+//                               {LocalGradient{rows, gradient_of_x},
+//                                LocalGradient{Layout::parse(mesh, "[-, -] sum{batch}"),
+//                                              gradient_of_w}});
+//
+// JAX: jax.custom_vjp of a shard_map, where the layouts of both directions are stated. PyTorch: an
+// autograd.Function inside local_map.
+#ifndef TESSERA_OPS_LOCAL_GRADIENT_H_
+#define TESSERA_OPS_LOCAL_GRADIENT_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/local_map.h"
+#include "layout/layout.h"
+
+namespace tessera {
+
+// How a device computes its shard of the gradient of one input, or its term where the layout is
+// partial (sum). The function's inputs are those of local_map() in their layouts, then the result
+// in its layout, then the cotangent: the gradient of what is asked for by the result, in the
+// result's layout without its partial axes. Its output has the shape and dtype of the input.
+struct LocalGradient {
+  StatusOr<Layout> layout;
+  LocalFn fn;
+};
+
+// local_map() with a gradient for each input, nothing where it is zero. InvalidArgument where their
+// number is not that of the inputs, and where an input of integers or bool has one.
+DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+                  absl::Span<const DTensor> inputs, LocalFn fn,
+                  std::vector<std::optional<LocalGradient>> gradients);
+
+}  // namespace tessera
+
+#endif  // TESSERA_OPS_LOCAL_GRADIENT_H_

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Operations that run functions of the caller: elementwise(), and local_map() with gradients.
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/local_map.h"
+#include "dtensor/relayout.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+#include "ops/contract.h"
+#include "ops/elementwise.h"
+#include "ops/local_gradient.h"
+#include "ops/pointwise.h"
+#include "ops/reductions.h"
+#include "ops/tape.h"
+#include "tests/support/clients.h"
+#include "tests/support/job_forms.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class OpsFunctionsTest : public JobFormTest {};
+INSTANTIATE_TEST_SUITE_P(Forms, OpsFunctionsTest, ::testing::Values(kJobForms[0], kJobForms[1]),
+                         job_form_name);
+
+// Element i is (7 i + 3) mod 11 - 5.
+StatusOr<DTensor> sample(const Mesh& mesh, const Shape& shape, const char* layout) {
+  std::vector<float> values(num_elements(shape));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((7 * i + 3) % 11) - 5;
+  TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, layout));
+  TESSERA_ASSIGN_OR_RETURN(const Layout whole,
+                           Layout::replicated(mesh, static_cast<int>(shape.size())));
+  return relayout(from_host<float>(values, shape, whole), to);
+}
+
+Status expect_equal(const DTensor& a, const DTensor& b) {
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> x, a.to_host<float>());
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> y, b.to_host<float>());
+  EXPECT_EQ(x.shape, y.shape);
+  EXPECT_EQ(x.data, y.data);
+  return absl::OkStatus();
+}
+
+TEST_P(OpsFunctionsTest, ElementwiseGivesWhatOperationsGive) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}, {"y", 2}}));
+        for (const char* layout : {"[-, -]", "[x, y]", "[(x,y), -]", "[-, x] sum{y}"}) {
+          TESSERA_ASSIGN_OR_RETURN(const DTensor x, sample(mesh, {7, 5}, layout));
+          for (const Shape& shape : {Shape{7, 5}, Shape{5}, Shape{7, 1}, Shape{}}) {
+            TESSERA_ASSIGN_OR_RETURN(const DTensor b, sample(mesh, shape,
+                                                             shape.empty()       ? "[]"
+                                                             : shape.size() == 1 ? "[y]"
+                                                                                 : "[-, -]"));
+            const float scale = 3;
+            const auto fn = [scale](float u, float v) { return scale * u - v; };
+            const DTensor expected = ops::sub(ops::mul(x, 3), b);
+            TESSERA_RETURN_IF_ERROR(
+                expect_equal(ops::elementwise<float, float, float>(fn, x, b), expected));
+            TESSERA_RETURN_IF_ERROR(expect_equal(ops::elementwise<float>(fn, x, b), expected));
+            TESSERA_RETURN_IF_ERROR(expect_equal(ops::elementwise(fn, x, b), expected));
+          }
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+bool is_even(int64_t i) { return i % 2 == 0; }
+
+TEST_P(OpsFunctionsTest, ElementwiseChangesTheType) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x]"));
+                const DTensor even = ops::elementwise(is_even, iota<int64_t>({11}, rows));
+                EXPECT_EQ(even.dtype(), DType::kBool);
+                EXPECT_EQ(even.layout().to_string(), "[x]");
+                TESSERA_ASSIGN_OR_RETURN(const HostTensor<bool> host, even.to_host<bool>());
+                for (size_t i = 0; i < host.data.size(); ++i) EXPECT_EQ(host.data[i], i % 2 == 0);
+                // Under the layout that is asked for.
+                const DTensor whole = ops::elementwise<bool, int64_t>(
+                    is_even, iota<int64_t>({11}, rows), Layout::replicated(mesh, 1));
+                EXPECT_EQ(whole.layout().to_string(), "[-]");
+                return whole.await();
+              }),
+              IsOk());
+}
+
+// Captures of a lambda are a part of what a decision is cached by; a function that is not trivially
+// copyable is not cached.
+TEST_P(OpsFunctionsTest, ElementwiseCallsTheFunctionThatItIsGiven) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        TESSERA_ASSIGN_OR_RETURN(const DTensor x, sample(mesh, {9}, "[x]"));
+        for (const float by : {1.0f, 2.0f, 1.0f}) {
+          const auto scaled = [by](float u) { return by * u; };
+          TESSERA_RETURN_IF_ERROR(expect_equal(ops::elementwise(scaled, x), ops::mul(x, by)));
+          const auto held = std::make_shared<float>(by);
+          const std::function<float(float)> shared = [held](float u) { return *held * u; };
+          TESSERA_RETURN_IF_ERROR(
+              expect_equal(ops::elementwise<float, float>(shared, x), ops::mul(x, by)));
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+TEST_P(OpsFunctionsTest, ElementwiseRefusals) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        TESSERA_ASSIGN_OR_RETURN(const DTensor x, sample(mesh, {9}, "[x]"));
+        TESSERA_ASSIGN_OR_RETURN(const DTensor other, sample(mesh, {8}, "[x]"));
+        const auto sum = [](float u, float v) { return u + v; };
+        EXPECT_THAT(ops::elementwise(sum, x, other).status(),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("elementwise: shapes [9] and [8] do not broadcast")));
+        EXPECT_THAT(
+            ops::elementwise(sum, x).status(),
+            StatusIs(absl::StatusCode::kInvalidArgument,
+                     HasSubstr("elementwise: the function takes 2 elements, and 1 tensors")));
+        EXPECT_THAT(ops::elementwise(sum, x, ops::cast<double>(x)).status(),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("takes f32 of operand 1, which is f64; cast() it")));
+        const std::function<float(float)> none;
+        EXPECT_THAT((ops::elementwise<float, float>(none, x).status()),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("elementwise: the function is empty")));
+        const auto raises = [](float) -> float {
+          std::rethrow_exception(std::make_exception_ptr(std::runtime_error("no such value")));
+        };
+        EXPECT_THAT(ops::elementwise(raises, x).await(),
+                    StatusIs(absl::StatusCode::kUnknown,
+                             HasSubstr("elementwise: the function raised an exception: no such")));
+        const auto raises_number = [](float) -> float {
+          std::rethrow_exception(std::make_exception_ptr(3));
+        };
+        EXPECT_THAT(ops::elementwise(raises_number, x).await(),
+                    StatusIs(absl::StatusCode::kUnknown, HasSubstr("is not a std::exception")));
+        Tape tape;
+        const DTensor watched = tape.watch(x);
+        const DTensor loss = ops::sum(ops::elementwise(sum, watched, watched));
+        EXPECT_THAT(tape.gradient(loss, {watched})[0].status(),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("gradient: elementwise has no gradient of its function")));
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+// y = x^2 w by element; the gradient of x under its own layout, that of w as terms.
+struct Scaled {
+  Layout rows;
+  Layout terms;
+
+  DTensor operator()(const DTensor& x, const DTensor& w) const {
+    const auto forward = [](LocalContext& local) {
+      const auto value = local.input<float>(0).data;
+      const auto scale = local.input<float>(1).data;
+      const auto out = local.output<float>().data;
+      for (size_t i = 0; i < out.size(); ++i) out[i] = value[i] * value[i] * scale[0];
+    };
+    const auto by_x = [](LocalContext& local) {
+      const auto value = local.input<float>(0).data;
+      const auto scale = local.input<float>(1).data;
+      const auto cotangent = local.input<float>(3).data;
+      const auto out = local.output<float>().data;
+      for (size_t i = 0; i < out.size(); ++i) out[i] = 2 * value[i] * scale[0] * cotangent[i];
+    };
+    const auto by_w = [](LocalContext& local) {
+      const auto value = local.input<float>(0).data;
+      const auto cotangent = local.input<float>(3).data;
+      float sum = 0;
+      for (size_t i = 0; i < value.size(); ++i) sum += value[i] * value[i] * cotangent[i];
+      local.output<float>().data[0] = sum;
+    };
+    return local_map(rows, x.shape(), DType::kFloat32, {x, w}, forward,
+                     {LocalGradient{rows, by_x}, LocalGradient{terms, by_w}});
+  }
+};
+
+TEST_P(OpsFunctionsTest, LocalMapHasTheGradientsThatItIsGiven) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                TESSERA_ASSIGN_OR_RETURN(const DTensor values, sample(mesh, {11}, "[x]"));
+                TESSERA_ASSIGN_OR_RETURN(const DTensor weight, sample(mesh, {1}, "[-]"));
+                TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x]"));
+                TESSERA_ASSIGN_OR_RETURN(const Layout terms, Layout::parse(mesh, "[-] sum{x}"));
+                Tape tape;
+                const DTensor x = tape.watch(values);
+                const DTensor w = tape.watch(weight);
+                const DTensor by_hand = ops::sum(ops::sin(Scaled{rows, terms}(x, w)));
+                const std::vector<DTensor> found = tape.gradient(by_hand, {x, w});
+                const DTensor by_ops = ops::sum(ops::sin(ops::mul(ops::square(x), w)));
+                const std::vector<DTensor> expected = tape.gradient(by_ops, {x, w});
+                for (size_t i = 0; i < 2; ++i) {
+                  EXPECT_EQ(found[i].layout(), expected[i].layout());
+                  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> a, found[i].to_host<float>());
+                  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> b, expected[i].to_host<float>());
+                  for (size_t k = 0; k < a.data.size(); ++k) {
+                    EXPECT_NEAR(a.data[k], b.data[k], 1e-4 * (1 + std::abs(b.data[k])));
+                  }
+                }
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+TEST_P(OpsFunctionsTest, LocalMapRefusesGradientsThatDoNotFit) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x]"));
+                const DTensor x = iota<float>({8}, rows);
+                const DTensor index = iota<int32_t>({8}, rows);
+                const auto fn = [](LocalContext&) {};
+                EXPECT_THAT(local_map(rows, {8}, DType::kFloat32, {x, index}, fn,
+                                      std::vector<std::optional<LocalGradient>>{std::nullopt})
+                                .status(),
+                            StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("local_map: 1 gradients for 2 inputs")));
+                EXPECT_THAT(
+                    local_map(rows, {8}, DType::kFloat32, {x, index}, fn,
+                              {std::nullopt, LocalGradient{rows, fn}})
+                        .status(),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("local_map: input 1 is i32, which has no gradient")));
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
