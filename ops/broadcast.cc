@@ -11,11 +11,11 @@
 
 namespace tessera::ops {
 
-StatusOr<Shape> broadcast_shapes(const char* name, absl::Span<const DTensor> operands) {
+StatusOr<Shape> broadcast_shapes(const char* name, absl::Span<const OperandType> operands) {
   size_t rank = 0;
-  for (const DTensor& operand : operands) rank = std::max(rank, operand.shape().size());
+  for (const OperandType& operand : operands) rank = std::max(rank, operand.shape().size());
   Shape shape(rank, 1);
-  for (const DTensor& operand : operands) {
+  for (const OperandType& operand : operands) {
     const size_t before = rank - operand.shape().size();
     for (size_t dim = 0; dim < operand.shape().size(); ++dim) {
       const int64_t size = operand.shape()[dim];
@@ -23,7 +23,7 @@ StatusOr<Shape> broadcast_shapes(const char* name, absl::Span<const DTensor> ope
       if (common == 1) common = size;
       if (size != common && size != 1) {
         std::vector<std::string> shapes;
-        for (const DTensor& each : operands) shapes.push_back(shape_to_string(each.shape()));
+        for (const OperandType& each : operands) shapes.push_back(shape_to_string(each.shape()));
         return refusal(name, "shapes ", absl::StrJoin(shapes, " and "), " do not broadcast: ", size,
                        " against ", common);
       }
@@ -32,10 +32,10 @@ StatusOr<Shape> broadcast_shapes(const char* name, absl::Span<const DTensor> ope
   return shape;
 }
 
-Rule broadcast_rule(absl::Span<const DTensor> operands, const Shape& shape) {
+Rule broadcast_rule(absl::Span<const OperandType> operands, const Shape& shape) {
   Rule rule;
   for (const int64_t size : shape) rule.result.push_back({rule.add_factor(size)});
-  for (const DTensor& operand : operands) {
+  for (const OperandType& operand : operands) {
     RuleDims& dims = rule.operands.emplace_back();
     const size_t before = shape.size() - operand.shape().size();
     for (size_t dim = 0; dim < operand.shape().size(); ++dim) {
@@ -58,8 +58,8 @@ absl::InlinedVector<int64_t, 8> broadcast_strides(absl::Span<const int64_t> size
   return strides;
 }
 
-Status check_same_dtype(const char* name, absl::Span<const DTensor> operands) {
-  for (const DTensor& operand : operands) {
+Status check_same_dtype(const char* name, absl::Span<const OperandType> operands) {
+  for (const OperandType& operand : operands) {
     if (operand.dtype() == operands[0].dtype()) continue;
     return refusal(name, "operands are ", dtype_name(operands[0].dtype()), " and ",
                    dtype_name(operand.dtype()), "; cast() one of them");

@@ -21,6 +21,7 @@
 #include "ops/kernels/contract.h"
 #include "ops/moving.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 
@@ -38,15 +39,35 @@ bool contains(const Labels& labels, int label) {
 // About 20 GFLOP/s.
 constexpr double kSecondsPerProduct = 1e-10;
 
-Status check_numbers(const char* name, absl::Span<const DTensor> operands) {
+Status check_numbers(const char* name, absl::Span<const OperandType> operands) {
   TESSERA_RETURN_IF_ERROR(check_same_dtype(name, operands));
   if (operands[0].dtype() != DType::kBool) return absl::OkStatus();
   return refusal(name, "takes numbers, not bool; cast() first");
 }
 
-// The product of two tensors, whose labels are in the other one or in the result; sizes by label.
-StatusOr<OpPlan> plan_product(DType dtype, const Labels& a_labels, const Labels& b_labels,
-                              const Labels& labels, const std::vector<int64_t>& sizes) {
+// The size of each label that the operands have.
+std::vector<int64_t> label_sizes(const OperandType& a, const OperandType& b, const Labels& a_labels,
+                                 const Labels& b_labels) {
+  std::vector<int64_t> sizes;
+  const auto note = [&sizes](const Labels& part, const Shape& shape) {
+    for (size_t dim = 0; dim < part.size(); ++dim) {
+      if (part[dim] == kNone) continue;
+      sizes.resize(std::max<size_t>(sizes.size(), part[dim] + 1), 1);
+      sizes[part[dim]] = shape[dim];
+    }
+  };
+  note(a_labels, a.shape());
+  note(b_labels, b.shape());
+  return sizes;
+}
+
+// The product of two tensors, whose labels are in the other one or in the result.
+StatusOr<OpPlan> plan_product(const char* name, const OperandType& a, const OperandType& b,
+                              const Labels& a_labels, const Labels& b_labels,
+                              const Labels& labels) {
+  TESSERA_RETURN_IF_ERROR(check_numbers(name, {a, b}));
+  const DType dtype = a.dtype();
+  const std::vector<int64_t> sizes = label_sizes(a, b, a_labels, b_labels);
   OpPlan plan;
   plan.dtype = dtype;
   for (size_t label = 0; label < sizes.size(); ++label) {
@@ -83,20 +104,8 @@ DTensor product(const char* name, const DTensor& a, const DTensor& b, const Labe
     attributes.push_back(static_cast<int64_t>(part->size()));
     attributes.insert(attributes.end(), part->begin(), part->end());
   }
-  DTensor result = run({name, operands, attributes, out}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_RETURN_IF_ERROR(check_numbers(name, operands));
-    std::vector<int64_t> sizes;
-    const auto note = [&sizes](const Labels& part, const Shape& shape) {
-      for (size_t dim = 0; dim < part.size(); ++dim) {
-        if (part[dim] == kNone) continue;
-        sizes.resize(std::max<size_t>(sizes.size(), part[dim] + 1), 1);
-        sizes[part[dim]] = shape[dim];
-      }
-    };
-    note(a_labels, a.shape());
-    note(b_labels, b.shape());
-    return plan_product(a.dtype(), a_labels, b_labels, labels, sizes);
-  });
+  DTensor result = run({name, operands, attributes, out},
+                       [&] { return plan_product(name, a, b, a_labels, b_labels, labels); });
   return differentiable(std::move(result), operands,
                         [name, a_labels, b_labels, labels](const GradientCall& call) -> Gradients {
                           Gradients gradients(2);
@@ -123,9 +132,8 @@ struct MatmulLabels {
 };
 
 // Of operands that may be multiplied.
-StatusOr<MatmulLabels> matmul_labels(const DTensor& a, const DTensor& b) {
-  const DTensor operands[] = {a, b};
-  TESSERA_RETURN_IF_ERROR(check_numbers("matmul", operands));
+StatusOr<MatmulLabels> matmul_labels(const OperandType& a, const OperandType& b) {
+  TESSERA_RETURN_IF_ERROR(check_numbers("matmul", {a, b}));
   if (rank_of(a) == 0 || rank_of(b) == 0) {
     return refusal("matmul", "an operand has rank 0; mul() multiplies by a scalar");
   }
@@ -231,7 +239,7 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
 
 // The sizes of letters; an error where an operand does not fit the equation.
 StatusOr<std::array<int64_t, 128>> letter_sizes(const Equation& equation,
-                                                absl::Span<const DTensor> operands) {
+                                                absl::Span<const OperandType> operands) {
   if (equation.operands.size() != operands.size()) {
     return refusal("einsum", "the equation has ", equation.operands.size(), " operands, and ",
                    operands.size(), " are given");
@@ -321,7 +329,7 @@ DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, c
   }
   const StatusOr<Equation> parsed = parse_equation(equation);
   if (!parsed.ok()) return refuse(call, parsed.status());
-  const Status sizes = letter_sizes(*parsed, operands).status();
+  const Status sizes = letter_sizes(*parsed, types_of(operands)).status();
   if (!sizes.ok()) return refuse(call, sizes);
   DTensor left = operands[0];
   std::string letters = parsed->operands[0];

@@ -17,6 +17,7 @@
 #include "ops/moving.h"
 #include "ops/nn.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 
 namespace tessera::ops {
 namespace {
@@ -40,7 +41,7 @@ StatusOr<int64_t> result_size(const char* name, int64_t size, const Window& wind
   return (padded - reach) / window.stride + 1;
 }
 
-Status check_image(const char* name, const DTensor& x) {
+Status check_image(const char* name, const OperandType& x) {
   if (rank_of(x) != 4) {
     return refusal(name, "x is [batch, height, width, channels], of rank 4, not rank ", rank_of(x));
   }
@@ -50,7 +51,8 @@ Status check_image(const char* name, const DTensor& x) {
 }
 
 // The result of windows over x: its height and width are moved.
-Status set_windows(const char* name, const DTensor& x, const Window (&windows)[2], OpPlan& plan) {
+Status set_windows(const char* name, const OperandType& x, const Window (&windows)[2],
+                   OpPlan& plan) {
   for (int k = 0; k < 2; ++k) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t size, result_size(name, x.shape()[1 + k], windows[k]));
     set_moved(plan, 1 + k, size);
@@ -68,10 +70,10 @@ std::vector<int64_t> attributes_of(const Window (&windows)[2]) {
   return attributes;
 }
 
-StatusOr<OpPlan> plan_conv2d(const DTensor& x, const DTensor& filter, const Window (&windows)[2]) {
+StatusOr<OpPlan> plan_conv2d(const OperandType& x, const OperandType& filter,
+                             const Window (&windows)[2]) {
   TESSERA_RETURN_IF_ERROR(check_image("conv2d", x));
-  const DTensor operands[] = {x, filter};
-  TESSERA_RETURN_IF_ERROR(check_same_dtype("conv2d", operands));
+  TESSERA_RETURN_IF_ERROR(check_same_dtype("conv2d", {x, filter}));
   if (rank_of(filter) != 4) {
     return refusal("conv2d", "the filter is [height, width, in, out], of rank 4, not rank ",
                    rank_of(filter));
@@ -104,7 +106,7 @@ StatusOr<OpPlan> plan_conv2d(const DTensor& x, const DTensor& filter, const Wind
 }
 
 // Gradients of a convolution of an image of this shape, by the image; c is the cotangent.
-OpPlan plan_conv2d_by_x(const DTensor& c, const DTensor& filter, const Shape& shape,
+OpPlan plan_conv2d_by_x(const OperandType& c, const OperandType& filter, const Shape& shape,
                         const Window (&windows)[2]) {
   OpPlan plan = plan_same(c);
   for (int k = 1; k <= 2; ++k) set_moved(plan, k, shape[k]);
@@ -129,7 +131,7 @@ OpPlan plan_conv2d_by_x(const DTensor& c, const DTensor& filter, const Shape& sh
   return plan;
 }
 
-OpPlan plan_conv2d_by_filter(const DTensor& x, const DTensor& c, const Shape& shape,
+OpPlan plan_conv2d_by_filter(const OperandType& x, const OperandType& c, const Shape& shape,
                              const Window (&windows)[2]) {
   OpPlan plan;
   plan.dtype = x.dtype();
@@ -203,7 +205,7 @@ struct Convolution {
 };
 
 // A plan over images of one shape, whose heights and widths are gathered.
-StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const DTensor> images,
+StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const OperandType> images,
                            const Window (&windows)[2], LocalKernel kernel) {
   TESSERA_RETURN_IF_ERROR(check_image(name, images[0]));
   OpPlan plan = plan_same(images[0]);
@@ -215,7 +217,7 @@ StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const DTensor> images,
 }
 
 // The gradient of a pool of images of this shape. The last operand is the cotangent.
-OpPlan plan_pool_gradient(absl::Span<const DTensor> operands, const Shape& shape,
+OpPlan plan_pool_gradient(absl::Span<const OperandType> operands, const Shape& shape,
                           LocalKernel kernel) {
   OpPlan plan = plan_same(operands.back());
   for (int k = 1; k <= 2; ++k) set_moved(plan, k, shape[k]);
@@ -225,21 +227,36 @@ OpPlan plan_pool_gradient(absl::Span<const DTensor> operands, const Shape& shape
   return plan;
 }
 
+StatusOr<OpPlan> plan_avg_pool(const OperandType& x, const Window (&windows)[2]) {
+  return plan_pool("avg_pool2d", {x}, windows,
+                   [dtype = x.dtype(), height = windows[0],
+                    width = windows[1]](const LocalCall& call) -> Status {
+                     kernels::avg_pool2d(dtype, {call.in[0], call.in_boxes[0]}, height, width,
+                                         call.out_box, call.out);
+                     return absl::OkStatus();
+                   });
+}
+
+StatusOr<OpPlan> plan_max_pool(const OperandType& x, const OperandType& values,
+                               const Window (&windows)[2]) {
+  return plan_pool("max_pool2d", {x, values}, windows,
+                   [dtype = x.dtype(), height = windows[0],
+                    width = windows[1]](const LocalCall& call) -> Status {
+                     kernels::max_pool2d(dtype, {call.in[0], call.in_boxes[0]},
+                                         {call.in[1], call.in_boxes[1]}, height, width,
+                                         call.out_box, call.out);
+                     return absl::OkStatus();
+                   });
+}
+
 // Means of windows, which are linear: the gradient and its gradient are each other's.
 struct AvgPool {
   Window windows[2];
   Shape shape;
 
   DTensor forward(const DTensor& x, const Out& out = {}) const {
-    DTensor result = run({"avg_pool2d", {&x, 1}, attributes_of(windows), out}, [&] {
-      return plan_pool("avg_pool2d", {&x, 1}, windows,
-                       [dtype = x.dtype(), height = windows[0],
-                        width = windows[1]](const LocalCall& call) -> Status {
-                         kernels::avg_pool2d(dtype, {call.in[0], call.in_boxes[0]}, height, width,
-                                             call.out_box, call.out);
-                         return absl::OkStatus();
-                       });
-    });
+    DTensor result = run({"avg_pool2d", {&x, 1}, attributes_of(windows), out},
+                         [&] { return plan_avg_pool(x, windows); });
     return differentiable(
         std::move(result), {&x, 1},
         [*this](const GradientCall& call) -> Gradients { return {backward(call.cotangent)}; });
@@ -249,7 +266,7 @@ struct AvgPool {
     attributes.insert(attributes.end(), shape.begin(), shape.end());
     DTensor result = run({"avg_pool2d by x", {&c, 1}, attributes, {}}, [&]() -> StatusOr<OpPlan> {
       return plan_pool_gradient(
-          {&c, 1}, shape,
+          {c}, shape,
           [dtype = c.dtype(), height = windows[0], width = windows[1], rows = shape[1],
            columns = shape[2]](const LocalCall& call) -> Status {
             kernels::avg_pool2d_by_x(dtype, {call.in[0], call.in_boxes[0]}, height, width, rows,
@@ -269,16 +286,8 @@ struct MaxPool {
 
   DTensor forward(const DTensor& x, const DTensor& values, const Out& out = {}) const {
     const DTensor operands[] = {x, values};
-    DTensor result = run({"max_pool2d", operands, attributes_of(windows), out}, [&] {
-      return plan_pool("max_pool2d", operands, windows,
-                       [dtype = x.dtype(), height = windows[0],
-                        width = windows[1]](const LocalCall& call) -> Status {
-                         kernels::max_pool2d(dtype, {call.in[0], call.in_boxes[0]},
-                                             {call.in[1], call.in_boxes[1]}, height, width,
-                                             call.out_box, call.out);
-                         return absl::OkStatus();
-                       });
-    });
+    DTensor result = run({"max_pool2d", operands, attributes_of(windows), out},
+                         [&] { return plan_max_pool(x, values, windows); });
     return differentiable(std::move(result), operands,
                           [*this](const GradientCall& call) -> Gradients {
                             return {std::nullopt, backward(call.operands[0], call.cotangent)};
@@ -288,7 +297,7 @@ struct MaxPool {
     const DTensor operands[] = {x, c};
     DTensor result =
         run({"max_pool2d by x", operands, attributes_of(windows), {}}, [&]() -> StatusOr<OpPlan> {
-          return plan_pool_gradient(operands, x.shape(),
+          return plan_pool_gradient({x, c}, x.shape(),
                                     [dtype = x.dtype(), height = windows[0],
                                      width = windows[1]](const LocalCall& call) -> Status {
                                       kernels::max_pool2d_by_values(

@@ -15,18 +15,19 @@
 #include "ops/kernels/reduce.h"
 #include "ops/moving.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 #include "ops/pointwise.h"
 #include "ops/shapes.h"
 
 namespace tessera::ops {
 namespace {
 
-Status check_indices(const char* name, const DTensor& indices) {
+Status check_indices(const char* name, const OperandType& indices) {
   if (indices.dtype() == DType::kInt32 || indices.dtype() == DType::kInt64) return absl::OkStatus();
   return refusal(name, "indices are ", dtype_name(indices.dtype()), ", not i32 or i64");
 }
 
-StatusOr<OpPlan> plan_take(const DTensor& x, const DTensor& indices, int64_t dim) {
+StatusOr<OpPlan> plan_take(const OperandType& x, const OperandType& indices, int64_t dim) {
   TESSERA_RETURN_IF_ERROR(check_indices("take", indices));
   TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("take", dim, rank_of(x)));
   OpPlan plan = plan_same(x);
@@ -54,10 +55,10 @@ StatusOr<OpPlan> plan_take(const DTensor& x, const DTensor& indices, int64_t dim
   return plan;
 }
 
-StatusOr<OpPlan> plan_scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates,
-                                  int64_t dim) {
+StatusOr<OpPlan> plan_scatter_add(const OperandType& x, const OperandType& indices,
+                                  const OperandType& updates, int64_t dim) {
   TESSERA_RETURN_IF_ERROR(check_indices("scatter_add", indices));
-  const DTensor summands[] = {x, updates};
+  const OperandType summands[] = {x, updates};
   TESSERA_RETURN_IF_ERROR(check_same_dtype("scatter_add", summands));
   if (x.dtype() == DType::kBool) return refusal("scatter_add", "takes numbers, not bool");
   TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("scatter_add", dim, rank_of(x)));
@@ -94,7 +95,7 @@ StatusOr<OpPlan> plan_scatter_add(const DTensor& x, const DTensor& indices, cons
   return plan;
 }
 
-StatusOr<OpPlan> plan_one_hot(const DTensor& indices, int64_t depth) {
+StatusOr<OpPlan> plan_one_hot(const OperandType& indices, int64_t depth) {
   TESSERA_RETURN_IF_ERROR(check_indices("one_hot", indices));
   if (depth < 0) return refusal("one_hot", "depth ", depth, " is negative");
   OpPlan plan = plan_same(indices);

@@ -18,6 +18,7 @@
 #include "ops/kernels/index.h"
 #include "ops/moving.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 #include "ops/reductions.h"
 #include "ops/scalar.h"
 #include "ops/shapes.h"
@@ -39,7 +40,7 @@ LocalKernel placing(DType dtype, std::array<std::byte, 8> rest, Pieces pieces) {
   };
 }
 
-StatusOr<OpPlan> plan_pad(const DTensor& x, const std::vector<int64_t>& low,
+StatusOr<OpPlan> plan_pad(const OperandType& x, const std::vector<int64_t>& low,
                           const std::vector<int64_t>& high, const Scalar& value) {
   for (const std::vector<int64_t>* list : {&low, &high}) {
     if (static_cast<int64_t>(list->size()) != rank_of(x)) {
@@ -68,7 +69,7 @@ StatusOr<OpPlan> plan_pad(const DTensor& x, const std::vector<int64_t>& low,
   return plan;
 }
 
-StatusOr<OpPlan> plan_roll(const DTensor& x, int64_t shift, int64_t dim) {
+StatusOr<OpPlan> plan_roll(const OperandType& x, int64_t shift, int64_t dim) {
   TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("roll", dim, rank_of(x)));
   OpPlan plan = plan_same(x);
   const int64_t size = x.shape()[along];
@@ -84,7 +85,7 @@ StatusOr<OpPlan> plan_roll(const DTensor& x, int64_t shift, int64_t dim) {
   return plan;
 }
 
-StatusOr<OpPlan> plan_tile(const DTensor& x, const std::vector<int64_t>& repeats) {
+StatusOr<OpPlan> plan_tile(const OperandType& x, const std::vector<int64_t>& repeats) {
   if (static_cast<int64_t>(repeats.size()) != rank_of(x)) {
     return refusal("tile", list_text(repeats), " has ", repeats.size(),
                    " entries for a tensor of rank ", rank_of(x));
@@ -111,14 +112,14 @@ StatusOr<OpPlan> plan_tile(const DTensor& x, const std::vector<int64_t>& repeats
   return plan;
 }
 
-StatusOr<OpPlan> plan_concat(absl::Span<const DTensor> xs, int64_t dim) {
+StatusOr<OpPlan> plan_concat(absl::Span<const OperandType> xs, int64_t dim) {
   TESSERA_RETURN_IF_ERROR(check_same_dtype("concat", xs));
   TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("concat", dim, rank_of(xs[0])));
   OpPlan plan = plan_same(xs[0]);
   plan.rule.operands.clear();
   std::vector<int64_t> begins;
   int64_t size = 0;
-  for (const DTensor& x : xs) {
+  for (const OperandType& x : xs) {
     Shape shape = x.shape();
     if (shape.size() == plan.shape.size()) shape[along] = xs[0].shape()[along];
     if (shape != xs[0].shape()) {
@@ -148,7 +149,8 @@ DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
                                    refusal("concat", "of no tensors; give one at least"));
   }
   const int64_t attributes[] = {dim};
-  DTensor result = run({"concat", xs, attributes, out}, [&] { return plan_concat(xs, dim); });
+  DTensor result =
+      run({"concat", xs, attributes, out}, [&] { return plan_concat(types_of(xs), dim); });
   return differentiable(std::move(result), xs, [dim](const GradientCall& call) -> Gradients {
     Gradients gradients;
     const int64_t along = dim < 0 ? dim + rank_of(call.result) : dim;

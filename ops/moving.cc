@@ -11,7 +11,7 @@ std::string list_text(absl::Span<const int64_t> list) {
   return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
 }
 
-OpPlan plan_same(const DTensor& x) {
+OpPlan plan_same(const OperandType& x) {
   OpPlan plan;
   plan.dtype = x.dtype();
   plan.shape = x.shape();

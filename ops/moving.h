@@ -10,19 +10,19 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "dtensor/dtensor.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 
 namespace tessera::ops {
 
-inline int64_t rank_of(const DTensor& x) { return static_cast<int64_t>(x.shape().size()); }
+inline int64_t rank_of(const OperandType& x) { return static_cast<int64_t>(x.shape().size()); }
 
 // "[1, 2]".
 std::string list_text(absl::Span<const int64_t> list);
 
 // A plan whose dims are all passed and which passes every partial operand, for the caller to
 // change.
-OpPlan plan_same(const DTensor& x);
+OpPlan plan_same(const OperandType& x);
 
 // Gives the result another size in a dim, which is gathered and stays split.
 void set_moved(OpPlan& plan, int dim, int64_t size);

@@ -19,6 +19,7 @@
 #include "ops/kernels/nn.h"
 #include "ops/moving.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
@@ -26,7 +27,7 @@
 namespace tessera::ops {
 namespace {
 
-Status check_float(const char* name, const DTensor& x) {
+Status check_float(const char* name, const OperandType& x) {
   if (is_floating_point(x.dtype())) return absl::OkStatus();
   return refusal(name, "takes floating-point numbers, not ", dtype_name(x.dtype()),
                  "; cast() first");
@@ -113,11 +114,10 @@ Status check_cross_entropy(const DTensor& logits, const DTensor& labels) {
                  shape_to_string(expected), ", not ", shape_to_string(labels.shape()));
 }
 
-Status check_attention(const DTensor& q, const DTensor& k, const DTensor& v) {
-  const DTensor operands[] = {q, k, v};
+Status check_attention(const OperandType& q, const OperandType& k, const OperandType& v) {
   TESSERA_RETURN_IF_ERROR(check_float("attention", q));
-  TESSERA_RETURN_IF_ERROR(check_same_dtype("attention", operands));
-  for (const DTensor& operand : operands) {
+  TESSERA_RETURN_IF_ERROR(check_same_dtype("attention", {q, k, v}));
+  for (const OperandType& operand : {q, k, v}) {
     if (rank_of(operand) == 4) continue;
     return refusal("attention", "operands are [batch, heads, sequence, depth], and one has rank ",
                    rank_of(operand));
@@ -160,7 +160,7 @@ DTensor layer_norm(const DTensor& x, const DTensor& scale, const DTensor& bias, 
   const DTensor operands[] = {x, scale, bias};
   const Status status = first_error(operands, [&]() -> Status {
     TESSERA_RETURN_IF_ERROR(check_float("layer_norm", x));
-    TESSERA_RETURN_IF_ERROR(check_same_dtype("layer_norm", operands));
+    TESSERA_RETURN_IF_ERROR(check_same_dtype("layer_norm", {x, scale, bias}));
     if (rank_of(x) == 0) return refusal("layer_norm", "of rank 0; the last dim is features");
     const Shape features = {x.shape().back()};
     if (scale.shape() != features || bias.shape() != features) {

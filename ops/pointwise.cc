@@ -18,6 +18,7 @@
 #include "ops/gradient.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 #include "ops/pointwise_gradients.h"
 #include "ops/scalar.h"
 
@@ -65,7 +66,7 @@ void set_linearity(PointwiseOp op, bool has_scalar, Rule& rule) {
 }
 
 // A rule, kernel and result for operands that are all tensors.
-StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const DTensor> operands) {
+StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const OperandType> operands) {
   const PointwiseInfo& info = kernels::pointwise_info(op);
   const DType dtype = operands[0].dtype();
   TESSERA_RETURN_IF_ERROR(check_same_dtype(info.name, operands));
@@ -89,14 +90,15 @@ StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const DTensor> operands
 
 DTensor pointwise(PointwiseOp op, absl::Span<const DTensor> operands, const Out& out) {
   DTensor result = run({kernels::pointwise_info(op).name, operands, {}, out},
-                       [&] { return plan_tensors(op, operands); });
+                       [&] { return plan_tensors(op, types_of(operands)); });
   if (!has_gradient(op)) return result;
   return differentiable(std::move(result), operands,
                         [op](const GradientCall& call) { return pointwise_gradient(op, call); });
 }
 
 // With a scalar as operand number `place`.
-StatusOr<OpPlan> plan_scalar(PointwiseOp op, const DTensor& x, const Scalar& scalar, size_t place) {
+StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar& scalar,
+                             size_t place) {
   const PointwiseInfo& info = kernels::pointwise_info(op);
   const DType dtype = x.dtype();
   TESSERA_RETURN_IF_ERROR(check_dtype(info, dtype));
@@ -131,6 +133,55 @@ DTensor pointwise(PointwiseOp op, const DTensor& x, const Scalar& scalar, size_t
   });
 }
 
+StatusOr<OpPlan> plan_select(const OperandType& condition, const OperandType& a,
+                             const OperandType& b) {
+  if (condition.dtype() != DType::kBool) {
+    return refusal("select", "the condition is ", dtype_name(condition.dtype()), ", not bool");
+  }
+  TESSERA_RETURN_IF_ERROR(check_same_dtype("select", {a, b}));
+  TESSERA_ASSIGN_OR_RETURN(Shape shape, broadcast_shapes("select", {condition, a, b}));
+  Rule rule = broadcast_rule({condition, a, b}, shape);
+  rule.linearity = Linearity::kJoint;
+  rule.carriers = {false, true, true};
+  rule.reductions = kAllReductions;
+  const auto kernel = [dtype = a.dtype()](const LocalCall& call) -> Status {
+    const absl::Span<const int64_t> sizes = call.out_box.sizes;
+    const auto c = broadcast_strides(call.in_boxes[0].sizes, sizes);
+    const auto x = broadcast_strides(call.in_boxes[1].sizes, sizes);
+    const auto y = broadcast_strides(call.in_boxes[2].sizes, sizes);
+    kernels::select(dtype, {call.in[0], c}, {call.in[1], x}, {call.in[2], y}, sizes, call.out);
+    return absl::OkStatus();
+  };
+  return OpPlan{std::move(rule), a.dtype(), std::move(shape), kernel};
+}
+
+StatusOr<OpPlan> plan_clip(const OperandType& x, const Scalar& low, const Scalar& high) {
+  if (x.dtype() == DType::kBool) return refusal("clip", "takes numbers, not bool; cast() first");
+  const auto real = [](const Scalar& scalar) {
+    return std::visit([](auto value) { return static_cast<double>(value); }, scalar.value());
+  };
+  if (!(real(low) <= real(high))) {
+    return refusal("clip", "from ", real(low), " to ", real(high),
+                   "; the first should not be above the second");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const ElementBytes from, element_of("clip", low, x.dtype()));
+  TESSERA_ASSIGN_OR_RETURN(const ElementBytes to, element_of("clip", high, x.dtype()));
+  const auto kernel = [dtype = x.dtype(), from, to](const LocalCall& call) -> Status {
+    kernels::clip(dtype, call.in[0], from.data(), to.data(), call.out_box.num_elements(), call.out);
+    return absl::OkStatus();
+  };
+  return OpPlan{broadcast_rule({&x, 1}, x.shape()), x.dtype(), x.shape(), kernel};
+}
+
+StatusOr<OpPlan> plan_cast(const OperandType& x, DType dtype) {
+  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
+  const auto kernel = [from = x.dtype(), dtype](const LocalCall& local) -> Status {
+    kernels::cast(from, dtype, local.in[0], local.out, local.out_box.num_elements());
+    return absl::OkStatus();
+  };
+  return OpPlan{broadcast_rule({&x, 1}, x.shape()), dtype, x.shape(), kernel};
+}
+
 }  // namespace
 
 #define TESSERA_UNARY_(name)                           \
@@ -155,26 +206,7 @@ TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)
 
 DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out) {
   const DTensor operands[] = {condition, a, b};
-  DTensor result = run({"select", operands, {}, out}, [&]() -> StatusOr<OpPlan> {
-    if (condition.dtype() != DType::kBool) {
-      return refusal("select", "the condition is ", dtype_name(condition.dtype()), ", not bool");
-    }
-    TESSERA_RETURN_IF_ERROR(check_same_dtype("select", absl::MakeConstSpan(operands).subspan(1)));
-    TESSERA_ASSIGN_OR_RETURN(Shape shape, broadcast_shapes("select", operands));
-    Rule rule = broadcast_rule(operands, shape);
-    rule.linearity = Linearity::kJoint;
-    rule.carriers = {false, true, true};
-    rule.reductions = kAllReductions;
-    const auto kernel = [dtype = a.dtype()](const LocalCall& call) -> Status {
-      const absl::Span<const int64_t> sizes = call.out_box.sizes;
-      const auto c = broadcast_strides(call.in_boxes[0].sizes, sizes);
-      const auto x = broadcast_strides(call.in_boxes[1].sizes, sizes);
-      const auto y = broadcast_strides(call.in_boxes[2].sizes, sizes);
-      kernels::select(dtype, {call.in[0], c}, {call.in[1], x}, {call.in[2], y}, sizes, call.out);
-      return absl::OkStatus();
-    };
-    return OpPlan{std::move(rule), a.dtype(), std::move(shape), kernel};
-  });
+  DTensor result = run({"select", operands, {}, out}, [&] { return plan_select(condition, a, b); });
   return differentiable(std::move(result), operands, [](const GradientCall& call) -> Gradients {
     const DTensor none = mul(call.cotangent, 0);
     const DTensor& chosen = call.operands[0];
@@ -187,24 +219,7 @@ DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out&
   const std::array<int64_t, 2> least = scalar_attributes(low);
   const std::array<int64_t, 2> most = scalar_attributes(high);
   const int64_t attributes[] = {least[0], least[1], most[0], most[1]};
-  DTensor result = run({"clip", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
-    if (x.dtype() == DType::kBool) return refusal("clip", "takes numbers, not bool; cast() first");
-    const auto real = [](const Scalar& scalar) {
-      return std::visit([](auto value) { return static_cast<double>(value); }, scalar.value());
-    };
-    if (!(real(low) <= real(high))) {
-      return refusal("clip", "from ", real(low), " to ", real(high),
-                     "; the first should not be above the second");
-    }
-    TESSERA_ASSIGN_OR_RETURN(const ElementBytes from, element_of("clip", low, x.dtype()));
-    TESSERA_ASSIGN_OR_RETURN(const ElementBytes to, element_of("clip", high, x.dtype()));
-    const auto kernel = [dtype = x.dtype(), from, to](const LocalCall& call) -> Status {
-      kernels::clip(dtype, call.in[0], from.data(), to.data(), call.out_box.num_elements(),
-                    call.out);
-      return absl::OkStatus();
-    };
-    return OpPlan{broadcast_rule({&x, 1}, x.shape()), x.dtype(), x.shape(), kernel};
-  });
+  DTensor result = run({"clip", {&x, 1}, attributes, out}, [&] { return plan_clip(x, low, high); });
   return differentiable(
       std::move(result), {&x, 1}, [low, high](const GradientCall& call) -> Gradients {
         const DTensor& value = call.operands[0];
@@ -215,14 +230,7 @@ DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out&
 
 DTensor cast(const DTensor& x, DType dtype, const Out& out) {
   const int64_t attributes[] = {static_cast<int64_t>(dtype)};
-  DTensor result = run({"cast", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
-    const auto kernel = [from = x.dtype(), dtype](const LocalCall& local) -> Status {
-      kernels::cast(from, dtype, local.in[0], local.out, local.out_box.num_elements());
-      return absl::OkStatus();
-    };
-    return OpPlan{broadcast_rule({&x, 1}, x.shape()), dtype, x.shape(), kernel};
-  });
+  DTensor result = run({"cast", {&x, 1}, attributes, out}, [&] { return plan_cast(x, dtype); });
   if (!is_floating_point(dtype)) return result;
   return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
     return {cast(call.cotangent, call.operands[0].dtype())};

@@ -15,6 +15,7 @@
 #include "ops/gradient.h"
 #include "ops/kernels/reduce.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 #include "ops/pointwise.h"
 #include "ops/shapes.h"
 
@@ -67,7 +68,7 @@ std::vector<int64_t> attributes_of(const Dims& dims, KeepDims keep) {
   return attributes;
 }
 
-StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const DTensor& x, const Dims& dims,
+StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const OperandType& x, const Dims& dims,
                                 KeepDims keep) {
   const DType dtype = x.dtype();
   TESSERA_RETURN_IF_ERROR(check_dtype(reduction.name, reduction.takes, dtype));
@@ -163,7 +164,7 @@ DTensor whole_floats(const char* name, const DTensor& x, const Dims& dims) {
 }
 
 // One line of each result is an index, or an element, of a line along the dim.
-StatusOr<OpPlan> plan_search(const char* name, const DTensor& x, int64_t dim, bool is_max) {
+StatusOr<OpPlan> plan_search(const char* name, const OperandType& x, int64_t dim, bool is_max) {
   TESSERA_RETURN_IF_ERROR(check_dtype(name, Takes::kNumbers, x.dtype()));
   const Shape& shape = x.shape();
   TESSERA_ASSIGN_OR_RETURN(const int along,
@@ -194,7 +195,7 @@ DTensor search(const char* name, const DTensor& x, int64_t dim, bool is_max, con
 }
 
 // The first k of each line in order: their values, or their indices.
-StatusOr<OpPlan> plan_sort(const char* name, const DTensor& x, int64_t dim,
+StatusOr<OpPlan> plan_sort(const char* name, const OperandType& x, int64_t dim,
                            std::optional<int64_t> k, bool gives_indices) {
   TESSERA_RETURN_IF_ERROR(check_dtype(name, Takes::kNumbers, x.dtype()));
   const Shape& shape = x.shape();
@@ -221,6 +222,29 @@ StatusOr<OpPlan> plan_sort(const char* name, const DTensor& x, int64_t dim,
                         kernels::lines_along(call.in_boxes[0].sizes, along), count,
                         gives_indices ? nullptr : call.out,
                         gives_indices ? reinterpret_cast<int64_t*>(call.out) : nullptr);
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+StatusOr<OpPlan> plan_cumsum(const OperandType& x, int64_t dim) {
+  TESSERA_RETURN_IF_ERROR(check_dtype("cumsum", Takes::kNumbers, x.dtype()));
+  TESSERA_ASSIGN_OR_RETURN(const int along,
+                           checked_dim("cumsum", dim, static_cast<int64_t>(x.shape().size())));
+  OpPlan plan;
+  plan.dtype = x.dtype();
+  plan.shape = x.shape();
+  RuleDims& in = plan.rule.operands.emplace_back();
+  for (int d = 0; d < static_cast<int>(plan.shape.size()); ++d) {
+    in.push_back({plan.rule.add_factor(plan.shape[d],
+                                       d == along ? FactorKind::kMoved : FactorKind::kPassed)});
+  }
+  plan.rule.result = in;
+  plan.rule.linearity = Linearity::kJoint;
+  plan.rule.reductions = kSums;
+  plan.kernel = [dtype = x.dtype(), along](const LocalCall& call) -> Status {
+    kernels::cumsum(dtype, call.in[0], kernels::lines_along(call.in_boxes[0].sizes, along),
+                    call.out_box.offsets[along], call.out_box.sizes[along], call.out);
     return absl::OkStatus();
   };
   return plan;
@@ -293,28 +317,7 @@ DTensor argmin(const DTensor& x, int64_t dim, const Out& out) {
 
 DTensor cumsum(const DTensor& x, int64_t dim, const Out& out) {
   const int64_t attributes[] = {dim};
-  DTensor result = run({"cumsum", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_RETURN_IF_ERROR(check_dtype("cumsum", Takes::kNumbers, x.dtype()));
-    TESSERA_ASSIGN_OR_RETURN(const int along,
-                             checked_dim("cumsum", dim, static_cast<int64_t>(x.shape().size())));
-    OpPlan plan;
-    plan.dtype = x.dtype();
-    plan.shape = x.shape();
-    RuleDims& in = plan.rule.operands.emplace_back();
-    for (int d = 0; d < static_cast<int>(plan.shape.size()); ++d) {
-      in.push_back({plan.rule.add_factor(plan.shape[d],
-                                         d == along ? FactorKind::kMoved : FactorKind::kPassed)});
-    }
-    plan.rule.result = in;
-    plan.rule.linearity = Linearity::kJoint;
-    plan.rule.reductions = kSums;
-    plan.kernel = [dtype = x.dtype(), along](const LocalCall& call) -> Status {
-      kernels::cumsum(dtype, call.in[0], kernels::lines_along(call.in_boxes[0].sizes, along),
-                      call.out_box.offsets[along], call.out_box.sizes[along], call.out);
-      return absl::OkStatus();
-    };
-    return plan;
-  });
+  DTensor result = run({"cumsum", {&x, 1}, attributes, out}, [&] { return plan_cumsum(x, dim); });
   return differentiable(std::move(result), {&x, 1}, [dim](const GradientCall& call) -> Gradients {
     return {flip(cumsum(flip(call.cotangent, {dim}), dim), {dim})};
   });

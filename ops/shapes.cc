@@ -16,6 +16,7 @@
 #include "ops/kernels/pointwise.h"
 #include "ops/moving.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 
 namespace tessera::ops {
 namespace {
@@ -39,7 +40,7 @@ LocalKernel copying(DType dtype, Find find) {
   };
 }
 
-StatusOr<OpPlan> plan_transpose(const DTensor& x, const std::vector<int64_t>& permutation) {
+StatusOr<OpPlan> plan_transpose(const OperandType& x, const std::vector<int64_t>& permutation) {
   std::vector<int64_t> dims;
   std::vector<bool> seen(rank_of(x), false);
   for (const int64_t each : permutation) {
@@ -124,7 +125,7 @@ Rule reshape_rule(const Shape& from, const Shape& to) {
   return rule;
 }
 
-StatusOr<OpPlan> plan_reshape(const DTensor& x, Shape shape) {
+StatusOr<OpPlan> plan_reshape(const OperandType& x, Shape shape) {
   const int64_t count = num_elements(x.shape());
   const auto unknown = std::find(shape.begin(), shape.end(), -1);
   if (unknown != shape.end()) {
@@ -150,7 +151,7 @@ StatusOr<OpPlan> plan_reshape(const DTensor& x, Shape shape) {
 }
 
 // Drops or adds dims of size 1: `dims` are those of x that the result has, -1 for a new one.
-OpPlan plan_ones(const DTensor& x, const std::vector<int>& dims) {
+OpPlan plan_ones(const OperandType& x, const std::vector<int>& dims) {
   OpPlan plan = plan_same(x);
   const RuleDims in = plan.rule.operands[0];
   plan.rule.result.clear();
@@ -169,7 +170,26 @@ OpPlan plan_ones(const DTensor& x, const std::vector<int>& dims) {
   return plan;
 }
 
-StatusOr<OpPlan> plan_broadcast(const DTensor& x, const Shape& shape) {
+StatusOr<OpPlan> plan_expand_dims(const OperandType& x, int64_t dim) {
+  TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("expand_dims", dim, rank_of(x) + 1));
+  std::vector<int> dims(rank_of(x));
+  std::iota(dims.begin(), dims.end(), 0);
+  dims.insert(dims.begin() + at, -1);
+  return plan_ones(x, dims);
+}
+
+StatusOr<OpPlan> plan_squeeze(const OperandType& x, int64_t dim) {
+  TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("squeeze", dim, rank_of(x)));
+  if (x.shape()[at] != 1) {
+    return refusal("squeeze", "dim ", at, " has ", x.shape()[at], " elements, not 1");
+  }
+  std::vector<int> dims(rank_of(x));
+  std::iota(dims.begin(), dims.end(), 0);
+  dims.erase(dims.begin() + at);
+  return plan_ones(x, dims);
+}
+
+StatusOr<OpPlan> plan_broadcast(const OperandType& x, const Shape& shape) {
   const int64_t before = static_cast<int64_t>(shape.size()) - rank_of(x);
   bool fits = before >= 0;
   for (int64_t dim = 0; fits && dim < rank_of(x); ++dim) {
@@ -197,7 +217,7 @@ StatusOr<OpPlan> plan_broadcast(const DTensor& x, const Shape& shape) {
   return plan;
 }
 
-StatusOr<OpPlan> plan_slice(const DTensor& x, const std::vector<int64_t>& starts,
+StatusOr<OpPlan> plan_slice(const OperandType& x, const std::vector<int64_t>& starts,
                             const std::vector<int64_t>& limits,
                             const std::vector<int64_t>& strides) {
   for (const std::vector<int64_t>* list : {&starts, &limits, &strides}) {
@@ -232,7 +252,7 @@ StatusOr<OpPlan> plan_slice(const DTensor& x, const std::vector<int64_t>& starts
   return plan;
 }
 
-StatusOr<OpPlan> plan_flip(const DTensor& x, const std::vector<int64_t>& dims) {
+StatusOr<OpPlan> plan_flip(const OperandType& x, const std::vector<int64_t>& dims) {
   OpPlan plan = plan_same(x);
   std::vector<bool> turned(rank_of(x), false);
   for (const int64_t each : dims) {
@@ -308,28 +328,14 @@ DTensor reshape(const DTensor& x, const Shape& shape, const Out& out) {
 
 DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out) {
   const int64_t attributes[] = {dim};
-  DTensor result = run({"expand_dims", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("expand_dims", dim, rank_of(x) + 1));
-    std::vector<int> dims(rank_of(x));
-    std::iota(dims.begin(), dims.end(), 0);
-    dims.insert(dims.begin() + at, -1);
-    return plan_ones(x, dims);
-  });
+  DTensor result =
+      run({"expand_dims", {&x, 1}, attributes, out}, [&] { return plan_expand_dims(x, dim); });
   return differentiable(std::move(result), {&x, 1}, shape_back);
 }
 
 DTensor squeeze(const DTensor& x, int64_t dim, const Out& out) {
   const int64_t attributes[] = {dim};
-  DTensor result = run({"squeeze", {&x, 1}, attributes, out}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("squeeze", dim, rank_of(x)));
-    if (x.shape()[at] != 1) {
-      return refusal("squeeze", "dim ", at, " has ", x.shape()[at], " elements, not 1");
-    }
-    std::vector<int> dims(rank_of(x));
-    std::iota(dims.begin(), dims.end(), 0);
-    dims.erase(dims.begin() + at);
-    return plan_ones(x, dims);
-  });
+  DTensor result = run({"squeeze", {&x, 1}, attributes, out}, [&] { return plan_squeeze(x, dim); });
   return differentiable(std::move(result), {&x, 1}, shape_back);
 }
 
