@@ -12,6 +12,7 @@
 #include "ops/broadcast.h"
 #include "ops/gradient.h"
 #include "ops/op.h"
+#include "ops/operand_type.h"
 
 namespace tessera::internal {
 namespace {
@@ -23,12 +24,13 @@ using ops::GradientCall;
 using ops::Gradients;
 using ops::LocalCall;
 using ops::OpCall;
+using ops::OperandType;
 using ops::OpPlan;
 using ops::refusal;
 
 constexpr char kName[] = "elementwise";
 
-Status check_tensors(const ElementFunction& function, absl::Span<const DTensor> tensors) {
+Status check_tensors(const ElementFunction& function, absl::Span<const OperandType> tensors) {
   if (function.fn == nullptr) {
     return refusal(kName, "the function is empty; give one that can be called");
   }
@@ -61,7 +63,7 @@ Status call_loop(const ElementFunction& function, absl::Span<const kernels::Stri
 }
 
 StatusOr<OpPlan> plan_elementwise(const ElementFunction& function,
-                                  absl::Span<const DTensor> tensors) {
+                                  absl::Span<const OperandType> tensors) {
   TESSERA_RETURN_IF_ERROR(check_tensors(function, tensors));
   TESSERA_ASSIGN_OR_RETURN(Shape shape, broadcast_shapes(kName, tensors));
   const auto kernel = [function](const LocalCall& call) -> Status {
@@ -82,7 +84,8 @@ DTensor run_elementwise(ElementFunction function, absl::Span<const DTensor> tens
                         const ops::Out& out) {
   OpCall call = {kName, tensors, function.identity, out};
   call.is_cached = !function.identity.empty();
-  DTensor result = ops::run(call, [&] { return plan_elementwise(function, tensors); });
+  DTensor result =
+      ops::run(call, [&] { return plan_elementwise(function, ops::types_of(tensors)); });
   return ops::differentiable(
       std::move(result), tensors, [](const GradientCall& gradient) -> Gradients {
         const Status error = absl::InvalidArgumentError(
