@@ -21,6 +21,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/buffer.h"
+#include "device/engine.h"
 #include "device/memory_pool.h"
 #include "device/stream.h"
 
@@ -38,6 +39,8 @@ class LocalDevice {
   virtual bool uses_host_memory() const = 0;
   // What programs give their own work to: a cudaStream_t; null where tasks do the work.
   virtual void* native_stream() const { return nullptr; }
+  // What computes in its memory; null where threads of the host do.
+  virtual Engine* engine() { return nullptr; }
   // A buffer for an op that the stream gets next. Memory that the host uses is there at once, other
   // memory when the stream reaches the op (Buffer::take_memory()).
   virtual StatusOr<std::shared_ptr<Buffer>> new_buffer(int64_t size_bytes) const = 0;

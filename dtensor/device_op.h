@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/engine.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 #include "relayout/plan.h"
@@ -33,9 +34,10 @@ struct DeviceRow {
   Box out;
 };
 
-// Computes the output of one device. Memory is that of the row's boxes. Called on the thread of the
-// device, or on the caller's; several devices at once.
-using DeviceKernel = std::function<Status(const DeviceRow& row,
+// Computes the output of one device by its engine, null where threads of the host compute for it.
+// Memory is that of the row's boxes. Called on the thread of the device, or on the caller's;
+// several devices at once.
+using DeviceKernel = std::function<Status(Engine* engine, const DeviceRow& row,
                                           absl::Span<const std::byte* const> in, std::byte* out)>;
 
 // Immutable. Holds no mesh with a runtime, so that a cache may keep it.
@@ -90,9 +92,9 @@ DTensor explained_as(const DTensor& tensor, const DeviceProgram& program);
 DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> program,
                        absl::Span<const DTensor> inputs);
 
-// A tensor whose local boxes `fill` writes, each distinct one once, when their devices get there:
-// from any thread, after the call has returned, several at once.
-using FillBox = std::function<void(const Box& box, std::byte* out)>;
+// A tensor whose local boxes `fill` writes in tasks of their devices, by their engines as above,
+// several at once. Devices that use memory of the host share what they hold alike.
+using FillBox = std::function<Status(Engine* engine, const Box& box, std::byte* out)>;
 DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg layout,
                  FillBox fill);
 

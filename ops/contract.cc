@@ -87,10 +87,9 @@ StatusOr<OpPlan> plan_product(const char* name, const OperandType& a, const Oper
   plan.rule.reductions = kSums;
   plan.rule.seconds_per_point = kSecondsPerProduct;
   plan.kernel = [dtype, a_labels, b_labels, labels](const LocalCall& call) -> Status {
-    kernels::contract(dtype, {call.in[0], call.in_boxes[0].sizes, a_labels},
-                      {call.in[1], call.in_boxes[1].sizes, b_labels}, labels, call.out_box.sizes,
-                      call.out);
-    return absl::OkStatus();
+    return call.engine.contract(dtype, {call.in[0], call.in_boxes[0].sizes, a_labels},
+                                {call.in[1], call.in_boxes[1].sizes, b_labels}, labels,
+                                call.out_box.sizes, call.out);
   };
   return plan;
 }

@@ -11,9 +11,9 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/engine.h"
 #include "ops/broadcast.h"
 #include "ops/gradient.h"
-#include "ops/kernels/nn.h"
 #include "ops/moving.h"
 #include "ops/nn.h"
 #include "ops/op.h"
@@ -22,6 +22,9 @@
 namespace tessera::ops {
 namespace {
 
+using kernels::BoxArray;
+using kernels::ImageCall;
+using kernels::ImageKind;
 using kernels::Window;
 
 // The size of a dim of the result.
@@ -39,6 +42,16 @@ StatusOr<int64_t> result_size(const char* name, int64_t size, const Window& wind
                    size, " with padding ", window.before, " and ", window.after);
   }
   return (padded - reach) / window.stride + 1;
+}
+
+// What kernels of images do: `function` of their one or two operands.
+Status image(const LocalCall& call, const ImageCall& function, DType dtype) {
+  const BoxArray a = {call.in[0], call.in_boxes[0]};
+  if (call.in.size() == 1) {
+    return call.engine.image(function, dtype, a, nullptr, call.out_box, call.out);
+  }
+  const BoxArray b = {call.in[1], call.in_boxes[1]};
+  return call.engine.image(function, dtype, a, &b, call.out_box, call.out);
 }
 
 Status check_image(const char* name, const OperandType& x) {
@@ -98,9 +111,7 @@ StatusOr<OpPlan> plan_conv2d(const OperandType& x, const OperandType& filter,
   rule.reductions = kSums;
   plan.kernel = [dtype = x.dtype(), height = windows[0],
                  width = windows[1]](const LocalCall& call) -> Status {
-    kernels::conv2d(dtype, {call.in[0], call.in_boxes[0]}, {call.in[1], call.in_boxes[1]}, height,
-                    width, call.out_box, call.out);
-    return absl::OkStatus();
+    return image(call, {ImageKind::kConv, height, width}, dtype);
   };
   return plan;
 }
@@ -124,9 +135,7 @@ OpPlan plan_conv2d_by_x(const OperandType& c, const OperandType& filter, const S
   rule.reductions = kSums;
   plan.kernel = [dtype = c.dtype(), height = windows[0],
                  width = windows[1]](const LocalCall& call) -> Status {
-    kernels::conv2d_by_x(dtype, {call.in[0], call.in_boxes[0]}, {call.in[1], call.in_boxes[1]},
-                         height, width, call.out_box, call.out);
-    return absl::OkStatus();
+    return image(call, {ImageKind::kConvByX, height, width}, dtype);
   };
   return plan;
 }
@@ -149,9 +158,7 @@ OpPlan plan_conv2d_by_filter(const OperandType& x, const OperandType& c, const S
   rule.reductions = kSums;
   plan.kernel = [dtype = x.dtype(), height = windows[0],
                  width = windows[1]](const LocalCall& call) -> Status {
-    kernels::conv2d_by_filter(dtype, {call.in[0], call.in_boxes[0]}, {call.in[1], call.in_boxes[1]},
-                              height, width, call.out_box, call.out);
-    return absl::OkStatus();
+    return image(call, {ImageKind::kConvByFilter, height, width}, dtype);
   };
   return plan;
 }
@@ -231,9 +238,7 @@ StatusOr<OpPlan> plan_avg_pool(const OperandType& x, const Window (&windows)[2])
   return plan_pool("avg_pool2d", {x}, windows,
                    [dtype = x.dtype(), height = windows[0],
                     width = windows[1]](const LocalCall& call) -> Status {
-                     kernels::avg_pool2d(dtype, {call.in[0], call.in_boxes[0]}, height, width,
-                                         call.out_box, call.out);
-                     return absl::OkStatus();
+                     return image(call, {ImageKind::kAvgPool, height, width}, dtype);
                    });
 }
 
@@ -242,10 +247,7 @@ StatusOr<OpPlan> plan_max_pool(const OperandType& x, const OperandType& values,
   return plan_pool("max_pool2d", {x, values}, windows,
                    [dtype = x.dtype(), height = windows[0],
                     width = windows[1]](const LocalCall& call) -> Status {
-                     kernels::max_pool2d(dtype, {call.in[0], call.in_boxes[0]},
-                                         {call.in[1], call.in_boxes[1]}, height, width,
-                                         call.out_box, call.out);
-                     return absl::OkStatus();
+                     return image(call, {ImageKind::kMaxPool, height, width}, dtype);
                    });
 }
 
@@ -269,9 +271,7 @@ struct AvgPool {
           {c}, shape,
           [dtype = c.dtype(), height = windows[0], width = windows[1], rows = shape[1],
            columns = shape[2]](const LocalCall& call) -> Status {
-            kernels::avg_pool2d_by_x(dtype, {call.in[0], call.in_boxes[0]}, height, width, rows,
-                                     columns, call.out_box, call.out);
-            return absl::OkStatus();
+            return image(call, {ImageKind::kAvgPoolByX, height, width, rows, columns}, dtype);
           });
     });
     return differentiable(
@@ -297,15 +297,12 @@ struct MaxPool {
     const DTensor operands[] = {x, c};
     DTensor result =
         run({"max_pool2d by x", operands, attributes_of(windows), {}}, [&]() -> StatusOr<OpPlan> {
-          return plan_pool_gradient({x, c}, x.shape(),
-                                    [dtype = x.dtype(), height = windows[0],
-                                     width = windows[1]](const LocalCall& call) -> Status {
-                                      kernels::max_pool2d_by_values(
-                                          dtype, {call.in[0], call.in_boxes[0]},
-                                          {call.in[1], call.in_boxes[1]}, height, width,
-                                          call.out_box, call.out);
-                                      return absl::OkStatus();
-                                    });
+          return plan_pool_gradient(
+              {x, c}, x.shape(),
+              [dtype = x.dtype(), height = windows[0],
+               width = windows[1]](const LocalCall& call) -> Status {
+                return image(call, {ImageKind::kMaxPoolByValues, height, width}, dtype);
+              });
         });
     return differentiable(std::move(result), operands,
                           [*this](const GradientCall& call) -> Gradients {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Operations of shapes.h that find elements by indices in a tensor.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -47,10 +46,10 @@ StatusOr<OpPlan> plan_take(const OperandType& x, const OperandType& indices, int
   rule.reductions = reduction_bit(ReduceOp::kSum);
   plan.kernel = [dtype = x.dtype(), index_dtype = indices.dtype(), along,
                  size = x.shape()[along]](const LocalCall& call) -> Status {
-    return kernels::take(dtype_size(dtype), call.in[0],
-                         kernels::lines_along(call.in_boxes[0].sizes, along),
-                         {call.in_boxes[0].offsets[along], size},
-                         {index_dtype, call.in[1], call.in_boxes[1].num_elements()}, call.out);
+    return call.engine.take(dtype_size(dtype), call.in[0],
+                            kernels::lines_along(call.in_boxes[0].sizes, along),
+                            {call.in_boxes[0].offsets[along], size},
+                            {index_dtype, call.in[1], call.in_boxes[1].num_elements()}, call.out);
   };
   return plan;
 }
@@ -81,16 +80,10 @@ StatusOr<OpPlan> plan_scatter_add(const OperandType& x, const OperandType& indic
   rule.operands.back()[along] = {count};
   plan.kernel = [dtype = x.dtype(), index_dtype = indices.dtype(), along,
                  size = x.shape()[along]](const LocalCall& call) -> Status {
-    const int64_t bytes = call.out_box.num_elements() * dtype_size(dtype);
-    if (call.is_first_term) {
-      std::copy_n(call.in[0], bytes, call.out);
-    } else {
-      std::fill_n(call.out, bytes, std::byte{0});
-    }
-    return kernels::scatter_add(dtype, call.out, kernels::lines_along(call.out_box.sizes, along),
-                                {call.out_box.offsets[along], size},
-                                {index_dtype, call.in[1], call.in_boxes[1].num_elements()},
-                                call.in[2]);
+    return call.engine.scatter_add(
+        dtype, call.is_first_term ? call.in[0] : nullptr,
+        kernels::lines_along(call.out_box.sizes, along), {call.out_box.offsets[along], size},
+        {index_dtype, call.in[1], call.in_boxes[1].num_elements()}, call.in[2], call.out);
   };
   return plan;
 }
@@ -105,9 +98,8 @@ StatusOr<OpPlan> plan_one_hot(const OperandType& indices, int64_t depth) {
   plan.rule.result.emplace_back();
   TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, plan.dtype), "one_hot"));
   plan.kernel = [dtype = indices.dtype(), depth](const LocalCall& call) -> Status {
-    kernels::one_hot({dtype, call.in[0], call.in_boxes[0].num_elements()}, depth,
-                     reinterpret_cast<float*>(call.out));
-    return absl::OkStatus();
+    return call.engine.one_hot({dtype, call.in[0], call.in_boxes[0].num_elements()}, depth,
+                               reinterpret_cast<float*>(call.out));
   };
   return plan;
 }

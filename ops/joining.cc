@@ -15,7 +15,6 @@
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
 #include "ops/gradient.h"
-#include "ops/kernels/index.h"
 #include "ops/moving.h"
 #include "ops/op.h"
 #include "ops/operand_type.h"
@@ -27,16 +26,17 @@ namespace tessera::ops {
 namespace {
 
 // Pieces of operands that are placed into the result, each where it overlaps the device's box.
-// piece(call, place) calls place(operand, source box, where the box begins in the result).
+// pieces(call, place) calls place(operand, where its box begins in the result).
 template <class Pieces>
 LocalKernel placing(DType dtype, std::array<std::byte, 8> rest, Pieces pieces) {
   return [dtype, rest, pieces = std::move(pieces)](const LocalCall& call) -> Status {
-    kernels::fill(dtype, rest.data(), call.out, call.out_box.num_elements());
+    Status status = call.engine.fill(dtype, rest.data(), call.out, call.out_box.num_elements());
     pieces(call, [&](size_t operand, const std::vector<int64_t>& begin) {
-      kernels::place_box(dtype_size(dtype), call.in[operand], call.in_boxes[operand], begin,
-                         call.out_box, call.out);
+      if (!status.ok()) return;
+      status = call.engine.place_box(dtype_size(dtype), call.in[operand], call.in_boxes[operand],
+                                     begin, call.out_box, call.out);
     });
-    return absl::OkStatus();
+    return status;
   };
 }
 

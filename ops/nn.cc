@@ -58,8 +58,7 @@ DTensor mask_later_keys(const DTensor& scores) {
     const int64_t keys = scores.shape()[3];
     plan.kernel = [dtype = scores.dtype(),
                    shift = keys - queries](const LocalCall& call) -> Status {
-      kernels::mask_later(dtype, call.in[0], call.out_box, shift, call.out);
-      return absl::OkStatus();
+      return call.engine.mask_later(dtype, call.in[0], call.out_box, shift, call.out);
     };
     return plan;
   });
@@ -82,9 +81,9 @@ DTensor pick(const DTensor& rows, const DTensor& labels) {
     plan.shape.pop_back();
     plan.kernel = [dtype = rows.dtype(), label_dtype = labels.dtype(),
                    classes](const LocalCall& call) -> Status {
-      return kernels::pick(dtype, call.in[0], call.in_boxes[0],
-                           {call.in_boxes[0].offsets.back(), classes},
-                           {label_dtype, call.in[1], call.in_boxes[1].num_elements()}, call.out);
+      return call.engine.pick(dtype, call.in[0], call.in_boxes[0],
+                              {call.in_boxes[0].offsets.back(), classes},
+                              {label_dtype, call.in[1], call.in_boxes[1].num_elements()}, call.out);
     };
     return plan;
   });

@@ -17,6 +17,7 @@
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
 #include "ops/infer.h"
+#include "ops/kernels/host_engine.h"
 #include "relayout/plan.h"
 
 namespace tessera::ops {
@@ -244,8 +245,10 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
   decision.program = internal::make_device_program(
       call.operands, assignment.operands, plan.dtype, plan.shape, assignment.result,
       [layout = without_runtime(assignment.result), kernel = std::move(plan.kernel)](
-          const DeviceRow& row, absl::Span<const std::byte* const> in, std::byte* to) {
-        return kernel({row.in, in, row.out, to, is_first_term(layout, row.position)});
+          Engine* engine, const DeviceRow& row, absl::Span<const std::byte* const> in,
+          std::byte* to) {
+        return kernel({engine != nullptr ? *engine : kernels::host_engine(), row.in, in, row.out,
+                       to, is_first_term(layout, row.position)});
       },
       std::move(explanation));
   if (out.has_value() && *out != assignment.result) decision.out = without_runtime(*out);

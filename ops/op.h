@@ -30,6 +30,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/engine.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 #include "ops/rule.h"
@@ -39,6 +40,7 @@ namespace tessera::ops {
 // What a kernel sees of its device: dense arrays. The sizes of a dim are those of the device's part
 // of its factors; a dim that is not split has its whole size.
 struct LocalCall {
+  Engine& engine;  // of the device
   absl::Span<const Box> in_boxes;
   absl::Span<const std::byte* const> in;
   const Box& out_box;

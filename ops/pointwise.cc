@@ -81,9 +81,8 @@ StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const OperandType> oper
       strides[k] = broadcast_strides(call.in_boxes[k].sizes, call.out_box.sizes);
       in[k] = {call.in[k], strides[k]};
     }
-    kernels::pointwise(op, dtype, absl::MakeConstSpan(in, call.in.size()), call.out_box.sizes,
-                       call.out);
-    return absl::OkStatus();
+    return call.engine.pointwise(op, dtype, absl::MakeConstSpan(in, call.in.size()),
+                                 call.out_box.sizes, call.out);
   };
   return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, std::move(shape), kernel};
 }
@@ -113,10 +112,9 @@ StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar&
     const absl::InlinedVector<int64_t, 8> dense = dense_strides(call.out_box.sizes);
     const absl::InlinedVector<int64_t, 8> same(dense.size(), 0);
     Strided in[2];
-    in[place] = {used.data(), same};
+    in[place] = {used.data(), same, /*is_element=*/true};
     in[1 - place] = {call.in[0], dense};
-    kernels::pointwise(op, dtype, in, call.out_box.sizes, call.out);
-    return absl::OkStatus();
+    return call.engine.pointwise(op, dtype, in, call.out_box.sizes, call.out);
   };
   return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, x.shape(), kernel};
 }
@@ -149,8 +147,8 @@ StatusOr<OpPlan> plan_select(const OperandType& condition, const OperandType& a,
     const auto c = broadcast_strides(call.in_boxes[0].sizes, sizes);
     const auto x = broadcast_strides(call.in_boxes[1].sizes, sizes);
     const auto y = broadcast_strides(call.in_boxes[2].sizes, sizes);
-    kernels::select(dtype, {call.in[0], c}, {call.in[1], x}, {call.in[2], y}, sizes, call.out);
-    return absl::OkStatus();
+    return call.engine.select(dtype, {call.in[0], c}, {call.in[1], x}, {call.in[2], y}, sizes,
+                              call.out);
   };
   return OpPlan{std::move(rule), a.dtype(), std::move(shape), kernel};
 }
@@ -167,8 +165,8 @@ StatusOr<OpPlan> plan_clip(const OperandType& x, const Scalar& low, const Scalar
   TESSERA_ASSIGN_OR_RETURN(const ElementBytes from, element_of("clip", low, x.dtype()));
   TESSERA_ASSIGN_OR_RETURN(const ElementBytes to, element_of("clip", high, x.dtype()));
   const auto kernel = [dtype = x.dtype(), from, to](const LocalCall& call) -> Status {
-    kernels::clip(dtype, call.in[0], from.data(), to.data(), call.out_box.num_elements(), call.out);
-    return absl::OkStatus();
+    return call.engine.clip(dtype, call.in[0], from.data(), to.data(), call.out_box.num_elements(),
+                            call.out);
   };
   return OpPlan{broadcast_rule({&x, 1}, x.shape()), x.dtype(), x.shape(), kernel};
 }
@@ -176,8 +174,7 @@ StatusOr<OpPlan> plan_clip(const OperandType& x, const Scalar& low, const Scalar
 StatusOr<OpPlan> plan_cast(const OperandType& x, DType dtype) {
   TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
   const auto kernel = [from = x.dtype(), dtype](const LocalCall& local) -> Status {
-    kernels::cast(from, dtype, local.in[0], local.out, local.out_box.num_elements());
-    return absl::OkStatus();
+    return local.engine.cast(from, dtype, local.in[0], local.out, local.out_box.num_elements());
   };
   return OpPlan{broadcast_rule({&x, 1}, x.shape()), dtype, x.shape(), kernel};
 }

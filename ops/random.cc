@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "device/engine.h"
 #include "dtensor/device_op.h"
+#include "ops/kernels/host_engine.h"
 
 namespace tessera::random {
 namespace {
@@ -92,8 +94,9 @@ DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg 
   const Status status = check_spec(spec);
   if (!status.ok()) return internal::failed_tensor(dtype, shape, layout, status);
   return internal::generate("random", dtype, shape, layout,
-                            [spec, dtype, shape](const Box& box, std::byte* out) {
-                              kernels::random_box(spec, dtype, shape, box, out);
+                            [spec, dtype, shape](Engine* engine, const Box& box, std::byte* out) {
+                              Engine& used = engine != nullptr ? *engine : kernels::host_engine();
+                              return used.random_box(spec, dtype, shape, box, out);
                             });
 }
 

@@ -96,8 +96,8 @@ StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const OperandType& x
   plan.rule.reductions = reduction_bit(reduction.op);
   const double divisor = reduction.is_mean ? static_cast<double>(count) : 1;
   plan.kernel = [op = reduction.op, dtype, marked, divisor](const LocalCall& call) -> Status {
-    kernels::reduce_dims(op, dtype, call.in[0], call.in_boxes[0].sizes, marked, divisor, call.out);
-    return absl::OkStatus();
+    return call.engine.reduce_dims(op, dtype, call.in[0], call.in_boxes[0].sizes, marked, divisor,
+                                   call.out);
   };
   return plan;
 }
@@ -181,10 +181,9 @@ StatusOr<OpPlan> plan_search(const char* name, const OperandType& x, int64_t dim
     plan.shape.push_back(shape[d]);
   }
   plan.kernel = [is_max, dtype = x.dtype(), along](const LocalCall& call) -> Status {
-    kernels::arg_extreme(is_max, dtype, call.in[0],
-                         kernels::lines_along(call.in_boxes[0].sizes, along),
-                         reinterpret_cast<int64_t*>(call.out));
-    return absl::OkStatus();
+    return call.engine.arg_extreme(is_max, dtype, call.in[0],
+                                   kernels::lines_along(call.in_boxes[0].sizes, along),
+                                   reinterpret_cast<int64_t*>(call.out));
   };
   return plan;
 }
@@ -218,11 +217,10 @@ StatusOr<OpPlan> plan_sort(const char* name, const OperandType& x, int64_t dim,
   }
   plan.kernel = [is_top = k.has_value(), gives_indices, dtype = x.dtype(), along,
                  count](const LocalCall& call) -> Status {
-    kernels::sort_lines(is_top, dtype, call.in[0],
-                        kernels::lines_along(call.in_boxes[0].sizes, along), count,
-                        gives_indices ? nullptr : call.out,
-                        gives_indices ? reinterpret_cast<int64_t*>(call.out) : nullptr);
-    return absl::OkStatus();
+    return call.engine.sort_lines(is_top, dtype, call.in[0],
+                                  kernels::lines_along(call.in_boxes[0].sizes, along), count,
+                                  gives_indices ? nullptr : call.out,
+                                  gives_indices ? reinterpret_cast<int64_t*>(call.out) : nullptr);
   };
   return plan;
 }
@@ -243,9 +241,9 @@ StatusOr<OpPlan> plan_cumsum(const OperandType& x, int64_t dim) {
   plan.rule.linearity = Linearity::kJoint;
   plan.rule.reductions = kSums;
   plan.kernel = [dtype = x.dtype(), along](const LocalCall& call) -> Status {
-    kernels::cumsum(dtype, call.in[0], kernels::lines_along(call.in_boxes[0].sizes, along),
-                    call.out_box.offsets[along], call.out_box.sizes[along], call.out);
-    return absl::OkStatus();
+    return call.engine.cumsum(dtype, call.in[0],
+                              kernels::lines_along(call.in_boxes[0].sizes, along),
+                              call.out_box.offsets[along], call.out_box.sizes[along], call.out);
   };
   return plan;
 }

@@ -34,9 +34,9 @@ LocalKernel copying(DType dtype, Find find) {
   return [dtype, find = std::move(find)](const LocalCall& call) -> Status {
     if (call.out_box.is_empty()) return absl::OkStatus();
     const Source source = find(call);
-    kernels::copy_strided(dtype, {call.in[0] + source.begin * dtype_size(dtype), source.strides},
-                          call.out_box.sizes, call.out);
-    return absl::OkStatus();
+    return call.engine.copy_strided(dtype,
+                                    {call.in[0] + source.begin * dtype_size(dtype), source.strides},
+                                    call.out_box.sizes, call.out);
   };
 }
 

@@ -11,16 +11,9 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "device/engine.h"
 
 namespace tessera::kernels {
-
-// A dense array whose dims have labels, -1 for a dim of size 1 that has none. No label is twice in
-// an array.
-struct Labelled {
-  const std::byte* data;
-  absl::Span<const int64_t> sizes;
-  const std::vector<int>& labels;
-};
 
 // out[labels] = sum over all other labels of a[...] b[...]. Each label of an operand is in the
 // other one, in `labels`, or in both. Numbers: f16 and bf16 accumulate in f32, integers wrap. The

@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/engine.h"
 #include "ops/kernels/reduce.h"
 
 namespace tessera::kernels {
@@ -23,18 +24,6 @@ void place_box(int64_t element_bytes, const std::byte* in, const Box& in_box,
 
 // Copies of an element.
 void fill(DType dtype, const std::byte* element, std::byte* out, int64_t num_elements);
-
-// Indices of i32 or i64.
-struct Indices {
-  DType dtype;
-  const std::byte* data;
-  int64_t count;
-};
-// A part of a dim: its first index, and the size of the whole dim.
-struct DimPart {
-  int64_t first;
-  int64_t whole;
-};
 
 // Index number k; OutOfRange where it is not in the dim.
 StatusOr<int64_t> checked_index(const Indices& indices, int64_t k, const DimPart& part);

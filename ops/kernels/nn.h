@@ -11,24 +11,10 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/engine.h"
 #include "ops/kernels/index.h"
 
 namespace tessera::kernels {
-
-// A dense array of a box.
-struct BoxArray {
-  const std::byte* data;
-  const Box& box;
-};
-
-// A window along a dim, as it moves over it.
-struct Window {
-  int64_t size = 1;
-  int64_t stride = 1;
-  int64_t dilation = 1;
-  int64_t before = 0;  // padding
-  int64_t after = 0;
-};
 
 // The part `out_box` of a convolution of x, [batch, height, width, in], with whole heights and
 // widths, by a filter [height, width, in, out]; batch and out are those of the box.

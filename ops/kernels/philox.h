@@ -16,10 +16,10 @@
 #include "absl/numeric/int128.h"
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "device/engine.h"
 
 namespace tessera::kernels {
 
-using PhiloxKey = std::array<uint32_t, 2>;
 using PhiloxBlock = std::array<uint32_t, 4>;
 PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key);
 
@@ -30,27 +30,6 @@ enum class RandomStream : uint32_t {
   kNormal = 2,
   kInteger = 3,
   kPermutation = 4,
-};
-
-// What to draw. Only the numbers that the kind names are used.
-enum class RandomKind : uint8_t {
-  kBits,             // of integers and bool
-  kUniform,          // of floats, in [a, b)
-  kNormal,           // of floats, mean a and standard deviation b
-  kTruncatedNormal,  // the same, between low and high standard deviations from the mean
-  kBernoulli,        // of bool, true with probability a
-  kInteger,          // of integers, in [least, least + range); range 0 stands for 2^64
-  kPermutation,      // of i64, of 0 to range - 1
-};
-struct RandomSpec {
-  RandomKind kind = RandomKind::kBits;
-  PhiloxKey key = {};
-  double a = 0;
-  double b = 1;
-  double low = -2;
-  double high = 2;
-  int64_t least = 0;
-  uint64_t range = 0;
 };
 
 // Elements first, ..., first + count - 1 of a tensor of any shape.

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
+#include "device/engine.h"
 
 namespace tessera::kernels {
 
@@ -22,12 +23,6 @@ namespace tessera::kernels {
 void reduce_dims(ReduceOp op, DType dtype, const std::byte* in, absl::Span<const int64_t> sizes,
                  const std::vector<bool>& is_reduced, double divisor, std::byte* out);
 
-// An array seen as [outer, size, inner].
-struct Lines {
-  int64_t outer;
-  int64_t size;
-  int64_t inner;
-};
 Lines lines_along(absl::Span<const int64_t> sizes, int dim);
 
 // Elements [first, first + count) of the inclusive sums along the lines; integers wrap.
