@@ -263,6 +263,11 @@ class Inference {
       lists.push_back(&list);
     }
     for (size_t a = 0; a < lists.size(); ++a) {
+      // Joint partial axes may be halves of one operand and thirds of another.
+      for (size_t k = 1; k < lists[a]->size(); ++k) {
+        const absl::Span<const SubAxis> before(lists[a]->data(), k);
+        if (internal::overlaps_any((*lists[a])[k], before)) return false;
+      }
       for (size_t b = a + 1; b < lists.size(); ++b) {
         if (overlap(*lists[a], *lists[b])) return false;
       }

@@ -213,6 +213,25 @@ TEST(InferTest, AskedLayoutDecides) {
   EXPECT_EQ(found->operands[1].to_string(), "[-, y]");
 }
 
+// Halves and thirds of an axis of 6 are no digits of one number: no layout is partial along both.
+TEST(InferTest, PartialAxesThatDoNotFitTogether) {
+  Rule rule;
+  const int row = rule.add_factor(5);
+  rule.operands = {{{row}}, {{row}}};
+  rule.result = {{row}};
+  rule.linearity = Linearity::kJoint;
+  rule.reductions = kSums;
+  const Layout halves = layout("{x=6}", "[-] sum{x:(1)2}");
+  const Layout thirds = layout("{x=6}", "[-] sum{x:(1)3}");
+  const Shape shape = {5};
+  const auto found =
+      infer(rule, {{halves, shape, kDType}, {thirds, shape, kDType}}, shape, kDType, std::nullopt);
+  ASSERT_THAT(found, IsOk());
+  EXPECT_TRUE(found->is_contested);
+  EXPECT_EQ(found->operands[0], found->operands[1]);
+  EXPECT_EQ(found->result, found->operands[0]);
+}
+
 TEST(InferTest, ManyDevices) {
   const Product product = {65536, 4096, 65536};
   const std::vector<Shape> shapes = product.shapes();
