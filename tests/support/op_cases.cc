@@ -63,8 +63,8 @@ Status parse_operands(absl::Span<const std::string> cells, OpCase& row) {
   const std::vector<std::string> formulas = split_list(cells[7]);
   for (size_t i = 0; i < dtypes.size(); ++i) {
     TESSERA_ASSIGN_OR_RETURN(const DType dtype, parse_dtype(dtypes[i]));
-    row.operands.push_back({meshes[std::min(i, meshes.size() - 1)], dtype,
-                            parse_integers(shapes[i]), layouts[i],
+    row.operands.push_back({meshes.empty() ? "" : meshes[std::min(i, meshes.size() - 1)], dtype,
+                            parse_integers(shapes[i]), layouts.empty() ? "" : layouts[i],
                             formulas.empty() ? "-" : formulas[i]});
   }
   return absl::OkStatus();
@@ -253,6 +253,17 @@ double OpCase::real(const std::string& attribute) const {
 }
 std::vector<int64_t> OpCase::integers(const std::string& attribute) const {
   return parse_integers(attributes.at(attribute));
+}
+
+StatusOr<OpCase> make_op_case(const std::vector<std::string>& cells) {
+  OpCase row;
+  TESSERA_RETURN_IF_ERROR(parse_operands(cells, row));
+  row.out = "-";
+  row.dtype = row.operands[0].dtype;
+  if (row.has("dtype")) {
+    TESSERA_ASSIGN_OR_RETURN(row.dtype, parse_dtype(row.attributes.at("dtype")));
+  }
+  return row;
 }
 
 StatusOr<std::vector<OpCase>> read_op_cases() {

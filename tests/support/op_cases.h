@@ -59,6 +59,10 @@ struct OpCase {
 };
 
 StatusOr<std::vector<OpCase>> read_op_cases();
+// A row without an answer, of the first 8 columns: id, op, attributes, meshes, dtypes, shapes,
+// layouts, formulas. Of meshes and layouts "-" leaves them out. Its dtype is the attribute of that
+// name, or else that of its first operand.
+StatusOr<OpCase> make_op_case(const std::vector<std::string>& cells);
 // The rows of ops/testdata/gradients_cases.tsv.
 StatusOr<std::vector<OpCase>> read_gradient_cases();
 
