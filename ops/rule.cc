@@ -10,16 +10,33 @@
 namespace tessera::ops {
 namespace {
 
-// "a", ..., "z", "f26", ...
-std::string factor_name(int factor) {
-  return factor < 26 ? std::string(1, static_cast<char>('a' + factor)) : absl::StrCat("f", factor);
+// By factor: "a", ..., "z", "f26", ... in the order in which operands and result have them.
+using FactorNames = std::vector<std::string>;
+FactorNames factor_names(const Rule& rule) {
+  FactorNames names(rule.factors.size());
+  int known = 0;
+  const auto name = [&](int factor) {
+    if (!names[factor].empty()) return;
+    names[factor] =
+        known < 26 ? std::string(1, static_cast<char>('a' + known)) : absl::StrCat("f", known);
+    ++known;
+  };
+  const auto name_all = [&](const RuleDims& dims) {
+    for (const RuleDim& dim : dims) {
+      for (const int factor : dim) name(factor);
+    }
+  };
+  for (const RuleDims& dims : rule.operands) name_all(dims);
+  name_all(rule.result);
+  for (size_t f = 0; f < names.size(); ++f) name(static_cast<int>(f));
+  return names;
 }
 
-std::string dims_to_string(const RuleDims& dims) {
+std::string dims_to_string(const RuleDims& dims, const FactorNames& names) {
   std::vector<std::string> texts;
   for (const RuleDim& dim : dims) {
     std::string text;
-    for (const int factor : dim) text += factor_name(factor);
+    for (const int factor : dim) text += names[factor];
     texts.push_back(text.empty() ? "1" : text);
   }
   return absl::StrCat("[", absl::StrJoin(texts, ", "), "]");
@@ -38,8 +55,8 @@ Status check_dims(const Rule& rule, const RuleDims& dims, const Shape& shape,
     for (const int factor : dims[dim]) {
       if (found[factor]) {
         return absl::InternalError(absl::StrCat("rule ", rule.to_string(), ": factor ",
-                                                factor_name(factor), " twice in ",
-                                                dims_to_string(dims)));
+                                                factor_names(rule)[factor], " twice in ",
+                                                dims_to_string(dims, factor_names(rule))));
       }
       found[factor] = true;
       size *= rule.factors[factor].size;
@@ -78,7 +95,7 @@ Status Rule::validate(absl::Span<const Shape> operand_shapes, const Shape& resul
     const bool is_new = found[f] && !in_operands[f] && factors[f].kind != FactorKind::kWhole;
     if ((is_contracted && found[f]) || is_new) {
       return absl::InternalError(
-          absl::StrCat("rule ", to_string(), ": factor ", factor_name(static_cast<int>(f)),
+          absl::StrCat("rule ", to_string(), ": factor ", factor_names(*this)[f],
                        is_contracted ? " is contracted and in the result" : " is in no operand"));
     }
   }
@@ -86,14 +103,15 @@ Status Rule::validate(absl::Span<const Shape> operand_shapes, const Shape& resul
 }
 
 std::string Rule::to_string() const {
-  std::string text = absl::StrJoin(operands, " ", [](std::string* out, const RuleDims& dims) {
-    absl::StrAppend(out, dims_to_string(dims));
+  const FactorNames letters = factor_names(*this);
+  std::string text = absl::StrJoin(operands, " ", [&](std::string* out, const RuleDims& dims) {
+    absl::StrAppend(out, dims_to_string(dims, letters));
   });
-  absl::StrAppend(&text, " -> ", dims_to_string(result));
+  absl::StrAppend(&text, " -> ", dims_to_string(result, letters));
   for (const FactorKind kind : {FactorKind::kContracted, FactorKind::kMoved, FactorKind::kWhole}) {
     std::vector<std::string> names;
     for (size_t f = 0; f < factors.size(); ++f) {
-      if (factors[f].kind == kind) names.push_back(factor_name(static_cast<int>(f)));
+      if (factors[f].kind == kind) names.push_back(letters[f]);
     }
     if (names.empty()) continue;
     absl::StrAppend(&text, "; ", absl::StrJoin(names, ", "),

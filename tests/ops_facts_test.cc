@@ -128,7 +128,7 @@ TEST_P(OpsFactsTest, Explain) {
         };
         TESSERA_RETURN_IF_ERROR(says(rows, {"f32 [16, 8] under [x, -] on {x=8}, made by no"}));
         TESSERA_RETURN_IF_ERROR(says(ops::matmul(rows, columns),
-                                     {"by matmul: [b, a] [a, c] -> [b, c]; a contracted (sum)\n",
+                                     {"by matmul: [a, b] [b, c] -> [a, c]; b contracted (sum)\n",
                                       "the best of ", " assignments of axes, predicted "}));
         TESSERA_RETURN_IF_ERROR(
             says(ops::neg(rows, Layout::parse(mesh, "[-, x]")),
