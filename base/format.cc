@@ -17,6 +17,14 @@ std::string format_duration(absl::Duration duration) {
   return absl::StrFormat("%.3g ms", seconds * 1e3);
 }
 
+std::string format_prediction(absl::Duration time) {
+  const double seconds = absl::ToDoubleSeconds(time);
+  if (seconds == 0) return "0 s";
+  if (seconds < 1e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
+  if (seconds < 1) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  return absl::StrFormat("%.3g s", seconds);
+}
+
 std::string format_bytes(int64_t num_bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(num_bytes);

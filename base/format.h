@@ -15,6 +15,9 @@ namespace tessera {
 // not positive.
 std::string format_duration(absl::Duration duration);
 
+// "0 s", "12.3 us", "5.41 ms", "2 s": a predicted time, of which three digits are known at most.
+std::string format_prediction(absl::Duration time);
+
 // "0 B", "512 B", "1.5 KiB", "64 MiB".
 std::string format_bytes(int64_t num_bytes);
 

@@ -27,6 +27,13 @@ TEST(FormatTest, WritesDurations) {
   EXPECT_EQ(format_duration(absl::Microseconds(2)), "0.002 ms");
 }
 
+TEST(FormatTest, WritesPredictions) {
+  EXPECT_EQ(format_prediction(absl::ZeroDuration()), "0 s");
+  EXPECT_EQ(format_prediction(absl::Nanoseconds(12'345)), "12.3 us");
+  EXPECT_EQ(format_prediction(absl::Microseconds(5'412)), "5.41 ms");
+  EXPECT_EQ(format_prediction(absl::Seconds(2)), "2 s");
+}
+
 TEST(FormatTest, WritesBytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(512), "512 B");

@@ -16,6 +16,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
+#include "ops/decision.h"
 #include "ops/infer.h"
 #include "ops/kernels/host_engine.h"
 #include "relayout/plan.h"
@@ -171,71 +172,23 @@ Status check_call(const OpCall& call) {
   return check_meshes(call);
 }
 
-Status check_out(const OpCall& call, const OpPlan& plan) {
-  if (!call.out.layout.has_value()) return absl::OkStatus();
-  const Layout& out = **call.out.layout;
-  if (out.rank() != static_cast<int>(plan.shape.size())) {
-    return refusal(call.name, "the result ", shape_to_string(plan.shape), " has rank ",
-                   plan.shape.size(), ", and out ", out.to_string(), " rank ", out.rank());
-  }
-  if (!out.is_partial()) return absl::OkStatus();
-  return with_context(validate_reduction(*out.partial_op(), plan.dtype),
-                      absl::StrCat(call.name, ": out ", out.to_string()));
-}
-
 // Whether the device at this position holds the term that what is added once belongs to.
 bool is_first_term(const Layout& layout, int64_t position) {
   if (!layout.is_partial() || *layout.partial_op() == ReduceOp::kAvg) return true;
   return layout.partial_index(position) == 0;
 }
 
-// What explain() says of a tensor that is moved, or is not.
-StatusOr<std::string> explain_move(const Operand& operand, const Layout& to,
-                                   const PlanOptions& options) {
-  if (to == operand.layout) return absl::StrCat(to.to_string(), " as it is\n");
-  TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan, plan_relayout(operand.layout, to, operand.shape,
-                                                                  operand.dtype, options));
-  return absl::StrCat(plan.to_string(), ", ", plan.max_received_bytes(),
-                      " bytes to a device at most\n");
-}
-
-StatusOr<std::string> explain(const OpCall& call, const OpPlan& plan,
-                              absl::Span<const Operand> operands, const Assignment& assignment,
-                              const std::optional<Layout>& out, const PlanOptions& options) {
-  std::string text = absl::StrCat("  by ", call.name, ": ", plan.rule.to_string(), "\n");
-  for (size_t i = 0; i < operands.size(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const std::string move,
-                             explain_move(operands[i], assignment.operands[i], options));
-    absl::StrAppend(&text, "  operand ", i, ": ", move);
-  }
-  if (assignment.is_contested) {
-    absl::StrAppend(&text, "  the best of ", assignment.num_alternatives,
-                    " assignments of axes, predicted ",
-                    absl::FormatDuration(assignment.predicted_time), "\n");
-  }
-  if (!out.has_value()) return text;
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::string move,
-      explain_move({assignment.result, plan.shape, plan.dtype}, *out, options));
-  return absl::StrCat(text, "  result: ", move);
-}
-
 StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
   std::vector<Operand> operands;
-  std::vector<Shape> shapes;
   for (const DTensor& operand : call.operands) {
     operands.push_back({operand.layout(), operand.shape(), operand.dtype()});
-    shapes.push_back(operand.shape());
   }
-  TESSERA_RETURN_IF_ERROR(plan.rule.validate(shapes, plan.shape));
-  TESSERA_RETURN_IF_ERROR(check_out(call, plan));
   std::optional<Layout> out;
   if (call.out.layout.has_value()) out = **call.out.layout;
   const PlanOptions options = internal::plan_options_of(call.operands[0]);
-  TESSERA_ASSIGN_OR_RETURN(const Assignment assignment,
-                           infer(plan.rule, operands, plan.shape, plan.dtype, out, options));
-  TESSERA_ASSIGN_OR_RETURN(std::string explanation,
-                           explain(call, plan, operands, assignment, out, options));
+  TESSERA_ASSIGN_OR_RETURN(LayoutDecision decided,
+                           decide_layouts(call.name, plan, operands, out, options));
+  const Assignment& assignment = decided.assignment;
   Decision decision;
   for (size_t i = 0; i < operands.size(); ++i) {
     const bool stays = assignment.operands[i] == operands[i].layout;
@@ -250,7 +203,7 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
         return kernel({engine != nullptr ? *engine : kernels::host_engine(), row.in, in, row.out,
                        to, is_first_term(layout, row.position)});
       },
-      std::move(explanation));
+      std::move(decided.explanation));
   if (out.has_value() && *out != assignment.result) decision.out = without_runtime(*out);
   return decision;
 }

@@ -64,8 +64,8 @@ Status check_row(const Client& client, const OpCase& row, std::map<std::string, 
   if (sends_nothing(row) && row.out == "-") {
     // Of a composition the last operation is explained.
     for (absl::string_view line : absl::StrSplit(result.explain(), '\n')) {
-      TESSERA_REQUIRE(!absl::EndsWith(line, " bytes to a device at most") ||
-                          absl::EndsWith(line, ", 0 bytes to a device at most"),
+      TESSERA_REQUIRE(!absl::EndsWith(line, " to a device at most") ||
+                          absl::EndsWith(line, ", 0 B to a device at most"),
                       result.explain());
     }
   }
@@ -132,7 +132,7 @@ TEST_P(OpsFactsTest, Explain) {
                                       "the best of ", " assignments of axes, predicted "}));
         TESSERA_RETURN_IF_ERROR(
             says(ops::neg(rows, Layout::parse(mesh, "[-, x]")),
-                 {"under [-, x]", "by neg: [a, b] -> [a, b]\n", " bytes to a device at most"}));
+                 {"under [-, x]", "by neg: [a, b] -> [a, b]\n", " us, ", " to a device at most"}));
         TESSERA_RETURN_IF_ERROR(
             says(ops::add(rows, rows), {"operand 0: [x, -] as it is", "operand 1: [x, -] as it"}));
         return says(ops::add(rows, columns), {"failed: add: shapes [16, 8] and [8, 16]"});

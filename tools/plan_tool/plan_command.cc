@@ -90,21 +90,12 @@ StatusOr<RelayoutPlan> plan_of(const PlanCommand& command) {
   return plan_relayout(from, to, shape, dtype, options);
 }
 
-// Three digits: costs are no better known.
-std::string time_text(absl::Duration time) {
-  const double seconds = absl::ToDoubleSeconds(time);
-  if (seconds == 0) return "0 s";
-  if (seconds < 1e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
-  if (seconds < 1) return absl::StrFormat("%.3g ms", seconds * 1e3);
-  return absl::StrFormat("%.3g s", seconds);
-}
-
 std::string cost_line(absl::string_view mark, absl::string_view name, size_t name_width,
                       const Alternative& alternative) {
-  return absl::StrFormat("  %-8s  %-*s  %9s  receives %9s  holds %9s\n", mark,
-                         static_cast<int>(name_width), name, time_text(alternative.predicted_time),
-                         format_bytes(alternative.received_bytes),
-                         format_bytes(alternative.peak_bytes));
+  return absl::StrFormat(
+      "  %-8s  %-*s  %9s  receives %9s  holds %9s\n", mark, static_cast<int>(name_width), name,
+      format_prediction(alternative.predicted_time), format_bytes(alternative.received_bytes),
+      format_bytes(alternative.peak_bytes));
 }
 
 std::string alternatives_text(const RelayoutPlan& plan,
@@ -148,11 +139,11 @@ StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture
   PlanReport report;
   report.text = absl::StrCat(topology_text(command, plan.topology()), plan.explain());
   if (!plan.steps().empty()) {
-    absl::StrAppend(&report.text, "  it takes ", time_text(plan.predicted_time()));
+    absl::StrAppend(&report.text, "  it takes ", format_prediction(plan.predicted_time()));
     if (plan.steps().size() > 1) {
       for (size_t i = 0; i < plan.steps().size(); ++i) {
         absl::StrAppend(&report.text, i == 0 ? " = " : " + ",
-                        time_text(plan.step_predicted_time(i)));
+                        format_prediction(plan.step_predicted_time(i)));
       }
     }
     absl::StrAppend(&report.text, ", predicted; compared with\n",
