@@ -24,6 +24,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "examples/data_file.h"
 #include "examples/digits_csv.h"
 #include "examples/digits_gpu/digits_math_gpu.h"
 #include "examples/digits_gpu/gpu_math.h"
@@ -91,7 +92,7 @@ StatusOr<Mesh> make_mesh(const Client& client) {
 StatusOr<Data> load_data(const char* program) {
   std::string path = absl::GetFlag(FLAGS_data);
   if (path.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(path, find_digits(program));
+    TESSERA_ASSIGN_OR_RETURN(path, find_data(program, "digits.csv"));
   }
   TESSERA_ASSIGN_OR_RETURN(Digits digits, read_digits(path));
   return hold_out(std::move(digits), absl::GetFlag(FLAGS_seed));

@@ -3,17 +3,10 @@
 // Reading digits.csv, with errors that name line and column.
 #include "examples/digits_csv.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "examples/data_file.h"
 
 namespace tessera::examples {
 namespace {
@@ -97,37 +90,8 @@ StatusOr<Digits> parse_digits(absl::string_view text, absl::string_view name) {
 }
 
 StatusOr<Digits> read_digits(const std::string& path) {
-  const auto failure = [&](absl::string_view what) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " \"", path,
-                                                   "\"; give a file like "
-                                                   "examples/data/digits.csv with --data"));
-  };
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (file == nullptr) return failure("open");
-  std::string text;
-  char chunk[1 << 16];
-  while (const size_t count = std::fread(chunk, 1, sizeof chunk, file.get())) {
-    text.append(chunk, count);
-  }
-  if (std::ferror(file.get())) return failure("read");
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, read_data(path, "digits.csv"));
   return parse_digits(text, path);
-}
-
-StatusOr<std::string> find_digits(absl::string_view program) {
-  constexpr char kPath[] = "examples/data/digits.csv";
-  std::vector<std::string> places = {kPath};
-  for (const char* variable : {"RUNFILES_DIR", "TEST_SRCDIR"}) {
-    if (const char* folder = std::getenv(variable)) {
-      places.push_back(absl::StrCat(folder, "/tessera/", kPath));
-    }
-  }
-  places.push_back(absl::StrCat(program, ".runfiles/tessera/", kPath));
-  for (const std::string& place : places) {
-    if (access(place.c_str(), R_OK) == 0) return place;
-  }
-  return absl::NotFoundError(
-      absl::StrCat("digits.csv is not in any of ", absl::StrJoin(places, ", "),
-                   "; run from the root of the repository or give its path with --data"));
 }
 
 }  // namespace tessera::examples

@@ -34,13 +34,8 @@ struct Digits {
 // 65 whole numbers in range, and for a text without lines.
 StatusOr<Digits> parse_digits(absl::string_view text, absl::string_view name);
 
-// Reads and parses a file. NotFound or PermissionDenied, with the system's reason, if it cannot be
-// read.
+// Reads and parses a file. Errors of read_data() (data_file.h) and of parse_digits().
 StatusOr<Digits> read_digits(const std::string& path);
-
-// Where examples/data/digits.csv is: below the current folder, or in the runfiles that Bazel put
-// beside `program` (argv[0]). NotFound lists the places.
-StatusOr<std::string> find_digits(absl::string_view program);
 
 }  // namespace tessera::examples
 

@@ -30,8 +30,7 @@ std::string line(int pixel, int label) {
 }
 
 TEST(DigitsCsvTest, TheFileInTheTreeHas1797Images) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(std::string path, find_digits("digits_csv_test"));
-  TESSERA_ASSERT_OK_AND_ASSIGN(Digits digits, read_digits(path));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Digits digits, read_digits("examples/data/digits.csv"));
   EXPECT_EQ(digits.num_images(), 1797);
   EXPECT_EQ(digits.pixels.size(), static_cast<size_t>(1797 * kNumPixels));
   EXPECT_EQ(digits.pixels[2], 5);
@@ -103,42 +102,6 @@ INSTANTIATE_TEST_SUITE_P(
                       "\"d.csv\", line 1, column 1: field 1 is \"<!DOCTYPE html PUBLI...\"; a pixel"
                       " is a whole number from 0 to 16"}),
     [](const auto& info) { return std::string(info.param.name); });
-
-TEST(DigitsCsvTest, NowhereToBeFoundListsThePlaces) {
-  const std::string elsewhere = absl::StrCat(std::getenv("TEST_TMPDIR"), "/elsewhere");
-  const std::filesystem::path before = std::filesystem::current_path();
-  std::filesystem::create_directory(elsewhere);
-  std::filesystem::current_path(elsewhere);
-  ASSERT_EQ(setenv("RUNFILES_DIR", "/no/runfiles", 1), 0);
-  const char* sources = std::getenv("TEST_SRCDIR");
-  const std::string saved = sources == nullptr ? "" : sources;
-  unsetenv("TEST_SRCDIR");
-  EXPECT_THAT(find_digits("bin/03_digits"),
-              StatusIs(absl::StatusCode::kNotFound,
-                       StrEq("digits.csv is not in any of examples/data/digits.csv, "
-                             "/no/runfiles/tessera/examples/data/digits.csv, "
-                             "bin/03_digits.runfiles/tessera/examples/data/digits.csv; run from "
-                             "the root of the repository or give its path with --data")));
-  unsetenv("RUNFILES_DIR");
-  if (sources != nullptr) setenv("TEST_SRCDIR", saved.c_str(), 1);
-  std::filesystem::current_path(before);
-}
-
-TEST(DigitsCsvTest, AFileThatIsNotThereIsNotFound) {
-  EXPECT_THAT(
-      read_digits("no/such/file.csv"),
-      StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("cannot open \"no/such/file.csv\""),
-                                                  HasSubstr("--data"), HasSubstr("No such file"))));
-}
-
-TEST(DigitsCsvTest, AFolderCannotBeRead) {
-  const char* folder = std::getenv("TEST_TMPDIR");
-  ASSERT_NE(folder, nullptr);
-  const StatusOr<Digits> digits = read_digits(folder);
-  ASSERT_FALSE(digits.ok());
-  EXPECT_THAT(std::string(digits.status().message()),
-              AllOf(HasSubstr("cannot read \""), HasSubstr("directory")));
-}
 
 TEST(DigitsCsvTest, AMalformedFileIsNamedByItsPath) {
   const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/bad.csv");
