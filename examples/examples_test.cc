@@ -3,6 +3,7 @@
 // Runs the examples as a user does, in processes of their own, and reads what they print.
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -224,6 +225,84 @@ TEST(MatmulTimingTest, ShowsWhatAClockThatDoesNotWaitMeasures) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, AllOf(HasSubstr("[x, -] times [-, -] is [x, -]"),
                                    HasSubstr("without sync_devices()"), HasSubstr("GFLOP/s")));
+}
+
+// What 07_language_model prints, with the losses of its steps.
+struct Written {
+  std::vector<double> losses;
+  std::string output;
+};
+
+Written learn(const std::string& launcher, const std::string& flags) {
+  const Result result = run(absl::StrCat(launcher, "examples/07_language_model ", flags));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  Written written = {{}, result.output};
+  const std::string mark = "  loss ";
+  for (size_t at = result.output.find(mark); at != std::string::npos;
+       at = result.output.find(mark, at + 1)) {
+    written.losses.push_back(std::strtod(&result.output[at + mark.size()], nullptr));
+  }
+  return written;
+}
+
+// The number behind a mark.
+double number_after(const std::string& output, const std::string& mark) {
+  const size_t at = output.find(mark);
+  EXPECT_NE(at, std::string::npos) << mark << " is not in:\n" << output;
+  return at == std::string::npos ? NAN : std::strtod(&output[at + mark.size()], nullptr);
+}
+
+// Of a text that it has not seen. The entropy of a character after a known one is 2.41: less
+// than that is known from what is further back.
+TEST(LanguageModelTest, LearnsToWriteOnFourClientsOfTwoDevices) {
+  const Written written = learn(kFourByTwo, "--steps=200 --sample=100");
+  EXPECT_THAT(written.output, HasSubstr("clients 4, mesh {batch=4, model=2}, 64751 characters"));
+  ASSERT_EQ(written.losses.size(), 21u) << written.output;
+  EXPECT_NEAR(written.losses.front(), std::log(70), 0.5);
+  EXPECT_NEAR(number_after(written.output, "without context it would be "), 3.112, 0.001);
+  EXPECT_LT(number_after(written.output, "held-out loss "), 2.3) << written.output;
+  // The beginning of the text, which it goes on from.
+  const size_t sample = written.output.find("It is a truth univ");
+  ASSERT_NE(sample, std::string::npos) << written.output;
+  EXPECT_GE(written.output.size() - sample, 100u);
+}
+
+TEST(LanguageModelTest, TheLossCurveDoesNotDependOnTheMesh) {
+  const std::string flags = "--steps=30 --sample=0";
+  const Written one = learn("env TESSERA_LOCAL_DEVICES=1 ", flags);
+  ASSERT_EQ(one.losses.size(), 4u) << one.output;
+  const Written others[] = {learn("env TESSERA_LOCAL_DEVICES=8 ", flags),
+                            learn("", flags + " --devices=3 --model=3"), learn(kFourByTwo, flags)};
+  for (const Written& other : others) {
+    ASSERT_EQ(other.losses.size(), one.losses.size()) << other.output;
+    for (size_t i = 0; i < one.losses.size(); ++i) {
+      EXPECT_NEAR(other.losses[i], one.losses[i], 1e-5) << other.output;
+    }
+  }
+}
+
+TEST(LanguageModelTest, TheSameMeshGivesTheSameBits) {
+  const std::string flags = "--steps=10 --sample=20";
+  const auto results_of = [](const Written& written) {
+    return written.output.substr(std::min(written.output.find("held-out"), written.output.size()));
+  };
+  const Written first = learn("env TESSERA_LOCAL_DEVICES=8 ", flags);
+  const Written second = learn("env TESSERA_LOCAL_DEVICES=8 ", flags);
+  EXPECT_EQ(first.losses.size(), 2u) << first.output;
+  EXPECT_EQ(second.losses, first.losses);
+  EXPECT_EQ(results_of(second), results_of(first));
+  EXPECT_THAT(results_of(first), HasSubstr("It is a truth"));
+  // How the devices are dealt to clients does not matter.
+  EXPECT_EQ(learn(kFourByTwo, flags).losses, first.losses);
+}
+
+TEST(LanguageModelTest, AShortTextIsRefused) {
+  const std::string path = temporary("short.txt");
+  std::ofstream(path) << "too short";
+  const Result result = run("examples/07_language_model --data=" + path);
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output,
+              HasSubstr("short.txt\" has 9 characters; give a text of 640 or more with --data"));
 }
 
 // The last loss.

@@ -11,7 +11,7 @@ CHECKED = (
     r"(\.(h|cc|cu|md|py|proto|bzl|BUILD|txt|bazelrc|gitignore)|(^|/)BUILD|^WORKSPACE|^\.ci/.*"
     r"|^tools/[^./]*)$"
 )
-SKIPPED = r"^(fuzz/corpus/|LICENSE)"
+SKIPPED = r"^(fuzz/corpus/|examples/data/.*\.txt$|LICENSE)"
 
 _UNITS = (
     "axis|block|box|call|client|command|commit|core|datagram|device|dim|element|entry|file|"
