@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
+#include "ops/catalog_entries.h"
 #include "ops/gradient.h"
 #include "ops/kernels/contract.h"
 #include "ops/moving.h"
@@ -126,12 +127,12 @@ DTensor product(const char* name, const DTensor& a, const DTensor& b, const Labe
                         });
 }
 
-struct MatmulLabels {
+struct ProductLabels {
   Labels a, b, result;
 };
 
 // Of operands that may be multiplied.
-StatusOr<MatmulLabels> matmul_labels(const OperandType& a, const OperandType& b) {
+StatusOr<ProductLabels> matmul_labels(const OperandType& a, const OperandType& b) {
   TESSERA_RETURN_IF_ERROR(check_numbers("matmul", {a, b}));
   if (rank_of(a) == 0 || rank_of(b) == 0) {
     return refusal("matmul", "an operand has rank 0; mul() multiplies by a scalar");
@@ -180,7 +181,7 @@ StatusOr<MatmulLabels> matmul_labels(const OperandType& a, const OperandType& b)
     b_labels.push_back(new_label(b.shape().back()));
     labels.push_back(b_labels.back());
   }
-  return MatmulLabels{std::move(a_labels), std::move(b_labels), std::move(labels)};
+  return ProductLabels{std::move(a_labels), std::move(b_labels), std::move(labels)};
 }
 
 // ---- einsum
@@ -278,11 +279,10 @@ DTensor sum_letters(const DTensor& x, absl::string_view kept, std::string& lette
   return dims.empty() ? x : sum(x, dims);
 }
 
-DTensor product(const DTensor& a, const DTensor& b, const std::string& a_letters,
-                const std::string& b_letters, const std::string& letters, const Out& out) {
-  // Each letter once.
+// Labels for letters: the same one for each place of a letter.
+ProductLabels letter_labels(const std::string& a, const std::string& b, const std::string& result) {
   std::string known;
-  for (const char c : a_letters + b_letters) {
+  for (const char c : a + b) {
     if (!absl::StrContains(known, c)) known += c;
   }
   const auto labels_of = [&known](const std::string& part) {
@@ -290,8 +290,29 @@ DTensor product(const DTensor& a, const DTensor& b, const std::string& a_letters
     for (const char c : part) labels.push_back(static_cast<int>(known.find(c)));
     return labels;
   };
-  return product("einsum", a, b, labels_of(a_letters), labels_of(b_letters), labels_of(letters),
-                 out);
+  return {labels_of(a), labels_of(b), labels_of(result)};
+}
+
+DTensor product(const DTensor& a, const DTensor& b, const std::string& a_letters,
+                const std::string& b_letters, const std::string& letters, const Out& out) {
+  const ProductLabels labels = letter_labels(a_letters, b_letters, letters);
+  return product("einsum", a, b, labels.a, labels.b, labels.result, out);
+}
+
+// Of two operands, each of whose letters is in the other one or in the result.
+StatusOr<OpPlan> plan_einsum(absl::string_view text, absl::Span<const OperandType> x) {
+  TESSERA_ASSIGN_OR_RETURN(const Equation equation, parse_equation(text));
+  TESSERA_RETURN_IF_ERROR(letter_sizes(equation, x).status());
+  const std::string& a = equation.operands[0];
+  const std::string& b = equation.operands[1];
+  for (const char c : a + b) {
+    if (absl::StrContains(equation.result, c)) continue;
+    if (absl::StrContains(a, c) && absl::StrContains(b, c)) continue;
+    return refusal("einsum", "'", std::string(1, c), "' is in one operand alone, which is summed ",
+                   "over it first; ask for the rule of sum, and then without it");
+  }
+  const ProductLabels labels = letter_labels(a, b, equation.result);
+  return plan_product("einsum", x[0], x[1], labels.a, labels.b, labels.result);
 }
 
 // One operand: its sums, in the order of the result's letters.
@@ -308,7 +329,7 @@ DTensor matmul(const DTensor& a, const DTensor& b, const Out& out) {
   const DTensor operands[] = {a, b};
   Status status = internal::facts_of(a).error;
   status.Update(internal::facts_of(b).error);
-  StatusOr<MatmulLabels> labels = MatmulLabels();
+  StatusOr<ProductLabels> labels = ProductLabels();
   if (status.ok()) {
     labels = matmul_labels(a, b);
     status = labels.status();
@@ -348,6 +369,25 @@ DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, c
     letters = joined;
   }
   return operands.size() == 1 ? single(left, letters, parsed->result, out) : left;
+}
+
+std::vector<CatalogEntry> contract_entries() {
+  const auto matmul = [](Operands x, const Attributes&) -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const ProductLabels labels, matmul_labels(x[0], x[1]));
+    return plan_product("matmul", x[0], x[1], labels.a, labels.b, labels.result);
+  };
+  return {
+      {"matmul", 2, 2, {}, {}, {{DType::kFloat32, {8, 6}}, {DType::kFloat32, {6, 4}}}, matmul},
+      {"einsum",
+       2,
+       2,
+       {"equation=bij,bkj->bik"},
+       {},
+       {{DType::kFloat32, {4, 8, 6}}, {DType::kFloat32, {4, 2, 6}}},
+       [](Operands x, const Attributes& attributes) {
+         return plan_einsum(attributes.text("equation"), x);
+       }},
+  };
 }
 
 }  // namespace tessera::ops

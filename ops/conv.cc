@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "device/engine.h"
 #include "ops/broadcast.h"
+#include "ops/catalog_entries.h"
 #include "ops/gradient.h"
 #include "ops/moving.h"
 #include "ops/nn.h"
@@ -341,6 +342,70 @@ DTensor avg_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& ou
   AvgPool pool = {{}, x.shape()};
   set_pool(options, pool.windows);
   return pool.forward(x, out);
+}
+
+namespace {
+
+// Strides, padding and dilation of windows whose sizes the caller sets.
+Status read_windows(const Attributes& attributes, int64_t stride, Window (&windows)[2]) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> strides,
+                           attributes.integers("strides", 2, {stride, stride}));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> padding,
+                           attributes.integers("padding", 4, {0, 0, 0, 0}));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> dilation,
+                           attributes.integers("dilation", 2, {1, 1}));
+  for (int k = 0; k < 2; ++k) {
+    windows[k] = {1, strides[k], dilation[k], padding[2 * k], padding[2 * k + 1]};
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<OpPlan> plan_conv2d_entry(Operands x, const Attributes& attributes) {
+  Window windows[2];
+  TESSERA_RETURN_IF_ERROR(read_windows(attributes, 1, windows));
+  for (int k = 0; k < 2; ++k) {
+    if (rank_of(x[1]) == 4) windows[k].size = x[1].shape()[k];
+  }
+  return plan_conv2d(x[0], x[1], windows);
+}
+
+template <class Plan>
+CatalogEntry pool_entry(const char* name, Plan plan) {
+  return {name,
+          1,
+          1,
+          {},
+          {"window=[2, 2]", "strides=[2, 2]", "padding=[[0, 0], [0, 0]]"},
+          {{DType::kFloat32, {2, 8, 8, 3}}},
+          [plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+            Window windows[2];
+            TESSERA_RETURN_IF_ERROR(read_windows(attributes, 2, windows));
+            TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
+                                     attributes.integers("window", 2, {2, 2}));
+            for (int k = 0; k < 2; ++k) windows[k].size = sizes[k];
+            return plan(x[0], windows);
+          }};
+}
+
+}  // namespace
+
+std::vector<CatalogEntry> window_entries() {
+  return {
+      {"conv2d",
+       2,
+       2,
+       {},
+       {"strides=[1, 1]", "padding=[[1, 1], [1, 1]]", "dilation=[1, 1]"},
+       {{DType::kFloat32, {2, 8, 8, 3}}, {DType::kFloat32, {3, 3, 3, 4}}},
+       plan_conv2d_entry},
+      pool_entry("max_pool2d",
+                 [](const OperandType& x, const Window(&windows)[2]) -> StatusOr<OpPlan> {
+                   TESSERA_ASSIGN_OR_RETURN(OpPlan plan, plan_max_pool(x, x, windows));
+                   plan.rule.operands.pop_back();  // x again
+                   return plan;
+                 }),
+      pool_entry("avg_pool2d", plan_avg_pool),
+  };
 }
 
 }  // namespace tessera::ops

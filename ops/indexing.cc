@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
+#include "ops/catalog_entries.h"
 #include "ops/gradient.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/reduce.h"
@@ -139,6 +141,34 @@ DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& upd
   return differentiable(std::move(result), operands, [dim](const GradientCall& call) -> Gradients {
     return {call.cotangent, std::nullopt, take(call.cotangent, call.operands[1], dim)};
   });
+}
+
+std::vector<CatalogEntry> indexing_entries() {
+  const SampleOperand matrix = {DType::kFloat32, {8, 6}};
+  const SampleOperand indices = {DType::kInt32, {4}};
+  const auto take = [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
+    return plan_take(x[0], x[1], dim);
+  };
+  const auto scatter_add = [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
+    return plan_scatter_add(x[0], x[1], x[2], dim);
+  };
+  const auto one_hot = [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t depth, attributes.integer("depth"));
+    return plan_one_hot(x[0], depth);
+  };
+  return {
+      {"take", 2, 2, {"dim=0"}, {}, {matrix, indices}, take},
+      {"scatter_add",
+       3,
+       3,
+       {"dim=0"},
+       {},
+       {matrix, indices, {DType::kFloat32, {4, 6}}},
+       scatter_add},
+      {"one_hot", 1, 1, {"depth=8"}, {}, {indices}, one_hot},
+  };
 }
 
 }  // namespace tessera::ops

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
+#include "ops/catalog_entries.h"
 #include "ops/gradient.h"
 #include "ops/moving.h"
 #include "ops/op.h"
@@ -242,6 +244,48 @@ DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& o
                           }
                           return {sum(reshape(call.cotangent, apart), summed)};
                         });
+}
+
+namespace {
+
+StatusOr<OpPlan> plan_pad_entry(Operands x, const Attributes& attributes) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> low, attributes.integers("low"));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> high, attributes.integers("high"));
+  Scalar value = 0;
+  if (attributes.has("value")) {
+    TESSERA_ASSIGN_OR_RETURN(value, attributes.scalar("value"));
+  }
+  return plan_pad(x[0], low, high, value);
+}
+
+StatusOr<OpPlan> plan_roll_entry(Operands x, const Attributes& attributes) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t shift, attributes.integer("shift"));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
+  return plan_roll(x[0], shift, dim);
+}
+
+StatusOr<OpPlan> plan_tile_entry(Operands x, const Attributes& attributes) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> repeats, attributes.integers("repeats"));
+  return plan_tile(x[0], repeats);
+}
+
+StatusOr<OpPlan> plan_concat_entry(Operands x, const Attributes& attributes) {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
+  return plan_concat(x, dim);
+}
+
+}  // namespace
+
+std::vector<CatalogEntry> joining_entries() {
+  const SampleOperand matrix = {DType::kFloat32, {8, 6}};
+  constexpr int kMany = std::numeric_limits<int>::max();
+  return {
+      {"concat", 1, kMany, {"dim=1"}, {}, {matrix, matrix}, plan_concat_entry},
+      composition("stack", "expand_dims and concat"),
+      {"pad", 1, 1, {"low=[0, 1]", "high=[0, 1]"}, {"value=0"}, {matrix}, plan_pad_entry},
+      {"roll", 1, 1, {"shift=1", "dim=1"}, {}, {matrix}, plan_roll_entry},
+      {"tile", 1, 1, {"repeats=[1, 2]"}, {}, {matrix}, plan_tile_entry},
+  };
 }
 
 }  // namespace tessera::ops

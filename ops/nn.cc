@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
+#include "ops/catalog_entries.h"
 #include "ops/composite.h"
 #include "ops/contract.h"
 #include "ops/gradient.h"
@@ -201,6 +203,17 @@ DTensor attention(const DTensor& q, const DTensor& k, const DTensor& v,
   if (options.causal) scores = mask_later_keys(scores);
   const DTensor weighted[] = {softmax(scores, -1), v};
   return finish(einsum("bhqk,bhkd->bhqd", weighted), out);
+}
+
+std::vector<CatalogEntry> network_entries() {
+  return {
+      composition("softmax", "max, clip, sub, exp, sum and div"),
+      composition("log_softmax", "max, clip, sub, exp, sum, log and sub"),
+      composition("layer_norm", "mean, sub, square, mean, add, rsqrt, mul and add"),
+      composition("softmax_cross_entropy",
+                  "logsumexp, and take of the labels, or log_softmax, mul and sum"),
+      composition("attention", "einsum, mul, softmax and einsum"),
+  };
 }
 
 }  // namespace tessera::ops

@@ -9,12 +9,16 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "ops/broadcast.h"
+#include "ops/catalog_entries.h"
 #include "ops/gradient.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
@@ -232,6 +236,94 @@ DTensor cast(const DTensor& x, DType dtype, const Out& out) {
   return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
     return {cast(call.cotangent, call.operands[0].dtype())};
   });
+}
+
+namespace {
+
+StatusOr<OpPlan> plan_binary(PointwiseOp op, Operands x, const Attributes& attributes) {
+  const char* const name = kernels::pointwise_info(op).name;
+  if (x.size() == 2) {
+    if (!attributes.has("scalar") && !attributes.has("scalar_side")) return plan_tensors(op, x);
+    return refusal(name, "takes one operand beside a scalar, not 2");
+  }
+  if (!attributes.has("scalar")) {
+    return refusal(name, "takes 2 operands, or one and the attribute scalar, as in scalar=2");
+  }
+  const std::string side = attributes.text("scalar_side");
+  if (attributes.has("scalar_side") && side != "left" && side != "right") {
+    return refusal(name, "attribute scalar_side=", side, " is neither left nor right");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Scalar scalar, attributes.scalar("scalar"));
+  return plan_scalar(op, x[0], scalar, side == "left" ? 0 : 1);
+}
+
+CatalogEntry pointwise_entry(PointwiseOp op) {
+  const PointwiseInfo& info = kernels::pointwise_info(op);
+  const DType dtype = info.dtypes == kernels::DTypes::kBool ? DType::kBool : DType::kFloat32;
+  const SampleOperand matrix = {dtype, {8, 6}};
+  if (info.num_operands == 1) {
+    return {info.name, 1, 1, {}, {}, {matrix}, [op](Operands x, const Attributes&) {
+              return plan_tensors(op, x);
+            }};
+  }
+  return {
+      info.name,
+      1,
+      2,
+      {},
+      {"scalar=2", "scalar_side=left"},
+      {matrix, {dtype, {6}}},
+      [op](Operands x, const Attributes& attributes) { return plan_binary(op, x, attributes); }};
+}
+
+StatusOr<DType> dtype_attribute(const Attributes& attributes) {
+  std::vector<std::string> names;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    names.emplace_back(dtype_name(static_cast<DType>(i)));
+    if (names.back() == attributes.text("dtype")) return static_cast<DType>(i);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("attribute dtype=", attributes.text("dtype"),
+                                                 " is none of ", quoted_list(names)));
+}
+
+}  // namespace
+
+std::vector<CatalogEntry> pointwise_entries() {
+  std::vector<CatalogEntry> entries;
+#define TESSERA_ENTRY_(name, operands, dtypes, gives_bool) \
+  entries.push_back(pointwise_entry(PointwiseOp::name));
+  TESSERA_POINTWISE_OPS_(TESSERA_ENTRY_)
+#undef TESSERA_ENTRY_
+  const SampleOperand matrix = {DType::kFloat32, {8, 6}};
+  entries.push_back({"select",
+                     3,
+                     3,
+                     {},
+                     {},
+                     {{DType::kBool, {8, 6}}, matrix, matrix},
+                     [](Operands x, const Attributes&) { return plan_select(x[0], x[1], x[2]); }});
+  entries.push_back({"clip",
+                     1,
+                     1,
+                     {"low=0", "high=1"},
+                     {},
+                     {matrix},
+                     [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+                       TESSERA_ASSIGN_OR_RETURN(const Scalar low, attributes.scalar("low"));
+                       TESSERA_ASSIGN_OR_RETURN(const Scalar high, attributes.scalar("high"));
+                       return plan_clip(x[0], low, high);
+                     }});
+  entries.push_back({"cast",
+                     1,
+                     1,
+                     {"dtype=bf16"},
+                     {},
+                     {matrix},
+                     [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+                       TESSERA_ASSIGN_OR_RETURN(const DType dtype, dtype_attribute(attributes));
+                       return plan_cast(x[0], dtype);
+                     }});
+  return entries;
 }
 
 }  // namespace tessera::ops

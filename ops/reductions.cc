@@ -11,6 +11,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/device_op.h"
+#include "ops/catalog_entries.h"
 #include "ops/composite.h"
 #include "ops/gradient.h"
 #include "ops/kernels/reduce.h"
@@ -30,6 +31,13 @@ struct Reduction {
   Takes takes;
   bool is_mean = false;
 };
+constexpr Reduction kSum = {"sum", ReduceOp::kSum, Takes::kNumbers};
+constexpr Reduction kMean = {"mean", ReduceOp::kSum, Takes::kFloats, true};
+constexpr Reduction kProd = {"prod", ReduceOp::kProd, Takes::kNumbers};
+constexpr Reduction kMax = {"max", ReduceOp::kMax, Takes::kAnything};
+constexpr Reduction kMin = {"min", ReduceOp::kMin, Takes::kAnything};
+constexpr Reduction kAll = {"all", ReduceOp::kMin, Takes::kBool};
+constexpr Reduction kAny = {"any", ReduceOp::kMax, Takes::kBool};
 
 Status check_dtype(const char* name, Takes takes, DType dtype) {
   switch (takes) {
@@ -268,25 +276,25 @@ DTensor send_back(const DTensor& cotangent, const DTensor& places, int64_t dim,
 }  // namespace
 
 DTensor sum(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce({"sum", ReduceOp::kSum, Takes::kNumbers}, x, dims, keep, out);
+  return reduce(kSum, x, dims, keep, out);
 }
 DTensor mean(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce({"mean", ReduceOp::kSum, Takes::kFloats, true}, x, dims, keep, out);
+  return reduce(kMean, x, dims, keep, out);
 }
 DTensor prod(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce({"prod", ReduceOp::kProd, Takes::kNumbers}, x, dims, keep, out);
+  return reduce(kProd, x, dims, keep, out);
 }
 DTensor max(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce({"max", ReduceOp::kMax, Takes::kAnything}, x, dims, keep, out);
+  return reduce(kMax, x, dims, keep, out);
 }
 DTensor min(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce({"min", ReduceOp::kMin, Takes::kAnything}, x, dims, keep, out);
+  return reduce(kMin, x, dims, keep, out);
 }
 DTensor all(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce({"all", ReduceOp::kMin, Takes::kBool}, x, dims, keep, out);
+  return reduce(kAll, x, dims, keep, out);
 }
 DTensor any(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce({"any", ReduceOp::kMax, Takes::kBool}, x, dims, keep, out);
+  return reduce(kAny, x, dims, keep, out);
 }
 
 DTensor var(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
@@ -345,6 +353,79 @@ TopK top_k(const DTensor& x, int64_t k, int64_t dim, const Out& out) {
         return {send_back(call.cotangent, places, dim, call.operands[0].shape())};
       });
   return {std::move(top), std::move(places)};
+}
+
+namespace {
+
+const SampleOperand kSampleMatrix = {DType::kFloat32, {8, 6}};
+
+CatalogEntry reduction_entry(const Reduction& reduction) {
+  const DType dtype = reduction.takes == Takes::kBool ? DType::kBool : DType::kFloat32;
+  const auto plan = [reduction](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+    Dims dims;
+    if (attributes.has("dims")) {
+      TESSERA_ASSIGN_OR_RETURN(dims.dims, attributes.integers("dims"));
+    }
+    const KeepDims keep = attributes.has("keep_dims") ? KeepDims::kYes : KeepDims::kNo;
+    return plan_reduction(reduction, x[0], dims, keep);
+  };
+  return {.name = reduction.name,
+          .least_operands = 1,
+          .most_operands = 1,
+          .needed = {},
+          .optional = {"dims=[1]", "keep_dims"},
+          .sample = {{dtype, {8, 6}}},
+          .plan = plan,
+          .sample_attributes = "dims=[1]"};
+}
+
+// Of an operation along the attribute dim.
+template <class Plan>
+CatalogEntry line_entry(const char* name, Plan plan) {
+  return {name,
+          1,
+          1,
+          {"dim=1"},
+          {},
+          {kSampleMatrix},
+          [plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+            TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
+            return plan(x[0], dim);
+          }};
+}
+
+}  // namespace
+
+std::vector<CatalogEntry> reduction_entries() {
+  std::vector<CatalogEntry> entries;
+  for (const Reduction& each : {kSum, kMean, kProd, kMax, kMin, kAll, kAny}) {
+    entries.push_back(reduction_entry(each));
+  }
+  entries.push_back(composition("var", "mean, sub, square and mean"));
+  entries.push_back(composition("norm", "square, sum and sqrt"));
+  entries.push_back(composition("logsumexp", "max, clip, sub, exp, sum, log and add"));
+  entries.push_back(line_entry("argmax", [](const OperandType& x, int64_t dim) {
+    return plan_search("argmax", x, dim, true);
+  }));
+  entries.push_back(line_entry("argmin", [](const OperandType& x, int64_t dim) {
+    return plan_search("argmin", x, dim, false);
+  }));
+  entries.push_back(line_entry("cumsum", plan_cumsum));
+  entries.push_back(line_entry("sort", [](const OperandType& x, int64_t dim) {
+    return plan_sort("sort", x, dim, std::nullopt, false);
+  }));
+  entries.push_back({"top_k",
+                     1,
+                     1,
+                     {"k=2", "dim=1"},
+                     {},
+                     {kSampleMatrix},
+                     [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+                       TESSERA_ASSIGN_OR_RETURN(const int64_t k, attributes.integer("k"));
+                       TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
+                       return plan_sort("top_k", x[0], dim, k, false);
+                     }});
+  return entries;
 }
 
 }  // namespace tessera::ops

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
+#include "ops/catalog_entries.h"
 #include "ops/gradient.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/moving.h"
@@ -363,6 +365,59 @@ DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out)
   return differentiable(std::move(result), {&x, 1}, [dims](const GradientCall& call) -> Gradients {
     return {flip(call.cotangent, dims)};
   });
+}
+
+namespace {
+
+// Of an operation with one operand.
+CatalogEntry unary_entry(const char* name, std::vector<std::string> needed, const Shape& shape,
+                         PlanFunction plan) {
+  return {name, 1, 1, std::move(needed), {}, {{DType::kFloat32, shape}}, std::move(plan)};
+}
+
+// Of one whose only attribute is a list.
+template <class Plan>
+PlanFunction with_list(const char* attribute, Plan plan) {
+  return [attribute, plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> list, attributes.integers(attribute));
+    return plan(x[0], list);
+  };
+}
+
+// Of one whose only attribute is dim.
+template <class Plan>
+PlanFunction with_dim(Plan plan) {
+  return [plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
+    return plan(x[0], dim);
+  };
+}
+
+StatusOr<OpPlan> plan_slice_entry(Operands x, const Attributes& attributes) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> starts, attributes.integers("starts"));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> limits, attributes.integers("limits"));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> strides, attributes.integers("strides"));
+  return plan_slice(x[0], starts, limits, strides);
+}
+
+}  // namespace
+
+std::vector<CatalogEntry> shape_entries() {
+  std::vector<CatalogEntry> entries = {
+      unary_entry("transpose", {"permutation=[1, 0]"}, {8, 6},
+                  with_list("permutation", plan_transpose)),
+      unary_entry("reshape", {"shape=[2, 4, 6]"}, {8, 6}, with_list("shape", plan_reshape)),
+      unary_entry("expand_dims", {"dim=1"}, {8, 6}, with_dim(plan_expand_dims)),
+      unary_entry("squeeze", {"dim=1"}, {8, 1, 6}, with_dim(plan_squeeze)),
+      unary_entry("broadcast_to", {"shape=[4, 8, 6]"}, {8, 1}, with_list("shape", plan_broadcast)),
+      unary_entry("slice", {"starts=[0, 1]", "limits=[8, 5]"}, {8, 6}, plan_slice_entry),
+      unary_entry("flip", {"dims=[1]"}, {8, 6}, with_list("dims", plan_flip)),
+  };
+  for (CatalogEntry& entry : entries) {
+    if (entry.name == "slice") entry.optional = {"strides=[1, 2]"};
+  }
+  entries.push_back(composition("split", "slice for each part"));
+  return entries;
 }
 
 }  // namespace tessera::ops

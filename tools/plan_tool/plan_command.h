@@ -5,10 +5,10 @@
 #define TESSERA_TOOLS_PLAN_TOOL_PLAN_COMMAND_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "base/status.h"
+#include "tools/plan_tool/command_texts.h"
 
 namespace tessera {
 
@@ -20,11 +20,7 @@ struct PlanCommand {
   std::string to;       // "[-]"
   std::string shape;    // "268435456", "1024,512"; empty for rank 0.
   std::string dtype;    // "f32"
-  // The name and the content of the topology file; without one: one host, a process a device.
-  std::string topology_file;
-  std::optional<std::string> topology_json;
-  std::optional<int64_t> memory_cap_bytes;
-  std::string reduction_order = "by_host";  // or "flat"
+  MachineTexts machine = {};
 };
 
 struct PlanReport {

@@ -3,6 +3,7 @@
 // Reports of plans: what a table of commands prints, and each refusal.
 #include "tools/plan_tool/plan_command.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,9 @@ PlanCommand gather(const std::string& shape) {
           .to = "[-]",
           .shape = shape,
           .dtype = "f32",
-          .topology_file = "nodes.json",
-          .topology_json = kNodes,
-          .memory_cap_bytes = std::nullopt};
+          .machine = {.topology_file = "nodes.json",
+                      .topology_json = kNodes,
+                      .memory_cap_bytes = std::nullopt}};
 }
 
 struct ReportCase {
@@ -64,7 +65,7 @@ std::vector<ReportCase> report_cases() {
   identity.to = "[(node,gpu)]";
   cases.push_back({"identity", identity, {"no steps: every device already holds its new box"}});
   PlanCommand by_default = gather("[16]");
-  by_default.topology_json.reset();
+  by_default.machine.topology_json.reset();
   cases.push_back({"default_topology", by_default, {"topology by default: 1 device per process"}});
   PlanCommand scalar = gather("");
   scalar.from = "[] sum{gpu}";
@@ -80,7 +81,7 @@ std::vector<ReportCase> report_cases() {
   pairs.mesh = "{x=8}";
   pairs.from = "[-] sum{x}";
   pairs.dtype = "f64";
-  pairs.topology_json = kPairs;
+  pairs.machine.topology_json = kPairs;
   cases.push_back({"compared_without_processes",
                    pairs,
                    {"rejected  reduce_scatter{x:(4)2}, all_reduce{x:(1)4}, all_gather{x:(4)2}",
@@ -89,7 +90,7 @@ std::vector<ReportCase> report_cases() {
   cases.push_back({"compared_with_processes",
                    pairs,
                    {"chosen    reduce_scatter{x:(4)2}, all_reduce{x:(1)4}, all_gather{x:(4)2}"}});
-  sum.reduction_order = "flat";
+  sum.machine.reduction_order = "flat";
   cases.push_back({"flat_order", sum, {"1. all_reduce{node,gpu}", "it takes 24.2 ms"}});
   PlanCommand other_mesh = gather("24");
   other_mesh.mesh_to = "{x=3}";
@@ -135,8 +136,6 @@ const RefusedCase kRefused[] = {
     {"shape_negative", &PlanCommand::shape, "-4", "--shape: "},
     {"shape_too_large", &PlanCommand::shape, "9223372036854775807,2", "--shape: "},
     {"shape_of_other_rank", &PlanCommand::shape, "4,4", "has 1 dim, shape [4, 4] has 2"},
-    {"order", &PlanCommand::reduction_order, "any",
-     "--reduction_order: order \"any\" is neither \"by_host\", \"flat\""},
     {"dtype", &PlanCommand::dtype, "f23",
      "--dtype: dtype \"f23\" is none of \"bool\", \"i8\", \"u8\", \"i32\", \"i64\", \"f16\", "
      "\"bf16\", \"f32\", \"f64\"; did you mean \"f32\""},
@@ -154,15 +153,20 @@ TEST(PlanCommandTest, RefusesWithTheFlag) {
 
 TEST(PlanCommandTest, RefusesTopologiesCapsAndPictures) {
   PlanCommand command = gather("8");
-  command.topology_json = "{}";
+  command.machine.topology_json = "{}";
   EXPECT_THAT(report_plan(command, PlanPicture::kNone),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("topology nodes.json: \"links\" is missing")));
   command = gather("8");
-  command.memory_cap_bytes = 0;
+  command.machine.reduction_order = "any";
+  EXPECT_THAT(report_plan(command, PlanPicture::kNone),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--reduction_order: order \"any\" is neither \"by_host\", ")));
+  command = gather("8");
+  command.machine.memory_cap_bytes = 0;
   EXPECT_THAT(report_plan(command, PlanPicture::kNone),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--memory_cap: 0 bytes")));
-  command.memory_cap_bytes = 35;  // Source and target take 4 and 32 bytes.
+  command.machine.memory_cap_bytes = 35;  // Source and target take 4 and 32 bytes.
   EXPECT_THAT(report_plan(command, PlanPicture::kNone),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("36")));
   command = gather("128");

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-PLAN, SVG_SAMPLES, TOPOLOGIES, PAGE = (pathlib.Path(argument) for argument in sys.argv[1:5])
+PLAN, SVG_SAMPLES, TOPOLOGIES, PAGE, OPS_PAGE = (pathlib.Path(each) for each in sys.argv[1:6])
 GATHER = ["--mesh={node=2, gpu=4}", "--from=[(node,gpu)]", "--to=[-]", "--shape=1048576"]
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -31,13 +31,20 @@ class PlanToolTest(unittest.TestCase):
             self.assertIn("chosen", result.stdout)
             self.assertIn("lower bound is 3.5 MiB", result.stdout)
 
-    def test_the_page_shows_what_is_printed(self):
+    def test_the_pages_show_what_is_printed(self):
         block = re.compile(r"```\n\$ tools/plan ((?:[^\n]*\\\n)*[^\n]*)\n(.*?)```", re.S)
         blocks = block.findall(PAGE.read_text())
         self.assertGreaterEqual(len(blocks), 2)
-        for command, output in blocks:
+        of_operations = block.findall(OPS_PAGE.read_text())
+        self.assertGreaterEqual(len(of_operations), 1)
+        for command, output in blocks + of_operations:
             flags = shlex.split(command.replace("\\\n", " "))
             self.assertEqual(plan(*flags).stdout, output, command)
+
+    def test_the_page_of_operations_has_the_table_of_rules(self):
+        table = plan("--ops").stdout
+        self.assertGreater(len(table.splitlines()), 40)
+        self.assertIn(table, OPS_PAGE.read_text(), "docs/internals/ops.md: tools/plan --ops")
 
     def test_refusals_name_the_flag_and_exit_with_2(self):
         rows = [
@@ -45,6 +52,10 @@ class PlanToolTest(unittest.TestCase):
             (GATHER[:1] + GATHER[2:], "plan: --from is missing"),
             ([*GATHER, "[-]"], 'plan: "[-]" is no flag'),
             ([*GATHER, "--dtype=f31"], "plan: --dtype: "),
+            ([*GATHER, "--out=[-]"], "plan: --out is given without --op; leave it out"),
+            (["--op=neg [-]"], "plan: --mesh is missing"),
+            ([*GATHER, "--op=neg [-]"], "plan: --from is given with --op; leave it out"),
+            (["--mesh={x=2}", "--op=neg [x]"], "plan: --op: layout [x] has 1 dim, shape [] has 0"),
             ([*GATHER, "--topology=" + tempfile.gettempdir()], "cannot be read; give a file"),
         ]
         for flags, message in rows:
