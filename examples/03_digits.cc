@@ -4,17 +4,30 @@
 //
 //   bazel build //job:tessera_run //examples:03_digits
 //   bazel-bin/job/tessera_run --clients 4 --devices-per-client 2 bazel-bin/examples/03_digits
-//   bazel-bin/examples/03_digits --device cuda            on every GPU that it sees
 //
-// Here is the job: the mesh, the data, the epochs. The network itself, with its layouts, is in
-// digits_network.cc; what a device computes is in digits_math.cc and, for GPUs, in
-// digits_gpu/digits_math_gpu.cc.
+//   hidden = relu(x W1 + b1)     logits = hidden W2 + b2     loss = mean of -log
+//   softmax(logits)[label]
+//
+// The mesh has an axis `batch`, which splits the images (data parallel), and an axis `model`, which
+// splits the H hidden units (tensor parallel). The first two rows are what the program says, the
+// others follow:
+//
+//   tensor          shape                layout                gradient, before it is reduced
+//   W1, b1          [64, H], [H]         [-, model], [model]   ... sum{batch}
+//   W2, b2          [H, 10], [10]        [model, -], [-]       ... sum{batch}
+//   x, labels       [images, 64], ...    [batch, -], [batch]
+//   hidden          [images, H]          [batch, model]
+//   hidden W2       [images, 10]         [batch, -] sum{model}
+//
+// The mathematics is the same for every mesh: losses are means over the whole batch, and weights
+// and batches depend on global indices alone.
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <memory>
+#include <fstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -24,17 +37,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "examples/data_file.h"
 #include "examples/digits_csv.h"
-#include "examples/digits_gpu/digits_math_gpu.h"
-#include "examples/digits_gpu/gpu_math.h"
-#include "examples/digits_math.h"
-#include "examples/digits_network.h"
 #include "examples/npy.h"
 #include "tessera.h"
 
 ABSL_FLAG(int, epochs, 40, "passes over the training images");
-ABSL_FLAG(int, batch_size, 64, "images a step");
+ABSL_FLAG(int, batch_size, 64, "images per step");
 ABSL_FLAG(uint64_t, seed, 1, "of the first weights and of every shuffle");
 ABSL_FLAG(std::string, data, "", "the file of digits; empty: examples/data/digits.csv");
 ABSL_FLAG(std::string, out, "", "a folder for the weights as .npy files; empty: none");
@@ -43,16 +53,18 @@ ABSL_FLAG(std::string, device, "cpu", "what to run on: cpu or cuda");
 ABSL_FLAG(int, devices, 0, "devices of this client; 0: as tessera_run says, else 1, or every GPU");
 ABSL_FLAG(int, batch, 0, "size of the mesh axis that splits images; 0: what is left");
 ABSL_FLAG(int, model, 0,
-          "size of the mesh axis that splits the network; 0: 2 if there are 4, 6, "
-          "8, ... devices, else 1");
+          "size of the mesh axis that splits the network; 0: 2 if there are 4, 6, 8, ... devices, "
+          "else 1");
 
 namespace {
 
 using namespace tessera;
 using namespace tessera::examples;
 
-// 1. The client, with the devices that the command line or the launcher asks for; and what computes
-//    on them. The rest of the program does not know which it is.
+constexpr int64_t kHidden = 96;
+
+// 1. The client, with the devices that the command line or the launcher asks for. The rest of the
+//    program does not know which they are.
 StatusOr<Client> connect() {
   ClientOptions options;
   options.num_local_devices = absl::GetFlag(FLAGS_devices);
@@ -65,96 +77,141 @@ StatusOr<Client> connect() {
   return Client::connect(options);
 }
 
-StatusOr<DigitsMath> math_of(const Client& client) {
-  if (client.local_devices()[0].type == DeviceType::kCpu) return math_on_cpu();
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GpuMath> gpu, open_gpu_math());
-  return math_on_gpu(std::move(gpu));
-}
-
-// 2. The mesh. Images are split along `batch`, the hidden units of the network along `model`: 8
-//    devices are {batch=4, model=2}, one device is {batch=1, model=1}. The program is the same.
+// 2. The mesh: 8 devices are {batch=4, model=2}, one device is {batch=1, model=1}.
 StatusOr<Mesh> make_mesh(const Client& client) {
-  const int64_t num_devices = static_cast<int64_t>(client.devices().size());
+  const auto num_devices = static_cast<int64_t>(client.devices().size());
   int64_t batch = absl::GetFlag(FLAGS_batch);
   int64_t model = absl::GetFlag(FLAGS_model);
   if (model == 0) {
-    if (batch > 0) {
-      model = num_devices / batch;
-    } else {
-      model = num_devices >= 4 && num_devices % 2 == 0 ? 2 : 1;
-    }
+    model = batch > 0 ? num_devices / batch : num_devices >= 4 && num_devices % 2 == 0 ? 2 : 1;
   }
   if (batch == 0 && model > 0) batch = num_devices / model;
   return create_mesh(client, {{"batch", batch}, {"model", model}});
 }
 
-// 3. The data. Every client reads the file, and holds out the same images.
-StatusOr<Data> load_data(const char* program) {
+// 3. The data. It is small: every device has all images, and takes those that it works on.
+struct Data {
+  DTensor pixels, labels;   // [images, 64], [images]
+  DTensor train, held_out;  // which images
+};
+
+StatusOr<Digits> read(const char* program) {
   std::string path = absl::GetFlag(FLAGS_data);
   if (path.empty()) {
     TESSERA_ASSIGN_OR_RETURN(path, find_data(program, "digits.csv"));
   }
-  TESSERA_ASSIGN_OR_RETURN(Digits digits, read_digits(path));
-  return hold_out(std::move(digits), absl::GetFlag(FLAGS_seed));
+  return read_digits(path);
 }
 
-Status write_text(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot create \"", path, "\""));
-  }
-  const bool written = std::fputs(text.c_str(), file) >= 0;
-  if (std::fclose(file) != 0 || !written) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write \"", path, "\""));
+Data load_data(const Digits& digits, const Mesh& mesh, random::Key key) {
+  const int64_t n = digits.num_images();
+  const int64_t num_train = n - n / 5;
+  const std::vector<float> pixels(digits.pixels.begin(), digits.pixels.end());
+  const std::vector<int64_t> labels(digits.labels.begin(), digits.labels.end());
+  const DTensor order = random::permutation(key, n, Layout::replicated(mesh, 1));
+  return {from_host<float>(pixels, {n, kNumPixels}, Layout::replicated(mesh, 2)) / kMaxPixel,
+          from_host<int64_t>(labels, {n}, Layout::replicated(mesh, 1)),
+          ops::slice(order, {0}, {num_train}), ops::slice(order, {num_train}, {n})};
+}
+
+// 4. The network.
+// Uniform in [-limit, limit), with the limit of Glorot and Bengio, 2010.
+std::vector<Variable> make_weights(const Mesh& mesh, random::Key key) {
+  const auto layout = [&](const char* text) { return Layout::parse(mesh, text); };
+  const double limit1 = std::sqrt(6.0 / (kNumPixels + kHidden));
+  const double limit2 = std::sqrt(6.0 / (kHidden + kNumDigits));
+  return {Variable("w1", random::uniform<float>(key.fold_in(0), {kNumPixels, kHidden},
+                                                layout("[-, model]"), -limit1, limit1)),
+          Variable("b1", zeros<float>({kHidden}, layout("[model]"))),
+          Variable("w2", random::uniform<float>(key.fold_in(1), {kHidden, kNumDigits},
+                                                layout("[model, -]"), -limit2, limit2)),
+          Variable("b2", zeros<float>({kNumDigits}, layout("[-]")))};
+}
+
+// The mean loss of some images. `tally` grows by the sum of their losses and the number of right
+// answers: each device adds its own images, so the tally is partial along `batch`, and nothing is
+// sent until it is read. The second product sums over hidden units, of which a device has some; its
+// layout asks for the sum here, once for all that needs it.
+DTensor loss_of(const std::vector<DTensor>& w, const Data& data, const DTensor& images,
+                DTensor& tally) {
+  const DTensor x = ops::take(data.pixels, images, 0);
+  const DTensor labels = ops::take(data.labels, images, 0);
+  const DTensor hidden = ops::relu(ops::matmul(x, w[0]) + w[1]);
+  const DTensor logits = ops::matmul(hidden, w[2], x.layout()) + w[3];
+  const DTensor losses = ops::softmax_cross_entropy(logits, labels);
+  const DTensor right = ops::equal(ops::argmax(logits, 1), labels);
+  tally = tally + ops::stack({ops::sum(ops::cast<double>(stop_gradient(losses))),
+                              ops::sum(ops::cast<double>(right))});
+  return ops::mean(losses);
+}
+
+// 5. Training: every image once in an order that the key decides. Calls enqueue work and return.
+Status train_epoch(std::vector<Variable>& weights, Sgd& optimizer, const Data& data,
+                   random::Key key, DTensor& tally) {
+  const StatusOr<Layout> split = Layout::parse(weights[0].layout().mesh(), "[batch]");
+  const int64_t n = data.train.shape()[0];
+  const DTensor shuffled =
+      ops::take(data.train, random::permutation(key, n, data.train.layout()), 0);
+  const int64_t batch_size = absl::GetFlag(FLAGS_batch_size);
+  for (int64_t begin = 0; begin < n; begin += batch_size) {
+    const int64_t end = std::min(begin + batch_size, n);
+    Tape tape;
+    std::vector<DTensor> w;
+    for (const Variable& weight : weights) w.push_back(tape.watch(weight.value()));
+    const DTensor loss = loss_of(w, data, ops::slice(shuffled, {begin}, {end}, {}, split), tally);
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(weights), tape.gradient(loss, w)));
   }
   return absl::OkStatus();
 }
 
-// 4. Training. Progress and files are for one client to write.
-Status train(const Client& client, DigitsNetwork& network, const Data& data) {
-  const bool is_first = client.client_id() == 0;
-  const double n = static_cast<double>(data.train.size());
+// Progress and files are for one client to write.
+Status train(const Client& client, std::vector<Variable>& weights, const Data& data,
+             random::Key key) {
+  Sgd optimizer{.learning_rate = 0.05, .momentum = 0.9};
+  const auto n = static_cast<double>(data.train.shape()[0]);
   std::string losses;
   for (int epoch = 1; epoch <= absl::GetFlag(FLAGS_epochs); ++epoch) {
     const absl::Time start = absl::Now();
-    TESSERA_ASSIGN_OR_RETURN(Tally tally,
-                             train_epoch(network, data,
-                                         {.seed = absl::GetFlag(FLAGS_seed),
-                                          .epoch = epoch,
-                                          .batch_size = absl::GetFlag(FLAGS_batch_size)}));
+    DTensor tally = zeros<double>({2}, data.labels.layout());
+    TESSERA_RETURN_IF_ERROR(train_epoch(weights, optimizer, data, key.fold_in(epoch), tally));
+    TESSERA_ASSIGN_OR_RETURN(const HostTensor<double> sums, tally.to_host<double>());
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    absl::StrAppendFormat(&losses, "%.17g\n", tally.loss / n);
-    if (!is_first) continue;
-    absl::PrintF("epoch %3d  loss %.6f  accuracy %.4f  %6.0f examples/s\n", epoch, tally.loss / n,
-                 tally.num_right / n, n / seconds);
+    absl::StrAppendFormat(&losses, "%.17g\n", sums.data[0] / n);
+    if (client.client_id() != 0) continue;
+    absl::PrintF("epoch %3d  loss %.6f  accuracy %.4f  %6.0f examples/s\n", epoch, sums.data[0] / n,
+                 sums.data[1] / n, n / seconds);
     std::fflush(stdout);
   }
   const std::string path = absl::GetFlag(FLAGS_loss_file);
-  return is_first && !path.empty() ? write_text(path, losses) : absl::OkStatus();
+  if (client.client_id() != 0 || path.empty()) return absl::OkStatus();
+  if (std::ofstream(path) << losses << std::flush) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot write \"", path, "\""));
 }
 
-// 5. What counts is how it reads digits that it has never seen.
-Status test(const Client& client, DigitsNetwork& network, const Data& data) {
-  network.evaluate(data.digits, data.held_out);
-  TESSERA_ASSIGN_OR_RETURN(Tally tally, network.read_tally());
+// 6. What counts is how it reads digits that it has never seen.
+Status test(const Client& client, const std::vector<Variable>& weights, const Data& data) {
+  const Mesh& mesh = weights[0].layout().mesh();
+  std::vector<DTensor> w;
+  for (const Variable& weight : weights) w.push_back(weight.value());
+  DTensor tally = zeros<double>({2}, data.labels.layout());
+  loss_of(w, data, relayout(data.held_out, Layout::parse(mesh, "[batch]")), tally);
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<double> sums, tally.to_host<double>());
   if (client.client_id() == 0) {
     absl::PrintF("held-out accuracy %.4f\n",
-                 tally.num_right / static_cast<double>(data.held_out.size()));
+                 sums.data[1] / static_cast<double>(data.held_out.shape()[0]));
   }
   return absl::OkStatus();
 }
 
-// 6. The weights. to_host() collects the shards from all devices, so every client calls it, and one
+// 7. The weights. to_host() collects the shards from all devices, so every client calls it, and one
 //    writes.
-Status save(const Client& client, const DigitsNetwork& network) {
+Status save(const Client& client, const std::vector<Variable>& weights) {
   const std::string folder = absl::GetFlag(FLAGS_out);
   if (folder.empty()) return absl::OkStatus();
-  const char* names[] = {"w1", "b1", "w2", "b2"};
-  const std::vector<DTensor> weights = network.weights();
-  for (size_t i = 0; i < weights.size(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(HostTensor<float> host, weights[i].to_host<float>());
+  for (const Variable& weight : weights) {
+    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, weight.value().to_host<float>());
     if (client.client_id() != 0) continue;
-    const std::string path = absl::StrCat(folder, "/", names[i], ".npy");
+    const std::string path = absl::StrCat(folder, "/", weight.name(), ".npy");
     TESSERA_RETURN_IF_ERROR(write_npy(path, host));
     absl::PrintF("saved %s %s\n", path, shape_to_string(host.shape));
   }
@@ -166,18 +223,20 @@ Status run(const char* program) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--batch_size is ", absl::GetFlag(FLAGS_batch_size), "; it should be at least 1"));
   }
-  TESSERA_ASSIGN_OR_RETURN(Data data, load_data(program));
+  TESSERA_ASSIGN_OR_RETURN(const Digits digits, read(program));
   TESSERA_ASSIGN_OR_RETURN(Client client, connect());
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, make_mesh(client));
+  const random::Key key = random::Key::from_seed(absl::GetFlag(FLAGS_seed));
+  const Data data = load_data(digits, mesh, key.fold_in(0));
   if (client.client_id() == 0) {
     absl::PrintF("clients %d, mesh %s, %d images to learn from, %d held out\n",
-                 client.num_clients(), mesh.to_string(), data.train.size(), data.held_out.size());
+                 client.num_clients(), mesh.to_string(), data.train.shape()[0],
+                 data.held_out.shape()[0]);
   }
-  TESSERA_ASSIGN_OR_RETURN(DigitsMath math, math_of(client));
-  DigitsNetwork network(mesh, {.seed = absl::GetFlag(FLAGS_seed)}, math);
-  TESSERA_RETURN_IF_ERROR(train(client, network, data));
-  TESSERA_RETURN_IF_ERROR(test(client, network, data));
-  TESSERA_RETURN_IF_ERROR(save(client, network));
+  std::vector<Variable> weights = make_weights(mesh, key.fold_in(1));
+  TESSERA_RETURN_IF_ERROR(train(client, weights, data, key.fold_in(2)));
+  TESSERA_RETURN_IF_ERROR(test(client, weights, data));
+  TESSERA_RETURN_IF_ERROR(save(client, weights));
   TESSERA_RETURN_IF_ERROR(mesh.barrier("trained", absl::Seconds(60)));
   return client.shutdown();
 }

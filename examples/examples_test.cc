@@ -181,8 +181,8 @@ TEST(DigitsTest, TheLossCurveDoesNotDependOnTheLayout) {
   ASSERT_EQ(eight.size(), one.size());
   ASSERT_EQ(four_by_two.size(), one.size());
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
-    EXPECT_NEAR(eight[epoch], one[epoch], 1e-4) << "epoch " << epoch + 1;
-    EXPECT_NEAR(four_by_two[epoch], one[epoch], 1e-4) << "epoch " << epoch + 1;
+    EXPECT_NEAR(eight[epoch], one[epoch], 1e-5) << "epoch " << epoch + 1;
+    EXPECT_NEAR(four_by_two[epoch], one[epoch], 1e-5) << "epoch " << epoch + 1;
   }
   EXPECT_LT(one.back(), one.front() / 4);
 }
@@ -203,21 +203,19 @@ TEST(DigitsTest, AnyMeshWillDo) {
                                    HasSubstr("epoch   1  loss ")));
 }
 
-TEST(DigitsTest, LearnsOnAGpu) {
+TEST(DigitsTest, SaysThatOperationsOnGpusAreMissing) {
   if (std::getenv("TESSERA_TEST_GPU") == nullptr) GTEST_SKIP() << "$TESSERA_TEST_GPU is not set";
   const Result result = run("examples/03_digits --device=cuda --epochs=1");
-  EXPECT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_THAT(result.output, HasSubstr("epoch   1  loss "));
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("operations on GPUs are not there yet"));
 }
 
-// Where CUDA may use no GPU it says so, whatever the machine has: or that the build has no CUDA, or
-// the machine no cuBLASLt, which is looked for first.
+// Where CUDA may use no GPU it says so, whatever the machine has: or that the build has no CUDA.
 TEST(DigitsTest, SaysWhatIsMissingWithoutAGpu) {
   const Result result =
       run("env CUDA_VISIBLE_DEVICES=-1 examples/03_digits --device=cuda --epochs=1");
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  EXPECT_THAT(result.output, AnyOf(HasSubstr("no GPU: "), HasSubstr("install CUDA 12.1 or later"),
-                                   HasSubstr("no cuBLASLt")));
+  EXPECT_THAT(result.output, AnyOf(HasSubstr("no GPU: "), HasSubstr("install CUDA 12.1 or later")));
 }
 
 TEST(MatmulTimingTest, ShowsWhatAClockThatDoesNotWaitMeasures) {

@@ -9,8 +9,8 @@
 
 #include <memory>
 
+#include "examples/digits_gpu/digits_math.h"
 #include "examples/digits_gpu/gpu_math.h"
-#include "examples/digits_math.h"
 
 namespace tessera::examples {
 

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The network against an oracle: the same formulas in plain loops over doubles, in one process.
-#include "examples/digits_network.h"
+#include "examples/digits_gpu/digits_network.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
-#include <numeric>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "device/cuda/fake/fake_cuda.h"  // NOTIDY(layers): GPUs of tests
 #include "dtensor/client_hooks.h"
+#include "examples/digits_gpu/digits_math.h"
 #include "examples/digits_gpu/digits_math_gpu.h"
 #include "examples/digits_gpu/fake_gpu_math.h"
 #include "examples/digits_gpu/gpu_math.h"
-#include "examples/digits_math.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -189,15 +190,28 @@ TEST(DigitsNetworkErrorTest, AMeshWithoutItsAxesIsNamedWhenTheTallyIsRead) {
   EXPECT_THAT(client.shutdown(), IsOk());
 }
 
-TEST(ShuffledTest, IsAPermutationThatSeedAndRoundDecide) {
-  std::vector<int64_t> order = shuffled(100, 1, 2);
-  EXPECT_EQ(order, shuffled(100, 1, 2));
-  EXPECT_NE(order, shuffled(100, 1, 3));
-  EXPECT_NE(order, shuffled(100, 2, 2));
-  std::sort(order.begin(), order.end());
-  std::vector<int64_t> counted(100);
-  std::iota(counted.begin(), counted.end(), 0);
-  EXPECT_EQ(order, counted);
+// The program that is made of operations begins with the same weights, and takes the same batches.
+TEST(DigitsNetworkLossTest, AreThoseOfTheProgramMadeOfOperations) {
+  constexpr int kEpochs = 8;
+  const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/losses");
+  const std::string command =
+      absl::StrCat("examples/03_digits --epochs=", kEpochs, " --loss_file=", path);
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  std::ifstream file(path);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect());
+  TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh, create_mesh(client, {{"batch", 1}, {"model", 1}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Digits digits, read_digits("examples/data/digits.csv"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Data data, hold_out(std::move(digits), mesh, /*seed=*/1));
+  EXPECT_EQ(data.train.size(), 1438u);
+  EXPECT_EQ(data.held_out.size(), 359u);
+  DigitsNetwork network(mesh, {});
+  for (int epoch = 1; epoch <= kEpochs; ++epoch) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Tally tally, train_epoch(network, data, {.epoch = epoch}));
+    double loss = 0;
+    ASSERT_TRUE(file >> loss) << "epoch " << epoch;
+    EXPECT_NEAR(tally.loss / 1438, loss, 1e-6) << "epoch " << epoch;
+  }
+  EXPECT_THAT(client.shutdown(), IsOk());
 }
 
 }  // namespace

@@ -1,38 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The network of 03_digits, forward and backward. Its letters (a to g) are the order to read it in.
-#include "examples/digits_network.h"
+// The network, forward and backward. Its letters (a to g) are the order to read it in.
+#include "examples/digits_gpu/digits_network.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 namespace tessera::examples {
 namespace {
 
-constexpr double kHeldOut = 0.2;
-
-// Random bits by their index, so that every device can make its own part of a random tensor:
-// splitmix64 of Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-uint64_t random_bits(uint64_t seed, uint64_t index) {
-  uint64_t bits = seed * 0xd1342543de82ef95 + (index + 1) * 0x9e3779b97f4a7c15;
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
-  return bits ^ (bits >> 31);
+// Uniform in [-limit, limit), with the limit of Glorot and Bengio, 2010.
+DTensor random_weights(const Shape& shape, LayoutArg layout, random::Key key) {
+  const double limit = std::sqrt(6.0 / static_cast<double>(shape[0] + shape[1]));
+  return random::uniform<float>(key, shape, layout, -limit, limit);
 }
 
-// Uniform in [-limit, limit), with the limit of Glorot and Bengio, 2010.
-DTensor random_weights(const Shape& shape, LayoutArg layout, uint64_t seed) {
-  const float limit = std::sqrt(6.0f / static_cast<float>(shape[0] + shape[1]));
-  return from_function<float>(shape, layout, [&](const Box& box, absl::Span<float> out) {
-    for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
-      const int64_t row = box.offsets[0] + i / box.sizes[1];
-      const int64_t col = box.offsets[1] + i % box.sizes[1];
-      const uint64_t bits = random_bits(seed, static_cast<uint64_t>(row * shape[1] + col));
-      out[i] = limit * (static_cast<float>(bits >> 40) * 0x1p-23f - 1.0f);
-    }
-  });
+// 0..n-1 in an order that the key decides.
+StatusOr<std::vector<int64_t>> shuffled(const Mesh& mesh, random::Key key, int64_t n) {
+  TESSERA_ASSIGN_OR_RETURN(
+      HostTensor<int64_t> order,
+      random::permutation(key, n, Layout::replicated(mesh, 1)).to_host<int64_t>());
+  return std::move(order.data);
 }
 
 }  // namespace
@@ -43,12 +32,12 @@ DigitsNetwork::DigitsNetwork(Mesh mesh, const NetworkOptions& options, DigitsMat
       options_(options),
       math_(std::move(math)),
       w1_{random_weights({kNumPixels, options.num_hidden}, layout("[-, model]"),
-                         random_bits(options.seed, 1)),
+                         random::Key::from_seed(options.seed).fold_in(1).fold_in(0)),
           zeros<float>({kNumPixels, options.num_hidden}, layout("[-, model]"))},
       b1_{zeros<float>({options.num_hidden}, layout("[model]")),
           zeros<float>({options.num_hidden}, layout("[model]"))},
       w2_{random_weights({options.num_hidden, kNumDigits}, layout("[model, -]"),
-                         random_bits(options.seed, 2)),
+                         random::Key::from_seed(options.seed).fold_in(1).fold_in(1)),
           zeros<float>({options.num_hidden, kNumDigits}, layout("[model, -]"))},
       b2_{zeros<float>({kNumDigits}, layout("[-]")), zeros<float>({kNumDigits}, layout("[-]"))},
       tally_(zeros<double>({2}, layout("[-] sum{batch}"))) {}
@@ -160,31 +149,23 @@ std::vector<DTensor> DigitsNetwork::weights() const {
   return {w1_.value, b1_.value, w2_.value, b2_.value};
 }
 
-std::vector<int64_t> shuffled(int64_t n, uint64_t seed, uint64_t round) {
-  std::vector<int64_t> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  const uint64_t stream = random_bits(~seed, round);
-  for (int64_t i = n - 1; i > 0; --i) {
-    std::swap(order[i], order[random_bits(stream, i) % static_cast<uint64_t>(i + 1)]);
-  }
-  return order;
-}
-
 // g. Every client shuffles in the same way, so that all agree which images are held out and which
 //    are in a batch. Of a batch each device holds its own rows.
-Data hold_out(Digits digits, uint64_t seed) {
+StatusOr<Data> hold_out(Digits digits, const Mesh& mesh, uint64_t seed) {
   const int64_t n = digits.num_images();
-  const std::vector<int64_t> order = shuffled(n, seed, /*round=*/0);
-  const int64_t num_train = n - static_cast<int64_t>(kHeldOut * static_cast<double>(n));
-  return {.digits = std::move(digits),
-          .train = {order.begin(), order.begin() + num_train},
-          .held_out = {order.begin() + num_train, order.end()}};
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> order,
+                           shuffled(mesh, random::Key::from_seed(seed).fold_in(0), n));
+  const int64_t num_train = n - n / 5;
+  return Data{.digits = std::move(digits),
+              .train = {order.begin(), order.begin() + num_train},
+              .held_out = {order.begin() + num_train, order.end()}};
 }
 
 StatusOr<Tally> train_epoch(DigitsNetwork& network, const Data& data, const EpochOptions& options) {
   const int64_t n = static_cast<int64_t>(data.train.size());
-  std::vector<int64_t> images;
-  for (int64_t i : shuffled(n, options.seed, options.epoch)) images.push_back(data.train[i]);
+  const random::Key key = random::Key::from_seed(options.seed).fold_in(2).fold_in(options.epoch);
+  TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> images, shuffled(network.mesh(), key, n));
+  for (int64_t& image : images) image = data.train[image];
   for (int64_t begin = 0; begin < n; begin += options.batch_size) {
     network.train(data.digits, absl::MakeConstSpan(images).subspan(begin, options.batch_size));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The local functions of 03_digits on CPUs: a shard is an Eigen matrix.
-#include "examples/digits_math.h"
+// The local functions of DigitsNetwork on CPUs: a shard is an Eigen matrix.
+#include "examples/digits_gpu/digits_math.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DigitsMath: what a device computes for the network of 03_digits, on its shards alone. How
+// DigitsMath: what a device computes for DigitsNetwork, on its shards alone. How
 // tensors are split, and what is sent, is DigitsNetwork's; so the network is the same on CPUs,
 // where Eigen computes, and on GPUs, where cuBLASLt and kernels do.
 //
@@ -8,8 +8,8 @@
 //
 // Each is a function for local_map, with its inputs in order. Matrices are f32; a shard may have no
 // rows or no columns.
-#ifndef TESSERA_EXAMPLES_DIGITS_MATH_H_
-#define TESSERA_EXAMPLES_DIGITS_MATH_H_
+#ifndef TESSERA_EXAMPLES_DIGITS_GPU_DIGITS_MATH_H_
+#define TESSERA_EXAMPLES_DIGITS_GPU_DIGITS_MATH_H_
 
 #include <functional>
 
@@ -29,9 +29,9 @@ struct DigitsMath {
   std::function<LocalFn(float scale_a, float scale_b)> combine;  // a, b: scale_a a + scale_b b
 };
 
-// By Eigen, on memory of the host. On GPUs: digits_gpu/digits_math_gpu.h.
+// By Eigen, on memory of the host. On GPUs: digits_math_gpu.h.
 DigitsMath math_on_cpu();
 
 }  // namespace tessera::examples
 
-#endif  // TESSERA_EXAMPLES_DIGITS_MATH_H_
+#endif  // TESSERA_EXAMPLES_DIGITS_GPU_DIGITS_MATH_H_
