@@ -4,11 +4,15 @@
 // product on small meshes, against a search that shares no code with it.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <iostream>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/dtype.h"
@@ -23,6 +27,9 @@
 #include "ops/rule.h"
 #include "relayout/plan.h"
 #include "tests/support/matchers.h"
+#include "tests/support/rule_oracle.h"
+#include "tests/support/sanitizers.h"
+#include "tests/support/seed.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::ops {
@@ -198,6 +205,32 @@ TEST(InferTest, NoAssignmentTakesLessTime) {
     }
   }
   EXPECT_GT(num_contested, 100);
+}
+
+// Rules of up to four factors of all kinds and three operands. $TESSERA_INFER_RULES says how many.
+TEST(InferTest, RandomRules) {
+  std::mt19937_64 random(testing::test_seed());
+  const char* text = std::getenv("TESSERA_INFER_RULES");
+  int num_rules = testing::kSanitized ? 300 : 3000;
+  if (text != nullptr) {
+    ASSERT_TRUE(absl::SimpleAtoi(text, &num_rules)) << "TESSERA_INFER_RULES=" << text;
+  }
+  const auto below = [&](int n) { return static_cast<int>(random() % n); };
+  int num_contested = 0;
+  int64_t num_feasible = 0;
+  for (int k = 0; k < num_rules; ++k) {
+    // One in four on a mesh with sub-axes, without the search.
+    const bool is_searched = below(4) != 0;
+    const testing::RuleCase given = testing::make_rule_case(below, is_searched);
+    const auto report = testing::check_inference(given, is_searched);
+    ASSERT_THAT(report, IsOk()) << given.to_string();
+    num_contested += report->is_contested ? 1 : 0;
+    num_feasible += report->num_feasible;
+  }
+  std::cout << num_contested << " of " << num_rules << " contested, " << num_feasible
+            << " assignments compared\n";
+  EXPECT_GT(num_contested, num_rules / 10);
+  EXPECT_LT(num_contested, num_rules * 9 / 10);
 }
 
 TEST(InferTest, AskedLayoutDecides) {

@@ -47,6 +47,7 @@
 #include "mesh/mesh.h"
 #include "ops/out.h"
 #include "tests/support/clients.h"
+#include "tests/support/every_layout.h"
 #include "tests/support/matchers.h"
 #include "tests/support/op_cases.h"
 #include "tests/support/op_oracle.h"
@@ -59,115 +60,12 @@
 namespace tessera::testing {
 namespace {
 
-// All of up to 8 devices, and every way to cut an axis of them into digits.
-struct TestMesh {
-  const char* text;
-  // Meshes whose axes, in order, are parts of those of the mesh: by whole axes, and by sub-axes.
-  std::vector<const char*> refined;
+// All of up to 8 devices.
+constexpr const char* kMeshes[] = {
+    "{x=1}",      "{x=2}",      "{x=3}",      "{x=4}",           "{x=5}",
+    "{x=6}",      "{x=7}",      "{x=8}",      "{x=2, y=2}",      "{x=2, y=3}",
+    "{x=3, y=2}", "{x=2, y=4}", "{x=4, y=2}", "{x=2, y=2, z=2}",
 };
-const TestMesh kMeshes[] = {
-    {"{x=1}", {"{x=1}"}},
-    {"{x=2}", {"{x=2}"}},
-    {"{x=3}", {"{x=3}"}},
-    {"{x=4}", {"{x=4}", "{a=2, b=2}"}},
-    {"{x=5}", {"{x=5}"}},
-    {"{x=6}", {"{x=6}", "{a=2, b=3}", "{a=3, b=2}"}},
-    {"{x=7}", {"{x=7}"}},
-    {"{x=8}", {"{x=8}", "{a=2, b=4}", "{a=4, b=2}", "{a=2, b=2, c=2}"}},
-    {"{x=2, y=2}", {"{x=2, y=2}"}},
-    {"{x=2, y=3}", {"{x=2, y=3}"}},
-    {"{x=3, y=2}", {"{x=3, y=2}"}},
-    {"{x=2, y=4}", {"{x=2, y=4}", "{x=2, a=2, b=2}"}},
-    {"{x=4, y=2}", {"{x=4, y=2}", "{a=2, b=2, y=2}"}},
-    {"{x=2, y=2, z=2}", {"{x=2, y=2, z=2}"}},
-};
-
-// ---- Layouts
-
-// The axes of a refined mesh as sub-axes of the mesh: "a" of {a=2, b=2} is "x:(1)2" of {x=4}.
-std::map<std::string, std::string> names_of(const Mesh& refined, const Mesh& mesh) {
-  std::map<std::string, std::string> names;
-  size_t axis = 0;
-  int64_t pre = 1;
-  for (const MeshAxis& part : refined.axes()) {
-    const MeshAxis& whole = mesh.axes()[axis];
-    names[part.name] = absl::StrCat(whole.name, ":(", pre, ")", part.size);
-    pre *= part.size;
-    if (pre < whole.size) continue;
-    ++axis;
-    pre = 1;
-  }
-  return names;
-}
-
-std::vector<std::string> renamed(absl::Span<const std::string> axes,
-                                 const std::map<std::string, std::string>& names) {
-  std::vector<std::string> result;
-  for (const std::string& axis : axes) result.push_back(names.at(axis));
-  return result;
-}
-
-// Every layout of that rank, and of partial ones every reduction that the dtype has.
-std::vector<Layout> layouts_of(const TestMesh& test_mesh, const Mesh& mesh, int rank, DType dtype) {
-  std::vector<Layout> result;
-  std::set<std::string> seen;
-  const auto add = [&](const StatusOr<Layout>& layout) {
-    if (layout.ok() && seen.insert(layout->to_string()).second) result.push_back(*layout);
-  };
-  for (const char* text : test_mesh.refined) {
-    const Mesh refined = *Mesh::parse(text);
-    const std::map<std::string, std::string> names = names_of(refined, mesh);
-    for (const Layout& layout : all_layouts(refined, rank, true)) {
-      std::vector<DimSharding> dims;
-      for (const DimSharding& dim : layout.dims()) dims.push_back(renamed(dim, names));
-      const StatusOr<Layout> whole = Layout::create(mesh, dims);
-      if (!layout.is_partial()) add(whole);
-      std::vector<std::string> partial;
-      for (const SubAxis& axis : layout.partial_axes()) {
-        partial.push_back(refined.axes()[axis.axis].name);
-      }
-      for (int op = 0; op < kNumReduceOps && !partial.empty(); ++op) {
-        if (!validate_reduction(static_cast<ReduceOp>(op), dtype).ok()) continue;
-        add(whole->with_partial(renamed(partial, names), static_cast<ReduceOp>(op)));
-      }
-    }
-  }
-  return result;
-}
-
-// The digits of axes of a power of 2, as {axis, place value}. Other axes are one digit: halves and
-// thirds of an axis of 6 are not compared.
-using Digits = std::set<std::pair<int, int64_t>>;
-void add_digits(const Mesh& mesh, absl::Span<const SubAxis> axes, Digits& digits) {
-  for (const SubAxis& axis : axes) {
-    const int64_t size = mesh.axes()[axis.axis].size;
-    const bool has_halves = (size & (size - 1)) == 0;
-    if (!has_halves) digits.insert({axis.axis, 1});
-    for (int64_t place = 1; has_halves && place < axis.size; place *= 2) {
-      digits.insert({axis.axis, axis.pre * place});
-    }
-  }
-}
-
-// Nothing is split that no operand splits, and nothing partial that is neither there.
-Status check_inferred(absl::Span<const DTensor> operands, const Layout& result) {
-  const Mesh& mesh = result.mesh();
-  Digits split;
-  Digits used;
-  for (const DTensor& operand : operands) {
-    for (const auto& dim : operand.layout().dim_axes()) add_digits(mesh, dim, split);
-    add_digits(mesh, operand.layout().partial_axes(), used);
-  }
-  used.insert(split.begin(), split.end());
-  Digits of_result;
-  for (const auto& dim : result.dim_axes()) add_digits(mesh, dim, of_result);
-  TESSERA_REQUIRE(std::includes(split.begin(), split.end(), of_result.begin(), of_result.end()),
-                  result.to_string(), " is split by what splits no operand");
-  add_digits(mesh, result.partial_axes(), of_result);
-  TESSERA_REQUIRE(std::includes(used.begin(), used.end(), of_result.begin(), of_result.end()),
-                  result.to_string(), " is partial by what no operand uses");
-  return absl::OkStatus();
-}
 
 // ---- Values
 
@@ -263,19 +161,19 @@ struct Tally {
 // The layouts of a mesh by rank and dtype.
 class MeshLayouts {
  public:
-  MeshLayouts(const TestMesh& test_mesh, Mesh mesh) : test_mesh_(test_mesh), mesh_(mesh) {}
+  MeshLayouts(const char* text, Mesh mesh) : text_(text), mesh_(std::move(mesh)) {}
 
   const std::vector<Layout>& of(const Shape& shape, DType dtype) {
     std::vector<Layout>& known = layouts_[{shape.size(), dtype}];
     if (known.empty()) {
-      known = layouts_of(test_mesh_, mesh_, static_cast<int>(shape.size()), dtype);
+      known = every_layout(mesh_, static_cast<int>(shape.size()), dtype);
     }
     return known;
   }
-  const char* text() const { return test_mesh_.text; }
+  const char* text() const { return text_; }
 
  private:
-  const TestMesh& test_mesh_;
+  const char* const text_;
   const Mesh mesh_;
   std::map<std::pair<size_t, DType>, std::vector<Layout>> layouts_;
 };
@@ -315,10 +213,11 @@ class Combinations {
  private:
   Status check(int64_t number, std::string& subject) {
     int64_t rest = number;
+    std::vector<Layout> chosen;
     std::vector<DTensor> operands;
     for (size_t i = 0; i < choices_.size(); ++i) {
       const auto size = static_cast<int64_t>(choices_[i]->size());
-      const Layout& layout = (*choices_[i])[rest % size];
+      const Layout& layout = chosen.emplace_back((*choices_[i])[rest % size]);
       rest /= size;
       absl::StrAppend(&subject, " ", shape_to_string(row_.operands[i].shape), " ",
                       layout.to_string());
@@ -336,7 +235,7 @@ class Combinations {
       TESSERA_REQUIRE(result.layout() == **out.layout, result.layout().to_string());
     } else {
       absl::StrAppend(&subject, " -> (", result.layout().to_string(), ")");
-      TESSERA_RETURN_IF_ERROR(check_inferred(operands, result.layout()));
+      TESSERA_RETURN_IF_ERROR(check_only_split_as(chosen, result.layout()));
     }
     return check_values(result, expected_);
   }
@@ -399,15 +298,15 @@ Status check_all(const Client& client, uint64_t seed, std::optional<int64_t> mos
   TESSERA_ASSIGN_OR_RETURN(const std::vector<OpCase> rows, small_op_cases());
   std::map<std::string, Mesh> meshes;
   std::vector<MeshLayouts> layouts;
-  for (const TestMesh& test_mesh : kMeshes) {
-    const Mesh abstract = *Mesh::parse(test_mesh.text);
+  for (const char* text : kMeshes) {
+    const Mesh abstract = *Mesh::parse(text);
     std::vector<int> ids(abstract.size());
     std::iota(ids.begin(), ids.end(), 0);
     TESSERA_ASSIGN_OR_RETURN(
         const Mesh mesh,
         create_mesh(client, {abstract.axes().begin(), abstract.axes().end()}, std::move(ids)));
-    meshes.emplace(test_mesh.text, mesh);
-    layouts.emplace_back(test_mesh, mesh);
+    meshes.emplace(text, mesh);
+    layouts.emplace_back(text, mesh);
   }
   std::set<std::string> seen;
   Tally tally;
@@ -421,7 +320,7 @@ Status check_all(const Client& client, uint64_t seed, std::optional<int64_t> mos
     for (size_t k = 0; k < layouts.size() && most.has_value(); ++k) {
       Combinations all(client, row, expected, layouts[k], meshes);
       check_evenly(all, *most, tally);
-      std::cout << row.id << " on " << kMeshes[k].text << ": " << all.count() << " combinations; "
+      std::cout << row.id << " on " << kMeshes[k] << ": " << all.count() << " combinations; "
                 << tally.tried << " tried so far, " << tally.num_failures << " failed" << std::endl;
     }
   }
