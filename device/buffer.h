@@ -19,6 +19,7 @@
 #ifndef TESSERA_DEVICE_BUFFER_H_
 #define TESSERA_DEVICE_BUFFER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -79,11 +80,20 @@ class Buffer {
   }
   Completion& mutable_issued() { return progress_ != nullptr ? progress_->issued : ready_; }
   // For a caller that enqueues the next work in the same stream: waits for issued(). Also returns
-  // an error that has been reported since.
+  // an error that has been reported since. Of a buffer that is unverified it waits for ready(): so
+  // what leaves the device, as the parts of a collective do, is verified.
   Status wait_issued() const {
     TESSERA_RETURN_IF_ERROR(issued().wait());
-    return ready().status();
+    return is_unverified() ? ready().wait() : ready().status();
   }
+  // Whether the device itself finds out, after issued(), whether the contents can be computed: an
+  // index may be out of range. Set before issued(). LocalDevice::use() does not wait for it.
+  bool is_unverified() const {
+    const Buffer& buffer = filled();
+    return buffer.progress_ != nullptr &&
+           buffer.progress_->is_unverified.load(std::memory_order_acquire);
+  }
+  void mark_unverified() { progress_->is_unverified.store(true, std::memory_order_release); }
   // For the callback that sets ready() when the device is done: it does not own the memory, which
   // later work of the stream may reuse. Null where ready() and issued() are the same.
   std::shared_ptr<Completion> share_ready() const {
@@ -112,6 +122,7 @@ class Buffer {
   struct Progress {
     Completion issued;
     Completion ready;
+    std::atomic<bool> is_unverified{false};
     std::mutex mutex;  // guards host_copy
     std::weak_ptr<const Buffer> host_copy;
   };

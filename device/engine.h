@@ -129,6 +129,11 @@ struct RandomSpec {
   uint64_t range = 0;
 };
 
+bool gives_bool(PointwiseOp op);
+
+// OutOfRange: the index, which is number `number` of a device's, is not in a dim of `whole`.
+Status index_error(int64_t index, int64_t number, int64_t whole);
+
 }  // namespace kernels
 
 // Thread-safe. The functions of the same names in ops/kernels say what each computes.

@@ -47,12 +47,17 @@ class LocalDevice {
 
   // ---- For tasks of the stream. `out` is memory of the device.
 
+  // Waits until what comes next in the stream finds the contents of an input there. An error that
+  // is found later, of a buffer that is unverified, is that of what finish() ends next.
+  virtual Status use(const Buffer& input) { return input.wait_issued(); }
+
   // Every element of `out` is the one at `element`.
   virtual Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) = 0;
   // Every element in `box` of a tensor of this shape is its flat index.
   virtual Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) = 0;
   // Ends the op that fills a buffer of this device. ready() is set when all that the op gave the
-  // device is done; with an error at once, from any thread.
+  // device is done, with what the device found wrong with the op's indices or inputs, if anything;
+  // with an error at once, from any thread.
   virtual void finish(const std::shared_ptr<Buffer>& buffer, const Status& status) = 0;
 
   // ---- From any thread.

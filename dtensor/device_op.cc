@@ -27,14 +27,14 @@ struct Part {
 };
 using Parts = absl::InlinedVector<Part, kInlineLocalDevices>;
 
-Status run_part(Engine* engine, const DeviceKernel& kernel, const Part& part) {
+Status run_part(LocalDevice& device, const DeviceKernel& kernel, const Part& part) {
   absl::InlinedVector<const std::byte*, kInlineInputs> in;
   for (const std::shared_ptr<const Buffer>& buffer : part.in) {
-    TESSERA_RETURN_IF_ERROR(buffer->wait_issued());
+    TESSERA_RETURN_IF_ERROR(device.use(*buffer));
     in.push_back(buffer->data());
   }
   TESSERA_RETURN_IF_ERROR(part.out->take_memory());
-  return kernel(engine, *part.row, in, part.out->mutable_data());
+  return kernel(device.engine(), *part.row, in, part.out->mutable_data());
 }
 
 // Runs all parts on this thread if the inputs are ready and the devices idle. Requires a turn.
@@ -49,7 +49,7 @@ bool run_here(const Runtime& runtime, const DeviceProgram& program, const Parts&
   }
   for (const Part& part : parts) {
     LocalDevice& device = runtime.device(part.row->ordinal);
-    device.finish(part.out, run_part(device.engine(), program.kernel, part));
+    device.finish(part.out, run_part(device, program.kernel, part));
   }
   return true;
 }
@@ -160,7 +160,7 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
     for (Part& part : parts) {
       LocalDevice& device = runtime->device(part.row->ordinal);
       device.stream().enqueue(label, [&device, program, part = std::move(part)] {
-        const Status status = run_part(device.engine(), program->kernel, part);
+        const Status status = run_part(device, program->kernel, part);
         device.finish(part.out, status);
         return status;
       });

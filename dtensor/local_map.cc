@@ -91,16 +91,16 @@ class LocalMapPart {
     LocalDevice& local = out.runtime->device(device.ordinal);
     context->cuda_stream_ = local.native_stream();
     return [context, fn, &local, result = std::move(result)]() -> Status {
-      const Status status = run(*context, fn, *result);
+      const Status status = run(local, *context, fn, *result);
       local.finish(result, status);
       return status;
     };
   }
 
  private:
-  static Status run(LocalContext& context, const LocalFn& fn, Buffer& result) {
+  static Status run(LocalDevice& device, LocalContext& context, const LocalFn& fn, Buffer& result) {
     for (RawShard& input : context.inputs_) {
-      TESSERA_RETURN_IF_ERROR(input.buffer->wait_issued());
+      TESSERA_RETURN_IF_ERROR(device.use(*input.buffer));
       input.data = input.buffer->data();
     }
     TESSERA_RETURN_IF_ERROR(result.take_memory());

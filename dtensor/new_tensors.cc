@@ -110,11 +110,6 @@ DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* 
 DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg layout,
                  FillBox fill) {
   return create(dtype, shape, layout, [&](const Filling& filling) {
-    if (!filling.device.uses_host_memory() && filling.device.engine() == nullptr) {
-      return fill_from_host(filling, [&](std::byte* out) {
-        fill(nullptr, filling.box, out).IgnoreError();  // what is drawn on the host does not fail
-      });
-    }
     filling.device.produce(label, filling.buffer,
                            [&device = filling.device, fill, box = filling.box](std::byte* out) {
                              return fill(device.engine(), box, out);

@@ -28,7 +28,9 @@
 #include <variant>
 
 #include "base/status.h"
+#include "device/cuda/gemm.h"
 #include "device/cuda/kernels.h"
+#include "device/cuda/math.h"
 
 namespace tessera::cuda {
 
@@ -36,7 +38,9 @@ namespace tessera::cuda {
 using StreamHandle = struct OpaqueStream*;
 using EventHandle = struct OpaqueEvent*;
 
-using Kernel = std::variant<CopyBatch, Reduce, Fill, Iota, Cast>;
+using Kernel = std::variant<CopyBatch, Reduce, Fill, Iota, Cast, Map, ReduceDims, CumSum,
+                            ArgExtreme, MergePass, TakeOrdered, CheckIndices, ReportIndex, Take,
+                            ScatterAdd, OneHot, Pick, MaskLater, Image, Draw, Product>;
 
 class Api {
  public:
@@ -85,6 +89,9 @@ class Api {
   virtual Status load_kernels() = 0;
   // Runs a kernel of at least one item on a stream of the current GPU.
   virtual Status launch(const Kernel& kernel, StreamHandle stream) = 0;
+  // Gives a stream of the current GPU products of floats. cublasLtMatmul; Unimplemented, with what
+  // to install, where cuBLASLt is not there.
+  virtual Status multiply(const Gemm& gemm, StreamHandle stream) = 0;
 };
 
 }  // namespace tessera::cuda

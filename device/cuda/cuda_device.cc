@@ -31,7 +31,30 @@ CudaDevice::CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> 
     : slabs_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu,
                                         std::move(source))),
       pinned_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kPinned)),
+      engine_(std::make_unique<CudaEngine>(*this)),
       stream_(std::move(stream)) {}
+
+Status CudaDevice::use(const Buffer& input) {
+  TESSERA_RETURN_IF_ERROR(input.issued().wait());
+  TESSERA_RETURN_IF_ERROR(input.ready().status());
+  if (input.is_unverified() && !input.ready().done()) {
+    unverified_inputs_.push_back(input.filled().share_ready());
+  }
+  return absl::OkStatus();
+}
+
+CudaDevice::Doubts CudaDevice::take_doubts() {
+  return {engine_->take_reports(), std::exchange(unverified_inputs_, {})};
+}
+
+Status CudaDevice::Doubts::status() const {
+  // The stream has ended the ops that fill the inputs before.
+  for (const std::shared_ptr<Completion>& input : inputs) {
+    TESSERA_RETURN_IF_ERROR(input->status());
+  }
+  for (const CudaEngine::IndexReport& report : reports) TESSERA_RETURN_IF_ERROR(report.status());
+  return absl::OkStatus();
+}
 
 Status CudaDevice::copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes) {
   if (num_bytes == 0 || to == from) return absl::OkStatus();
@@ -66,11 +89,26 @@ Status CudaDevice::iota(DType dtype, const Shape& shape, const Box& box, std::by
 }
 
 void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& status) {
+  // Another thread than that of the tasks ends ops that failed before they were enqueued.
+  Doubts doubts;
+  if (status.ok() || stream_->runs_task_here()) doubts = take_doubts();
+  const bool is_unverified = !doubts.reports.empty() || !doubts.inputs.empty();
+  if (status.ok() && is_unverified) buffer->mark_unverified();
   buffer->mutable_issued().set(status);
   if (!status.ok()) return buffer->mutable_ready().set(status);
   // Later readers of the buffer get the error, and the memory is the stream's.
-  stream_->when_done([ready = buffer->share_ready()](const Status& done) { ready->set(done); },
-                     Stream::OnFailure::kAtOnce);
+  if (!is_unverified) {
+    return stream_->when_done(
+        [ready = buffer->share_ready()](const Status& done) { ready->set(done); },
+        Stream::OnFailure::kAtOnce);
+  }
+  stream_->when_done(
+      [this, ready = buffer->share_ready(), doubts = std::move(doubts)](const Status& done) {
+        const Status found = done.ok() ? doubts.status() : done;
+        if (done.ok() && !found.ok()) stream_->report(found);
+        ready->set(found);
+      },
+      Stream::OnFailure::kAtOnce);
 }
 
 void CudaDevice::upload(const std::shared_ptr<const Buffer>& from,
@@ -86,7 +124,7 @@ void CudaDevice::upload(const std::shared_ptr<const Buffer>& from,
 std::shared_ptr<const Buffer> CudaDevice::download(std::shared_ptr<const Buffer> from) {
   auto to = Buffer::deferred(pinned_, from->size_bytes());
   stream_->enqueue("download", [this, from = std::move(from), to] {
-    Status status = from->wait_issued();
+    Status status = use(*from);
     if (status.ok()) status = to->take_memory();
     if (status.ok()) status = copy_bytes(to->mutable_data(), from->data(), from->size_bytes());
     finish(to, status);

@@ -15,13 +15,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/buffer.h"
+#include "device/completion.h"
 #include "device/cuda/api.h"
+#include "device/cuda/cuda_engine.h"
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/kernel_plan.h"
 #include "device/cuda/slab_pool.h"
@@ -55,13 +58,16 @@ class CudaDevice final : public LocalDevice {
 
   // ---- For tasks of the stream.
 
+  Engine* engine() override { return engine_.get(); }
+  Status use(const Buffer& input) override;
   Status copy_bytes(std::byte* to, const std::byte* from, int64_t num_bytes);
   Status copy(const CopyPlan& plan);
   Status launch(const Kernel& kernel);
   Status reduce(absl::Span<const Reduce> plan);
   Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) override;
   Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) override;
-  // The buffer is issued now, with this status, and ready when the GPU is done.
+  // The buffer is issued now, with this status, and ready when the GPU is done. It is unverified if
+  // the op looks at indices, or at inputs that are unverified.
   void finish(const std::shared_ptr<Buffer>& buffer, const Status& status) override;
 
   // ---- From any thread; upload() and download() enqueue a task.
@@ -83,8 +89,19 @@ class CudaDevice final : public LocalDevice {
  private:
   CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api, SlabSource source);
 
+  // What may be found wrong with the op that the task fills a buffer by; since the last call.
+  struct Doubts {
+    std::vector<CudaEngine::IndexReport> reports;
+    std::vector<std::shared_ptr<Completion>> inputs;
+    // Requires that the GPU is done.
+    Status status() const;
+  };
+  Doubts take_doubts();
+
   std::shared_ptr<SlabPool> slabs_;
   std::shared_ptr<SlabPool> pinned_;
+  std::unique_ptr<CudaEngine> engine_;
+  std::vector<std::shared_ptr<Completion>> unverified_inputs_;  // of the task that runs
   std::unique_ptr<CudaStream> stream_;  // goes first: its work uses the pools
 };
 

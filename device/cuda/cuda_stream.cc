@@ -152,6 +152,11 @@ Status CudaStream::begin_task() {
   return queue_->api()->set_device(queue_->gpu());
 }
 
+void CudaStream::report(const Status& error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  first_error_.Update(error);
+}
+
 Status CudaStream::task_error() {
   std::lock_guard<std::mutex> lock(mutex_);
   return task_error_;

@@ -123,6 +123,10 @@ class CudaStream : public Stream {
   void fail_given(const Status& error);
   // The GPU does not come back: everything ends with the error at once, for good.
   void lose(const Status& error);
+  // The error is the first since the last sync(), if there is no earlier one.
+  void report(const Status& error);
+  // Whether the calling thread runs a task of the stream.
+  bool runs_task_here() const { return issuer_->task_here().has_value(); }
   // The error of what the task that runs now gives the stream. For that task.
   Status task_error();
 

@@ -371,6 +371,7 @@ TESSERA_KERNEL_BODY void cast_item(const Cast& cast, uint64_t i) {
   }
   const int64_t value = load_integer(cast.from_type, cast.from, i);
   if (is_floating(cast.to_type)) return store_floating(cast.to_type, cast.to, i, value);
+  if (cast.wraps) return store_integer(cast.to_type, cast.to, i, value);
   const Range range = range_of(cast.to_type);
   const int64_t held = value < range.lowest    ? range.lowest
                        : value > range.highest ? range.highest

@@ -107,6 +107,7 @@ struct Cast {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   uint64_t num_elements = 0;
+  bool wraps = false;  // integers that an integer cannot hold keep their low bits instead
 };
 
 }  // namespace tessera::cuda

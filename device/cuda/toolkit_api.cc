@@ -14,7 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/cuda/kernel_launch.h"
+#include "device/cuda/math_launch.h"
 #include "device/cuda/open_api.h"
+#include "device/cuda/products.h"
 
 namespace tessera::cuda {
 namespace {
@@ -151,13 +153,23 @@ class ToolkitApi : public Api {
                      "cudaMemcpyAsync");
   }
   Status load_kernels() override {
-    return status_of(static_cast<cudaError_t>(cuda::load_kernels()), "cudaFuncGetAttributes");
+    TESSERA_RETURN_IF_ERROR(
+        status_of(static_cast<cudaError_t>(cuda::load_kernels()), "cudaFuncGetAttributes"));
+    return status_of(static_cast<cudaError_t>(load_math_kernels()), "cudaFuncGetAttributes");
   }
   Status launch(const Kernel& kernel, StreamHandle stream) override {
     const int error = std::visit(
         [stream](const auto& values) { return cuda::launch(values, native(stream)); }, kernel);
     return status_of(static_cast<cudaError_t>(error), "the launch of a kernel");
   }
+  Status multiply(const Gemm& gemm, StreamHandle stream) override {
+    bool is_done = false;
+    TESSERA_RETURN_IF_ERROR(products_.multiply(gemm, native(stream), &is_done));
+    return is_done ? absl::OkStatus() : launch(product_of(gemm), stream);
+  }
+
+ private:
+  Products products_;
 };
 
 }  // namespace

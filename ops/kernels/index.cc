@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "Eigen/Core"
-#include "absl/strings/str_cat.h"
 #include "device/cpu/kernels.h"
 
 namespace tessera::kernels {
@@ -35,9 +34,7 @@ void add_slice(T* to, const T* from, int64_t n) {
 StatusOr<int64_t> checked_index(const Indices& indices, int64_t k, const DimPart& part) {
   const int64_t index = index_at(indices, k);
   if (index >= 0 && index < part.whole) return index;
-  return absl::OutOfRangeError(absl::StrCat("index ", index, ", number ", k,
-                                            " of this device, is not in a dim of ", part.whole,
-                                            " elements"));
+  return index_error(index, k, part.whole);
 }
 
 void place_box(int64_t element_bytes, const std::byte* in, const Box& in_box,

@@ -443,6 +443,12 @@ Status FakeCuda::launch(const Kernel& kernel, StreamHandle stream) {
   return absl::OkStatus();
 }
 
+Status FakeCuda::multiply(const Gemm& gemm, StreamHandle stream) {
+  const Product product = product_of(gemm);
+  return enqueue_work(
+      "multiply", touched_bytes(product), [product] { run_kernel(product); }, stream);
+}
+
 Status FakeCuda::enqueue_work(absl::string_view function,
                               absl::Span<const std::pair<const std::byte*, uint64_t>> memory,
                               std::function<void()> run, StreamHandle stream) {

@@ -118,6 +118,7 @@ class FakeCuda : public Api {
               StreamHandle stream) override;
   Status load_kernels() override;
   Status launch(const Kernel& kernel, StreamHandle stream) override;
+  Status multiply(const Gemm& gemm, StreamHandle stream) override;
 
  private:
   struct Allocation {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "device/cuda/fake/run_math.h"
 #include "device/cuda/kernel_bodies.h"
 
 namespace tessera::cuda {

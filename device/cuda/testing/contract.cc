@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "Eigen/Core"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -506,6 +507,72 @@ Status bus_ids_name_gpus(Api& api) {
   return absl::OkStatus();
 }
 
+// Small whole numbers, whose products and sums every type of floats holds exactly.
+template <class T>
+std::vector<std::byte> whole_numbers(int64_t count) {
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * sizeof(T));
+  for (int64_t i = 0; i < count; ++i) {
+    const T value = static_cast<T>(static_cast<float>((7 * i + 3) % 11 - 5));
+    std::memcpy(bytes.data() + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+  }
+  return bytes;
+}
+
+template <class T>
+Status check_product(Api& api, bool a_is_transposed, bool b_is_transposed) {
+  constexpr int64_t kBatch = 2, kRows = 5, kColumns = 3, kSummed = 4;
+  TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
+  const std::vector<std::byte> a = whole_numbers<T>(kBatch * kRows * kSummed);
+  const std::vector<std::byte> b = whole_numbers<T>(kBatch * kSummed * kColumns);
+  Gemm gemm;
+  gemm.type = element_type(dtype_of<T>());
+  gemm.batch = kBatch;
+  gemm.rows = kRows;
+  gemm.columns = kColumns;
+  gemm.summed = kSummed;
+  gemm.a = {nullptr, a_is_transposed, a_is_transposed ? kRows : kSummed, kRows * kSummed};
+  gemm.b = {nullptr, b_is_transposed, b_is_transposed ? kSummed : kColumns, kSummed * kColumns};
+  TESSERA_ASSIGN_OR_RETURN(gemm.a.data, bench->upload(a));
+  TESSERA_ASSIGN_OR_RETURN(gemm.b.data, bench->upload(b));
+  constexpr int64_t kCount = kBatch * kRows * kColumns;
+  TESSERA_ASSIGN_OR_RETURN(gemm.c, bench->memory(kCount * sizeof(T)));
+  const Status status = api.multiply(gemm, bench->stream());
+  // A machine may have no cuBLASLt.
+  if (absl::IsUnimplemented(status) && absl::StrContains(status.message(), "install")) {
+    return absl::OkStatus();
+  }
+  TESSERA_RETURN_IF_ERROR(status);
+  TESSERA_ASSIGN_OR_RETURN(const auto got, bench->download(gemm.c, kCount * sizeof(T)));
+  for (int64_t i = 0; i < kCount; ++i) {
+    const int64_t n = i / (kRows * kColumns), row = i / kColumns % kRows, column = i % kColumns;
+    double sum = 0;
+    for (int64_t k = 0; k < kSummed; ++k) {
+      const int64_t from_a = a_is_transposed ? k * kRows + row : row * kSummed + k;
+      const int64_t from_b = b_is_transposed ? column * kSummed + k : k * kColumns + column;
+      sum += static_cast<double>(at<T>(a, n * kRows * kSummed + from_a)) *
+             static_cast<double>(at<T>(b, n * kSummed * kColumns + from_b));
+    }
+    if (static_cast<double>(at<T>(got, i)) == sum) continue;
+    return absl::InternalError(absl::StrCat("element ", i, " of a product of ",
+                                            dtype_name(dtype_of<T>()), " is ",
+                                            static_cast<double>(at<T>(got, i)), " and not ", sum));
+  }
+  return absl::OkStatus();
+}
+
+Status multiplies(Api& api) {
+  for (const bool a_is_transposed : {false, true}) {
+    for (const bool b_is_transposed : {false, true}) {
+      TESSERA_RETURN_IF_ERROR(check_product<float>(api, a_is_transposed, b_is_transposed));
+      TESSERA_RETURN_IF_ERROR(check_product<double>(api, a_is_transposed, b_is_transposed));
+      TESSERA_RETURN_IF_ERROR(check_product<Eigen::half>(api, a_is_transposed, b_is_transposed));
+      TESSERA_RETURN_IF_ERROR(
+          check_product<Eigen::bfloat16>(api, a_is_transposed, b_is_transposed));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<ContractCase> contract_cases() {
@@ -523,6 +590,7 @@ std::vector<ContractCase> contract_cases() {
       {"fills", fills},
       {"iotas", iotas},
       {"casts", casts},
+      {"multiplies", multiplies},
   };
 }
 

@@ -1,0 +1,661 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/cuda_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/kernel_plan.h"
+
+namespace tessera::cuda {
+namespace {
+
+using kernels::BoxArray;
+using kernels::DimPart;
+using kernels::ImageCall;
+using kernels::Indices;
+using kernels::Labelled;
+using kernels::Lines;
+using kernels::PointwiseOp;
+using kernels::RandomSpec;
+using kernels::Strided;
+
+using Sizes = absl::InlinedVector<int64_t, 8>;
+
+Sizes dense_strides(absl::Span<const int64_t> sizes) {
+  Sizes strides(sizes.size(), 1);
+  for (size_t dim = sizes.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * sizes[dim];
+  return strides;
+}
+
+// An index space and the strides of several arrays in it, with neighbouring dims merged where all
+// arrays allow it, and without dims of size 1.
+struct Merged {
+  Sizes sizes;
+  absl::InlinedVector<Sizes, 3> strides;  // by array
+};
+
+Merged merge(absl::Span<const int64_t> sizes, absl::Span<const absl::Span<const int64_t>> strides) {
+  Merged merged;
+  merged.strides.resize(strides.size());
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] == 1) continue;
+    bool merges = !merged.sizes.empty();
+    for (size_t k = 0; k < strides.size() && merges; ++k) {
+      merges = merged.strides[k].back() == strides[k][dim] * sizes[dim];
+    }
+    if (merges) {
+      merged.sizes.back() *= sizes[dim];
+    } else {
+      merged.sizes.push_back(sizes[dim]);
+    }
+    for (size_t k = 0; k < strides.size(); ++k) {
+      if (!merges) merged.strides[k].push_back(0);
+      merged.strides[k].back() = strides[k][dim];
+    }
+  }
+  return merged;
+}
+
+Space space_of(absl::Span<const int64_t> sizes) {
+  Space space;
+  space.num_dims = static_cast<int32_t>(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), space.sizes);
+  return space;
+}
+
+// Calls give(space, strides of each array, where each array begins, first item) for parts of the
+// merged space that have as many dims as a kernel takes: one, except for tensors of high rank.
+template <class Give>
+Status for_each_part(const Merged& merged, Give give) {
+  const size_t num_dims = merged.sizes.size();
+  const size_t outer = num_dims > kMaxDims ? num_dims - kMaxDims : 0;
+  const auto inner_sizes = absl::MakeConstSpan(merged.sizes).subspan(outer);
+  const int64_t part = num_elements(inner_sizes);
+  const int64_t num_parts = num_elements(absl::MakeConstSpan(merged.sizes).first(outer));
+  for (int64_t p = 0; p < num_parts; ++p) {
+    Sizes begins(merged.strides.size(), 0);
+    int64_t rest = p;
+    for (size_t dim = outer; dim-- > 0;) {
+      for (size_t k = 0; k < begins.size(); ++k) {
+        begins[k] += rest % merged.sizes[dim] * merged.strides[k][dim];
+      }
+      rest /= merged.sizes[dim];
+    }
+    TESSERA_RETURN_IF_ERROR(give(space_of(inner_sizes), outer, begins, p * part));
+  }
+  return absl::OkStatus();
+}
+
+void set_strides(const Sizes& strides, size_t outer, int64_t (&to)[kMaxDims]) {
+  std::copy(strides.begin() + static_cast<ptrdiff_t>(outer), strides.end(), to);
+}
+
+LineShape shape_of(const Lines& lines) { return {lines.outer, lines.size, lines.inner}; }
+uint64_t items(int64_t count) { return static_cast<uint64_t>(count); }
+IndexArray index_array(const Indices& indices) {
+  return {indices.dtype == DType::kInt64, indices.data, indices.count};
+}
+
+}  // namespace
+
+Status CudaEngine::IndexReport::status() const {
+  int64_t words[2];
+  std::memcpy(words, found->data(), sizeof words);
+  return words[0] < 0 ? absl::OkStatus() : kernels::index_error(words[1], words[0], whole);
+}
+
+StatusOr<CudaEngine::Scratch> CudaEngine::scratch(int64_t size_bytes) const {
+  return Buffer::allocate(device_.slabs(), size_bytes);
+}
+
+template <class Value>
+Status CudaEngine::launch(const Value& value) {
+  return value.num_items == 0 ? absl::OkStatus() : device_.launch(value);
+}
+
+// ---- Elementwise
+
+Status CudaEngine::map(const Map& kind, absl::Span<const Strided> operands,
+                       absl::Span<const int64_t> sizes, std::byte* out) {
+  if (num_elements(sizes) == 0) return absl::OkStatus();
+  const int64_t size = dtype_size(static_cast<DType>(kind.type));
+  const bool gives_bool = kind.kind == Map::Kind::kPointwise && kernels::gives_bool(kind.op);
+  absl::InlinedVector<absl::Span<const int64_t>, 3> strides;
+  for (const Strided& operand : operands) strides.push_back(operand.strides);
+  const Merged merged = merge(sizes, strides);
+  return for_each_part(merged, [&](const Space& space, size_t outer,
+                                   absl::Span<const int64_t> begins, int64_t first) {
+    Map map = kind;
+    map.num_operands = static_cast<int32_t>(operands.size());
+    map.space = space;
+    for (size_t k = 0; k < operands.size(); ++k) {
+      // The condition of select() is of bool.
+      const int64_t bytes = kind.kind == Map::Kind::kSelect && k == 0 ? 1 : size;
+      if (operands[k].is_element) {
+        std::memcpy(map.in[k].element, operands[k].data, static_cast<size_t>(bytes));
+      } else {
+        map.in[k].data = operands[k].data + begins[k] * bytes;
+        set_strides(merged.strides[k], outer, map.in[k].strides);
+      }
+    }
+    map.out = out + first * (gives_bool ? 1 : size);
+    map.num_items = 1;
+    for (int dim = 0; dim < space.num_dims; ++dim) map.num_items *= items(space.sizes[dim]);
+    return launch(map);
+  });
+}
+
+Status CudaEngine::pointwise(PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
+                             absl::Span<const int64_t> sizes, std::byte* out) {
+  Map kind;
+  kind.kind = Map::Kind::kPointwise;
+  kind.op = op;
+  kind.type = element_type(dtype);
+  return map(kind, operands, sizes, out);
+}
+
+Status CudaEngine::select(DType dtype, const Strided& condition, const Strided& a, const Strided& b,
+                          absl::Span<const int64_t> sizes, std::byte* out) {
+  Map kind;
+  kind.kind = Map::Kind::kSelect;
+  kind.type = element_type(dtype);
+  return map(kind, {condition, a, b}, sizes, out);
+}
+
+Status CudaEngine::clip(DType dtype, const std::byte* in, const std::byte* low,
+                        const std::byte* high, int64_t num_elements, std::byte* out) {
+  Map kind;
+  kind.kind = Map::Kind::kClip;
+  kind.type = element_type(dtype);
+  constexpr int64_t kDense[] = {1};
+  constexpr int64_t kSame[] = {0};
+  return map(kind, {{in, kDense}, {low, kSame, true}, {high, kSame, true}}, {num_elements}, out);
+}
+
+Status CudaEngine::copy_strided(DType dtype, const Strided& in, absl::Span<const int64_t> sizes,
+                                std::byte* out) {
+  Map kind;
+  kind.kind = Map::Kind::kCopy;
+  kind.type = element_type(dtype);
+  return map(kind, {in}, sizes, out);
+}
+
+Status CudaEngine::cast(DType from, DType to, const std::byte* in, std::byte* out,
+                        int64_t num_elements) {
+  if (num_elements == 0) return absl::OkStatus();
+  Cast cast;
+  cast.from_type = element_type(from);
+  cast.to_type = element_type(to);
+  cast.from = in;
+  cast.to = out;
+  cast.num_elements = items(num_elements);
+  cast.wraps = true;
+  return device_.launch(cast);
+}
+
+// ---- Products
+
+namespace {
+
+bool has(const std::vector<int>& labels, int label) {
+  return std::find(labels.begin(), labels.end(), label) != labels.end();
+}
+
+// The values of an array's dims by a list of labels that it has.
+Sizes by_label(const std::vector<int>& labels, absl::Span<const int64_t> values,
+               const std::vector<int>& order) {
+  Sizes result;
+  for (const int label : order) {
+    result.push_back(values[std::find(labels.begin(), labels.end(), label) - labels.begin()]);
+  }
+  return result;
+}
+
+// The stride of a group of dims that are walked through as one; nothing where it has no single one.
+struct Group {
+  int64_t size;
+  std::optional<int64_t> stride;
+};
+Group group_of(const Labelled& array, const std::vector<int>& group) {
+  const Sizes sizes = by_label(array.labels, array.sizes, group);
+  const Sizes strides = by_label(array.labels, dense_strides(array.sizes), group);
+  const Merged merged = merge(sizes, {strides});
+  Group result = {num_elements(sizes), std::nullopt};
+  if (merged.sizes.empty()) result.stride = 0;
+  if (merged.sizes.size() == 1) result.stride = merged.strides[0][0];
+  return result;
+}
+
+// An array as matrices, one for each index of the batch, by strides in elements.
+struct Matrices {
+  const std::byte* data;
+  int64_t batch_stride;
+  int64_t row_stride;
+  int64_t column_stride;
+};
+
+std::vector<int> joined(const std::vector<int>& a, const std::vector<int>& b,
+                        const std::vector<int>& c) {
+  std::vector<int> all = a;
+  all.insert(all.end(), b.begin(), b.end());
+  all.insert(all.end(), c.begin(), c.end());
+  return all;
+}
+
+// The array as it is in memory, if it is matrices of which the elements of a row, or of a column,
+// are next to each other.
+std::optional<Matrices> as_matrices(const Labelled& array, const std::vector<int>& batch,
+                                    const std::vector<int>& rows, const std::vector<int>& columns) {
+  const Group n = group_of(array, batch);
+  const Group r = group_of(array, rows);
+  const Group c = group_of(array, columns);
+  if (!n.stride.has_value() || !r.stride.has_value() || !c.stride.has_value()) return std::nullopt;
+  Matrices matrices = {array.data, *n.stride, *r.stride, *c.stride};
+  // Where there is one of a kind, its stride is free.
+  if (c.size == 1 && matrices.row_stride != 1) matrices.column_stride = 1;
+  if (matrices.column_stride == 1) {
+    if (r.size == 1) matrices.row_stride = c.size;
+    if (matrices.row_stride >= c.size) return matrices;
+  }
+  if (r.size == 1) matrices.row_stride = 1;
+  if (matrices.row_stride == 1) {
+    if (c.size == 1) matrices.column_stride = r.size;
+    if (matrices.column_stride >= r.size) return matrices;
+  }
+  return std::nullopt;
+}
+
+Gemm::Matrix gemm_matrix(const Matrices& matrices) {
+  const bool is_transposed = matrices.column_stride != 1;
+  return {matrices.data, is_transposed,
+          is_transposed ? matrices.column_stride : matrices.row_stride, matrices.batch_stride};
+}
+
+}  // namespace
+
+Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
+                            const std::vector<int>& labels, absl::Span<const int64_t> sizes,
+                            std::byte* out) {
+  if (num_elements(sizes) == 0) return absl::OkStatus();
+  std::vector<int> batch, rows, columns, summed;
+  for (const int label : labels) {
+    const bool in_a = has(a.labels, label);
+    const bool in_b = has(b.labels, label);
+    (in_a && in_b ? batch : in_a ? rows : columns).push_back(label);
+  }
+  for (const int label : a.labels) {
+    if (label >= 0 && !has(labels, label)) summed.push_back(label);
+  }
+  const int64_t num_summed = num_elements(by_label(a.labels, a.sizes, summed));
+  if (num_summed == 0) {
+    constexpr std::byte kZero[8] = {};
+    return fill(dtype, kZero, out, num_elements(sizes));
+  }
+  std::vector<Scratch> copies;
+  const auto matrices_of = [&](const Labelled& array, const std::vector<int>& left,
+                               const std::vector<int>& right) -> StatusOr<Matrices> {
+    if (const auto found = as_matrices(array, batch, left, right)) return *found;
+    const std::vector<int> order = joined(batch, left, right);
+    const Sizes ordered = by_label(array.labels, array.sizes, order);
+    const Sizes strides = by_label(array.labels, dense_strides(array.sizes), order);
+    TESSERA_ASSIGN_OR_RETURN(Scratch copy, scratch(num_bytes(ordered, dtype)));
+    TESSERA_RETURN_IF_ERROR(
+        copy_strided(dtype, {array.data, strides}, ordered, copy->mutable_data()));
+    const int64_t num_right = num_elements(by_label(array.labels, array.sizes, right));
+    const int64_t num_left = num_elements(by_label(array.labels, array.sizes, left));
+    copies.push_back(std::move(copy));
+    return Matrices{copies.back()->data(), num_left * num_right, num_right, 1};
+  };
+  TESSERA_ASSIGN_OR_RETURN(const Matrices left, matrices_of(a, rows, summed));
+  TESSERA_ASSIGN_OR_RETURN(const Matrices right, matrices_of(b, summed, columns));
+  const std::vector<int> order = joined(batch, rows, columns);
+  const Sizes ordered = by_label(labels, sizes, order);
+  std::byte* result = out;
+  if (order != labels) {
+    TESSERA_ASSIGN_OR_RETURN(Scratch copy, scratch(num_bytes(sizes, dtype)));
+    copies.push_back(std::move(copy));
+    result = copies.back()->mutable_data();
+  }
+  Gemm gemm;
+  gemm.type = element_type(dtype);
+  gemm.batch = num_elements(by_label(labels, sizes, batch));
+  gemm.rows = num_elements(by_label(labels, sizes, rows));
+  gemm.columns = num_elements(by_label(labels, sizes, columns));
+  gemm.summed = num_summed;
+  gemm.a = gemm_matrix(left);
+  gemm.b = gemm_matrix(right);
+  gemm.c = result;
+  TESSERA_RETURN_IF_ERROR(is_floating_point(dtype)
+                              ? device_.queue().api()->multiply(gemm, device_.queue().handle())
+                              : device_.launch(product_of(gemm)));
+  if (order == labels) return absl::OkStatus();
+  const Sizes strides = by_label(order, dense_strides(ordered), labels);
+  return copy_strided(dtype, {result, strides}, sizes, out);
+}
+
+// ---- Reductions and lines
+
+Status CudaEngine::reduce_dims(ReduceOp op, DType dtype, const std::byte* in,
+                               absl::Span<const int64_t> sizes, const std::vector<bool>& is_reduced,
+                               double divisor, std::byte* out) {
+  const Sizes strides = dense_strides(sizes);
+  Sizes kept_sizes, kept_strides, reduced_sizes, reduced_strides;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    (is_reduced[dim] ? reduced_sizes : kept_sizes).push_back(sizes[dim]);
+    (is_reduced[dim] ? reduced_strides : kept_strides).push_back(strides[dim]);
+  }
+  const Merged kept = merge(kept_sizes, {kept_strides});
+  const Merged reduced = merge(reduced_sizes, {reduced_strides});
+  if (kept.sizes.size() > kMaxDims || reduced.sizes.size() > kMaxDims) {
+    // Of so many dims that are kept and reduced in turn: with those that are kept first.
+    Sizes apart_sizes = kept_sizes, apart_strides = kept_strides;
+    apart_sizes.insert(apart_sizes.end(), reduced_sizes.begin(), reduced_sizes.end());
+    apart_strides.insert(apart_strides.end(), reduced_strides.begin(), reduced_strides.end());
+    TESSERA_ASSIGN_OR_RETURN(const Scratch apart, scratch(num_bytes(apart_sizes, dtype)));
+    TESSERA_RETURN_IF_ERROR(
+        copy_strided(dtype, {in, apart_strides}, apart_sizes, apart->mutable_data()));
+    const int64_t two_dims[] = {num_elements(kept_sizes), num_elements(reduced_sizes)};
+    return reduce_dims(op, dtype, apart->data(), two_dims, {false, true}, divisor, out);
+  }
+  ReduceDims level;
+  level.type = element_type(dtype);
+  level.op = reduction(op);
+  level.kept = space_of(kept.sizes);
+  set_strides(kept.strides[0], 0, level.kept_strides);
+  level.reduced = space_of(reduced.sizes);
+  set_strides(reduced.strides[0], 0, level.reduced_strides);
+  level.num_kept = num_elements(kept_sizes);
+  level.num_reduced = num_elements(reduced_sizes);
+  // Neighbouring threads read neighbouring elements.
+  level.kept_is_fastest = !sizes.empty() && !is_reduced.back() && sizes.back() != 1;
+  level.divisor = divisor;
+  level.in = in;
+  if (level.num_kept == 0) return absl::OkStatus();
+  return reduce_levels(level, dtype, out);
+}
+
+Status CudaEngine::reduce_levels(ReduceDims level, DType dtype, std::byte* out) {
+  const double divisor = level.divisor;
+  const bool is_half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const int64_t wide_bytes = is_half ? 4 : dtype_size(dtype);
+  for (Scratch before;;) {
+    level.num_chunks =
+        std::max<int64_t>(1, (level.num_reduced + options_.most_terms - 1) / options_.most_terms);
+    const bool is_last = level.num_chunks == 1;
+    level.num_items = items(level.num_kept * level.num_chunks);
+    level.to_wide = is_half && !is_last;
+    level.divisor = is_last ? divisor : 1;
+    Scratch partials;
+    if (!is_last) {
+      TESSERA_ASSIGN_OR_RETURN(partials, scratch(level.num_kept * level.num_chunks * wide_bytes));
+    }
+    level.out = is_last ? out : partials->mutable_data();
+    TESSERA_RETURN_IF_ERROR(launch(level));
+    if (is_last) return absl::OkStatus();
+    // The partial results are dense in the order of the items.
+    level.in = level.out;
+    level.from_wide = is_half;
+    level.kept = space_of({level.num_kept});
+    level.kept_strides[0] = level.kept_is_fastest ? 1 : level.num_chunks;
+    level.reduced = space_of({level.num_chunks});
+    level.reduced_strides[0] = level.kept_is_fastest ? level.num_kept : 1;
+    level.num_reduced = level.num_chunks;
+    before = std::move(partials);
+  }
+}
+
+Status CudaEngine::cumsum(DType dtype, const std::byte* in, const Lines& lines, int64_t first,
+                          int64_t count, std::byte* out) {
+  CumSum sums;
+  sums.type = element_type(dtype);
+  sums.lines = shape_of(lines);
+  sums.first = first;
+  sums.count = count;
+  sums.in = in;
+  sums.out = out;
+  sums.num_items = count == 0 ? 0 : items(lines.outer * lines.inner);
+  return launch(sums);
+}
+
+Status CudaEngine::arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines,
+                               int64_t* out) {
+  ArgExtreme search;
+  search.type = element_type(dtype);
+  search.is_max = is_max;
+  search.lines = shape_of(lines);
+  search.in = in;
+  search.out = out;
+  search.num_items = items(lines.outer * lines.inner);
+  return launch(search);
+}
+
+StatusOr<CudaEngine::Scratch> CudaEngine::sorted_order(bool is_descending, DType dtype,
+                                                       const std::byte* in,
+                                                       const LineShape& lines) {
+  const int64_t count = lines.outer * lines.size * lines.inner;
+  Scratch order;
+  for (int64_t width = 1; width < lines.size; width *= 2) {
+    TESSERA_ASSIGN_OR_RETURN(Scratch merged,
+                             scratch(count * static_cast<int64_t>(sizeof(int64_t))));
+    MergePass pass;
+    pass.type = element_type(dtype);
+    pass.is_descending = is_descending;
+    pass.lines = lines;
+    pass.width = width;
+    pass.in = in;
+    pass.from = order == nullptr ? nullptr : reinterpret_cast<const int64_t*>(order->data());
+    pass.to = reinterpret_cast<int64_t*>(merged->mutable_data());
+    pass.num_items = items(count);
+    TESSERA_RETURN_IF_ERROR(launch(pass));
+    order = std::move(merged);
+  }
+  return order;
+}
+
+Status CudaEngine::sort_lines(bool is_descending, DType dtype, const std::byte* in,
+                              const Lines& lines, int64_t count, std::byte* values,
+                              int64_t* indices) {
+  if (lines.outer * lines.inner * count == 0) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const Scratch order,
+                           sorted_order(is_descending, dtype, in, shape_of(lines)));
+  TakeOrdered take;
+  take.type = element_type(dtype);
+  take.lines = shape_of(lines);
+  take.count = count;
+  take.in = in;
+  take.order = order == nullptr ? nullptr : reinterpret_cast<const int64_t*>(order->data());
+  take.values = values;
+  take.indices = indices;
+  take.num_items = items(lines.outer * lines.inner * count);
+  return launch(take);
+}
+
+// ---- Boxes and indices
+
+Status CudaEngine::place_box(int64_t element_bytes, const std::byte* in, const Box& in_box,
+                             const std::vector<int64_t>& begin, const Box& out_box,
+                             std::byte* out) {
+  const Box placed = {begin, in_box.sizes};
+  const Box common = intersect(placed, out_box);
+  if (common.is_empty()) return absl::OkStatus();
+  CopyPlan plan;
+  add_copy(common, in, placed, out, out_box, element_bytes, &plan);
+  return device_.copy(plan);
+}
+
+Status CudaEngine::fill(DType dtype, const std::byte* element, std::byte* out,
+                        int64_t num_elements) {
+  return device_.fill(dtype, element, out, num_elements);
+}
+
+Status CudaEngine::check_indices(const IndexArray& indices, int64_t whole) {
+  if (indices.count == 0) return absl::OkStatus();
+  constexpr int64_t kNone = -1;
+  TESSERA_ASSIGN_OR_RETURN(const Scratch words, scratch(3 * sizeof(int64_t)));
+  auto* const on_gpu = reinterpret_cast<int64_t*>(words->mutable_data());
+  TESSERA_RETURN_IF_ERROR(device_.fill(DType::kInt64, &kNone, words->mutable_data(), 1));
+  CheckIndices check;
+  check.indices = indices;
+  check.whole = whole;
+  check.first_wrong = reinterpret_cast<uint64_t*>(on_gpu);
+  check.num_items = items(indices.count);
+  TESSERA_RETURN_IF_ERROR(launch(check));
+  ReportIndex report;
+  report.indices = indices;
+  report.first_wrong = check.first_wrong;
+  report.out = on_gpu + 1;
+  TESSERA_RETURN_IF_ERROR(launch(report));
+  TESSERA_ASSIGN_OR_RETURN(const Scratch found,
+                           Buffer::allocate(device_.pinned(), 2 * sizeof(int64_t)));
+  TESSERA_RETURN_IF_ERROR(device_.copy_bytes(
+      found->mutable_data(), reinterpret_cast<const std::byte*>(report.out), 2 * sizeof(int64_t)));
+  reports_.push_back({found, whole});
+  return absl::OkStatus();
+}
+
+Status CudaEngine::take(int64_t element_bytes, const std::byte* in, const Lines& lines,
+                        const DimPart& part, const Indices& indices, std::byte* out) {
+  const IndexArray array = index_array(indices);
+  TESSERA_RETURN_IF_ERROR(check_indices(array, part.whole));
+  Take take;
+  take.element_bytes = static_cast<int32_t>(element_bytes);
+  take.lines = shape_of(lines);
+  take.indices = array;
+  take.first = part.first;
+  take.in = in;
+  take.out = out;
+  take.num_items = items(lines.outer * indices.count * lines.inner);
+  return launch(take);
+}
+
+Status CudaEngine::scatter_add(DType dtype, const std::byte* in, const Lines& lines,
+                               const DimPart& part, const Indices& indices,
+                               const std::byte* updates, std::byte* out) {
+  const IndexArray array = index_array(indices);
+  TESSERA_RETURN_IF_ERROR(check_indices(array, part.whole));
+  // In the order of their values, and equal ones in that of their numbers.
+  TESSERA_ASSIGN_OR_RETURN(const Scratch order,
+                           sorted_order(false, indices.dtype, indices.data, {1, indices.count, 1}));
+  ScatterAdd scatter;
+  scatter.type = element_type(dtype);
+  scatter.lines = shape_of(lines);
+  scatter.indices = array;
+  scatter.order = order == nullptr ? nullptr : reinterpret_cast<const int64_t*>(order->data());
+  scatter.first = part.first;
+  scatter.in = in;
+  scatter.updates = updates;
+  scatter.out = out;
+  scatter.num_items = items(lines.outer * lines.size * lines.inner);
+  return launch(scatter);
+}
+
+Status CudaEngine::one_hot(const Indices& indices, int64_t depth, float* out) {
+  OneHot hot;
+  hot.indices = index_array(indices);
+  hot.depth = depth;
+  hot.out = out;
+  hot.num_items = items(indices.count * depth);
+  return launch(hot);
+}
+
+// ---- Networks
+
+namespace {
+
+ImageWindow window_of(const kernels::Window& window) {
+  return {window.size, window.stride, window.dilation, window.before};
+}
+
+}  // namespace
+
+Status CudaEngine::image(const ImageCall& call, DType dtype, const BoxArray& a, const BoxArray* b,
+                         const Box& out_box, std::byte* out) {
+  static_assert(static_cast<int>(ImageFunction::kMaxPoolByValues) ==
+                static_cast<int>(kernels::ImageKind::kMaxPoolByValues));
+  Image image;
+  image.function = static_cast<ImageFunction>(call.kind);
+  image.type = element_type(dtype);
+  image.height = window_of(call.height);
+  image.width = window_of(call.width);
+  image.rows = call.rows;
+  image.columns = call.columns;
+  image.a = a.data;
+  std::copy_n(a.box.sizes.begin(), 4, image.a_sizes);
+  if (b != nullptr) {
+    image.b = b->data;
+    std::copy_n(b->box.sizes.begin(), 4, image.b_sizes);
+  }
+  std::copy_n(out_box.offsets.begin(), 4, image.out_offsets);
+  std::copy_n(out_box.sizes.begin(), 4, image.out_sizes);
+  image.out = out;
+  image.num_items = items(out_box.num_elements());
+  return launch(image);
+}
+
+Status CudaEngine::mask_later(DType dtype, const std::byte* in, const Box& box, int64_t shift,
+                              std::byte* out) {
+  MaskLater mask;
+  mask.type = element_type(dtype);
+  mask.queries = box.sizes[2];
+  mask.keys = box.sizes[3];
+  mask.shift = box.offsets[2] + shift - box.offsets[3];
+  mask.in = in;
+  mask.out = out;
+  mask.num_items = items(box.num_elements());
+  return launch(mask);
+}
+
+Status CudaEngine::pick(DType dtype, const std::byte* in, const Box& box, const DimPart& part,
+                        const Indices& indices, std::byte* out) {
+  const IndexArray array = index_array(indices);
+  TESSERA_RETURN_IF_ERROR(check_indices(array, part.whole));
+  Pick pick;
+  pick.element_bytes = static_cast<int32_t>(dtype_size(dtype));
+  pick.indices = array;
+  pick.columns = box.sizes.back();
+  pick.first = part.first;
+  pick.in = in;
+  pick.out = out;
+  pick.num_items = items(indices.count);
+  return launch(pick);
+}
+
+// ---- Random numbers
+
+Status CudaEngine::random_box(const RandomSpec& spec, DType dtype, const Shape& shape,
+                              const Box& box, std::byte* out) {
+  static_assert(static_cast<int>(Distribution::kPermutation) ==
+                static_cast<int>(kernels::RandomKind::kPermutation));
+  if (box.is_empty()) return absl::OkStatus();
+  const Sizes strides = dense_strides(shape);
+  Draw kind;
+  kind.distribution = static_cast<Distribution>(spec.kind);
+  kind.type = element_type(dtype);
+  std::copy(spec.key.begin(), spec.key.end(), kind.key);
+  kind.a = spec.a;
+  kind.b = spec.b;
+  kind.low = spec.low;
+  kind.high = spec.high;
+  kind.least = spec.least;
+  kind.range = spec.range;
+  int64_t flat = 0;
+  for (size_t dim = 0; dim < shape.size(); ++dim) flat += box.offsets[dim] * strides[dim];
+  const Merged merged = merge(box.sizes, {strides});
+  return for_each_part(merged, [&](const Space& space, size_t outer,
+                                   absl::Span<const int64_t> begins, int64_t first) {
+    Draw draw = kind;
+    draw.space = space;
+    set_strides(merged.strides[0], outer, draw.strides);
+    draw.first = static_cast<uint64_t>(flat + begins[0]);
+    draw.out = out + first * dtype_size(dtype);
+    draw.num_items = 1;
+    for (int dim = 0; dim < space.num_dims; ++dim) draw.num_items *= items(space.sizes[dim]);
+    return launch(draw);
+  });
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CudaEngine: the Engine of a CudaDevice: kernels of math.h, products by Api::multiply(), and
+// copies, all given to the device's stream.
+//
+// Nothing waits for the GPU. Scratch memory is of the device's pool, and goes back to it when its
+// last user was given to the stream, which orders what reuses it.
+//
+// An index that is out of range is found by the GPU. The call succeeds, with zeros for that index;
+// a report goes to pinned memory, and CudaDevice::finish() takes its reading with it: the error
+// is that of the op's result, and of what is computed from it.
+#ifndef TESSERA_DEVICE_CUDA_CUDA_ENGINE_H_
+#define TESSERA_DEVICE_CUDA_CUDA_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "device/buffer.h"
+#include "device/cuda/api.h"
+#include "device/cuda/math.h"
+#include "device/engine.h"
+
+namespace tessera::cuda {
+
+class CudaDevice;
+
+struct CudaEngineOptions {
+  // Elements that one thread reduces; tests use few.
+  int64_t most_terms = 256;
+};
+
+class CudaEngine final : public Engine {
+ public:
+  // The device must outlive it.
+  explicit CudaEngine(CudaDevice& device, const CudaEngineOptions& options = {})
+      : device_(device), options_(options) {}
+
+  // What the GPU will have found about indices when it is done with what the task gave it so far.
+  struct IndexReport {
+    std::shared_ptr<const Buffer> found;  // pinned: as ReportIndex
+    int64_t whole;
+    // Requires that the GPU is done.
+    Status status() const;
+  };
+  // Those since the last call. For the task that runs, as all calls.
+  std::vector<IndexReport> take_reports() { return std::exchange(reports_, {}); }
+
+  Status pointwise(kernels::PointwiseOp op, DType dtype,
+                   absl::Span<const kernels::Strided> operands, absl::Span<const int64_t> sizes,
+                   std::byte* out) override;
+  Status select(DType dtype, const kernels::Strided& condition, const kernels::Strided& a,
+                const kernels::Strided& b, absl::Span<const int64_t> sizes,
+                std::byte* out) override;
+  Status clip(DType dtype, const std::byte* in, const std::byte* low, const std::byte* high,
+              int64_t num_elements, std::byte* out) override;
+  Status copy_strided(DType dtype, const kernels::Strided& in, absl::Span<const int64_t> sizes,
+                      std::byte* out) override;
+  Status cast(DType from, DType to, const std::byte* in, std::byte* out,
+              int64_t num_elements) override;
+  Status contract(DType dtype, const kernels::Labelled& a, const kernels::Labelled& b,
+                  const std::vector<int>& labels, absl::Span<const int64_t> sizes,
+                  std::byte* out) override;
+  Status reduce_dims(ReduceOp op, DType dtype, const std::byte* in, absl::Span<const int64_t> sizes,
+                     const std::vector<bool>& is_reduced, double divisor, std::byte* out) override;
+  Status cumsum(DType dtype, const std::byte* in, const kernels::Lines& lines, int64_t first,
+                int64_t count, std::byte* out) override;
+  Status arg_extreme(bool is_max, DType dtype, const std::byte* in, const kernels::Lines& lines,
+                     int64_t* out) override;
+  Status sort_lines(bool is_descending, DType dtype, const std::byte* in,
+                    const kernels::Lines& lines, int64_t count, std::byte* values,
+                    int64_t* indices) override;
+  Status place_box(int64_t element_bytes, const std::byte* in, const Box& in_box,
+                   const std::vector<int64_t>& begin, const Box& out_box, std::byte* out) override;
+  Status fill(DType dtype, const std::byte* element, std::byte* out, int64_t num_elements) override;
+  Status take(int64_t element_bytes, const std::byte* in, const kernels::Lines& lines,
+              const kernels::DimPart& part, const kernels::Indices& indices,
+              std::byte* out) override;
+  Status scatter_add(DType dtype, const std::byte* in, const kernels::Lines& lines,
+                     const kernels::DimPart& part, const kernels::Indices& indices,
+                     const std::byte* updates, std::byte* out) override;
+  Status one_hot(const kernels::Indices& indices, int64_t depth, float* out) override;
+  Status image(const kernels::ImageCall& call, DType dtype, const kernels::BoxArray& a,
+               const kernels::BoxArray* b, const Box& out_box, std::byte* out) override;
+  Status mask_later(DType dtype, const std::byte* in, const Box& box, int64_t shift,
+                    std::byte* out) override;
+  Status pick(DType dtype, const std::byte* in, const Box& box, const kernels::DimPart& part,
+              const kernels::Indices& indices, std::byte* out) override;
+  Status random_box(const kernels::RandomSpec& spec, DType dtype, const Shape& shape,
+                    const Box& box, std::byte* out) override;
+
+ private:
+  using Scratch = std::shared_ptr<Buffer>;
+  // Memory until the handle goes, and what the stream gets after that may reuse it.
+  StatusOr<Scratch> scratch(int64_t size_bytes) const;
+  // Launches it if it has items.
+  template <class Value>
+  Status launch(const Value& value);
+  Status map(const Map& kind, absl::Span<const kernels::Strided> operands,
+             absl::Span<const int64_t> sizes, std::byte* out);
+  Status reduce_levels(ReduceDims level, DType dtype, std::byte* out);
+  // The order of the elements of each line, as MergePass has it; null of lines of one element.
+  StatusOr<Scratch> sorted_order(bool is_descending, DType dtype, const std::byte* in,
+                                 const LineShape& lines);
+  // Reports the first index that is not in [0, whole).
+  Status check_indices(const IndexArray& indices, int64_t whole);
+
+  CudaDevice& device_;
+  const CudaEngineOptions options_;
+  std::vector<IndexReport> reports_;
+};
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_DEVICE_CUDA_CUDA_ENGINE_H_

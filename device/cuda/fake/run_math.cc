@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/fake/run_math.h"
+
+#include "device/cuda/math_bodies.h"
+
+namespace tessera::cuda {
+namespace {
+
+using Touched = std::vector<std::pair<const std::byte*, uint64_t>>;
+
+template <class Value>
+void run_value(const Value& value) {
+  with_body(value, [&value](auto body) {
+    for (uint64_t i = 0; i < value.num_items; ++i) body.item(value, static_cast<int64_t>(i));
+  });
+}
+
+// Elements from the least to the largest offset of a space in an array; strides may be negative.
+class Extent {
+ public:
+  void add(const Space& space, const int64_t* strides) {
+    for (int dim = 0; dim < space.num_dims; ++dim) {
+      const int64_t reach = (space.sizes[dim] - 1) * strides[dim];
+      (reach < 0 ? least_ : most_) += reach;
+    }
+  }
+  void add(int64_t size, int64_t stride) { most_ += (size - 1) * stride; }
+  std::pair<const std::byte*, uint64_t> bytes(const std::byte* array, int64_t size) const {
+    return {array + least_ * size, static_cast<uint64_t>((most_ - least_ + 1) * size)};
+  }
+
+ private:
+  int64_t least_ = 0;
+  int64_t most_ = 0;
+};
+
+// All of a dense array; nothing where there is none.
+void add_dense(const void* array, int64_t count, int64_t size, Touched* touched) {
+  if (array == nullptr || count == 0) return;
+  touched->emplace_back(static_cast<const std::byte*>(array), static_cast<uint64_t>(count * size));
+}
+void add_indices(const IndexArray& indices, Touched* touched) {
+  add_dense(indices.data, indices.count, indices.is_64 ? 8 : 4, touched);
+}
+int64_t count_of(const LineShape& lines) { return lines.outer * lines.size * lines.inner; }
+template <class Value>
+int64_t items_of(const Value& value) {
+  return static_cast<int64_t>(value.num_items);
+}
+int64_t product4(const int64_t* sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
+int64_t wide_size(ElementType type, bool is_wide) {
+  const bool is_half = type == ElementType::kFloat16 || type == ElementType::kBFloat16;
+  return is_wide && is_half ? 4 : size_of(type);
+}
+
+}  // namespace
+
+#define TESSERA_RUN_(Value) \
+  void run(const Value& value) { run_value(value); }
+TESSERA_MATH_KERNELS_(TESSERA_RUN_)
+#undef TESSERA_RUN_
+
+Touched touched(const Map& map) {
+  Touched touched;
+  const int64_t size = size_of(map.type);
+  for (int k = 0; k < map.num_operands; ++k) {
+    if (map.in[k].data == nullptr) continue;
+    Extent extent;
+    extent.add(map.space, map.in[k].strides);
+    const bool is_condition = map.kind == Map::Kind::kSelect && k == 0;
+    touched.push_back(extent.bytes(map.in[k].data, is_condition ? 1 : size));
+  }
+  add_dense(map.out, items_of(map), map.kind == Map::Kind::kPointwise ? 1 : size, &touched);
+  return touched;
+}
+
+Touched touched(const ReduceDims& reduce) {
+  Touched touched;
+  if (reduce.num_reduced > 0) {
+    Extent extent;
+    extent.add(reduce.kept, reduce.kept_strides);
+    extent.add(reduce.reduced, reduce.reduced_strides);
+    touched.push_back(extent.bytes(reduce.in, wide_size(reduce.type, reduce.from_wide)));
+  }
+  add_dense(reduce.out, items_of(reduce), wide_size(reduce.type, reduce.to_wide), &touched);
+  return touched;
+}
+
+Touched touched(const CumSum& sums) {
+  Touched touched;
+  add_dense(sums.in, count_of(sums.lines), size_of(sums.type), &touched);
+  add_dense(sums.out, sums.lines.outer * sums.count * sums.lines.inner, size_of(sums.type),
+            &touched);
+  return touched;
+}
+
+Touched touched(const ArgExtreme& search) {
+  Touched touched;
+  add_dense(search.in, count_of(search.lines), size_of(search.type), &touched);
+  add_dense(search.out, items_of(search), 8, &touched);
+  return touched;
+}
+
+Touched touched(const MergePass& pass) {
+  Touched touched;
+  add_dense(pass.in, count_of(pass.lines), size_of(pass.type), &touched);
+  add_dense(pass.from, items_of(pass), 8, &touched);
+  add_dense(pass.to, items_of(pass), 8, &touched);
+  return touched;
+}
+
+Touched touched(const TakeOrdered& take) {
+  Touched touched;
+  add_dense(take.in, count_of(take.lines), size_of(take.type), &touched);
+  add_dense(take.order, count_of(take.lines), 8, &touched);
+  add_dense(take.values, items_of(take), size_of(take.type), &touched);
+  add_dense(take.indices, items_of(take), 8, &touched);
+  return touched;
+}
+
+Touched touched(const CheckIndices& check) {
+  Touched touched;
+  add_indices(check.indices, &touched);
+  add_dense(check.first_wrong, 1, 8, &touched);
+  return touched;
+}
+
+Touched touched(const ReportIndex& report) {
+  Touched touched;
+  add_indices(report.indices, &touched);
+  add_dense(report.first_wrong, 1, 8, &touched);
+  add_dense(report.out, 2, 8, &touched);
+  return touched;
+}
+
+Touched touched(const Take& take) {
+  Touched touched;
+  add_indices(take.indices, &touched);
+  add_dense(take.in, count_of(take.lines), take.element_bytes, &touched);
+  add_dense(take.out, items_of(take), take.element_bytes, &touched);
+  return touched;
+}
+
+Touched touched(const ScatterAdd& scatter) {
+  Touched touched;
+  const int64_t size = size_of(scatter.type);
+  add_indices(scatter.indices, &touched);
+  add_dense(scatter.order, scatter.indices.count, 8, &touched);
+  add_dense(scatter.in, items_of(scatter), size, &touched);
+  add_dense(scatter.updates, scatter.lines.outer * scatter.indices.count * scatter.lines.inner,
+            size, &touched);
+  add_dense(scatter.out, items_of(scatter), size, &touched);
+  return touched;
+}
+
+Touched touched(const OneHot& hot) {
+  Touched touched;
+  add_indices(hot.indices, &touched);
+  add_dense(hot.out, items_of(hot), 4, &touched);
+  return touched;
+}
+
+Touched touched(const Pick& pick) {
+  Touched touched;
+  add_indices(pick.indices, &touched);
+  add_dense(pick.in, items_of(pick) * pick.columns, pick.element_bytes, &touched);
+  add_dense(pick.out, items_of(pick), pick.element_bytes, &touched);
+  return touched;
+}
+
+Touched touched(const MaskLater& mask) {
+  Touched touched;
+  add_dense(mask.in, items_of(mask), size_of(mask.type), &touched);
+  add_dense(mask.out, items_of(mask), size_of(mask.type), &touched);
+  return touched;
+}
+
+Touched touched(const Image& image) {
+  Touched touched;
+  const int64_t size = size_of(image.type);
+  add_dense(image.a, product4(image.a_sizes), size, &touched);
+  add_dense(image.b, product4(image.b_sizes), size, &touched);
+  add_dense(image.out, items_of(image), size, &touched);
+  return touched;
+}
+
+Touched touched(const Draw& draw) {
+  Touched touched;
+  add_dense(draw.out, items_of(draw), size_of(draw.type), &touched);
+  return touched;
+}
+
+Touched touched(const Product& product) {
+  const int64_t size = size_of(product.type);
+  Extent a;
+  a.add(product.batch, product.a_batch_stride);
+  a.add(product.rows, product.a_row_stride);
+  a.add(product.summed, product.a_summed_stride);
+  Extent b;
+  b.add(product.batch, product.b_batch_stride);
+  b.add(product.summed, product.b_summed_stride);
+  b.add(product.columns, product.b_column_stride);
+  Touched touched = {a.bytes(product.a, size), b.bytes(product.b, size)};
+  add_dense(product.c, items_of(product), size, &touched);
+  return touched;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine of GPUs beside that of the host: every function of Engine in every dtype gives the
+// same, integers bit for bit. On the fake of CUDA and, with $TESSERA_TEST_GPU, on a GPU of the
+// machine with cuBLASLt.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "Eigen/Core"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "device/buffer.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_engine.h"
+#include "device/cuda/fake/fake_cuda.h"
+#include "device/cuda/open_api.h"
+#include "device/engine.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "ops/kernels/host_engine.h"
+#include "ops/kernels/pointwise.h"
+#include "ops/kernels/reduce.h"
+#include "tests/support/gpu.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::testing {
+namespace {
+
+using cuda::CudaDevice;
+using cuda::CudaEngine;
+using cuda::FakeCuda;
+using kernels::BoxArray;
+using kernels::ImageCall;
+using kernels::ImageKind;
+using kernels::Indices;
+using kernels::Labelled;
+using kernels::Lines;
+using kernels::PointwiseOp;
+using kernels::RandomKind;
+using kernels::RandomSpec;
+using kernels::Strided;
+
+using Bytes = std::vector<std::byte>;
+using Inputs = absl::Span<const std::byte* const>;
+using Call = std::function<Status(Engine& engine, Inputs in, std::byte* out)>;
+
+constexpr DType kAllTypes[] = {DType::kBool,     DType::kInt8,    DType::kUint8,
+                               DType::kInt32,    DType::kInt64,   DType::kFloat16,
+                               DType::kBFloat16, DType::kFloat32, DType::kFloat64};
+
+// Numbers of one generator: small ones, of floats fractions, zeros and NaN as well.
+class Numbers {
+ public:
+  Bytes of(DType dtype, int64_t count, bool with_nan = false) {
+    Bytes bytes(count * dtype_size(dtype));
+    visit_dtype(dtype, [&]<class T>() {
+      for (int64_t i = 0; i < count; ++i) {
+        double value = static_cast<double>(static_cast<int64_t>(generator_() % 17) - 8);
+        if (is_floating_point(dtype)) value /= 4;
+        if (with_nan && generator_() % 9 == 0) value = NAN;
+        if constexpr (std::is_same_v<T, bool>) value = value > 0;
+        if constexpr (std::is_same_v<T, uint8_t>) value = std::abs(value);
+        const T element = static_cast<T>(static_cast<float>(value));
+        std::memcpy(&bytes[i * sizeof(T)], &element, sizeof(T));
+      }
+    });
+    return bytes;
+  }
+  // i64 in [0, whole).
+  Bytes indices(int64_t count, int64_t whole) {
+    Bytes bytes(count * sizeof(int64_t));
+    for (int64_t i = 0; i < count; ++i) {
+      const auto index = static_cast<int64_t>(generator_() % whole);
+      std::memcpy(&bytes[i * sizeof index], &index, sizeof index);
+    }
+    return bytes;
+  }
+
+ private:
+  std::mt19937 generator_{20251124};
+};
+
+// "" where the arrays are equal, floats within what roundings differ by: `ulps` of the dtype.
+std::string difference(DType dtype, const Bytes& expected, const Bytes& actual, double ulps) {
+  return visit_dtype(dtype, [&]<class T>() -> std::string {
+    for (size_t i = 0; i * sizeof(T) < expected.size(); ++i) {
+      T want, got;
+      std::memcpy(&want, &expected[i * sizeof(T)], sizeof(T));
+      std::memcpy(&got, &actual[i * sizeof(T)], sizeof(T));
+      const auto a = static_cast<double>(want);
+      const auto b = static_cast<double>(got);
+      bool is_equal = a == b || (a != a && b != b);
+      if (is_floating_point(dtype) && !is_equal) {
+        constexpr int kDigits = std::numeric_limits<T>::digits;
+        is_equal = std::abs(a - b) <= ulps * std::ldexp(std::max(1.0, std::abs(a)), 1 - kDigits);
+      }
+      if constexpr (std::is_same_v<T, int64_t>) is_equal = want == got;
+      if (!is_equal) return absl::StrCat("element ", i, " is ", b, ", on the host ", a);
+    }
+    return "";
+  });
+}
+
+struct Source {
+  const char* name;
+  bool is_real;
+};
+void PrintTo(const Source& source, std::ostream* out) { *out << source.name; }
+
+class EnginesTest : public ::testing::TestWithParam<Source> {
+ protected:
+  void SetUp() override {
+    if (GetParam().is_real) {
+      if (const Status gpu = test_gpu(); !gpu.ok()) GTEST_SKIP() << gpu;
+      auto api = cuda::open_api();
+      ASSERT_THAT(api, IsOk());
+      api_ = *api;
+    } else {
+      fake_ = FakeCuda::create();
+      api_ = fake_;
+    }
+    auto device = CudaDevice::create(api_, 0, nullptr);
+    ASSERT_THAT(device, IsOk());
+    device_ = *std::move(device);
+  }
+  void TearDown() override {
+    if (device_ == nullptr) return;
+    EXPECT_THAT(device_->stream().sync(), IsOk());
+    device_ = nullptr;
+    if (fake_ != nullptr) {
+      EXPECT_THAT(fake_->misuses(), ::testing::IsEmpty());
+    }
+  }
+
+  // What the call writes on the GPU, with the engine of the device or another one.
+  StatusOr<Bytes> on_gpu(const Call& call, const std::vector<Bytes>& inputs, int64_t out_bytes,
+                         Engine* engine = nullptr) {
+    std::vector<std::shared_ptr<Buffer>> buffers;
+    for (const Bytes& input : inputs) {
+      TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> buffer, device_->new_buffer(input.size()));
+      TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> staging, device_->new_staging(buffer));
+      std::copy(input.begin(), input.end(), staging->mutable_data());
+      device_->upload(staging, buffer);
+      buffers.push_back(std::move(buffer));
+    }
+    TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> out, device_->new_buffer(out_bytes));
+    device_->produce("call", out, [&](std::byte* to) -> Status {
+      std::vector<const std::byte*> in;
+      for (const auto& buffer : buffers) {
+        TESSERA_RETURN_IF_ERROR(device_->use(*buffer));
+        in.push_back(buffer->data());
+      }
+      return call(engine != nullptr ? *engine : *device_->engine(), in, to);
+    });
+    const std::shared_ptr<const Buffer> host = device_->host_copy(out);
+    TESSERA_RETURN_IF_ERROR(host->ready().wait());
+    return Bytes(host->data(), host->data() + out_bytes);
+  }
+
+  // Expects that both engines give as many elements of the dtype, and the same.
+  void check(const std::string& what, const Call& call, const std::vector<Bytes>& inputs,
+             DType dtype, int64_t count, double ulps = 4, Engine* engine = nullptr) {
+    Bytes expected(count * dtype_size(dtype));
+    std::vector<const std::byte*> in;
+    for (const Bytes& input : inputs) in.push_back(input.data());
+    ASSERT_THAT(call(kernels::host_engine(), in, expected.data()), IsOk()) << what;
+    const StatusOr<Bytes> actual =
+        on_gpu(call, inputs, static_cast<int64_t>(expected.size()), engine);
+    ASSERT_THAT(actual, IsOk()) << what;
+    EXPECT_EQ(difference(dtype, expected, *actual, ulps), "")
+        << what << " of " << dtype_name(dtype);
+    ++num_checked_;
+  }
+
+  std::shared_ptr<FakeCuda> fake_;
+  std::shared_ptr<cuda::Api> api_;
+  std::unique_ptr<CudaDevice> device_;
+  Numbers numbers_;
+  int num_checked_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Api, EnginesTest,
+                         ::testing::Values(Source{"Fake", false}, Source{"Gpu", true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(EnginesTest, Pointwise) {
+  constexpr int kNumOps = static_cast<int>(PointwiseOp::logical_or) + 1;
+  const int64_t sizes[] = {6, 35};
+  const int64_t dense[] = {35, 1};
+  const int64_t row[] = {0, 1};
+  const int64_t same[] = {0, 0};
+  for (int number = 0; number < kNumOps; ++number) {
+    const auto op = static_cast<PointwiseOp>(number);
+    const kernels::PointwiseInfo& info = kernels::pointwise_info(op);
+    EXPECT_EQ(kernels::gives_bool(op), info.gives_bool);
+    for (const DType dtype : kAllTypes) {
+      if (!kernels::accepts(info.dtypes, dtype)) continue;
+      const DType gives = info.gives_bool ? DType::kBool : dtype;
+      const Bytes a = numbers_.of(dtype, 210, true);
+      const Bytes b = numbers_.of(dtype, 35, true);
+      const Bytes element = numbers_.of(dtype, 1);
+      if (info.num_operands == 1) {
+        check(
+            info.name,
+            [&](Engine& engine, Inputs in, std::byte* out) {
+              return engine.pointwise(op, dtype, {{in[0], dense}}, sizes, out);
+            },
+            {a}, gives, 210);
+        continue;
+      }
+      check(
+          info.name,
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            return engine.pointwise(op, dtype, {{in[0], dense}, {in[1], row}}, sizes, out);
+          },
+          {a, b}, gives, 210);
+      check(
+          info.name,
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            return engine.pointwise(op, dtype, {{element.data(), same, true}, {in[0], dense}},
+                                    sizes, out);
+          },
+          {a}, gives, 210);
+    }
+  }
+  EXPECT_GT(num_checked_, 200);
+}
+
+TEST_P(EnginesTest, CastSelectClipAndCopy) {
+  for (const DType from : kAllTypes) {
+    const Bytes values = numbers_.of(from, 50, true);
+    for (const DType to : kAllTypes) {
+      check(
+          absl::StrCat("cast from ", dtype_name(from)),
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            return engine.cast(from, to, in[0], out, 50);
+          },
+          {values}, to, 50);
+    }
+    const int64_t sizes[] = {5, 10};
+    const int64_t dense[] = {10, 1};
+    const int64_t row[] = {0, 1};
+    check(
+        "select",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.select(from, {in[0], row}, {in[1], dense}, {in[2], row}, sizes, out);
+        },
+        {numbers_.of(DType::kBool, 10), values, numbers_.of(from, 10)}, from, 50);
+    // Transposed, and backwards.
+    const int64_t turned[] = {-1, -10};
+    const int64_t turned_sizes[] = {10, 5};
+    check(
+        "copy",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.copy_strided(from, {in[0] + 49 * dtype_size(from), turned}, turned_sizes,
+                                     out);
+        },
+        {values}, from, 50);
+    if (from == DType::kBool) continue;
+    const Bytes low = numbers_.of(from, 1);
+    check(
+        "clip",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.clip(from, in[0], low.data(), low.data(), 50, out);
+        },
+        {values}, from, 50);
+  }
+  // Integers that another integer does not hold keep their low bits.
+  Bytes large(2 * sizeof(int64_t));
+  const int64_t values[] = {300, -(int64_t{1} << 40) - 7};
+  std::memcpy(large.data(), values, sizeof values);
+  for (const DType to : {DType::kInt8, DType::kUint8, DType::kInt32}) {
+    check(
+        "cast of large numbers",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.cast(DType::kInt64, to, in[0], out, 2);
+        },
+        {large}, to, 2);
+  }
+}
+
+// Ten dims that cannot be merged: more than a kernel has.
+TEST_P(EnginesTest, HighRanks) {
+  const std::vector<int64_t> sizes(10, 2);
+  std::vector<int64_t> turned(10);
+  for (int dim = 0; dim < 10; ++dim) turned[dim] = int64_t{1} << dim;
+  for (const DType dtype : {DType::kInt8, DType::kFloat64}) {
+    check(
+        "copy",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.copy_strided(dtype, {in[0], turned}, sizes, out);
+        },
+        {numbers_.of(dtype, 1024)}, dtype, 1024);
+  }
+  // Dims that are kept and reduced in turn.
+  const std::vector<int64_t> many(18, 2);
+  std::vector<bool> every_second(18, false);
+  for (size_t dim = 0; dim < 18; dim += 2) every_second[dim] = true;
+  check(
+      "reduction",
+      [&](Engine& engine, Inputs in, std::byte* out) {
+        return engine.reduce_dims(ReduceOp::kSum, DType::kInt32, in[0], many, every_second, 1, out);
+      },
+      {numbers_.of(DType::kInt32, 1 << 18)}, DType::kInt32, 1 << 9);
+}
+
+TEST_P(EnginesTest, Reductions) {
+  const int64_t sizes[] = {7, 4, 6};
+  // One with few terms for each thread, so that most reductions have several levels.
+  CudaEngine small(*device_, {.most_terms = 3});
+  for (const DType dtype : kAllTypes) {
+    const Bytes values = numbers_.of(dtype, 168, true);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
+      const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
+      if (dtype == DType::kBool && !is_extreme) continue;
+      // Products of many quarters vary by many orders of magnitude.
+      const double ulps = op == ReduceOp::kProd ? 1000 : 200;
+      for (int marks = 0; marks < 8; ++marks) {
+        const std::vector<bool> marked = {(marks & 1) != 0, (marks & 2) != 0, (marks & 4) != 0};
+        int64_t kept = 1;
+        for (int dim = 0; dim < 3; ++dim) kept *= marked[dim] ? 1 : sizes[dim];
+        const double divisor = is_floating_point(dtype) && op == ReduceOp::kSum ? 7 : 1;
+        const Call call = [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.reduce_dims(op, dtype, in[0], sizes, marked, divisor, out);
+        };
+        check(absl::StrCat("reduction ", marks), call, {values}, dtype, kept, ulps);
+        check(absl::StrCat("reduction in levels ", marks), call, {values}, dtype, kept, ulps,
+              &small);
+      }
+      const int64_t none[] = {3, 0};
+      check(
+          "reduction of nothing",
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            return engine.reduce_dims(op, dtype, in[0], none, {false, true}, 1, out);
+          },
+          {Bytes()}, dtype, 3);
+    }
+  }
+}
+
+TEST_P(EnginesTest, LongSums) {
+  // Three levels.
+  const int64_t sizes[] = {2, 70'000};
+  for (const DType dtype : {DType::kInt32, DType::kFloat16, DType::kFloat32}) {
+    check(
+        "sum",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.reduce_dims(ReduceOp::kSum, dtype, in[0], sizes, {false, true}, 1, out);
+        },
+        {numbers_.of(dtype, 140'000)}, dtype, 2, 20);
+  }
+}
+
+TEST_P(EnginesTest, Lines) {
+  for (const kernels::Lines& lines : {Lines{1, 9, 1}, Lines{3, 17, 2}, Lines{2, 1, 5}}) {
+    const int64_t total = lines.outer * lines.size * lines.inner;
+    for (const DType dtype : kAllTypes) {
+      if (dtype == DType::kBool) continue;
+      const Bytes values = numbers_.of(dtype, total, true);
+      const int64_t first = lines.size / 3;
+      const int64_t count = lines.size - first;
+      check(
+          "cumsum",
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            return engine.cumsum(dtype, in[0], lines, first, count, out);
+          },
+          {numbers_.of(dtype, total)}, dtype, lines.outer * count * lines.inner, 40);
+      for (const bool is_descending : {false, true}) {
+        check(
+            "search",
+            [&](Engine& engine, Inputs in, std::byte* out) {
+              return engine.arg_extreme(is_descending, dtype, in[0], lines,
+                                        reinterpret_cast<int64_t*>(out));
+            },
+            {values}, DType::kInt64, lines.outer * lines.inner);
+        check(
+            "sort",
+            [&](Engine& engine, Inputs in, std::byte* out) {
+              return engine.sort_lines(is_descending, dtype, in[0], lines, count, out, nullptr);
+            },
+            {values}, dtype, lines.outer * count * lines.inner);
+        check(
+            "sorted indices",
+            [&](Engine& engine, Inputs in, std::byte* out) {
+              return engine.sort_lines(is_descending, dtype, in[0], lines, count, nullptr,
+                                       reinterpret_cast<int64_t*>(out));
+            },
+            {values}, DType::kInt64, lines.outer * count * lines.inner);
+      }
+    }
+  }
+}
+
+TEST_P(EnginesTest, Indices) {
+  const Lines lines = {3, 8, 2};
+  const kernels::DimPart part = {4, 20};  // indices 4 to 11 are here
+  for (const DType dtype : kAllTypes) {
+    const Bytes indices = numbers_.indices(30, 20);
+    const Bytes values = numbers_.of(dtype, 48);
+    const auto of = [](const std::byte* data) { return Indices{DType::kInt64, data, 30}; };
+    check(
+        "take",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.take(dtype_size(dtype), in[0], lines, part, of(in[1]), out);
+        },
+        {values, indices}, dtype, 3 * 30 * 2);
+    const Box box = {{0, 4}, {30, 8}};
+    check(
+        "pick",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.pick(dtype, in[0], box, part, of(in[1]), out);
+        },
+        {numbers_.of(dtype, 240), indices}, dtype, 30);
+    if (dtype == DType::kBool) continue;
+    for (const bool has_base : {false, true}) {
+      check(
+          "scatter_add",
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            return engine.scatter_add(dtype, has_base ? in[0] : nullptr, lines, part, of(in[1]),
+                                      in[2], out);
+          },
+          {values, indices, numbers_.of(dtype, 3 * 30 * 2)}, dtype, 48);
+    }
+  }
+  check(
+      "one_hot",
+      [&](Engine& engine, Inputs in, std::byte* out) {
+        return engine.one_hot({DType::kInt64, in[0], 30}, 7, reinterpret_cast<float*>(out));
+      },
+      {numbers_.indices(30, 9)}, DType::kFloat32, 210);
+  check(
+      "place_box",
+      [&](Engine& engine, Inputs in, std::byte* out) -> Status {
+        const float rest = 2;
+        const Box out_box = {{1, 0}, {5, 4}};
+        TESSERA_RETURN_IF_ERROR(
+            engine.fill(DType::kFloat32, reinterpret_cast<const std::byte*>(&rest), out, 20));
+        return engine.place_box(4, in[0], {{0, 0}, {4, 3}}, {3, 2}, out_box, out);
+      },
+      {numbers_.of(DType::kFloat32, 12)}, DType::kFloat32, 20);
+}
+
+// An index that is out of range fails the result, and what is computed from it, and nothing else.
+TEST_P(EnginesTest, AnIndexOutOfRangeFailsWhatDependsOnIt) {
+  std::vector<int64_t> indices(30, 1);
+  indices[7] = 20;
+  indices[9] = -1;
+  Bytes bytes(30 * sizeof(int64_t));
+  std::memcpy(bytes.data(), indices.data(), bytes.size());
+  const Bytes values = numbers_.of(DType::kFloat32, 8);
+  const auto take = [&](Engine& engine, Inputs in, std::byte* out) {
+    return engine.take(4, in[0], {1, 8, 1}, {0, 20}, {DType::kInt64, in[1], 30}, out);
+  };
+  const auto fails = StatusIs(absl::StatusCode::kOutOfRange,
+                              ::testing::HasSubstr("index 20, number 7 of this device, is not in "
+                                                   "a dim of 20 elements"));
+  EXPECT_THAT(on_gpu(take, {values, bytes}, 120).status(), fails);
+  EXPECT_THAT(device_->stream().sync(), fails);
+  // What comes next is not concerned.
+  indices[7] = indices[9] = 0;
+  std::memcpy(bytes.data(), indices.data(), bytes.size());
+  EXPECT_THAT(on_gpu(take, {values, bytes}, 120), IsOk());
+}
+
+TEST_P(EnginesTest, Contractions) {
+  struct Case {
+    std::vector<int> a, b, out;
+  };
+  // Labels 0 to 5 have these sizes.
+  const int64_t sizes[] = {3, 5, 4, 2, 1, 7};
+  const Case cases[] = {
+      {{0, 1}, {1, 2}, {0, 2}},           // a b
+      {{1, 0}, {1, 2}, {0, 2}},           // a transposed
+      {{0, 1}, {2, 1}, {0, 2}},           // b transposed
+      {{1, 0}, {2, 1}, {2, 0}},           // both, and the result
+      {{3, 0, 1}, {3, 1, 2}, {3, 0, 2}},  // a batch
+      {{0, 3, 1}, {1, 3, 2}, {0, 3, 2}},  // a batch within
+      {{3, 0, 1}, {1, 2}, {3, 0, 2}},     // rows of two dims
+      {{0, 1, 3}, {3, 1, 2}, {0, 2}},     // summed dims in another order
+      {{0, 1}, {2, 5}, {0, 1, 2, 5}},     // nothing summed
+      {{1}, {1}, {}},                     // all summed
+      {{0, 4}, {4, 2}, {0, 2}},           // one term
+      {{1, 4}, {1, 2}, {4, 2}},           // one row
+      {{0, 1}, {1, 4}, {0, 4}},           // one column
+      {{0, 1, -1}, {-1, 1, 2}, {2, 0}},   // a dim without a label
+  };
+  const auto sizes_of = [&](const std::vector<int>& labels) {
+    std::vector<int64_t> result;
+    for (const int label : labels) result.push_back(label < 0 ? 1 : sizes[label]);
+    return result;
+  };
+  for (const DType dtype : kAllTypes) {
+    if (dtype == DType::kBool) continue;
+    for (size_t k = 0; k < std::size(cases); ++k) {
+      const Case& c = cases[k];
+      const std::vector<int64_t> a = sizes_of(c.a), b = sizes_of(c.b), out_sizes = sizes_of(c.out);
+      check(
+          absl::StrCat("contraction ", k),
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            return engine.contract(dtype, {in[0], a, c.a}, {in[1], b, c.b}, c.out, out_sizes, out);
+          },
+          {numbers_.of(dtype, num_elements(a)), numbers_.of(dtype, num_elements(b))}, dtype,
+          num_elements(out_sizes), 20);
+    }
+    const std::vector<int64_t> none = {3, 0}, also_none = {0, 4}, full = {3, 4};
+    const std::vector<int> a = {0, 1}, b = {1, 2}, out_labels = {0, 2};
+    check(
+        "contraction of nothing",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.contract(dtype, {in[0], none, a}, {in[1], also_none, b}, out_labels, full,
+                                 out);
+        },
+        {Bytes(), Bytes()}, dtype, 12);
+  }
+}
+
+TEST_P(EnginesTest, Images) {
+  const kernels::Window height = {.size = 3, .stride = 2, .before = 1, .after = 1};
+  const kernels::Window width = {.size = 2, .stride = 1, .dilation = 2, .before = 1};
+  const Box x = {{0, 0, 0, 0}, {2, 7, 6, 3}};
+  const Box filter = {{0, 0, 0, 0}, {3, 2, 3, 4}};
+  const Box result = {{0, 0, 0, 0}, {2, 4, 5, 4}};
+  const Box pooled = {{0, 0, 0, 0}, {2, 4, 5, 3}};
+  struct Case {
+    ImageKind kind;
+    const Box &a, *b, out;
+  };
+  const Case cases[] = {
+      {ImageKind::kConv, x, &filter, {{0, 1, 2, 0}, {2, 3, 2, 4}}},
+      {ImageKind::kConvByX, result, &filter, {{0, 2, 1, 0}, {2, 4, 5, 3}}},
+      {ImageKind::kConvByFilter, x, &result, filter},
+      {ImageKind::kAvgPool, x, nullptr, {{0, 1, 0, 0}, {2, 2, 5, 3}}},
+      {ImageKind::kAvgPoolByX, pooled, nullptr, {{0, 3, 0, 0}, {2, 4, 6, 3}}},
+      {ImageKind::kMaxPool, x, &x, {{0, 0, 1, 0}, {2, 4, 3, 3}}},
+      {ImageKind::kMaxPoolByValues, x, &pooled, {{0, 1, 1, 0}, {2, 5, 4, 3}}},
+  };
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    for (const Case& c : cases) {
+      const ImageCall function = {c.kind, height, width, 7, 6};
+      std::vector<Bytes> inputs = {numbers_.of(dtype, c.a.num_elements())};
+      if (c.b != nullptr) inputs.push_back(numbers_.of(dtype, c.b->num_elements()));
+      check(
+          absl::StrCat("image function ", static_cast<int>(c.kind)),
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            const BoxArray a = {in[0], c.a};
+            if (c.b == nullptr) return engine.image(function, dtype, a, nullptr, c.out, out);
+            const BoxArray b = {in[1], *c.b};
+            return engine.image(function, dtype, a, &b, c.out, out);
+          },
+          inputs, dtype, c.out.num_elements(), 40);
+    }
+    const Box scores = {{0, 0, 2, 1}, {1, 2, 3, 5}};
+    check(
+        "mask_later",
+        [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.mask_later(dtype, in[0], scores, 1, out);
+        },
+        {numbers_.of(dtype, 30)}, dtype, 30);
+  }
+}
+
+TEST_P(EnginesTest, RandomNumbers) {
+  const Shape shape = {5, 7, 6};
+  const Box box = {{1, 2, 0}, {3, 4, 6}};
+  const auto check_kind = [&](const RandomSpec& spec, DType dtype, double ulps) {
+    check(
+        absl::StrCat("distribution ", static_cast<int>(spec.kind)),
+        [&](Engine& engine, Inputs, std::byte* out) {
+          return engine.random_box(spec, dtype, shape, box, out);
+        },
+        {}, dtype, box.num_elements(), ulps);
+  };
+  for (const DType dtype : kAllTypes) {
+    RandomSpec spec = {.key = {7, 9}};
+    if (is_floating_point(dtype)) {
+      spec.kind = RandomKind::kUniform;
+      spec.a = -1;
+      check_kind(spec, dtype, 0);
+      spec.kind = RandomKind::kNormal;
+      check_kind(spec, dtype, 2);
+      spec.kind = RandomKind::kTruncatedNormal;
+      check_kind(spec, dtype, 2);
+      continue;
+    }
+    check_kind(spec, dtype, 0);
+    spec.kind = RandomKind::kBernoulli;
+    spec.a = 0.3;
+    if (dtype == DType::kBool) check_kind(spec, dtype, 0);
+    spec.kind = RandomKind::kInteger;
+    spec.least = -3;
+    spec.range = 11;
+    if (dtype != DType::kBool) check_kind(spec, dtype, 0);
+    spec.kind = RandomKind::kPermutation;
+    spec.range = 210;
+    if (dtype == DType::kInt64) check_kind(spec, dtype, 0);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
