@@ -84,6 +84,7 @@ DTensor run_elementwise(ElementFunction function, absl::Span<const DTensor> tens
                         const ops::Out& out) {
   OpCall call = {kName, tensors, function.identity, out};
   call.is_cached = !function.identity.empty();
+  call.needs_host = true;
   DTensor result =
       ops::run(call, [&] { return plan_elementwise(function, ops::types_of(tensors)); });
   return ops::differentiable(

@@ -153,9 +153,11 @@ Status check_meshes(const OpCall& call) {
     return refusal(call.name, "the operands are on ", mesh.to_string(), ", and out ",
                    (*call.out.layout)->to_string(), " on ", (*call.out.layout)->mesh().to_string());
   }
-  if (!first.uses_host_memory) {
+  if (call.needs_host && !first.uses_host_memory) {
     return absl::UnimplementedError(
-        absl::StrCat(call.name, ": operations on GPUs are not there yet; use devices of kCpu"));
+        absl::StrCat(call.name,
+                     ": its function is called by threads of the host, which do not reach memory "
+                     "of a GPU; use local_map() with a kernel, or devices of kCpu"));
   }
   return absl::OkStatus();
 }

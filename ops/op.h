@@ -67,6 +67,8 @@ struct OpCall {
   const Out& out;
   // Whether the attributes say all that the plan depends on.
   bool is_cached = true;
+  // Whether the kernel reads and writes memory itself, and not by the engine.
+  bool needs_host = false;
 };
 
 DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan);

@@ -75,6 +75,7 @@ Status check_row(const Client& client, const OpCase& row, std::map<std::string, 
 class OpsFactsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, OpsFactsTest, ::testing::ValuesIn(kJobForms), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Hosts, OpsFactsTest, ::testing::Values(kTwoHosts), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsFactsTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 TEST_P(OpsFactsTest, Rows) {
   const StatusOr<std::vector<OpCase>> rows = read_op_cases();

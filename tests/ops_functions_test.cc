@@ -124,6 +124,25 @@ TEST_P(OpsFunctionsTest, ElementwiseCallsTheFunctionThatItIsGiven) {
       IsOk());
 }
 
+class ElementwiseOnGpusTest : public JobFormTest {};
+INSTANTIATE_TEST_SUITE_P(Cuda, ElementwiseOnGpusTest, ::testing::Values(cuda_forms()[0]),
+                         job_form_name);
+
+TEST_P(ElementwiseOnGpusTest, IsRefused) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        TESSERA_ASSIGN_OR_RETURN(const DTensor x, sample(mesh, {9}, "[x]"));
+        EXPECT_THAT(
+            ops::elementwise([](float u) { return u; }, x).status(),
+            StatusIs(absl::StatusCode::kUnimplemented,
+                     HasSubstr("elementwise: its function is called by threads of the host, "
+                               "which do not reach memory of a GPU; use local_map()")));
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
 TEST_P(OpsFunctionsTest, ElementwiseRefusals) {
   EXPECT_THAT(
       run([](Client& client) -> Status {

@@ -108,6 +108,7 @@ Status check_row(const Client& client, const OpCase& row, std::map<std::string, 
 class OpsGradientsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, OpsGradientsTest, ::testing::ValuesIn(kJobForms), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Hosts, OpsGradientsTest, ::testing::Values(kTwoHosts), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsGradientsTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 TEST_P(OpsGradientsTest, Rows) {
   const StatusOr<std::vector<OpCase>> rows = read_gradient_cases();
@@ -154,6 +155,7 @@ Status expect_same(const DTensor& a, const DTensor& b) {
 class TapeTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, TapeTest, ::testing::Values(kJobForms[0], kJobForms[1]),
                          job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, TapeTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 TEST_P(TapeTest, OuterTapeRecordsTheInnerOne) {
   EXPECT_THAT(run([](Client& client) -> Status {

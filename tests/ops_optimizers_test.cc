@@ -201,6 +201,7 @@ Status check_clip(const Mesh& mesh, const OptimizerCase& row) {
 
 class OptimizersTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, OptimizersTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, OptimizersTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 TEST_P(OptimizersTest, Rows) {
   const StatusOr<std::vector<OptimizerCase>> rows = read_cases();

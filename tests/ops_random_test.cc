@@ -265,6 +265,7 @@ Status check_layouts(const Client& client, Draw draw) {
 
 class RandomTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, RandomTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, RandomTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 TEST_P(RandomTest, SameValuesUnderEveryLayout) {
   EXPECT_THAT(run([](Client& client) -> Status {

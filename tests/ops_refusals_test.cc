@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
@@ -38,6 +39,7 @@ struct Refusal {
 class OpsRefusalsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, OpsRefusalsTest, ::testing::Values(kJobForms[0], kJobForms[1]),
                          job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsRefusalsTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
 Status check(const std::vector<Refusal>& refusals) {
   std::string failures;
@@ -128,7 +130,16 @@ TEST_P(OpsRefusalsTest, IndicesOutOfRangeFailTheResult) {
                           status.ToString());
           return absl::OkStatus();
         };
-        TESSERA_RETURN_IF_ERROR(fails(ops::take(table, indices, 0)));
+        const DTensor taken = ops::take(table, indices, 0);
+        TESSERA_RETURN_IF_ERROR(fails(taken));
+        // What is computed from it, here and after it was sent, on all clients.
+        const DTensor next = ops::neg(ops::take(table, indices, 0)) + 1;
+        TESSERA_RETURN_IF_ERROR(fails(relayout(next, Layout::parse(mesh, "[-, x]"))));
+        TESSERA_RETURN_IF_ERROR(fails(next));
+        const Status host = next.to_host<float>().status();
+        TESSERA_REQUIRE(absl::IsOutOfRange(host), host.ToString());
+        const DTensor other = ops::neg(table);
+        TESSERA_RETURN_IF_ERROR(other.await());
         TESSERA_RETURN_IF_ERROR(fails(
             ops::scatter_add(table, indices, ones<float>({3, 2}, Layout::replicated(mesh, 2)), 0)));
         return fails(ops::softmax_cross_entropy(logits, indices));
