@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -190,12 +191,14 @@ DTensor loss_of(Weights& w, const Text& text, const DTensor& starts) {
   return ops::mean(ops::softmax_cross_entropy(logits_of(w, tokens, text.vocabulary()), next));
 }
 
-// 4. Training. Nothing in the loop waits for a device but the printing, so that the client stays
-//    ahead of its devices.
+// 4. Training. Calls return before the devices have run, so the client stays ahead of its devices.
+//    Each step waits for the loss of the one before: further ahead, tensors of many steps would be
+//    in memory at once.
 Status train(const Client& client, Weights& w, const Text& text, random::Key key, LayoutArg rows) {
   AdamW optimizer{.learning_rate = 0.003, .beta2 = 0.99, .shard_state = true};
   const absl::Time start = absl::Now();
   const int num_steps = absl::GetFlag(FLAGS_steps);
+  std::optional<DTensor> last_loss;
   for (int step = 1; step <= num_steps; ++step) {
     const DTensor starts = random::randint<int64_t>(
         key.fold_in(step), {absl::GetFlag(FLAGS_pieces), 1}, rows, 0, text.num_train - kContext);
@@ -208,6 +211,8 @@ Status train(const Client& client, Weights& w, const Text& text, random::Key key
     // AdamW, and the new values are all-gathered.
     const ClippedGradients clipped = clip_by_global_norm(tape.gradient(loss, w.values()), 1);
     TESSERA_RETURN_IF_ERROR(optimizer.apply(w.variables(), clipped.gradients));
+    if (last_loss.has_value()) TESSERA_RETURN_IF_ERROR(last_loss->await());
+    last_loss = loss;
 
     if (step % 10 != 0 && step != 1 && step != num_steps) continue;
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
