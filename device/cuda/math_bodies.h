@@ -833,9 +833,13 @@ TESSERA_KERNEL_BODY T value_below(T value) {
 }
 template <class T>
 TESSERA_KERNEL_BODY T value_below(T value) {
-  if constexpr (sizeof(T) == 2) return value_below<T, uint16_t>(value);
-  if constexpr (sizeof(T) == 4) return value_below<T, uint32_t>(value);
-  return value_below<T, uint64_t>(value);
+  if constexpr (sizeof(T) == 2) {
+    return value_below<T, uint16_t>(value);
+  } else if constexpr (sizeof(T) == 4) {
+    return value_below<T, uint32_t>(value);
+  } else {
+    return value_below<T, uint64_t>(value);
+  }
 }
 
 // low + scale u, each operation rounded by itself.
@@ -1083,7 +1087,7 @@ void with_size(int32_t bytes, Fn fn) {
       return fn(uint64_t());
   }
 }
-inline int32_t size_of(ElementType type) {
+inline int32_t element_bytes_of(ElementType type) {
   int32_t size = 0;
   with_type(type, [&size](auto element) { size = static_cast<int32_t>(sizeof element); });
   return size;
@@ -1097,9 +1101,9 @@ void with_body(const Map& map, Fn fn) {
     case Map::Kind::kClip:
       return with_type(map.type, [fn](auto t) { fn(ClipBody<decltype(t)>()); });
     case Map::Kind::kSelect:
-      return with_size(size_of(map.type), [fn](auto t) { fn(SelectBody<decltype(t)>()); });
+      return with_size(element_bytes_of(map.type), [fn](auto t) { fn(SelectBody<decltype(t)>()); });
     case Map::Kind::kCopy:
-      return with_size(size_of(map.type), [fn](auto t) { fn(CopyBody<decltype(t)>()); });
+      return with_size(element_bytes_of(map.type), [fn](auto t) { fn(CopyBody<decltype(t)>()); });
   }
 }
 template <class Fn>
@@ -1129,7 +1133,7 @@ void with_body(const MergePass& value, Fn fn) {
 }
 template <class Fn>
 void with_body(const TakeOrdered& value, Fn fn) {
-  with_size(size_of(value.type), [fn](auto t) { fn(TakeOrderedBody<decltype(t)>()); });
+  with_size(element_bytes_of(value.type), [fn](auto t) { fn(TakeOrderedBody<decltype(t)>()); });
 }
 template <class Fn>
 void with_body(const CheckIndices& /*value*/, Fn fn) {

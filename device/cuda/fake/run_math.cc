@@ -50,7 +50,7 @@ int64_t items_of(const Value& value) {
 int64_t product4(const int64_t* sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
 int64_t wide_size(ElementType type, bool is_wide) {
   const bool is_half = type == ElementType::kFloat16 || type == ElementType::kBFloat16;
-  return is_wide && is_half ? 4 : size_of(type);
+  return is_wide && is_half ? 4 : element_bytes_of(type);
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ TESSERA_MATH_KERNELS_(TESSERA_RUN_)
 
 Touched touched(const Map& map) {
   Touched touched;
-  const int64_t size = size_of(map.type);
+  const int64_t size = element_bytes_of(map.type);
   for (int k = 0; k < map.num_operands; ++k) {
     if (map.in[k].data == nullptr) continue;
     Extent extent;
@@ -88,22 +88,22 @@ Touched touched(const ReduceDims& reduce) {
 
 Touched touched(const CumSum& sums) {
   Touched touched;
-  add_dense(sums.in, count_of(sums.lines), size_of(sums.type), &touched);
-  add_dense(sums.out, sums.lines.outer * sums.count * sums.lines.inner, size_of(sums.type),
+  add_dense(sums.in, count_of(sums.lines), element_bytes_of(sums.type), &touched);
+  add_dense(sums.out, sums.lines.outer * sums.count * sums.lines.inner, element_bytes_of(sums.type),
             &touched);
   return touched;
 }
 
 Touched touched(const ArgExtreme& search) {
   Touched touched;
-  add_dense(search.in, count_of(search.lines), size_of(search.type), &touched);
+  add_dense(search.in, count_of(search.lines), element_bytes_of(search.type), &touched);
   add_dense(search.out, items_of(search), 8, &touched);
   return touched;
 }
 
 Touched touched(const MergePass& pass) {
   Touched touched;
-  add_dense(pass.in, count_of(pass.lines), size_of(pass.type), &touched);
+  add_dense(pass.in, count_of(pass.lines), element_bytes_of(pass.type), &touched);
   add_dense(pass.from, items_of(pass), 8, &touched);
   add_dense(pass.to, items_of(pass), 8, &touched);
   return touched;
@@ -111,9 +111,9 @@ Touched touched(const MergePass& pass) {
 
 Touched touched(const TakeOrdered& take) {
   Touched touched;
-  add_dense(take.in, count_of(take.lines), size_of(take.type), &touched);
+  add_dense(take.in, count_of(take.lines), element_bytes_of(take.type), &touched);
   add_dense(take.order, count_of(take.lines), 8, &touched);
-  add_dense(take.values, items_of(take), size_of(take.type), &touched);
+  add_dense(take.values, items_of(take), element_bytes_of(take.type), &touched);
   add_dense(take.indices, items_of(take), 8, &touched);
   return touched;
 }
@@ -143,7 +143,7 @@ Touched touched(const Take& take) {
 
 Touched touched(const ScatterAdd& scatter) {
   Touched touched;
-  const int64_t size = size_of(scatter.type);
+  const int64_t size = element_bytes_of(scatter.type);
   add_indices(scatter.indices, &touched);
   add_dense(scatter.order, scatter.indices.count, 8, &touched);
   add_dense(scatter.in, items_of(scatter), size, &touched);
@@ -170,14 +170,14 @@ Touched touched(const Pick& pick) {
 
 Touched touched(const MaskLater& mask) {
   Touched touched;
-  add_dense(mask.in, items_of(mask), size_of(mask.type), &touched);
-  add_dense(mask.out, items_of(mask), size_of(mask.type), &touched);
+  add_dense(mask.in, items_of(mask), element_bytes_of(mask.type), &touched);
+  add_dense(mask.out, items_of(mask), element_bytes_of(mask.type), &touched);
   return touched;
 }
 
 Touched touched(const Image& image) {
   Touched touched;
-  const int64_t size = size_of(image.type);
+  const int64_t size = element_bytes_of(image.type);
   add_dense(image.a, product4(image.a_sizes), size, &touched);
   add_dense(image.b, product4(image.b_sizes), size, &touched);
   add_dense(image.out, items_of(image), size, &touched);
@@ -186,12 +186,12 @@ Touched touched(const Image& image) {
 
 Touched touched(const Draw& draw) {
   Touched touched;
-  add_dense(draw.out, items_of(draw), size_of(draw.type), &touched);
+  add_dense(draw.out, items_of(draw), element_bytes_of(draw.type), &touched);
   return touched;
 }
 
 Touched touched(const Product& product) {
-  const int64_t size = size_of(product.type);
+  const int64_t size = element_bytes_of(product.type);
   Extent a;
   a.add(product.batch, product.a_batch_stride);
   a.add(product.rows, product.a_row_stride);
