@@ -193,6 +193,8 @@ class OpsLayoutsTest : public JobFormTest {
 };
 INSTANTIATE_TEST_SUITE_P(Forms, OpsLayoutsTest,
                          ::testing::Values(kJobForms[0], kJobForms[1], kTwoHosts), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsLayoutsTest, ::testing::Values(cuda_forms()[0], cuda_forms()[1]),
+                         job_form_name);
 
 TEST_P(OpsLayoutsTest, Values) {
   const StatusOr<std::vector<OpCase>> rows = read_op_cases();
