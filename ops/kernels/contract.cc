@@ -13,6 +13,7 @@
 #include "base/shape.h"
 #include "ops/kernels/gemm.h"
 #include "ops/kernels/pointwise.h"
+#include "ops/kernels/strided_walk.h"
 
 namespace tessera::kernels {
 namespace {
@@ -21,12 +22,6 @@ using Sizes = absl::InlinedVector<int64_t, 8>;
 
 bool has(const std::vector<int>& labels, int label) {
   return std::find(labels.begin(), labels.end(), label) != labels.end();
-}
-
-Sizes dense_strides(absl::Span<const int64_t> sizes) {
-  Sizes strides(sizes.size(), 1);
-  for (size_t dim = sizes.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * sizes[dim];
-  return strides;
 }
 
 // The sizes, or strides, of an array by a list of labels that it has.

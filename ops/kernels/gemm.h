@@ -20,9 +20,6 @@ struct GemmSize {
 void gemm(const GemmSize& size, const float* a, const float* b, float* c);
 void gemm(const GemmSize& size, const double* a, const double* b, double* c);
 
-// What gemm() uses on this CPU: "avx512", "avx2", or "baseline".
-const char* gemm_instruction_set();
-
 namespace internal {
 // One for each instruction set, in gemm_eigen.cc.
 #define TESSERA_GEMM_(name)                                                  \

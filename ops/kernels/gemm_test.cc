@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "ops/kernels/instruction_set.h"
 
 namespace tessera::kernels {
 namespace {
@@ -27,10 +27,10 @@ struct Set {
 template <class T>
 std::vector<Set<T>> sets() {
   std::vector<Set<T>> result = {{"chosen", gemm}, {"baseline", internal::gemm_baseline}};
-  const std::string best = gemm_instruction_set();
-  if (best != "baseline") result.push_back({"avx2", internal::gemm_avx2});
+  const InstructionSet best = best_instruction_set();
+  if (best >= InstructionSet::kAvx2) result.push_back({"avx2", internal::gemm_avx2});
 #ifndef TESSERA_WITHOUT_AVX512
-  if (best == "avx512") result.push_back({"avx512", internal::gemm_avx512});
+  if (best == InstructionSet::kAvx512) result.push_back({"avx512", internal::gemm_avx512});
 #endif
   return result;
 }

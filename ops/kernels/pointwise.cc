@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs are computed in blocks that fit the cache: a block of an operand that is dense and needs no
-// conversion is read where it is, any other is first copied next to each other. So each operation
-// has one loop for each type, over dense memory.
+// Runs are computed in blocks that fit the cache, by loops.h: a block of an operand that is dense
+// and needs no conversion is read where it is, any other is first copied next to each other.
 #include "ops/kernels/pointwise.h"
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "Eigen/Core"
 #include "base/check.h"
+#include "ops/kernels/loops.h"
 #include "ops/kernels/strided_walk.h"
 
 namespace tessera::kernels {
@@ -33,278 +33,63 @@ constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eig
 template <class T>
 using Computed = std::conditional_t<kIsHalf<T>, float, T>;
 
-// Integers wrap: signed ones are computed as unsigned ones.
-template <class T, class Fn>
-T wrapping(T a, T b, Fn fn) {
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<U>(fn(static_cast<U>(a), static_cast<U>(b))));
-  } else {
-    return fn(a, b);
-  }
+template <class T>
+constexpr LoopType loop_type() {
+  if constexpr (std::is_same_v<T, bool>) return LoopType::kBool;
+  if constexpr (std::is_same_v<T, int8_t>) return LoopType::kInt8;
+  if constexpr (std::is_same_v<T, uint8_t>) return LoopType::kUint8;
+  if constexpr (std::is_same_v<T, int32_t>) return LoopType::kInt32;
+  if constexpr (std::is_same_v<T, int64_t>) return LoopType::kInt64;
+  if constexpr (std::is_same_v<T, double>) return LoopType::kFloat64;
+  return LoopType::kFloat32;
 }
 template <class T>
-T add(T a, T b) {
-  return wrapping(a, b, [](auto x, auto y) { return x + y; });
-}
-template <class T>
-T sub(T a, T b) {
-  return wrapping(a, b, [](auto x, auto y) { return x - y; });
-}
-template <class T>
-T mul(T a, T b) {
-  return wrapping(a, b, [](auto x, auto y) { return x * y; });
-}
+constexpr HalfType kHalfType =
+    std::is_same_v<T, Eigen::half> ? HalfType::kFloat16 : HalfType::kBFloat16;
 
-// Of integers 0 where b is 0.
+constexpr int64_t whole_lanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+// One operand as it is walked through: its blocks, next to each other and in the type of
+// computation, with a multiple of kLanes elements, of which those past the end are any numbers.
 template <class T>
-T floor_div(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return std::floor(a / b);
-  } else {
-    if (b == 0) return 0;
-    if constexpr (std::is_signed_v<T>) {
-      if (b == -1) return sub(T(0), a);
-      return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0));
+class OperandBlocks {
+ public:
+  // What the operand has at each of `n` places, `stride` elements apart.
+  const Computed<T>* load(const T* from, int64_t stride, int64_t n) {
+    if (stride == 0) return repeat(from, n);
+    filled_from_ = nullptr;
+    if constexpr (kIsHalf<T>) {
+      const T* dense = from;
+      if (stride != 1) {
+        for (int64_t i = 0; i < n; ++i) gathered_[i] = from[i * stride];
+        dense = gathered_;
+      }
+      loops().widen(kHalfType<T>, reinterpret_cast<const uint16_t*>(dense), block_, n);
     } else {
-      return static_cast<T>(a / b);
+      if (stride == 1 && n % kLanes == 0) return from;
+      for (int64_t i = 0; i < n; ++i) block_[i] = from[i * stride];
     }
+    std::fill(block_ + n, block_ + whole_lanes(n), Computed<T>(1));
+    return block_;
   }
-}
-template <class T>
-T mod(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    const T r = std::fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-  } else {
-    return b == 0 ? T(0) : sub(a, mul(floor_div(a, b), b));
-  }
-}
-// Of integers 0 where the power is a fraction.
-template <class T>
-T pow(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return std::pow(a, b);
-  } else {
-    if constexpr (std::is_signed_v<T>) {
-      if (b < 0) return a == 1 ? T(1) : a == T(-1) ? (b % 2 == 0 ? T(1) : T(-1)) : T(0);
+
+ private:
+  // One element, which the blocks of a run have in common.
+  const Computed<T>* repeat(const T* from, int64_t n) {
+    if (filled_from_ != from || filled_ < n) {
+      std::fill_n(block_, whole_lanes(n), static_cast<Computed<T>>(*from));
+      filled_from_ = from;
+      filled_ = n;
     }
-    T result = 1;
-    for (; b > 0; b = static_cast<T>(b >> 1), a = mul(a, a)) {
-      if ((b & 1) != 0) result = mul(result, a);
-    }
-    return result;
+    return block_;
   }
-}
-template <class T>
-T maximum(T a, T b) {
-  return a > b || b != b ? a : b;
-}
-template <class T>
-T minimum(T a, T b) {
-  return a < b || b != b ? a : b;
-}
-template <class T>
-T sigmoid(T x) {
-  const T e = std::exp(-std::abs(x));
-  return x >= 0 ? 1 / (1 + e) : e / (1 + e);
-}
 
-template <class T, class R, class Fn>
-void loop1(const T* a, R* out, int64_t n, Fn fn) {
-  for (int64_t i = 0; i < n; ++i) out[i] = fn(a[i]);
-}
-template <class T, class R, class Fn>
-void loop2(const T* a, const T* b, R* out, int64_t n, Fn fn) {
-  for (int64_t i = 0; i < n; ++i) out[i] = fn(a[i], b[i]);
-}
-
-// Operations whose result is bool. False for others.
-template <class T>
-bool compute_bool(PointwiseOp op, const T* a, const T* b, bool* out, int64_t n) {
-  switch (op) {
-    case PointwiseOp::is_nan:
-      loop1(a, out, n, [](T x) { return x != x; });
-      return true;
-    case PointwiseOp::logical_not:
-      loop1(a, out, n, [](T x) { return !x; });
-      return true;
-    case PointwiseOp::equal:
-      loop2(a, b, out, n, [](T x, T y) { return x == y; });
-      return true;
-    case PointwiseOp::not_equal:
-      loop2(a, b, out, n, [](T x, T y) { return x != y; });
-      return true;
-    case PointwiseOp::less:
-      loop2(a, b, out, n, [](T x, T y) { return x < y; });
-      return true;
-    case PointwiseOp::less_equal:
-      loop2(a, b, out, n, [](T x, T y) { return x <= y; });
-      return true;
-    case PointwiseOp::greater:
-      loop2(a, b, out, n, [](T x, T y) { return x > y; });
-      return true;
-    case PointwiseOp::greater_equal:
-      loop2(a, b, out, n, [](T x, T y) { return x >= y; });
-      return true;
-    case PointwiseOp::logical_and:
-      loop2(a, b, out, n, [](T x, T y) { return x && y; });
-      return true;
-    case PointwiseOp::logical_or:
-      loop2(a, b, out, n, [](T x, T y) { return x || y; });
-      return true;
-    default:
-      return false;
-  }
-}
-
-// Operations on numbers. False for others.
-template <class T>
-bool compute_numbers(PointwiseOp op, const T* a, const T* b, T* out, int64_t n) {
-  switch (op) {
-    case PointwiseOp::neg:
-      loop1(a, out, n, [](T x) {
-        if constexpr (std::is_floating_point_v<T>) return -x;
-        return sub(T(0), x);
-      });
-      return true;
-    case PointwiseOp::abs:
-      loop1(a, out, n, [](T x) {
-        if constexpr (std::is_floating_point_v<T>) return std::abs(x);
-        return x < T(0) ? sub(T(0), x) : x;
-      });
-      return true;
-    case PointwiseOp::sign:
-      loop1(a, out, n, [](T x) {
-        if (x != x) return x;
-        return static_cast<T>((x > T(0) ? 1 : 0) - (x < T(0) ? 1 : 0));
-      });
-      return true;
-    case PointwiseOp::square:
-      loop1(a, out, n, [](T x) { return mul(x, x); });
-      return true;
-    case PointwiseOp::relu:
-      loop1(a, out, n, [](T x) { return x < T(0) ? T(0) : x; });
-      return true;
-    case PointwiseOp::add:
-      loop2(a, b, out, n, add<T>);
-      return true;
-    case PointwiseOp::sub:
-      loop2(a, b, out, n, sub<T>);
-      return true;
-    case PointwiseOp::mul:
-      loop2(a, b, out, n, mul<T>);
-      return true;
-    case PointwiseOp::floor_div:
-      loop2(a, b, out, n, floor_div<T>);
-      return true;
-    case PointwiseOp::mod:
-      loop2(a, b, out, n, mod<T>);
-      return true;
-    case PointwiseOp::pow:
-      loop2(a, b, out, n, pow<T>);
-      return true;
-    default:
-      return false;
-  }
-}
-
-// Operations on floats. False for others.
-template <class T>
-bool compute_floats(PointwiseOp op, const T* a, const T* b, T* out, int64_t n) {
-  switch (op) {
-    case PointwiseOp::exp:
-      loop1(a, out, n, [](T x) { return std::exp(x); });
-      return true;
-    case PointwiseOp::expm1:
-      loop1(a, out, n, [](T x) { return std::expm1(x); });
-      return true;
-    case PointwiseOp::log:
-      loop1(a, out, n, [](T x) { return std::log(x); });
-      return true;
-    case PointwiseOp::log1p:
-      loop1(a, out, n, [](T x) { return std::log1p(x); });
-      return true;
-    case PointwiseOp::sqrt:
-      loop1(a, out, n, [](T x) { return std::sqrt(x); });
-      return true;
-    case PointwiseOp::rsqrt:
-      loop1(a, out, n, [](T x) { return 1 / std::sqrt(x); });
-      return true;
-    case PointwiseOp::reciprocal:
-      loop1(a, out, n, [](T x) { return 1 / x; });
-      return true;
-    case PointwiseOp::sin:
-      loop1(a, out, n, [](T x) { return std::sin(x); });
-      return true;
-    case PointwiseOp::cos:
-      loop1(a, out, n, [](T x) { return std::cos(x); });
-      return true;
-    case PointwiseOp::tanh:
-      loop1(a, out, n, [](T x) { return std::tanh(x); });
-      return true;
-    case PointwiseOp::sigmoid:
-      loop1(a, out, n, sigmoid<T>);
-      return true;
-    case PointwiseOp::gelu:
-      // By erfc, which is exact where 1 + erf cancels.
-      loop1(a, out, n, [](T x) { return x / 2 * std::erfc(-x * static_cast<T>(M_SQRT1_2)); });
-      return true;
-    case PointwiseOp::silu:
-      loop1(a, out, n, [](T x) { return x * sigmoid(x); });
-      return true;
-    case PointwiseOp::erf:
-      loop1(a, out, n, [](T x) { return std::erf(x); });
-      return true;
-    case PointwiseOp::softplus:
-      loop1(a, out, n, [](T x) { return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x))); });
-      return true;
-    case PointwiseOp::floor:
-      loop1(a, out, n, [](T x) { return std::floor(x); });
-      return true;
-    case PointwiseOp::ceil:
-      loop1(a, out, n, [](T x) { return std::ceil(x); });
-      return true;
-    case PointwiseOp::round:
-      loop1(a, out, n, [](T x) { return std::nearbyint(x); });
-      return true;
-    case PointwiseOp::div:
-      loop2(a, b, out, n, [](T x, T y) { return x / y; });
-      return true;
-    default:
-      return false;
-  }
-}
-
-// The result in `out`, which is of bool where the op gives bool.
-template <class T>
-void compute(PointwiseOp op, const T* a, const T* b, void* out, int64_t n) {
-  if (compute_bool(op, a, b, static_cast<bool*>(out), n)) return;
-  T* const to = static_cast<T*>(out);
-  if (op == PointwiseOp::maximum) return loop2(a, b, to, n, maximum<T>);
-  if (op == PointwiseOp::minimum) return loop2(a, b, to, n, minimum<T>);
-  if constexpr (!std::is_same_v<T, bool>) {
-    if (compute_numbers(op, a, b, to, n)) return;
-  }
-  if constexpr (std::is_floating_point_v<T>) {
-    if (compute_floats(op, a, b, to, n)) return;
-  }
-  TESSERA_CHECK(false, "the operation takes the dtype");
-}
-
-// `n` elements with a stride, next to each other and in the type of computation.
-template <class T>
-const Computed<T>* load(const T* from, int64_t stride, int64_t n, Computed<T>* block) {
-  if constexpr (!kIsHalf<T>) {
-    if (stride == 1) return from;
-  }
-  if (stride == 0) {
-    std::fill_n(block, n, static_cast<Computed<T>>(*from));
-  } else {
-    for (int64_t i = 0; i < n; ++i) block[i] = static_cast<Computed<T>>(from[i * stride]);
-  }
-  return block;
-}
+  struct Nothing {};
+  Computed<T> block_[kBlock];
+  std::conditional_t<kIsHalf<T>, T[kBlock], Nothing> gathered_;
+  const T* filled_from_ = nullptr;
+  int64_t filled_ = 0;
+};
 
 template <class T>
 void pointwise_of(PointwiseOp op, absl::Span<const Strided> operands,
@@ -314,7 +99,8 @@ void pointwise_of(PointwiseOp op, absl::Span<const Strided> operands,
   StridedWalk walk(sizes, strides);
   const bool gives_bool = pointwise_info(op).gives_bool;
   const auto out_bytes = static_cast<int64_t>(gives_bool ? sizeof(bool) : sizeof(T));
-  Computed<T> blocks[2][kBlock];
+  const Loops& loops = kernels::loops();
+  OperandBlocks<T> blocks[2];
   Computed<T> result[kBlock];
   walk.for_each_run([&](absl::Span<const int64_t> offsets) {
     for (int64_t begin = 0; begin < walk.run(); begin += kBlock) {
@@ -322,27 +108,67 @@ void pointwise_of(PointwiseOp op, absl::Span<const Strided> operands,
       const Computed<T>* loaded[2] = {nullptr, nullptr};
       for (size_t k = 0; k < operands.size(); ++k) {
         const int64_t stride = walk.run_stride(k);
-        loaded[k] = load(reinterpret_cast<const T*>(operands[k].data) + offsets[k] + begin * stride,
-                         stride, n, blocks[k]);
+        loaded[k] = blocks[k].load(
+            reinterpret_cast<const T*>(operands[k].data) + offsets[k] + begin * stride, stride, n);
       }
-      if (kIsHalf<T> && !gives_bool) {
-        compute(op, loaded[0], loaded[1], result, n);
-        T* const to = reinterpret_cast<T*>(out);
-        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(result[i]);
-      } else {
-        compute(op, loaded[0], loaded[1], out, n);
+      const bool narrows = kIsHalf<T> && !gives_bool;
+      const bool is_direct = n % kLanes == 0 && !narrows;
+      void* const to = is_direct ? static_cast<void*>(out) : result;
+      const bool is_done =
+          loops.pointwise(op, loop_type<T>(), loaded[0], loaded[1], to, whole_lanes(n));
+      TESSERA_CHECK(is_done, "the operation takes the dtype");
+      if constexpr (kIsHalf<T>) {
+        if (narrows) loops.narrow(kHalfType<T>, result, reinterpret_cast<uint16_t*>(out), n);
       }
+      if (!is_direct && !narrows) std::memcpy(out, result, n * out_bytes);
       out += n * out_bytes;
     }
   });
 }
 
+// out[i][k] = in[i + k * stride], a transposed matrix: tile by tile, so that the lines of memory
+// that a column of a tile touches stay in the cache.
+template <class T>
+void transpose_tiles(const T* in, int64_t stride, int64_t rows, int64_t columns, T* out,
+                     int64_t out_stride) {
+  constexpr int64_t kTile = 16;
+  for (int64_t row = 0; row < rows; row += kTile) {
+    const int64_t last_row = std::min(rows, row + kTile);
+    for (int64_t column = 0; column < columns; column += kTile) {
+      const int64_t last_column = std::min(columns, column + kTile);
+      for (int64_t i = row; i < last_row; ++i) {
+        for (int64_t k = column; k < last_column; ++k) {
+          out[i * out_stride + k] = in[i + k * stride];
+        }
+      }
+    }
+  }
+}
+
 // Elements of `T` stand for all dtypes of their size.
 template <class T>
 void copy_of(const Strided& in, absl::Span<const int64_t> sizes, std::byte* out) {
-  StridedWalk walk(sizes, {in.strides});
   const T* const from = reinterpret_cast<const T*>(in.data);
   T* to = reinterpret_cast<T*>(out);
+  // A dim whose elements are next to each other in the source is walked through together with the
+  // last one.
+  const int last = static_cast<int>(sizes.size()) - 1;
+  int next = last;
+  while (next >= 0 && (in.strides[next] != 1 || sizes[next] == 1)) --next;
+  if (next >= 0 && next != last && in.strides[last] != 0) {
+    const absl::InlinedVector<int64_t, 8> dense = dense_strides(sizes);
+    absl::InlinedVector<int64_t, 8> outer(sizes.begin(), sizes.end());
+    outer[next] = outer[last] = 1;
+    StridedWalk walk(outer, {in.strides, dense});
+    walk.for_each_run([&](absl::Span<const int64_t> offsets) {
+      for (int64_t i = 0; i < walk.run(); ++i) {
+        transpose_tiles(from + offsets[0] + i * walk.run_stride(0), in.strides[last], sizes[next],
+                        sizes[last], to + offsets[1] + i * walk.run_stride(1), dense[next]);
+      }
+    });
+    return;
+  }
+  StridedWalk walk(sizes, {in.strides});
   const int64_t stride = walk.run_stride(0);
   walk.for_each_run([&](absl::Span<const int64_t> offsets) {
     const T* const run = from + offsets[0];
@@ -355,20 +181,33 @@ void copy_of(const Strided& in, absl::Span<const int64_t> sizes, std::byte* out)
   });
 }
 
+// What a select() reads of one operand of a run: its elements next to each other.
+template <class T>
+const T* gather(const T* from, int64_t stride, int64_t n, T* block) {
+  if (stride == 1) return from;
+  for (int64_t i = 0; i < n; ++i) block[i] = from[i * stride];
+  return block;
+}
+
 template <class T>
 void select_of(const Strided& condition, const Strided& a, const Strided& b,
                absl::Span<const int64_t> sizes, std::byte* out) {
   StridedWalk walk(sizes, {condition.strides, a.strides, b.strides});
-  const bool* const conditions = reinterpret_cast<const bool*>(condition.data);
   T* to = reinterpret_cast<T*>(out);
+  uint8_t conditions[kBlock];
+  T blocks[2][kBlock];
   walk.for_each_run([&](absl::Span<const int64_t> offsets) {
-    const bool* const c = conditions + offsets[0];
-    const T* const x = reinterpret_cast<const T*>(a.data) + offsets[1];
-    const T* const y = reinterpret_cast<const T*>(b.data) + offsets[2];
-    for (int64_t i = 0; i < walk.run(); ++i) {
-      to[i] = c[i * walk.run_stride(0)] ? x[i * walk.run_stride(1)] : y[i * walk.run_stride(2)];
+    for (int64_t begin = 0; begin < walk.run(); begin += kBlock) {
+      const int64_t n = std::min(kBlock, walk.run() - begin);
+      const auto operand = [&]<class U>(const Strided& array, size_t k, U* block) {
+        const int64_t stride = walk.run_stride(k);
+        return gather(reinterpret_cast<const U*>(array.data) + offsets[k] + begin * stride, stride,
+                      n, block);
+      };
+      loops().select(sizeof(T), operand(condition, 0, conditions), operand(a, 1, blocks[0]),
+                     operand(b, 2, blocks[1]), to, n);
+      to += n;
     }
-    to += walk.run();
   });
 }
 
@@ -464,6 +303,20 @@ void clip(DType dtype, const std::byte* in, const std::byte* low, const std::byt
 }
 
 void cast(DType from, DType to, const std::byte* in, std::byte* out, int64_t num_elements) {
+  const auto half = [](DType dtype) {
+    return dtype == DType::kFloat16 ? HalfType::kFloat16 : HalfType::kBFloat16;
+  };
+  const auto is_half = [](DType dtype) {
+    return dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  };
+  if (from == DType::kFloat32 && is_half(to)) {
+    return loops().narrow(half(to), reinterpret_cast<const float*>(in),
+                          reinterpret_cast<uint16_t*>(out), num_elements);
+  }
+  if (is_half(from) && to == DType::kFloat32) {
+    return loops().widen(half(from), reinterpret_cast<const uint16_t*>(in),
+                         reinterpret_cast<float*>(out), num_elements);
+  }
   visit_dtype(from, [&]<class From>() {
     visit_dtype(to, [&]<class To>() { cast_of<From, To>(in, out, num_elements); });
   });

@@ -19,6 +19,13 @@ struct StridedArray {
   absl::Span<const int64_t> strides;
 };
 
+// The strides of a dense array of these sizes.
+inline absl::InlinedVector<int64_t, 8> dense_strides(absl::Span<const int64_t> sizes) {
+  absl::InlinedVector<int64_t, 8> strides(sizes.size(), 1);
+  for (size_t dim = sizes.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * sizes[dim];
+  return strides;
+}
+
 // One index space and the strides of several arrays in it, in elements, with neighbouring dims
 // merged where all arrays allow it.
 class StridedWalk {

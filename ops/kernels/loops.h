@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loops: the inner loops of kernels over dense memory, compiled once for each instruction set and
+// chosen by what the CPU has. Exponentials and the like are those of libmvec, the vectors of
+// glibc's libm, where the set has vectors; their results differ from libm's by 4 ulp at most.
+//
+// Blocks have a multiple of kLanes elements, so that no element is computed by other instructions
+// than its neighbours: the value of an element does not depend on where a shard begins.
+//
+// Arithmetic is not contracted: what is not an exponential or the like has the same bits on every
+// instruction set, except for sums.
+#ifndef TESSERA_OPS_KERNELS_LOOPS_H_
+#define TESSERA_OPS_KERNELS_LOOPS_H_
+
+#include <cstdint>
+
+#include "device/pointwise_ops.h"
+#include "ops/kernels/instruction_set.h"
+
+namespace tessera::kernels {
+
+// What a block has a multiple of.
+inline constexpr int64_t kLanes = 16;
+
+// Element types of loops. f16 and bf16 are computed in f32.
+enum class LoopType : uint8_t { kBool, kInt8, kUint8, kInt32, kInt64, kFloat32, kFloat64 };
+enum class HalfType : uint8_t { kFloat16, kBFloat16 };
+
+// Rows of `size` elements, dense.
+struct Rows {
+  int64_t count;
+  int64_t size;
+};
+
+struct Loops {
+  // out[i] = op(a[i], b[i]) of a block; b is ignored where the op has one operand. False where the
+  // op does not take the type.
+  bool (*pointwise)(PointwiseOp op, LoopType type, const void* a, const void* b, void* out,
+                    int64_t n);
+  // Any n. Narrowing rounds to nearest, ties to even, and keeps NaN.
+  void (*widen)(HalfType type, const uint16_t* in, float* out, int64_t n);
+  void (*narrow)(HalfType type, const float* in, uint16_t* out, int64_t n);
+  // out[i] = condition[i] ? a[i] : b[i], of elements of 1, 2, 4 or 8 bytes. Any n.
+  void (*select)(int64_t element_bytes, const uint8_t* condition, const void* a, const void* b,
+                 void* out, int64_t n);
+  // Of f32 or f64, row by row: softmax, or its logarithm; and the gradient of the sum of `y`, which
+  // is the result, times c.
+  void (*softmax)(LoopType type, bool is_log, const void* in, Rows rows, void* out);
+  void (*softmax_gradient)(LoopType type, bool is_log, const void* y, const void* c, Rows rows,
+                           void* out);
+  // Of f32 or f64: (x - mean) / sqrt(variance + epsilon) of each row.
+  void (*normalize)(LoopType type, const void* in, Rows rows, double epsilon, void* out);
+  // The gradient of the sum of the above times c.
+  void (*normalize_gradient)(LoopType type, const void* in, const void* c, Rows rows,
+                             double epsilon, void* out);
+};
+
+// The best of this CPU; or those of one that it has.
+const Loops& loops();
+const Loops& loops(InstructionSet set);
+
+namespace internal {
+const Loops& loops_baseline();
+const Loops& loops_avx2();
+const Loops& loops_avx512();
+}  // namespace internal
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_OPS_KERNELS_LOOPS_H_
