@@ -106,6 +106,23 @@ struct ImageCall {
   int64_t columns = 0;
 };
 
+// Functions of the rows of arrays, [count, size].
+enum class RowKind : uint8_t {
+  kSoftmax,             // of x
+  kLogSoftmax,          // of x
+  kSoftmaxGradient,     // of the result y and c: the gradient of the sum of y c
+  kLogSoftmaxGradient,  // the same
+  kNormalize,           // of x, and rows scale and bias: (x - mean) / sqrt(variance + epsilon)
+                        // times scale plus bias; of x alone without them
+  kNormalizeGradient,   // of x and c: the gradient of the sum of c times the above of x alone
+};
+struct RowCall {
+  RowKind kind;
+  int64_t count;
+  int64_t size;
+  double epsilon = 0;
+};
+
 using PhiloxKey = std::array<uint32_t, 2>;
 
 // What to draw. Only the numbers that the kind names are used.
@@ -189,6 +206,11 @@ class Engine {
                              const std::byte* updates, std::byte* out) = 0;
   virtual Status one_hot(const kernels::Indices& indices, int64_t depth, float* out) = 0;
 
+  // ---- rows.h
+  // Of the host alone: elsewhere operations of rows are made of others.
+  virtual Status rows(const kernels::RowCall& call, DType dtype,
+                      absl::Span<const std::byte* const> in, std::byte* out);
+
   // ---- nn.h
   // `b` is null where the kind has one operand.
   virtual Status image(const kernels::ImageCall& call, DType dtype, const kernels::BoxArray& a,
@@ -203,6 +225,11 @@ class Engine {
   virtual Status random_box(const kernels::RandomSpec& spec, DType dtype, const Shape& shape,
                             const Box& box, std::byte* out) = 0;
 };
+
+inline Status Engine::rows(const kernels::RowCall&, DType, absl::Span<const std::byte* const>,
+                           std::byte*) {
+  return absl::UnimplementedError("rows: computed by the host alone");
+}
 
 }  // namespace tessera
 

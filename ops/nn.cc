@@ -25,9 +25,12 @@
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
+#include "ops/tape.h"
 
 namespace tessera::ops {
 namespace {
+
+using kernels::RowKind;
 
 Status check_float(const char* name, const OperandType& x) {
   if (is_floating_point(x.dtype())) return absl::OkStatus();
@@ -138,12 +141,136 @@ Status check_attention(const OperandType& q, const OperandType& k, const Operand
   return absl::OkStatus();
 }
 
+// Functions of the last dim of all operands, which each device has whole.
+DTensor run_rows(const char* name, RowKind kind, absl::Span<const DTensor> operands,
+                 double epsilon = 0, const Out& out = {}) {
+  const int64_t attributes[] = {static_cast<int64_t>(kind), attribute_of(epsilon)};
+  return run({name, operands, attributes, out}, [&]() -> StatusOr<OpPlan> {
+    OpPlan plan = plan_same(operands[0]);
+    Rule& rule = plan.rule;
+    rule.linearity = Linearity::kNone;
+    rule.factors[rule.result.back()[0]].kind = FactorKind::kWhole;
+    for (const DTensor& operand : operands.subspan(1)) {
+      // A row for all has the last dim alone.
+      rule.operands.push_back(
+          rank_of(operand) == rank_of(operands[0]) ? rule.result : RuleDims{rule.result.back()});
+    }
+    plan.kernel = [kind, dtype = plan.dtype, epsilon](const LocalCall& call) -> Status {
+      const int64_t size = call.out_box.sizes.back();
+      const int64_t count = size == 0 ? 0 : call.out_box.num_elements() / size;
+      return call.engine.rows({kind, count, size, epsilon}, dtype, call.in, call.out);
+    };
+    return plan;
+  });
+}
+
+bool is_last(int64_t dim, const DTensor& x) { return dim == -1 || dim == rank_of(x) - 1; }
+// Whether devices have all of each row, and compute functions of rows at once (Engine::rows).
+bool has_whole_rows(const DTensor& x) {
+  return internal::facts_of(x).uses_host_memory &&
+         x.layout().num_shards(x.layout().rank() - 1) == 1;
+}
+
+// The derivatives of a gradient, from the same gradient made of operations.
+template <class Gradient>
+Gradients derivatives_of(const GradientCall& call, Gradient gradient) {
+  Tape tape;
+  std::vector<DTensor> watched;
+  for (const DTensor& operand : call.operands) watched.push_back(tape.watch(operand));
+  GradientOptions options;
+  options.seed = call.cotangent;
+  options.reduce = Reduce::kLater;
+  Gradients found;
+  for (DTensor& each : tape.gradient(gradient(watched[0], watched[1]), watched, options)) {
+    found.push_back(std::move(each));
+  }
+  return found;
+}
+
+// The gradient of the sum of y c, where y is a softmax, by what the softmax was taken of.
+DTensor softmax_gradient(const DTensor& y, const DTensor& c) {
+  const auto by_operations = [](const DTensor& a, const DTensor& b) {
+    return mul(a, sub(b, sum(mul(a, b), {-1}, KeepDims::kYes)));
+  };
+  if (!has_whole_rows(y) || !has_whole_rows(c)) return by_operations(y, c);
+  const DTensor operands[] = {y, c};
+  return differentiable(
+      run_rows("softmax gradient", RowKind::kSoftmaxGradient, operands), operands,
+      [by_operations](const GradientCall& call) { return derivatives_of(call, by_operations); });
+}
+DTensor log_softmax_gradient(const DTensor& y, const DTensor& c) {
+  const auto by_operations = [](const DTensor& a, const DTensor& b) {
+    return sub(b, mul(exp(a), sum(b, {-1}, KeepDims::kYes)));
+  };
+  if (!has_whole_rows(y) || !has_whole_rows(c)) return by_operations(y, c);
+  const DTensor operands[] = {y, c};
+  return differentiable(
+      run_rows("log_softmax gradient", RowKind::kLogSoftmaxGradient, operands), operands,
+      [by_operations](const GradientCall& call) { return derivatives_of(call, by_operations); });
+}
+
+// x less its mean along the last dim, over the root of its variance and epsilon.
+DTensor normalize_by_operations(const DTensor& x, double epsilon) {
+  const DTensor away = sub(x, mean(x, {-1}, KeepDims::kYes));
+  // In two passes: a sum of squares cancels.
+  const DTensor spread = mean(square(away), {-1}, KeepDims::kYes);
+  return mul(away, rsqrt(add(spread, epsilon)));
+}
+DTensor normalize_gradient(const DTensor& x, const DTensor& c, double epsilon) {
+  const DTensor operands[] = {x, c};
+  return differentiable(
+      run_rows("layer_norm gradient", RowKind::kNormalizeGradient, operands, epsilon), operands,
+      [epsilon](const GradientCall& call) {
+        return derivatives_of(call, [epsilon](const DTensor& a, const DTensor& b) {
+          const DTensor y = normalize_by_operations(a, epsilon);
+          const DTensor away = sub(a, mean(a, {-1}, KeepDims::kYes));
+          const DTensor scale = rsqrt(add(mean(square(away), {-1}, KeepDims::kYes), epsilon));
+          const DTensor along = mean(mul(b, y), {-1}, KeepDims::kYes);
+          return mul(scale, sub(sub(b, mean(b, {-1}, KeepDims::kYes)), mul(y, along)));
+        });
+      });
+}
+
+DTensor normalize_by_rows(const DTensor& x, double epsilon) {
+  return differentiable(run_rows("layer_norm", RowKind::kNormalize, {&x, 1}, epsilon), {&x, 1},
+                        [epsilon](const GradientCall& call) -> Gradients {
+                          return {normalize_gradient(call.operands[0], call.cotangent, epsilon)};
+                        });
+}
+
+// layer_norm() of rows that devices have whole.
+DTensor normalize_rows(const DTensor& x, const DTensor& scale, const DTensor& bias, double epsilon,
+                       const Out& out) {
+  const DTensor operands[] = {x, scale, bias};
+  return differentiable(run_rows("layer_norm", RowKind::kNormalize, operands, epsilon, out),
+                        operands, [epsilon](const GradientCall& call) -> Gradients {
+                          const DTensor& c = call.cotangent;
+                          Gradients found(3);
+                          if (call.needed[0]) {
+                            found[0] = normalize_gradient(call.operands[0],
+                                                          mul(c, call.operands[1]), epsilon);
+                          }
+                          if (call.needed[1]) {
+                            const DTensor unit = normalize_by_rows(call.operands[0], epsilon);
+                            found[1] = sum_to(mul(c, unit), call.operands[1].shape());
+                          }
+                          if (call.needed[2]) found[2] = sum_to(c, call.operands[2].shape());
+                          return found;
+                        });
+}
+
 }  // namespace
 
 DTensor softmax(const DTensor& x, int64_t dim, const Out& out) {
   const Status status = check_softmax("softmax", x, dim);
   if (!status.ok()) return refuse({"softmax", {&x, 1}, {}, out}, status);
   const DTensor whole = without_partial(x);
+  if (is_last(dim, x) && has_whole_rows(whole)) {
+    return differentiable(run_rows("softmax", RowKind::kSoftmax, {&whole, 1}, 0, out), {&whole, 1},
+                          [](const GradientCall& call) -> Gradients {
+                            return {softmax_gradient(call.result, call.cotangent)};
+                          });
+  }
   const DTensor powers = exp(sub(whole, finite_max(whole, {dim})));
   return div(powers, sum(powers, {dim}, KeepDims::kYes), out);
 }
@@ -152,6 +279,12 @@ DTensor log_softmax(const DTensor& x, int64_t dim, const Out& out) {
   const Status status = check_softmax("log_softmax", x, dim);
   if (!status.ok()) return refuse({"log_softmax", {&x, 1}, {}, out}, status);
   const DTensor whole = without_partial(x);
+  if (is_last(dim, x) && has_whole_rows(whole)) {
+    return differentiable(run_rows("log_softmax", RowKind::kLogSoftmax, {&whole, 1}, 0, out),
+                          {&whole, 1}, [](const GradientCall& call) -> Gradients {
+                            return {log_softmax_gradient(call.result, call.cotangent)};
+                          });
+  }
   const DTensor below = sub(whole, finite_max(whole, {dim}));
   return sub(below, log(sum(exp(below), {dim}, KeepDims::kYes)), out);
 }
@@ -173,11 +306,8 @@ DTensor layer_norm(const DTensor& x, const DTensor& scale, const DTensor& bias, 
   });
   if (!status.ok()) return refuse({"layer_norm", operands, {}, out}, status);
   const DTensor whole = without_partial(x);
-  const DTensor away = sub(whole, mean(whole, {-1}, KeepDims::kYes));
-  // In two passes: a sum of squares cancels.
-  const DTensor spread = mean(square(away), {-1}, KeepDims::kYes);
-  const DTensor unit = mul(away, rsqrt(add(spread, epsilon)));
-  return add(mul(unit, scale), bias, out);
+  if (has_whole_rows(whole)) return normalize_rows(whole, scale, bias, epsilon, out);
+  return add(mul(normalize_by_operations(whole, epsilon), scale), bias, out);
 }
 
 DTensor softmax_cross_entropy(const DTensor& logits, const DTensor& labels, const Out& out) {
@@ -188,6 +318,7 @@ DTensor softmax_cross_entropy(const DTensor& logits, const DTensor& labels, cons
   if (is_floating_point(labels.dtype())) {
     return finish(neg(sum(mul(labels, log_softmax(whole, -1)), {-1})), out);
   }
+  if (has_whole_rows(whole)) return finish(neg(pick(log_softmax(whole, -1), labels)), out);
   return finish(sub(logsumexp(whole, {-1}), pick(whole, labels)), out);
 }
 

@@ -6,7 +6,9 @@
 #include "ops/kernels/contract.h"
 
 #include <algorithm>
+#include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "Eigen/Core"
 #include "absl/container/inlined_vector.h"
@@ -34,75 +36,88 @@ Sizes by_label(const std::vector<int>& labels, absl::Span<const int64_t> values,
   return result;
 }
 
-// The array with its dims in another order: itself where that is the same, else a copy.
-const std::byte* ordered(DType dtype, const Labelled& array, const std::vector<int>& order,
-                         std::vector<std::byte>& copy) {
+// A matrix for each index of a batch, [batch, first, second] or [batch, second, first] in memory.
+struct Matrices {
+  const std::byte* data;
+  bool is_transposed = false;
+};
+
+std::vector<int> joined(std::vector<int> first, const std::vector<int>& second,
+                        const std::vector<int>& third) {
+  first.insert(first.end(), second.begin(), second.end());
+  first.insert(first.end(), third.begin(), third.end());
+  return first;
+}
+
+// The array as matrices: itself where its dims are in one of the two orders, else a copy.
+Matrices as_matrices(DType dtype, const Labelled& array, const std::vector<int>& batch,
+                     const std::vector<int>& first, const std::vector<int>& second,
+                     bool may_be_transposed, std::unique_ptr<std::byte[]>& copy) {
   std::vector<int> own;
   for (const int label : array.labels) {
     if (label >= 0) own.push_back(label);
   }
-  if (own == order) return array.data;
+  const std::vector<int> order = joined(batch, first, second);
+  if (own == order) return {array.data};
+  if (may_be_transposed && own == joined(batch, second, first)) return {array.data, true};
   const Sizes sizes = by_label(array.labels, array.sizes, order);
   const Sizes strides = by_label(array.labels, dense_strides(array.sizes), order);
-  copy.resize(num_bytes(sizes, dtype));
-  copy_strided(dtype, {array.data, strides}, sizes, copy.data());
-  return copy.data();
+  copy.reset(new std::byte[num_bytes(sizes, dtype)]);  // not zeroed
+  copy_strided(dtype, {array.data, strides}, sizes, copy.get());
+  return {copy.get()};
 }
 
 struct Product {
   int64_t batch, rows, columns, summed;
 };
 
-// c[b] = a[b] b[b] of integers, dense. A row of the result is accumulated from rows of b. Products
-// wrap: they are ones of unsigned numbers, and of 8 bits ones of int.
-template <class T>
-void multiply_integers(const Product& size, const T* a, const T* b, T* c) {
-  using Sum = std::make_unsigned_t<T>;
-  std::vector<Sum> row(size.columns);
-  for (int64_t batch = 0; batch < size.batch; ++batch) {
-    for (int64_t i = 0; i < size.rows; ++i) {
-      std::fill(row.begin(), row.end(), Sum(0));
-      for (int64_t k = 0; k < size.summed; ++k) {
-        const auto left = static_cast<Sum>(a[i * size.summed + k]);
-        const T* const right = b + k * size.columns;
-        for (int64_t j = 0; j < size.columns; ++j) {
-          row[j] = static_cast<Sum>(row[j] + left * static_cast<Sum>(right[j]));
-        }
-      }
-      for (int64_t j = 0; j < size.columns; ++j) c[i * size.columns + j] = static_cast<T>(row[j]);
-    }
-    a += size.rows * size.summed;
-    b += size.summed * size.columns;
-    c += size.rows * size.columns;
-  }
-}
-
-template <class T>
-std::vector<float> as_floats(const T* data, int64_t count) {
+std::vector<float> as_floats(DType dtype, const std::byte* data, int64_t count) {
   std::vector<float> floats(count);
-  for (int64_t i = 0; i < count; ++i) floats[i] = static_cast<float>(data[i]);
+  cast(dtype, DType::kFloat32, data, reinterpret_cast<std::byte*>(floats.data()), count);
   return floats;
 }
 
+// c[i] = a[i] b[i] for each index of the batch. Integers of 8 bits are multiplied as ones of 32, of
+// which the lowest 8 bits are kept.
 template <class T>
-void multiply(const Product& size, const T* a, const T* b, T* c) {
+void multiply(const Product& size, const GemmForm& form, const T* a, const T* b, T* c) {
   const int64_t a_size = size.rows * size.summed;
   const int64_t b_size = size.summed * size.columns;
   const int64_t c_size = size.rows * size.columns;
-  if constexpr (std::is_integral_v<T>) {
-    return multiply_integers(size, a, b, c);
-  } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    for (int64_t batch = 0; batch < size.batch; ++batch) {
-      gemm({size.rows, size.columns, size.summed}, a + batch * a_size, b + batch * b_size,
-           c + batch * c_size);
+  const GemmSize each = {size.rows, size.columns, size.summed};
+  for (int64_t i = 0; i < size.batch; ++i) {
+    if constexpr (std::is_floating_point_v<T>) {
+      gemm(each, form, a + i * a_size, b + i * b_size, c + i * c_size);
+    } else if constexpr (sizeof(T) == 1) {
+      const std::vector<int32_t> left(a + i * a_size, a + (i + 1) * a_size);
+      const std::vector<int32_t> right(b + i * b_size, b + (i + 1) * b_size);
+      std::vector<int32_t> result(c_size);
+      gemm(each, left.data(), right.data(), result.data());
+      for (int64_t k = 0; k < c_size; ++k) c[i * c_size + k] = static_cast<T>(result[k]);
+    } else {
+      gemm(each, a + i * a_size, b + i * b_size, c + i * c_size);
     }
-  } else {
-    const std::vector<float> left = as_floats(a, size.batch * a_size);
-    const std::vector<float> right = as_floats(b, size.batch * b_size);
-    std::vector<float> result(size.batch * c_size);
-    multiply(size, left.data(), right.data(), result.data());
-    for (size_t i = 0; i < result.size(); ++i) c[i] = static_cast<T>(result[i]);
   }
+}
+
+void multiply(DType dtype, const Product& size, const Matrices& a, const Matrices& b,
+              std::byte* c) {
+  const GemmForm form = {a.is_transposed, b.is_transposed};
+  visit_dtype(dtype, [&]<class T>() {
+    if constexpr (std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>) {
+      const std::vector<float> left =
+          as_floats(dtype, a.data, size.batch * size.rows * size.summed);
+      const std::vector<float> right =
+          as_floats(dtype, b.data, size.batch * size.summed * size.columns);
+      std::vector<float> result(size.batch * size.rows * size.columns);
+      multiply(size, form, left.data(), right.data(), result.data());
+      cast(DType::kFloat32, dtype, reinterpret_cast<const std::byte*>(result.data()), c,
+           static_cast<int64_t>(result.size()));
+    } else if constexpr (!std::is_same_v<T, bool>) {
+      multiply(size, form, reinterpret_cast<const T*>(a.data), reinterpret_cast<const T*>(b.data),
+               reinterpret_cast<T*>(c));
+    }
+  });
 }
 
 }  // namespace
@@ -118,31 +133,21 @@ void contract(DType dtype, const Labelled& a, const Labelled& b, const std::vect
   for (const int label : a.labels) {
     if (label >= 0 && !has(labels, label)) summed.push_back(label);
   }
-  const auto joined = [](std::vector<int> first, const std::vector<int>& second,
-                         const std::vector<int>& third) {
-    first.insert(first.end(), second.begin(), second.end());
-    first.insert(first.end(), third.begin(), third.end());
-    return first;
-  };
   const std::vector<int> order = joined(batch, rows, columns);
   const Product product = {num_elements(by_label(labels, sizes, batch)),
                            num_elements(by_label(labels, sizes, rows)),
                            num_elements(by_label(labels, sizes, columns)),
                            num_elements(by_label(a.labels, a.sizes, summed))};
-  std::vector<std::byte> a_copy, b_copy, c_copy;
-  const std::byte* const left = ordered(dtype, a, joined(batch, rows, summed), a_copy);
-  const std::byte* const right = ordered(dtype, b, joined(batch, summed, columns), b_copy);
+  const bool is_float = is_floating_point(dtype);
+  std::unique_ptr<std::byte[]> a_copy, b_copy, c_copy;
+  const Matrices left = as_matrices(dtype, a, batch, rows, summed, is_float, a_copy);
+  const Matrices right = as_matrices(dtype, b, batch, summed, columns, is_float, b_copy);
   std::byte* result = out;
   if (order != labels) {
-    c_copy.resize(num_bytes(sizes, dtype));
-    result = c_copy.data();
+    c_copy.reset(new std::byte[num_bytes(sizes, dtype)]);
+    result = c_copy.get();
   }
-  visit_dtype(dtype, [&]<class T>() {
-    if constexpr (!std::is_same_v<T, bool>) {
-      multiply(product, reinterpret_cast<const T*>(left), reinterpret_cast<const T*>(right),
-               reinterpret_cast<T*>(result));
-    }
-  });
+  multiply(dtype, product, left, right, result);
   if (result == out) return;
   const Sizes ordered_sizes = by_label(labels, sizes, order);
   copy_strided(dtype, {result, by_label(order, dense_strides(ordered_sizes), labels)}, sizes, out);

@@ -6,26 +6,33 @@
 namespace tessera::kernels {
 namespace {
 
-template <class T>
-void multiply(const GemmSize& size, const T* a, const T* b, T* c) {
+// The product by the best instruction set.
+template <class... Args>
+void multiply(Args... args) {
   switch (best_instruction_set()) {
 #ifndef TESSERA_WITHOUT_AVX512
     case InstructionSet::kAvx512:
-      return internal::gemm_avx512(size, a, b, c);
+      return internal::gemm_avx512(args...);
 #endif
     case InstructionSet::kAvx2:
-      return internal::gemm_avx2(size, a, b, c);
+      return internal::gemm_avx2(args...);
     default:
-      return internal::gemm_baseline(size, a, b, c);
+      return internal::gemm_baseline(args...);
   }
 }
 
 }  // namespace
 
-void gemm(const GemmSize& size, const float* a, const float* b, float* c) {
+void gemm(const GemmSize& size, const GemmForm& form, const float* a, const float* b, float* c) {
+  multiply(size, form, a, b, c);
+}
+void gemm(const GemmSize& size, const GemmForm& form, const double* a, const double* b, double* c) {
+  multiply(size, form, a, b, c);
+}
+void gemm(const GemmSize& size, const int32_t* a, const int32_t* b, int32_t* c) {
   multiply(size, a, b, c);
 }
-void gemm(const GemmSize& size, const double* a, const double* b, double* c) {
+void gemm(const GemmSize& size, const int64_t* a, const int64_t* b, int64_t* c) {
   multiply(size, a, b, c);
 }
 

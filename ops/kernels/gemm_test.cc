@@ -14,24 +14,44 @@
 namespace tessera::kernels {
 namespace {
 
-template <class T>
-using Function = void (*)(const GemmSize& size, const T* a, const T* b, T* c);
-
-template <class T>
+// The functions of an instruction set, which this CPU has and this build has.
 struct Set {
   const char* name;
-  Function<T> function;
+  void (*of_floats)(const GemmSize&, const GemmForm&, const float*, const float*, float*);
+  void (*of_doubles)(const GemmSize&, const GemmForm&, const double*, const double*, double*);
+  void (*of_int32)(const GemmSize&, const int32_t*, const int32_t*, int32_t*);
+  void (*of_int64)(const GemmSize&, const int64_t*, const int64_t*, int64_t*);
+
+  void multiply(const GemmSize& size, const GemmForm& form, const float* a, const float* b,
+                float* c) const {
+    of_floats(size, form, a, b, c);
+  }
+  void multiply(const GemmSize& size, const GemmForm& form, const double* a, const double* b,
+                double* c) const {
+    of_doubles(size, form, a, b, c);
+  }
+  void multiply(const GemmSize& size, const GemmForm&, const int32_t* a, const int32_t* b,
+                int32_t* c) const {
+    of_int32(size, a, b, c);
+  }
+  void multiply(const GemmSize& size, const GemmForm&, const int64_t* a, const int64_t* b,
+                int64_t* c) const {
+    of_int64(size, a, b, c);
+  }
 };
 
-// Those that this CPU has, and that this build has.
-template <class T>
-std::vector<Set<T>> sets() {
-  std::vector<Set<T>> result = {{"chosen", gemm}, {"baseline", internal::gemm_baseline}};
+std::vector<Set> sets() {
+  std::vector<Set> result = {{"chosen", gemm, gemm, gemm, gemm}};
+#define TESSERA_SET_(name)                                                                      \
+  result.push_back({#name, internal::gemm_##name, internal::gemm_##name, internal::gemm_##name, \
+                    internal::gemm_##name})
+  TESSERA_SET_(baseline);
   const InstructionSet best = best_instruction_set();
-  if (best >= InstructionSet::kAvx2) result.push_back({"avx2", internal::gemm_avx2});
+  if (best >= InstructionSet::kAvx2) TESSERA_SET_(avx2);
 #ifndef TESSERA_WITHOUT_AVX512
-  if (best == InstructionSet::kAvx512) result.push_back({"avx512", internal::gemm_avx512});
+  if (best == InstructionSet::kAvx512) TESSERA_SET_(avx512);
 #endif
+#undef TESSERA_SET_
   return result;
 }
 
@@ -43,8 +63,16 @@ std::vector<T> numbers(int64_t count, int64_t factor) {
   return result;
 }
 
+// [rows, columns] as [columns, rows].
 template <class T>
-void check_sizes() {
+std::vector<T> transposed(const std::vector<T>& x, int64_t rows, int64_t columns) {
+  std::vector<T> result(x.size());
+  for (int64_t i = 0; i < rows * columns; ++i) result[i % columns * rows + i / columns] = x[i];
+  return result;
+}
+
+template <class T>
+void check_sizes(const std::vector<GemmForm>& forms) {
   const int64_t sizes[] = {0, 1, 2, 5, 16, 33, 70};
   for (const int64_t m : sizes) {
     for (const int64_t n : sizes) {
@@ -55,19 +83,40 @@ void check_sizes() {
         for (int64_t i = 0; i < m * n; ++i) {
           for (int64_t l = 0; l < k; ++l) expected[i] += a[i / n * k + l] * b[l * n + i % n];
         }
-        for (const Set<T>& set : sets<T>()) {
-          std::vector<T> c(m * n, T(NAN));
-          set.function({m, n, k}, a.data(), b.data(), c.data());
-          EXPECT_EQ(c, expected) << set.name << " " << m << " " << n << " " << k;
+        for (const GemmForm& form : forms) {
+          const std::vector<T> left = form.is_a_transposed ? transposed(a, m, k) : a;
+          const std::vector<T> right = form.is_b_transposed ? transposed(b, k, n) : b;
+          for (const Set& set : sets()) {
+            std::vector<T> c(m * n, T(3));
+            set.multiply({m, n, k}, form, left.data(), right.data(), c.data());
+            for (T& each : c) each -= form.adds ? T(3) : T(0);
+            EXPECT_EQ(c, expected) << set.name << " " << m << " " << n << " " << k;
+          }
         }
       }
     }
   }
 }
 
-TEST(GemmTest, EverySizeOnEveryInstructionSet) {
-  check_sizes<float>();
-  check_sizes<double>();
+TEST(GemmTest, EverySizeAndFormOnEveryInstructionSet) {
+  std::vector<GemmForm> forms;
+  for (const bool a : {false, true}) {
+    for (const bool b : {false, true}) {
+      for (const bool adds : {false, true}) forms.push_back({a, b, adds});
+    }
+  }
+  check_sizes<float>(forms);
+  check_sizes<double>(forms);
+  check_sizes<int32_t>({{}});
+  check_sizes<int64_t>({{}});
+}
+
+TEST(GemmTest, IntegersWrap) {
+  const int32_t a[] = {1 << 30, 3};
+  const int32_t b[] = {4, 5};
+  int32_t c = 0;
+  gemm({1, 1, 2}, a, b, &c);
+  EXPECT_EQ(c, 15);
 }
 
 TEST(GemmTest, SameBitsTwice) {
@@ -76,10 +125,10 @@ TEST(GemmTest, SameBitsTwice) {
   for (size_t i = 0; i < a.size(); ++i) a[i] = std::sin(static_cast<float>(i));
   std::vector<float> first(a.size());
   std::vector<float> second(a.size());
-  gemm({kSize, kSize, kSize}, a.data(), a.data(), first.data());
+  gemm({kSize, kSize, kSize}, {}, a.data(), a.data(), first.data());
   // At another address.
   const std::vector<float> copy = a;
-  gemm({kSize, kSize, kSize}, copy.data(), a.data(), second.data());
+  gemm({kSize, kSize, kSize}, {}, copy.data(), a.data(), second.data());
   EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)), 0);
 }
 

@@ -16,6 +16,7 @@
 #include "ops/kernels/philox.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/kernels/reduce.h"
+#include "ops/kernels/rows.h"
 
 namespace tessera::kernels {
 namespace {
@@ -99,6 +100,12 @@ class HostEngine final : public Engine {
   }
   Status one_hot(const Indices& indices, int64_t depth, float* out) override {
     kernels::one_hot(indices, depth, out);
+    return absl::OkStatus();
+  }
+
+  Status rows(const RowCall& call, DType dtype, absl::Span<const std::byte* const> in,
+              std::byte* out) override {
+    kernels::rows(call, dtype, in, out);
     return absl::OkStatus();
   }
 

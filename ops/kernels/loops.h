@@ -48,9 +48,11 @@ struct Loops {
   void (*softmax)(LoopType type, bool is_log, const void* in, Rows rows, void* out);
   void (*softmax_gradient)(LoopType type, bool is_log, const void* y, const void* c, Rows rows,
                            void* out);
-  // Of f32 or f64: (x - mean) / sqrt(variance + epsilon) of each row.
-  void (*normalize)(LoopType type, const void* in, Rows rows, double epsilon, void* out);
-  // The gradient of the sum of the above times c.
+  // Of f32 or f64: (x - mean) / sqrt(variance + epsilon) of each row, times a row `scale` plus a
+  // row `bias` where they are not null.
+  void (*normalize)(LoopType type, const void* in, const void* scale, const void* bias, Rows rows,
+                    double epsilon, void* out);
+  // The gradient of the sum of the above, without scale and bias, times c.
   void (*normalize_gradient)(LoopType type, const void* in, const void* c, Rows rows,
                              double epsilon, void* out);
 };

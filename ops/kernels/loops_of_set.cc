@@ -159,9 +159,9 @@ bool compute_anything(PointwiseOp op, const T* a, const T* b, void* out, int64_t
       return loop2(a, b, flags, n, [](T x, T y) { return x || y; });
     // NaN only where both are.
     case PointwiseOp::maximum:
-      return loop2(a, b, to, n, [](T x, T y) { return (x > y) | (y != y) ? x : y; });
+      return loop2(a, b, to, n, [](T x, T y) { return ((x > y) | (y != y)) ? x : y; });
     case PointwiseOp::minimum:
-      return loop2(a, b, to, n, [](T x, T y) { return (x < y) | (y != y) ? x : y; });
+      return loop2(a, b, to, n, [](T x, T y) { return ((x < y) | (y != y)) ? x : y; });
     default:
       return false;
   }
@@ -460,17 +460,29 @@ Moments<T> moments_of(const T* x, int64_t n, double epsilon) {
 }
 
 template <class T>
-void normalize_of(const void* in, Rows rows, double epsilon, void* out) {
+void normalize_of(const void* in, const T* scale, const T* bias, Rows rows, double epsilon,
+                  void* out) {
   for (int64_t row = 0; row < rows.count; ++row) {
     const T* const x = static_cast<const T*>(in) + row * rows.size;
     T* const y = static_cast<T*>(out) + row * rows.size;
     const Moments<T> m = moments_of(x, rows.size, epsilon);
-    for (int64_t i = 0; i < rows.size; ++i) y[i] = (x[i] - m.mean) * m.scale;
+    if (scale == nullptr) {
+      for (int64_t i = 0; i < rows.size; ++i) y[i] = (x[i] - m.mean) * m.scale;
+    } else {
+      for (int64_t i = 0; i < rows.size; ++i) {
+        y[i] = (x[i] - m.mean) * m.scale * scale[i] + bias[i];
+      }
+    }
   }
 }
-void normalize(LoopType type, const void* in, Rows rows, double epsilon, void* out) {
-  if (type == LoopType::kFloat32) return normalize_of<float>(in, rows, epsilon, out);
-  normalize_of<double>(in, rows, epsilon, out);
+void normalize(LoopType type, const void* in, const void* scale, const void* bias, Rows rows,
+               double epsilon, void* out) {
+  if (type == LoopType::kFloat32) {
+    return normalize_of(in, static_cast<const float*>(scale), static_cast<const float*>(bias), rows,
+                        epsilon, out);
+  }
+  normalize_of(in, static_cast<const double*>(scale), static_cast<const double*>(bias), rows,
+               epsilon, out);
 }
 
 // With y the normalized row: scale (c - mean(c) - y mean(c y)).

@@ -239,9 +239,12 @@ void expect_rows(const Loops& loops, LoopType type, double tolerance) {
       return (row[i] - mean) * *scale;
     };
     double scale = 0;
-    loops.normalize(type, x.data(), rows, kEpsilon, y.data());
+    loops.normalize(type, x.data(), nullptr, nullptr, rows, kEpsilon, y.data());
     check("normalize", y,
           [&](const T* row, const T*, int64_t i) { return normal(row, i, &scale); });
+    loops.normalize(type, x.data(), x.data(), c.data(), rows, kEpsilon, y.data());
+    check("normalize with scale and bias", y,
+          [&](const T* row, const T*, int64_t i) { return normal(row, i, &scale) * x[i] + c[i]; });
     loops.normalize_gradient(type, x.data(), c.data(), rows, kEpsilon, back.data());
     check("normalize gradient", back, [&](const T* row, const T* by, int64_t i) {
       double sum = 0, with = 0;

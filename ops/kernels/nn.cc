@@ -9,185 +9,14 @@
 
 #include "Eigen/Core"
 #include "absl/strings/str_cat.h"
+#include "ops/kernels/image.h"
 
 namespace tessera::kernels {
 namespace {
 
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-// Calls fn for the floats.
-template <class Fn>
-void visit_float(DType dtype, Fn fn) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return fn.template operator()<Eigen::half>();
-    case DType::kBFloat16:
-      return fn.template operator()<Eigen::bfloat16>();
-    case DType::kFloat32:
-      return fn.template operator()<float>();
-    default:
-      return fn.template operator()<double>();
-  }
-}
-
-// Calls fn(tap, index) for each tap of the window of result index `at` that is inside the dim.
-template <class Fn>
-void for_each_tap(const Window& window, int64_t at, int64_t size, Fn fn) {
-  const int64_t first = at * window.stride - window.before;
-  for (int64_t tap = 0; tap < window.size; ++tap) {
-    const int64_t index = first + tap * window.dilation;
-    if (index >= 0 && index < size) fn(tap, index);
-  }
-}
-
-// Calls fn(batch, row, column) for the places of the box, and moves on by its channels.
-template <class Fn>
-void for_each_place(const Box& box, Fn fn) {
-  if (box.is_empty()) return;
-  for (int64_t b = 0; b < box.sizes[0]; ++b) {
-    for (int64_t i = 0; i < box.sizes[1]; ++i) {
-      for (int64_t j = 0; j < box.sizes[2]; ++j) {
-        fn(b, box.offsets[1] + i, box.offsets[2] + j);
-      }
-    }
-  }
-}
-
-// An image in memory, [batch, rows, columns, channels], of which a box is there.
-template <class T>
-struct Image {
-  explicit Image(const BoxArray& array)
-      : data(reinterpret_cast<const T*>(array.data)),
-        rows(array.box.sizes[1]),
-        columns(array.box.sizes[2]),
-        channels(array.box.sizes[3]) {}
-  const T* pixel(int64_t b, int64_t row, int64_t column) const {
-    return data + ((b * rows + row) * columns + column) * channels;
-  }
-
-  const T* data;
-  int64_t rows;
-  int64_t columns;
-  int64_t channels;
-};
-
-// Two windows over an image.
-struct Windows {
-  const Window& height;
-  const Window& width;
-
-  // Calls fn(number of the tap, row, column) for the taps inside an image of this size.
-  template <class Fn>
-  void for_each_tap_of(int64_t row, int64_t column, int64_t rows, int64_t columns, Fn fn) const {
-    for_each_tap(height, row, rows, [&](int64_t r, int64_t i) {
-      for_each_tap(width, column, columns,
-                   [&](int64_t c, int64_t j) { fn(r * width.size + c, i, j); });
-    });
-  }
-};
-
-// Sums of the elements of a box, which are rounded at the end. The box has all channels.
-template <class T>
-class Sums {
- public:
-  explicit Sums(const Box& box) : box_(box), sums_(box.num_elements(), Wide<T>(0)) {}
-
-  // Null where the place is outside the box.
-  Wide<T>* at(int64_t b, int64_t row, int64_t column) {
-    const int64_t i = row - box_.offsets[1];
-    const int64_t j = column - box_.offsets[2];
-    if (i < 0 || i >= box_.sizes[1] || j < 0 || j >= box_.sizes[2]) return nullptr;
-    return &sums_[((b * box_.sizes[1] + i) * box_.sizes[2] + j) * box_.sizes[3]];
-  }
-  Wide<T>* data() { return sums_.data(); }
-  void write(std::byte* out) const {
-    T* const to = reinterpret_cast<T*>(out);
-    for (size_t i = 0; i < sums_.size(); ++i) to[i] = static_cast<T>(sums_[i]);
-  }
-
- private:
-  const Box& box_;
-  std::vector<Wide<T>> sums_;
-};
-
-template <class T>
-void conv2d_of(const BoxArray& x, const BoxArray& filter, const Windows& windows,
-               const Box& out_box, T* out) {
-  const Image<T> image(x);
-  const T* const taps = reinterpret_cast<const T*>(filter.data);
-  const int64_t features = out_box.sizes[3];
-  std::vector<Wide<T>> sums(features);
-  for_each_place(out_box, [&](int64_t b, int64_t row, int64_t column) {
-    std::fill(sums.begin(), sums.end(), Wide<T>(0));
-    const auto add = [&](int64_t tap, int64_t i, int64_t j) {
-      const T* const pixel = image.pixel(b, i, j);
-      const T* weights = taps + tap * image.channels * features;
-      for (int64_t k = 0; k < image.channels; ++k, weights += features) {
-        const auto value = static_cast<Wide<T>>(pixel[k]);
-        for (int64_t f = 0; f < features; ++f) sums[f] += value * static_cast<Wide<T>>(weights[f]);
-      }
-    };
-    windows.for_each_tap_of(row, column, image.rows, image.columns, add);
-    for (int64_t f = 0; f < features; ++f) *out++ = static_cast<T>(sums[f]);
-  });
-}
-
-template <class T>
-void conv2d_by_x_of(const BoxArray& c, const BoxArray& filter, const Windows& windows,
-                    const Box& out_box, std::byte* out) {
-  const Image<T> cotangent(c);
-  const T* const taps = reinterpret_cast<const T*>(filter.data);
-  const int64_t channels = out_box.sizes[3];
-  const int64_t features = cotangent.channels;
-  Sums<T> sums(out_box);
-  for_each_place(c.box, [&](int64_t b, int64_t row, int64_t column) {
-    const T* const from = cotangent.pixel(b, row, column);
-    const auto add = [&](int64_t tap, int64_t i, int64_t j) {
-      Wide<T>* const to = sums.at(b, i, j);
-      if (to == nullptr) return;
-      const T* weights = taps + tap * channels * features;
-      for (int64_t k = 0; k < channels; ++k, weights += features) {
-        for (int64_t f = 0; f < features; ++f) {
-          to[k] += static_cast<Wide<T>>(from[f]) * static_cast<Wide<T>>(weights[f]);
-        }
-      }
-    };
-    // Every place of the box is a place of the image.
-    windows.for_each_tap_of(row, column, out_box.offsets[1] + out_box.sizes[1],
-                            out_box.offsets[2] + out_box.sizes[2], add);
-  });
-  sums.write(out);
-}
-
-template <class T>
-void conv2d_by_filter_of(const BoxArray& x, const BoxArray& c, const Windows& windows,
-                         const Box& out_box, std::byte* out) {
-  const Image<T> image(x);
-  const Image<T> cotangent(c);
-  Sums<T> sums(out_box);
-  for_each_place(c.box, [&](int64_t b, int64_t row, int64_t column) {
-    const T* const from = cotangent.pixel(b, row, column);
-    const auto add = [&](int64_t tap, int64_t i, int64_t j) {
-      const T* const pixel = image.pixel(b, i, j);
-      Wide<T>* to = sums.data() + tap * image.channels * cotangent.channels;
-      for (int64_t k = 0; k < image.channels; ++k, to += cotangent.channels) {
-        const auto value = static_cast<Wide<T>>(pixel[k]);
-        for (int64_t f = 0; f < cotangent.channels; ++f) {
-          to[f] += value * static_cast<Wide<T>>(from[f]);
-        }
-      }
-    };
-    windows.for_each_tap_of(row, column, image.rows, image.columns, add);
-  });
-  sums.write(out);
-}
-
-template <class T>
-int64_t num_taps(const Windows& windows, int64_t row, int64_t column, int64_t rows,
-                 int64_t columns) {
+int64_t count_taps(const Windows& windows, int64_t row, int64_t column, Range rows, Range columns) {
   int64_t count = 0;
-  windows.for_each_tap_of(row, column, rows, columns, [&](int64_t, int64_t, int64_t) { ++count; });
+  windows.for_each_tap_in(row, column, rows, columns, [&](int64_t, int64_t, int64_t) { ++count; });
   return count;
 }
 
@@ -197,7 +26,7 @@ void avg_pool2d_of(const BoxArray& x, const Windows& windows, const Box& out_box
   std::vector<Wide<T>> sums(image.channels);
   for_each_place(out_box, [&](int64_t b, int64_t row, int64_t column) {
     std::fill(sums.begin(), sums.end(), Wide<T>(0));
-    windows.for_each_tap_of(row, column, image.rows, image.columns,
+    windows.for_each_tap_in(row, column, image.rows, image.columns,
                             [&](int64_t, int64_t i, int64_t j) {
                               const T* const pixel = image.pixel(b, i, j);
                               for (int64_t k = 0; k < image.channels; ++k) {
@@ -205,7 +34,7 @@ void avg_pool2d_of(const BoxArray& x, const Windows& windows, const Box& out_box
                               }
                             });
     const auto count =
-        static_cast<Wide<T>>(num_taps<T>(windows, row, column, image.rows, image.columns));
+        static_cast<Wide<T>>(count_taps(windows, row, column, image.rows, image.columns));
     for (const Wide<T> sum : sums) *out++ = static_cast<T>(sum / count);
   });
 }
@@ -217,13 +46,15 @@ void avg_pool2d_by_x_of(const BoxArray& c, const Windows& windows, int64_t rows,
   Sums<T> sums(out_box);
   for_each_place(c.box, [&](int64_t b, int64_t row, int64_t column) {
     const T* const from = cotangent.pixel(b, row, column);
-    const auto count = static_cast<Wide<T>>(num_taps<T>(windows, row, column, rows, columns));
-    windows.for_each_tap_of(row, column, rows, columns, [&](int64_t, int64_t i, int64_t j) {
-      Wide<T>* const to = sums.at(b, i, j);
-      for (int64_t k = 0; to != nullptr && k < cotangent.channels; ++k) {
-        to[k] += static_cast<Wide<T>>(from[k]) / count;
-      }
-    });
+    const auto count =
+        static_cast<Wide<T>>(count_taps(windows, row, column, {0, rows}, {0, columns}));
+    windows.for_each_tap_in(row, column, rows_of(out_box), columns_of(out_box),
+                            [&](int64_t, int64_t i, int64_t j) {
+                              Wide<T>* const to = sums.at(b, i, j);
+                              for (int64_t k = 0; k < cotangent.channels; ++k) {
+                                to[k] += static_cast<Wide<T>>(from[k]) / count;
+                              }
+                            });
   });
   sums.write(out);
 }
@@ -248,34 +79,13 @@ void for_each_largest(const BoxArray& x, const Windows& windows, const Box& plac
         best_row = i;
         best_column = j;
       };
-      windows.for_each_tap_of(row, column, image.rows, image.columns, look);
+      windows.for_each_tap_in(row, column, image.rows, image.columns, look);
       fn(b, row, column, k, best_row, best_column);
     }
   });
 }
 
 }  // namespace
-
-void conv2d(DType dtype, const BoxArray& x, const BoxArray& filter, const Window& height,
-            const Window& width, const Box& out_box, std::byte* out) {
-  visit_float(dtype, [&]<class T>() {
-    conv2d_of<T>(x, filter, {height, width}, out_box, reinterpret_cast<T*>(out));
-  });
-}
-
-void conv2d_by_x(DType dtype, const BoxArray& c, const BoxArray& filter, const Window& height,
-                 const Window& width, const Box& out_box, std::byte* out) {
-  visit_float(dtype, [&]<class T>() {
-    conv2d_by_x_of<T>(c, filter, {height, width}, out_box, out);
-  });
-}
-
-void conv2d_by_filter(DType dtype, const BoxArray& x, const BoxArray& c, const Window& height,
-                      const Window& width, const Box& out_box, std::byte* out) {
-  visit_float(dtype, [&]<class T>() {
-    conv2d_by_filter_of<T>(x, c, {height, width}, out_box, out);
-  });
-}
 
 void avg_pool2d(DType dtype, const BoxArray& x, const Window& height, const Window& width,
                 const Box& out_box, std::byte* out) {
@@ -311,8 +121,10 @@ void max_pool2d_by_values(DType dtype, const BoxArray& x, const BoxArray& c, con
     for_each_largest<T>(
         x, {height, width}, c.box,
         [&](int64_t b, int64_t row, int64_t column, int64_t k, int64_t i, int64_t j) {
-          Wide<T>* const to = sums.at(b, i, j);
-          if (to != nullptr) to[k] += static_cast<Wide<T>>(cotangent.pixel(b, row, column)[k]);
+          const Range rows = rows_of(out_box);
+          const Range columns = columns_of(out_box);
+          if (i < rows.begin || i >= rows.end || j < columns.begin || j >= columns.end) return;
+          sums.at(b, i, j)[k] += static_cast<Wide<T>>(cotangent.pixel(b, row, column)[k]);
         });
     sums.write(out);
   });

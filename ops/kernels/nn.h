@@ -16,12 +16,14 @@
 
 namespace tessera::kernels {
 
-// The part `out_box` of a convolution of x, [batch, height, width, in], with whole heights and
-// widths, by a filter [height, width, in, out]; batch and out are those of the box.
+// Images may be parts of whole ones: image.h says which.
+//
+// The part `out_box` of a convolution of x, [batch, height, width, in], by a filter
+// [height, width, in, out]; batch and out are those of the box.
 void conv2d(DType dtype, const BoxArray& x, const BoxArray& filter, const Window& height,
             const Window& width, const Box& out_box, std::byte* out);
-// The part `out_box` of the gradients of the sum of the convolution times c, which has whole
-// heights and widths: by x, and by the filter.
+// The part `out_box` of the gradients of the sum of the convolution times c: by x, and by the
+// filter.
 void conv2d_by_x(DType dtype, const BoxArray& c, const BoxArray& filter, const Window& height,
                  const Window& width, const Box& out_box, std::byte* out);
 void conv2d_by_filter(DType dtype, const BoxArray& x, const BoxArray& c, const Window& height,

@@ -126,20 +126,24 @@ void pointwise_of(PointwiseOp op, absl::Span<const Strided> operands,
   });
 }
 
-// out[i][k] = in[i + k * stride], a transposed matrix: tile by tile, so that the lines of memory
-// that a column of a tile touches stay in the cache.
+// out[i][k] = in[i + k * stride], a transposed matrix. A tile is read and written by whole lines of
+// memory, through a copy: lines that are a power of two apart would drive each other out of the
+// cache if they were used again.
 template <class T>
 void transpose_tiles(const T* in, int64_t stride, int64_t rows, int64_t columns, T* out,
                      int64_t out_stride) {
-  constexpr int64_t kTile = 16;
-  for (int64_t row = 0; row < rows; row += kTile) {
-    const int64_t last_row = std::min(rows, row + kTile);
-    for (int64_t column = 0; column < columns; column += kTile) {
-      const int64_t last_column = std::min(columns, column + kTile);
-      for (int64_t i = row; i < last_row; ++i) {
-        for (int64_t k = column; k < last_column; ++k) {
-          out[i * out_stride + k] = in[i + k * stride];
-        }
+  constexpr int64_t kTile = sizeof(T) <= 4 ? 64 : 32;
+  T tile[kTile][kTile];
+  for (int64_t column = 0; column < columns; column += kTile) {
+    const int64_t num_columns = std::min(kTile, columns - column);
+    for (int64_t row = 0; row < rows; row += kTile) {
+      const int64_t num_rows = std::min(kTile, rows - row);
+      for (int64_t k = 0; k < num_columns; ++k) {
+        std::memcpy(tile[k], in + row + (column + k) * stride, num_rows * sizeof(T));
+      }
+      for (int64_t i = 0; i < num_rows; ++i) {
+        T* const to = out + (row + i) * out_stride + column;
+        for (int64_t k = 0; k < num_columns; ++k) to[k] = tile[k][i];
       }
     }
   }
