@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -68,7 +67,7 @@ void write_patch(const Image<W>& image, const Windows& windows, int64_t b, int64
   std::fill_n(patch, windows.num_taps() * image.channels, W(0));
   windows.for_each_tap_in(
       row, column, image.rows, image.columns, [&](int64_t tap, int64_t i, int64_t j) {
-        std::memcpy(patch + tap * image.channels, image.pixel(b, i, j), image.channels * sizeof(W));
+        std::copy_n(image.pixel(b, i, j), image.channels, patch + tap * image.channels);
       });
 }
 
