@@ -30,27 +30,12 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/contraction.h"
 #include "device/pointwise_ops.h"
+#include "device/strided.h"
 
 namespace tessera {
 namespace kernels {
-
-// An operand of elementwise functions: an array and its strides, in elements, along the dims of the
-// result; the stride is 0 where it is broadcast.
-struct Strided {
-  const std::byte* data;
-  absl::Span<const int64_t> strides;
-  // One element, in memory of the host; all strides are 0.
-  bool is_element = false;
-};
-
-// A dense array whose dims have labels, -1 for a dim of size 1 that has none. No label is twice in
-// an array.
-struct Labelled {
-  const std::byte* data;
-  absl::Span<const int64_t> sizes;
-  const std::vector<int>& labels;
-};
 
 // An array seen as [outer, size, inner].
 struct Lines {

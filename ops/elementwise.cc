@@ -47,7 +47,7 @@ Status check_tensors(const ElementFunction& function, absl::Span<const OperandTy
 }
 
 // An exception must not leave the thread of a device: that would end the process.
-Status call_loop(const ElementFunction& function, absl::Span<const kernels::StridedArray> in,
+Status call_loop(const ElementFunction& function, absl::Span<const kernels::Strided> in,
                  const LocalCall& call) {
   try {
     function.loop(function.fn.get(), in, call.out_box.sizes, call.out);
@@ -71,7 +71,7 @@ StatusOr<OpPlan> plan_elementwise(const ElementFunction& function,
     for (const Box& box : call.in_boxes) {
       strides.push_back(broadcast_strides(box.sizes, call.out_box.sizes));
     }
-    absl::InlinedVector<kernels::StridedArray, 4> in;
+    absl::InlinedVector<kernels::Strided, 4> in;
     for (size_t k = 0; k < call.in.size(); ++k) in.push_back({call.in[k], strides[k]});
     return call_loop(function, in, call);
   };

@@ -38,6 +38,7 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "device/strided.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "ops/kernels/strided_walk.h"
@@ -55,7 +56,7 @@ struct ArgOf {
 // A function with its types removed.
 struct ElementFunction {
   // Calls it for every index of a dense result of these sizes.
-  using Loop = void (*)(const void* fn, absl::Span<const kernels::StridedArray> in,
+  using Loop = void (*)(const void* fn, absl::Span<const kernels::Strided> in,
                         absl::Span<const int64_t> sizes, std::byte* out);
 
   std::shared_ptr<const void> fn;  // null: an empty function
@@ -96,9 +97,8 @@ void call_run(const Fn& fn, int64_t n, R* out, bool is_dense, std::pair<const T*
 }
 
 template <class R, class Fn, class... T, size_t... K>
-void call_elements(const Fn& fn, std::index_sequence<K...>,
-                   absl::Span<const kernels::StridedArray> in, absl::Span<const int64_t> sizes,
-                   R* out) {
+void call_elements(const Fn& fn, std::index_sequence<K...>, absl::Span<const kernels::Strided> in,
+                   absl::Span<const int64_t> sizes, R* out) {
   const std::array<absl::Span<const int64_t>, sizeof...(T)> strides = {in[K].strides...};
   kernels::StridedWalk walk(sizes, strides);
   const bool is_dense = ((walk.run_stride(K) == 1) && ...);
@@ -117,7 +117,7 @@ ElementFunction element_function(Fn fn) {
   if (holds_function(fn)) {
     function.fn = std::make_shared<const Fn>(std::move(fn));
   }
-  function.loop = [](const void* stored, absl::Span<const kernels::StridedArray> in,
+  function.loop = [](const void* stored, absl::Span<const kernels::Strided> in,
                      absl::Span<const int64_t> sizes, std::byte* out) {
     call_elements<R, Fn, T...>(*static_cast<const Fn*>(stored), std::index_sequence_for<T...>(), in,
                                sizes, reinterpret_cast<R*>(out));

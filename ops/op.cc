@@ -252,10 +252,4 @@ StatusOr<int> checked_dim(const char* name, int64_t dim, int64_t rank) {
   return refusal(name, "dim ", dim, " is out of range for a tensor of rank ", rank);
 }
 
-absl::InlinedVector<int64_t, 8> dense_strides(absl::Span<const int64_t> sizes) {
-  absl::InlinedVector<int64_t, 8> strides(sizes.size(), 1);
-  for (size_t dim = sizes.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * sizes[dim];
-  return strides;
-}
-
 }  // namespace tessera::ops

@@ -88,8 +88,7 @@ int64_t attribute_of(double value);
 // a tensor of rank 2".
 StatusOr<int> checked_dim(const char* name, int64_t dim, int64_t rank);
 
-// Of a dense array of these sizes, in elements.
-absl::InlinedVector<int64_t, 8> dense_strides(absl::Span<const int64_t> sizes);
+using kernels::dense_strides;
 
 }  // namespace tessera::ops
 

@@ -7,58 +7,30 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "device/contraction.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/kernel_plan.h"
+#include "device/strided.h"
 
 namespace tessera::cuda {
 namespace {
 
 using kernels::BoxArray;
+using kernels::by_label;
+using kernels::ContractionLabels;
+using kernels::dense_strides;
 using kernels::DimPart;
 using kernels::ImageCall;
 using kernels::Indices;
+using kernels::joined;
 using kernels::Labelled;
 using kernels::Lines;
+using kernels::MergedSpace;
 using kernels::PointwiseOp;
 using kernels::RandomSpec;
 using kernels::Strided;
 
 using Sizes = absl::InlinedVector<int64_t, 8>;
-
-Sizes dense_strides(absl::Span<const int64_t> sizes) {
-  Sizes strides(sizes.size(), 1);
-  for (size_t dim = sizes.size(); dim-- > 1;) strides[dim - 1] = strides[dim] * sizes[dim];
-  return strides;
-}
-
-// An index space and the strides of several arrays in it, with neighbouring dims merged where all
-// arrays allow it, and without dims of size 1.
-struct Merged {
-  Sizes sizes;
-  absl::InlinedVector<Sizes, 3> strides;  // by array
-};
-
-Merged merge(absl::Span<const int64_t> sizes, absl::Span<const absl::Span<const int64_t>> strides) {
-  Merged merged;
-  merged.strides.resize(strides.size());
-  for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    if (sizes[dim] == 1) continue;
-    bool merges = !merged.sizes.empty();
-    for (size_t k = 0; k < strides.size() && merges; ++k) {
-      merges = merged.strides[k].back() == strides[k][dim] * sizes[dim];
-    }
-    if (merges) {
-      merged.sizes.back() *= sizes[dim];
-    } else {
-      merged.sizes.push_back(sizes[dim]);
-    }
-    for (size_t k = 0; k < strides.size(); ++k) {
-      if (!merges) merged.strides[k].push_back(0);
-      merged.strides[k].back() = strides[k][dim];
-    }
-  }
-  return merged;
-}
 
 Space space_of(absl::Span<const int64_t> sizes) {
   Space space;
@@ -67,31 +39,32 @@ Space space_of(absl::Span<const int64_t> sizes) {
   return space;
 }
 
-// Calls give(space, strides of each array, where each array begins, first item) for parts of the
-// merged space that have as many dims as a kernel takes: one, except for tensors of high rank.
+// Calls give(space, its first dim in the merged space, where each array begins, first item) for
+// parts of the merged space that have as many dims as a kernel takes: one, except for tensors of
+// high rank.
 template <class Give>
-Status for_each_part(const Merged& merged, Give give) {
-  const size_t num_dims = merged.sizes.size();
+Status for_each_part(const MergedSpace& merged, Give give) {
+  const size_t num_dims = merged.sizes().size();
   const size_t outer = num_dims > kMaxDims ? num_dims - kMaxDims : 0;
-  const auto inner_sizes = absl::MakeConstSpan(merged.sizes).subspan(outer);
+  const auto inner_sizes = merged.sizes().subspan(outer);
   const int64_t part = num_elements(inner_sizes);
-  const int64_t num_parts = num_elements(absl::MakeConstSpan(merged.sizes).first(outer));
+  const int64_t num_parts = num_elements(merged.sizes().first(outer));
   for (int64_t p = 0; p < num_parts; ++p) {
-    Sizes begins(merged.strides.size(), 0);
+    Sizes begins(merged.num_arrays(), 0);
     int64_t rest = p;
     for (size_t dim = outer; dim-- > 0;) {
       for (size_t k = 0; k < begins.size(); ++k) {
-        begins[k] += rest % merged.sizes[dim] * merged.strides[k][dim];
+        begins[k] += rest % merged.sizes()[dim] * merged.strides(k)[dim];
       }
-      rest /= merged.sizes[dim];
+      rest /= merged.sizes()[dim];
     }
     TESSERA_RETURN_IF_ERROR(give(space_of(inner_sizes), outer, begins, p * part));
   }
   return absl::OkStatus();
 }
 
-void set_strides(const Sizes& strides, size_t outer, int64_t (&to)[kMaxDims]) {
-  std::copy(strides.begin() + static_cast<ptrdiff_t>(outer), strides.end(), to);
+void set_strides(absl::Span<const int64_t> strides, int64_t (&to)[kMaxDims]) {
+  std::copy(strides.begin(), strides.end(), to);
 }
 
 LineShape shape_of(const Lines& lines) { return {lines.outer, lines.size, lines.inner}; }
@@ -126,7 +99,7 @@ Status CudaEngine::map(const Map& kind, absl::Span<const Strided> operands,
   const bool gives_bool = kind.kind == Map::Kind::kPointwise && kernels::gives_bool(kind.op);
   absl::InlinedVector<absl::Span<const int64_t>, 3> strides;
   for (const Strided& operand : operands) strides.push_back(operand.strides);
-  const Merged merged = merge(sizes, strides);
+  const MergedSpace merged(sizes, strides);
   return for_each_part(merged, [&](const Space& space, size_t outer,
                                    absl::Span<const int64_t> begins, int64_t first) {
     Map map = kind;
@@ -139,7 +112,7 @@ Status CudaEngine::map(const Map& kind, absl::Span<const Strided> operands,
         std::memcpy(map.in[k].element, operands[k].data, static_cast<size_t>(bytes));
       } else {
         map.in[k].data = operands[k].data + begins[k] * bytes;
-        set_strides(merged.strides[k], outer, map.in[k].strides);
+        set_strides(merged.strides(k).subspan(outer), map.in[k].strides);
       }
     }
     map.out = out + first * (gives_bool ? 1 : size);
@@ -201,20 +174,6 @@ Status CudaEngine::cast(DType from, DType to, const std::byte* in, std::byte* ou
 
 namespace {
 
-bool has(const std::vector<int>& labels, int label) {
-  return std::find(labels.begin(), labels.end(), label) != labels.end();
-}
-
-// The values of an array's dims by a list of labels that it has.
-Sizes by_label(const std::vector<int>& labels, absl::Span<const int64_t> values,
-               const std::vector<int>& order) {
-  Sizes result;
-  for (const int label : order) {
-    result.push_back(values[std::find(labels.begin(), labels.end(), label) - labels.begin()]);
-  }
-  return result;
-}
-
 // The stride of a group of dims that are walked through as one; nothing where it has no single one.
 struct Group {
   int64_t size;
@@ -223,10 +182,10 @@ struct Group {
 Group group_of(const Labelled& array, const std::vector<int>& group) {
   const Sizes sizes = by_label(array.labels, array.sizes, group);
   const Sizes strides = by_label(array.labels, dense_strides(array.sizes), group);
-  const Merged merged = merge(sizes, {strides});
+  const MergedSpace merged(sizes, {strides});
   Group result = {num_elements(sizes), std::nullopt};
-  if (merged.sizes.empty()) result.stride = 0;
-  if (merged.sizes.size() == 1) result.stride = merged.strides[0][0];
+  if (merged.sizes().empty()) result.stride = 0;
+  if (merged.sizes().size() == 1) result.stride = merged.strides(0)[0];
   return result;
 }
 
@@ -237,14 +196,6 @@ struct Matrices {
   int64_t row_stride;
   int64_t column_stride;
 };
-
-std::vector<int> joined(const std::vector<int>& a, const std::vector<int>& b,
-                        const std::vector<int>& c) {
-  std::vector<int> all = a;
-  all.insert(all.end(), b.begin(), b.end());
-  all.insert(all.end(), c.begin(), c.end());
-  return all;
-}
 
 // The array as it is in memory, if it is matrices of which the elements of a row, or of a column,
 // are next to each other.
@@ -281,16 +232,8 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
                             const std::vector<int>& labels, absl::Span<const int64_t> sizes,
                             std::byte* out) {
   if (num_elements(sizes) == 0) return absl::OkStatus();
-  std::vector<int> batch, rows, columns, summed;
-  for (const int label : labels) {
-    const bool in_a = has(a.labels, label);
-    const bool in_b = has(b.labels, label);
-    (in_a && in_b ? batch : in_a ? rows : columns).push_back(label);
-  }
-  for (const int label : a.labels) {
-    if (label >= 0 && !has(labels, label)) summed.push_back(label);
-  }
-  const int64_t num_summed = num_elements(by_label(a.labels, a.sizes, summed));
+  const ContractionLabels parts = ContractionLabels::create(a, b, labels);
+  const int64_t num_summed = num_elements(by_label(a.labels, a.sizes, parts.summed));
   if (num_summed == 0) {
     constexpr std::byte kZero[8] = {};
     return fill(dtype, kZero, out, num_elements(sizes));
@@ -298,8 +241,8 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
   std::vector<Scratch> copies;
   const auto matrices_of = [&](const Labelled& array, const std::vector<int>& left,
                                const std::vector<int>& right) -> StatusOr<Matrices> {
-    if (const auto found = as_matrices(array, batch, left, right)) return *found;
-    const std::vector<int> order = joined(batch, left, right);
+    if (const auto found = as_matrices(array, parts.batch, left, right)) return *found;
+    const std::vector<int> order = joined(parts.batch, left, right);
     const Sizes ordered = by_label(array.labels, array.sizes, order);
     const Sizes strides = by_label(array.labels, dense_strides(array.sizes), order);
     TESSERA_ASSIGN_OR_RETURN(Scratch copy, scratch(num_bytes(ordered, dtype)));
@@ -310,9 +253,9 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
     copies.push_back(std::move(copy));
     return Matrices{copies.back()->data(), num_left * num_right, num_right, 1};
   };
-  TESSERA_ASSIGN_OR_RETURN(const Matrices left, matrices_of(a, rows, summed));
-  TESSERA_ASSIGN_OR_RETURN(const Matrices right, matrices_of(b, summed, columns));
-  const std::vector<int> order = joined(batch, rows, columns);
+  TESSERA_ASSIGN_OR_RETURN(const Matrices left, matrices_of(a, parts.rows, parts.summed));
+  TESSERA_ASSIGN_OR_RETURN(const Matrices right, matrices_of(b, parts.summed, parts.columns));
+  const std::vector<int> order = joined(parts.batch, parts.rows, parts.columns);
   const Sizes ordered = by_label(labels, sizes, order);
   std::byte* result = out;
   if (order != labels) {
@@ -322,9 +265,9 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
   }
   Gemm gemm;
   gemm.type = element_type(dtype);
-  gemm.batch = num_elements(by_label(labels, sizes, batch));
-  gemm.rows = num_elements(by_label(labels, sizes, rows));
-  gemm.columns = num_elements(by_label(labels, sizes, columns));
+  gemm.batch = num_elements(by_label(labels, sizes, parts.batch));
+  gemm.rows = num_elements(by_label(labels, sizes, parts.rows));
+  gemm.columns = num_elements(by_label(labels, sizes, parts.columns));
   gemm.summed = num_summed;
   gemm.a = gemm_matrix(left);
   gemm.b = gemm_matrix(right);
@@ -348,9 +291,9 @@ Status CudaEngine::reduce_dims(ReduceOp op, DType dtype, const std::byte* in,
     (is_reduced[dim] ? reduced_sizes : kept_sizes).push_back(sizes[dim]);
     (is_reduced[dim] ? reduced_strides : kept_strides).push_back(strides[dim]);
   }
-  const Merged kept = merge(kept_sizes, {kept_strides});
-  const Merged reduced = merge(reduced_sizes, {reduced_strides});
-  if (kept.sizes.size() > kMaxDims || reduced.sizes.size() > kMaxDims) {
+  const MergedSpace kept(kept_sizes, {kept_strides});
+  const MergedSpace reduced(reduced_sizes, {reduced_strides});
+  if (kept.sizes().size() > kMaxDims || reduced.sizes().size() > kMaxDims) {
     // Of so many dims that are kept and reduced in turn: with those that are kept first.
     Sizes apart_sizes = kept_sizes, apart_strides = kept_strides;
     apart_sizes.insert(apart_sizes.end(), reduced_sizes.begin(), reduced_sizes.end());
@@ -364,10 +307,10 @@ Status CudaEngine::reduce_dims(ReduceOp op, DType dtype, const std::byte* in,
   ReduceDims level;
   level.type = element_type(dtype);
   level.op = reduction(op);
-  level.kept = space_of(kept.sizes);
-  set_strides(kept.strides[0], 0, level.kept_strides);
-  level.reduced = space_of(reduced.sizes);
-  set_strides(reduced.strides[0], 0, level.reduced_strides);
+  level.kept = space_of(kept.sizes());
+  set_strides(kept.strides(0), level.kept_strides);
+  level.reduced = space_of(reduced.sizes());
+  set_strides(reduced.strides(0), level.reduced_strides);
   level.num_kept = num_elements(kept_sizes);
   level.num_reduced = num_elements(reduced_sizes);
   // Neighbouring threads read neighbouring elements.
@@ -644,12 +587,12 @@ Status CudaEngine::random_box(const RandomSpec& spec, DType dtype, const Shape& 
   kind.range = spec.range;
   int64_t flat = 0;
   for (size_t dim = 0; dim < shape.size(); ++dim) flat += box.offsets[dim] * strides[dim];
-  const Merged merged = merge(box.sizes, {strides});
+  const MergedSpace merged(box.sizes, {strides});
   return for_each_part(merged, [&](const Space& space, size_t outer,
                                    absl::Span<const int64_t> begins, int64_t first) {
     Draw draw = kind;
     draw.space = space;
-    set_strides(merged.strides[0], outer, draw.strides);
+    set_strides(merged.strides(0).subspan(outer), draw.strides);
     draw.first = static_cast<uint64_t>(flat + begins[0]);
     draw.out = out + first * dtype_size(dtype);
     draw.num_items = 1;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Labels are of four kinds: of both operands and the result (batch), of one operand and the result
-// (rows, columns), and of both operands alone (summed). With the dims of an array in that order the
-// product is one of matrices. Arrays that are in another order are copied first.
+// With the dims of arrays in the order of device/contraction.h the product is one of matrices.
+// Arrays that are in another order are copied first.
 #include "ops/kernels/contract.h"
 
-#include <algorithm>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -13,41 +11,21 @@
 #include "Eigen/Core"
 #include "absl/container/inlined_vector.h"
 #include "base/shape.h"
+#include "device/contraction.h"
+#include "device/strided.h"
 #include "ops/kernels/gemm.h"
 #include "ops/kernels/pointwise.h"
-#include "ops/kernels/strided_walk.h"
 
 namespace tessera::kernels {
 namespace {
 
 using Sizes = absl::InlinedVector<int64_t, 8>;
 
-bool has(const std::vector<int>& labels, int label) {
-  return std::find(labels.begin(), labels.end(), label) != labels.end();
-}
-
-// The sizes, or strides, of an array by a list of labels that it has.
-Sizes by_label(const std::vector<int>& labels, absl::Span<const int64_t> values,
-               const std::vector<int>& order) {
-  Sizes result;
-  for (const int label : order) {
-    result.push_back(values[std::find(labels.begin(), labels.end(), label) - labels.begin()]);
-  }
-  return result;
-}
-
 // A matrix for each index of a batch, [batch, first, second] or [batch, second, first] in memory.
 struct Matrices {
   const std::byte* data;
   bool is_transposed = false;
 };
-
-std::vector<int> joined(std::vector<int> first, const std::vector<int>& second,
-                        const std::vector<int>& third) {
-  first.insert(first.end(), second.begin(), second.end());
-  first.insert(first.end(), third.begin(), third.end());
-  return first;
-}
 
 // The array as matrices: itself where its dims are in one of the two orders, else a copy.
 Matrices as_matrices(DType dtype, const Labelled& array, const std::vector<int>& batch,
@@ -124,15 +102,7 @@ void multiply(DType dtype, const Product& size, const Matrices& a, const Matrice
 
 void contract(DType dtype, const Labelled& a, const Labelled& b, const std::vector<int>& labels,
               absl::Span<const int64_t> sizes, std::byte* out) {
-  std::vector<int> batch, rows, columns, summed;
-  for (const int label : labels) {
-    const bool in_a = has(a.labels, label);
-    const bool in_b = has(b.labels, label);
-    (in_a && in_b ? batch : in_a ? rows : columns).push_back(label);
-  }
-  for (const int label : a.labels) {
-    if (label >= 0 && !has(labels, label)) summed.push_back(label);
-  }
+  const auto [batch, rows, columns, summed] = ContractionLabels::create(a, b, labels);
   const std::vector<int> order = joined(batch, rows, columns);
   const Product product = {num_elements(by_label(labels, sizes, batch)),
                            num_elements(by_label(labels, sizes, rows)),
