@@ -12,13 +12,11 @@
 #include <cstring>
 
 #include "device/cuda/kernels.h"
+#include "device/kernel_body.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#define TESSERA_KERNEL_BODY __host__ __device__ __forceinline__
-#else
-#define TESSERA_KERNEL_BODY inline
 #endif
 
 namespace tessera::cuda {

@@ -9,15 +9,10 @@
 
 #include "Eigen/Core"
 #include "base/check.h"
+#include "device/random_math.h"
 
 namespace tessera::kernels {
 namespace {
-
-constexpr int kRounds = 10;
-constexpr uint32_t kMultiplier0 = 0xd2511f53;
-constexpr uint32_t kMultiplier1 = 0xcd9e8d57;
-constexpr uint32_t kWeyl0 = 0x9e3779b9;
-constexpr uint32_t kWeyl1 = 0xbb67ae85;
 
 // Words of a stream by their index; blocks are made a few at a time.
 class Words {
@@ -51,17 +46,12 @@ class Words {
     }
     uint32_t key0 = key_[0];
     uint32_t key1 = key_[1];
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kPhiloxRounds; ++round) {
       for (uint64_t k = 0; k < kBlocks; ++k) {
-        const uint64_t product0 = uint64_t{kMultiplier0} * c[0][k];
-        const uint64_t product1 = uint64_t{kMultiplier1} * c[2][k];
-        c[0][k] = static_cast<uint32_t>(product1 >> 32) ^ c[1][k] ^ key0;
-        c[1][k] = static_cast<uint32_t>(product1);
-        c[2][k] = static_cast<uint32_t>(product0 >> 32) ^ c[3][k] ^ key1;
-        c[3][k] = static_cast<uint32_t>(product0);
+        philox_round(c[0][k], c[1][k], c[2][k], c[3][k], key0, key1);
       }
-      key0 += kWeyl0;
-      key1 += kWeyl1;
+      key0 += kPhiloxWeyl0;
+      key1 += kPhiloxWeyl1;
     }
     for (uint64_t k = 0; k < kBlocks; ++k) {
       for (int word = 0; word < 4; ++word) words_[4 * k + word] = c[word][k];
@@ -129,78 +119,12 @@ T uniform(const RandomSpec& spec, Words& words, uint64_t i) {
   return static_cast<Wide>(value) >= high && low < high ? below(static_cast<T>(high)) : value;
 }
 
-// Box and Muller 1958. The angle is reduced exactly, so that small results are accurate.
 template <class T>
 T normal(const RandomSpec& spec, Words& words, uint64_t i) {
   const uint64_t even = i & ~uint64_t{1};
-  const double radius = std::sqrt(-2 * std::log(open_unit<T>(words, even)));
-  const double turns = open_unit<T>(words, even + 1);
-  const double quarters = std::nearbyint(4 * turns);
-  const double angle = 2 * M_PI * (turns - quarters / 4);
-  // sin and cos of the angle, turned by the quarters; the cosine is a quarter ahead.
-  const int quarter = (static_cast<int>(quarters) + (i == even ? 1 : 0)) & 3;
-  double wave = (quarter & 1) != 0 ? std::cos(angle) : std::sin(angle);
-  if ((quarter & 2) != 0) wave = -wave;
-  return static_cast<T>(spec.a + spec.b * (radius * wave));
+  const double z = normal_of(open_unit<T>(words, even), open_unit<T>(words, even + 1), i == even);
+  return static_cast<T>(spec.a + spec.b * z);
 }
-
-double polynomial(double x, const double (&coefficients)[8]) {
-  double value = 0;
-  for (int k = 7; k >= 0; --k) value = value * x + coefficients[k];
-  return value;
-}
-
-// The quantile of the normal distribution: Wichura 1988, Applied Statistics algorithm AS 241,
-// PPND16.
-double normal_quantile(double p) {
-  constexpr double kA[] = {3.3871328727963666080e0, 1.3314166789178437745e2,
-                           1.9715909503065514427e3, 1.3731693765509461125e4,
-                           4.5921953931549871457e4, 6.7265770927008700853e4,
-                           3.3430575583588128105e4, 2.5090809287301226727e3};
-  constexpr double kB[] = {1.0,
-                           4.2313330701600911252e1,
-                           6.8718700749205790830e2,
-                           5.3941960214247511077e3,
-                           2.1213794301586595867e4,
-                           3.9307895800092710610e4,
-                           2.8729085735721942674e4,
-                           5.2264952788528545610e3};
-  constexpr double kC[] = {1.42343711074968357734e0,  4.63033784615654529590e0,
-                           5.76949722146069140550e0,  3.64784832476320460504e0,
-                           1.27045825245236838258e0,  2.41780725177450611770e-1,
-                           2.27238449892691845833e-2, 7.74545014278341407640e-4};
-  constexpr double kD[] = {1.0,
-                           2.05319162663775882187e0,
-                           1.67638483018380384940e0,
-                           6.89767334985100004550e-1,
-                           1.48103976427480074590e-1,
-                           1.51986665636164571966e-2,
-                           5.47593808499534494600e-4,
-                           1.05075007164441684324e-9};
-  constexpr double kE[] = {6.65790464350110377720e0,  5.46378491116411436990e0,
-                           1.78482653991729133580e0,  2.96560571828504891230e-1,
-                           2.65321895265761230930e-2, 1.24266094738807843860e-3,
-                           2.71155556874348757815e-5, 2.01033439929228813265e-7};
-  constexpr double kF[] = {1.0,
-                           5.99832206555887937690e-1,
-                           1.36929880922735805310e-1,
-                           1.48753612908506148525e-2,
-                           7.86869131145613259100e-4,
-                           1.84631831751005468180e-5,
-                           1.42151175831644588870e-7,
-                           2.04426310338993978564e-15};
-  const double q = p - 0.5;
-  if (std::abs(q) <= 0.425) {
-    const double r = 0.180625 - q * q;
-    return q * polynomial(r, kA) / polynomial(r, kB);
-  }
-  const double tail = std::sqrt(-std::log(q < 0 ? p : 1 - p));
-  const double value = tail <= 5 ? polynomial(tail - 1.6, kC) / polynomial(tail - 1.6, kD)
-                                 : polynomial(tail - 5, kE) / polynomial(tail - 5, kF);
-  return q < 0 ? -value : value;
-}
-
-double normal_cdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
 
 template <class T>
 T truncated_normal(const RandomSpec& spec, Words& words, uint64_t i) {
@@ -224,32 +148,8 @@ T bits(Words& words, uint64_t i) {
 template <class T>
 T integer(const RandomSpec& spec, Words& words, uint64_t i) {
   const uint64_t x = words.element64(i);
-  const uint64_t above =
-      spec.range == 0 ? x : absl::Uint128High64(absl::uint128(x) * absl::uint128(spec.range));
+  const uint64_t above = spec.range == 0 ? x : high_product(x, spec.range);
   return static_cast<T>(static_cast<uint64_t>(spec.least) + above);
-}
-
-// A Feistel network of eight rounds over the least power of 4 that is not below the range, again
-// until the number is in the range.
-int64_t permuted(const RandomSpec& spec, uint64_t i) {
-  uint32_t half_bits = 1;
-  while (half_bits < 32 && uint64_t{1} << (2 * half_bits) < spec.range) ++half_bits;
-  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
-  uint64_t x = i;
-  do {
-    uint64_t left = x >> half_bits;
-    uint64_t right = x & mask;
-    for (uint32_t round = 0; round < 8; ++round) {
-      const PhiloxBlock block = philox({static_cast<uint32_t>(right), round, half_bits,
-                                        static_cast<uint32_t>(RandomStream::kPermutation)},
-                                       spec.key);
-      const uint64_t next = left ^ (block[0] & mask);
-      left = right;
-      right = next;
-    }
-    x = left << half_bits | right;
-  } while (x >= spec.range);
-  return static_cast<int64_t>(x);
 }
 
 RandomStream stream_of(RandomKind kind) {
@@ -300,7 +200,11 @@ void run_of(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
         return each([&](uint64_t i) { return integer<T>(spec, words, i); });
       }
       if (spec.kind == RandomKind::kPermutation) {
-        return each([&](uint64_t i) { return static_cast<T>(permuted(spec, i)); });
+        return each([&](uint64_t i) {
+          return static_cast<T>(permuted_index(i, spec.range,
+                                               static_cast<uint32_t>(RandomStream::kPermutation),
+                                               spec.key[0], spec.key[1]));
+        });
       }
     }
   }
@@ -310,17 +214,9 @@ void run_of(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
 }  // namespace
 
 PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key) {
-  for (int round = 0; round < kRounds; ++round) {
-    const uint64_t product0 = uint64_t{kMultiplier0} * counter[0];
-    const uint64_t product1 = uint64_t{kMultiplier1} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<uint32_t>(product0)};
-    key[0] += kWeyl0;
-    key[1] += kWeyl1;
-  }
-  return counter;
+  const PhiloxWords block =
+      philox_words({{counter[0], counter[1], counter[2], counter[3]}}, key[0], key[1]);
+  return {block.words[0], block.words[1], block.words[2], block.words[3]};
 }
 
 void random_run(const RandomSpec& spec, DType dtype, uint64_t first, int64_t count,

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/numeric/int128.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "device/engine.h"

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The bodies of random numbers: element i of a tensor, as device/random_math.h has it. Part of
+// math_bodies.h.
+#ifndef TESSERA_DEVICE_CUDA_DRAW_BODIES_H_
+#define TESSERA_DEVICE_CUDA_DRAW_BODIES_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "device/cuda/body_types.h"
+#include "device/cuda/kernel_bodies.h"
+#include "device/cuda/math.h"
+#include "device/kernel_body.h"
+#include "device/random_math.h"
+
+namespace tessera::cuda {
+
+using kernels::high_product;
+using kernels::normal_cdf;
+using kernels::normal_of;
+using kernels::normal_quantile;
+using kernels::permuted_index;
+using kernels::philox_words;
+using kernels::PhiloxWords;
+
+TESSERA_KERNEL_BODY uint32_t stream_of(Distribution distribution) {
+  switch (distribution) {
+    case Distribution::kNormal:
+    case Distribution::kTruncatedNormal:
+      return 2;
+    case Distribution::kInteger:
+      return 3;
+    default:
+      return 0;
+  }
+}
+TESSERA_KERNEL_BODY PhiloxWords block_of(const Draw& draw, uint64_t block) {
+  return philox_words({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0,
+                        stream_of(draw.distribution)}},
+                      draw.key[0], draw.key[1]);
+}
+TESSERA_KERNEL_BODY uint32_t word_of(const Draw& draw, uint64_t i) {
+  return block_of(draw, i / 4).words[i % 4];
+}
+TESSERA_KERNEL_BODY uint64_t element64_of(const Draw& draw, uint64_t i) {
+  const PhiloxWords block = block_of(draw, i / 2);
+  const uint32_t* const half = block.words + 2 * (i % 2);
+  return half[0] | uint64_t{half[1]} << 32;
+}
+
+// 2^-n, exact.
+TESSERA_KERNEL_BODY double fraction_of(int n) {
+  return 1.0 / static_cast<double>(uint64_t{1} << n);
+}
+template <class T>
+TESSERA_KERNEL_BODY Computed<T> unit_of(const Draw& draw, uint64_t i) {
+  if constexpr (IsSame<T, double>::kValue) {
+    return static_cast<double>(element64_of(draw, i) >> 11) * fraction_of(53);
+  } else {
+    constexpr int kBits = IsSame<T, Half>::kValue ? 11 : IsSame<T, BFloat16>::kValue ? 8 : 24;
+    return static_cast<float>(word_of(draw, i) >> (32 - kBits)) *
+           static_cast<float>(fraction_of(kBits));
+  }
+}
+template <class T>
+TESSERA_KERNEL_BODY double open_unit_of(const Draw& draw, uint64_t i) {
+  if constexpr (IsSame<T, double>::kValue) {
+    return (static_cast<double>(element64_of(draw, i) >> 12) + 0.5) * fraction_of(52);
+  } else {
+    return (static_cast<double>(word_of(draw, i) >> 9) + 0.5) * fraction_of(23);
+  }
+}
+
+// The greatest value below; ordered by their bits, apart from the sign.
+template <class T, class Bits>
+TESSERA_KERNEL_BODY T value_below(T value) {
+  Bits bits;
+  memcpy(&bits, &value, sizeof bits);
+  constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  if ((bits & static_cast<Bits>(~kSign)) == 0) {
+    bits = static_cast<Bits>(kSign | 1);
+  } else {
+    bits = static_cast<Bits>((bits & kSign) != 0 ? bits + 1 : bits - 1);
+  }
+  memcpy(&value, &bits, sizeof bits);
+  return value;
+}
+template <class T>
+TESSERA_KERNEL_BODY T value_below(T value) {
+  if constexpr (sizeof(T) == 2) {
+    return value_below<T, uint16_t>(value);
+  } else if constexpr (sizeof(T) == 4) {
+    return value_below<T, uint32_t>(value);
+  } else {
+    return value_below<T, uint64_t>(value);
+  }
+}
+
+// low + scale u, each operation rounded by itself.
+TESSERA_KERNEL_BODY float scaled(float low, float scale, float u) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(low, __fmul_rn(scale, u));
+#else
+  const volatile float product = scale * u;
+  return low + product;
+#endif
+}
+TESSERA_KERNEL_BODY double scaled(double low, double scale, double u) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(low, __dmul_rn(scale, u));
+#else
+  const volatile double product = scale * u;
+  return low + product;
+#endif
+}
+
+// From double to T by one rounding, or by way of float, as on the host.
+template <class T>
+TESSERA_KERNEL_BODY T rounded_to(double value) {
+  return Wide<T>::back(static_cast<Computed<T>>(value));
+}
+
+template <class T>
+TESSERA_KERNEL_BODY T draw_float(const Draw& draw, uint64_t i) {
+  using W = Computed<T>;
+  if (draw.distribution == Distribution::kUniform) {
+    const W low = Wide<T>::of(rounded_to<T>(draw.a));
+    const W high = Wide<T>::of(rounded_to<T>(draw.b));
+    const T value = Wide<T>::back(scaled(low, high - low, unit_of<T>(draw, i)));
+    return Wide<T>::of(value) >= high && low < high ? value_below(Wide<T>::back(high)) : value;
+  }
+  if (draw.distribution == Distribution::kNormal) {
+    const uint64_t even = i & ~uint64_t{1};
+    const double z =
+        normal_of(open_unit_of<T>(draw, even), open_unit_of<T>(draw, even + 1), i == even);
+    return rounded_to<T>(draw.a + draw.b * z);
+  }
+  const double first = normal_cdf(draw.low);
+  const double last = normal_cdf(draw.high);
+  const double z = normal_quantile(first + (last - first) * open_unit_of<T>(draw, i));
+  return rounded_to<T>(draw.a + draw.b * (z < draw.low ? draw.low : z > draw.high ? draw.high : z));
+}
+
+template <class T>
+TESSERA_KERNEL_BODY T draw_integer(const Draw& draw, uint64_t i) {
+  switch (draw.distribution) {
+    case Distribution::kBernoulli:
+      return unit_of<float>(draw, i) < static_cast<float>(draw.a) ? T(1) : T(0);
+    case Distribution::kInteger: {
+      const uint64_t x = element64_of(draw, i);
+      const uint64_t above = draw.range == 0 ? x : high_product(x, draw.range);
+      return static_cast<T>(static_cast<uint64_t>(draw.least) + above);
+    }
+    case Distribution::kPermutation:
+      return static_cast<T>(permuted_index(i, draw.range, 4, draw.key[0], draw.key[1]));
+    default:
+      break;
+  }
+  if (draw.type == ElementType::kBool) return static_cast<T>(word_of(draw, i) >> 31);
+  if constexpr (sizeof(T) == 8) {
+    return static_cast<T>(element64_of(draw, i));
+  } else {
+    return static_cast<T>(word_of(draw, i) >> (32 - 8 * sizeof(T)));
+  }
+}
+
+template <class T>
+struct DrawBody {
+  static TESSERA_KERNEL_BODY void item(const Draw& draw, int64_t i) {
+    const uint64_t flat =
+        draw.first + static_cast<uint64_t>(offset_of(draw.space, draw.strides, i));
+    if constexpr (kIsFloat<Computed<T>>) {
+      reinterpret_cast<T*>(draw.out)[i] = draw_float<T>(draw, flat);
+    } else {
+      reinterpret_cast<T*>(draw.out)[i] = draw_integer<T>(draw, flat);
+    }
+  }
+};
+
+}  // namespace tessera::cuda
+
+#endif  // TESSERA_DEVICE_CUDA_DRAW_BODIES_H_

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mathematics of random numbers, which threads of the host and kernels of GPUs have in common:
+// Philox4x32-10 of Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011,
+// and what makes distributions of its words. tests/facts/random.md has the exact mapping.
+//
+// Pure functions. nvcc reads this header: it includes nothing but the language's headers.
+#ifndef TESSERA_DEVICE_RANDOM_MATH_H_
+#define TESSERA_DEVICE_RANDOM_MATH_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "device/kernel_body.h"
+
+namespace tessera::kernels {
+
+inline constexpr int kPhiloxRounds = 10;
+// What the words of a key grow by between rounds.
+inline constexpr uint32_t kPhiloxWeyl0 = 0x9e3779b9;
+inline constexpr uint32_t kPhiloxWeyl1 = 0xbb67ae85;
+
+// The upper half of a product.
+TESSERA_KERNEL_BODY uint64_t high_product(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(a, b);
+#else
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+#endif
+}
+
+TESSERA_KERNEL_BODY void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3,
+                                      uint32_t key0, uint32_t key1) {
+  const uint64_t product0 = uint64_t{0xd2511f53} * c0;
+  const uint64_t product1 = uint64_t{0xcd9e8d57} * c2;
+  c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ key0;
+  c1 = static_cast<uint32_t>(product1);
+  c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ key1;
+  c3 = static_cast<uint32_t>(product0);
+}
+
+// A counter, or a block: what the counter becomes.
+struct PhiloxWords {
+  uint32_t words[4];
+};
+TESSERA_KERNEL_BODY PhiloxWords philox_words(PhiloxWords counter, uint32_t key0, uint32_t key1) {
+  uint32_t* const c = counter.words;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    philox_round(c[0], c[1], c[2], c[3], key0, key1);
+    key0 += kPhiloxWeyl0;
+    key1 += kPhiloxWeyl1;
+  }
+  return counter;
+}
+
+// Box and Muller 1958: of two numbers in (0, 1) the even one of two normal numbers, or the odd one.
+// The angle is reduced exactly, so that small results are accurate.
+TESSERA_KERNEL_BODY double normal_of(double radius_unit, double turns, bool is_even) {
+  const double radius = std::sqrt(-2 * std::log(radius_unit));
+  const double quarters = std::rint(4 * turns);
+  const double angle = 2 * 3.14159265358979323846 * (turns - quarters / 4);
+  // sin and cos of the angle, turned by the quarters; the cosine is a quarter ahead.
+  const int quarter = (static_cast<int>(quarters) + (is_even ? 1 : 0)) & 3;
+  const double wave = (quarter & 1) != 0 ? std::cos(angle) : std::sin(angle);
+  return radius * ((quarter & 2) != 0 ? -wave : wave);
+}
+
+TESSERA_KERNEL_BODY double polynomial_of(double x, const double (&coefficients)[8]) {
+  double value = 0;
+  for (int k = 7; k >= 0; --k) value = value * x + coefficients[k];
+  return value;
+}
+// The quantile of the normal distribution: Wichura 1988, Applied Statistics algorithm AS 241,
+// PPND16.
+TESSERA_KERNEL_BODY double normal_quantile(double p) {
+  constexpr double kA[] = {3.3871328727963666080e0, 1.3314166789178437745e2,
+                           1.9715909503065514427e3, 1.3731693765509461125e4,
+                           4.5921953931549871457e4, 6.7265770927008700853e4,
+                           3.3430575583588128105e4, 2.5090809287301226727e3};
+  constexpr double kB[] = {1.0,
+                           4.2313330701600911252e1,
+                           6.8718700749205790830e2,
+                           5.3941960214247511077e3,
+                           2.1213794301586595867e4,
+                           3.9307895800092710610e4,
+                           2.8729085735721942674e4,
+                           5.2264952788528545610e3};
+  constexpr double kC[] = {1.42343711074968357734e0,  4.63033784615654529590e0,
+                           5.76949722146069140550e0,  3.64784832476320460504e0,
+                           1.27045825245236838258e0,  2.41780725177450611770e-1,
+                           2.27238449892691845833e-2, 7.74545014278341407640e-4};
+  constexpr double kD[] = {1.0,
+                           2.05319162663775882187e0,
+                           1.67638483018380384940e0,
+                           6.89767334985100004550e-1,
+                           1.48103976427480074590e-1,
+                           1.51986665636164571966e-2,
+                           5.47593808499534494600e-4,
+                           1.05075007164441684324e-9};
+  constexpr double kE[] = {6.65790464350110377720e0,  5.46378491116411436990e0,
+                           1.78482653991729133580e0,  2.96560571828504891230e-1,
+                           2.65321895265761230930e-2, 1.24266094738807843860e-3,
+                           2.71155556874348757815e-5, 2.01033439929228813265e-7};
+  constexpr double kF[] = {1.0,
+                           5.99832206555887937690e-1,
+                           1.36929880922735805310e-1,
+                           1.48753612908506148525e-2,
+                           7.86869131145613259100e-4,
+                           1.84631831751005468180e-5,
+                           1.42151175831644588870e-7,
+                           2.04426310338993978564e-15};
+  const double q = p - 0.5;
+  if (std::fabs(q) <= 0.425) {
+    const double r = 0.180625 - q * q;
+    return q * polynomial_of(r, kA) / polynomial_of(r, kB);
+  }
+  const double tail = std::sqrt(-std::log(q < 0 ? p : 1 - p));
+  const double value = tail <= 5 ? polynomial_of(tail - 1.6, kC) / polynomial_of(tail - 1.6, kD)
+                                 : polynomial_of(tail - 5, kE) / polynomial_of(tail - 5, kF);
+  return q < 0 ? -value : value;
+}
+TESSERA_KERNEL_BODY double normal_cdf(double x) {
+  return 0.5 * std::erfc(-x * 0.70710678118654752440);
+}
+
+// Element i of a permutation of 0 to range - 1: a Feistel network of eight rounds over the least
+// power of 4 that is not below the range, again until the number is in the range. `stream` is the
+// last word of its counters.
+TESSERA_KERNEL_BODY int64_t permuted_index(uint64_t i, uint64_t range, uint32_t stream,
+                                           uint32_t key0, uint32_t key1) {
+  uint32_t half_bits = 1;
+  while (half_bits < 32 && uint64_t{1} << (2 * half_bits) < range) ++half_bits;
+  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+  uint64_t x = i;
+  do {
+    uint64_t left = x >> half_bits;
+    uint64_t right = x & mask;
+    for (uint32_t round = 0; round < 8; ++round) {
+      const PhiloxWords block =
+          philox_words({{static_cast<uint32_t>(right), round, half_bits, stream}}, key0, key1);
+      const uint64_t next = left ^ (block.words[0] & mask);
+      left = right;
+      right = next;
+    }
+    x = left << half_bits | right;
+  } while (x >= range);
+  return static_cast<int64_t>(x);
+}
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_DEVICE_RANDOM_MATH_H_
