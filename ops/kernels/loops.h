@@ -7,6 +7,8 @@
 // Blocks have a multiple of kLanes elements, so that no element is computed by other instructions
 // than its neighbours: the value of an element does not depend on where a shard begins.
 //
+// Pure functions of memory; several threads at once.
+//
 // Arithmetic is not contracted: what is not an exponential or the like has the same bits on every
 // instruction set, except for sums.
 #ifndef TESSERA_OPS_KERNELS_LOOPS_H_
