@@ -34,7 +34,7 @@ struct Letter {
     kEntry,    // of member `from`: what it arrived with
     kRequest,  // of member `from` to member `to`: what it wants
     kVerdict,  // the run has failed with this
-    kAsk,      // of member `from`: what is the device of member `to` doing?
+    kAsk,      // of member `from`: what is the device of member `to` doing? Its call is the body
     kAnswer,   // of member `from`
     kCircle,   // of a search for circles (Network); `to` is a device
     kPing,     // of client `from`: is this client there (Network)?

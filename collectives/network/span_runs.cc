@@ -178,7 +178,6 @@ Work SpanRuns::start_message_run(std::shared_ptr<SpanRun> run) {
   return Work(std::move(run));
 }
 
-// A member that left out a call which the others have given up does not take the next one for it.
 void SpanRuns::number(SpanRun& run) {
   if (run.op.seq != 0) return;  // a message that was sent, which is placed twice
   uint32_t& next_seq = meetings_.next_seq(run.member());
@@ -186,16 +185,28 @@ void SpanRuns::number(SpanRun& run) {
   uint32_t seq = first;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto it = failed_.find(seq); it != failed_.end() && !it->second.is_of(run.op.signature);
-         it = failed_.find(seq)) {
+    for (; is_given_up(seq, run); seq = host::seq_after(seq)) {
       boards_[seq].num_retired += 1;
       if (boards_[seq].num_retired == num_own_) boards_.erase(seq);
-      seq = host::seq_after(seq);
     }
   }
   if (seq != first) meetings_.rendezvous().pass_over(first, seq);
   run.op.seq = seq;
   next_seq = host::seq_after(seq);
+}
+
+bool SpanRuns::is_given_up(uint32_t seq, const SpanRun& run) const {
+  const Signature& call = run.op.signature;
+  if (const auto failed = failed_.find(seq); failed != failed_.end()) {
+    return !failed->second.is_of(call);
+  }
+  if (const auto board = boards_.find(seq); board != boards_.end()) {
+    const auto late = board->second.late.find(run.position());
+    if (late != board->second.late.end() && late->second != call) return true;
+  }
+  // Clients of one host send each other no verdicts.
+  const Rendezvous::Place place = meetings_.rendezvous().align(seq, call);
+  return !place.is_left_behind && place.seq != seq;
 }
 
 bool SpanRuns::divides(const Collective& collective) const {

@@ -28,6 +28,12 @@
 // without a clock that hosts have in common; a member that does not answer in time may still pass
 // alone.
 //
+// Numbers. A call takes its member's next number when it is enqueued, without waiting. It skips the
+// number of a run that the others have given up where that was another call, as its signature says:
+// so a member that left out a call does not take its verdict for that of the next one. The verdict
+// itself may still be on its way, so the member also looks at the record of its host, and at the
+// questions that it was asked.
+//
 // Failure. A member that cannot go on (its deadline, a loss, the shutdown) proposes a verdict to
 // the coordinator, where the first proposal for a run stands, and tells the other hosts. So all
 // members that fail get one Status. A member that has its result keeps it: a later failure is told
@@ -37,7 +43,10 @@
 //   1. no byte of a tensor moves before the member has the entries of all members;
 //   2. a member is served by the member that holds the memory, while that is in the same run;
 //   3. memory that a peer may still write or read is kept: by the run, which the engine's calls
-//   own.
+//   own;
+//   4. before a member that has arrived reports a deadline, those that it misses know the signature
+//   of the run: they have answered its question, or have left it unanswered for kAnswerLimit, or
+//   see the settled record of their host.
 //
 // Threads: as CollectiveRuns. Letters come where the engine calls; mutex_ guards what they bring.
 #ifndef TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
@@ -176,9 +185,10 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
     std::optional<Status> verdict;
     std::map<int, std::string> doing;  // of members that were asked
     std::set<int> coming;              // those of them whose entry is on the way
-    // Members of this client that have arrived, and those that were asked for before they had.
+    // Members of this client that have arrived, and those that were asked for before they had, with
+    // the call of the member that asked first.
     std::set<int> arrived;
-    std::set<int> late;
+    std::map<int, Signature> late;
     int num_retired = 0;  // members of this client that need it no more
   };
   struct Failed {
@@ -205,6 +215,9 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   using Members = std::vector<MemberMemory>;
 
   Work start_message_run(std::shared_ptr<SpanRun> run);
+  // Whether others have given up the run with this number, as another call than `run`. Requires
+  // mutex_.
+  bool is_given_up(uint32_t seq, const SpanRun& run) const;
   Status meet_and_move(SpanRun& run);
   // Up to the entries of all. The error is not settled yet.
   Status meet(SpanRun& run, Status own);
@@ -276,6 +289,17 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status check(SpanRun& run);
   // Makes `error` the verdict of the run, unless it has one. Returns the verdict.
   Status propose(const SpanRun& run, const Status& error);
+  // The same of a run that has begun. Before other hosts are told, the record of this host is
+  // settled (invariant 4).
+  Status fail(const SpanRun& run, const Status& error);
+  // The two parts of these: the coordinator decides, and letters tell the other hosts of a verdict
+  // that this client had not kept before.
+  struct Verdict {
+    Status status;
+    bool is_new;
+  };
+  Verdict decide(const SpanRun& run, const Status& error);
+  void tell(const SpanRun& run, const Status& verdict);
   Status settle_here(const SpanRun& run, const Status& verdict);
   // Keeps the verdict of a run, also for members that come late. Requires mutex_.
   void keep_failure(uint32_t seq, const Signature& call, const Status& verdict);

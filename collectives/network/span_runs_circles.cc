@@ -143,7 +143,7 @@ void SpanRuns::release(const CircleHop& hop) {
 Status SpanRuns::end_in_circle(SpanRun& run, const SpanRun::Ending& ending) {
   // A deadline has ended the circle, and the others came.
   const bool is_over = all_came(run);
-  const Status verdict = is_over ? Status() : settle_here(run, propose(run, ending.error));
+  const Status verdict = is_over ? Status() : fail(run, ending.error);
   ending.next();
   if (is_over) return verdict;
   std::unique_lock<std::mutex> lock(mutex_);

@@ -77,14 +77,14 @@ Status SpanRuns::check(SpanRun& run) {
   if (const std::optional<Status> failed = failure(run)) return *failed;
   if (may_be_interrupted()) {
     const Status why = meetings_.interruption(run);
-    if (!why.ok()) return settle_here(run, propose(run, why));
+    if (!why.ok()) return fail(run, why);
   }
   if (transfer_error.ok()) transfer_error = network_->find_broken(others_);
   if (transfer_error.ok() && steady_now() >= run.next_ping) {
     run.next_ping = steady_now() + kPingInterval;
     transfer_error = network_->find_unreachable(awaited_clients(run));
   }
-  if (!transfer_error.ok()) return settle_here(run, propose(run, run.labelled(transfer_error)));
+  if (!transfer_error.ok()) return fail(run, run.labelled(transfer_error));
   if (waited.has_value()) return end_at_deadline(run, waited->called, waited->deadline);
   if (steady_now() < run.op.deadline) return absl::OkStatus();
   return end_at_deadline(run, run.op.start, run.op.deadline);
@@ -141,6 +141,8 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
 std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
                                                  const std::vector<bool>& arrived) {
   size_t num_asked = 0;
+  std::vector<std::byte> call;
+  append(&run.op.signature, 1, call);
   for (int m = 0; m < num_members(); ++m) {
     if (arrived[m] || places_.is_here(m)) continue;
     ++num_asked;
@@ -149,7 +151,7 @@ std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
                                                         .group = name_,
                                                         .from = run.position(),
                                                         .to = m,
-                                                        .body = {}});
+                                                        .body = call});
   }
   std::unique_lock<std::mutex> lock(mutex_);
   Board& board = boards_[run.op.seq];
@@ -165,11 +167,24 @@ std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
 }
 
 Status SpanRuns::propose(const SpanRun& run, const Status& error) {
+  const Verdict verdict = decide(run, error);
+  if (verdict.is_new) tell(run, verdict.status);
+  return verdict.status;
+}
+
+Status SpanRuns::fail(const SpanRun& run, const Status& error) {
+  const Verdict verdict = decide(run, error);
+  const Status settled = settle_here(run, verdict.status);
+  if (verdict.is_new) tell(run, verdict.status);
+  return settled;
+}
+
+SpanRuns::Verdict SpanRuns::decide(const SpanRun& run, const Status& error) {
   const uint32_t seq = run.op.seq;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (const auto known = failed_.find(seq); known != failed_.end()) {
-      return known->second.verdict;
+      return {known->second.verdict, /*is_new=*/false};
     }
   }
   Coordinator& coordinator = network_->coordinator;
@@ -186,8 +201,12 @@ Status SpanRuns::propose(const SpanRun& run, const Status& error) {
     keep_failure(seq, run.op.signature, verdict);
     wake_waiters();
   }
+  return {verdict, /*is_new=*/true};
+}
+
+void SpanRuns::tell(const SpanRun& run, const Status& verdict) {
   Letter letter = {.kind = Letter::Kind::kVerdict,
-                   .seq = seq,
+                   .seq = run.op.seq,
                    .group = name_,
                    .from = run.position(),
                    .to = 0,
@@ -196,7 +215,6 @@ Status SpanRuns::propose(const SpanRun& run, const Status& error) {
   append(&head, 1, letter.body);
   append_text(verdict.message(), letter.body);
   send_to_others(letter);
-  return verdict;
 }
 
 void SpanRuns::keep_failure(uint32_t seq, const Signature& call, const Status& verdict) {
@@ -206,7 +224,10 @@ void SpanRuns::keep_failure(uint32_t seq, const Signature& call, const Status& v
 }
 
 Status SpanRuns::settle_here(const SpanRun& run, const Status& verdict) {
-  const Status settled = meetings_.settle_running(run, VerdictKind::kError, verdict);
+  // A member that is absent at a deadline may skip the run, and acknowledges nothing.
+  const VerdictKind kind =
+      absl::IsDeadlineExceeded(verdict) ? VerdictKind::kTimedOut : VerdictKind::kError;
+  const Status settled = meetings_.settle_running(run, kind, verdict);
   return settled.ok() ? verdict : settled;
 }
 
@@ -217,9 +238,9 @@ Status SpanRuns::wait_for_verdict(SpanRun& run) {
     wait_for(lock, kVerdictLimit, [&] { return board.verdict.has_value(); });
   }
   TESSERA_RETURN_IF_ERROR(check(run));
-  return settle_here(run, propose(run, absl::DeadlineExceededError(absl::StrCat(
-                                           run.label(), ": ", name_of(run.position()),
-                                           " came after the deadline of another member"))));
+  return fail(
+      run, absl::DeadlineExceededError(absl::StrCat(run.label(), ": ", name_of(run.position()),
+                                                    " came after the deadline of another member")));
 }
 
 Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline) {
@@ -240,7 +261,7 @@ Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time dead
   }
   const Status error = missing(run, start, deadline);
   if (was_open && all_came(run)) return absl::OkStatus();
-  return settle_here(run, propose(run, error));
+  return fail(run, error);
 }
 
 }  // namespace tessera::network

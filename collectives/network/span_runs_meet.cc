@@ -101,12 +101,12 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
     if (!absl::IsDeadlineExceeded(waited)) own = run.labelled(waited);
   }
   if (const Status reserved = meetings_.reserve(run, op); !reserved.ok()) {
-    return settle_here(run, propose(run, reserved));
+    return fail(run, reserved);
   }
   // This member itself is late.
   if (absl::IsDeadlineExceeded(waited)) {
     const absl::Time end = std::min(op.deadline, steady_now());
-    return settle_here(run, propose(run, missing(run, op.start, end)));
+    return fail(run, missing(run, op.start, end));
   }
   const Status filled = meetings_.entries().fill(run);
   if (own.ok()) own = filled;
@@ -257,7 +257,7 @@ Status SpanRuns::compare_entries(const SpanRun& run) {
     error.Update(host::describe_difference(statements[0], statements[k], run.op.detail_field,
                                            num_members(), run.op.seq));
   }
-  return error.ok() ? error : settle_here(run, propose(run, error));
+  return error.ok() ? error : fail(run, error);
 }
 
 Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
@@ -359,6 +359,9 @@ void SpanRuns::read(Letter letter) {
 
 void SpanRuns::answer(const Letter& ask) {
   if (ask.to < 0 || ask.to >= num_members() || !places_.is_here(ask.to)) return;
+  Signature call;
+  absl::Span<const std::byte> body = ask.body;
+  if (!take(body, 1, &call)) return;
   bool is_coming = true;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -366,7 +369,7 @@ void SpanRuns::answer(const Letter& ask) {
     if (!is_over) {
       Board& board = boards_[ask.seq];
       is_coming = board.arrived.count(ask.to) > 0;
-      if (!is_coming) board.late.insert(ask.to);
+      if (!is_coming) board.late.emplace(ask.to, call);
     }
   }
   const GroupMember& member = all_members()[ask.to];

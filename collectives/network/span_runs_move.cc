@@ -69,7 +69,7 @@ void for_each_block(int64_t num_bytes, absl::FunctionRef<void(int64_t, int64_t)>
 Status SpanRuns::move(SpanRun& run, Status& own_error) {
   const Rendezvous& rendezvous = meetings_.rendezvous();
   const StatusOr<host::Entries::Memories> here = meetings_.entries().memory(run);
-  if (!here.ok()) return settle_here(run, propose(run, here.status()));
+  if (!here.ok()) return fail(run, here.status());
   Members members(num_members());
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -149,7 +149,7 @@ Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
     if (run.position() == 0) return absl::OkStatus();
     if (!fetched.empty()) members[0].in = fetched[0];
     const Status moved = run.move(run.op.seq, members);
-    return moved.ok() ? moved : settle_here(run, propose(run, moved));
+    return moved.ok() ? moved : fail(run, moved);
   }
   if (!own_error.ok()) return absl::OkStatus();
   copy_pulls(collective, copies, members);
@@ -316,7 +316,7 @@ Status SpanRuns::exchange(SpanRun& run, const Step& step) {
     if (asked.empty()) return absl::OkStatus();
     for (const Asked& one : asked) {
       if (const Status status = serve(run, step, one); !status.ok()) {
-        return settle_here(run, propose(run, run.labelled(status)));
+        return fail(run, run.labelled(status));
       }
       --num_left;
     }
@@ -436,7 +436,7 @@ void SpanRuns::send_block(SpanRun& run, int client, Tag tag, absl::Span<const st
 StatusOr<std::byte*> SpanRuns::stage(SpanRun& run, const Box& box) {
   const int64_t bytes = box.num_elements() * dtype_size(run.collective().dtype());
   StatusOr<ArenaPool::Block> block = resources().pool().allocate(bytes);
-  if (!block.ok()) return settle_here(run, propose(run, run.labelled(block.status())));
+  if (!block.ok()) return fail(run, run.labelled(block.status()));
   run.staged.push_back(*std::move(block));
   return run.staged.back().data();
 }
