@@ -32,6 +32,7 @@ import bench_report
 from bench_cells import COLUMNS, GIB, KIB, KILL_SETS, MEMORY, MIB, OPEN_MPI, Cell, Entry
 from bench_cells import add_before, format_size, kill_cells, make_phases, memory_cell
 
+READY_TIMEOUT_S = 120  # eight Pythons that import a library at once
 REPLY_TIMEOUT_S = 180
 # Peers free their buffers after a measurement that leaves less than this share of the memory. No
 # measurement may need more than this share of the available memory: other programs may run here.
@@ -73,6 +74,7 @@ class Workers:
         self.ins, self.outs, self.buffers = [], [], []
         self.seconds_to_ready = None
         self.cpu_seconds = 0.0  # of all processes, for one call of the last command
+        self.value = None  # of the last command, see worker.h
 
     def start(self, commands, environment):
         """Starts the processes, and waits until each says that it is ready."""
@@ -96,7 +98,7 @@ class Workers:
                         start_new_session=True,
                     )
                 )
-        replies = self.replies(60)
+        replies = self.replies(READY_TIMEOUT_S)
         self.seconds_to_ready = max(reply["ready"] for reply in replies) - started
 
     def run(self, command):
@@ -105,6 +107,7 @@ class Workers:
             os.write(fd, (command + "\n").encode())
         replies = self.replies(REPLY_TIMEOUT_S)
         self.cpu_seconds = sum(reply.get("cpu", 0) for reply in replies)
+        self.value = replies[0].get("value")
         return [max(times) for times in zip(*(reply["seconds"] for reply in replies))]
 
     def run_and_kill(self, command, seconds, victim):
@@ -293,6 +296,10 @@ class Run:
     def start_workers(self, group, clients, region_bytes):
         return start_workers(group, clients, region_bytes, self.options, self.folder)
 
+    def checks_all(self, cell):
+        """Whether the first check is of all elements."""
+        return cell.size_bytes <= (4 if self.options.quick else 64) * MIB
+
     def give_up(self, group, error):
         self.out[group] = str(error)
         say(f"{group} is left out from now on: {error}")
@@ -315,8 +322,9 @@ class Run:
         try:
             if is_first:
                 # Checks every element, and measures how long a call takes.
-                full = int(cell.size_bytes <= (4 if self.options.quick else 64) * MIB)
+                full = int(self.checks_all(cell))
                 times = workers.run(f"{command} full={full} repetitions=2 calls=1")
+                entry.value = workers.value
                 if min(times) < 1e-3:
                     times = workers.run(f"{command} repetitions=2 calls=20")
                 # If clients spin and other programs need their cores, a call takes 0.2 us or 8 ms.

@@ -149,6 +149,7 @@ class Entry:
     factor: float = 1.0  # of the time measured
     rounds: list = dataclasses.field(default_factory=list)
     cpu_rounds: list = dataclasses.field(default_factory=list)  # CPU seconds of all its processes
+    value: float = None  # what the operation computed, where its worker says so
     note: str = ""  # why it has no number
     failed: bool = False  # because of an error
 

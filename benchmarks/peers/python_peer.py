@@ -270,26 +270,33 @@ class Peer:
         return seconds, cpu
 
 
-def main(library, rank, size, prefix):
-    libraries = {"jax": Jax, "tensorflow": Tensorflow, "torch": Torch}
-    peer = Peer(libraries[library](int(rank), int(size), prefix))
-    peer.library.barrier()
+def serve(prefix, rank, measure, release):
+    """Answers commands until "quit". `measure(fields)` returns the seconds of each repetition, the
+    CPU seconds of a call, and perhaps the value of worker.h."""
     with open(f"{prefix}.{rank}.in") as commands, open(f"{prefix}.{rank}.out", "w") as out:
         print(json.dumps({"ready": time.monotonic(), "error": ""}), file=out, flush=True)
         for line in commands:
             operation, *words = line.split()
             if operation == "quit":
                 return
-            seconds, cpu, error = [], 0, ""
+            reply = {"seconds": [], "cpu": 0, "error": ""}
             if operation == "release":
-                peer.sources.cache_clear()
+                release()
             else:
+                fields = dict(word.split("=", 1) for word in words)
                 try:
-                    seconds, cpu = peer.measure(dict(word.split("=", 1) for word in words))
+                    seconds, cpu, *value = measure({"operation": operation, **fields})
+                    reply.update(seconds=seconds, cpu=cpu, **{"value": v for v in value})
                 except Exception as failure:  # goes to the driver
-                    error = f"{type(failure).__name__}: {failure}"[:300]
-            reply = {"seconds": seconds, "cpu": cpu, "at": time.monotonic(), "error": error}
-            print(json.dumps(reply), file=out, flush=True)
+                    reply["error"] = f"{type(failure).__name__}: {failure}"[:300]
+            print(json.dumps({**reply, "at": time.monotonic()}), file=out, flush=True)
+
+
+def main(library, rank, size, prefix):
+    libraries = {"jax": Jax, "tensorflow": Tensorflow, "torch": Torch}
+    peer = Peer(libraries[library](int(rank), int(size), prefix))
+    peer.library.barrier()
+    serve(prefix, rank, peer.measure, peer.sources.cache_clear)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -51,10 +53,11 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
-// What a command took, in seconds a call.
+// What a command took, in seconds a call, and the value of the operation.
 struct Times {
   std::vector<double> of_repetitions;
   double cpu = 0;
+  std::optional<double> value;
 };
 
 std::string measure(Contestant& contestant, const Command& command, Times* times) {
@@ -69,6 +72,7 @@ std::string measure(Contestant& contestant, const Command& command, Times* times
   if (error = contestant.barrier(); !error.empty()) return error;
   if (error = operation.call(0); !error.empty()) return error;
   if (error = operation.check(0, full); !error.empty()) return error;
+  if (full && operation.value) times->value = operation.value();
   int64_t set = 0;
   const int64_t repetitions = command.number("repetitions", 1);
   const double cpu = cpu_seconds();
@@ -144,8 +148,12 @@ int serve(Contestant& contestant, const std::string& prefix) {
     for (size_t i = 0; i < times.of_repetitions.size(); ++i) {
       std::fprintf(out, "%s%.9g", i == 0 ? "" : ", ", times.of_repetitions[i]);
     }
-    std::fprintf(out, "], \"cpu\": %.9g, \"at\": %.9f, \"error\": %s}\n", times.cpu, ended,
-                 quoted(error).c_str());
+    std::fprintf(out, "], \"cpu\": %.9g, \"at\": %.9f, ", times.cpu, ended);
+    // JSON has no infinities.
+    if (times.value.has_value() && std::isfinite(*times.value)) {
+      std::fprintf(out, "\"value\": %.9g, ", *times.value);
+    }
+    std::fprintf(out, "\"error\": %s}\n", quoted(error).c_str());
     std::fflush(out);
   }
   std::free(line);
@@ -160,6 +168,14 @@ float pattern(int rank, int64_t i) {
   h ^= h >> 15;
   h *= 2246822519u;
   return static_cast<float>(static_cast<int32_t>(h >> 12));
+}
+
+float noise(uint32_t seed, int64_t i) {
+  uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed * 2246822519u;
+  h ^= h >> 15;
+  h *= 2246822519u;
+  h ^= h >> 13;
+  return static_cast<float>(h >> 8) / 16777216.0f - 0.5f;  // exact
 }
 
 std::byte pattern_byte(int rank, int64_t byte) {

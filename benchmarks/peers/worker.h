@@ -5,11 +5,12 @@
 //
 //   driver  --  "all_reduce bytes=1024 calls=100 ..."  -->  PREFIX.RANK.in    of every rank
 //   driver  <--  {"seconds": [...], "cpu": 0.1,        --   PREFIX.RANK.out
-//                 "at": 12.3, "error": ""}
+//                 "at": 12.3, "value": 0.5, "error": ""}
 //
 // "cpu" is the CPU time that the process took for one call. "at" is when the command ended, by
-// CLOCK_MONOTONIC, which all processes share. A worker that waits for a command blocks in read()
-// and takes no time from the others.
+// CLOCK_MONOTONIC, which all processes share. "value" is there if the operation has one and the
+// command says full=1: the driver compares it with those of the other contestants. A worker that
+// waits for a command blocks in read() and takes no time from the others.
 //
 // One measurement: poison the results of set 0, call once, check; then `repetitions` times: meet in
 // a barrier, and time `calls` calls, each on the next of `sets` sets of buffers; then check again.
@@ -45,6 +46,8 @@ struct Operation {
   // Destroys the results of a set, all or at the places that check() will look at.
   std::function<void(int set, bool full)> poison;
   std::function<std::string(int set, bool full)> check;
+  // A number that shows what the operation computes; called after the first call and its check.
+  std::function<double()> value = {};
 };
 
 class Contestant {
@@ -64,6 +67,9 @@ int serve(Contestant& contestant, const std::string& prefix);
 // Element i of the input region of `rank`.
 float pattern(int rank, int64_t i);
 std::byte pattern_byte(int rank, int64_t byte);
+
+// Element i of the input with that seed of benchmarks of operations: in [-0.5, 0.5).
+float noise(uint32_t seed, int64_t i);
 
 // The input region, which holds the pattern, and the output region of one rank, equally large.
 class Regions {

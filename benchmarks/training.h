@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training: the networks of examples/03_digits.cc and 07_language_model.cc on fixed data, one step
+// of the optimizer at a time. benchmarks/peers/ops_peer.py has the same networks, weights and data,
+// so the losses of equal steps are equal up to rounding.
+#ifndef TESSERA_BENCHMARKS_TRAINING_H_
+#define TESSERA_BENCHMARKS_TRAINING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "tessera.h"
+
+namespace tessera::bench {
+
+// The element of a tensor of f32 with this index is noise(seed, index) * factor + offset.
+DTensor noise_tensor(uint32_t seed, const Shape& shape, LayoutArg layout, float factor = 1,
+                     float offset = 0);
+
+// Images of `inputs` numbers, in `classes` classes.
+struct DigitsSize {
+  int64_t images = 64;
+  int64_t inputs = 64;
+  int64_t hidden = 96;
+  int64_t classes = 10;
+};
+// Pieces of text of `context` tokens out of `vocabulary`.
+struct TransformerSize {
+  int64_t pieces = 32;
+  int64_t context = 32;
+  int64_t width = 64;
+  int64_t heads = 8;
+  int64_t blocks = 2;
+  int64_t vocabulary = 64;
+
+  int64_t depth() const { return width / heads; }
+  int64_t hidden() const { return 4 * width; }
+};
+
+// Variables, in the order in which the network takes them. Weight i is noise of seed i + 1.
+class Weights {
+ public:
+  explicit Weights(Mesh mesh) : mesh_(std::move(mesh)) {}
+
+  // The next weight. It is made the first time that the network asks for it.
+  DTensor next(const Shape& shape, absl::string_view layout, float factor, float offset = 0);
+  // From now on next() starts at the first weight, and gives values that the tape watches.
+  void read(Tape& tape);
+
+  absl::Span<Variable> variables() { return absl::MakeSpan(variables_); }
+  const std::vector<DTensor>& values() const { return values_; }
+
+ private:
+  const Mesh mesh_;
+  Tape* tape_ = nullptr;
+  size_t next_ = 0;
+  std::vector<Variable> variables_;
+  std::vector<DTensor> values_;
+};
+
+// Two layers, trained by SGD with momentum, or a transformer, trained by AdamW. The mesh has the
+// axes `batch`, which splits the images or pieces, and `model`, which splits hidden units, heads
+// and the vocabulary.
+class Training {
+ public:
+  Training(const Mesh& mesh, const DigitsSize& size);
+  Training(const Mesh& mesh, const TransformerSize& size);
+
+  // Returns when the devices have the new weights.
+  Status step();
+  // Of the last step, before its update.
+  StatusOr<float> loss() const;
+
+ private:
+  Weights weights_;
+  std::function<DTensor(Weights&)> network_;
+  std::function<Status(absl::Span<Variable>, absl::Span<const DTensor>)> optimizer_;
+  std::optional<DTensor> loss_;
+};
+
+}  // namespace tessera::bench
+
+#endif  // TESSERA_BENCHMARKS_TRAINING_H_
