@@ -274,8 +274,10 @@ void CpuStream::run() {
     uint64_t word = word_.load(std::memory_order_seq_cst);
     if ((word & kStates) == kWaiting) {
       // The caller that waits for this task is about to call run_here(), and would sleep if the
-      // worker took the task first.
-      if (front_key_.load(std::memory_order_relaxed) != nullptr && yield_to_caller(word)) continue;
+      // worker took the task first. It has no reason to come for a task that was behind others.
+      const bool may_be_callers =
+          front_key_.load(std::memory_order_relaxed) != nullptr && !has_run_a_task;
+      if (may_be_callers && yield_to_caller(word)) continue;
       const uint64_t running = (word & ~kCallersCome) - kWaiting + kRunning;
       if (!word_.compare_exchange_strong(word, running)) continue;
       caller_streak_.store(0, std::memory_order_relaxed);
