@@ -32,6 +32,7 @@ COLUMNS = {
     "torch": "PyTorch",
     "jax": "JAX",
     "tensorflow": "TF DTensor",
+    "before": "before",  # another build of Tessera
 }
 OF_DEBIAN = ("openblas", "onednn")  # a program multiplies by matrices that are not packed
 PYTHON = ("torch", "jax", "tensorflow")
@@ -160,6 +161,7 @@ def make_phases(extent, only="", columns=tuple(COLUMNS)):
     for phase in phases:
         phase.cells = [cell for cell in phase.cells if re.search(only, cell.name)]
         for cell in phase.cells:
+            cell.entries.append(Entry("before", "before", cell.entries[0].command))
             cell.entries = [e for e in cell.entries if e.column.split(":")[0] in columns]
     return [phase for phase in phases if phase.cells]
 
@@ -190,9 +192,10 @@ class Run(bench.Run):
         folder = tempfile.mkdtemp(dir=self.folder)
         prefix, ranks = f"{folder}/{group}", range(clients if group == "torch" else 1)
         extra = {"OMP_NUM_THREADS": "1"}
-        if group == "tessera":
+        if group in ("tessera", "before"):
             extra["TESSERA_LOCAL_DEVICES"] = str(clients)
-            commands = [[f"{build}/ops_worker", prefix]]
+            worker = self.options.before if group == "before" else f"{build}/ops_worker"
+            commands = [[worker, prefix]]
         elif group == "memory":
             ranks = range(2)  # of which one copies
             commands = [
@@ -356,8 +359,12 @@ def write_json(path, machine, cells, verdicts):
 def contestants(options):
     if options.columns:
         return options.columns.split(",")
-    has_blas = (options.build_folder / "blas_peer").exists()
-    return [c for c in COLUMNS if has_blas or not c.startswith(("openblas", "onednn"))]
+    if options.before:
+        return ["tessera", "before"]
+    missing = ("before",)
+    if not (options.build_folder / "blas_peer").exists():
+        missing += ("openblas", "onednn", "onednn_packed")
+    return [column for column in COLUMNS if column not in missing]
 
 
 def parse_arguments(arguments):
@@ -372,11 +379,13 @@ def parse_arguments(arguments):
     extent.add_argument("--full", action="store_true", help="larger networks too")
     extent.add_argument("--small", action="store_true", help="everything in small: does it run?")
     parser.add_argument("--only", metavar="PATTERN", default="", help='as in "matmul f32"')
+    parser.add_argument(
+        "--before", metavar="PROGRAM", help="the ops_worker of another build, instead of the peers"
+    )
     parser.add_argument("--columns", help=f"of {','.join(COLUMNS)}; all by default")
     parser.add_argument("--rounds", type=int, help="instead of 5 (3 with --quick)")
     parser.add_argument("--json", metavar="FILE", help="write every number of every round")
     parser.add_argument("--build-folder", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.set_defaults(before=None)  # of bench.Run
     return parser.parse_args(arguments)
 
 
