@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "device/local_device.h"
+#include "dtensor/step_program.h"
 #include "dtensor/taken_streams.h"
 #include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
@@ -54,6 +55,36 @@ bool run_here(const Runtime& runtime, const DeviceProgram& program, const Parts&
   return true;
 }
 
+// An input of which devices fetch what they need.
+struct FetchedInput {
+  size_t number;
+  std::shared_ptr<const StepProgram> program;
+  // What the devices hold of the input, and then what they have fetched: null for nothing.
+  HeldByDevice held;
+};
+using FetchedInputs = std::vector<FetchedInput>;
+
+StatusOr<FetchedInputs> find_fetches(Runtime& runtime, const DeviceProgram& program,
+                                     absl::Span<const DTensor> inputs) {
+  FetchedInputs fetched;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (program.fetches[i] == nullptr) continue;
+    FetchedInput& input = fetched.emplace_back();
+    input.number = i;
+    TESSERA_ASSIGN_OR_RETURN(input.program, runtime.fetch_program(program.fetches[i]));
+    input.held.resize(runtime.local_devices().size());
+    const TensorRep& rep = TensorAccess::rep(inputs[i]);
+    for (const DeviceStep& row : input.program->steps[0]) {
+      for (size_t d = 0; d < rep.devices.size(); ++d) {
+        if (rep.devices[d].ordinal == row.ordinal) {
+          input.held[row.ordinal] = {rep.buffers[d], true};
+        }
+      }
+    }
+  }
+  return fetched;
+}
+
 }  // namespace
 
 TensorFacts facts_of(const DTensor& tensor) {
@@ -85,7 +116,7 @@ DTensor with_trace(const DTensor& tensor, std::shared_ptr<const void> trace) {
 void set_record_relayout(RecordRelayout record) { record_relayout = record; }
 
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
-                                                         absl::Span<const Layout> in_layouts,
+                                                         absl::Span<const DeviceInput> used,
                                                          DType dtype, Shape shape,
                                                          const Layout& layout, DeviceKernel kernel,
                                                          std::string explanation) {
@@ -97,14 +128,18 @@ std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTenso
                     std::move(kernel),
                     std::make_shared<const std::string>(std::move(explanation)),
                     {},
+                    {},
                     false});
+  for (const DeviceInput& input : used) program->fetches.push_back(input.fetch);
   int64_t bytes = 0;
   for (const MeshDevice& device : first.devices) {
     DeviceRow& row = program->rows.emplace_back();
     row.ordinal = device.ordinal;
     row.position = device.position;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      row.in.push_back(in_layouts[i].box(inputs[i].shape(), device.position));
+      row.in.push_back(used[i].fetch != nullptr
+                           ? used[i].fetch->box(device.position)
+                           : used[i].layout.box(inputs[i].shape(), device.position));
       bytes += num_bytes(row.in.back().sizes, inputs[i].dtype());
     }
     row.out = layout.box(program->shape, device.position);
@@ -135,6 +170,10 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
     if (input.layout() == program->layout) out.layout = input.layout();
   }
   if (!out.layout.has_value()) out.layout = *program->layout.with_mesh(first.layout->mesh());
+  StatusOr<FetchedInputs> fetched = find_fetches(*runtime, *program, inputs);
+  if (!fetched.ok()) {
+    return TensorAccess::failed(out.dtype, *out.shape, *out.layout, fetched.status());
+  }
   Parts parts;
   for (size_t d = 0; d < program->rows.size(); ++d) {
     const DeviceRow& row = program->rows[d];
@@ -155,6 +194,15 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
   const StatusOr<Runtime::Turn> turn = runtime->take_turn();
   if (!turn.ok()) {
     return TensorAccess::failed(out.dtype, *out.shape, *out.layout, turn.status());
+  }
+  for (FetchedInput& input : *fetched) {
+    run_steps(*runtime, input.program, inputs[input.number].dtype(), label,
+              runtime->next_op_number(), input.held);
+    for (Part& part : parts) {
+      if (input.held[part.row->ordinal].buffer != nullptr) {
+        part.in[input.number] = std::move(input.held[part.row->ordinal].buffer);
+      }
+    }
   }
   if (!run_here(*runtime, *program, parts)) {
     for (Part& part : parts) {

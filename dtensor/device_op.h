@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// run_on_devices(): an operation whose devices compute from their own shards alone. Internal, for
-// ops/.
+// run_on_devices(): an operation whose devices compute from their own shards, and from what they
+// fetch of others'. Internal, for ops/.
 //
 // What a call needs besides memory is prepared once, in a DeviceProgram, which the caller keeps for
 // equal calls.
@@ -22,6 +22,7 @@
 #include "device/engine.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
+#include "relayout/fetch.h"
 #include "relayout/plan.h"
 
 namespace tessera::internal {
@@ -49,6 +50,8 @@ struct DeviceProgram {
   DeviceKernel kernel;
   // What explain() says of the result, after its first line.
   std::shared_ptr<const std::string> explanation;
+  // By input; null where each device computes from what it holds.
+  std::vector<std::shared_ptr<const Fetch>> fetches;
   std::vector<DeviceRow> rows;  // of this client's devices
   // The calling thread may run it if the devices are idle: that is sooner than another thread could
   // be woken.
@@ -78,10 +81,16 @@ DTensor with_trace(const DTensor& tensor, std::shared_ptr<const void> trace);
 using RecordRelayout = DTensor (*)(DTensor result, const DTensor& source);
 void set_record_relayout(RecordRelayout record);
 
+// What devices compute from: `layout` is what the input will have when the program runs, `fetch`
+// says what they fetch of it, null for nothing.
+struct DeviceInput {
+  const Layout& layout;
+  std::shared_ptr<const Fetch> fetch;
+};
 // Requires inputs without errors of one client, on devices of one mesh in one order, which is that
-// of the result; `in_layouts` are those that they will have when the program runs.
+// of the result.
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
-                                                         absl::Span<const Layout> in_layouts,
+                                                         absl::Span<const DeviceInput> used,
                                                          DType dtype, Shape shape,
                                                          const Layout& layout, DeviceKernel kernel,
                                                          std::string explanation);

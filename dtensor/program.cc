@@ -55,9 +55,6 @@ BoxPulls make_pulls(const PlanStep& step, const StepGroup& group, int device_id)
   return pulls;
 }
 
-// What a member passes that takes no part on one side.
-const Box kNothing = {{0}, {0}};
-
 bool holds_elements(const std::optional<Box>& box) { return box.has_value() && !box->is_empty(); }
 
 // Which devices run a step together where replicas share their memory: those that exchange bytes,
@@ -221,23 +218,8 @@ int64_t elements_written(const ProgramClient& client, const PlanStep& step) {
   return saturating_mul(written, num_clients);
 }
 
-// See RelayoutProgram::runs_on_caller.
-bool is_for_caller(const RelayoutProgram& program) {
-  constexpr int64_t kMostBytes = 32 << 10;
-  int64_t written = 0;
-  for (const std::vector<DeviceStep>& rows : program.steps) {
-    for (const DeviceStep& row : rows) {
-      if (row.group != nullptr && row.member_ordinals == nullptr) return false;
-      if (row.new_box.has_value()) {
-        written = saturating_add(written, num_bytes(row.new_box->sizes, program.plan.dtype()));
-      }
-    }
-  }
-  return written <= kMostBytes;
-}
-
-// See RelayoutProgram::is_view.
-bool needs_no_copy(const RelayoutProgram& program) {
+// See StepProgram::is_view.
+bool needs_no_copy(const StepProgram& program) {
   for (const std::vector<DeviceStep>& rows : program.steps) {
     for (const DeviceStep& row : rows) {
       const bool has_nothing = row.group == nullptr && !row.new_box.has_value();
@@ -365,7 +347,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(
     const ProgramClient& client, RelayoutPlan plan, Replicas replicas) {
   std::string text = plan.to_string();
   auto program = std::make_shared<RelayoutProgram>(
-      RelayoutProgram{std::move(plan), std::move(text), {}, {}, {}});
+      RelayoutProgram{{std::move(text), {}, false, false}, std::move(plan)});
   for (const PlanStep& step : program->plan.steps()) {
     std::vector<DeviceStep>& rows = program->steps.emplace_back();
     const bool is_last = &step == &program->plan.steps().back();
@@ -383,22 +365,9 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> RelayoutProgram::create(
     }
   }
   program->is_view = needs_no_copy(*program);
-  program->runs_on_caller = client.uses_host_memory && is_for_caller(*program);
+  program->runs_on_caller =
+      client.uses_host_memory && program->is_for_caller(program->plan.dtype());
   return program;
-}
-
-int64_t RelayoutProgram::weight() const {
-  int64_t weight = 1;
-  absl::flat_hash_set<const BoxPull*> counted;
-  for (const std::vector<DeviceStep>& rows : steps) {
-    for (const DeviceStep& row : rows) {
-      ++weight;
-      if (row.group == nullptr) continue;
-      const BoxPulls& pulls = row.collective->boxes();
-      if (counted.insert(pulls.data()).second) weight += static_cast<int64_t>(pulls.size());
-    }
-  }
-  return weight;
 }
 
 }  // namespace tessera

@@ -17,6 +17,7 @@
 #include "collectives/platform/open_platform.h"
 #include "dtensor/check_options.h"
 #include "dtensor/describe_devices.h"
+#include "dtensor/fetch_program.h"
 #include "dtensor/run_before_exit.h"
 #include "dtensor/taken_streams.h"
 #include "job/connect_coordinator.h"
@@ -94,6 +95,7 @@ Runtime::Runtime(const ClientOptions& options, const internal::ClientHooks& hook
       hooks_(hooks),
       barrier_plans_(kMostOfBarrierPlans),
       programs_(kMostOfPrograms),
+      fetches_(kMostOfPrograms),
       most_group_bytes_(ClientDevices::kGroupBytes) {}
 
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options,
@@ -379,6 +381,7 @@ StatusOr<std::shared_ptr<GroupBackend>> Runtime::group(absl::Span<const int> dev
   TESSERA_RETURN_IF_ERROR(check_open());
   if (client_devices_->num_group_bytes() > most_group_bytes_.load(std::memory_order_relaxed)) {
     programs_.clear();
+    fetches_.clear();
     barrier_plans_.clear();
     client_devices_->forget_unused_groups();
     // What users hold stays: the caches are not emptied again before there is much more.
@@ -407,14 +410,21 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
   TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan,
                            plan_relayout(key.from, key.to, key.shape, key.dtype, plan_options));
   const auto find_group = [this](absl::Span<const int> ids) { return group(ids); };
-  const ProgramClient self = {.devices = devices_,
-                              .local_devices = local_devices(),
-                              .uses_host_memory = uses_host_memory(),
-                              .group = find_group};
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const RelayoutProgram> program,
-                           RelayoutProgram::create(self, std::move(plan), key.replicas));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::shared_ptr<const RelayoutProgram> program,
+      RelayoutProgram::create(program_client(find_group), std::move(plan), key.replicas));
   const int64_t weight = program->weight();
   return programs_.insert(std::move(key), std::move(program), weight);
+}
+
+StatusOr<std::shared_ptr<const StepProgram>> Runtime::fetch_program(
+    const std::shared_ptr<const Fetch>& fetch) {
+  if (std::shared_ptr<const StepProgram> known = fetches_.find(fetch)) return known;
+  const auto find_group = [this](absl::Span<const int> ids) { return group(ids); };
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const StepProgram> program,
+                           make_fetch_program(program_client(find_group), *fetch));
+  const int64_t weight = program->weight();
+  return fetches_.insert(fetch, std::move(program), weight);
 }
 
 void Runtime::close() {

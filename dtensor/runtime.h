@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -39,9 +40,11 @@
 #include "dtensor/client_options.h"
 #include "dtensor/program.h"
 #include "dtensor/replicas.h"
+#include "dtensor/step_program.h"
 #include "job/coordinator.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "relayout/fetch.h"
 #include "relayout/topology.h"
 
 namespace tessera {
@@ -118,8 +121,11 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   };
   // What this client does in a relayout; made once for equal arguments.
   StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const ProgramArgs& args);
+  // What this client does in a fetch; made once for each.
+  StatusOr<std::shared_ptr<const StepProgram>> fetch_program(
+      const std::shared_ptr<const Fetch>& fetch);
   // Programs and plans of barriers that are kept.
-  size_t num_cached() const { return programs_.size() + barrier_plans_.size(); }
+  size_t num_cached() const { return programs_.size() + fetches_.size() + barrier_plans_.size(); }
   const host::HostBackend& backend() const { return client_devices_->backend(); }
   // A place in the order of this client's operations. The thread that starts an operation holds it
   // from the first device that gets a part of the operation to the last, so that two operations are
@@ -133,6 +139,11 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
  private:
   Runtime(const ClientOptions& options, const internal::ClientHooks& hooks);
   Status start_devices(std::unique_ptr<Platform> platform, absl::Time deadline);
+  using FindGroup =
+      absl::FunctionRef<StatusOr<std::shared_ptr<GroupBackend>>(absl::Span<const int> device_ids)>;
+  ProgramClient program_client(FindGroup find_group) const {
+    return {devices_, local_devices(), uses_host_memory(), find_group};
+  }
   // What barriers on one mesh have in common.
   struct BarrierPlan {
     Mesh mesh;
@@ -215,6 +226,16 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     bool operator()(const ProgramKey& a, const ProgramKey& b) const { return (*this)(a, b.args()); }
   };
   BoundedCache<ProgramKey, RelayoutProgram, ProgramHash, SameProgram> programs_;
+
+  // A key is the fetch itself, which it keeps: no other one has its address.
+  using FetchKey = std::shared_ptr<const Fetch>;
+  struct FetchHash {
+    size_t operator()(const FetchKey& key) const { return absl::HashOf(key.get()); }
+  };
+  struct SameFetch {
+    bool operator()(const FetchKey& a, const FetchKey& b) const { return a == b; }
+  };
+  BoundedCache<FetchKey, StepProgram, FetchHash, SameFetch> fetches_;
   // When groups take so many bytes, what the caches hold of them is released.
   std::atomic<uint64_t> most_group_bytes_;
 };

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// StepProgram: steps that the devices of this client run one after another, each from the buffer
+// that the step before left them. Relayouts (program.h) and fetches (fetch_program.h) are such.
+// Internal to dtensor/.
+//
+// Its rows have the groups that devices meet in and what they do there; running it only allocates
+// the outputs and enqueues. Immutable, shared, cached by Runtime.
+#ifndef TESSERA_DTENSOR_STEP_PROGRAM_H_
+#define TESSERA_DTENSOR_STEP_PROGRAM_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "collectives/collective.h"
+#include "collectives/group.h"
+#include "collectives/shared.h"
+#include "device/buffer.h"
+#include "device/device.h"
+
+namespace tessera {
+
+class Runtime;
+
+// The client that runs a program.
+struct ProgramClient {
+  absl::Span<const Device> devices;  // of the job, by id
+  absl::Span<const Device> local_devices;
+  // Whether its devices' memory is the host's, so that the calling thread may run a program.
+  bool uses_host_memory = true;
+  absl::FunctionRef<StatusOr<std::shared_ptr<GroupBackend>>(absl::Span<const int> device_ids)>
+      group;
+};
+
+// What one local device does in one step.
+struct DeviceStep {
+  int ordinal = 0;
+  std::optional<Box> old_box;
+  std::optional<Box> new_box;
+  // The device already holds its new box and nothing else: the buffer is passed on.
+  bool keeps_buffer = false;
+  // The device holds its new box in one piece, that many bytes after the beginning of its buffer:
+  // the result may be a view of that buffer.
+  std::optional<int64_t> view_offset_bytes;
+  // What it does with the members of the group, of which it may be the only one. Null where it
+  // passes its buffer on, or has no new box and no peers.
+  std::shared_ptr<GroupBackend> group;
+  Collective::Ptr collective;
+  SharedText detail;  // the plan and the step, which all members must have in common
+  // By position; null where some of the group are another client's. Rows of a group have one list.
+  std::shared_ptr<const std::vector<int>> member_ordinals;
+};
+
+struct StepProgram {
+  SharedText text;                             // what it does, for messages
+  std::vector<std::vector<DeviceStep>> steps;  // by step, by local device
+  // The calling thread may run all of it: no other client takes part, and it copies fewer bytes
+  // than pass by until another thread could be woken.
+  bool runs_on_caller = false;
+  // Every row can be a view: where the caller keeps the source, there is nothing to run.
+  bool is_view = false;
+
+  // How many rows and pulls it holds, which is what it costs to keep. A list of pulls that rows
+  // have in common counts once.
+  int64_t weight() const;
+  // Whether the calling thread may run these steps of elements of this type, as above.
+  bool is_for_caller(DType dtype) const;
+};
+
+// What a member passes that takes no part on one side.
+inline const Box kNothing = {{0}, {0}};
+
+// What a local device holds between two steps.
+struct Held {
+  std::shared_ptr<const Buffer> buffer;
+  // The buffer, or the one that it is a view of, is the source's, and the caller keeps the source.
+  // A result may share such memory: it costs nothing more. Other memory is released as soon as a
+  // step has read it, which a view of it would prevent.
+  bool is_kept = false;
+};
+// By ordinal.
+using HeldByDevice = absl::InlinedVector<Held, 8>;
+
+// Makes views of what the devices hold. Requires StepProgram::is_view and a source that is kept.
+void view_all(const StepProgram& program, DType dtype, HeldByDevice& held);
+// Gives the local devices the steps of a program, from what they hold to what they hold then.
+// `kind` (a literal) and the number name the operation in messages. Requires a turn.
+void run_steps(Runtime& runtime, std::shared_ptr<const StepProgram> program, DType dtype,
+               const char* kind, uint64_t number, HeldByDevice& held);
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_STEP_PROGRAM_H_
