@@ -62,6 +62,13 @@ struct BoxArray {
   const Box& box;
 };
 
+// Which indices the elements of lines have: `first` and those after it in each line, or those of an
+// array of as many numbers.
+struct LineIndices {
+  int64_t first = 0;
+  const int64_t* array = nullptr;
+};
+
 // A window along a dim, as it moves over it.
 struct Window {
   int64_t size = 1;
@@ -170,10 +177,11 @@ class Engine {
   virtual Status cumsum(DType dtype, const std::byte* in, const kernels::Lines& lines,
                         int64_t first, int64_t count, std::byte* out) = 0;
   virtual Status arg_extreme(bool is_max, DType dtype, const std::byte* in,
-                             const kernels::Lines& lines, int64_t* out) = 0;
+                             const kernels::Lines& lines, const kernels::LineIndices& numbers,
+                             int64_t* out) = 0;
   virtual Status sort_lines(bool is_descending, DType dtype, const std::byte* in,
-                            const kernels::Lines& lines, int64_t count, std::byte* values,
-                            int64_t* indices) = 0;
+                            const kernels::Lines& lines, const kernels::LineIndices& numbers,
+                            int64_t count, std::byte* values, int64_t* indices) = 0;
 
   // ---- index.h
   virtual Status place_box(int64_t element_bytes, const std::byte* in, const Box& in_box,

@@ -190,7 +190,7 @@ StatusOr<OpPlan> plan_search(const char* name, const OperandType& x, int64_t dim
   }
   plan.kernel = [is_max, dtype = x.dtype(), along](const LocalCall& call) -> Status {
     return call.engine.arg_extreme(is_max, dtype, call.in[0],
-                                   kernels::lines_along(call.in_boxes[0].sizes, along),
+                                   kernels::lines_along(call.in_boxes[0].sizes, along), {},
                                    reinterpret_cast<int64_t*>(call.out));
   };
   return plan;
@@ -226,7 +226,7 @@ StatusOr<OpPlan> plan_sort(const char* name, const OperandType& x, int64_t dim,
   plan.kernel = [is_top = k.has_value(), gives_indices, dtype = x.dtype(), along,
                  count](const LocalCall& call) -> Status {
     return call.engine.sort_lines(is_top, dtype, call.in[0],
-                                  kernels::lines_along(call.in_boxes[0].sizes, along), count,
+                                  kernels::lines_along(call.in_boxes[0].sizes, along), {}, count,
                                   gives_indices ? nullptr : call.out,
                                   gives_indices ? reinterpret_cast<int64_t*>(call.out) : nullptr);
   };

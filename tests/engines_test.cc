@@ -383,23 +383,40 @@ TEST_P(EnginesTest, Lines) {
         check(
             "search",
             [&](Engine& engine, Inputs in, std::byte* out) {
-              return engine.arg_extreme(is_descending, dtype, in[0], lines,
+              return engine.arg_extreme(is_descending, dtype, in[0], lines, {7},
                                         reinterpret_cast<int64_t*>(out));
             },
             {values}, DType::kInt64, lines.outer * lines.inner);
         check(
+            "numbered search",
+            [&](Engine& engine, Inputs in, std::byte* out) {
+              return engine.arg_extreme(is_descending, dtype, in[0], lines,
+                                        {0, reinterpret_cast<const int64_t*>(in[1])},
+                                        reinterpret_cast<int64_t*>(out));
+            },
+            {values, numbers_.of(DType::kInt64, total)}, DType::kInt64, lines.outer * lines.inner);
+        check(
             "sort",
             [&](Engine& engine, Inputs in, std::byte* out) {
-              return engine.sort_lines(is_descending, dtype, in[0], lines, count, out, nullptr);
+              return engine.sort_lines(is_descending, dtype, in[0], lines, {}, count, out, nullptr);
             },
             {values}, dtype, lines.outer * count * lines.inner);
         check(
             "sorted indices",
             [&](Engine& engine, Inputs in, std::byte* out) {
-              return engine.sort_lines(is_descending, dtype, in[0], lines, count, nullptr,
+              return engine.sort_lines(is_descending, dtype, in[0], lines, {7}, count, nullptr,
                                        reinterpret_cast<int64_t*>(out));
             },
             {values}, DType::kInt64, lines.outer * count * lines.inner);
+        check(
+            "sorted numbers",
+            [&](Engine& engine, Inputs in, std::byte* out) {
+              return engine.sort_lines(is_descending, dtype, in[0], lines,
+                                       {0, reinterpret_cast<const int64_t*>(in[1])}, count, nullptr,
+                                       reinterpret_cast<int64_t*>(out));
+            },
+            {values, numbers_.of(DType::kInt64, total)}, DType::kInt64,
+            lines.outer * count * lines.inner);
       }
     }
   }

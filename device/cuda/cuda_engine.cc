@@ -24,6 +24,7 @@ using kernels::ImageCall;
 using kernels::Indices;
 using kernels::joined;
 using kernels::Labelled;
+using kernels::LineIndices;
 using kernels::Lines;
 using kernels::MergedSpace;
 using kernels::PointwiseOp;
@@ -365,11 +366,12 @@ Status CudaEngine::cumsum(DType dtype, const std::byte* in, const Lines& lines, 
 }
 
 Status CudaEngine::arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines,
-                               int64_t* out) {
+                               const LineIndices& numbers, int64_t* out) {
   ArgExtreme search;
   search.type = element_type(dtype);
   search.is_max = is_max;
   search.lines = shape_of(lines);
+  search.numbers = {numbers.first, numbers.array};
   search.in = in;
   search.out = out;
   search.num_items = items(lines.outer * lines.inner);
@@ -400,14 +402,15 @@ StatusOr<CudaEngine::Scratch> CudaEngine::sorted_order(bool is_descending, DType
 }
 
 Status CudaEngine::sort_lines(bool is_descending, DType dtype, const std::byte* in,
-                              const Lines& lines, int64_t count, std::byte* values,
-                              int64_t* indices) {
+                              const Lines& lines, const LineIndices& numbers, int64_t count,
+                              std::byte* values, int64_t* indices) {
   if (lines.outer * lines.inner * count == 0) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const Scratch order,
                            sorted_order(is_descending, dtype, in, shape_of(lines)));
   TakeOrdered take;
   take.type = element_type(dtype);
   take.lines = shape_of(lines);
+  take.numbers = {numbers.first, numbers.array};
   take.count = count;
   take.in = in;
   take.order = order == nullptr ? nullptr : reinterpret_cast<const int64_t*>(order->data());

@@ -73,10 +73,10 @@ class CudaEngine final : public Engine {
   Status cumsum(DType dtype, const std::byte* in, const kernels::Lines& lines, int64_t first,
                 int64_t count, std::byte* out) override;
   Status arg_extreme(bool is_max, DType dtype, const std::byte* in, const kernels::Lines& lines,
-                     int64_t* out) override;
+                     const kernels::LineIndices& numbers, int64_t* out) override;
   Status sort_lines(bool is_descending, DType dtype, const std::byte* in,
-                    const kernels::Lines& lines, int64_t count, std::byte* values,
-                    int64_t* indices) override;
+                    const kernels::Lines& lines, const kernels::LineIndices& numbers, int64_t count,
+                    std::byte* values, int64_t* indices) override;
   Status place_box(int64_t element_bytes, const std::byte* in, const Box& in_box,
                    const std::vector<int64_t>& begin, const Box& out_box, std::byte* out) override;
   Status fill(DType dtype, const std::byte* element, std::byte* out, int64_t num_elements) override;

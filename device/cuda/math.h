@@ -79,6 +79,11 @@ struct LineShape {
   int64_t size = 1;
   int64_t inner = 1;
 };
+// Which indices the elements have, as kernels::LineIndices.
+struct LineNumbers {
+  int64_t first = 0;
+  const int64_t* array = nullptr;
+};
 
 // Elements [first, first + count) of the inclusive sums along lines. An item is one line.
 struct CumSum {
@@ -96,6 +101,7 @@ struct ArgExtreme {
   ElementType type = ElementType::kFloat32;
   bool is_max = false;
   LineShape lines;
+  LineNumbers numbers;
   const std::byte* in = nullptr;
   int64_t* out = nullptr;
   uint64_t num_items = 0;
@@ -118,6 +124,7 @@ struct MergePass {
 struct TakeOrdered {
   ElementType type = ElementType::kFloat32;
   LineShape lines;
+  LineNumbers numbers;
   int64_t count = 0;
   const std::byte* in = nullptr;
   const int64_t* order = nullptr;  // as MergePass

@@ -322,17 +322,25 @@ TESSERA_KERNEL_BODY bool is_before(bool is_descending, W a, W b) {
   return is_descending ? a > b : a < b;
 }
 
+// The index of element number k of a line, which is at `place` in the array.
+TESSERA_KERNEL_BODY int64_t number_of(const LineNumbers& numbers, int64_t k, int64_t place) {
+  return numbers.array == nullptr ? numbers.first + k : numbers.array[place];
+}
+
 template <class T>
 struct ArgExtremeBody {
   static TESSERA_KERNEL_BODY void item(const ArgExtreme& search, int64_t i) {
     const Divided at = divided(i, search.lines.inner);
     const int64_t from = at.quotient * search.lines.size * search.lines.inner + at.remainder;
-    int64_t best = 0;
+    int64_t best = number_of(search.numbers, 0, from);
     Computed<T> value = load<T>(search.in, from);
     for (int64_t k = 1; k < search.lines.size; ++k) {
-      const Computed<T> next = load<T>(search.in, from + k * search.lines.inner);
-      if (!is_before(search.is_max, next, value)) continue;
-      best = k;
+      const int64_t place = from + k * search.lines.inner;
+      const Computed<T> next = load<T>(search.in, place);
+      const int64_t number = number_of(search.numbers, k, place);
+      const bool is_equal = !is_before(search.is_max, value, next) && number < best;
+      if (!is_equal && !is_before(search.is_max, next, value)) continue;
+      best = number;
       value = next;
     }
     search.out[i] = best;
@@ -393,9 +401,9 @@ struct TakeOrderedBody {
     const int64_t line = place.quotient * take.lines.inner + at.remainder;
     const int64_t k = take.order == nullptr ? place.remainder
                                             : take.order[line * take.lines.size + place.remainder];
-    if (take.indices != nullptr) take.indices[i] = k;
-    if (take.values == nullptr) return;
     const int64_t from = (place.quotient * take.lines.size + k) * take.lines.inner + at.remainder;
+    if (take.indices != nullptr) take.indices[i] = number_of(take.numbers, k, from);
+    if (take.values == nullptr) return;
     reinterpret_cast<T*>(take.values)[i] = reinterpret_cast<const T*>(take.in)[from];
   }
 };

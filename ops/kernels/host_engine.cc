@@ -66,13 +66,14 @@ class HostEngine final : public Engine {
     return absl::OkStatus();
   }
   Status arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines,
-                     int64_t* out) override {
-    kernels::arg_extreme(is_max, dtype, in, lines, out);
+                     const LineIndices& numbers, int64_t* out) override {
+    kernels::arg_extreme(is_max, dtype, in, lines, numbers, out);
     return absl::OkStatus();
   }
   Status sort_lines(bool is_descending, DType dtype, const std::byte* in, const Lines& lines,
-                    int64_t count, std::byte* values, int64_t* indices) override {
-    kernels::sort_lines(is_descending, dtype, in, lines, count, values, indices);
+                    const LineIndices& numbers, int64_t count, std::byte* values,
+                    int64_t* indices) override {
+    kernels::sort_lines(is_descending, dtype, in, lines, numbers, count, values, indices);
     return absl::OkStatus();
   }
 

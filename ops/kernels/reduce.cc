@@ -156,34 +156,42 @@ bool is_before(bool is_descending, A a, A b) {
 }
 
 template <class T>
-void arg_extreme_of(bool is_max, const std::byte* in, const Lines& lines, int64_t* out) {
+void arg_extreme_of(bool is_max, const std::byte* in, const Lines& lines,
+                    const LineIndices& numbers, int64_t* out) {
   using A = Computed<T>;
   const T* const from = reinterpret_cast<const T*>(in);
   for (int64_t o = 0; o < lines.outer; ++o) {
     for (int64_t k = 0; k < lines.inner; ++k) {
-      const T* const line = from + o * lines.size * lines.inner + k;
+      const int64_t begin = o * lines.size * lines.inner + k;
+      const T* const line = from + begin;
+      const auto number = [&](int64_t i) {
+        return numbers.array == nullptr ? numbers.first + i
+                                        : numbers.array[begin + i * lines.inner];
+      };
       int64_t best = 0;
       for (int64_t i = 1; i < lines.size; ++i) {
-        if (is_before(is_max, static_cast<A>(line[i * lines.inner]),
-                      static_cast<A>(line[best * lines.inner]))) {
-          best = i;
-        }
+        const A next = static_cast<A>(line[i * lines.inner]);
+        const A value = static_cast<A>(line[best * lines.inner]);
+        const bool is_equal =
+            numbers.array != nullptr && !is_before(is_max, value, next) && number(i) < number(best);
+        if (is_equal || is_before(is_max, next, value)) best = i;
       }
-      *out++ = best;
+      *out++ = number(best);
     }
   }
 }
 
 template <class T>
-void sort_of(bool is_descending, const std::byte* in, const Lines& lines, int64_t count,
-             std::byte* values, int64_t* indices) {
+void sort_of(bool is_descending, const std::byte* in, const Lines& lines,
+             const LineIndices& numbers, int64_t count, std::byte* values, int64_t* indices) {
   using A = Computed<T>;
   const T* const from = reinterpret_cast<const T*>(in);
   T* const to = reinterpret_cast<T*>(values);
   std::vector<int64_t> order(lines.size);
   for (int64_t o = 0; o < lines.outer; ++o) {
     for (int64_t k = 0; k < lines.inner; ++k) {
-      const T* const line = from + o * lines.size * lines.inner + k;
+      const int64_t begin = o * lines.size * lines.inner + k;
+      const T* const line = from + begin;
       std::iota(order.begin(), order.end(), 0);
       const auto comes_first = [&](int64_t a, int64_t b) {
         const A x = static_cast<A>(line[a * lines.inner]);
@@ -195,7 +203,9 @@ void sort_of(bool is_descending, const std::byte* in, const Lines& lines, int64_
       for (int64_t i = 0; i < count; ++i) {
         const int64_t place = (o * count + i) * lines.inner + k;
         if (values != nullptr) to[place] = line[order[i] * lines.inner];
-        if (indices != nullptr) indices[place] = order[i];
+        if (indices == nullptr) continue;
+        indices[place] = numbers.array == nullptr ? numbers.first + order[i]
+                                                  : numbers.array[begin + order[i] * lines.inner];
       }
     }
   }
@@ -228,14 +238,16 @@ void cumsum(DType dtype, const std::byte* in, const Lines& lines, int64_t first,
   visit_dtype(dtype, [&]<class T>() { cumsum_of<T>(in, lines, first, count, out); });
 }
 
-void arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines, int64_t* out) {
-  visit_dtype(dtype, [&]<class T>() { arg_extreme_of<T>(is_max, in, lines, out); });
+void arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines,
+                 const LineIndices& numbers, int64_t* out) {
+  visit_dtype(dtype, [&]<class T>() { arg_extreme_of<T>(is_max, in, lines, numbers, out); });
 }
 
 void sort_lines(bool is_descending, DType dtype, const std::byte* in, const Lines& lines,
-                int64_t count, std::byte* values, int64_t* indices) {
-  visit_dtype(dtype,
-              [&]<class T>() { sort_of<T>(is_descending, in, lines, count, values, indices); });
+                const LineIndices& numbers, int64_t count, std::byte* values, int64_t* indices) {
+  visit_dtype(dtype, [&]<class T>() {
+    sort_of<T>(is_descending, in, lines, numbers, count, values, indices);
+  });
 }
 
 }  // namespace tessera::kernels

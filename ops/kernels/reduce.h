@@ -30,13 +30,14 @@ void cumsum(DType dtype, const std::byte* in, const Lines& lines, int64_t first,
             std::byte* out);
 
 // The index in each line of its largest or smallest element, the lowest of equals; NaN is ignored,
-// and of a line of NaN it is 0. Requires size > 0.
-void arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines, int64_t* out);
+// and of a line of NaN it is the lowest of all. Requires size > 0.
+void arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines,
+                 const LineIndices& numbers, int64_t* out);
 
-// The first `count` elements of each line in ascending order, or descending, of equals the lower
-// index first; NaN comes last. Values, indices, or both where not null.
+// The first `count` elements of each line in ascending order, or descending, of equals that which
+// the line has first; NaN comes last. Values, indices, or both where not null.
 void sort_lines(bool is_descending, DType dtype, const std::byte* in, const Lines& lines,
-                int64_t count, std::byte* values, int64_t* indices);
+                const LineIndices& numbers, int64_t count, std::byte* values, int64_t* indices);
 
 }  // namespace tessera::kernels
 

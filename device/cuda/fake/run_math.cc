@@ -97,6 +97,7 @@ Touched touched(const CumSum& sums) {
 Touched touched(const ArgExtreme& search) {
   Touched touched;
   add_dense(search.in, count_of(search.lines), element_bytes_of(search.type), &touched);
+  add_dense(search.numbers.array, count_of(search.lines), 8, &touched);
   add_dense(search.out, items_of(search), 8, &touched);
   return touched;
 }
@@ -113,6 +114,7 @@ Touched touched(const TakeOrdered& take) {
   Touched touched;
   add_dense(take.in, count_of(take.lines), element_bytes_of(take.type), &touched);
   add_dense(take.order, count_of(take.lines), 8, &touched);
+  add_dense(take.numbers.array, count_of(take.lines), 8, &touched);
   add_dense(take.values, items_of(take), element_bytes_of(take.type), &touched);
   add_dense(take.indices, items_of(take), 8, &touched);
   return touched;
