@@ -64,12 +64,26 @@ Status check_image(const char* name, const OperandType& x) {
                  "; cast() first");
 }
 
+// What a window at an index of the result reaches over.
+Reach reach_of(const Window& window) {
+  return {window.stride, -window.before, (window.size - 1) * window.dilation - window.before};
+}
+// The windows that reach an index of the image, and all that these windows reach.
+Reach reached_by(const Window& window) {
+  const int64_t reach = (window.size - 1) * window.dilation;
+  return {1, window.before - reach + window.stride - 1, window.before, window.stride};
+}
+Reach reach_of_neighbours(const Window& window) {
+  const int64_t reach = (window.size - 1) * window.dilation;
+  return {1, -reach, reach};
+}
+
 // The result of windows over x: its height and width are moved.
 Status set_windows(const char* name, const OperandType& x, const Window (&windows)[2],
                    OpPlan& plan) {
   for (int k = 0; k < 2; ++k) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t size, result_size(name, x.shape()[1 + k], windows[k]));
-    set_moved(plan, 1 + k, size);
+    set_moved(plan, 1 + k, size, reach_of(windows[k]));
   }
   return absl::OkStatus();
 }
@@ -121,7 +135,7 @@ StatusOr<OpPlan> plan_conv2d(const OperandType& x, const OperandType& filter,
 OpPlan plan_conv2d_by_x(const OperandType& c, const OperandType& filter, const Shape& shape,
                         const Window (&windows)[2]) {
   OpPlan plan = plan_same(c);
-  for (int k = 1; k <= 2; ++k) set_moved(plan, k, shape[k]);
+  for (int k = 0; k < 2; ++k) set_moved(plan, 1 + k, shape[1 + k], reached_by(windows[k]));
   Rule& rule = plan.rule;
   const RuleDim features = rule.result[3];
   rule.factors[features[0]].kind = FactorKind::kContracted;
@@ -147,14 +161,16 @@ OpPlan plan_conv2d_by_filter(const OperandType& x, const OperandType& c, const S
   plan.dtype = x.dtype();
   plan.shape = shape;
   Rule& rule = plan.rule;
-  const int batch = rule.add_factor(x.shape()[0], FactorKind::kContracted);
-  const auto whole = [&rule](int64_t size) {
-    return RuleDim{rule.add_factor(size, FactorKind::kWhole)};
-  };
-  rule.result = {
-      whole(shape[0]), whole(shape[1]), {rule.add_factor(shape[2])}, {rule.add_factor(shape[3])}};
-  rule.operands = {{{batch}, whole(x.shape()[1]), whole(x.shape()[2]), rule.result[2]},
-                   {{batch}, whole(c.shape()[1]), whole(c.shape()[2]), rule.result[3]}};
+  // A sum over the batch and the places of the result, which need the image around them.
+  const RuleDim batch = {rule.add_factor(x.shape()[0], FactorKind::kContracted)};
+  const RuleDim rows = {rule.add_factor(c.shape()[1], FactorKind::kContracted)};
+  const RuleDim columns = {rule.add_factor(c.shape()[2], FactorKind::kContracted)};
+  rule.result = {{rule.add_factor(shape[0], FactorKind::kWhole)},
+                 {rule.add_factor(shape[1], FactorKind::kWhole)},
+                 {rule.add_factor(shape[2])},
+                 {rule.add_factor(shape[3])}};
+  rule.operands = {{batch, rows, columns, rule.result[2]}, {batch, rows, columns, rule.result[3]}};
+  for (int k = 0; k < 2; ++k) rule.moved.push_back({0, 1 + k, reach_of(windows[k])});
   rule.linearity = Linearity::kEach;
   rule.reductions = kSums;
   plan.kernel = [dtype = x.dtype(), height = windows[0],
@@ -212,7 +228,7 @@ struct Convolution {
   }
 };
 
-// A plan over images of one shape, whose heights and widths are gathered.
+// A plan over images of one shape.
 StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const OperandType> images,
                            const Window (&windows)[2], LocalKernel kernel) {
   TESSERA_RETURN_IF_ERROR(check_image(name, images[0]));
@@ -220,17 +236,33 @@ StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const OperandType> image
   TESSERA_RETURN_IF_ERROR(set_windows(name, images[0], windows, plan));
   plan.rule.linearity = Linearity::kNone;
   plan.rule.operands.assign(images.size(), plan.rule.operands[0]);
+  const std::vector<MovedDim> moved = plan.rule.moved;
+  for (size_t i = 1; i < images.size(); ++i) {
+    for (const MovedDim& each : moved) {
+      plan.rule.moved.push_back({static_cast<int>(i), each.dim, each.reach});
+    }
+  }
   plan.kernel = std::move(kernel);
   return plan;
 }
 
-// The gradient of a pool of images of this shape. The last operand is the cotangent.
+// The gradient of a pool of images of this shape. The last operand is the cotangent, the others are
+// images.
 OpPlan plan_pool_gradient(absl::Span<const OperandType> operands, const Shape& shape,
-                          LocalKernel kernel) {
+                          const Window (&windows)[2], LocalKernel kernel) {
   OpPlan plan = plan_same(operands.back());
-  for (int k = 1; k <= 2; ++k) set_moved(plan, k, shape[k]);
-  plan.rule.linearity = Linearity::kNone;
+  const int cotangent = static_cast<int>(operands.size()) - 1;
   plan.rule.operands.assign(operands.size(), plan.rule.operands[0]);
+  for (int k = 0; k < 2; ++k) {
+    const int dim = 1 + k;
+    plan.rule.factors[plan.rule.result[dim][0]].size = shape[dim];
+    plan.shape[dim] = shape[dim];
+    for (int i = 0; i < cotangent; ++i) {
+      plan.rule.moved.push_back({i, dim, reach_of_neighbours(windows[k])});
+    }
+    plan.rule.moved.push_back({cotangent, dim, reached_by(windows[k])});
+  }
+  plan.rule.linearity = Linearity::kNone;
   plan.kernel = std::move(kernel);
   return plan;
 }
@@ -269,7 +301,7 @@ struct AvgPool {
     attributes.insert(attributes.end(), shape.begin(), shape.end());
     DTensor result = run({"avg_pool2d by x", {&c, 1}, attributes, {}}, [&]() -> StatusOr<OpPlan> {
       return plan_pool_gradient(
-          {c}, shape,
+          {c}, shape, windows,
           [dtype = c.dtype(), height = windows[0], width = windows[1], rows = shape[1],
            columns = shape[2]](const LocalCall& call) -> Status {
             return image(call, {ImageKind::kAvgPoolByX, height, width, rows, columns}, dtype);
@@ -299,7 +331,7 @@ struct MaxPool {
     DTensor result =
         run({"max_pool2d by x", operands, attributes_of(windows), {}}, [&]() -> StatusOr<OpPlan> {
           return plan_pool_gradient(
-              {x, c}, x.shape(),
+              {x, c}, x.shape(), windows,
               [dtype = x.dtype(), height = windows[0],
                width = windows[1]](const LocalCall& call) -> Status {
                 return image(call, {ImageKind::kMaxPoolByValues, height, width}, dtype);
@@ -402,6 +434,8 @@ std::vector<CatalogEntry> window_entries() {
                  [](const OperandType& x, const Window(&windows)[2]) -> StatusOr<OpPlan> {
                    TESSERA_ASSIGN_OR_RETURN(OpPlan plan, plan_max_pool(x, x, windows));
                    plan.rule.operands.pop_back();  // x again
+                   std::erase_if(plan.rule.moved,
+                                 [](const MovedDim& each) { return each.operand == 1; });
                    return plan;
                  }),
       pool_entry("avg_pool2d", plan_avg_pool),

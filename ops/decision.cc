@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/format.h"
 #include "base/shape.h"
@@ -22,6 +23,14 @@ Status check_out(const char* name, const OpPlan& plan, const Layout& out) {
                       absl::StrCat(name, ": out ", out.to_string()));
 }
 
+// What devices fetch of a tensor.
+std::string explain_fetch(const Fetch& fetch) {
+  return absl::StrCat(fetch.from().to_string(),
+                      ", of which each device fetches what it needs: ", "predicted ",
+                      format_prediction(fetch.predicted_time()), ", ",
+                      format_bytes(fetch.max_received_bytes()), " to a device at most\n");
+}
+
 // A tensor that is moved, or is not.
 StatusOr<std::string> explain_move(const Operand& operand, const Layout& to,
                                    const PlanOptions& options) {
@@ -37,9 +46,15 @@ StatusOr<std::string> explain(const char* name, const OpPlan& plan,
                               const std::optional<Layout>& out, const PlanOptions& options) {
   std::string text = absl::StrCat("  by ", name, ": ", plan.rule.to_string(), "\n");
   for (size_t i = 0; i < operands.size(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const std::string move,
-                             explain_move(operands[i], assignment.operands[i], options));
-    absl::StrAppend(&text, "  operand ", i, ": ", move);
+    const Layout& to = assignment.operands[i];
+    const Fetch* const fetch = assignment.fetches[i].get();
+    absl::StrAppend(&text, "  operand ", i, ": ");
+    if (to != operands[i].layout || fetch == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(const std::string move, explain_move(operands[i], to, options));
+      absl::StrAppend(&text, move);
+      if (fetch != nullptr) absl::StrAppend(&text, "    then ");
+    }
+    if (fetch != nullptr) absl::StrAppend(&text, explain_fetch(*fetch));
   }
   if (assignment.is_contested) {
     absl::StrAppend(&text, "  the best of ", assignment.num_alternatives,
@@ -58,13 +73,15 @@ StatusOr<std::string> explain(const char* name, const OpPlan& plan,
 StatusOr<LayoutDecision> decide_layouts(const char* name, const OpPlan& plan,
                                         absl::Span<const Operand> operands,
                                         const std::optional<Layout>& out,
-                                        const PlanOptions& options) {
+                                        const PlanOptions& options,
+                                        absl::Span<const int64_t> attributes) {
   std::vector<Shape> shapes;
   for (const Operand& operand : operands) shapes.push_back(operand.shape);
   TESSERA_RETURN_IF_ERROR(plan.rule.validate(shapes, plan.shape));
   if (out.has_value()) TESSERA_RETURN_IF_ERROR(check_out(name, plan, *out));
   TESSERA_ASSIGN_OR_RETURN(Assignment assignment,
-                           infer(plan.rule, operands, plan.shape, plan.dtype, out, options));
+                           infer(plan.rule, operands, plan.shape, plan.dtype, out, options,
+                                 absl::StrCat(name, "(", absl::StrJoin(attributes, ", "), ")")));
   TESSERA_ASSIGN_OR_RETURN(std::string explanation,
                            explain(name, plan, operands, assignment, out, options));
   return LayoutDecision{std::move(assignment), std::move(explanation)};

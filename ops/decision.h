@@ -10,6 +10,7 @@
 #ifndef TESSERA_OPS_DECISION_H_
 #define TESSERA_OPS_DECISION_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -28,12 +29,14 @@ struct LayoutDecision {
   std::string explanation;
 };
 
-// Requires operands on one mesh, which is that of `out`. InvalidArgument for an `out` that does not
+// `attributes` are those of the call, which all members of a fetch must have in common. Requires
+// operands on one mesh, which is that of `out`. InvalidArgument for an `out` that does not
 // fit the result; the errors of Rule::validate() and infer().
 StatusOr<LayoutDecision> decide_layouts(const char* name, const OpPlan& plan,
                                         absl::Span<const Operand> operands,
                                         const std::optional<Layout>& out,
-                                        const PlanOptions& options);
+                                        const PlanOptions& options,
+                                        absl::Span<const int64_t> attributes = {});
 
 }  // namespace tessera::ops
 

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "relayout/sub_axes.h"
 
 namespace tessera::ops {
@@ -70,7 +72,7 @@ void deal(const Rule& rule, const RuleDim& dim, const SubAxes& axes, std::vector
       if (part.size % left != 0) return;
       const SubAxis major = {part.axis, part.pre, left};
       lists[dim[next]].push_back(major);
-      splits.push_back(major);
+      if (!internal::contains_sub_axis(splits, major)) splits.push_back(major);
       part = {part.axis, part.pre * left, part.size / left};
       left = 1;
     }
@@ -97,13 +99,15 @@ bool fit(const Rule& rule, const RuleDim& dim, std::vector<SubAxes>& lists) {
 class Inference {
  public:
   Inference(const Rule& rule, absl::Span<const Operand> operands, const Shape& result_shape,
-            DType result_dtype, const std::optional<Layout>& out, const PlanOptions& options)
+            DType result_dtype, const std::optional<Layout>& out, const PlanOptions& options,
+            absl::string_view call)
       : rule_(rule),
         operands_(operands),
         result_shape_(result_shape),
         result_dtype_(result_dtype),
         out_(out),
         options_(options),
+        call_(call),
         mesh_(operands[0].layout.mesh()),
         moved_(operands.size()) {}
 
@@ -199,8 +203,7 @@ class Inference {
       for (const SubAxes& list : wants_[f]) agreed &= internal::is_prefix(list, longest);
       if (rule_.factors[f].kind == FactorKind::kContracted) {
         for (size_t i = 0; i < operands_.size(); ++i) {
-          agreed &=
-              !has_factor(rule_.operands[i], static_cast<int>(f)) || wants_of_[i][f] == longest;
+          agreed &= !has_part_of(i, static_cast<int>(f)) || wants_of_[i][f] == longest;
         }
       }
     }
@@ -216,10 +219,18 @@ class Inference {
     return agreed && is_disjoint(choice);
   }
 
-  static bool has_factor(const RuleDims& dims, int factor) {
-    return std::any_of(dims.begin(), dims.end(), [factor](const RuleDim& dim) {
-      return std::find(dim.begin(), dim.end(), factor) != dim.end();
-    });
+  // Whether the operand has a dim of the factor that is not moved.
+  bool has_part_of(size_t operand, int factor) const {
+    const RuleDims& dims = rule_.operands[operand];
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      const bool has = std::find(dims[dim].begin(), dims[dim].end(), factor) != dims[dim].end();
+      if (has && reach(operand, dim) == nullptr) return true;
+    }
+    return false;
+  }
+  const Reach* reach(size_t operand, size_t dim) const {
+    return rule_.moved.empty() ? nullptr
+                               : rule_.reach(static_cast<int>(operand), static_cast<int>(dim));
   }
 
   SubAxes union_of_partials() const {
@@ -331,6 +342,8 @@ class Inference {
     for (size_t i = 0; i < operands_.size(); ++i) {
       const Operand& operand = operands_[i];
       const Layout to = operand_layout(choice, static_cast<int>(i));
+      const std::shared_ptr<const Fetch> fetch = fetch_of(choice, i, to);
+      if (fetch != nullptr) seconds += absl::ToDoubleSeconds(fetch->predicted_time());
       if (to == operand.layout) continue;
       const auto known = moved_[i].find(to);
       if (known != moved_[i].end()) {
@@ -366,21 +379,74 @@ class Inference {
     return internal::make_layout(mesh_, dims, {}, std::nullopt);
   }
 
-  std::vector<SubAxes> dims_of_choice(const Choice& choice, const RuleDims& dims,
-                                      bool is_result) const {
+  std::vector<SubAxes> dims_of_choice(const Choice& choice, const RuleDims& dims) const {
     std::vector<SubAxes> lists(dims.size());
     for (size_t dim = 0; dim < dims.size(); ++dim) {
-      for (const int factor : dims[dim]) {
-        if (!is_result && rule_.factors[factor].kind == FactorKind::kMoved) continue;
-        append(lists[dim], choice.factors[factor]);
-      }
+      for (const int factor : dims[dim]) append(lists[dim], choice.factors[factor]);
     }
     return lists;
   }
   Layout operand_layout(const Choice& choice, int operand) const {
+    const RuleDims& rule_dims = rule_.operands[operand];
+    std::vector<SubAxes> dims = dims_of_choice(choice, rule_dims);
     const SubAxes& partial = choice.partial[operand];
-    return internal::make_layout(mesh_, dims_of_choice(choice, rule_.operands[operand], false),
-                                 partial, partial.empty() ? std::nullopt : reduction());
+    // A moved dim keeps its own axes, up to one that has another use.
+    SubAxes used = partial;
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      if (reach(operand, dim) == nullptr) append(used, dims[dim]);
+    }
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      if (reach(operand, dim) == nullptr) continue;
+      dims[dim].clear();
+      for (const SubAxis& part : wants_of_[operand][rule_dims[dim][0]]) {
+        if (internal::overlaps_any(part, used)) break;
+        dims[dim].push_back(part);
+      }
+    }
+    return internal::make_layout(mesh_, dims, partial,
+                                 partial.empty() ? std::nullopt : reduction());
+  }
+  // What devices fetch of an operand of this layout; null where each has what it needs.
+  std::shared_ptr<const Fetch> fetch_of(const Choice& choice, size_t operand,
+                                        const Layout& layout) const {
+    std::vector<MovedDim> moved;
+    bool is_split = false;
+    for (const MovedDim& each : rule_.moved) {
+      if (each.operand != static_cast<int>(operand)) continue;
+      const bool splits = layout.num_shards(each.dim) > 1;
+      is_split = is_split || splits;
+      // Each device has all of a dim that is not split, wherever that begins.
+      if (splits || !each.reach.is_periodic) moved.push_back(each);
+    }
+    if (!is_split) return nullptr;
+    // Of each moved dim what the device has of its factor.
+    Shape sizes;
+    std::vector<SubAxes> lists;
+    for (const MovedDim& each : moved) {
+      const int factor = rule_.operands[operand][each.dim][0];
+      sizes.push_back(rule_.factors[factor].size);
+      lists.push_back(choice.factors[factor]);
+    }
+    const Layout parts = internal::make_layout(mesh_, lists, {}, std::nullopt);
+    const Shape& shape = operands_[operand].shape;
+    Fetch::Needs needs = [layout, shape, moved = std::move(moved), parts,
+                          sizes = std::move(sizes)](int64_t position) {
+      Box box = layout.box(shape, position);
+      const Box part = parts.box(sizes, position);
+      for (size_t k = 0; k < moved.size(); ++k) {
+        const int dim = moved[k].dim;
+        const auto [first, end] =
+            moved[k].reach.of(part.offsets[k], part.offsets[k] + part.sizes[k], shape[dim]);
+        box.offsets[dim] = first;
+        box.sizes[dim] = end - first;
+      }
+      return box;
+    };
+    auto fetch = std::make_shared<const Fetch>(
+        layout, shape, operands_[operand].dtype, std::move(needs), options_.topology,
+        absl::StrCat(call_, " ", rule_.to_string(), "; operand ", operand, " ", layout.to_string(),
+                     ", factors ", parts.to_string()));
+    return fetch->is_idle() ? nullptr : fetch;
   }
   Layout result_layout(const Choice& choice) const {
     SubAxes partial;
@@ -395,14 +461,17 @@ class Inference {
         op = reduction();
       }
     }
-    return internal::make_layout(mesh_, dims_of_choice(choice, rule_.result, true), partial, op);
+    return internal::make_layout(mesh_, dims_of_choice(choice, rule_.result), partial, op);
   }
   Assignment assignment(const Choice& choice) const {
     std::vector<Layout> layouts;
+    std::vector<std::shared_ptr<const Fetch>> fetches;
     for (size_t i = 0; i < operands_.size(); ++i) {
       layouts.push_back(operand_layout(choice, static_cast<int>(i)));
+      fetches.push_back(fetch_of(choice, i, layouts.back()));
     }
-    return {std::move(layouts), result_layout(choice), false, 1, absl::ZeroDuration()};
+    return {std::move(layouts),  std::move(fetches), result_layout(choice), false, 1,
+            absl::ZeroDuration()};
   }
 
   const Rule& rule_;
@@ -411,6 +480,7 @@ class Inference {
   const DType result_dtype_;
   const std::optional<Layout>& out_;
   const PlanOptions& options_;
+  const absl::string_view call_;
   const Mesh& mesh_;
   std::vector<std::vector<SubAxes>> wants_;     // by factor: the lists that split it somewhere
   std::vector<std::vector<SubAxes>> wants_of_;  // by operand and factor
@@ -429,8 +499,9 @@ class Inference {
 
 StatusOr<Assignment> infer(const Rule& rule, absl::Span<const Operand> operands,
                            const Shape& result_shape, DType result_dtype,
-                           const std::optional<Layout>& out, const PlanOptions& options) {
-  return Inference(rule, operands, result_shape, result_dtype, out, options).run();
+                           const std::optional<Layout>& out, const PlanOptions& options,
+                           absl::string_view call) {
+  return Inference(rule, operands, result_shape, result_dtype, out, options, call).run();
 }
 
 }  // namespace tessera::ops

@@ -11,7 +11,8 @@
 //
 // What holds for every assignment:
 //   1. a factor has one list of axes, which every operand and the result split it by; no axis is in
-//      two lists;
+//      two lists. A moved dim of an operand keeps its own axes instead, as many as its operand uses
+//      for nothing else, and each device fetches what it needs;
 //   2. nothing is split that no operand splits, or `out` asks for;
 //   3. operands that agree are not moved: one that splits a factor by a prefix of its list, or not
 //      at all, is sliced, and nothing is sent;
@@ -20,14 +21,15 @@
 //   5. it depends on the arguments alone, so it is the same on every client.
 //
 // Pure: abstract meshes will do. Costs are those of plan_relayout(), of the arithmetic of a device
-// (Rule::seconds_per_point), and of the reduction of a partial result to shards.
+// (Rule::seconds_per_point), of fetches, and of the reduction of a partial result to shards.
 #ifndef TESSERA_OPS_INFER_H_
 #define TESSERA_OPS_INFER_H_
 
+#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
@@ -35,6 +37,7 @@
 #include "base/status.h"
 #include "layout/layout.h"
 #include "ops/rule.h"
+#include "relayout/fetch.h"
 #include "relayout/plan.h"
 
 namespace tessera::ops {
@@ -49,6 +52,8 @@ struct Operand {
 struct Assignment {
   // What each operand is moved to before the kernels run.
   std::vector<Layout> operands;
+  // What devices fetch of each operand after that; null where each has what it needs.
+  std::vector<std::shared_ptr<const Fetch>> fetches;
   // What the kernels make.
   Layout result;
   // Whether operands disagreed, or `out` is not what they agreed on.
@@ -58,11 +63,13 @@ struct Assignment {
   absl::Duration predicted_time;
 };
 
+// `call` says what the call is beside rule and operands, and becomes part of the text of fetches.
 // Requires a rule that validate() accepts for these shapes, and operands on one mesh; `out`, if
 // there is one, has that mesh and the rank of the result. Errors are those of plan_relayout().
 StatusOr<Assignment> infer(const Rule& rule, absl::Span<const Operand> operands,
                            const Shape& result_shape, DType result_dtype,
-                           const std::optional<Layout>& out, const PlanOptions& options = {});
+                           const std::optional<Layout>& out, const PlanOptions& options = {},
+                           absl::string_view call = "");
 
 }  // namespace tessera::ops
 

@@ -42,6 +42,22 @@ LocalKernel placing(DType dtype, std::array<std::byte, 8> rest, Pieces pieces) {
   };
 }
 
+// Where what the device has of a dim begins in the result, which repeats the dim, of `size`
+// elements, from `by` on: once for each time that it meets the device's part of the result.
+std::vector<int64_t> repeated_begins(const LocalCall& call, int dim, int64_t by, int64_t size) {
+  std::vector<int64_t> begins;
+  const int64_t sizes[] = {call.in_boxes[0].sizes[dim], call.out_box.sizes[dim]};
+  if (sizes[0] == 0 || sizes[1] == 0) return begins;
+  const int64_t first = call.out_box.offsets[dim];
+  int64_t begin = call.in_boxes[0].offsets[dim] + by;
+  // The first that ends behind the beginning of the result's part.
+  begin += (first - begin) / size * size;
+  while (begin > first) begin -= size;
+  while (begin + sizes[0] <= first) begin += size;
+  for (; begin < first + sizes[1]; begin += size) begins.push_back(begin);
+  return begins;
+}
+
 StatusOr<OpPlan> plan_pad(const OperandType& x, const std::vector<int64_t>& low,
                           const std::vector<int64_t>& high, const Scalar& value) {
   for (const std::vector<int64_t>* list : {&low, &high}) {
@@ -56,8 +72,7 @@ StatusOr<OpPlan> plan_pad(const OperandType& x, const std::vector<int64_t>& low,
   TESSERA_ASSIGN_OR_RETURN(const ElementBytes element, element_of("pad", value, x.dtype()));
   OpPlan plan = plan_same(x);
   for (int dim = 0; dim < rank_of(x); ++dim) {
-    if (low[dim] == 0 && high[dim] == 0) continue;
-    set_moved(plan, dim, low[dim] + x.shape()[dim] + high[dim]);
+    set_moved(plan, dim, low[dim] + x.shape()[dim] + high[dim], {1, -low[dim], -low[dim]});
   }
   TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, x.dtype()), "pad"));
   const bool is_zero =
@@ -75,14 +90,14 @@ StatusOr<OpPlan> plan_roll(const OperandType& x, int64_t shift, int64_t dim) {
   TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("roll", dim, rank_of(x)));
   OpPlan plan = plan_same(x);
   const int64_t size = x.shape()[along];
-  set_moved(plan, along, size);
   const int64_t by = size == 0 ? 0 : (shift % size + size) % size;
+  set_moved(plan, along, size, {1, -by, -by, 1, true});
   plan.kernel = placing(x.dtype(), {}, [along, by, size](const LocalCall& call, auto place) {
     std::vector<int64_t> begin = call.in_boxes[0].offsets;
-    begin[along] = by;
-    place(0, begin);
-    begin[along] = by - size;
-    place(0, begin);
+    for (const int64_t each : repeated_begins(call, along, by, size)) {
+      begin[along] = each;
+      place(0, begin);
+    }
   });
   return plan;
 }
@@ -95,19 +110,23 @@ StatusOr<OpPlan> plan_tile(const OperandType& x, const std::vector<int64_t>& rep
   OpPlan plan = plan_same(x);
   for (int dim = 0; dim < rank_of(x); ++dim) {
     if (repeats[dim] < 0) return refusal("tile", list_text(repeats), " has a negative entry");
-    if (repeats[dim] != 1) set_moved(plan, dim, repeats[dim] * x.shape()[dim]);
+    set_moved(plan, dim, repeats[dim] * x.shape()[dim], {1, 0, 0, 1, repeats[dim] != 1});
   }
   TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, x.dtype()), "tile"));
-  plan.kernel = placing(x.dtype(), {}, [repeats](const LocalCall& call, auto place) {
-    const Box& in = call.in_boxes[0];
-    std::vector<int64_t> number(repeats.size(), 0);
-    if (std::count(repeats.begin(), repeats.end(), 0) > 0) return;
+  plan.kernel = placing(x.dtype(), {}, [shape = x.shape()](const LocalCall& call, auto place) {
+    // Repeated in each dim, as often as it meets the device's part of the result.
+    std::vector<std::vector<int64_t>> begins;
+    for (size_t dim = 0; dim < shape.size(); ++dim) {
+      begins.push_back(repeated_begins(call, static_cast<int>(dim), 0, shape[dim]));
+      if (begins.back().empty()) return;
+    }
+    std::vector<size_t> number(shape.size(), 0);
     for (;;) {
-      std::vector<int64_t> begin = in.offsets;
-      for (size_t dim = 0; dim < begin.size(); ++dim) begin[dim] += number[dim] * in.sizes[dim];
+      std::vector<int64_t> begin;
+      for (size_t dim = 0; dim < number.size(); ++dim) begin.push_back(begins[dim][number[dim]]);
       place(0, begin);
       size_t dim = number.size();
-      while (dim > 0 && ++number[dim - 1] == repeats[dim - 1]) number[--dim] = 0;
+      while (dim > 0 && ++number[dim - 1] == begins[dim - 1].size()) number[--dim] = 0;
       if (dim == 0) return;
     }
   });
@@ -132,11 +151,15 @@ StatusOr<OpPlan> plan_concat(absl::Span<const OperandType> xs, int64_t dim) {
     begins.push_back(size);
     size += x.shape()[along];
   }
-  set_moved(plan, along, size);
+  plan.shape[along] = size;
+  plan.rule.factors[plan.rule.result[along][0]].size = size;
+  for (size_t k = 0; k < begins.size(); ++k) {
+    plan.rule.moved.push_back({static_cast<int>(k), along, {1, -begins[k], -begins[k]}});
+  }
   plan.kernel = placing(xs[0].dtype(), {}, [along, begins](const LocalCall& call, auto place) {
     for (size_t k = 0; k < begins.size(); ++k) {
       std::vector<int64_t> begin = call.in_boxes[k].offsets;
-      begin[along] = begins[k];
+      begin[along] += begins[k];
       place(k, begin);
     }
   });

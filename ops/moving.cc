@@ -21,10 +21,10 @@ OpPlan plan_same(const OperandType& x) {
   return plan;
 }
 
-void set_moved(OpPlan& plan, int dim, int64_t size) {
-  const int factor = plan.rule.result[dim][0];
-  plan.rule.factors[factor].kind = FactorKind::kMoved;
-  plan.rule.factors[factor].size = size;
+void set_moved(OpPlan& plan, int dim, int64_t size, const Reach& reach) {
+  if (reach == Reach() && size == plan.shape[dim]) return;
+  plan.rule.factors[plan.rule.result[dim][0]].size = size;
+  plan.rule.moved.push_back({0, dim, reach});
   plan.shape[dim] = size;
 }
 

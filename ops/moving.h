@@ -24,8 +24,9 @@ std::string list_text(absl::Span<const int64_t> list);
 // change.
 OpPlan plan_same(const OperandType& x);
 
-// Gives the result another size in a dim, which is gathered and stays split.
-void set_moved(OpPlan& plan, int dim, int64_t size);
+// Gives the result another size in a dim that the only operand has too, and of which the result
+// needs what `reach` says. A dim of which each element stays where it is stays as it is.
+void set_moved(OpPlan& plan, int dim, int64_t size, const Reach& reach);
 
 // The lists, each with its length before it.
 std::vector<int64_t> attributes_of(std::initializer_list<absl::Span<const int64_t>> lists);

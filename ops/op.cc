@@ -181,32 +181,36 @@ bool is_first_term(const Layout& layout, int64_t position) {
 }
 
 StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
+  std::vector<Layout> layouts;
+  layouts.reserve(call.operands.size());
   std::vector<Operand> operands;
   for (const DTensor& operand : call.operands) {
-    operands.push_back({operand.layout(), operand.shape(), operand.dtype()});
+    layouts.push_back(without_runtime(operand.layout()));
+    operands.push_back({layouts.back(), operand.shape(), operand.dtype()});
   }
   std::optional<Layout> out;
-  if (call.out.layout.has_value()) out = **call.out.layout;
+  if (call.out.layout.has_value()) out = without_runtime(**call.out.layout);
   const PlanOptions options = internal::plan_options_of(call.operands[0]);
-  TESSERA_ASSIGN_OR_RETURN(LayoutDecision decided,
-                           decide_layouts(call.name, plan, operands, out, options));
+  TESSERA_ASSIGN_OR_RETURN(LayoutDecision decided, decide_layouts(call.name, plan, operands, out,
+                                                                  options, call.attributes));
   const Assignment& assignment = decided.assignment;
   Decision decision;
+  std::vector<internal::DeviceInput> inputs;
   for (size_t i = 0; i < operands.size(); ++i) {
     const bool stays = assignment.operands[i] == operands[i].layout;
-    decision.moves.push_back(stays ? std::nullopt
-                                   : std::make_optional(without_runtime(assignment.operands[i])));
+    decision.moves.push_back(stays ? std::nullopt : std::make_optional(assignment.operands[i]));
+    inputs.push_back({assignment.operands[i], assignment.fetches[i]});
   }
   decision.program = internal::make_device_program(
-      call.operands, assignment.operands, plan.dtype, plan.shape, assignment.result,
-      [layout = without_runtime(assignment.result), kernel = std::move(plan.kernel)](
+      call.operands, inputs, plan.dtype, plan.shape, assignment.result,
+      [layout = assignment.result, kernel = std::move(plan.kernel)](
           Engine* engine, const DeviceRow& row, absl::Span<const std::byte* const> in,
           std::byte* to) {
         return kernel({engine != nullptr ? *engine : kernels::host_engine(), row.in, in, row.out,
                        to, is_first_term(layout, row.position)});
       },
       std::move(decided.explanation));
-  if (out.has_value() && *out != assignment.result) decision.out = without_runtime(*out);
+  if (out.has_value() && *out != assignment.result) decision.out = out;
   return decision;
 }
 

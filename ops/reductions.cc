@@ -242,10 +242,10 @@ StatusOr<OpPlan> plan_cumsum(const OperandType& x, int64_t dim) {
   plan.shape = x.shape();
   RuleDims& in = plan.rule.operands.emplace_back();
   for (int d = 0; d < static_cast<int>(plan.shape.size()); ++d) {
-    in.push_back({plan.rule.add_factor(plan.shape[d],
-                                       d == along ? FactorKind::kMoved : FactorKind::kPassed)});
+    in.push_back({plan.rule.add_factor(plan.shape[d])});
   }
   plan.rule.result = in;
+  plan.rule.moved.push_back({0, along, Reach::all(plan.shape[along])});
   plan.rule.linearity = Linearity::kJoint;
   plan.rule.reductions = kSums;
   plan.kernel = [dtype = x.dtype(), along](const LocalCall& call) -> Status {

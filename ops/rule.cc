@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -42,7 +43,9 @@ std::string dims_to_string(const RuleDims& dims, const FactorNames& names) {
   return absl::StrCat("[", absl::StrJoin(texts, ", "), "]");
 }
 
-Status check_dims(const Rule& rule, const RuleDims& dims, const Shape& shape,
+// Of the operand with this number, or of the result.
+constexpr int kResult = -1;
+Status check_dims(const Rule& rule, int operand, const RuleDims& dims, const Shape& shape,
                   std::vector<bool>& found) {
   if (dims.size() != shape.size()) {
     return absl::InternalError(absl::StrCat("rule ", rule.to_string(), ": ", dims.size(),
@@ -51,7 +54,8 @@ Status check_dims(const Rule& rule, const RuleDims& dims, const Shape& shape,
   found.assign(rule.factors.size(), false);
   for (size_t dim = 0; dim < dims.size(); ++dim) {
     int64_t size = 1;
-    bool is_moved = false;
+    const bool is_moved =
+        operand != kResult && rule.reach(operand, static_cast<int>(dim)) != nullptr;
     for (const int factor : dims[dim]) {
       if (found[factor]) {
         return absl::InternalError(absl::StrCat("rule ", rule.to_string(), ": factor ",
@@ -60,9 +64,8 @@ Status check_dims(const Rule& rule, const RuleDims& dims, const Shape& shape,
       }
       found[factor] = true;
       size *= rule.factors[factor].size;
-      is_moved = is_moved || rule.factors[factor].kind == FactorKind::kMoved;
     }
-    if (is_moved ? dims[dim].size() > 1 : !dims[dim].empty() && size != shape[dim]) {
+    if (is_moved ? dims[dim].size() != 1 : !dims[dim].empty() && size != shape[dim]) {
       return absl::InternalError(absl::StrCat("rule ", rule.to_string(), ": dim ", dim,
                                               " has factors of ", size, " for shape ",
                                               shape_to_string(shape)));
@@ -72,6 +75,26 @@ Status check_dims(const Rule& rule, const RuleDims& dims, const Shape& shape,
 }
 
 }  // namespace
+
+std::pair<int64_t, int64_t> Reach::of(int64_t begin, int64_t end, int64_t size) const {
+  if (begin >= end || size == 0) return {0, 0};
+  const auto floor_div = [](int64_t n, int64_t d) { return n / d - (n % d < 0 ? 1 : 0); };
+  const int64_t low = scale < 0 ? end - 1 : begin;
+  const int64_t high = scale < 0 ? begin : end - 1;
+  int64_t from = floor_div(low * scale + first, divisor);
+  int64_t to = floor_div(high * scale + last, divisor) + 1;
+  if (is_periodic) return to - from < size ? std::pair(from, to) : std::pair(int64_t{0}, size);
+  from = std::clamp<int64_t>(from, 0, size);
+  to = std::clamp<int64_t>(to, 0, size);
+  return from < to ? std::pair(from, to) : std::pair<int64_t, int64_t>(0, 0);
+}
+
+const Reach* Rule::reach(int operand, int dim) const {
+  for (const MovedDim& each : moved) {
+    if (each.operand == operand && each.dim == dim) return &each.reach;
+  }
+  return nullptr;
+}
 
 int Rule::add_factor(int64_t size, FactorKind kind) {
   factors.push_back({kind, size});
@@ -83,13 +106,21 @@ Status Rule::validate(absl::Span<const Shape> operand_shapes, const Shape& resul
     return absl::InternalError(
         absl::StrCat("rule ", to_string(), " for ", operand_shapes.size(), " operands"));
   }
+  for (const MovedDim& each : moved) {
+    const bool exists = each.operand < static_cast<int>(operands.size()) &&
+                        each.dim < static_cast<int>(operands[each.operand].size());
+    if (exists && operands[each.operand][each.dim].size() == 1 && each.reach.divisor > 0) continue;
+    return absl::InternalError(absl::StrCat("rule: operand ", each.operand, " has no dim ",
+                                            each.dim, " of one factor that could be moved"));
+  }
   std::vector<bool> found;
   std::vector<bool> in_operands(factors.size(), false);
   for (size_t i = 0; i < operands.size(); ++i) {
-    TESSERA_RETURN_IF_ERROR(check_dims(*this, operands[i], operand_shapes[i], found));
+    TESSERA_RETURN_IF_ERROR(
+        check_dims(*this, static_cast<int>(i), operands[i], operand_shapes[i], found));
     for (size_t f = 0; f < factors.size(); ++f) in_operands[f] = in_operands[f] || found[f];
   }
-  TESSERA_RETURN_IF_ERROR(check_dims(*this, result, result_shape, found));
+  TESSERA_RETURN_IF_ERROR(check_dims(*this, kResult, result, result_shape, found));
   for (size_t f = 0; f < factors.size(); ++f) {
     const bool is_contracted = factors[f].kind == FactorKind::kContracted;
     const bool is_new = found[f] && !in_operands[f] && factors[f].kind != FactorKind::kWhole;
@@ -108,18 +139,21 @@ std::string Rule::to_string() const {
     absl::StrAppend(out, dims_to_string(dims, letters));
   });
   absl::StrAppend(&text, " -> ", dims_to_string(result, letters));
-  for (const FactorKind kind : {FactorKind::kContracted, FactorKind::kMoved, FactorKind::kWhole}) {
+  const auto add = [&](const std::string& what, absl::FunctionRef<bool(int factor)> is_so) {
     std::vector<std::string> names;
     for (size_t f = 0; f < factors.size(); ++f) {
-      if (factors[f].kind == kind) names.push_back(letters[f]);
+      if (is_so(static_cast<int>(f))) names.push_back(letters[f]);
     }
-    if (names.empty()) continue;
-    absl::StrAppend(&text, "; ", absl::StrJoin(names, ", "),
-                    kind == FactorKind::kWhole ? " whole"
-                    : kind == FactorKind::kMoved
-                        ? " moved"
-                        : absl::StrCat(" contracted (", reduce_op_name(contraction), ")"));
-  }
+    if (!names.empty()) absl::StrAppend(&text, "; ", absl::StrJoin(names, ", "), what);
+  };
+  add(absl::StrCat(" contracted (", reduce_op_name(contraction), ")"),
+      [&](int f) { return factors[f].kind == FactorKind::kContracted; });
+  add(" moved", [&](int f) {
+    return std::any_of(moved.begin(), moved.end(), [&](const MovedDim& each) {
+      return operands[each.operand][each.dim][0] == f;
+    });
+  });
+  add(" whole", [&](int f) { return factors[f].kind == FactorKind::kWhole; });
   return text;
 }
 

@@ -10,13 +10,16 @@
 //   add     [a, b] [b] -> [a, b]         a dim of size 1 that is broadcast has no factor
 //   softmax [a, b] -> [a, b]             b whole: each device needs all of it
 //   reshape [ab] -> [a, b]               one dim, two factors
+//   flip    [a] -> [a]; a moved          a device that holds a part of the result needs another
+//                                        part of the operand, which it fetches from those that hold
+//                                        it
 //
 // Layout inference (infer.h), the checks of an operation and its documentation come from the rule;
 // an operation has no layout code of its own.
 //
 // Invariants (checked by validate()):
-//   1. the sizes of the factors of a dim multiply to the size of the dim; but a moved factor is a
-//      dim's only one, and its size is that of the result's dim;
+//   1. the sizes of the factors of a dim multiply to the size of the dim; but a moved dim of an
+//      operand has one factor, whose size is that of another dim;
 //   2. no operand has a factor twice, nor has the result;
 //   3. a contracted factor is in no dim of the result;
 //   4. a factor of the result that no operand has is whole: no layout of an operand splits it.
@@ -27,6 +30,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -39,8 +43,7 @@ namespace tessera::ops {
 enum class FactorKind : uint8_t {
   kPassed,      // its axes split the result as they split the operands
   kContracted,  // reduced: its axes become partial axes of the result
-  kMoved,  // every device needs all of the operands' dims; the result stays split (flip, slice)
-  kWhole,  // every device needs all of it, and the result is whole
+  kWhole,       // every device needs all of it, and the result is whole
 };
 
 struct Factor {
@@ -52,6 +55,37 @@ struct Factor {
 // never split.
 using RuleDim = std::vector<int>;
 using RuleDims = std::vector<RuleDim>;
+
+// Which elements of an operand's dim a range of a factor needs: index i needs those from
+// floor((i * scale + first) / divisor) to floor((i * scale + last) / divisor).
+//
+//   slice from 3 by steps of 2     scale 2, first 3, last 3
+//   flip of n elements             scale -1, first n - 1, last n - 1
+//   a window of 3, padding 1       first -1, last 1
+struct Reach {
+  int64_t scale = 1;
+  int64_t first = 0;
+  int64_t last = 0;
+  int64_t divisor = 1;
+  // Whether indices outside of the dim mean those modulo its size (roll); else they are no elements
+  // (padding).
+  bool is_periodic = false;
+
+  // All of a dim of this size, whatever the index.
+  static Reach all(int64_t size) { return {0, 0, size - 1}; }
+  // What [begin, end) needs of a dim of this size, as {first, end}; of a periodic dim perhaps
+  // outside of it.
+  std::pair<int64_t, int64_t> of(int64_t begin, int64_t end, int64_t size) const;
+
+  friend bool operator==(const Reach&, const Reach&) = default;
+};
+
+// A dim of an operand of which a device needs something else than its part of the dim's factor.
+struct MovedDim {
+  int operand;
+  int dim;
+  Reach reach;
+};
 
 // What happens to partial operands.
 enum class Linearity : uint8_t {
@@ -65,6 +99,7 @@ struct Rule {
   std::vector<Factor> factors;
   std::vector<RuleDims> operands;
   RuleDims result;
+  std::vector<MovedDim> moved;
   // How parts of contracted factors become one.
   ReduceOp contraction = ReduceOp::kSum;
   Linearity linearity = Linearity::kNone;
@@ -78,6 +113,8 @@ struct Rule {
   bool may_carry(int operand) const {
     return linearity != Linearity::kNone && (carriers.empty() || carriers[operand]);
   }
+  // Null where the dim is not moved.
+  const Reach* reach(int operand, int dim) const;
   bool passes(ReduceOp op) const { return (reductions >> static_cast<int>(op) & 1) != 0; }
 
   // Adds a factor and returns its number.

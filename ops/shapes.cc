@@ -238,13 +238,12 @@ StatusOr<OpPlan> plan_slice(const OperandType& x, const std::vector<int64_t>& st
                      " is not in a dim of ", size, " elements");
     }
     const int64_t count = (limits[dim] - starts[dim] + stride - 1) / stride;
-    if (starts[dim] != 0 || count != size) set_moved(plan, dim, count);
+    set_moved(plan, dim, count, {stride, starts[dim], starts[dim]});
   }
   plan.kernel = copying(x.dtype(), [starts, strides](const LocalCall& call) {
     Source source = {0, dense_strides(call.in_boxes[0].sizes)};
     for (size_t dim = 0; dim < starts.size(); ++dim) {
       const int64_t stride = strides.empty() ? 1 : strides[dim];
-      // A dim that is not cut may be split: its index is that of the device's own box.
       const int64_t first = starts[dim] + call.out_box.offsets[dim] * stride;
       source.begin += (first - call.in_boxes[0].offsets[dim]) * source.strides[dim];
       source.strides[dim] *= stride;
@@ -261,14 +260,15 @@ StatusOr<OpPlan> plan_flip(const OperandType& x, const std::vector<int64_t>& dim
     TESSERA_ASSIGN_OR_RETURN(const int dim, checked_dim("flip", each, rank_of(x)));
     if (turned[dim]) return refusal("flip", "dim ", dim, " is given twice");
     turned[dim] = true;
-    set_moved(plan, dim, x.shape()[dim]);
+    const int64_t size = x.shape()[dim];
+    set_moved(plan, dim, size, {-1, size - 1, size - 1});
   }
-  plan.kernel = copying(x.dtype(), [turned](const LocalCall& call) {
+  plan.kernel = copying(x.dtype(), [turned, shape = x.shape()](const LocalCall& call) {
     Source source = {0, dense_strides(call.in_boxes[0].sizes)};
     for (size_t dim = 0; dim < turned.size(); ++dim) {
       if (!turned[dim]) continue;
-      const int64_t last = call.in_boxes[0].sizes[dim] - 1 - call.out_box.offsets[dim];
-      source.begin += last * source.strides[dim];
+      const int64_t last = shape[dim] - 1 - call.out_box.offsets[dim];
+      source.begin += (last - call.in_boxes[0].offsets[dim]) * source.strides[dim];
       source.strides[dim] = -source.strides[dim];
     }
     return source;

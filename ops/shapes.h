@@ -3,8 +3,9 @@
 // Operations that move elements: shapes, parts, and elements by their indices.
 //
 // transpose, reshape, expand_dims, squeeze and broadcast_to send nothing where the split of a dim
-// carries over. The others keep every dim split that they leave whole; a split dim that they cut,
-// pad, turn or join is gathered, and the result is split as the operand was. All pass partial
+// carries over. The others keep every dim split that they leave whole; where they cut, pad, turn or
+// join a split dim, the result is split as the operand was, and each device fetches what it needs
+// of others in one exchange. All pass partial
 // operands of any reduction, but pad with a value other than 0, one_hot, and take along a split dim
 // (sums only).
 //

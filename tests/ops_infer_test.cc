@@ -280,7 +280,7 @@ TEST(InferTest, ManyDevices) {
 TEST(RuleTest, Texts) {
   Rule rule = Product{6, 4, 5}.rule();
   EXPECT_EQ(rule.to_string(), "[a, b] [b, c] -> [a, c]; b contracted (sum)");
-  rule.factors[0].kind = FactorKind::kMoved;
+  rule.moved.push_back({0, 0, {1, -1, 1}});
   rule.factors[2].kind = FactorKind::kWhole;
   EXPECT_EQ(rule.to_string(), "[a, b] [b, c] -> [a, c]; b contracted (sum); a moved; c whole");
 }
@@ -296,6 +296,10 @@ TEST(RuleTest, MistakesOfAnOperation) {
   EXPECT_THAT(product.rule().validate(shapes, {6}), internal("2 dims for shape [6]"));
   EXPECT_THAT(product.rule().validate(shapes, {6, 6}), internal("dim 1 has factors of 5"));
   Rule rule = product.rule();
+  rule.moved.push_back({2, 0, {}});
+  EXPECT_THAT(rule.validate(shapes, product.result()),
+              internal("operand 2 has no dim 0 of one factor that could be moved"));
+  rule = product.rule();
   rule.operands[0][1] = {0};
   EXPECT_THAT(rule.validate(shapes, product.result()), internal("factor a twice in [a, a]"));
   rule = product.rule();

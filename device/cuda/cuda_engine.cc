@@ -516,6 +516,14 @@ ImageWindow window_of(const kernels::Window& window) {
   return {window.size, window.stride, window.dilation, window.before};
 }
 
+ImagePart part_of(const BoxArray& array) {
+  ImagePart part;
+  part.data = array.data;
+  std::copy_n(array.box.offsets.begin(), 4, part.offsets);
+  std::copy_n(array.box.sizes.begin(), 4, part.sizes);
+  return part;
+}
+
 }  // namespace
 
 Status CudaEngine::image(const ImageCall& call, DType dtype, const BoxArray& a, const BoxArray* b,
@@ -529,12 +537,8 @@ Status CudaEngine::image(const ImageCall& call, DType dtype, const BoxArray& a, 
   image.width = window_of(call.width);
   image.rows = call.rows;
   image.columns = call.columns;
-  image.a = a.data;
-  std::copy_n(a.box.sizes.begin(), 4, image.a_sizes);
-  if (b != nullptr) {
-    image.b = b->data;
-    std::copy_n(b->box.sizes.begin(), 4, image.b_sizes);
-  }
+  image.a = part_of(a);
+  if (b != nullptr) image.b = part_of(*b);
   std::copy_n(out_box.offsets.begin(), 4, image.out_offsets);
   std::copy_n(out_box.sizes.begin(), 4, image.out_sizes);
   image.out = out;

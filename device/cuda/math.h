@@ -229,6 +229,12 @@ struct ImageWindow {
   int64_t dilation = 1;
   int64_t before = 0;
 };
+// A part of an image, or a filter.
+struct ImagePart {
+  const std::byte* data = nullptr;
+  int64_t offsets[4] = {};
+  int64_t sizes[4] = {};
+};
 struct Image {
   ImageFunction function = ImageFunction::kConv;
   ElementType type = ElementType::kFloat32;
@@ -236,10 +242,8 @@ struct Image {
   ImageWindow width;
   int64_t rows = 0;
   int64_t columns = 0;
-  const std::byte* a = nullptr;
-  int64_t a_sizes[4] = {};
-  const std::byte* b = nullptr;
-  int64_t b_sizes[4] = {};
+  ImagePart a;
+  ImagePart b;
   int64_t out_offsets[4] = {};
   int64_t out_sizes[4] = {};
   std::byte* out = nullptr;

@@ -60,14 +60,14 @@ void avg_pool2d_by_x_of(const BoxArray& c, const Windows& windows, int64_t rows,
 }
 
 // Calls fn(batch, row, column, channel, row and column of the largest element) for each window
-// whose result is at a place of the box.
+// whose result is at a place of the box; the last two are -1 where the window sees nothing.
 template <class T, class Fn>
 void for_each_largest(const BoxArray& x, const Windows& windows, const Box& places, Fn fn) {
   const Image<T> image(x);
   for_each_place(places, [&](int64_t b, int64_t row, int64_t column) {
     for (int64_t k = 0; k < image.channels; ++k) {
-      int64_t best_row = 0;
-      int64_t best_column = 0;
+      int64_t best_row = -1;
+      int64_t best_column = -1;
       auto best = std::numeric_limits<Wide<T>>::quiet_NaN();
       bool is_first = true;
       const auto look = [&](int64_t, int64_t i, int64_t j) {
@@ -108,7 +108,8 @@ void max_pool2d(DType dtype, const BoxArray& x, const BoxArray& values, const Wi
     T* to = reinterpret_cast<T*>(out);
     for_each_largest<T>(x, {height, width}, out_box,
                         [&](int64_t b, int64_t, int64_t, int64_t k, int64_t i, int64_t j) {
-                          *to++ = image.pixel(b, i, j)[k];
+                          *to++ = i < 0 ? static_cast<T>(-std::numeric_limits<float>::infinity())
+                                        : image.pixel(b, i, j)[k];
                         });
   });
 }

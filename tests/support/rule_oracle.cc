@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "base/reduce_op.h"
 #include "ops/infer.h"
 #include "relayout/plan.h"
+#include "relayout/topology.h"
 #include "tests/support/every_layout.h"
 #include "tests/support/forked.h"
 
@@ -34,8 +36,8 @@ constexpr DType kDType = DType::kFloat32;
 
 Rule make_factors(absl::FunctionRef<int(int)> below) {
   constexpr FactorKind kKinds[] = {
-      FactorKind::kPassed,     FactorKind::kPassed,     FactorKind::kPassed, FactorKind::kPassed,
-      FactorKind::kContracted, FactorKind::kContracted, FactorKind::kMoved,  FactorKind::kWhole};
+      FactorKind::kPassed, FactorKind::kPassed,     FactorKind::kPassed,     FactorKind::kPassed,
+      FactorKind::kPassed, FactorKind::kContracted, FactorKind::kContracted, FactorKind::kWhole};
   constexpr int64_t kSizes[] = {6, 4, 5, 2, 3, 9, 1, 0};
   Rule rule;
   for (int left = 1 + below(4); left > 0; --left) {
@@ -52,15 +54,13 @@ Rule make_factors(absl::FunctionRef<int(int)> below) {
 
 // Some of the factors, in any order, as dims of one factor each, or of two that are passed or
 // contracted; and perhaps a dim of none.
-RuleDims make_dims(const Rule& rule, std::vector<int> factors, absl::FunctionRef<int(int)> below) {
+RuleDims make_dims(std::vector<int> factors, absl::FunctionRef<int(int)> below) {
   for (size_t k = factors.size(); k > 1; --k) {
     std::swap(factors[k - 1], factors[below(static_cast<int>(k))]);
   }
   RuleDims dims;
-  const auto is_moved = [&](int factor) { return rule.factors[factor].kind == FactorKind::kMoved; };
   for (const int factor : factors) {
-    const bool may_join = !dims.empty() && !is_moved(factor) && !is_moved(dims.back()[0]);
-    if (may_join && below(5) == 0) {
+    if (!dims.empty() && below(5) == 0) {
       dims.back().push_back(factor);
     } else {
       dims.push_back({factor});
@@ -70,17 +70,54 @@ RuleDims make_dims(const Rule& rule, std::vector<int> factors, absl::FunctionRef
   return dims;
 }
 
-// Of a dim that has no factor 1; of a moved one in an operand whatever.
-Shape make_shape(const Rule& rule, const RuleDims& dims, bool is_result,
-                 absl::FunctionRef<int(int)> below) {
+// Of a dim that has no factor 1.
+Shape make_shape(const Rule& rule, const RuleDims& dims) {
   Shape shape;
   for (const RuleDim& dim : dims) {
     int64_t size = 1;
     for (const int factor : dim) size *= rule.factors[factor].size;
-    const bool is_moved = !dim.empty() && rule.factors[dim[0]].kind == FactorKind::kMoved;
-    shape.push_back(is_moved && !is_result ? below(8) : size);
+    shape.push_back(size);
   }
   return shape;
+}
+
+ops::Reach make_reach(int64_t size, absl::FunctionRef<int(int)> below) {
+  ops::Reach reach;
+  reach.first = below(9) - 4;
+  reach.last = reach.first + (below(2) == 0 ? 0 : below(4));
+  switch (below(6)) {
+    case 0:
+      reach.scale = 2;
+      break;
+    case 1:
+      reach = {-1, size - 1, size - 1};
+      break;
+    case 2:
+      reach.is_periodic = true;
+      break;
+    case 3:
+      reach.divisor = 2;
+      break;
+    case 4:
+      reach = ops::Reach::all(size);
+      break;
+    default:
+      break;
+  }
+  return reach;
+}
+
+// Moves some of the dims of the last operand, which then have any size.
+void move_dims(Rule& rule, Shape& shape, absl::FunctionRef<int(int)> below) {
+  const int operand = static_cast<int>(rule.operands.size()) - 1;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    const RuleDim& factors = rule.operands[operand][dim];
+    const bool may_move =
+        factors.size() == 1 && rule.factors[factors[0]].kind != FactorKind::kWhole;
+    if (!may_move || below(4) != 0) continue;
+    shape[dim] = below(8);
+    rule.moved.push_back({operand, static_cast<int>(dim), make_reach(shape[dim], below)});
+  }
 }
 
 Layout pick(const Mesh& mesh, size_t rank, bool whole_axes, bool may_be_partial,
@@ -155,7 +192,7 @@ class Search {
       }
       if (given_.rule.factors[f].kind != FactorKind::kContracted) continue;
       for (size_t i = 0; i < wanted_by_.size(); ++i) {
-        if (has_factor(i, f) && wanted_by_[i][f] != longest.factors[f]) return false;
+        if (has_part_of(i, f) && wanted_by_[i][f] != longest.factors[f]) return false;
       }
     }
     if (given_.rule.linearity == Linearity::kJoint) {
@@ -177,8 +214,7 @@ class Search {
       const bool is_split = !layout.dims()[dim].empty();
       if (!is_split) continue;
       if (factors.empty()) return true;
-      const FactorKind kind = given_.rule.factors[factors[0]].kind;
-      if (kind == FactorKind::kMoved || kind == FactorKind::kWhole) return true;
+      if (given_.rule.factors[factors[0]].kind == FactorKind::kWhole) return true;
     }
     return false;
   }
@@ -204,9 +240,15 @@ class Search {
     for (const std::string& axis : axes) size *= *mesh_.axis_size(axis);
     return size;
   }
-  bool has_factor(size_t operand, size_t factor) const {
-    for (const RuleDim& dim : given_.rule.operands[operand]) {
-      if (std::find(dim.begin(), dim.end(), static_cast<int>(factor)) != dim.end()) return true;
+  bool is_moved(size_t operand, size_t dim) const {
+    return given_.rule.reach(static_cast<int>(operand), static_cast<int>(dim)) != nullptr;
+  }
+  // Whether the operand is split as the factor is.
+  bool has_part_of(size_t operand, size_t factor) const {
+    const RuleDims& dims = given_.rule.operands[operand];
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      const bool has = std::count(dims[dim].begin(), dims[dim].end(), static_cast<int>(factor)) > 0;
+      if (has && !is_moved(operand, dim)) return true;
     }
     return false;
   }
@@ -346,9 +388,9 @@ class Search {
     }
     std::vector<Layout> operands;
     for (size_t i = 0; i < partial_.size(); ++i) {
-      operands.push_back(
-          layout_of(given_.rule.operands[i], chosen, false, chosen.partial[i], reduction()));
+      operands.push_back(operand_of(chosen, i));
       seconds += time_of(given_.layouts[i], operands[i], given_.shapes[i]);
+      seconds += fetch_time(chosen, i, operands[i]);
     }
     const Layout result = result_of(chosen);
     Layout end = given_.out.value_or(result);
@@ -374,19 +416,107 @@ class Search {
     return times_[key] = time;
   }
 
-  Layout layout_of(const RuleDims& dims, const Chosen& chosen, bool is_result, const Axes& partial,
-                   std::optional<ReduceOp> op) const {
+  // What a device needs of a moved dim: from the first to the last index that its part of the
+  // factor names, or nothing; where the dim is periodic perhaps outside of it.
+  static std::pair<int64_t, int64_t> range_of(const ops::Reach& reach, int64_t begin, int64_t end,
+                                              int64_t size) {
+    std::vector<int64_t> indices;
+    for (int64_t i = begin; i < end && size > 0; ++i) {
+      const auto rounded_down = [&](int64_t numerator) {
+        return static_cast<int64_t>(
+            std::floor(static_cast<double>(numerator) / static_cast<double>(reach.divisor)));
+      };
+      for (int64_t k = rounded_down(i * reach.scale + reach.first);
+           k <= rounded_down(i * reach.scale + reach.last); ++k) {
+        indices.push_back(k);
+      }
+    }
+    if (indices.empty()) return {0, 0};
+    const auto [least, most] = std::minmax_element(indices.begin(), indices.end());
+    if (!reach.is_periodic) {
+      const int64_t first = std::max<int64_t>(*least, 0);
+      const int64_t end = std::min(*most + 1, size);
+      return first < end ? std::pair(first, end) : std::pair<int64_t, int64_t>(0, 0);
+    }
+    if (*most - *least + 1 >= size) return {0, size};
+    return {*least, *most + 1};
+  }
+  // By the links of the default topology, of one host.
+  double fetch_time(const Chosen& chosen, size_t operand, const Layout& layout) const {
+    const RuleDims& dims = given_.rule.operands[operand];
+    const Shape& shape = given_.shapes[operand];
+    bool is_split = false;
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      is_split = is_split || (is_moved(operand, dim) && !layout.dims()[dim].empty());
+    }
+    if (!is_split) return 0;
+    int64_t most = 0;
+    for (int64_t position = 0; position < mesh_.size(); ++position) {
+      const Box own = layout.box(shape, position);
+      // What is needed, and how much of it the device has.
+      int64_t needed = 1;
+      int64_t kept = 1;
+      bool is_inside = true;
+      for (size_t dim = 0; dim < dims.size(); ++dim) {
+        int64_t first = own.offsets[dim];
+        int64_t end = first + own.sizes[dim];
+        const ops::Reach* const reach =
+            given_.rule.reach(static_cast<int>(operand), static_cast<int>(dim));
+        if (reach != nullptr && !(reach->is_periodic && layout.dims()[dim].empty())) {
+          const int factor = dims[dim][0];
+          const Layout part = *Layout::create(mesh_, {chosen.factors[factor]});
+          const Box box = part.box({given_.rule.factors[factor].size}, position);
+          std::tie(first, end) =
+              range_of(*reach, box.offsets[0], box.offsets[0] + box.sizes[0], shape[dim]);
+        }
+        int64_t has = 0;
+        for (int64_t i = first; i < end; ++i) {
+          const int64_t element = (i % shape[dim] + shape[dim]) % shape[dim];
+          const bool is_own =
+              element >= own.offsets[dim] && element < own.offsets[dim] + own.sizes[dim];
+          has += is_own ? 1 : 0;
+          is_inside = is_inside && is_own && element == i;
+        }
+        needed *= end - first;
+        kept *= has;
+      }
+      if (needed > 0 && !is_inside) most = std::max(most, needed - kept);
+    }
+    if (most == 0) return 0;
+    const LinkCost link = Topology().cost(LinkClass::kHost);
+    return link.latency_s + static_cast<double>(most * dtype_size(kDType)) * link.seconds_per_byte;
+  }
+
+  // A moved dim keeps its own axes, up to one that the operand uses for something else.
+  Layout operand_of(const Chosen& chosen, size_t operand) const {
+    const RuleDims& dims = given_.rule.operands[operand];
+    std::vector<DimSharding> lists = lists_of(dims, chosen);
+    Axes used = chosen.partial[operand];
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      if (!is_moved(operand, dim)) used.insert(used.end(), lists[dim].begin(), lists[dim].end());
+    }
+    for (size_t dim = 0; dim < dims.size(); ++dim) {
+      if (!is_moved(operand, dim)) continue;
+      lists[dim].clear();
+      for (const std::string& axis : given_.layouts[operand].dims()[dim]) {
+        if (std::count(used.begin(), used.end(), axis) > 0) break;
+        lists[dim].push_back(axis);
+      }
+    }
+    const Layout layout = *Layout::create(mesh_, lists);
+    if (chosen.partial[operand].empty()) return layout;
+    return *layout.with_partial(chosen.partial[operand], *reduction());
+  }
+  static std::vector<DimSharding> lists_of(const RuleDims& dims, const Chosen& chosen) {
     std::vector<DimSharding> lists;
     for (const RuleDim& dim : dims) {
-      Axes& list = lists.emplace_back();
+      DimSharding& list = lists.emplace_back();
       for (const int factor : dim) {
-        if (!is_result && given_.rule.factors[factor].kind == FactorKind::kMoved) continue;
         const Axes& more = chosen.factors[factor];
         list.insert(list.end(), more.begin(), more.end());
       }
     }
-    const Layout layout = *Layout::create(mesh_, lists);
-    return partial.empty() ? layout : *layout.with_partial(partial, *op);
+    return lists;
   }
   Layout result_of(const Chosen& chosen) const {
     Axes terms;
@@ -402,7 +532,8 @@ class Search {
         op = reduction();
       }
     }
-    return layout_of(given_.rule.result, chosen, true, terms, op);
+    const Layout layout = *Layout::create(mesh_, lists_of(given_.rule.result, chosen));
+    return terms.empty() ? layout : *layout.with_partial(terms, *op);
   }
 
   const RuleCase& given_;
@@ -496,8 +627,9 @@ RuleCase make_rule_case(absl::FunctionRef<int(int)> below, bool is_searched) {
       some.push_back(f);
       is_used[f] = true;
     }
-    rule.operands.push_back(make_dims(rule, some, below));
-    made.shapes.push_back(make_shape(rule, rule.operands.back(), false, below));
+    rule.operands.push_back(make_dims(some, below));
+    made.shapes.push_back(make_shape(rule, rule.operands.back()));
+    move_dims(rule, made.shapes.back(), below);
     made.layouts.push_back(pick(mesh, made.shapes.back().size(), is_searched, true, below));
     if (below(4) == 0) {
       rule.carriers.resize(num_operands, true);
@@ -510,8 +642,8 @@ RuleCase make_rule_case(absl::FunctionRef<int(int)> below, bool is_searched) {
     if (kind == FactorKind::kContracted) continue;
     if (kind == FactorKind::kWhole ? below(2) == 0 : is_used[f]) kept.push_back(f);
   }
-  rule.result = make_dims(rule, kept, below);
-  made.result_shape = make_shape(rule, rule.result, true, below);
+  rule.result = make_dims(kept, below);
+  made.result_shape = make_shape(rule, rule.result);
   if (below(4) == 0) made.out = pick(mesh, made.result_shape.size(), is_searched, false, below);
   return made;
 }

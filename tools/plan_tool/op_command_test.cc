@@ -70,6 +70,47 @@ TEST(OpCommandTest, Reports) {
                 HasSubstr("the best of 3 assignments of axes, predicted "))));
 }
 
+// Four devices split the first dim of [1024], or the rows of an image.
+TEST(OpCommandTest, MovedDims) {
+  struct Row {
+    const char* op;
+    const char* shapes;
+    const char* attributes;
+    const char* operand;  // the line of the last one
+  };
+  const Row rows[] = {
+      // A row of 8 pixels of 4 bytes from each neighbour.
+      {"conv2d [-, batch, -, -] [-, -, -, -]", "1,64,8,1; 3,3,1,4", "padding=[[1, 1], [1, 1]]",
+       "operand 0: [-, batch, -, -], of which each device fetches what it needs: predicted 1.06 "
+       "us, "
+       "64 B to a device at most\n"},
+      {"conv2d [-, batch, -, -] [-, -, -, -]", "1,64,8,1; 1,1,1,4", "",
+       "operand 0: [-, batch, -, -] as it is\n"},
+      {"avg_pool2d [-, batch, -, -]", "1,64,8,1", "", "operand 0: [-, batch, -, -] as it is\n"},
+      {"roll [batch]", "1024", "shift=1; dim=0", ", 4 B to a device at most\n"},
+      {"slice [batch]", "1024", "starts=[1]; limits=[1024]", ", 4 B to a device at most\n"},
+      {"slice [-]", "1024", "starts=[1]; limits=[1024]", "operand 0: [-] as it is\n"},
+      {"flip [batch]", "1024", "dims=[0]", ", 1 KiB to a device at most\n"},
+      {"pad [batch]", "1024", "low=[1]; high=[0]", "operand 0: [batch] as it is\n"},
+      {"concat [batch] [batch]", "1024; 1024", "dim=0",
+       "operand 1: [batch], of which each device fetches what it needs: predicted 3.05 us, 2 KiB "
+       "to "
+       "a device at most\n"},
+      {"concat [batch] [-]", "1024; 1024", "dim=0", "operand 1: [-] as it is\n"},
+      {"tile [batch]", "1024", "repeats=[2]", ", 2 KiB to a device at most\n"},
+  };
+  for (const Row& row : rows) {
+    EXPECT_THAT(report_operation(command(row.op, row.shapes, row.attributes)),
+                IsOkAndHolds(HasSubstr(row.operand)))
+        << row.op;
+  }
+  // The layout that is asked for is not what the operand has: first relaid out, then fetched.
+  OpCommand partial = command("conv2d [-, batch, -, -] sum{model} [-, -, -, model]",
+                              "1,64,8,2; 3,3,2,4", "padding=[[1, 1], [1, 1]]");
+  EXPECT_THAT(report_operation(partial),
+              IsOkAndHolds(HasSubstr("to a device at most\n    then [-, batch, -, -], of which")));
+}
+
 TEST(OpCommandTest, ReadsAllThatACallHas) {
   OpCommand take = command("take [model, -] [batch]", "50000,512; 4096", "dim=0");
   take.dtypes = "f32; i32";

@@ -180,8 +180,8 @@ Touched touched(const MaskLater& mask) {
 Touched touched(const Image& image) {
   Touched touched;
   const int64_t size = element_bytes_of(image.type);
-  add_dense(image.a, product4(image.a_sizes), size, &touched);
-  add_dense(image.b, product4(image.b_sizes), size, &touched);
+  add_dense(image.a.data, product4(image.a.sizes), size, &touched);
+  add_dense(image.b.data, product4(image.b.sizes), size, &touched);
   add_dense(image.out, items_of(image), size, &touched);
   return touched;
 }
