@@ -118,6 +118,7 @@ StatusOr<std::shared_ptr<const StepProgram>> make_fetch_program(const ProgramCli
     if (group.size() == 1 && !fetch.pulls_any(*position)) continue;
     TESSERA_ASSIGN_OR_RETURN(DeviceStep row, make_row(client, fetch, device, *position, group));
     row.detail = program->text;
+    row.detail_field = "calls";
     rows.push_back(std::move(row));
   }
   program->runs_on_caller = client.uses_host_memory && program->is_for_caller(fetch.dtype());

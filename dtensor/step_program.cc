@@ -52,7 +52,7 @@ void run_row(const Launch& launch, const DeviceStep& row, Held& held) {
   row.group->start(row.collective, {.in_buffer = std::move(in),
                                     .out_buffer = std::move(out),
                                     .detail = row.detail,
-                                    .detail_field = "layouts",
+                                    .detail_field = row.detail_field,
                                     .label = launch.label});
 }
 

@@ -16,6 +16,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -54,7 +55,8 @@ struct DeviceStep {
   // passes its buffer on, or has no new box and no peers.
   std::shared_ptr<GroupBackend> group;
   Collective::Ptr collective;
-  SharedText detail;  // the plan and the step, which all members must have in common
+  SharedText detail;  // what all members must have in common: the plan and the step, or the call
+  absl::string_view detail_field = "layouts";  // its name in messages
   // By position; null where some of the group are another client's. Rows of a group have one list.
   std::shared_ptr<const std::vector<int>> member_ordinals;
 };

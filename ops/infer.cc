@@ -444,8 +444,8 @@ class Inference {
     };
     auto fetch = std::make_shared<const Fetch>(
         layout, shape, operands_[operand].dtype, std::move(needs), options_.topology,
-        absl::StrCat(call_, " ", rule_.to_string(), "; operand ", operand, " ", layout.to_string(),
-                     ", factors ", parts.to_string()));
+        absl::StrCat(call_, " of operand ", operand, ", ", shape_to_string(shape), " under ",
+                     layout.to_string(), ", for parts ", parts.to_string_with_mesh()));
     return fetch->is_idle() ? nullptr : fetch;
   }
   Layout result_layout(const Choice& choice) const {

@@ -190,6 +190,14 @@ const JobRow kJobRows[] = {
        return relayout(m.rows(), m.layout("[-, -]"), m.id == 1 ? Replicas::kShared : Replicas::kOwn)
            .await();
      }},
+    {"shifts_differ", kInvalid,
+     "roll #1: calls differ between clients: client 0 (...) device 0 has roll(1, 0) of operand "
+     "0, "
+     "[12, 12] under [x, -], for parts [x] on {x=2}, client 1 (...) device 1 has roll(2, 0) of "
+     "operand 0, [12, 12] under [x, -], for parts [x] on {x=2}; it is operation 1 of the group; "
+     "make "
+     "the same call on every client",
+     [](const Member& m) { return ops::roll(m.rows(), 1 + m.id, 0).await(); }},
     {"barrier_names_differ", kInvalid,
      "barrier \"a\\nb\\\"c\" on {x=2}: name differs between clients: client 0 (...) device 0 has "
      "\"a\\nb\\\"c\", client 1 (...) device 1 has \"step\"; it is operation 1 of the group; make "

@@ -24,11 +24,12 @@ std::string detail_of(const Statement& statement, int num_members) {
 }
 
 // "relayout #12" of "relayout #12 [x, -] -> [-, x] on {x=2}, ...": where the message goes on with
-// what both clients have, the layouts would be in it twice. Other labels as they are.
+// what both clients have, the layouts would be in it twice. Labels without a number, and those that
+// quote a name, as they are.
 absl::string_view name_of(absl::string_view label) {
-  constexpr absl::string_view kNumbered = "relayout #";
-  if (label.substr(0, kNumbered.size()) != kNumbered) return label;
-  return label.substr(0, label.find(' ', kNumbered.size()));
+  const size_t number = label.find(" #");
+  if (number == label.npos || label.find('"') < number) return label;
+  return label.substr(0, label.find(' ', number + 1));
 }
 
 }  // namespace
@@ -36,8 +37,8 @@ absl::string_view name_of(absl::string_view label) {
 Status describe_difference(const Statement& a, const Statement& b, absl::string_view detail_field,
                            int num_members, uint32_t seq) {
   const auto differ = [&](absl::string_view field, const auto& x, const auto& y) {
-    const bool is_plural = field == "layouts" || field == "counts";
-    const bool says_both = field == "layouts" || field == "operation";
+    const bool is_plural = field == "layouts" || field == "calls" || field == "counts";
+    const bool says_both = field == "layouts" || field == "calls" || field == "operation";
     const std::string x_text = absl::StrCat(x);
     const std::string y_text = absl::StrCat(y);
     // Entries have room for so much of a text.
