@@ -149,8 +149,9 @@ absl::Span<const CatalogEntry> catalog() {
   static const auto* const entries = [] {
     auto* const all = new std::vector<CatalogEntry>;
     for (std::vector<CatalogEntry> part :
-         {contract_entries(), pointwise_entries(), reduction_entries(), shape_entries(),
-          joining_entries(), indexing_entries(), window_entries(), network_entries()}) {
+         {contract_entries(), pointwise_entries(), reduction_entries(), line_entries(),
+          shape_entries(), joining_entries(), indexing_entries(), window_entries(),
+          network_entries()}) {
       std::move(part.begin(), part.end(), std::back_inserter(*all));
     }
     return all;

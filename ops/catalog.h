@@ -71,7 +71,8 @@ struct CatalogEntry {
   std::vector<std::string> optional;
   // Operands of a call with the attributes needed, and those beside them.
   std::vector<SampleOperand> sample;
-  // Null where the operation is made of others, which `made_of` names.
+  // Null where the operation is made of others, which `made_of` names. An operation that has both
+  // is made of others where the dim that it is along is split.
   PlanFunction plan;
   std::string made_of = {};
   std::string sample_attributes = {};

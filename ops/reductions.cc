@@ -171,108 +171,6 @@ DTensor whole_floats(const char* name, const DTensor& x, const Dims& dims) {
   return without_partial(x);
 }
 
-// One line of each result is an index, or an element, of a line along the dim.
-StatusOr<OpPlan> plan_search(const char* name, const OperandType& x, int64_t dim, bool is_max) {
-  TESSERA_RETURN_IF_ERROR(check_dtype(name, Takes::kNumbers, x.dtype()));
-  const Shape& shape = x.shape();
-  TESSERA_ASSIGN_OR_RETURN(const int along,
-                           checked_dim(name, dim, static_cast<int64_t>(shape.size())));
-  if (shape[along] == 0) return refusal(name, "of no elements: ", shape_to_string(shape));
-  OpPlan plan;
-  plan.dtype = DType::kInt64;
-  RuleDims& in = plan.rule.operands.emplace_back();
-  for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
-    in.push_back(
-        {plan.rule.add_factor(shape[d], d == along ? FactorKind::kWhole : FactorKind::kPassed)});
-    if (d == along) continue;
-    plan.rule.result.push_back(in.back());
-    plan.shape.push_back(shape[d]);
-  }
-  plan.kernel = [is_max, dtype = x.dtype(), along](const LocalCall& call) -> Status {
-    return call.engine.arg_extreme(is_max, dtype, call.in[0],
-                                   kernels::lines_along(call.in_boxes[0].sizes, along), {},
-                                   reinterpret_cast<int64_t*>(call.out));
-  };
-  return plan;
-}
-
-DTensor search(const char* name, const DTensor& x, int64_t dim, bool is_max, const Out& out) {
-  const int64_t attributes[] = {dim};
-  return run({name, {&x, 1}, attributes, out}, [&] { return plan_search(name, x, dim, is_max); });
-}
-
-// The first k of each line in order: their values, or their indices.
-StatusOr<OpPlan> plan_sort(const char* name, const OperandType& x, int64_t dim,
-                           std::optional<int64_t> k, bool gives_indices) {
-  TESSERA_RETURN_IF_ERROR(check_dtype(name, Takes::kNumbers, x.dtype()));
-  const Shape& shape = x.shape();
-  TESSERA_ASSIGN_OR_RETURN(const int along,
-                           checked_dim(name, dim, static_cast<int64_t>(shape.size())));
-  const int64_t count = k.value_or(shape[along]);
-  if (count < 0 || count > shape[along]) {
-    return refusal(name, "k is ", count, ", and dim ", along, " has ", shape[along], " elements");
-  }
-  OpPlan plan;
-  plan.dtype = gives_indices ? DType::kInt64 : x.dtype();
-  plan.shape = shape;
-  plan.shape[along] = count;
-  RuleDims& in = plan.rule.operands.emplace_back();
-  for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
-    in.push_back(
-        {plan.rule.add_factor(shape[d], d == along ? FactorKind::kWhole : FactorKind::kPassed)});
-    plan.rule.result.push_back(in.back());
-    if (d == along) plan.rule.result.back().clear();
-  }
-  plan.kernel = [is_top = k.has_value(), gives_indices, dtype = x.dtype(), along,
-                 count](const LocalCall& call) -> Status {
-    return call.engine.sort_lines(is_top, dtype, call.in[0],
-                                  kernels::lines_along(call.in_boxes[0].sizes, along), {}, count,
-                                  gives_indices ? nullptr : call.out,
-                                  gives_indices ? reinterpret_cast<int64_t*>(call.out) : nullptr);
-  };
-  return plan;
-}
-
-StatusOr<OpPlan> plan_cumsum(const OperandType& x, int64_t dim) {
-  TESSERA_RETURN_IF_ERROR(check_dtype("cumsum", Takes::kNumbers, x.dtype()));
-  TESSERA_ASSIGN_OR_RETURN(const int along,
-                           checked_dim("cumsum", dim, static_cast<int64_t>(x.shape().size())));
-  OpPlan plan;
-  plan.dtype = x.dtype();
-  plan.shape = x.shape();
-  RuleDims& in = plan.rule.operands.emplace_back();
-  for (int d = 0; d < static_cast<int>(plan.shape.size()); ++d) {
-    in.push_back({plan.rule.add_factor(plan.shape[d])});
-  }
-  plan.rule.result = in;
-  plan.rule.moved.push_back({0, along, Reach::all(plan.shape[along])});
-  plan.rule.linearity = Linearity::kJoint;
-  plan.rule.reductions = kSums;
-  plan.kernel = [dtype = x.dtype(), along](const LocalCall& call) -> Status {
-    return call.engine.cumsum(dtype, call.in[0],
-                              kernels::lines_along(call.in_boxes[0].sizes, along),
-                              call.out_box.offsets[along], call.out_box.sizes[along], call.out);
-  };
-  return plan;
-}
-
-// Cotangents of elements that were taken from these places along the dim, added up there.
-DTensor send_back(const DTensor& cotangent, const DTensor& places, int64_t dim,
-                  const Shape& shape) {
-  const auto rank = static_cast<int64_t>(shape.size());
-  const int64_t along = dim < 0 ? dim + rank : dim;
-  std::vector<int64_t> to_last;
-  for (int64_t d = 0; d < rank; ++d) {
-    if (d != along) to_last.push_back(d);
-  }
-  to_last.push_back(along);
-  std::vector<int64_t> back(rank);
-  for (int64_t d = 0; d < rank; ++d) back[to_last[d]] = d;
-  const DTensor hits = cast(one_hot(transpose(places, to_last), shape[along]), cotangent.dtype());
-  const DTensor sent = mul(expand_dims(transpose(cotangent, to_last), -1), hits);
-  return transpose(sum(sent, {-2}), back);
-}
-
 }  // namespace
 
 DTensor sum(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
@@ -314,50 +212,7 @@ DTensor logsumexp(const DTensor& x, const Dims& dims, KeepDims keep, const Out& 
   return finish(keep == KeepDims::kYes ? kept : max(kept, dims), out);
 }
 
-DTensor argmax(const DTensor& x, int64_t dim, const Out& out) {
-  return search("argmax", x, dim, true, out);
-}
-DTensor argmin(const DTensor& x, int64_t dim, const Out& out) {
-  return search("argmin", x, dim, false, out);
-}
-
-DTensor cumsum(const DTensor& x, int64_t dim, const Out& out) {
-  const int64_t attributes[] = {dim};
-  DTensor result = run({"cumsum", {&x, 1}, attributes, out}, [&] { return plan_cumsum(x, dim); });
-  return differentiable(std::move(result), {&x, 1}, [dim](const GradientCall& call) -> Gradients {
-    return {flip(cumsum(flip(call.cotangent, {dim}), dim), {dim})};
-  });
-}
-
-DTensor sort(const DTensor& x, int64_t dim, const Out& out) {
-  const int64_t values[] = {dim, 0};
-  DTensor result = run({"sort", {&x, 1}, values, out},
-                       [&] { return plan_sort("sort", x, dim, std::nullopt, false); });
-  return differentiable(std::move(result), {&x, 1}, [dim](const GradientCall& call) -> Gradients {
-    const int64_t indices[] = {dim, 1};
-    const DTensor& sorted = call.operands[0];
-    const DTensor places = run({"sort", {&sorted, 1}, indices, {}},
-                               [&] { return plan_sort("sort", sorted, dim, std::nullopt, true); });
-    return {send_back(call.cotangent, places, dim, sorted.shape())};
-  });
-}
-
-TopK top_k(const DTensor& x, int64_t k, int64_t dim, const Out& out) {
-  const int64_t values[] = {dim, k, 0};
-  const int64_t indices[] = {dim, k, 1};
-  DTensor places =
-      run({"top_k", {&x, 1}, indices, out}, [&] { return plan_sort("top_k", x, dim, k, true); });
-  DTensor top = differentiable(
-      run({"top_k", {&x, 1}, values, out}, [&] { return plan_sort("top_k", x, dim, k, false); }),
-      {&x, 1}, [places, dim](const GradientCall& call) -> Gradients {
-        return {send_back(call.cotangent, places, dim, call.operands[0].shape())};
-      });
-  return {std::move(top), std::move(places)};
-}
-
 namespace {
-
-const SampleOperand kSampleMatrix = {DType::kFloat32, {8, 6}};
 
 CatalogEntry reduction_entry(const Reduction& reduction) {
   const DType dtype = reduction.takes == Takes::kBool ? DType::kBool : DType::kFloat32;
@@ -379,21 +234,6 @@ CatalogEntry reduction_entry(const Reduction& reduction) {
           .sample_attributes = "dims=[1]"};
 }
 
-// Of an operation along the attribute dim.
-template <class Plan>
-CatalogEntry line_entry(const char* name, Plan plan) {
-  return {name,
-          1,
-          1,
-          {"dim=1"},
-          {},
-          {kSampleMatrix},
-          [plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-            TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
-            return plan(x[0], dim);
-          }};
-}
-
 }  // namespace
 
 std::vector<CatalogEntry> reduction_entries() {
@@ -404,27 +244,6 @@ std::vector<CatalogEntry> reduction_entries() {
   entries.push_back(composition("var", "mean, sub, square and mean"));
   entries.push_back(composition("norm", "square, sum and sqrt"));
   entries.push_back(composition("logsumexp", "max, clip, sub, exp, sum, log and add"));
-  entries.push_back(line_entry("argmax", [](const OperandType& x, int64_t dim) {
-    return plan_search("argmax", x, dim, true);
-  }));
-  entries.push_back(line_entry("argmin", [](const OperandType& x, int64_t dim) {
-    return plan_search("argmin", x, dim, false);
-  }));
-  entries.push_back(line_entry("cumsum", plan_cumsum));
-  entries.push_back(line_entry("sort", [](const OperandType& x, int64_t dim) {
-    return plan_sort("sort", x, dim, std::nullopt, false);
-  }));
-  entries.push_back({"top_k",
-                     1,
-                     1,
-                     {"k=2", "dim=1"},
-                     {},
-                     {kSampleMatrix},
-                     [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-                       TESSERA_ASSIGN_OR_RETURN(const int64_t k, attributes.integer("k"));
-                       TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
-                       return plan_sort("top_k", x[0], dim, k, false);
-                     }});
   return entries;
 }
 

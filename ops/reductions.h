@@ -7,8 +7,9 @@
 //
 // sum, mean, prod, max, min, all and any of a dim that is split give a partial result: each device
 // reduces its part, and nothing is sent. var, norm, logsumexp, argmax and argmin give a whole one:
-// they need the reduced value. cumsum keeps the dim split; sort and top_k keep it where it is not
-// split, and gather it where it is.
+// they need the reduced value. cumsum keeps the dim split. argmax, argmin, cumsum and top_k along a
+// split dim gather a few numbers of each shard; sort gathers the dim, as top_k does where k is more
+// than a shard has, and cumsum of f16 and bf16, which is rounded once.
 //
 // Dims may be negative, from -rank. InvalidArgument for a dim out of range or given twice, and for
 // dtypes that an operation does not take: sum, prod, argmax and argmin take numbers, all and any

@@ -13,9 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
@@ -23,6 +26,8 @@
 #include "ops/contract.h"
 #include "ops/out.h"
 #include "ops/pointwise.h"
+#include "ops/reductions.h"
+#include "ops/shapes.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
@@ -114,6 +119,68 @@ TEST_P(OpsFactsTest, ClipKeepsNanAndMaximumDropsIt) {
               IsOk());
 }
 
+// Along a split dim they are made of what each shard finds: the same as of a whole dim, with NaN,
+// infinities and equal elements in all places, and shards that have none.
+TEST_P(OpsFactsTest, LinesOfASplitDim) {
+  const auto value = [](int64_t row, int64_t k) -> float {
+    if (row == 0) return NAN;
+    if (row == 1) return k % 3 == 0 ? NAN : -INFINITY;
+    if (row == 2) return static_cast<float>((k * 5) % 7 - 3);
+    return k % 4 == 1 ? INFINITY : static_cast<float>(k / 2);
+  };
+  const auto line = [value](const Box& box, absl::Span<float> out) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      out[i] = value(box.offsets[0] + at / box.sizes[1], box.offsets[1] + at % box.sizes[1]);
+    }
+  };
+  const auto check = [line](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}, {"y", 2}}));
+    for (const int64_t size : {3, 8, 21}) {
+      const DTensor split = from_function<float>({4, size}, Layout::parse(mesh, "[y, x]"), line);
+      const StatusOr<Layout> all_whole = Layout::parse(mesh, "[-, -]");
+      const DTensor whole = relayout(split, all_whole);
+      const DTensor bytes = ops::add(zeros<int8_t>({4, size}, split.layout()), 31);
+      const auto same = [](const DTensor& a, const DTensor& b) -> Status {
+        const auto is_nan = [](const DTensor& x) {
+          return ops::is_nan(ops::cast(x, DType::kFloat64));
+        };
+        const DTensor is_same =
+            ops::logical_or(ops::equal(a, b), ops::logical_and(is_nan(a), is_nan(b)));
+        TESSERA_ASSIGN_OR_RETURN(const HostTensor<bool> all, ops::all(is_same).to_host<bool>());
+        TESSERA_REQUIRE(all.data[0], a.explain());
+        return absl::OkStatus();
+      };
+      const int64_t k = size / 4 > 1 ? 2 : 1;
+      const ops::TopK top = ops::top_k(split, k, 1);
+      const ops::TopK of_whole = ops::top_k(whole, k, 1);
+      const DTensor found[][2] = {
+          {ops::argmax(split, 1), ops::argmax(whole, 1)},
+          {ops::argmin(split, -1), ops::argmin(whole, 1)},
+          {top.values, of_whole.values},
+          {top.indices, of_whole.indices},
+          {ops::cumsum(split, 1), ops::cumsum(whole, 1)},
+          {ops::cumsum(bytes, 1), ops::cumsum(relayout(bytes, all_whole), 1)},
+          {ops::cumsum(ops::cast(split, DType::kBFloat16), 1),
+           ops::cumsum(ops::cast(whole, DType::kBFloat16), 1)},
+      };
+      for (const auto& pair : found) {
+        TESSERA_RETURN_IF_ERROR(with_context(same(pair[0], pair[1]), absl::StrCat("size ", size)));
+      }
+      // What is gathered: numbers of 4 shards, and not the dim.
+      if (size < 8) continue;
+      TESSERA_REQUIRE(absl::StrContains(found[0][0].explain(), "f32 [4, 4]"),
+                      found[0][0].explain());
+      TESSERA_REQUIRE(absl::StrContains(top.values.explain(), absl::StrCat("f32 [4, ", 4 * k, "]")),
+                      top.values.explain());
+      TESSERA_REQUIRE(absl::StrContains(found[4][0].explain(), "operand 0: [y, x] as it is"),
+                      found[4][0].explain());
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run(check), IsOk());
+}
+
 TEST_P(OpsFactsTest, Explain) {
   EXPECT_THAT(
       run([](Client& client) -> Status {
@@ -136,6 +203,8 @@ TEST_P(OpsFactsTest, Explain) {
                  {"under [-, x]", "by neg: [a, b] -> [a, b]\n", " us, ", " to a device at most"}));
         TESSERA_RETURN_IF_ERROR(
             says(ops::add(rows, rows), {"operand 0: [x, -] as it is", "operand 1: [x, -] as it"}));
+        TESSERA_RETURN_IF_ERROR(
+            says(ops::flip(rows, {0}), {"a moved\n", "[x, -], of which each device fetches what"}));
         return says(ops::add(rows, columns), {"failed: add: shapes [16, 8] and [8, 16]"});
       }),
       IsOk());

@@ -125,6 +125,15 @@ std::string sample_text(const ops::CatalogEntry& entry) {
                       attributes);
 }
 
+// What else an operation may do than its rule says.
+std::string split_dim_text(absl::string_view name) {
+  for (const ops::CatalogEntry& entry : ops::catalog()) {
+    if (entry.name != name || entry.made_of.empty()) continue;
+    return absl::StrCat("  along a split dim, made of ", entry.made_of, " instead\n");
+  }
+  return "";
+}
+
 // The columns of an operation beside its name.
 std::string columns_of(const ops::CatalogEntry& entry) {
   if (entry.plan == nullptr) return absl::StrCat(" | made of ", entry.made_of, " | |");
@@ -136,7 +145,9 @@ std::string columns_of(const ops::CatalogEntry& entry) {
   if (!attributes.ok()) return absl::StrCat(" | ", attributes.status().message(), " | |");
   const StatusOr<ops::OpPlan> plan = ops::plan_operation(entry.name, operands, *attributes);
   if (!plan.ok()) return absl::StrCat(" | ", plan.status().message(), " | |");
-  return absl::StrCat(sample_text(entry), " | `", plan->rule.to_string(), "` | ",
+  const std::string split =
+      entry.made_of.empty() ? "" : absl::StrCat("; along a split dim made of ", entry.made_of);
+  return absl::StrCat(sample_text(entry), " | `", plan->rule.to_string(), "`", split, " | ",
                       partials_text(plan->rule), " |");
 }
 
@@ -168,7 +179,8 @@ StatusOr<std::string> report_operation(const OpCommand& command) {
       topology_text(command.machine, options.topology), dtype_name(plan.dtype), " ",
       shape_to_string(plan.shape), " under ", layout.to_string_with_mesh(), "\n",
       decided.explanation,
-      decided.assignment.is_contested ? "" : "  the operands agree: nothing was compared\n");
+      decided.assignment.is_contested ? "" : "  the operands agree: nothing was compared\n",
+      split_dim_text(op.name));
 }
 
 std::string operations_table() {

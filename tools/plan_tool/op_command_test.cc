@@ -104,6 +104,10 @@ TEST(OpCommandTest, MovedDims) {
                 IsOkAndHolds(HasSubstr(row.operand)))
         << row.op;
   }
+  EXPECT_THAT(
+      report_operation(command("argmax [batch]", "1024", "dim=0")),
+      IsOkAndHolds(HasSubstr(
+          "  along a split dim, made of the extremes of shards and their indices instead\n")));
   // The layout that is asked for is not what the operand has: first relaid out, then fetched.
   OpCommand partial = command("conv2d [-, batch, -, -] sum{model} [-, -, -, model]",
                               "1,64,8,2; 3,3,2,4", "padding=[[1, 1], [1, 1]]");
