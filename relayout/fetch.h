@@ -9,9 +9,8 @@
 // Invariants:
 //   1. a device that holds all that it needs pulls nothing, and computes from what it holds;
 //   2. else its pulls cover the box that it needs, once, itself among the sources;
-//   3. a source differs from the device only along the axes that split the tensor's dims, so that
-//   it
-//      holds the same term where the tensor is partial, and replicas serve equal shares.
+//   3. a source differs from the device only along the axes that split the tensor's dims: it holds
+//      the same term where the tensor is partial, and replicas serve equal shares.
 //
 // Indices below 0 and from the size of a dim on mean those modulo the size: what comes behind the
 // last element is the first one. A box may be longer than its dim.

@@ -4,6 +4,8 @@
 // operation gives and under which layout, or how it is refused.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
