@@ -2,6 +2,7 @@
 #include "ops/kernels/gemm.h"
 
 #include "ops/kernels/instruction_set.h"
+#include "ops/kernels/openblas.h"
 
 namespace tessera::kernels {
 namespace {
@@ -21,13 +22,21 @@ void multiply(Args... args) {
   }
 }
 
+template <class T>
+void multiply_floats(const GemmSize& size, const GemmForm& form, const T* a, const T* b, T* c) {
+  if (is_for_openblas(size, sizeof(T))) {
+    if (const OpenBlas* const blas = openblas()) return blas->gemm(size, form, a, b, c);
+  }
+  multiply(size, form, a, b, c);
+}
+
 }  // namespace
 
 void gemm(const GemmSize& size, const GemmForm& form, const float* a, const float* b, float* c) {
-  multiply(size, form, a, b, c);
+  multiply_floats(size, form, a, b, c);
 }
 void gemm(const GemmSize& size, const GemmForm& form, const double* a, const double* b, double* c) {
-  multiply(size, form, a, b, c);
+  multiply_floats(size, form, a, b, c);
 }
 void gemm(const GemmSize& size, const int32_t* a, const int32_t* b, int32_t* c) {
   multiply(size, a, b, c);

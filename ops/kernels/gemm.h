@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemm(): products of matrices on one device, by Eigen compiled for several instruction sets.
+// gemm(): products of matrices on one device, by Eigen compiled for several instruction sets, and
+// some by OpenBLAS (openblas.h).
 //
-// The bits depend on the sizes and the instruction set alone: the sizes of the caches, by which
-// Eigen cuts matrices into blocks, are fixed. One thread. What it reaches: docs/internals/ops.md.
+// The bits depend on the sizes and on the machine alone (its instruction set, and whether it has
+// OpenBLAS): the sizes of the caches, by which Eigen cuts matrices into blocks, are fixed. One
+// thread. What it reaches: docs/internals/ops.md.
 #ifndef TESSERA_OPS_KERNELS_GEMM_H_
 #define TESSERA_OPS_KERNELS_GEMM_H_
 

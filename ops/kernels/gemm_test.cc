@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gemm() on every instruction set of the CPU, against loops.
+// gemm() on every instruction set of the CPU, and OpenBLAS, against loops.
 #include "ops/kernels/gemm.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "ops/kernels/instruction_set.h"
+#include "ops/kernels/openblas.h"
 
 namespace tessera::kernels {
 namespace {
@@ -109,6 +112,71 @@ TEST(GemmTest, EverySizeAndFormOnEveryInstructionSet) {
   check_sizes<double>(forms);
   check_sizes<int32_t>({{}});
   check_sizes<int64_t>({{}});
+}
+
+template <class T>
+void check_openblas() {
+  const int64_t sizes[] = {1, 2, 5, 33, 70};
+  for (const int64_t m : sizes) {
+    for (const int64_t n : sizes) {
+      for (const int64_t k : sizes) {
+        const std::vector<T> a = numbers<T>(m * k, 5);
+        const std::vector<T> b = numbers<T>(k * n, 3);
+        for (const bool adds : {false, true}) {
+          std::vector<T> expected(m * n, T(3));
+          internal::gemm_baseline({m, n, k}, {.adds = adds}, a.data(), b.data(), expected.data());
+          for (const bool is_a : {false, true}) {
+            for (const bool is_b : {false, true}) {
+              std::vector<T> c(m * n, T(3));
+              openblas()->gemm({m, n, k}, {is_a, is_b, adds},
+                               (is_a ? transposed(a, m, k) : a).data(),
+                               (is_b ? transposed(b, k, n) : b).data(), c.data());
+              EXPECT_EQ(c, expected) << m << " " << n << " " << k << " " << is_a << is_b << adds;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmTest, OpenBlasComputesTheSame) {
+  if (openblas() == nullptr) GTEST_SKIP() << "OpenBLAS is not used on this machine";
+  check_openblas<float>();
+  check_openblas<double>();
+}
+
+// Its serial flavour is not built without locks.
+TEST(GemmTest, LargeProductsOfManyThreads) {
+  const GemmSize size = {.rows = 5, .columns = 1024, .summed = 1024};
+  static_assert(is_for_openblas({.rows = 5, .columns = 1024, .summed = 1024}, 4));
+  const std::vector<float> a = numbers<float>(size.rows * size.summed, 5);
+  const std::vector<float> b = numbers<float>(size.summed * size.columns, 3);
+  std::vector<float> expected(size.rows * size.columns);
+  internal::gemm_baseline(size, {}, a.data(), b.data(), expected.data());
+  std::vector<std::thread> threads;
+  std::atomic<int> num_right = 0;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < 10; ++call) {
+        std::vector<float> c(expected.size());
+        gemm(size, {}, a.data(), b.data(), c.data());
+        num_right += c == expected ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_right, 160);
+}
+
+TEST(GemmTest, OpenBlasComputesLargeProductsAlone) {
+  EXPECT_TRUE(is_for_openblas({.rows = 64, .columns = 4096, .summed = 4096}, 4));
+  EXPECT_TRUE(is_for_openblas({.rows = 2, .columns = 512, .summed = 512}, 8));
+  EXPECT_FALSE(is_for_openblas({.rows = 2, .columns = 512, .summed = 512}, 4));
+  EXPECT_FALSE(is_for_openblas({.rows = 1, .columns = 4096, .summed = 4096}, 4));
+  EXPECT_FALSE(is_for_openblas({.rows = 2048, .columns = 64, .summed = 2048}, 4));
+  EXPECT_FALSE(is_for_openblas({.rows = 2048, .columns = 1 << 20, .summed = 64}, 4));
+  EXPECT_FALSE(is_for_openblas({.rows = 2, .columns = 1LL << 31, .summed = 128}, 4));
 }
 
 TEST(GemmTest, IntegersWrap) {
