@@ -2,19 +2,14 @@
 //
 // Every row of ops/testdata/ops_cases.tsv, on 8 devices of several forms of a job: what the
 // operation gives and under which layout, or how it is refused.
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -26,7 +21,6 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "ops/contract.h"
-#include "ops/out.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
@@ -34,50 +28,11 @@
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/op_rows.h"
 #include "tests/support/op_table.h"
 
 namespace tessera::testing {
 namespace {
-
-Status check_refusal(const OpCase& row, const Status& status) {
-  TESSERA_REQUIRE(!status.ok(), "it was not refused");
-  TESSERA_REQUIRE(row.error[0] == "InvalidArgument" && absl::IsInvalidArgument(status),
-                  status.ToString());
-  for (size_t k = 1; k < row.error.size(); ++k) {
-    TESSERA_REQUIRE(absl::StrContains(status.message(), row.error[k]), "no \"", row.error[k],
-                    "\" in: ", status.message());
-  }
-  return absl::OkStatus();
-}
-
-// Whether the layouts of the operands agree, so that no byte may be sent.
-bool sends_nothing(const OpCase& row) {
-  const std::vector<std::string> words = absl::StrSplit(row.why, '+');
-  return std::all_of(words.begin(), words.end(), [](const std::string& word) {
-    return word == "pass" || word == "agree" || word == "free" || word == "linear" ||
-           word == "contract";
-  });
-}
-
-Status check_row(const Client& client, const OpCase& row, std::map<std::string, Mesh>& meshes) {
-  std::vector<DTensor> operands;
-  for (const OpOperand& operand : row.operands) {
-    TESSERA_ASSIGN_OR_RETURN(DTensor tensor, make_operand(client, operand, meshes));
-    operands.push_back(std::move(tensor));
-  }
-  TESSERA_ASSIGN_OR_RETURN(const ops::Out out, make_out(client, row, meshes));
-  const DTensor result = op_table().at(row.op)(row, operands, out);
-  if (!row.error.empty()) return check_refusal(row, result.status());
-  if (sends_nothing(row) && row.out == "-") {
-    // Of a composition the last operation is explained.
-    for (absl::string_view line : absl::StrSplit(result.explain(), '\n')) {
-      TESSERA_REQUIRE(!absl::EndsWith(line, " to a device at most") ||
-                          absl::EndsWith(line, ", 0 B to a device at most"),
-                      result.explain());
-    }
-  }
-  return check_result(row, result);
-}
 
 class OpsFactsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, OpsFactsTest, ::testing::ValuesIn(kJobForms), job_form_name);
@@ -87,17 +42,8 @@ INSTANTIATE_TEST_SUITE_P(Cuda, OpsFactsTest, ::testing::ValuesIn(cuda_forms()), 
 TEST_P(OpsFactsTest, Rows) {
   const StatusOr<std::vector<OpCase>> rows = read_op_cases();
   ASSERT_THAT(rows, IsOk());
-  EXPECT_THAT(run([&](Client& client) -> Status {
-                std::map<std::string, Mesh> meshes;
-                std::string failures;
-                for (const OpCase& row : *rows) {
-                  TESSERA_REQUIRE(op_table().count(row.op) == 1, row.op);
-                  const Status status = check_row(client, row, meshes);
-                  if (!status.ok())
-                    absl::StrAppend(&failures, row.id, ": ", status.message(), "\n");
-                }
-                return failures.empty() ? absl::OkStatus() : absl::InternalError(failures);
-              }),
+  for (const OpCase& row : *rows) ASSERT_EQ(op_table().count(row.op), 1u) << row.op;
+  EXPECT_THAT(run([&](Client& client) { return check_rows(client, *rows, check_value_row); }),
               IsOk());
 }
 

@@ -33,77 +33,12 @@
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/op_rows.h"
 #include "tests/support/op_table.h"
 #include "tests/support/tensors.h"
 
 namespace tessera::testing {
 namespace {
-
-// ---- Rows of the table
-
-// The programs that rows describe in words, by their names. What they give is a scalar.
-DTensor run_program(const std::string& name, Tape& tape, Operands x) {
-  if (name == "program_two_layers") {
-    const DTensor hidden = ops::relu(ops::matmul(x[0], x[1]) + x[2]);
-    return ops::mean(ops::softmax_cross_entropy(ops::matmul(hidden, x[3]) + x[4], x[5]));
-  }
-  if (name == "program_attention_block") {
-    const DTensor scores = ops::matmul(x[0], ops::transpose(x[0], {1, 0})) * 0.25;
-    return ops::sum(ops::square(x[0] + ops::matmul(ops::softmax(scores, 1), x[0])));
-  }
-  if (name == "program_norm_and_gelu") {
-    return ops::sum(ops::gelu(ops::layer_norm(ops::matmul(x[0], x[1]), x[2], x[3], 1e-5)));
-  }
-  if (name == "program_reused") return ops::sum(x[0] * x[0] + ops::exp(x[0]) * x[0]);
-  if (name == "program_stopped") {
-    return ops::sum(ops::stop_gradient(ops::tanh(x[0])) * x[0]);
-  }
-  if (name == "program_unused_source") return ops::sum(ops::square(x[0]));
-  // The others take the gradient of a gradient, which the tape keeps and records.
-  const GradientOptions keep = {.keep = true};
-  if (name == "program_hessian_vector") {
-    const DTensor value = ops::sum(x[0] * x[0] * x[0] + ops::sin(x[0]));
-    return ops::sum(tape.gradient(value, {x[0]}, keep)[0] * x[1]);
-  }
-  if (name == "program_gradient_penalty") {
-    const DTensor value = ops::sum(ops::tanh(ops::matmul(x[0], x[1])));
-    return ops::sum(ops::square(tape.gradient(value, {x[0]}, keep)[0]));
-  }
-  const DTensor value = ops::sum(ops::square(ops::softmax(x[0], 1)));
-  return ops::sum(ops::square(tape.gradient(value, {x[0]}, keep)[0]));
-}
-
-StatusOr<DTensor> run_row(const OpCase& row, Tape& tape, Operands x) {
-  const std::string name = row.id.substr(0, row.id.rfind('.'));
-  if (row.op == "program") return run_program(name, tape, x);
-  if (row.op != "relayout") return op_table().at(row.op)(row, x, {});
-  const std::string& to = row.attributes.at("to");
-  TESSERA_ASSIGN_OR_RETURN(const Layout layout,
-                           Layout::parse(x[0].layout().mesh(), to.substr(1, to.size() - 2)));
-  return relayout(x[0], layout);
-}
-
-Status check_row(const Client& client, const OpCase& row, std::map<std::string, Mesh>& meshes) {
-  Tape tape;
-  std::vector<DTensor> operands;
-  for (const OpOperand& operand : row.operands) {
-    TESSERA_ASSIGN_OR_RETURN(DTensor tensor, make_operand(client, operand, meshes));
-    operands.push_back(is_floating_point(operand.dtype) ? tape.watch(tensor) : tensor);
-  }
-  TESSERA_ASSIGN_OR_RETURN(const DTensor result, run_row(row, tape, operands));
-  TESSERA_RETURN_IF_ERROR(result.status());
-  GradientOptions options;
-  if (row.seed != "1") {
-    const OpOperand seed = {row.operands[0].mesh, result.dtype(), result.shape(),
-                            result.layout().without_partial().to_string(), row.seed};
-    TESSERA_ASSIGN_OR_RETURN(options.seed, make_operand(client, seed, meshes));
-  }
-  const DTensor& source = operands[row.source];
-  const DTensor gradient = tape.gradient(result, {source}, options)[0];
-  TESSERA_REQUIRE(gradient.layout() == source.layout().without_partial(),
-                  gradient.layout().to_string(), " of ", source.layout().to_string());
-  return check_result(row, gradient);
-}
 
 class OpsGradientsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, OpsGradientsTest, ::testing::ValuesIn(kJobForms), job_form_name);
@@ -113,17 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, OpsGradientsTest, ::testing::ValuesIn(cuda_forms(
 TEST_P(OpsGradientsTest, Rows) {
   const StatusOr<std::vector<OpCase>> rows = read_gradient_cases();
   ASSERT_THAT(rows, IsOk());
-  EXPECT_THAT(run([&](Client& client) -> Status {
-                std::map<std::string, Mesh> meshes;
-                std::string failures;
-                for (const OpCase& row : *rows) {
-                  const Status status = check_row(client, row, meshes);
-                  if (!status.ok()) {
-                    absl::StrAppend(&failures, row.id, ": ", status.message(), "\n");
-                  }
-                }
-                return failures.empty() ? absl::OkStatus() : absl::InternalError(failures);
-              }),
+  EXPECT_THAT(run([&](Client& client) { return check_rows(client, *rows, check_gradient_row); }),
               IsOk());
 }
 
