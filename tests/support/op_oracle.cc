@@ -359,6 +359,7 @@ const std::map<std::string, Oracle>& op_oracle() {
     auto* table = new std::map<std::string, Oracle>(oracle::pointwise());
     table->merge(oracle::reductions());
     table->merge(oracle::movements());
+    table->merge(oracle::functions());
     table->merge(oracle::products());
     table->merge(oracle::networks());
     return table;

@@ -61,6 +61,7 @@ Shape broadcast_shape(const Shape& a, const Shape& b);
 std::map<std::string, Oracle> pointwise();
 std::map<std::string, Oracle> reductions();
 std::map<std::string, Oracle> movements();
+std::map<std::string, Oracle> functions();
 std::map<std::string, Oracle> products();
 std::map<std::string, Oracle> networks();
 

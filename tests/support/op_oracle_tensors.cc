@@ -394,6 +394,32 @@ Dense pool(const OpCase& row, Tensors x, bool is_max) {
   });
 }
 
+// ---- Functions of op_table.cc
+
+Dense elementwise(const OpCase&, Tensors x) {
+  if (x.size() == 1) {
+    return make(x[0].dtype, x[0].shape,
+                [&](const Index& i) { return at(x[0], i) * at(x[0], i) - 2 * at(x[0], i); });
+  }
+  Shape shape = broadcast_shape(x[0].shape, x[1].shape);
+  if (x.size() == 3) shape = broadcast_shape(shape, x[2].shape);
+  return make(x[0].dtype, shape, [&](const Index& i) {
+    const double a = at_broadcast(x[0], i);
+    const double b = at_broadcast(x[1], i);
+    if (x.size() == 2) return a * b - a;
+    return b > 0 ? a * b : at_broadcast(x[2], i);
+  });
+}
+
+Dense local_map(const OpCase& row, Tensors x) {
+  if (x.size() == 2) return matmul(row, x);
+  return make(x[0].dtype, x[0].shape, [&](const Index& i) {
+    double weight = 1;
+    for (const int64_t coordinate : i) weight += static_cast<double>(coordinate);
+    return at(x[0], i) * weight;
+  });
+}
+
 }  // namespace
 
 std::map<std::string, Oracle> movements() {
@@ -415,6 +441,10 @@ std::map<std::string, Oracle> movements() {
       {"take", take},
       {"scatter_add", scatter_add},
   };
+}
+
+std::map<std::string, Oracle> functions() {
+  return {{"elementwise", elementwise}, {"local_map", local_map}};
 }
 
 std::map<std::string, Oracle> products() { return {{"matmul", matmul}, {"einsum", einsum}}; }

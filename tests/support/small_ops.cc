@@ -71,6 +71,18 @@ constexpr Row kRows[] = {
     {"cast", "dtype=i32", "f64", "[5, 3]", "odd"},
     {"cast", "dtype=bool", "i64", "[7]", "int"},
     {"cast", "dtype=f32", "f64", "[5, 3]", "odd"},
+    // ---- Functions of the caller, which op_table.cc has by the number of operands
+    {"elementwise", "-", "f64", "[5, 3]", "odd"},
+    {"elementwise", "-", "f64", "[]", "odd"},
+    {"elementwise", "-", "f64; f64", "[8, 4]; [4]", "odd; even"},
+    {"elementwise", "-", "f64; f64", "[0, 3]; [3]", "odd; even"},
+    {"elementwise", "-", "f64; i32; f64", "[4, 1]; [6]; [4, 6]", "odd; int; even"},
+    {"local_map", "-", "f64", "[5, 3]", "odd"},
+    {"local_map", "-", "f64", "[8]", "odd"},
+    {"local_map", "-", "f64", "[]", "odd"},
+    {"local_map", "-", "f64; f64", "[5, 3]; [3, 4]", "odd; even"},
+    {"local_map", "-", "f64; f64", "[8, 4]; [4, 8]", "odd; even"},
+    {"local_map", "-", "f64; f64", "[5, 0]; [0, 3]", "odd; even"},
     // ---- Reductions
     {"sum mean prod max min var norm logsumexp", "-", "f64", "[5, 3]", "odd"},
     {"sum mean prod max min var norm logsumexp", "dims=[0]", "f64", "[5, 3]", "odd"},
