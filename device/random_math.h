@@ -10,12 +10,15 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "device/kernel_body.h"
 
 namespace tessera::kernels {
 
 inline constexpr int kPhiloxRounds = 10;
+inline constexpr uint32_t kPhiloxMultiplier0 = 0xd2511f53;
+inline constexpr uint32_t kPhiloxMultiplier1 = 0xcd9e8d57;
 // What the words of a key grow by between rounds.
 inline constexpr uint32_t kPhiloxWeyl0 = 0x9e3779b9;
 inline constexpr uint32_t kPhiloxWeyl1 = 0xbb67ae85;
@@ -31,8 +34,8 @@ TESSERA_KERNEL_BODY uint64_t high_product(uint64_t a, uint64_t b) {
 
 TESSERA_KERNEL_BODY void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3,
                                       uint32_t key0, uint32_t key1) {
-  const uint64_t product0 = uint64_t{0xd2511f53} * c0;
-  const uint64_t product1 = uint64_t{0xcd9e8d57} * c2;
+  const uint64_t product0 = uint64_t{kPhiloxMultiplier0} * c0;
+  const uint64_t product1 = uint64_t{kPhiloxMultiplier1} * c2;
   c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ key0;
   c1 = static_cast<uint32_t>(product1);
   c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ key1;
@@ -53,16 +56,108 @@ TESSERA_KERNEL_BODY PhiloxWords philox_words(PhiloxWords counter, uint32_t key0,
   return counter;
 }
 
-// Box and Muller 1958: of two numbers in (0, 1) the even one of two normal numbers, or the odd one.
-// The angle is reduced exactly, so that small results are accurate.
-TESSERA_KERNEL_BODY double normal_of(double radius_unit, double turns, bool is_even) {
-  const double radius = std::sqrt(-2 * std::log(radius_unit));
-  const double quarters = std::rint(4 * turns);
-  const double angle = 2 * 3.14159265358979323846 * (turns - quarters / 4);
-  // sin and cos of the angle, turned by the quarters; the cosine is a quarter ahead.
-  const int quarter = (static_cast<int>(quarters) + (is_even ? 1 : 0)) & 3;
-  const double wave = (quarter & 1) != 0 ? std::cos(angle) : std::sin(angle);
-  return radius * ((quarter & 2) != 0 ? -wave : wave);
+// a b, and a b + c: each operation is rounded by itself, which gives the same bits on every
+// instruction set, and on GPUs. Needed where a product that is not exact is added to something.
+TESSERA_KERNEL_BODY double times(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+TESSERA_KERNEL_BODY double times_plus(double a, double b, double c) { return times(a, b) + c; }
+// c[0] + c[1] x + c[2] x^2 + ...
+template <int kSize>
+TESSERA_KERNEL_BODY double power_series(double x, const double (&c)[kSize]) {
+  double value = c[kSize - 1];
+  for (int k = kSize - 2; k >= 0; --k) value = times_plus(value, x, c[k]);
+  return value;
+}
+
+TESSERA_KERNEL_BODY uint64_t bits_of_double(double value) {
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+TESSERA_KERNEL_BODY double double_of_bits(uint64_t bits) {
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+// An integer below 2^52: the bits of 2^52 plus it, less 2^52.
+TESSERA_KERNEL_BODY double double_of_52_bits(uint64_t value) {
+  return double_of_bits(0x4330000000000000 | value) - 0x1p52;
+}
+
+// The open units of random numbers: never 0 or 1.
+TESSERA_KERNEL_BODY double open_unit_of_word(uint32_t word) {
+  return double_of_bits(0x3ff0000000000000 | uint64_t{word >> 9} << 29) - (1 - 0x1p-24);
+}
+TESSERA_KERNEL_BODY double open_unit_of_words(uint64_t words) {
+  return double_of_bits(0x3ff0000000000000 | words >> 12) - (1 - 0x1p-53);
+}
+
+// The functions below have no branches, so that compilers may use vectors. Their polynomials are
+// those of fdlibm (Sun Microsystems, 1993), whose errors are below 1 ulp.
+
+// The natural logarithm of a positive number that is not subnormal: x = 2^k (1 + f) with 1 + f from
+// sqrt(1/2) to sqrt(2), and log(1 + f) = f - f^2/2 + s (f^2/2 + R(s^2)), where s = f / (2 + f).
+TESSERA_KERNEL_BODY double log_of(double x) {
+  constexpr uint64_t kRoot = 0x3fe6a09e00000000;  // sqrt(1/2)
+  constexpr double kR[] = {6.666666666666735130e-01, 3.999999999940941908e-01,
+                           2.857142874366239149e-01, 2.222219843214978396e-01,
+                           1.818357216161805012e-01, 1.531383769920937332e-01,
+                           1.479819860511658591e-01};
+  const uint64_t shifted = bits_of_double(x) + (0x3ff0000000000000 - kRoot);
+  const double k = double_of_52_bits(shifted >> 52) - 1023;
+  const double f = double_of_bits((shifted & 0x000fffffffffffff) + kRoot) - 1;
+  const double half_square = times(0.5 * f, f);
+  const double s = f / (2 + f);
+  const double square = s * s;
+  const double rest = times_plus(square, power_series(square, kR), half_square);
+  const double low =
+      times_plus(s, rest, times(k, 1.90821492927058770002e-10));  // k (ln 2 - high part)
+  return times_plus(k, 6.93147180369123816490e-01, low - half_square + f);
+}
+// Sine and cosine of an angle from -pi/4 to pi/4.
+TESSERA_KERNEL_BODY double sin_of(double x) {
+  constexpr double kS[] = {-1.66666666666666324348e-01, 8.33333333332248946124e-03,
+                           -1.98412698298579493134e-04, 2.75573137070700676789e-06,
+                           -2.50507602534068634195e-08, 1.58969099521155010221e-10};
+  const double square = x * x;
+  return times_plus(square * x, power_series(square, kS), x);
+}
+TESSERA_KERNEL_BODY double cos_of(double x) {
+  constexpr double kC[] = {4.16666666666666019037e-02, -1.38888888888741095749e-03,
+                           2.48015872894767294178e-05, -2.75573143513906633035e-07,
+                           2.08757232129817482790e-09, -1.13596475577881948265e-11};
+  const double square = x * x;
+  const double half = 0.5 * square;
+  const double near = 1 - half;
+  // 1 - near - half is what the subtraction rounded off.
+  return near + times_plus(square * square, power_series(square, kC), 1 - near - half);
+}
+
+// Box and Muller 1958: of two numbers in (0, 1) two normal numbers. The angle is reduced exactly,
+// so that small results are accurate.
+struct NormalPair {
+  double even;
+  double odd;
+};
+TESSERA_KERNEL_BODY NormalPair normal_pair(double radius_unit, double turns) {
+  const double radius = std::sqrt(-2 * log_of(radius_unit));
+  // 2^52 + 2^51 leaves units of 1 in the last bits of the sum: the nearest integer.
+  const double sum = 4 * turns + 0x1.8p52;  // the product is exact
+  const uint64_t quarter = bits_of_double(sum);
+  const double angle = 2 * 3.14159265358979323846 * (turns - (sum - 0x1.8p52) / 4);
+  const uint64_t sine = bits_of_double(sin_of(angle));
+  const uint64_t cosine = bits_of_double(cos_of(angle));
+  // Turned by the quarters: each odd one swaps the two, and two of them change the signs.
+  const uint64_t swaps = 0 - (quarter & 1);
+  const uint64_t even = (cosine & ~swaps) | (sine & swaps);
+  const uint64_t odd = (sine & ~swaps) | (cosine & swaps);
+  return {radius * double_of_bits(even ^ ((quarter + 1) & 2) << 62),
+          radius * double_of_bits(odd ^ (quarter & 2) << 62)};
 }
 
 TESSERA_KERNEL_BODY double polynomial_of(double x, const double (&coefficients)[8]) {

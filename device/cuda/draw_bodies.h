@@ -18,11 +18,15 @@ namespace tessera::cuda {
 
 using kernels::high_product;
 using kernels::normal_cdf;
-using kernels::normal_of;
+using kernels::normal_pair;
 using kernels::normal_quantile;
+using kernels::NormalPair;
+using kernels::open_unit_of_word;
+using kernels::open_unit_of_words;
 using kernels::permuted_index;
 using kernels::philox_words;
 using kernels::PhiloxWords;
+using kernels::times_plus;
 
 TESSERA_KERNEL_BODY uint32_t stream_of(Distribution distribution) {
   switch (distribution) {
@@ -66,9 +70,9 @@ TESSERA_KERNEL_BODY Computed<T> unit_of(const Draw& draw, uint64_t i) {
 template <class T>
 TESSERA_KERNEL_BODY double open_unit_of(const Draw& draw, uint64_t i) {
   if constexpr (IsSame<T, double>::kValue) {
-    return (static_cast<double>(element64_of(draw, i) >> 12) + 0.5) * fraction_of(52);
+    return open_unit_of_words(element64_of(draw, i));
   } else {
-    return (static_cast<double>(word_of(draw, i) >> 9) + 0.5) * fraction_of(23);
+    return open_unit_of_word(word_of(draw, i));
   }
 }
 
@@ -132,9 +136,9 @@ TESSERA_KERNEL_BODY T draw_float(const Draw& draw, uint64_t i) {
   }
   if (draw.distribution == Distribution::kNormal) {
     const uint64_t even = i & ~uint64_t{1};
-    const double z =
-        normal_of(open_unit_of<T>(draw, even), open_unit_of<T>(draw, even + 1), i == even);
-    return rounded_to<T>(draw.a + draw.b * z);
+    const NormalPair pair =
+        normal_pair(open_unit_of<T>(draw, even), open_unit_of<T>(draw, even + 1));
+    return rounded_to<T>(times_plus(draw.b, i == even ? pair.even : pair.odd, draw.a));
   }
   const double first = normal_cdf(draw.low);
   const double last = normal_cdf(draw.high);

@@ -10,91 +10,60 @@
 #include "Eigen/Core"
 #include "base/check.h"
 #include "device/random_math.h"
+#include "ops/kernels/loops.h"
+#include "ops/kernels/random_loops.h"
 
 namespace tessera::kernels {
 namespace {
 
-// Words of a stream by their index; blocks are made a few at a time.
-class Words {
- public:
-  Words(PhiloxKey key, RandomStream stream) : key_(key), stream_(stream) {}
-
-  uint32_t word(uint64_t index) {
-    const uint64_t block = index / 4;
-    if (block < first_block_ || block - first_block_ >= kBlocks || !has_blocks_) make(block);
-    return words_[index - first_block_ * 4];
-  }
-  // The two words of a 64-bit element, low half first.
-  uint64_t element64(uint64_t index) {
-    const uint64_t low = word(2 * index);
-    return low | uint64_t{word(2 * index + 1)} << 32;
-  }
-
- private:
-  static constexpr uint64_t kBlocks = 32;
-
-  // All blocks at once, so that the compiler may use vectors.
-  void make(uint64_t first) {
-    first_block_ = first;
-    has_blocks_ = true;
-    uint32_t c[4][kBlocks];
-    for (uint64_t k = 0; k < kBlocks; ++k) {
-      c[0][k] = static_cast<uint32_t>(first + k);
-      c[1][k] = static_cast<uint32_t>((first + k) >> 32);
-      c[2][k] = 0;
-      c[3][k] = static_cast<uint32_t>(stream_);
-    }
-    uint32_t key0 = key_[0];
-    uint32_t key1 = key_[1];
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      for (uint64_t k = 0; k < kBlocks; ++k) {
-        philox_round(c[0][k], c[1][k], c[2][k], c[3][k], key0, key1);
-      }
-      key0 += kPhiloxWeyl0;
-      key1 += kPhiloxWeyl1;
-    }
-    for (uint64_t k = 0; k < kBlocks; ++k) {
-      for (int word = 0; word < 4; ++word) words_[4 * k + word] = c[word][k];
-    }
-  }
-
-  const PhiloxKey key_;
-  const RandomStream stream_;
-  uint64_t first_block_ = 0;
-  bool has_blocks_ = false;
-  std::array<uint32_t, 4 * kBlocks> words_;
-};
+constexpr int64_t kWords = 256;  // of one batch
 
 template <class T>
 constexpr bool kIsDouble = std::is_same_v<T, double>;
-
-// u in [0, 1) as exactly as T can hold multiples of 2^-p.
 template <class T>
-auto unit(Words& words, uint64_t i) {
-  if constexpr (kIsDouble<T>) {
-    return static_cast<double>(words.element64(i) >> 11) * 0x1p-53;
-  } else {
-    constexpr int kBits = std::is_same_v<T, Eigen::half>       ? 11
-                          : std::is_same_v<T, Eigen::bfloat16> ? 8
-                                                               : 24;
-    return std::ldexp(static_cast<float>(words.word(i) >> (32 - kBits)), -kBits);
-  }
+constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
+template <class T>
+constexpr bool kIsFloat = std::is_same_v<T, float> || kIsDouble<T> || kIsHalf<T>;
+
+// Two words, the low half first.
+uint64_t pair_of(const uint32_t* words, int64_t i) {
+  return words[2 * i] | uint64_t{words[2 * i + 1]} << 32;
 }
 
-// u in (0, 1), never an end.
-template <class T>
-double open_unit(Words& words, uint64_t i) {
-  if constexpr (kIsDouble<T>) {
-    return (static_cast<double>(words.element64(i) >> 12) + 0.5) * 0x1p-52;
-  } else {
-    return (static_cast<double>(words.word(i) >> 9) + 0.5) * 0x1p-23;
+// Elements first, ..., first + count - 1. `draw` makes elements from as many times kElementWords
+// words of the stream: a multiple of four elements at once, which `first` may be in the middle of.
+template <int kElementWords, class T, class Draw>
+void draw_elements(const RandomSpec& spec, RandomStream stream, uint64_t first, int64_t count,
+                   T* out, Draw draw) {
+  constexpr int64_t kBlockElements = 4 / kElementWords;
+  const RandomLoops& loops = random_loops();
+  uint32_t words[kWords];
+  T elements[kWords / kElementWords];
+  while (count > 0) {
+    const auto skipped = static_cast<int64_t>(first % kBlockElements);
+    const int64_t needed = (skipped + count - 1) / kBlockElements + 1;
+    const int64_t rounded = (needed + kPhiloxLanes - 1) / kPhiloxLanes * kPhiloxLanes;
+    const int64_t blocks = std::min(rounded, kWords / 4);
+    loops.philox(spec.key.data(), static_cast<uint32_t>(stream), first / kBlockElements, blocks,
+                 words);
+    const int64_t made = blocks * kBlockElements;
+    const int64_t used = std::min(made - skipped, count);
+    if (used == made) {
+      draw(words, made, out);
+    } else {
+      draw(words, made, elements);
+      std::copy_n(elements + skipped, used, out);
+    }
+    first += static_cast<uint64_t>(used);
+    count -= used;
+    out += used;
   }
 }
 
 // The greatest value below.
 template <class T>
 T below(T value) {
-  if constexpr (std::is_same_v<T, float> || kIsDouble<T>) {
+  if constexpr (!kIsHalf<T>) {
     return std::nextafter(value, -std::numeric_limits<T>::infinity());
   } else {
     // Both 16-bit types are ordered by their bits, apart from the sign.
@@ -108,104 +77,133 @@ T below(T value) {
   }
 }
 
-// Each operation is rounded by itself: this file is compiled without contraction.
 template <class T>
-T uniform(const RandomSpec& spec, Words& words, uint64_t i) {
+constexpr HalfType kHalfType =
+    std::is_same_v<T, Eigen::half> ? HalfType::kFloat16 : HalfType::kBFloat16;
+template <class T>
+void narrow(const float* in, int64_t n, T* out) {
+  loops().narrow(kHalfType<T>, in, reinterpret_cast<uint16_t*>(out), n);
+}
+
+template <class T>
+void draw_uniform(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
   using Wide = std::conditional_t<kIsDouble<T>, double, float>;
   const Wide low = static_cast<Wide>(static_cast<T>(spec.a));
   const Wide high = static_cast<Wide>(static_cast<T>(spec.b));
-  const Wide scaled = (high - low) * unit<T>(words, i);
-  const T value = static_cast<T>(low + scaled);
-  return static_cast<Wide>(value) >= high && low < high ? below(static_cast<T>(high)) : value;
+  const T last = low < high ? below(static_cast<T>(spec.b)) : static_cast<T>(spec.b);
+  UniformLoop loop = {24, low, high - low, high, static_cast<Wide>(last)};
+  if constexpr (kIsHalf<T>) {
+    loop.bits = std::is_same_v<T, Eigen::half> ? 11 : 8;
+    loop.last = high;  // rounding to T may give `high` too
+  }
+  draw_elements<kIsDouble<T> ? 2 : 1>(
+      spec, RandomStream::kBits, first, count, out, [&](const uint32_t* words, int64_t n, T* to) {
+        if constexpr (kIsHalf<T>) {
+          float wide[kWords];
+          random_loops().uniform(LoopType::kFloat32, loop, words, n, wide);
+          narrow(wide, n, to);
+          for (int64_t i = 0; i < n; ++i) {
+            if (static_cast<float>(to[i]) >= high) to[i] = last;
+          }
+        } else {
+          random_loops().uniform(kIsDouble<T> ? LoopType::kFloat64 : LoopType::kFloat32, loop,
+                                 words, n, to);
+        }
+      });
 }
 
 template <class T>
-T normal(const RandomSpec& spec, Words& words, uint64_t i) {
-  const uint64_t even = i & ~uint64_t{1};
-  const double z = normal_of(open_unit<T>(words, even), open_unit<T>(words, even + 1), i == even);
-  return static_cast<T>(spec.a + spec.b * z);
+void draw_normal(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
+  draw_elements<kIsDouble<T> ? 2 : 1>(
+      spec, RandomStream::kNormal, first, count, out, [&](const uint32_t* words, int64_t n, T* to) {
+        if constexpr (kIsHalf<T>) {
+          float wide[kWords];
+          random_loops().normal(LoopType::kFloat32, spec.a, spec.b, words, n, wide);
+          narrow(wide, n, to);
+        } else {
+          random_loops().normal(kIsDouble<T> ? LoopType::kFloat64 : LoopType::kFloat32, spec.a,
+                                spec.b, words, n, to);
+        }
+      });
 }
 
 template <class T>
-T truncated_normal(const RandomSpec& spec, Words& words, uint64_t i) {
-  const double first = normal_cdf(spec.low);
-  const double last = normal_cdf(spec.high);
-  const double z = normal_quantile(first + (last - first) * open_unit<T>(words, i));
-  return static_cast<T>(spec.a + spec.b * std::clamp(z, spec.low, spec.high));
+void draw_truncated_normal(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
+  const double least = normal_cdf(spec.low);
+  const double most = normal_cdf(spec.high);
+  draw_elements<kIsDouble<T> ? 2 : 1>(
+      spec, RandomStream::kNormal, first, count, out, [&](const uint32_t* words, int64_t n, T* to) {
+        for (int64_t i = 0; i < n; ++i) {
+          const double unit =
+              kIsDouble<T> ? open_unit_of_words(pair_of(words, i)) : open_unit_of_word(words[i]);
+          const double z = normal_quantile(least + (most - least) * unit);
+          to[i] = static_cast<T>(spec.a + spec.b * std::clamp(z, spec.low, spec.high));
+        }
+      });
 }
 
 template <class T>
-T bits(Words& words, uint64_t i) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return words.word(i) >> 31 != 0;
-  } else if constexpr (sizeof(T) == 8) {
-    return static_cast<T>(words.element64(i));
-  } else {
-    return static_cast<T>(words.word(i) >> (32 - 8 * sizeof(T)));
+void draw_bits(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
+  draw_elements<sizeof(T) == 8 ? 2 : 1>(
+      spec, RandomStream::kBits, first, count, out, [](const uint32_t* words, int64_t n, T* to) {
+        for (int64_t i = 0; i < n; ++i) {
+          if constexpr (std::is_same_v<T, bool>) {
+            to[i] = words[i] >> 31 != 0;
+          } else if constexpr (sizeof(T) == 8) {
+            to[i] = static_cast<T>(pair_of(words, i));
+          } else {
+            to[i] = static_cast<T>(words[i] >> (32 - 8 * sizeof(T)));
+          }
+        }
+      });
+}
+
+void draw_bernoulli(const RandomSpec& spec, uint64_t first, int64_t count, bool* out) {
+  const auto probability = static_cast<float>(spec.a);
+  draw_elements<1>(spec, RandomStream::kBits, first, count, out,
+                   [probability](const uint32_t* words, int64_t n, bool* to) {
+                     for (int64_t i = 0; i < n; ++i) {
+                       to[i] = static_cast<float>(words[i] >> 8) * 0x1p-24f < probability;
+                     }
+                   });
+}
+
+template <class T>
+void draw_integers(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
+  draw_elements<2>(spec, RandomStream::kInteger, first, count, out,
+                   [&](const uint32_t* words, int64_t n, T* to) {
+                     for (int64_t i = 0; i < n; ++i) {
+                       const uint64_t x = pair_of(words, i);
+                       const uint64_t above = spec.range == 0 ? x : high_product(x, spec.range);
+                       to[i] = static_cast<T>(static_cast<uint64_t>(spec.least) + above);
+                     }
+                   });
+}
+
+template <class T>
+void draw_permutation(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
+  for (int64_t k = 0; k < count; ++k) {
+    out[k] = static_cast<T>(permuted_index(first + static_cast<uint64_t>(k), spec.range,
+                                           static_cast<uint32_t>(RandomStream::kPermutation),
+                                           spec.key[0], spec.key[1]));
   }
 }
-
-template <class T>
-T integer(const RandomSpec& spec, Words& words, uint64_t i) {
-  const uint64_t x = words.element64(i);
-  const uint64_t above = spec.range == 0 ? x : high_product(x, spec.range);
-  return static_cast<T>(static_cast<uint64_t>(spec.least) + above);
-}
-
-RandomStream stream_of(RandomKind kind) {
-  switch (kind) {
-    case RandomKind::kNormal:
-    case RandomKind::kTruncatedNormal:
-      return RandomStream::kNormal;
-    case RandomKind::kInteger:
-      return RandomStream::kInteger;
-    case RandomKind::kPermutation:
-      return RandomStream::kPermutation;
-    default:
-      return RandomStream::kBits;
-  }
-}
-
-template <class T>
-constexpr bool kIsFloat = std::is_same_v<T, float> || kIsDouble<T> ||
-                          std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
 
 template <class T>
 void run_of(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
-  Words words(spec.key, stream_of(spec.kind));
-  const auto each = [&](auto draw) {
-    for (int64_t k = 0; k < count; ++k) out[k] = draw(first + static_cast<uint64_t>(k));
-  };
   if constexpr (kIsFloat<T>) {
-    if (spec.kind == RandomKind::kUniform) {
-      return each([&](uint64_t i) { return uniform<T>(spec, words, i); });
-    }
-    if (spec.kind == RandomKind::kNormal) {
-      return each([&](uint64_t i) { return normal<T>(spec, words, i); });
-    }
+    if (spec.kind == RandomKind::kUniform) return draw_uniform(spec, first, count, out);
+    if (spec.kind == RandomKind::kNormal) return draw_normal(spec, first, count, out);
     if (spec.kind == RandomKind::kTruncatedNormal) {
-      return each([&](uint64_t i) { return truncated_normal<T>(spec, words, i); });
+      return draw_truncated_normal(spec, first, count, out);
     }
   } else {
-    if (spec.kind == RandomKind::kBits) {
-      return each([&](uint64_t i) { return bits<T>(words, i); });
-    }
+    if (spec.kind == RandomKind::kBits) return draw_bits(spec, first, count, out);
     if constexpr (std::is_same_v<T, bool>) {
-      if (spec.kind == RandomKind::kBernoulli) {
-        const auto probability = static_cast<float>(spec.a);
-        return each([&](uint64_t i) { return unit<float>(words, i) < probability; });
-      }
+      if (spec.kind == RandomKind::kBernoulli) return draw_bernoulli(spec, first, count, out);
     } else {
-      if (spec.kind == RandomKind::kInteger) {
-        return each([&](uint64_t i) { return integer<T>(spec, words, i); });
-      }
-      if (spec.kind == RandomKind::kPermutation) {
-        return each([&](uint64_t i) {
-          return static_cast<T>(permuted_index(i, spec.range,
-                                               static_cast<uint32_t>(RandomStream::kPermutation),
-                                               spec.key[0], spec.key[1]));
-        });
-      }
+      if (spec.kind == RandomKind::kInteger) return draw_integers(spec, first, count, out);
+      if (spec.kind == RandomKind::kPermutation) return draw_permutation(spec, first, count, out);
     }
   }
   TESSERA_CHECK(false, "the distribution has the dtype");

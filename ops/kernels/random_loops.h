@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RandomLoops: the inner loops of random numbers, compiled once for each instruction set, as Loops.
+// The numbers have the same bits on every instruction set: all operations are rounded by
+// themselves.
+//
+// Pure functions of memory; several threads at once.
+#ifndef TESSERA_OPS_KERNELS_RANDOM_LOOPS_H_
+#define TESSERA_OPS_KERNELS_RANDOM_LOOPS_H_
+
+#include <cstdint>
+
+#include "ops/kernels/instruction_set.h"
+#include "ops/kernels/loops.h"
+
+namespace tessera::kernels {
+
+// What a number of blocks of Philox is a multiple of.
+inline constexpr int64_t kPhiloxLanes = 16;
+
+// u is the number of the top `bits` bits of a word, times 2^-bits; of f64 the top 53 bits of two
+// words. low + scale u, or `last` where that is not below `high`. All are values of the type.
+struct UniformLoop {
+  int bits;
+  double low;
+  double scale;
+  double high;
+  double last;
+};
+
+struct RandomLoops {
+  // The words of blocks first, ..., first + num_blocks - 1 of a stream, four each.
+  void (*philox)(const uint32_t key[2], uint32_t stream, uint64_t first, int64_t num_blocks,
+                 uint32_t* words);
+  // n elements of f32 of n words, or of f64 of 2 n words.
+  void (*uniform)(LoopType type, const UniformLoop& loop, const uint32_t* words, int64_t n,
+                  void* out);
+  // The same; n is even.
+  void (*normal)(LoopType type, double mean, double stddev, const uint32_t* words, int64_t n,
+                 void* out);
+};
+
+// The best of this CPU; or those of one that it has.
+const RandomLoops& random_loops();
+const RandomLoops& random_loops(InstructionSet set);
+
+namespace internal {
+const RandomLoops& random_loops_baseline();
+const RandomLoops& random_loops_avx2();
+const RandomLoops& random_loops_avx512();
+}  // namespace internal
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_OPS_KERNELS_RANDOM_LOOPS_H_
