@@ -30,6 +30,18 @@ Status Buffer::take_memory() {
   return absl::OkStatus();
 }
 
+bool Buffer::take_memory_of(const std::shared_ptr<const Buffer>& old) {
+  if (old.use_count() != 1 || old->viewed_ != nullptr || old->memory_.data == nullptr ||
+      old->pool_ != pool_ || old->size_bytes_ != size_bytes_ || memory_.data != nullptr) {
+    return false;
+  }
+  // Whatever other threads read was read before: they have dropped their handles, and dropping one
+  // here acquires what they released, which reading the count does not.
+  std::shared_ptr<const Buffer>(old).reset();
+  memory_ = std::exchange(const_cast<Buffer&>(*old).memory_, {});
+  return true;
+}
+
 void Buffer::give_memory_back() {
   if (pool_ != nullptr && memory_.data != nullptr) pool_->give_back(memory_, size_bytes_);
   pool_ = nullptr;

@@ -50,6 +50,11 @@ class Buffer {
   // it asks for mutable_data(). Nothing where the memory is there. ResourceExhausted as allocate().
   Status take_memory();
 
+  // Instead of take_memory(), as if `old` had been dropped and its memory taken: makes its memory
+  // this buffer's. False, and nothing changes, unless `old` is the only handle of a buffer of this
+  // pool and size that is no view and shares no memory. `old` has no contents then.
+  bool take_memory_of(const std::shared_ptr<const Buffer>& old);
+
   // Makes memory that others share the buffer's; `owner` keeps it. The op that fills the buffer
   // calls this instead of take_memory(), before it sets ready().
   void share_memory(std::byte* data, std::shared_ptr<const void> owner);

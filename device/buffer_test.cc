@@ -118,5 +118,53 @@ TEST(BufferTest, GivesItsMemoryBackWhereItSharesThatOfOthers) {
   EXPECT_EQ(others.use_count(), 1);
 }
 
+TEST(BufferTakeMemoryOfTest, TakesThatOfABufferThatNothingElseHolds) {
+  const std::shared_ptr<ArenaPool> pool = ArenaPool::create();
+  StatusOr<std::shared_ptr<Buffer>> filled = Buffer::allocate(pool, kBytes);
+  ASSERT_THAT(filled.status(), IsOk());
+  fill(**filled);
+  std::shared_ptr<const Buffer> old = *std::move(filled);
+  const std::byte* const data = old->data();
+  std::shared_ptr<Buffer> next = Buffer::deferred(pool, kBytes);
+  ASSERT_TRUE(next->take_memory_of(old));
+  EXPECT_EQ(next->data(), data);
+  EXPECT_EQ(old->data(), nullptr);
+  expect_part(*next, 0, kBytes);
+  // The memory goes back once, with its new buffer.
+  old = nullptr;
+  EXPECT_EQ(pool->live_bytes(), static_cast<uint64_t>(kBytes));
+  next = nullptr;
+  EXPECT_EQ(pool->live_bytes(), 0u);
+}
+
+TEST(BufferTakeMemoryOfTest, LeavesOthersAsTheyAre) {
+  const std::shared_ptr<ArenaPool> pool = ArenaPool::create();
+  const auto filled = [&] {
+    const std::shared_ptr<Buffer> buffer = Buffer::deferred(pool, kBytes);
+    fill(*buffer);
+    return std::shared_ptr<const Buffer>(buffer);
+  };
+  const auto is_taken = [&](const std::shared_ptr<const Buffer>& old, int64_t size_bytes,
+                            std::shared_ptr<ArenaPool> from) {
+    const std::shared_ptr<Buffer> next = Buffer::deferred(std::move(from), size_bytes);
+    const bool taken = next->take_memory_of(old);
+    EXPECT_EQ(next->data() != nullptr, taken);
+    return taken;
+  };
+  std::shared_ptr<const Buffer> old = filled();
+  EXPECT_FALSE(is_taken(old, kBytes / 2, pool));
+  EXPECT_FALSE(is_taken(old, kBytes, ArenaPool::create()));
+  std::shared_ptr<const Buffer> other = old;
+  EXPECT_FALSE(is_taken(old, kBytes, pool));
+  other = Buffer::view(old, 0, kBytes);
+  EXPECT_FALSE(is_taken(old, kBytes, pool));
+  EXPECT_FALSE(is_taken(other, kBytes, pool));
+  const std::shared_ptr<Buffer> sharing = Buffer::deferred(pool, kBytes);
+  sharing->share_memory(const_cast<std::byte*>(old->data()), old);
+  const std::shared_ptr<const Buffer>& alone = std::shared_ptr<const Buffer>(sharing);
+  EXPECT_FALSE(is_taken(alone, kBytes, pool));
+  expect_part(*old, 0, kBytes);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -55,10 +56,13 @@ class LocalDevice {
   virtual Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) = 0;
   // Every element in `box` of a tensor of this shape is its flat index.
   virtual Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) = 0;
-  // Ends the op that fills a buffer of this device. ready() is set when all that the op gave the
+  // Ends the op that fills buffers of this device. ready() is set when all that the op gave the
   // device is done, with what the device found wrong with the op's indices or inputs, if anything;
   // with an error at once, from any thread.
-  virtual void finish(const std::shared_ptr<Buffer>& buffer, const Status& status) = 0;
+  virtual void finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) = 0;
+  void finish(const std::shared_ptr<Buffer>& buffer, const Status& status) {
+    finish(absl::MakeConstSpan(&buffer, 1), status);
+  }
 
   // ---- From any thread.
 

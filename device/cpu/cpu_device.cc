@@ -55,8 +55,8 @@ Status CpuDevice::iota(DType dtype, const Shape& shape, const Box& box, std::byt
   return absl::OkStatus();
 }
 
-void CpuDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& status) {
-  buffer->mutable_ready().set(status);
+void CpuDevice::finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) {
+  for (const std::shared_ptr<Buffer>& buffer : buffers) buffer->mutable_ready().set(status);
 }
 
 void CpuDevice::upload(const std::shared_ptr<const Buffer>& from,

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -38,7 +39,8 @@ class CpuDevice final : public LocalDevice {
 
   Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) override;
   Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) override;
-  void finish(const std::shared_ptr<Buffer>& buffer, const Status& status) override;
+  using LocalDevice::finish;
+  void finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) override;
 
   StatusOr<std::shared_ptr<Buffer>> new_staging(
       const std::shared_ptr<Buffer>& buffer) const override {

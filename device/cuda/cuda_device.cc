@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
+
 namespace tessera::cuda {
 
 Status enable_peers(Api& api, absl::Span<const int> gpus) {
@@ -88,25 +90,32 @@ Status CudaDevice::iota(DType dtype, const Shape& shape, const Box& box, std::by
   return absl::OkStatus();
 }
 
-void CudaDevice::finish(const std::shared_ptr<Buffer>& buffer, const Status& status) {
+void CudaDevice::finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) {
   // Another thread than that of the tasks ends ops that failed before they were enqueued.
   Doubts doubts;
   if (status.ok() || stream_->runs_task_here()) doubts = take_doubts();
   const bool is_unverified = !doubts.reports.empty() || !doubts.inputs.empty();
-  if (status.ok() && is_unverified) buffer->mark_unverified();
-  buffer->mutable_issued().set(status);
-  if (!status.ok()) return buffer->mutable_ready().set(status);
+  absl::InlinedVector<std::shared_ptr<Completion>, 4> readies;
+  for (const std::shared_ptr<Buffer>& buffer : buffers) {
+    if (status.ok() && is_unverified) buffer->mark_unverified();
+    buffer->mutable_issued().set(status);
+    if (!status.ok()) buffer->mutable_ready().set(status);
+    readies.push_back(buffer->share_ready());
+  }
+  if (!status.ok()) return;
   // Later readers of the buffer get the error, and the memory is the stream's.
   if (!is_unverified) {
     return stream_->when_done(
-        [ready = buffer->share_ready()](const Status& done) { ready->set(done); },
+        [readies = std::move(readies)](const Status& done) {
+          for (const std::shared_ptr<Completion>& ready : readies) ready->set(done);
+        },
         Stream::OnFailure::kAtOnce);
   }
   stream_->when_done(
-      [this, ready = buffer->share_ready(), doubts = std::move(doubts)](const Status& done) {
+      [this, readies = std::move(readies), doubts = std::move(doubts)](const Status& done) {
         const Status found = done.ok() ? doubts.status() : done;
         if (done.ok() && !found.ok()) stream_->report(found);
-        ready->set(found);
+        for (const std::shared_ptr<Completion>& ready : readies) ready->set(found);
       },
       Stream::OnFailure::kAtOnce);
 }

@@ -68,7 +68,8 @@ class CudaDevice final : public LocalDevice {
   Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) override;
   // The buffer is issued now, with this status, and ready when the GPU is done. It is unverified if
   // the op looks at indices, or at inputs that are unverified.
-  void finish(const std::shared_ptr<Buffer>& buffer, const Status& status) override;
+  using LocalDevice::finish;
+  void finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) override;
 
   // ---- From any thread; upload() and download() enqueue a task.
 
