@@ -31,6 +31,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/contraction.h"
+#include "device/optimizer_math.h"
 #include "device/pointwise_ops.h"
 #include "device/strided.h"
 
@@ -138,6 +139,14 @@ struct RandomSpec {
   uint64_t range = 0;
 };
 
+// The arrays of a step of an optimizer: the value, and what the rule remembers. Old and new ones
+// may be the same memory, each by itself.
+struct StepArrays {
+  const std::byte* gradient = nullptr;
+  const std::byte* from[1 + kMaxStepSlots] = {};
+  std::byte* to[1 + kMaxStepSlots] = {};
+};
+
 bool gives_bool(PointwiseOp op);
 
 // OutOfRange: the index, which is number `number` of a device's, is not in a dim of `whole`.
@@ -213,6 +222,11 @@ class Engine {
   virtual Status pick(DType dtype, const std::byte* in, const Box& box,
                       const kernels::DimPart& part, const kernels::Indices& indices,
                       std::byte* out) = 0;
+
+  // ---- optimizer.h
+  // Of dense arrays of floats.
+  virtual Status optimizer_step(const kernels::OptimizerStep& step, DType dtype,
+                                const kernels::StepArrays& arrays, int64_t num_elements) = 0;
 
   // ---- philox.h
   virtual Status random_box(const kernels::RandomSpec& spec, DType dtype, const Shape& shape,

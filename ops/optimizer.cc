@@ -11,10 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "device/engine.h"
 #include "dtensor/device_op.h"
+#include "dtensor/device_update.h"
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/kernels/host_engine.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/scalar.h"
@@ -26,7 +29,6 @@ namespace {
 using ops::add;
 using ops::div;
 using ops::mul;
-using ops::sub;
 
 struct Option {
   const char* name;
@@ -98,64 +100,81 @@ Layout sharded(const Layout& layout, const Shape& shape) {
   return result.ok() ? *result : layout;
 }
 
-// A tensor of rank 0: a number that changes from step to step is no attribute of an operation,
-// for which operations would be planned anew.
-DTensor number(const DTensor& like, double value) {
+// A tensor of equal elements.
+DTensor filled(double value, const DTensor& like, const Layout& layout) {
   const ops::ElementBytes element = ops::rounded_element(value, like.dtype());
-  return internal::full_raw(like.dtype(), {}, Layout::replicated(like.layout().mesh(), 0),
-                            element.data());
+  return internal::full_raw(like.dtype(), like.shape(), layout, element.data());
 }
 
-// One step of one variable: from its value, the gradient and what is remembered, all of one layout,
-// to the new value.
-struct Step {
-  const DTensor& value;
-  const DTensor& gradient;
-  OptimizerSlots& slots;
+// How an optimizer changes all variables of a call.
+struct Change {
+  const char* name;
+  kernels::StepRule rule;
+  bool shard_state;
+  double initial;  // of what is remembered
+  // The numbers of step `count`, the first of which is 1.
+  absl::FunctionRef<kernels::StepNumbers<double>(double count)> numbers;
 };
-using StepFn = absl::FunctionRef<DTensor(const Step& step)>;
 
-Status apply_steps(OptimizerState& state, bool shard_state, absl::Span<Variable> variables,
-                   absl::Span<const DTensor> gradients, StepFn step) {
+// Gives the value, and what is remembered of it, one step by the gradient; all of one layout.
+Status run_step(const Change& change, DTensor& value, const DTensor& gradient,
+                OptimizerSlots& slots) {
+  const kernels::OptimizerStep step = {change.rule,
+                                       change.numbers(static_cast<double>(slots.step))};
+  std::vector<DTensor*> state = {&value};
+  for (DTensor& tensor : slots.tensors) state.push_back(&tensor);
+  return internal::update_on_devices(
+      change.name, state, gradient,
+      [step, dtype = value.dtype()](Engine* engine, const internal::UpdateArrays& arrays) {
+        kernels::StepArrays in_memory = {.gradient = arrays.input};
+        std::copy(arrays.from.begin(), arrays.from.end(), in_memory.from);
+        std::copy(arrays.to.begin(), arrays.to.end(), in_memory.to);
+        Engine& used = engine != nullptr ? *engine : kernels::host_engine();
+        return used.optimizer_step(step, dtype, in_memory, arrays.num_elements);
+      });
+}
+
+Status apply_step(const Change& change, Variable& variable, const DTensor& gradient,
+                  OptimizerSlots& slots) {
+  const Layout layout =
+      change.shard_state ? sharded(variable.layout(), variable.shape()) : variable.layout();
+  const DTensor moved = relayout(stop_gradient(gradient), layout);
+  TESSERA_RETURN_IF_ERROR(internal::facts_of(moved).error);
+  if (slots.tensors.empty()) {
+    for (int k = 0; k < kernels::num_step_slots(change.rule); ++k) {
+      slots.tensors.push_back(filled(change.initial, moved, layout));
+      TESSERA_RETURN_IF_ERROR(internal::facts_of(slots.tensors.back()).error);
+    }
+  }
+  ++slots.step;
+  if (layout == variable.layout()) {
+    return internal::update_value(
+        variable, [&](DTensor& value) { return run_step(change, value, moved, slots); });
+  }
+  DTensor value = relayout(variable.value(), layout);
+  TESSERA_RETURN_IF_ERROR(internal::facts_of(value).error);
+  TESSERA_RETURN_IF_ERROR(run_step(change, value, moved, slots));
+  return variable.assign(value);
+}
+
+Status apply_steps(OptimizerState& state, absl::Span<Variable> variables,
+                   absl::Span<const DTensor> gradients, const Change& change) {
   for (size_t i = 0; i < variables.size(); ++i) {
-    Variable& variable = variables[i];
-    const Layout layout =
-        shard_state ? sharded(variable.layout(), variable.shape()) : variable.layout();
-    OptimizerSlots& slots = state[variable];
-    ++slots.step;
-    const DTensor value = relayout(variable.value(), layout);
-    const DTensor gradient = relayout(stop_gradient(gradients[i]), layout);
-    TESSERA_RETURN_IF_ERROR(variable.assign(step({value, gradient, slots})));
+    TESSERA_RETURN_IF_ERROR(apply_step(change, variables[i], gradients[i], state[variables[i]]));
   }
   return absl::OkStatus();
 }
 
-// The gradient with the decay of the value.
-DTensor decayed(const Step& step, double weight_decay) {
-  if (weight_decay == 0) return step.gradient;
-  return add(step.gradient, mul(step.value, number(step.value, weight_decay)));
-}
-
-// old * decay + fresh * (1 - decay), of zeros before the first step.
-DTensor moving_average(const DTensor* old, const DTensor& fresh, double decay) {
-  const DTensor added = mul(fresh, number(fresh, 1 - decay));
-  return old == nullptr ? added : add(mul(*old, number(fresh, decay)), added);
-}
-
-// What Adam and AdamW have in common: what is subtracted from the value.
-DTensor adam_change(const Step& step, const DTensor& gradient, double learning_rate, double beta1,
-                    double beta2, double epsilon) {
-  std::vector<DTensor>& tensors = step.slots.tensors;
-  const bool is_first = tensors.empty();
-  DTensor mean = moving_average(is_first ? nullptr : &tensors[0], gradient, beta1);
-  DTensor squares = moving_average(is_first ? nullptr : &tensors[1], ops::square(gradient), beta2);
-  const auto count = static_cast<double>(step.slots.step);
-  const DTensor scale = number(gradient, 1 / std::sqrt(1 - std::pow(beta2, count)));
-  const DTensor spread = add(mul(ops::sqrt(squares), scale), number(gradient, epsilon));
-  const DTensor rate = number(gradient, learning_rate / (1 - std::pow(beta1, count)));
-  const DTensor change = mul(div(mean, spread), rate);
-  tensors = {std::move(mean), std::move(squares)};
-  return change;
+// What Adam and AdamW have in common.
+template <class Options>
+kernels::StepNumbers<double> adam_numbers(const Options& options, double count) {
+  return {.rate = options.learning_rate / (1 - std::pow(options.beta1, count)),
+          .beta1 = options.beta1,
+          .rest1 = 1 - options.beta1,
+          .beta2 = options.beta2,
+          .rest2 = 1 - options.beta2,
+          .scale = 1 / std::sqrt(1 - std::pow(options.beta2, count)),
+          .epsilon = options.epsilon};
 }
 
 }  // namespace
@@ -165,17 +184,15 @@ Status Sgd::apply(absl::Span<Variable> variables, absl::Span<const DTensor> grad
                                                 {"momentum", momentum, 0, kUnbounded},
                                                 {"weight_decay", weight_decay, 0, kUnbounded}}));
   TESSERA_RETURN_IF_ERROR(check_gradients("Sgd", variables, gradients));
-  return apply_steps(state, shard_state, variables, gradients, [this](const Step& step) {
-    DTensor direction = decayed(step, weight_decay);
-    if (momentum != 0) {
-      std::vector<DTensor>& tensors = step.slots.tensors;
-      const DTensor factor = number(direction, momentum);
-      const DTensor moved = tensors.empty() ? direction : add(mul(tensors[0], factor), direction);
-      tensors = {moved};
-      direction = nesterov ? add(direction, mul(moved, factor)) : moved;
-    }
-    return sub(step.value, mul(direction, number(direction, learning_rate)));
-  });
+  const kernels::StepRule rule = momentum == 0 ? kernels::StepRule::kSgd
+                                 : nesterov    ? kernels::StepRule::kNesterov
+                                               : kernels::StepRule::kMomentum;
+  return apply_steps(state, variables, gradients, {"Sgd", rule, shard_state, 0, [this](double) {
+                                                     return kernels::StepNumbers<double>{
+                                                         .rate = learning_rate,
+                                                         .gradient_decay = weight_decay,
+                                                         .momentum = momentum};
+                                                   }});
 }
 
 Status Adam::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients) {
@@ -185,10 +202,12 @@ Status Adam::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gra
                                                  {"epsilon", epsilon, 0, kUnbounded},
                                                  {"weight_decay", weight_decay, 0, kUnbounded}}));
   TESSERA_RETURN_IF_ERROR(check_gradients("Adam", variables, gradients));
-  return apply_steps(state, shard_state, variables, gradients, [this](const Step& step) {
-    return sub(step.value, adam_change(step, decayed(step, weight_decay), learning_rate, beta1,
-                                       beta2, epsilon));
-  });
+  return apply_steps(state, variables, gradients,
+                     {"Adam", kernels::StepRule::kAdam, shard_state, 0, [this](double count) {
+                        kernels::StepNumbers<double> numbers = adam_numbers(*this, count);
+                        numbers.gradient_decay = weight_decay;
+                        return numbers;
+                      }});
 }
 
 Status AdamW::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients) {
@@ -198,10 +217,12 @@ Status AdamW::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gr
                                                   {"epsilon", epsilon, 0, kUnbounded},
                                                   {"weight_decay", weight_decay, 0, kUnbounded}}));
   TESSERA_RETURN_IF_ERROR(check_gradients("AdamW", variables, gradients));
-  return apply_steps(state, shard_state, variables, gradients, [this](const Step& step) {
-    const DTensor kept = mul(step.value, number(step.value, 1 - learning_rate * weight_decay));
-    return sub(kept, adam_change(step, step.gradient, learning_rate, beta1, beta2, epsilon));
-  });
+  return apply_steps(state, variables, gradients,
+                     {"AdamW", kernels::StepRule::kAdam, shard_state, 0, [this](double count) {
+                        kernels::StepNumbers<double> numbers = adam_numbers(*this, count);
+                        numbers.kept = 1 - learning_rate * weight_decay;
+                        return numbers;
+                      }});
 }
 
 Status Adagrad::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients) {
@@ -211,15 +232,12 @@ Status Adagrad::apply(absl::Span<Variable> variables, absl::Span<const DTensor> 
                                 {"weight_decay", weight_decay, 0, kUnbounded},
                                 {"initial_accumulator", initial_accumulator, 0, kUnbounded}}));
   TESSERA_RETURN_IF_ERROR(check_gradients("Adagrad", variables, gradients));
-  return apply_steps(state, shard_state, variables, gradients, [this](const Step& step) {
-    const DTensor gradient = decayed(step, weight_decay);
-    std::vector<DTensor>& tensors = step.slots.tensors;
-    const DTensor before = tensors.empty() ? number(gradient, initial_accumulator) : tensors[0];
-    const DTensor squares = add(ops::square(gradient), before);
-    tensors = {squares};
-    const DTensor spread = add(ops::sqrt(squares), number(gradient, epsilon));
-    return sub(step.value, mul(div(gradient, spread), number(gradient, learning_rate)));
-  });
+  return apply_steps(
+      state, variables, gradients,
+      {"Adagrad", kernels::StepRule::kAdagrad, shard_state, initial_accumulator, [this](double) {
+         return kernels::StepNumbers<double>{
+             .rate = learning_rate, .gradient_decay = weight_decay, .epsilon = epsilon};
+       }});
 }
 
 ClippedGradients clip_by_global_norm(absl::Span<const DTensor> gradients, double max_norm) {

@@ -11,6 +11,10 @@
 // of partial ones), and the new values back (an all-gather). The values have the same bits either
 // way.
 //
+// A step is one pass over the value, the gradient and the state, in place where nothing else holds
+// the memory of a device: tensors that value() returned before keep theirs. f16 and bf16 are
+// computed in f32, and each array is rounded once.
+//
 // apply() changes nothing unless every gradient fits its variable. InvalidArgument where their
 // numbers, shapes or dtypes differ, naming the variable; and for options out of range. It returns
 // before the values are there. A variable may be in one call once.

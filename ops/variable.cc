@@ -81,4 +81,10 @@ Status Variable::assign_sub(const DTensor& delta) {
   return assign(ops::sub(value(), stop_gradient(delta), layout()));
 }
 
+Status internal::update_value(const Variable& variable,
+                              absl::FunctionRef<Status(DTensor& value)> update) {
+  std::lock_guard<std::mutex> lock(variable.state_->mutex);
+  return update(variable.state_->value);
+}
+
 }  // namespace tessera

@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -25,6 +26,14 @@
 #include "layout/layout.h"
 
 namespace tessera {
+
+class Variable;
+
+namespace internal {
+// For optimizers: `update` replaces the value by another of its dtype, shape and layout, which no
+// other thread reads meanwhile.
+Status update_value(const Variable& variable, absl::FunctionRef<Status(DTensor& value)> update);
+}  // namespace internal
 
 class Variable {
  public:
@@ -53,6 +62,8 @@ class Variable {
 
  private:
   struct State;
+  friend Status internal::update_value(const Variable& variable,
+                                       absl::FunctionRef<Status(DTensor& value)> update);
   Status check(const char* function, const DTensor& value) const;
 
   std::shared_ptr<State> state_;

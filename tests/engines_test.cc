@@ -627,5 +627,47 @@ TEST_P(EnginesTest, RandomNumbers) {
   }
 }
 
+TEST_P(EnginesTest, StepsOfOptimizers) {
+  constexpr int64_t kCount = 1100;  // more than two blocks of the host
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    const int64_t bytes = kCount * dtype_size(dtype);
+    // What is remembered of squares is not negative.
+    Bytes squares(bytes);
+    visit_dtype(dtype, [&]<class T>() {
+      for (int64_t i = 0; i < kCount; ++i) {
+        const T value = static_cast<T>(static_cast<float>(i % 7) / 4);
+        std::memcpy(&squares[i * sizeof(T)], &value, sizeof(T));
+      }
+    });
+    for (int k = 0; k < kernels::kNumStepRules; ++k) {
+      kernels::OptimizerStep step;
+      step.rule = static_cast<kernels::StepRule>(k);
+      step.numbers = {.rate = 0.01,
+                      .gradient_decay = k % 2 == 0 ? 0 : 0.125,
+                      .kept = 0.99,
+                      .momentum = 0.9,
+                      .beta1 = 0.9,
+                      .rest1 = 0.1,
+                      .beta2 = 0.95,
+                      .rest2 = 0.05,
+                      .scale = 1.5,
+                      .epsilon = 1e-3};
+      const int num_arrays = 1 + kernels::num_step_slots(step.rule);
+      check(
+          absl::StrCat("step ", k),
+          [&](Engine& engine, Inputs in, std::byte* out) {
+            kernels::StepArrays arrays = {.gradient = in[0]};
+            for (int array = 0; array < num_arrays; ++array) {
+              arrays.from[array] = in[1 + array];
+              arrays.to[array] = out + array * bytes;
+            }
+            return engine.optimizer_step(step, dtype, arrays, kCount);
+          },
+          {numbers_.of(dtype, kCount), numbers_.of(dtype, kCount), squares, squares}, dtype,
+          kCount * num_arrays, 4);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "Eigen/Core"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -285,6 +286,67 @@ TEST_P(OptimizersTest, VariablesAreHandlesAndValuesStay) {
                 TESSERA_RETURN_IF_ERROR(expect_iota<float>(before));
                 return expect_shards<float>(variable.value(),
                                             [](int64_t i) { return static_cast<float>(i - 2); });
+              }),
+              IsOk());
+}
+
+// The memory of each local shard.
+StatusOr<std::vector<const float*>> shards_of(const DTensor& tensor) {
+  std::vector<const float*> result;
+  for (int k = 0; k < tensor.num_local_shards(); ++k) {
+    TESSERA_ASSIGN_OR_RETURN(const ShardView<float> shard, tensor.shard<float>(k));
+    result.push_back(shard.data.data());
+  }
+  return result;
+}
+
+// Steps in place, unless a handle of the old value is held: it keeps its elements.
+TEST_P(OptimizersTest, StepsAreInPlaceUnlessTheOldValueIsHeld) {
+  const bool is_gpu = GetParam().num_gpus > 0;
+  EXPECT_THAT(run([is_gpu](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                const auto split = Layout::parse(mesh, "[x]");
+                // Small steps run on the calling thread, large ones on those of the devices.
+                for (const int64_t size : {16, 80'000}) {
+                  std::vector<Variable> one = {Variable("v", iota<float>({size}, split))};
+                  Sgd sgd{.learning_rate = 1, .momentum = 0.5};
+                  const DTensor gradient = ones<float>({size}, split);
+                  TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(one), {gradient}));
+                  TESSERA_ASSIGN_OR_RETURN(const auto first, shards_of(one[0].value()));
+                  TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(one), {gradient}));
+                  TESSERA_ASSIGN_OR_RETURN(const auto second, shards_of(one[0].value()));
+                  // Views of a GPU's memory are copies.
+                  if (!is_gpu) TESSERA_REQUIRE(first == second, size);
+                  const DTensor held = one[0].value();
+                  TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(one), {gradient}));
+                  TESSERA_RETURN_IF_ERROR(expect_shards<float>(
+                      held, [](int64_t i) { return static_cast<float>(i) - 2.5f; }));
+                  TESSERA_RETURN_IF_ERROR(expect_shards<float>(
+                      one[0].value(), [](int64_t i) { return static_cast<float>(i) - 4.25f; }));
+                }
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+// What is remembered is computed in f32: 1 - 0.999 is 0 in bf16.
+TEST_P(OptimizersTest, HalvesAreComputedInF32) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                const auto split = Layout::parse(mesh, "[x]");
+                std::vector<Variable> one = {Variable("v", zeros<Eigen::bfloat16>({9}, split))};
+                Adam adam{.learning_rate = 0.5, .epsilon = 0};
+                const DTensor gradient = full<Eigen::bfloat16>({9}, Eigen::bfloat16(4), split);
+                for (int step = 0; step < 2; ++step) {
+                  TESSERA_RETURN_IF_ERROR(adam.apply(absl::MakeSpan(one), {gradient}));
+                }
+                TESSERA_ASSIGN_OR_RETURN(const auto host,
+                                         one[0].value().to_host<Eigen::bfloat16>());
+                for (const Eigen::bfloat16 value : host.data) {
+                  TESSERA_REQUIRE(std::abs(static_cast<float>(value) + 1) < 0.02f,
+                                  static_cast<float>(value));
+                }
+                return absl::OkStatus();
               }),
               IsOk());
 }

@@ -40,7 +40,7 @@ using EventHandle = struct OpaqueEvent*;
 
 using Kernel = std::variant<CopyBatch, Reduce, Fill, Iota, Cast, Map, ReduceDims, CumSum,
                             ArgExtreme, MergePass, TakeOrdered, CheckIndices, ReportIndex, Take,
-                            ScatterAdd, OneHot, Pick, MaskLater, Image, Draw, Product>;
+                            ScatterAdd, OneHot, Pick, MaskLater, Image, Draw, Step, Product>;
 
 class Api {
  public:

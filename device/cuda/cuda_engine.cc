@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
@@ -575,6 +576,18 @@ Status CudaEngine::pick(DType dtype, const std::byte* in, const Box& box, const 
 }
 
 // ---- Random numbers
+
+Status CudaEngine::optimizer_step(const kernels::OptimizerStep& step, DType dtype,
+                                  const kernels::StepArrays& arrays, int64_t num_elements) {
+  Step kind;
+  kind.type = element_type(dtype);
+  kind.step = step;
+  kind.gradient = arrays.gradient;
+  std::copy(std::begin(arrays.from), std::end(arrays.from), kind.from);
+  std::copy(std::begin(arrays.to), std::end(arrays.to), kind.to);
+  kind.num_items = items(num_elements);
+  return launch(kind);
+}
 
 Status CudaEngine::random_box(const RandomSpec& spec, DType dtype, const Shape& shape,
                               const Box& box, std::byte* out) {

@@ -93,6 +93,8 @@ class CudaEngine final : public Engine {
                     std::byte* out) override;
   Status pick(DType dtype, const std::byte* in, const Box& box, const kernels::DimPart& part,
               const kernels::Indices& indices, std::byte* out) override;
+  Status optimizer_step(const kernels::OptimizerStep& step, DType dtype,
+                        const kernels::StepArrays& arrays, int64_t num_elements) override;
   Status random_box(const kernels::RandomSpec& spec, DType dtype, const Shape& shape,
                     const Box& box, std::byte* out) override;
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "device/cuda/kernels.h"
+#include "device/optimizer_math.h"
 #include "device/pointwise_ops.h"
 
 namespace tessera::cuda {
@@ -298,6 +299,17 @@ struct Product {
 };
 
 // X(type of the kernel)
+// One step of an optimizer. An item is one element.
+struct Step {
+  ElementType type = ElementType::kFloat32;  // of all arrays
+  kernels::OptimizerStep step;
+  const std::byte* gradient = nullptr;
+  // The value, and what the rule remembers; an old and its new array may be the same.
+  const std::byte* from[1 + kernels::kMaxStepSlots] = {};
+  std::byte* to[1 + kernels::kMaxStepSlots] = {};
+  uint64_t num_items = 0;
+};
+
 #define TESSERA_MATH_KERNELS_(X) \
   X(Map)                         \
   X(ReduceDims)                  \
@@ -314,6 +326,7 @@ struct Product {
   X(MaskLater)                   \
   X(Image)                       \
   X(Draw)                        \
+  X(Step)                        \
   X(Product)
 
 }  // namespace tessera::cuda

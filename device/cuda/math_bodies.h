@@ -589,6 +589,24 @@ inline int32_t element_bytes_of(ElementType type) {
   return size;
 }
 
+// ---- Step
+
+template <kernels::StepRule kRule, class T>
+struct StepBody {
+  static TESSERA_KERNEL_BODY void item(const Step& step, int64_t i) {
+    using W = Computed<T>;
+    constexpr int kNumSlots = kernels::num_step_slots(kRule);
+    W value = load<T>(step.from[0], i);
+    W first = kNumSlots > 0 ? load<T>(step.from[1], i) : W(0);
+    W second = kNumSlots > 1 ? load<T>(step.from[2], i) : W(0);
+    kernels::step_element<kRule>(kernels::numbers_as<W>(step.step.numbers),
+                                 load<T>(step.gradient, i), value, first, second);
+    store<T>(step.to[0], i, value);
+    if (kNumSlots > 0) store<T>(step.to[1], i, first);
+    if (kNumSlots > 1) store<T>(step.to[2], i, second);
+  }
+};
+
 template <class Fn>
 void with_body(const Map& map, Fn fn) {
   switch (map.kind) {
@@ -668,6 +686,25 @@ void with_body(const Draw& value, Fn fn) {
   with_type(value.type, [fn](auto t) { fn(DrawBody<decltype(t)>()); });
 }
 template <class Fn>
+void with_body(const Step& value, Fn fn) {
+  with_float(value.type, [fn, &value](auto t) {
+    using T = decltype(t);
+    using kernels::StepRule;
+    switch (value.step.rule) {
+      case StepRule::kSgd:
+        return fn(StepBody<StepRule::kSgd, T>());
+      case StepRule::kMomentum:
+        return fn(StepBody<StepRule::kMomentum, T>());
+      case StepRule::kNesterov:
+        return fn(StepBody<StepRule::kNesterov, T>());
+      case StepRule::kAdam:
+        return fn(StepBody<StepRule::kAdam, T>());
+      case StepRule::kAdagrad:
+        return fn(StepBody<StepRule::kAdagrad, T>());
+    }
+  });
+}
+template <class Fn>
 void with_body(const Product& value, Fn fn) {
   with_type(value.type, [fn](auto t) { fn(ProductBody<decltype(t)>()); });
 }
@@ -688,6 +725,11 @@ void with_every_body(Fn fn) {
       for (int wide = 0; wide < 4; ++wide) {
         value.from_wide = (wide & 1) != 0;
         value.to_wide = (wide & 2) != 0;
+        with_body(value, fn);
+      }
+    } else if constexpr (IsSame<V, Step>::kValue) {
+      for (int rule = 0; rule < kernels::kNumStepRules; ++rule) {
+        value.step.rule = static_cast<kernels::StepRule>(rule);
         with_body(value, fn);
       }
     } else {

@@ -13,6 +13,7 @@
 #include "ops/kernels/contract.h"
 #include "ops/kernels/index.h"
 #include "ops/kernels/nn.h"
+#include "ops/kernels/optimizer.h"
 #include "ops/kernels/philox.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/kernels/reduce.h"
@@ -147,6 +148,12 @@ class HostEngine final : public Engine {
   Status pick(DType dtype, const std::byte* in, const Box& box, const DimPart& part,
               const Indices& indices, std::byte* out) override {
     return kernels::pick(dtype, in, box, part, indices, out);
+  }
+
+  Status optimizer_step(const OptimizerStep& step, DType dtype, const StepArrays& arrays,
+                        int64_t num_elements) override {
+    kernels::optimizer_step(step, dtype, arrays, num_elements);
+    return absl::OkStatus();
   }
 
   Status random_box(const RandomSpec& spec, DType dtype, const Shape& shape, const Box& box,

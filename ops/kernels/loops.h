@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "device/optimizer_math.h"
 #include "device/pointwise_ops.h"
 #include "ops/kernels/instruction_set.h"
 
@@ -57,6 +58,10 @@ struct Loops {
   // The gradient of the sum of the above, without scale and bias, times c.
   void (*normalize_gradient)(LoopType type, const void* in, const void* c, Rows rows,
                              double epsilon, void* out);
+  // Of f32 or f64: the step of n elements in place. No two arrays overlap; those that the rule does
+  // not remember are not read.
+  void (*optimizer_step)(LoopType type, const OptimizerStep& step, const void* gradient,
+                         void* value, void* first, void* second, int64_t n);
 };
 
 // The best of this CPU; or those of one that it has.

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#define TESSERA_KERNEL_BODY static inline
+#include "device/optimizer_math.h"
 #include "ops/kernels/loops.h"
 
 // Functions of libm. With this attribute the compiler may call those of libmvec for vectors.
@@ -512,11 +514,55 @@ void normalize_gradient(LoopType type, const void* in, const void* c, Rows rows,
   normalize_gradient_of<double>(in, c, rows, epsilon, out);
 }
 
+template <StepRule kRule, class T>
+void step_loop(const StepNumbers<double>& numbers, const void* gradient, void* value, void* first,
+               void* second, int64_t n) {
+  const StepNumbers<T> own = numbers_as<T>(numbers);
+  const T* __restrict g = static_cast<const T*>(gradient);
+  T* __restrict x = static_cast<T*>(value);
+  T* __restrict a = static_cast<T*>(first);
+  T* __restrict b = static_cast<T*>(second);
+  constexpr int kNumSlots = num_step_slots(kRule);
+  for (int64_t i = 0; i < n; ++i) {
+    T new_x = x[i];
+    T new_a = kNumSlots > 0 ? a[i] : T(0);
+    T new_b = kNumSlots > 1 ? b[i] : T(0);
+    step_element<kRule>(own, g[i], new_x, new_a, new_b);
+    x[i] = new_x;
+    if (kNumSlots > 0) a[i] = new_a;
+    if (kNumSlots > 1) b[i] = new_b;
+  }
+}
+template <StepRule kRule>
+void step_of(LoopType type, const OptimizerStep& step, const void* gradient, void* value,
+             void* first, void* second, int64_t n) {
+  if (type == LoopType::kFloat32) {
+    return step_loop<kRule, float>(step.numbers, gradient, value, first, second, n);
+  }
+  step_loop<kRule, double>(step.numbers, gradient, value, first, second, n);
+}
+void optimizer_step(LoopType type, const OptimizerStep& step, const void* gradient, void* value,
+                    void* first, void* second, int64_t n) {
+  switch (step.rule) {
+    case StepRule::kSgd:
+      return step_of<StepRule::kSgd>(type, step, gradient, value, first, second, n);
+    case StepRule::kMomentum:
+      return step_of<StepRule::kMomentum>(type, step, gradient, value, first, second, n);
+    case StepRule::kNesterov:
+      return step_of<StepRule::kNesterov>(type, step, gradient, value, first, second, n);
+    case StepRule::kAdam:
+      return step_of<StepRule::kAdam>(type, step, gradient, value, first, second, n);
+    case StepRule::kAdagrad:
+      return step_of<StepRule::kAdagrad>(type, step, gradient, value, first, second, n);
+  }
+}
+
 }  // namespace
 
 const Loops& internal::TESSERA_LOOPS() {
   static constexpr Loops kLoops = {
-      pointwise, widen, narrow, select, softmax, softmax_gradient, normalize, normalize_gradient};
+      pointwise,          widen,         narrow, select, softmax, softmax_gradient, normalize,
+      normalize_gradient, optimizer_step};
   return kLoops;
 }
 

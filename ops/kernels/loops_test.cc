@@ -273,5 +273,97 @@ TEST_P(LoopsTest, SoftmaxOfInfinities) {
   for (size_t i = 3; i < 9; ++i) EXPECT_TRUE(std::isnan(y[i])) << i;
 }
 
+// One step in f64, by the rules of the papers.
+void exact_step(StepRule rule, const StepNumbers<double>& n, double g, double& x, double& a,
+                double& b) {
+  g += n.gradient_decay * x;
+  switch (rule) {
+    case StepRule::kSgd:
+      x -= n.rate * g;
+      return;
+    case StepRule::kMomentum:
+      a = n.momentum * a + g;
+      x -= n.rate * a;
+      return;
+    case StepRule::kNesterov:
+      a = n.momentum * a + g;
+      x -= n.rate * (g + n.momentum * a);
+      return;
+    case StepRule::kAdam:
+      a = n.beta1 * a + n.rest1 * g;
+      b = n.beta2 * b + n.rest2 * g * g;
+      x = n.kept * x - n.rate * a / (n.scale * std::sqrt(b) + n.epsilon);
+      return;
+    case StepRule::kAdagrad:
+      a += g * g;
+      x -= n.rate * g / (std::sqrt(a) + n.epsilon);
+      return;
+  }
+}
+
+template <class T>
+void expect_steps(const Loops& loops, LoopType type, double tolerance) {
+  for (const int64_t n : {1, 15, 16, 17, 100}) {
+    for (int k = 0; k < kNumStepRules; ++k) {
+      OptimizerStep step = {static_cast<StepRule>(k), {}};
+      step.numbers = {.rate = 0.3,
+                      .gradient_decay = n % 2 == 0 ? 0 : 0.25,
+                      .kept = 0.75,
+                      .momentum = 0.9,
+                      .beta1 = 0.8,
+                      .rest1 = 0.2,
+                      .beta2 = 0.9,
+                      .rest2 = 0.1,
+                      .scale = 1.5,
+                      .epsilon = 0.01};
+      std::vector<T> g(n), x(n), a(n), b(n);
+      for (int64_t i = 0; i < n; ++i) {
+        g[i] = static_cast<T>(static_cast<double>((7 * i + 3) % 11) / 4 - 1);
+        x[i] = static_cast<T>(static_cast<double>((5 * i + 1) % 7) / 2 - 1);
+        a[i] = static_cast<T>(static_cast<double>(i % 5) / 4);
+        b[i] = static_cast<T>(static_cast<double>(i % 3) / 2);
+      }
+      std::vector<T> baseline[] = {x, a, b};
+      std::vector<T> found[] = {x, a, b};
+      kernels::loops(InstructionSet::kBaseline)
+          .optimizer_step(type, step, g.data(), baseline[0].data(), baseline[1].data(),
+                          baseline[2].data(), n);
+      loops.optimizer_step(type, step, g.data(), found[0].data(), found[1].data(), found[2].data(),
+                           n);
+      for (int64_t i = 0; i < n; ++i) {
+        double exact[] = {static_cast<double>(x[i]), static_cast<double>(a[i]),
+                          static_cast<double>(b[i])};
+        exact_step(step.rule, step.numbers, static_cast<double>(g[i]), exact[0], exact[1],
+                   exact[2]);
+        for (int array = 0; array < 3; ++array) {
+          ASSERT_NEAR(found[array][i], exact[array],
+                      tolerance * std::max(1.0, std::abs(exact[array])))
+              << k << " " << array << " " << i;
+          ASSERT_EQ(found[array][i], baseline[array][i]) << k << " " << array << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LoopsTest, StepsOfOptimizersAreThoseOfThePapers) {
+  expect_steps<float>(loops(), LoopType::kFloat32, 1e-6);
+  expect_steps<double>(loops(), LoopType::kFloat64, 1e-14);
+}
+
+// Without decay an infinite value leaves the gradient finite.
+TEST_P(LoopsTest, StepsKeepInfiniteValues) {
+  OptimizerStep step = {StepRule::kMomentum, {}};
+  step.numbers = {.rate = 0.5, .momentum = 0.5};
+  std::vector<float> g(kLanes, 1);
+  std::vector<float> x(kLanes, std::numeric_limits<float>::infinity());
+  std::vector<float> a(kLanes, 2);
+  loops().optimizer_step(LoopType::kFloat32, step, g.data(), x.data(), a.data(), nullptr, kLanes);
+  for (int64_t i = 0; i < kLanes; ++i) {
+    EXPECT_EQ(a[i], 2);
+    EXPECT_EQ(x[i], std::numeric_limits<float>::infinity());
+  }
+}
+
 }  // namespace
 }  // namespace tessera::kernels

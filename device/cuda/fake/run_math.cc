@@ -192,6 +192,17 @@ Touched touched(const Draw& draw) {
   return touched;
 }
 
+Touched touched(const Step& step) {
+  Touched touched;
+  const int64_t size = element_bytes_of(step.type);
+  add_dense(step.gradient, items_of(step), size, &touched);
+  for (int k = 0; k <= kernels::num_step_slots(step.step.rule); ++k) {
+    add_dense(step.from[k], items_of(step), size, &touched);
+    add_dense(step.to[k], items_of(step), size, &touched);
+  }
+  return touched;
+}
+
 Touched touched(const Product& product) {
   const int64_t size = element_bytes_of(product.type);
   Extent a;

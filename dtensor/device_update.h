@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// update_on_devices(): tensors that get new values in place, as the variables and the state of an
+// optimizer do. Internal, for ops/.
+//
+//   DTensor* const state[] = {&value, &momentum};
+//   update_on_devices("Sgd", state, gradient, kernel);
+//
+// A device's part of a tensor keeps its memory if nothing else holds it when the device computes,
+// as if the old value had been dropped and the new one had got its memory. Else the new value gets
+// memory of its own, and whatever holds the old one keeps it.
+#ifndef TESSERA_DTENSOR_DEVICE_UPDATE_H_
+#define TESSERA_DTENSOR_DEVICE_UPDATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "device/engine.h"
+#include "dtensor/dtensor.h"
+
+namespace tessera::internal {
+
+// Dense arrays of one device, of num_elements each: an input, and the old and the new values of the
+// state. An old array and its new one may be the same memory.
+struct UpdateArrays {
+  const std::byte* input;
+  absl::Span<const std::byte* const> from;
+  absl::Span<std::byte* const> to;
+  int64_t num_elements;
+};
+// By the device's engine, null where threads of the host compute for it. Called as a DeviceKernel.
+using UpdateKernel = std::function<Status(Engine* engine, const UpdateArrays& arrays)>;
+
+// Replaces each of `state` by what the kernel makes of it. Requires tensors without errors, of one
+// client, dtype, shape and layout. An error of a device's input or old state is that of its new
+// state. FailedPrecondition after shutdown; nothing is changed then.
+Status update_on_devices(const char* label, absl::Span<DTensor* const> state, const DTensor& input,
+                         UpdateKernel kernel);
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_DTENSOR_DEVICE_UPDATE_H_

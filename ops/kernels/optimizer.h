@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// optimizer_step(): one step of an optimizer in one pass over its arrays.
+//
+// Pure function of memory; several threads at once.
+#ifndef TESSERA_OPS_KERNELS_OPTIMIZER_H_
+#define TESSERA_OPS_KERNELS_OPTIMIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/engine.h"
+
+namespace tessera::kernels {
+
+// As Engine::optimizer_step(). f16 and bf16 are computed in f32, and the results rounded once. The
+// same bits on every instruction set.
+void optimizer_step(const OptimizerStep& step, DType dtype, const StepArrays& arrays,
+                    int64_t num_elements);
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_OPS_KERNELS_OPTIMIZER_H_
