@@ -17,27 +17,27 @@
 namespace tessera::internal {
 namespace {
 
-constexpr size_t kInlineState = 8;
+constexpr size_t kInlineUpdated = 8;
 // As device_op.cc.
-constexpr int64_t kMostBytesOnCaller = 32 << 10;
+constexpr int64_t kMostBytesOfUpdate = 32 << 10;
 
 // One device's part of a call.
-struct Part {
+struct UpdatePart {
   int ordinal;
   int64_t num_elements;
   std::shared_ptr<const Buffer> input;
-  absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineState> from;
-  absl::InlinedVector<std::shared_ptr<Buffer>, kInlineState> to;
+  absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineUpdated> from;
+  absl::InlinedVector<std::shared_ptr<Buffer>, kInlineUpdated> to;
 };
-using Parts = absl::InlinedVector<Part, kInlineLocalDevices>;
+using UpdateParts = absl::InlinedVector<UpdatePart, kInlineLocalDevices>;
 
-Status compute(LocalDevice& device, const UpdateKernel& kernel, Part& part) {
+Status compute_update(LocalDevice& device, const UpdateKernel& kernel, UpdatePart& part) {
   TESSERA_RETURN_IF_ERROR(device.use(*part.input));
   for (const std::shared_ptr<const Buffer>& from : part.from) {
     TESSERA_RETURN_IF_ERROR(device.use(*from));
   }
-  absl::InlinedVector<const std::byte*, kInlineState> from;
-  absl::InlinedVector<std::byte*, kInlineState> to;
+  absl::InlinedVector<const std::byte*, kInlineUpdated> from;
+  absl::InlinedVector<std::byte*, kInlineUpdated> to;
   for (size_t k = 0; k < part.from.size(); ++k) {
     from.push_back(part.from[k]->data());
     if (!part.to[k]->take_memory_of(part.from[k])) {
@@ -48,28 +48,29 @@ Status compute(LocalDevice& device, const UpdateKernel& kernel, Part& part) {
   return kernel(device.engine(), {part.input->data(), from, to, part.num_elements});
 }
 
-Status run_part(LocalDevice& device, const UpdateKernel& kernel, Part& part) {
-  Status status = compute(device, kernel, part);
+Status run_update(LocalDevice& device, const UpdateKernel& kernel, UpdatePart& part) {
+  Status status = compute_update(device, kernel, part);
   device.finish(part.to, status);
   return status;
 }
 
 // Small work, on this thread, if the inputs are ready and the devices idle. Requires a turn.
-bool run_here(const Runtime& runtime, const UpdateKernel& kernel, Parts& parts) {
+bool update_here(const Runtime& runtime, const UpdateKernel& kernel, UpdateParts& parts) {
   if (!runtime.uses_host_memory()) return false;
   int64_t bytes = 0;
   TakenStreams streams;
-  for (const Part& part : parts) {
+  for (const UpdatePart& part : parts) {
     bytes += part.input->size_bytes() * static_cast<int64_t>(1 + 2 * part.from.size());
-    if (bytes > kMostBytesOnCaller || !part.input->ready().done()) return false;
+    if (bytes > kMostBytesOfUpdate || !part.input->ready().done()) return false;
     for (const std::shared_ptr<const Buffer>& from : part.from) {
       if (!from->ready().done()) return false;
     }
   }
-  for (const Part& part : parts) {
+  for (const UpdatePart& part : parts) {
     if (!streams.take(runtime.stream(part.ordinal))) return false;
   }
-  for (Part& part : parts) run_part(runtime.device(part.ordinal), kernel, part).IgnoreError();
+  for (UpdatePart& part : parts)
+    run_update(runtime.device(part.ordinal), kernel, part).IgnoreError();
   return true;
 }
 
@@ -80,9 +81,9 @@ Status update_on_devices(const char* label, absl::Span<DTensor* const> state, co
   const TensorRep& first = TensorAccess::rep(*state[0]);
   const std::shared_ptr<Runtime> runtime = first.runtime;
   TESSERA_ASSIGN_OR_RETURN(const Runtime::Turn turn, runtime->take_turn());
-  Parts parts;
+  UpdateParts parts;
   for (size_t d = 0; d < first.devices.size(); ++d) {
-    Part& part = parts.emplace_back();
+    UpdatePart& part = parts.emplace_back();
     part.ordinal = first.devices[d].ordinal;
     part.num_elements = first.box_of(first.devices[d]).num_elements();
     part.input = TensorAccess::rep(input).buffers[d];
@@ -104,11 +105,11 @@ Status update_on_devices(const char* label, absl::Span<DTensor* const> state, co
     }
     *tensor = TensorAccess::make(std::move(rep));
   }
-  if (run_here(*runtime, kernel, parts)) return absl::OkStatus();
-  for (Part& part : parts) {
+  if (update_here(*runtime, kernel, parts)) return absl::OkStatus();
+  for (UpdatePart& part : parts) {
     LocalDevice& device = runtime->device(part.ordinal);
     device.stream().enqueue(label, [&device, kernel, part = std::move(part)]() mutable {
-      return run_part(device, kernel, part);
+      return run_update(device, kernel, part);
     });
   }
   return absl::OkStatus();
