@@ -303,7 +303,8 @@ StatusOr<OpPlan> plan_cumsum_of_shards(const OperandType& x, int along, int64_t 
     absl::InlinedVector<int64_t, 8> strides = dense_strides(call.in_boxes[1].sizes);
     const std::byte* const before = call.in[1] + shard * strides[along] * dtype_size(dtype);
     strides[along] = 0;
-    const kernels::Strided operands[] = {{call.out, dense_strides(box.sizes)}, {before, strides}};
+    const absl::InlinedVector<int64_t, 8> own_strides = dense_strides(box.sizes);
+    const kernels::Strided operands[] = {{call.out, own_strides}, {before, strides}};
     return call.engine.pointwise(kernels::PointwiseOp::add, dtype, operands, box.sizes, call.out);
   };
   return plan;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
