@@ -275,12 +275,15 @@ StatusOr<OpPlan> plan_avg_pool(const OperandType& x, const Window (&windows)[2])
                    });
 }
 
-StatusOr<OpPlan> plan_max_pool(const OperandType& x, const OperandType& values,
-                               const Window (&windows)[2]) {
-  return plan_pool("max_pool2d", {x, values}, windows,
-                   [dtype = x.dtype(), height = windows[0],
+// Of an image and of values, which may be the image itself: then devices fetch it once.
+StatusOr<OpPlan> plan_max_pool(absl::Span<const OperandType> images, const Window (&windows)[2]) {
+  return plan_pool("max_pool2d", images, windows,
+                   [dtype = images[0].dtype(), height = windows[0],
                     width = windows[1]](const LocalCall& call) -> Status {
-                     return image(call, {ImageKind::kMaxPool, height, width}, dtype);
+                     const BoxArray x = {call.in[0], call.in_boxes[0]};
+                     const BoxArray values = {call.in.back(), call.in_boxes.back()};
+                     return call.engine.image({ImageKind::kMaxPool, height, width}, dtype, x,
+                                              &values, call.out_box, call.out);
                    });
 }
 
@@ -317,10 +320,19 @@ struct AvgPool {
 struct MaxPool {
   Window windows[2];
 
-  DTensor forward(const DTensor& x, const DTensor& values, const Out& out = {}) const {
+  DTensor largest(const DTensor& x, const Out& out) const {
+    DTensor result = run({"max_pool2d", {&x, 1}, attributes_of(windows), out},
+                         [&] { return plan_max_pool({x}, windows); });
+    return differentiable(std::move(result), {&x, 1},
+                          [*this](const GradientCall& call) -> Gradients {
+                            return {backward(call.operands[0], call.cotangent)};
+                          });
+  }
+  DTensor forward(const DTensor& x, const DTensor& values) const {
     const DTensor operands[] = {x, values};
-    DTensor result = run({"max_pool2d", operands, attributes_of(windows), out},
-                         [&] { return plan_max_pool(x, values, windows); });
+    DTensor result = run({"max_pool2d", operands, attributes_of(windows), {}}, [&] {
+      return plan_max_pool({x, values}, windows);
+    });
     return differentiable(std::move(result), operands,
                           [*this](const GradientCall& call) -> Gradients {
                             return {std::nullopt, backward(call.operands[0], call.cotangent)};
@@ -367,7 +379,7 @@ DTensor conv2d(const DTensor& x, const DTensor& filter, const Conv2dOptions& opt
 DTensor max_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
   MaxPool pool;
   set_pool(options, pool.windows);
-  return pool.forward(x, x, out);
+  return pool.largest(x, out);
 }
 
 DTensor avg_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
@@ -431,12 +443,8 @@ std::vector<CatalogEntry> window_entries() {
        {{DType::kFloat32, {2, 8, 8, 3}}, {DType::kFloat32, {3, 3, 3, 4}}},
        plan_conv2d_entry},
       pool_entry("max_pool2d",
-                 [](const OperandType& x, const Window(&windows)[2]) -> StatusOr<OpPlan> {
-                   TESSERA_ASSIGN_OR_RETURN(OpPlan plan, plan_max_pool(x, x, windows));
-                   plan.rule.operands.pop_back();  // x again
-                   std::erase_if(plan.rule.moved,
-                                 [](const MovedDim& each) { return each.operand == 1; });
-                   return plan;
+                 [](const OperandType& x, const Window(&windows)[2]) {
+                   return plan_max_pool({x}, windows);
                  }),
       pool_entry("avg_pool2d", plan_avg_pool),
   };

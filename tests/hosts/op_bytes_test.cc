@@ -132,7 +132,7 @@ constexpr Row kRows[] = {
     {"scatter_add", "dim=0", "f64; i32; f64", "[97, 65]; [1500]; [1500, 65]"},
     {"conv2d", "strides=[1, 1]; padding=[[1, 1], [1, 1]]", "f64; f64",
      "[4, 18, 17, 8]; [3, 3, 8, 16]"},
-    {"avg_pool2d", "window=[2, 2]; strides=[2, 2]; padding=[[0, 0], [0, 0]]", "f64",
+    {"max_pool2d avg_pool2d", "window=[2, 2]; strides=[2, 2]; padding=[[0, 0], [0, 0]]", "f64",
      "[4, 18, 17, 8]"},
 };
 // clang-format on
