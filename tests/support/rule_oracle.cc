@@ -120,6 +120,12 @@ void move_dims(Rule& rule, Shape& shape, absl::FunctionRef<int(int)> below) {
   }
 }
 
+Mesh pick_mesh(absl::FunctionRef<int(int)> below, bool is_searched) {
+  constexpr const char* kPrimeMeshes[] = {"{x=2, y=3}", "{x=2, y=2}", "{x=3}", "{x=2, y=2, z=2}"};
+  constexpr const char* kOtherMeshes[] = {"{x=6}", "{x=8}", "{x=4, y=2}", "{x=2, y=6}"};
+  return *Mesh::parse((is_searched ? kPrimeMeshes : kOtherMeshes)[below(4)]);
+}
+
 Layout pick(const Mesh& mesh, size_t rank, bool whole_axes, bool may_be_partial,
             absl::FunctionRef<int(int)> below) {
   static auto* const known = new std::map<std::pair<std::string, size_t>, std::vector<Layout>>();
@@ -612,9 +618,7 @@ std::string RuleCase::to_string() const {
 }
 
 RuleCase make_rule_case(absl::FunctionRef<int(int)> below, bool is_searched) {
-  constexpr const char* kPrimeMeshes[] = {"{x=2, y=3}", "{x=2, y=2}", "{x=3}", "{x=2, y=2, z=2}"};
-  constexpr const char* kOtherMeshes[] = {"{x=6}", "{x=8}", "{x=4, y=2}", "{x=2, y=6}"};
-  const Mesh mesh = *Mesh::parse((is_searched ? kPrimeMeshes : kOtherMeshes)[below(4)]);
+  const Mesh mesh = pick_mesh(below, is_searched);
   RuleCase made = {make_factors(below), {}, {}, {}, std::nullopt};
   Rule& rule = made.rule;
   const int num_factors = static_cast<int>(rule.factors.size());
@@ -644,6 +648,17 @@ RuleCase make_rule_case(absl::FunctionRef<int(int)> below, bool is_searched) {
   }
   rule.result = make_dims(kept, below);
   made.result_shape = make_shape(rule, rule.result);
+  if (below(4) == 0) made.out = pick(mesh, made.result_shape.size(), is_searched, false, below);
+  return made;
+}
+
+RuleCase add_layouts(const ops::Rule& rule, std::vector<Shape> shapes, Shape result_shape,
+                     absl::FunctionRef<int(int)> below, bool is_searched) {
+  const Mesh mesh = pick_mesh(below, is_searched);
+  RuleCase made = {rule, {}, std::move(shapes), std::move(result_shape), std::nullopt};
+  for (const Shape& shape : made.shapes) {
+    made.layouts.push_back(pick(mesh, shape.size(), is_searched, true, below));
+  }
   if (below(4) == 0) made.out = pick(mesh, made.result_shape.size(), is_searched, false, below);
   return made;
 }

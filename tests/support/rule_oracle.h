@@ -35,6 +35,9 @@ struct RuleCase {
 // below(n) is in [0, n). `is_searched`: on a mesh whose axes have prime sizes, with layouts by
 // whole axes, so that check_inference() can compare with all assignments.
 RuleCase make_rule_case(absl::FunctionRef<int(int)> below, bool is_searched);
+// The same of a given rule, which accepts these shapes.
+RuleCase add_layouts(const ops::Rule& rule, std::vector<Shape> shapes, Shape result_shape,
+                     absl::FunctionRef<int(int)> below, bool is_searched);
 
 // What the search found, for tests that count.
 struct InferenceReport {
