@@ -93,6 +93,10 @@ TensorFacts facts_of(const DTensor& tensor) {
   return {rep.error, rep.runtime->number(), rep.runtime->uses_host_memory()};
 }
 
+void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>()> make) {
+  return TensorAccess::rep(tensor).runtime->op_state(make);
+}
+
 PlanOptions plan_options_of(const DTensor& tensor) {
   const Runtime& runtime = *TensorAccess::rep(tensor).runtime;
   return {.topology = runtime.topology(), .reduction_order = runtime.reduction_order()};

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -67,6 +68,9 @@ struct TensorFacts {
   bool uses_host_memory = true;
 };
 TensorFacts facts_of(const DTensor& tensor);
+// What the layer of operations keeps for the tensor's client, which `make` makes at the first call;
+// it goes with the client. Thread-safe. It must hold no mesh with a runtime. Requires no error.
+void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>()> make);
 // How relayouts of the tensor are planned. Requires no error.
 PlanOptions plan_options_of(const DTensor& tensor);
 // A tensor that carries nothing but an error.

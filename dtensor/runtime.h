@@ -124,6 +124,12 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // What this client does in a fetch; made once for each.
   StatusOr<std::shared_ptr<const StepProgram>> fetch_program(
       const std::shared_ptr<const Fetch>& fetch);
+  // What the layer of operations keeps for this client, which `make` makes at the first call. It
+  // must hold nothing that holds the runtime.
+  void* op_state(absl::FunctionRef<std::shared_ptr<void>()> make) {
+    std::call_once(op_state_once_, [&] { op_state_ = make(); });
+    return op_state_.get();
+  }
   // Programs and plans of barriers that are kept.
   size_t num_cached() const { return programs_.size() + fetches_.size() + barrier_plans_.size(); }
   const host::HostBackend& backend() const { return client_devices_->backend(); }
@@ -190,6 +196,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<ClientDevices> client_devices_;
   std::atomic<uint64_t> op_number_{0};
   std::mutex order_mutex_;  // a Turn; taken before the locks of streams, groups and memory
+
+  std::once_flag op_state_once_;
+  std::shared_ptr<void> op_state_;
 
   std::mutex shutdown_mutex_;  // serialises shutdown()
   std::atomic<bool> open_{false};

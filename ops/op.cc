@@ -41,9 +41,8 @@ struct OperandKey {
   Shape shape;
   DType dtype;
 };
-// Everything that a decision depends on.
+// Everything that a decision of one client depends on.
 struct CallKey {
-  uint64_t runtime_number;
   const char* name;
   std::vector<int64_t> attributes;
   std::vector<OperandKey> operands;
@@ -53,10 +52,9 @@ struct CallKey {
 // A key, or a call that has the key: found without a copy.
 struct CallHash {
   template <class Operands>
-  static size_t hash(uint64_t runtime_number, const char* name,
-                     absl::Span<const int64_t> attributes, const Operands& operands,
-                     const Layout* out) {
-    size_t result = absl::HashOf(runtime_number, absl::string_view(name), attributes);
+  static size_t hash(const char* name, absl::Span<const int64_t> attributes,
+                     const Operands& operands, const Layout* out) {
+    size_t result = absl::HashOf(absl::string_view(name), attributes);
     for (const auto& operand : operands) {
       result = absl::HashOf(result, layout_of(operand), shape_of(operand), dtype_of(operand));
     }
@@ -70,21 +68,18 @@ struct CallHash {
   static DType dtype_of(const DTensor& tensor) { return tensor.dtype(); }
 
   size_t operator()(const CallKey& key) const {
-    return hash(key.runtime_number, key.name, key.attributes, key.operands,
-                key.out.has_value() ? &*key.out : nullptr);
+    return hash(key.name, key.attributes, key.operands, key.out.has_value() ? &*key.out : nullptr);
   }
   size_t operator()(const OpCall& call) const {
-    return hash(internal::facts_of(call.operands[0]).runtime_number, call.name, call.attributes,
-                call.operands, call.out.layout.has_value() ? &**call.out.layout : nullptr);
+    return hash(call.name, call.attributes, call.operands,
+                call.out.layout.has_value() ? &**call.out.layout : nullptr);
   }
 };
 struct SameCall {
   template <class Operands>
-  static bool same(const CallKey& key, uint64_t runtime_number, const char* name,
-                   absl::Span<const int64_t> attributes, const Operands& operands,
-                   const Layout* out) {
-    if (key.runtime_number != runtime_number || absl::string_view(key.name) != name ||
-        absl::MakeConstSpan(key.attributes) != attributes ||
+  static bool same(const CallKey& key, const char* name, absl::Span<const int64_t> attributes,
+                   const Operands& operands, const Layout* out) {
+    if (absl::string_view(key.name) != name || absl::MakeConstSpan(key.attributes) != attributes ||
         key.operands.size() != operands.size() || key.out.has_value() != (out != nullptr) ||
         (out != nullptr && *key.out != *out)) {
       return false;
@@ -100,34 +95,29 @@ struct SameCall {
     return true;
   }
   bool operator()(const CallKey& key, const OpCall& call) const {
-    return same(key, internal::facts_of(call.operands[0]).runtime_number, call.name,
-                call.attributes, call.operands,
+    return same(key, call.name, call.attributes, call.operands,
                 call.out.layout.has_value() ? &**call.out.layout : nullptr);
   }
   bool operator()(const CallKey& key, const CallKey& other) const {
-    return same(key, other.runtime_number, other.name, other.attributes, other.operands,
+    return same(key, other.name, other.attributes, other.operands,
                 other.out.has_value() ? &*other.out : nullptr);
   }
 };
 
 constexpr int64_t kMostDecisions = 10'000;
 using DecisionCache = BoundedCache<CallKey, Decision, CallHash, SameCall>;
-DecisionCache& decisions() {
-  static auto* const cache = new DecisionCache(kMostDecisions);
-  return *cache;
+DecisionCache& decisions_of(const DTensor& tensor) {
+  return *static_cast<DecisionCache*>(internal::op_state_of(
+      tensor, [] { return std::make_shared<DecisionCache>(kMostDecisions); }));
 }
 
-// The cache lives longer than clients: it must not hold meshes that hold one.
+// The cache is the client's: it must not hold meshes that hold the client.
 Layout without_runtime(const Layout& layout) {
   return *layout.with_mesh(layout.mesh().with_runtime(nullptr));
 }
 
 CallKey key_of(const OpCall& call) {
-  CallKey key = {internal::facts_of(call.operands[0]).runtime_number,
-                 call.name,
-                 {call.attributes.begin(), call.attributes.end()},
-                 {},
-                 std::nullopt};
+  CallKey key = {call.name, {call.attributes.begin(), call.attributes.end()}, {}, std::nullopt};
   for (const DTensor& operand : call.operands) {
     key.operands.push_back({without_runtime(operand.layout()), operand.shape(), operand.dtype()});
   }
@@ -224,14 +214,15 @@ DTensor refuse(const OpCall& call, Status error) {
 DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan) {
   Status status = check_call(call);
   if (!status.ok()) return refuse(call, std::move(status));
-  std::shared_ptr<const Decision> decision = call.is_cached ? decisions().find(call) : nullptr;
+  DecisionCache& decisions = decisions_of(call.operands[0]);
+  std::shared_ptr<const Decision> decision = call.is_cached ? decisions.find(call) : nullptr;
   if (decision == nullptr) {
     StatusOr<OpPlan> planned = plan();
     if (!planned.ok()) return refuse(call, planned.status());
     StatusOr<Decision> made = decide(call, *std::move(planned));
     if (!made.ok()) return refuse(call, made.status());
     decision = std::make_shared<const Decision>(*std::move(made));
-    if (call.is_cached) decision = decisions().insert(key_of(call), decision, 1);
+    if (call.is_cached) decision = decisions.insert(key_of(call), decision, 1);
   }
   const Mesh& mesh = call.operands[0].layout().mesh();
   absl::InlinedVector<DTensor, 3> inputs;
