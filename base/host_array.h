@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostArray: a dense array of any element type in the memory of this process.
+//
+//   HostArray pixels = HostArray::of<uint8_t>(values, {28, 28});
+//   absl::Span<const uint8_t> view = pixels.view<uint8_t>();
+//
+// A value whose type is known at run time: an element of a data set, an argument of a function on
+// another client. HostTensor<T> (dtensor/dtensor.h) is the same with the type known to the
+// compiler.
+#ifndef TESSERA_BASE_HOST_ARRAY_H_
+#define TESSERA_BASE_HOST_ARRAY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+
+namespace tessera {
+
+struct HostArray {
+  DType dtype = DType::kFloat32;
+  Shape shape = {0};
+  // The elements, row-major. Aligned for every element type.
+  std::vector<std::byte> bytes;
+
+  // Copies the values. The array is valid if there are as many as the shape has elements.
+  template <Element T>
+  static HostArray of(absl::Span<const T> values, Shape shape) {
+    const std::byte* const first = reinterpret_cast<const std::byte*>(values.data());
+    return {dtype_of<T>(), std::move(shape),
+            std::vector<std::byte>(first, first + values.size() * sizeof(T))};
+  }
+  template <Element T>
+  static HostArray scalar(T value) {
+    return of<T>(absl::MakeConstSpan(&value, 1), {});
+  }
+
+  // The elements; empty where T is not the dtype.
+  template <Element T>
+  absl::Span<const T> view() const {
+    if (dtype != dtype_of<T>()) return {};
+    return absl::MakeConstSpan(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  }
+  template <Element T>
+  absl::Span<T> view() {
+    if (dtype != dtype_of<T>()) return {};
+    return absl::MakeSpan(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T));
+  }
+
+  // InvalidArgument unless the dtype and the shape are valid and `bytes` holds the elements.
+  Status validate() const;
+
+  friend bool operator==(const HostArray& a, const HostArray& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes;
+  }
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_HOST_ARRAY_H_
