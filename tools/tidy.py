@@ -51,6 +51,7 @@ LAYERS = {
         "dtensor",
         "examples",
     ],
+    "input": ["base", "mesh", "layout", "device", "job", "dtensor"],
     "ops": ["base", "mesh", "layout", "relayout", "device", "dtensor"],
 }
 

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files of one array, whose elements are its parts along dim 0: .npy of NumPy (numpy.lib.format,
+// versions 1 to 3), and IDX of the MNIST data sets.
+//
+//   "\x93NUMPY" major minor | header length: 2 bytes, from version 2 on 4 | {'descr': '<f4', ...}
+//   0 0 type rank | rank sizes of 4 bytes, big-endian
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/shape.h"
+#include "base/text.h"
+#include "input/file_sources.h"
+#include "input/input_file.h"
+
+namespace tessera::input::internal {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "elements are taken as they are in files");
+
+uint64_t read_integer(absl::string_view bytes, bool is_big_endian) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const size_t at = is_big_endian ? i : bytes.size() - 1 - i;
+    value = value << 8 | static_cast<uint8_t>(bytes[at]);
+  }
+  return value;
+}
+
+// The type behind a '<f4' of NumPy without its first letter.
+std::optional<DType> dtype_of_npy(absl::string_view name) {
+  constexpr std::pair<absl::string_view, DType> kNames[] = {
+      {"b1", DType::kBool},    {"i1", DType::kInt8},    {"u1", DType::kUint8},
+      {"i4", DType::kInt32},   {"i8", DType::kInt64},   {"f2", DType::kFloat16},
+      {"f4", DType::kFloat32}, {"f8", DType::kFloat64},
+  };
+  for (const auto& [text, dtype] : kNames) {
+    if (text == name) return dtype;
+  }
+  return std::nullopt;
+}
+
+// Reads the dictionary of a .npy header: 'descr', 'fortran_order' and 'shape', in any order.
+class NpyDictionary {
+ public:
+  explicit NpyDictionary(absl::string_view text) : cursor_("header", text) {}
+
+  Status read(ArrayHeader* header) {
+    if (!cursor_.consume('{')) return cursor_.expected("\"{\"");
+    while (!cursor_.consume('}')) {
+      TESSERA_ASSIGN_OR_RETURN(const std::string key, read_text());
+      if (!cursor_.consume(':')) return cursor_.expected("\":\"");
+      if (key == "descr") {
+        TESSERA_RETURN_IF_ERROR(read_descr(header));
+      } else if (key == "fortran_order") {
+        TESSERA_RETURN_IF_ERROR(read_order());
+      } else if (key == "shape") {
+        TESSERA_RETURN_IF_ERROR(read_shape(header));
+      } else {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "its header has the key ", quoted(key), "; descr, fortran_order and shape are known"));
+      }
+      if (!cursor_.consume(',') && !cursor_.next_is('}')) return cursor_.expected("\",\" or \"}\"");
+    }
+    if (!cursor_.at_end()) return cursor_.expected("the end of the header");
+    for (const auto& [name, found] :
+         {std::pair{"descr", has_descr_}, {"fortran_order", has_order_}, {"shape", has_shape_}}) {
+      if (!found) return absl::InvalidArgumentError(absl::StrCat("its header has no ", name));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  StatusOr<std::string> read_text() {
+    if (!cursor_.consume('\'')) return cursor_.expected("a text in single quotes");
+    const absl::string_view rest = cursor_.rest();
+    const size_t end = rest.find('\'');
+    if (end == absl::string_view::npos) return cursor_.expected("a closing quote");
+    cursor_ = TextCursor("header", rest.substr(end + 1));
+    return std::string(rest.substr(0, end));
+  }
+  Status read_descr(ArrayHeader* header) {
+    if (cursor_.next_is('[')) {
+      return absl::InvalidArgumentError(
+          "its elements are structures; save each of their fields as an array");
+    }
+    TESSERA_ASSIGN_OR_RETURN(const std::string name, read_text());
+    const std::optional<DType> dtype =
+        name.empty() ? std::nullopt : dtype_of_npy(absl::string_view(name).substr(1));
+    if (!dtype.has_value() || !absl::StrContains("<>|=", absl::string_view(name).substr(0, 1))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("its element type is ", quoted(name),
+                       "; supported are b1, i1, u1, i4, i8, f2, f4 and f8, in either byte order"));
+    }
+    header->dtype = *dtype;
+    header->is_big_endian = name[0] == '>';
+    has_descr_ = true;
+    return absl::OkStatus();
+  }
+  Status read_order() {
+    const absl::string_view order = cursor_.read_name();
+    if (order == "True") {
+      return absl::InvalidArgumentError(
+          "it is in Fortran order; save numpy.ascontiguousarray(array)");
+    }
+    if (order != "False") return cursor_.expected("\"True\" or \"False\"");
+    has_order_ = true;
+    return absl::OkStatus();
+  }
+  Status read_shape(ArrayHeader* header) {
+    if (!cursor_.consume('(')) return cursor_.expected("\"(\"");
+    header->shape.clear();
+    while (!cursor_.consume(')')) {
+      const std::optional<int64_t> size = cursor_.read_integer();
+      if (!size.has_value()) return cursor_.expected("a size or \")\"");
+      header->shape.push_back(*size);
+      if (!cursor_.consume(',') && !cursor_.next_is(')')) return cursor_.expected("\",\" or \")\"");
+    }
+    has_shape_ = true;
+    return absl::OkStatus();
+  }
+
+  TextCursor cursor_;
+  bool has_descr_ = false, has_order_ = false, has_shape_ = false;
+};
+
+// Elements are parts along dim 0 of a row-major array.
+class ArraySource : public Source {
+ public:
+  ArraySource(std::shared_ptr<const InputFile> file, ArrayHeader header)
+      : file_(std::move(file)),
+        header_(std::move(header)),
+        element_shape_(header_.shape.begin() + 1, header_.shape.end()),
+        element_bytes_(num_bytes(element_shape_, header_.dtype)) {}
+
+  std::vector<TensorSpec> spec() const override { return {{header_.dtype, element_shape_}}; }
+  std::optional<int64_t> size() const override { return header_.shape[0]; }
+  StatusOr<Element> read(int64_t index) const override {
+    HostArray array{header_.dtype, element_shape_,
+                    std::vector<std::byte>(static_cast<size_t>(element_bytes_))};
+    const auto name = [index] { return absl::StrCat("element ", index); };
+    TESSERA_RETURN_IF_ERROR(file_->read(header_.data_offset + index * element_bytes_,
+                                        absl::MakeSpan(array.bytes), name));
+    const int64_t size = dtype_size(header_.dtype);
+    if (header_.is_big_endian && size > 1) {
+      for (size_t i = 0; i < array.bytes.size(); i += static_cast<size_t>(size)) {
+        std::reverse(array.bytes.begin() + i, array.bytes.begin() + i + size);
+      }
+    }
+    if (header_.dtype == DType::kBool) {
+      for (const std::byte b : array.bytes) {
+        if (b > std::byte{1}) {
+          return file_->error(absl::StrCat(name(), " has the byte ", static_cast<int>(b),
+                                           " where a bool is 0 or 1"));
+        }
+      }
+    }
+    return Element{std::move(array)};
+  }
+  std::vector<std::string> files() const override { return {file_->path()}; }
+  StatusOr<std::shared_ptr<const Source>> with_files(
+      absl::Span<const int64_t> keep) const override {
+    if (keep.size() == 1 && keep[0] == 0) {
+      return std::make_shared<const ArraySource>(file_, header_);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data set is the one file ", quoted(file_->path())));
+  }
+
+ private:
+  const std::shared_ptr<const InputFile> file_;
+  const ArrayHeader header_;
+  const Shape element_shape_;
+  const int64_t element_bytes_;
+};
+
+// What is wrong with an array of this header in a file of so many bytes.
+Status check_array(const ArrayHeader& header, int64_t file_bytes) {
+  if (header.shape.empty()) {
+    return absl::InvalidArgumentError(
+        "its array is a scalar; elements are the parts of an array along dim 0");
+  }
+  TESSERA_RETURN_IF_ERROR(validate_shape(header.shape, header.dtype));
+  // Both are below 2^63, and the offset is small.
+  const uint64_t needed = static_cast<uint64_t>(header.data_offset) +
+                          static_cast<uint64_t>(num_bytes(header.shape, header.dtype));
+  if (static_cast<uint64_t>(file_bytes) == needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("its array ", TensorSpec{header.dtype, header.shape}.to_string(), " after ",
+                   header.data_offset, " bytes of header makes ", needed,
+                   " bytes, and the file has ", file_bytes));
+}
+
+// Opens the file and reads its header by `parse`.
+template <class Parse>
+StatusOr<NamedSource> array_source(absl::string_view kind, const std::string& path,
+                                   int64_t header_bytes, Parse parse) {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const InputFile> file, InputFile::open(path));
+  TESSERA_ASSIGN_OR_RETURN(const std::string front, file->read_front(header_bytes));
+  StatusOr<ArrayHeader> header = parse(front);
+  if (!header.ok()) return file->error(header.status().message());
+  if (const Status status = check_array(*header, file->size()); !status.ok()) {
+    return file->error(status.message());
+  }
+  const uint64_t hash = hash_of_files(kind, {file});
+  return NamedSource{std::make_shared<const ArraySource>(std::move(file), *std::move(header)),
+                     hash};
+}
+
+}  // namespace
+
+StatusOr<ArrayHeader> parse_npy_header(absl::string_view bytes) {
+  constexpr absl::string_view kMagic("\x93NUMPY", 6);
+  if (!absl::StartsWith(bytes, kMagic)) {
+    return absl::InvalidArgumentError("it is no .npy file: it does not begin with \"\\x93NUMPY\"");
+  }
+  if (bytes.size() < 8) return absl::InvalidArgumentError("it ends in the header");
+  const int version = static_cast<uint8_t>(bytes[6]);
+  if (version < 1 || version > 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it has version ", version, " of the .npy format; 1 to 3 are known"));
+  }
+  const size_t length_bytes = version == 1 ? 2 : 4;
+  if (bytes.size() < 8 + length_bytes) return absl::InvalidArgumentError("it ends in the header");
+  const uint64_t length = read_integer(bytes.substr(8, length_bytes), /*is_big_endian=*/false);
+  const size_t begin = 8 + length_bytes;
+  if (length > bytes.size() - begin) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its header has ", length, " bytes; ", bytes.size() - begin, " are there, or can be read"));
+  }
+  ArrayHeader header = {};
+  header.data_offset = static_cast<int64_t>(begin + length);
+  TESSERA_RETURN_IF_ERROR(NpyDictionary(bytes.substr(begin, length)).read(&header));
+  return header;
+}
+
+StatusOr<ArrayHeader> parse_idx_header(absl::string_view bytes) {
+  if (bytes.size() < 4) return absl::InvalidArgumentError("it ends in the header");
+  if (bytes[0] != 0 || bytes[1] != 0) {
+    return absl::InvalidArgumentError("it is no IDX file: it does not begin with two zero bytes");
+  }
+  ArrayHeader header = {
+      .dtype = DType::kUint8, .shape = {}, .is_big_endian = true, .data_offset = 0};
+  switch (const int type = static_cast<uint8_t>(bytes[2])) {
+    case 0x08:
+      header.dtype = DType::kUint8;
+      break;
+    case 0x09:
+      header.dtype = DType::kInt8;
+      break;
+    case 0x0c:
+      header.dtype = DType::kInt32;
+      break;
+    case 0x0d:
+      header.dtype = DType::kFloat32;
+      break;
+    case 0x0e:
+      header.dtype = DType::kFloat64;
+      break;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "its element type is 0x", absl::Hex(type, absl::kZeroPad2),
+          "; supported are 0x08 (u8), 0x09 (i8), 0x0c (i32), 0x0d (f32) and 0x0e (f64)"));
+  }
+  const size_t rank = static_cast<uint8_t>(bytes[3]);
+  if (bytes.size() < 4 + 4 * rank) return absl::InvalidArgumentError("it ends in the header");
+  for (size_t dim = 0; dim < rank; ++dim) {
+    header.shape.push_back(
+        static_cast<int64_t>(read_integer(bytes.substr(4 + 4 * dim, 4), /*is_big_endian=*/true)));
+  }
+  header.data_offset = static_cast<int64_t>(4 + 4 * rank);
+  return header;
+}
+
+StatusOr<NamedSource> npy_source(const std::string& file) {
+  return array_source("npy", file, kMaxNpyHeaderBytes, parse_npy_header);
+}
+
+StatusOr<NamedSource> idx_source(const std::string& file) {
+  return array_source("idx", file, kMaxIdxHeaderBytes, parse_idx_header);
+}
+
+}  // namespace tessera::input::internal

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Data sets from files: what is read of good files, and what is said of malformed ones. Each row of
+// a table is a file by its bytes.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/host_array.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "input/batch_reader.h"
+#include "input/dataset.h"
+#include "tests/support/leaks.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::input {
+namespace {
+
+using absl::StatusCode;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using ::testing::Optional;
+using testing::StatusIs;
+
+// A file of this test, written anew.
+std::string write_file(absl::string_view name, absl::string_view bytes) {
+  const char* const folder = std::getenv("TEST_TMPDIR");
+  const std::string path = absl::StrCat(folder == nullptr ? "/tmp" : folder, "/", name);
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  EXPECT_TRUE(file.good()) << path;
+  return path;
+}
+
+// A text with zeros in it.
+template <size_t kSize>
+std::string bytes_of(const char (&text)[kSize]) {
+  return std::string(text, kSize - 1);
+}
+
+// A .npy file of version 1.
+std::string npy_of(absl::string_view header, absl::string_view data) {
+  const std::string padded = absl::StrCat(header, "\n");
+  std::string bytes = bytes_of("\x93NUMPY\x01\x00");
+  bytes.push_back(static_cast<char>(padded.size() & 0xff));
+  bytes.push_back(static_cast<char>(padded.size() >> 8));
+  return absl::StrCat(bytes, padded, data);
+}
+
+// All elements, or the first error.
+StatusOr<std::vector<Element>> read_all(const StatusOr<Dataset>& dataset) {
+  TESSERA_RETURN_IF_ERROR(dataset);
+  TESSERA_ASSIGN_OR_RETURN(HostIterator iterator, dataset->iterate());
+  std::vector<Element> elements;
+  for (;;) {
+    TESSERA_ASSIGN_OR_RETURN(std::optional<Element> element, iterator.next());
+    if (!element.has_value()) return elements;
+    elements.push_back(*std::move(element));
+  }
+}
+
+// Good files.
+
+TEST(NpyTest, ElementsAreTheRows) {
+  const std::string path = write_file(
+      "rows.npy", npy_of("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }",
+                         bytes_of("\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0\5\0\0\0\xff\xff\xff\xff")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset dataset, Dataset::npy(path));
+  EXPECT_THAT(dataset.element_spec(), ElementsAre(TensorSpec{DType::kInt32, {3}}));
+  EXPECT_THAT(dataset.cardinality(), Optional(2));
+  EXPECT_THAT(dataset.files(), ElementsAre(path));
+  EXPECT_THAT(read_all(dataset), testing::IsOkAndHolds(ElementsAre(
+                                     ElementsAre(HostArray::of<int32_t>({1, 2, 3}, {3})),
+                                     ElementsAre(HostArray::of<int32_t>({4, 5, -1}, {3})))));
+}
+
+TEST(NpyTest, EveryVersionTypeAndByteOrder) {
+  struct Case {
+    const char* name;
+    const char* descr;
+    std::string data;
+    HostArray element;
+  };
+  const Case cases[] = {
+      {"bool", "|b1", bytes_of("\1"), HostArray::scalar<bool>(true)},
+      {"i1", "|i1", bytes_of("\xfe"), HostArray::scalar<int8_t>(-2)},
+      {"u1", "|u1", bytes_of("\xfe"), HostArray::scalar<uint8_t>(254)},
+      {"i4", ">i4", bytes_of("\0\0\1\2"), HostArray::scalar<int32_t>(258)},
+      {"i8", "<i8", bytes_of("\2\1\0\0\0\0\0\0"), HostArray::scalar<int64_t>(258)},
+      {"f2", "<f2", bytes_of("\0\x3c"), {DType::kFloat16, {}, {std::byte{0}, std::byte{0x3c}}}},
+      {"f4", ">f4", bytes_of("\x3f\x80\0\0"), HostArray::scalar<float>(1)},
+      {"f8", "=f8", bytes_of("\0\0\0\0\0\0\xf0\x3f"), HostArray::scalar<double>(1)},
+  };
+  for (const Case& row : cases) {
+    const std::string header =
+        absl::StrCat("{'shape':(1,),'descr':'", row.descr, "','fortran_order':False}");
+    for (const char version : {1, 2, 3}) {
+      SCOPED_TRACE(absl::StrCat(row.name, " version ", static_cast<int>(version)));
+      std::string bytes = npy_of(header, row.data);
+      bytes[6] = version;
+      if (version > 1) bytes.insert(10, 2, '\0');  // the length has 4 bytes
+      EXPECT_THAT(read_all(Dataset::npy(write_file("type.npy", bytes))),
+                  testing::IsOkAndHolds(ElementsAre(ElementsAre(row.element))));
+    }
+  }
+}
+
+TEST(IdxTest, ElementsAreTheImages) {
+  const std::string images =
+      write_file("images.idx", bytes_of("\0\0\x08\3\0\0\0\2\0\0\0\1\0\0\0\2\1\2\3\4"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset dataset, Dataset::idx(images));
+  EXPECT_THAT(dataset.element_spec(), ElementsAre(TensorSpec{DType::kUint8, {1, 2}}));
+  EXPECT_THAT(read_all(dataset), testing::IsOkAndHolds(ElementsAre(
+                                     ElementsAre(HostArray::of<uint8_t>({1, 2}, {1, 2})),
+                                     ElementsAre(HostArray::of<uint8_t>({3, 4}, {1, 2})))));
+  const std::string floats = write_file("floats.idx", bytes_of("\0\0\x0d\1\0\0\0\1\x3f\x80\0\0"));
+  EXPECT_THAT(read_all(Dataset::idx(floats)),
+              testing::IsOkAndHolds(ElementsAre(ElementsAre(HostArray::scalar<float>(1)))));
+}
+
+TEST(CsvTest, ElementsAreTheLines) {
+  const std::string a = write_file("a.csv", "x,y,z\r\n1,2.5,true\r\n-3,\"1e-3\",0\r\n");
+  const std::string b = write_file("b.csv", "x,y,z\n 7 ,+.5,1");
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Dataset dataset,
+      Dataset::csv({a, b}, {DType::kInt32, DType::kFloat32, DType::kBool}, {.skip_lines = 1}));
+  EXPECT_THAT(dataset.cardinality(), Optional(3));
+  EXPECT_THAT(
+      read_all(dataset),
+      testing::IsOkAndHolds(ElementsAre(
+          ElementsAre(HostArray::scalar(1), HostArray::scalar(2.5f), HostArray::scalar(true)),
+          ElementsAre(HostArray::scalar(-3), HostArray::scalar(1e-3f), HostArray::scalar(false)),
+          ElementsAre(HostArray::scalar(7), HostArray::scalar(.5f), HostArray::scalar(true)))));
+}
+
+TEST(CsvTest, EveryTypeAtItsLimits) {
+  const std::string path = write_file(
+      "limits.csv", "-128,255,-2147483648,9223372036854775807,65504,1.5,3.4028235e38,1e308\n");
+  const std::vector<DType> columns = {DType::kInt8,    DType::kUint8,   DType::kInt32,
+                                      DType::kInt64,   DType::kFloat16, DType::kBFloat16,
+                                      DType::kFloat32, DType::kFloat64};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<Element> lines,
+                               read_all(Dataset::csv({path}, columns)));
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0][0], HostArray::scalar<int8_t>(-128));
+  EXPECT_EQ(lines[0][1], HostArray::scalar<uint8_t>(255));
+  EXPECT_EQ(lines[0][2], HostArray::scalar<int32_t>(INT32_MIN));
+  EXPECT_EQ(lines[0][3], HostArray::scalar<int64_t>(INT64_MAX));
+  EXPECT_THAT(lines[0][4].bytes, ElementsAre(std::byte{0xff}, std::byte{0x7b}));
+  EXPECT_THAT(lines[0][5].bytes, ElementsAre(std::byte{0xc0}, std::byte{0x3f}));
+  EXPECT_EQ(lines[0][6], HostArray::scalar<float>(3.4028235e38f));
+  EXPECT_EQ(lines[0][7], HostArray::scalar<double>(1e308));
+}
+
+TEST(TextTest, ElementsAreTheLines) {
+  // The second file is empty; the last line has no newline, and one is longer than a block.
+  const std::string long_line(300000, 'x');
+  const std::string a = write_file("a.txt", absl::StrCat("one\n\ntwo\r\n", long_line, "\n"));
+  const std::string b = write_file("b.txt", "");
+  const std::string c = write_file("c.txt", "end");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset dataset, Dataset::text_lines({a, b, c}));
+  EXPECT_THAT(dataset.element_spec(), ElementsAre(TensorSpec{DType::kUint8, {-1}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<Element> lines, read_all(dataset));
+  std::vector<std::string> texts;
+  for (const Element& line : lines) {
+    const absl::Span<const uint8_t> view = line[0].view<uint8_t>();
+    texts.emplace_back(view.begin(), view.end());
+  }
+  EXPECT_THAT(texts, ElementsAre("one", "", "two", long_line, "end"));
+}
+
+TEST(RecordsTest, ElementsAreTheRecordsOfAllFiles) {
+  const std::string a = write_file("a.bin", "aabb");
+  const std::string b = write_file("b.bin", "");
+  const std::string c = write_file("c.bin", "cc");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset dataset, Dataset::fixed_records({a, b, c}, 2));
+  EXPECT_THAT(dataset.cardinality(), Optional(3));
+  EXPECT_THAT(dataset.files(), ElementsAre(a, b, c));
+  EXPECT_THAT(read_all(dataset), testing::IsOkAndHolds(ElementsAre(
+                                     ElementsAre(HostArray::of<uint8_t>({'a', 'a'}, {2})),
+                                     ElementsAre(HostArray::of<uint8_t>({'b', 'b'}, {2})),
+                                     ElementsAre(HostArray::of<uint8_t>({'c', 'c'}, {2})))));
+}
+
+// The same operations over some of the files, which the shards of a job are made of.
+TEST(FilesTest, ADataSetOverSomeOfItsFiles) {
+  std::vector<std::string> texts, records;
+  for (int i = 0; i < 5; ++i) {
+    texts.push_back(write_file(absl::StrCat("part", i), absl::StrCat(i, "\n", i, "5\n")));
+    records.push_back(write_file(absl::StrCat("part", i, ".bin"), absl::StrCat(i, i + 1)));
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset csv, Dataset::csv(texts, {DType::kInt64}));
+  const auto twice = [](Element element) -> StatusOr<Element> {
+    element[0].view<int64_t>()[0] *= 2;
+    return element;
+  };
+  const auto all = [](const Element&) -> StatusOr<bool> { return true; };
+  const Dataset whole =
+      csv.map(twice).cache().shuffle(1).take(9).skip(1).shard(1, 0).filter(all).repeat(1).batch(1);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset some, internal::with_files(whole, {1, 3}));
+  EXPECT_THAT(some.files(), ElementsAre(texts[1], texts[3]));
+  EXPECT_THAT(read_all(some), testing::IsOkAndHolds(::testing::SizeIs(3)));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset bare, internal::with_files(csv, {1, 3}));
+  EXPECT_THAT(read_all(bare),
+              testing::IsOkAndHolds(ElementsAre(ElementsAre(HostArray::scalar<int64_t>(1)),
+                                                ElementsAre(HostArray::scalar<int64_t>(15)),
+                                                ElementsAre(HostArray::scalar<int64_t>(3)),
+                                                ElementsAre(HostArray::scalar<int64_t>(35)))));
+  // Their states are not those of the whole.
+  TESSERA_ASSERT_OK_AND_ASSIGN(HostIterator iterator, bare.iterate());
+  EXPECT_THAT(csv.iterate(iterator.state()), StatusIs(StatusCode::kInvalidArgument));
+
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset fixed, Dataset::fixed_records(records, 1));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset last, internal::with_files(fixed, {4}));
+  EXPECT_THAT(read_all(last),
+              testing::IsOkAndHolds(ElementsAre(ElementsAre(HostArray::of<uint8_t>({'4'}, {1})),
+                                                ElementsAre(HostArray::of<uint8_t>({'5'}, {1})))));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset lines, Dataset::text_lines(texts));
+  EXPECT_THAT(internal::with_files(lines, {0}), IsOk());
+  EXPECT_THAT(internal::with_files(Dataset::range(3), {0}),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("has no files")));
+  const std::string array = write_file(
+      "one.npy", npy_of("{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }", "x"));
+  EXPECT_THAT(internal::with_files(*Dataset::npy(array), {0}), IsOk());
+  EXPECT_THAT(internal::with_files(*Dataset::npy(array), {}),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("is the one file")));
+}
+
+TEST(FilesTest, DescriptorsCloseWithTheDataSet) {
+  const std::string path = write_file("records", "abcdef");
+  const int64_t before = testing::current_holdings().descriptors;
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset dataset, Dataset::fixed_records({path}, 2));
+    ASSERT_THAT(read_all(dataset), IsOk());
+  }
+  EXPECT_EQ(testing::current_holdings().descriptors, before);
+}
+
+// A file that is cut while it is used.
+TEST(FilesTest, AFileThatHasBecomeShorter) {
+  const std::string path = write_file("shrinks", "abcdef");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset dataset, Dataset::fixed_records({path}, 2));
+  write_file("shrinks", "abc");
+  EXPECT_THAT(read_all(dataset),
+              StatusIs(StatusCode::kDataLoss,
+                       AllOf(HasSubstr("element 1 of epoch 0: "), HasSubstr(path),
+                             HasSubstr("record 1 is bytes 2 to 4, and the file ends at 3; it had 6 "
+                                       "bytes when it was opened"))));
+}
+
+// Malformed files. A message names the file.
+
+using Make = std::function<StatusOr<Dataset>(const std::string& path)>;
+StatusOr<Dataset> npy(const std::string& path) { return Dataset::npy(path); }
+StatusOr<Dataset> idx(const std::string& path) { return Dataset::idx(path); }
+StatusOr<Dataset> records(const std::string& path) { return Dataset::fixed_records({path}, 4); }
+template <DType... kColumns>
+StatusOr<Dataset> csv(const std::string& path) {
+  return Dataset::csv({path}, {kColumns...});
+}
+template <int64_t kLines>
+StatusOr<Dataset> csv_after(const std::string& path) {
+  return Dataset::csv({path}, {DType::kInt64}, {.skip_lines = kLines});
+}
+
+struct MalformedCase {
+  const char* name;
+  Make make;
+  std::string bytes;
+  const char* message;
+};
+constexpr char kGoodNpy[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
+
+const MalformedCase kMalformed[] = {
+    {"npy_empty_file", npy, "", "it is no .npy file"},
+    {"npy_wrong_magic", npy, "PK\3\4" + std::string(100, 'x'),
+     "it is no .npy file: it does not begin with"},
+    {"npy_only_magic", npy, "\x93NUMPY", "it ends in the header"},
+    {"npy_no_length", npy, bytes_of("\x93NUMPY\1\0\1"), "it ends in the header"},
+    {"npy_version", npy, bytes_of("\x93NUMPY\4\0\1\0\1\0"), "it has version 4 of the .npy format"},
+    {"npy_header_truncated", npy, bytes_of("\x93NUMPY\1\0\x76\0{'descr'"),
+     "its header has 118 bytes; 8 are there"},
+    {"npy_huge_header", npy, bytes_of("\x93NUMPY\2\0\xff\xff\xff\xff{}"),
+     "its header has 4294967295 bytes"},
+    {"npy_no_dictionary", npy, npy_of("descr", ""), "where \"{\" should"},
+    {"npy_empty_dictionary", npy, npy_of("{}", ""), "its header has no descr"},
+    {"npy_no_shape", npy, npy_of("{'descr': '<f4', 'fortran_order': False}", ""),
+     "its header has no shape"},
+    {"npy_no_order", npy, npy_of("{'descr': '<f4', 'shape': (2,)}", ""),
+     "its header has no fortran_order"},
+    {"npy_unknown_key", npy, npy_of("{'color': 'red'}", ""), "its header has the key \"color\""},
+    {"npy_key_without_quote", npy, npy_of("{descr: '<f4'}", ""), "a text in single quotes"},
+    {"npy_quote_not_closed", npy, npy_of("{'descr: ", ""), "a closing quote"},
+    {"npy_no_colon", npy, npy_of("{'descr' '<f4'}", ""), "\":\""},
+    {"npy_no_comma", npy, npy_of("{'descr': '<f4' 'shape': (2,)}", ""), "\",\" or \"}\""},
+    {"npy_text_after", npy, npy_of(absl::StrCat(kGoodNpy, " x"), std::string(8, '\0')),
+     "the end of the header"},
+    {"npy_wrong_type", npy, npy_of("{'descr': '<c8', 'fortran_order': False, 'shape': (2,)}", ""),
+     "its element type is \"<c8\"; supported are b1"},
+    {"npy_no_type", npy, npy_of("{'descr': '', 'fortran_order': False, 'shape': (2,)}", ""),
+     "its element type is \"\""},
+    {"npy_no_byte_order", npy, npy_of("{'descr': 'xf4', 'fortran_order': False, 'shape': ()}", ""),
+     "its element type is \"xf4\""},
+    {"npy_structures", npy, npy_of("{'descr': [('a', '<f4')], 'shape': (2,)}", ""),
+     "its elements are structures"},
+    {"npy_fortran_order", npy, npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)}", ""),
+     "it is in Fortran order; save numpy.ascontiguousarray"},
+    {"npy_order", npy, npy_of("{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}", ""),
+     "\"True\" or \"False\""},
+    {"npy_shape_no_tuple", npy, npy_of("{'shape': 2}", ""), "\"(\""},
+    {"npy_shape_text", npy, npy_of("{'shape': (a,)}", ""), "a size or \")\""},
+    {"npy_shape_no_comma", npy, npy_of("{'shape': (2 3)}", ""), "\",\" or \")\""},
+    {"npy_shape_overflow", npy,
+     npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4)}", ""),
+     "shape [4611686018427387904, 4]"},
+    {"npy_shape_negative", npy,
+     npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", ""), "shape [-1]"},
+    {"npy_scalar", npy, npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", "abcd"),
+     "its array is a scalar"},
+    {"npy_data_truncated", npy, npy_of(kGoodNpy, "1234567"),
+     "its array f32 [2] after 68 bytes of header makes 76 bytes, and the file has 75"},
+    {"npy_data_too_long", npy, npy_of(kGoodNpy, "123456789"), "and the file has 77"},
+    {"npy_bool_of_2", npy,
+     npy_of("{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}", bytes_of("\1\2")),
+     "element 1 has the byte 2 where a bool is 0 or 1"},
+
+    {"idx_empty_file", idx, "", "it ends in the header"},
+    {"idx_wrong_magic", idx, "\x1f\x8b\x08\x08 gzip",
+     "it is no IDX file: it does not begin with two zero bytes"},
+    {"idx_wrong_type", idx, bytes_of("\0\0\x0b\1\0\0\0\0"), "its element type is 0x0b; supported"},
+    {"idx_header_truncated", idx, bytes_of("\0\0\x08\3\0\0\0\1"), "it ends in the header"},
+    {"idx_scalar", idx, bytes_of("\0\0\x08\0x"), "its array is a scalar"},
+    {"idx_data_truncated", idx, bytes_of("\0\0\x08\1\0\0\0\5abcd"),
+     "its array u8 [5] after 8 bytes of header makes 13 bytes, and the file has 12"},
+    {"idx_data_too_long", idx, bytes_of("\0\0\x08\1\0\0\0\5abcdef"), "and the file has 14"},
+    {"idx_overflow", idx, bytes_of("\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+     "shape [4294967295"},
+
+    {"csv_empty_file", csv<DType::kInt64>, "", "it is empty"},
+    {"csv_missing_column", csv<DType::kInt64, DType::kInt64>, "1,2\n3\n",
+     "line 2, it has 1 columns, not 2"},
+    {"csv_too_many_columns", csv<DType::kInt64>, "1\n2,x\n", "line 2, it has 2 columns, not 1"},
+    {"csv_blank_line", csv<DType::kInt64>, "1\n\n2\n", "line 2, column 1: \"\" is no i64"},
+    {"csv_text", csv<DType::kInt64, DType::kFloat32>, "1,abc\n",
+     "line 1, column 2: \"abc\" is no finite f32"},
+    {"csv_nan_text", csv<DType::kFloat64>, "nan\n", "column 1: \"nan\" is no finite f64"},
+    {"csv_infinity", csv<DType::kFloat32>, "inf\n", "column 1: \"inf\" is no finite f32"},
+    {"csv_f32_overflow", csv<DType::kFloat32>, "1e39\n", "column 1: \"1e39\" is no finite f32"},
+    {"csv_f64_overflow", csv<DType::kFloat64>, "1e309\n", "column 1: \"1e309\" is no finite f64"},
+    {"csv_f16_overflow", csv<DType::kFloat16>, "70000\n", "column 1: \"70000\" is no finite f16"},
+    {"csv_i8_overflow", csv<DType::kInt8>, "128\n", "column 1: \"128\" is no i8"},
+    {"csv_u8_negative", csv<DType::kUint8>, "-1\n", "column 1: \"-1\" is no u8"},
+    {"csv_i32_overflow", csv<DType::kInt32>, "2147483648\n", "\"2147483648\" is no i32"},
+    {"csv_i64_overflow", csv<DType::kInt64>, "9223372036854775808\n", "is no i64"},
+    {"csv_fraction", csv<DType::kInt64>, "1.5\n", "column 1: \"1.5\" is no i64"},
+    {"csv_bool", csv<DType::kBool>, "yes\n", "column 1: \"yes\" is no bool"},
+    {"csv_quote_not_closed", csv<DType::kInt64>, "\"1\n2\"\n",
+     "line 1, column 1: a quote that is not closed in this line"},
+    {"csv_text_after_quote", csv<DType::kInt64>, "\"1\"2\n",
+     "column 1: text after a closing quote"},
+    {"csv_quote_inside", csv<DType::kInt64>, "1\"2\n",
+     "column 1: a quote inside a field that does not begin with one"},
+    {"csv_doubled_quote", csv<DType::kInt64>, "\"1\"\"\"\n", "column 1: \"1\\\"\" is no i64"},
+    {"csv_line_of_a_skipped_header", csv_after<1>, "x\n1\ny\n", "line 3, column 1: \"y\""},
+    {"csv_fewer_lines_than_skipped", csv_after<3>, "x\n1\n", "it has 2 lines; 3 are to be skipped"},
+
+    {"records_truncated", records, "aaaabb", "record 1 has 2 of 4 bytes: the file ends in it"},
+};
+
+TEST(MalformedTest, NamesTheFileAndThePlace) {
+  for (const MalformedCase& row : kMalformed) {
+    SCOPED_TRACE(row.name);
+    const std::string path = write_file(row.name, row.bytes);
+    EXPECT_THAT(
+        read_all(row.make(path)),
+        StatusIs(StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr(absl::StrCat("file \"", path, "\": ")), HasSubstr(row.message))));
+  }
+}
+
+TEST(MalformedTest, FilesThatAreNone) {
+  const std::string folder = std::getenv("TEST_TMPDIR");
+  for (const Make& make :
+       {Make(npy), Make(idx), Make(csv<DType::kInt64>), Make(records),
+        Make([](const std::string& path) { return Dataset::text_lines({path}); })}) {
+    EXPECT_THAT(make(folder + "/missing_file"),
+                StatusIs(StatusCode::kNotFound,
+                         AllOf(HasSubstr("cannot open file"), HasSubstr("missing_file"))));
+    EXPECT_THAT(make(folder),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("it is no regular file")));
+  }
+}
+
+TEST(MalformedTest, WrongArguments) {
+  const std::string path = write_file("good.csv", "1\n");
+  struct Case {
+    const char* name;
+    StatusOr<Dataset> dataset;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"no_text_files", Dataset::text_lines({}), "the list of files is empty"},
+      {"no_record_files", Dataset::fixed_records({}, 1), "the list of files is empty"},
+      {"no_csv_files", Dataset::csv({}, {DType::kInt64}), "the list of files is empty"},
+      {"no_columns", Dataset::csv({path}, {}), "csv: no columns are given"},
+      {"no_dtype", Dataset::csv({path}, {static_cast<DType>(77)}), "DType(77)"},
+      {"skip_lines", Dataset::csv({path}, {DType::kInt64}, {.skip_lines = -1}),
+       "csv: skip_lines is -1"},
+      {"record_bytes", Dataset::fixed_records({path}, 0), "fixed_records: a record has 0 bytes"},
+  };
+  for (const Case& row : cases) {
+    SCOPED_TRACE(row.name);
+    EXPECT_THAT(row.dataset, StatusIs(StatusCode::kInvalidArgument, HasSubstr(row.message)));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::input

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "input/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/stable_hash.h"
+#include "base/text.h"
+
+namespace tessera::input {
+
+StatusOr<std::shared_ptr<const InputFile>> InputFile::open(const std::string& path) {
+  // O_NONBLOCK: a pipe without a writer would be waited for.
+  FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info = {};
+  if (!descriptor.is_open() || fstat(descriptor.get(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open file ", quoted(path)));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read ", quoted(path), ": it is no regular file"));
+  }
+  return std::shared_ptr<const InputFile>(
+      new InputFile(path, std::move(descriptor), static_cast<int64_t>(info.st_size)));
+}
+
+Status InputFile::error(absl::string_view message) const {
+  return absl::InvalidArgumentError(absl::StrCat("file ", quoted(path_), ": ", message));
+}
+
+Status InputFile::read(int64_t offset, absl::Span<std::byte> out,
+                       absl::FunctionRef<std::string()> name) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = pread(descriptor_.get(), out.data() + done, out.size() - done,
+                              static_cast<off_t>(offset + static_cast<int64_t>(done)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return absl::ErrnoToStatus(errno,
+                                 absl::StrCat("file ", quoted(path_), ": cannot read ", name()));
+    }
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat(
+          "file ", quoted(path_), ": ", name(), " is bytes ", offset, " to ",
+          offset + static_cast<int64_t>(out.size()), ", and the file ends at ",
+          offset + static_cast<int64_t>(done), "; it had ", size_, " bytes when it was opened"));
+    }
+    done += static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::string> InputFile::read_front(int64_t count) const {
+  std::string bytes(static_cast<size_t>(std::min(count, size_)), '\0');
+  TESSERA_RETURN_IF_ERROR(
+      read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size()),
+           [] { return std::string("the header"); }));
+  return bytes;
+}
+
+FileParts::FileParts(absl::Span<const int64_t> counts) : starts_(1, 0) {
+  for (const int64_t count : counts) starts_.push_back(starts_.back() + count);
+}
+
+FileParts::Place FileParts::find(int64_t index) const {
+  // The last file that begins at or before the index: files without elements begin there too.
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), index);
+  const size_t file = static_cast<size_t>(after - starts_.begin()) - 1;
+  return {file, index - starts_[file]};
+}
+
+StatusOr<std::vector<std::shared_ptr<const InputFile>>> open_files(
+    absl::Span<const std::string> paths) {
+  if (paths.empty()) {
+    return absl::InvalidArgumentError("the list of files is empty; give at least one");
+  }
+  std::vector<std::shared_ptr<const InputFile>> files;
+  for (const std::string& path : paths) {
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const InputFile> file, InputFile::open(path));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+uint64_t hash_of_files(absl::string_view kind,
+                       absl::Span<const std::shared_ptr<const InputFile>> files) {
+  uint64_t hash = stable_hash(kind);
+  for (const auto& file : files) {
+    const absl::string_view path = file->path();
+    const size_t slash = path.rfind('/');
+    hash = stable_hash(slash == absl::string_view::npos ? path : path.substr(slash + 1), hash);
+    const int64_t size = file->size();
+    hash = stable_hash(absl::MakeConstSpan(&size, 1), hash);
+  }
+  return hash;
+}
+
+}  // namespace tessera::input

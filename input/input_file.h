@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// InputFile: a file that is read at offsets, and InputFiles: the records of several, one after
+// another.
+//
+// A file is expected not to change while it is used. One that has become shorter is DataLoss.
+#ifndef TESSERA_INPUT_INPUT_FILE_H_
+#define TESSERA_INPUT_INPUT_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "job/file_descriptor.h"
+
+namespace tessera::input {
+
+// Thread-safe. Has one descriptor.
+class InputFile {
+ public:
+  // The system's reason with the path, such as NotFound; InvalidArgument for what is no file.
+  static StatusOr<std::shared_ptr<const InputFile>> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+  // Fills `out` from the bytes at `offset`. `name` is called on an error, and names them: "record
+  // 5".
+  Status read(int64_t offset, absl::Span<std::byte> out,
+              absl::FunctionRef<std::string()> name) const;
+  // The first `count` bytes, and fewer of a file that is shorter.
+  StatusOr<std::string> read_front(int64_t count) const;
+  // InvalidArgument with the path before the message.
+  Status error(absl::string_view message) const;
+
+ private:
+  InputFile(std::string path, FileDescriptor descriptor, int64_t size)
+      : path_(std::move(path)), descriptor_(std::move(descriptor)), size_(size) {}
+
+  const std::string path_;
+  const FileDescriptor descriptor_;
+  const int64_t size_;
+};
+
+// Which file has an element, when file k has counts[k].
+class FileParts {
+ public:
+  explicit FileParts(absl::Span<const int64_t> counts);
+
+  int64_t size() const { return starts_.back(); }
+  struct Place {
+    size_t file;
+    int64_t index;  // in the file
+  };
+  // Requires 0 <= index < size().
+  Place find(int64_t index) const;
+
+ private:
+  std::vector<int64_t> starts_;  // of each file, and the end of the last
+};
+
+// Opens all files; InvalidArgument for an empty list.
+StatusOr<std::vector<std::shared_ptr<const InputFile>>> open_files(
+    absl::Span<const std::string> paths);
+
+// Of the description of a data set: equal for files of equal names (without folders) and sizes.
+uint64_t hash_of_files(absl::string_view kind,
+                       absl::Span<const std::shared_ptr<const InputFile>> files);
+
+}  // namespace tessera::input
+
+#endif  // TESSERA_INPUT_INPUT_FILE_H_

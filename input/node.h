@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Node and Reader: the operations that a Dataset is made of. Internal to input/.
+//
+//   range(10) <- shuffle <- map          read(epoch, i): element i of an epoch, by itself
+//   range(10) <- filter <- map           a stream: open() makes a Reader, which reads in order
+//
+// A node whose number of elements is known, or that has no end because it is repeated, has random
+// access: each client then reads only the elements that it needs. What comes after a filter, and a
+// source without a size, is a stream: every client reads all of it.
+//
+// Nodes are immutable except for what they cache, and thread-safe. A Reader is used by one thread.
+#ifndef TESSERA_INPUT_NODE_H_
+#define TESSERA_INPUT_NODE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "input/source.h"
+#include "input/worker_pool.h"
+
+namespace tessera::input::internal {
+
+// How many elements an epoch of a node has. A stream's number is not known.
+struct Extent {
+  enum class Kind { kKnown, kEndless, kStream };
+  Kind kind = Kind::kStream;
+  int64_t size = 0;  // of kKnown
+
+  bool has_random_access() const { return kind != Kind::kStream; }
+  // Elements with an index that are not beyond the end.
+  int64_t limit() const;
+};
+
+// The numbers that say where the readers of a stream are, from the last operation to the source.
+class Positions {
+ public:
+  explicit Positions(absl::Span<const int64_t> numbers) : numbers_(numbers) {}
+  // InvalidArgument where there is none left, or where it is negative.
+  StatusOr<int64_t> next();
+  bool empty() const { return numbers_.empty(); }
+
+ private:
+  absl::Span<const int64_t> numbers_;
+};
+
+// Reads a stream in order.
+class Reader {
+ public:
+  virtual ~Reader() = default;
+  // Appends the next `count` elements, and fewer at the end. After an error, which is that of the
+  // element after those appended, the reader cannot be used.
+  virtual Status read(int64_t count, std::vector<Element>* out) = 0;
+  // Appends what Positions takes.
+  virtual void save(std::vector<int64_t>* positions) const = 0;
+  // Of a repetition which one the next element belongs to, else the epoch that it began with
+  // (IteratorState::epoch). Where a repetition has just ended that is not known yet, and it is
+  // still that one.
+  virtual int64_t epoch() const = 0;
+  // The same of the first element of the last read().
+  virtual int64_t epoch_read() const { return epoch(); }
+};
+
+// Where a reader begins.
+struct Start {
+  // Of the node.
+  int64_t epoch = 0;
+  // Of a stream that is a repetition: which one.
+  int64_t repetition = 0;
+  // Null: at the start of the epoch.
+  Positions* positions = nullptr;
+};
+
+class Node {
+ public:
+  virtual ~Node() = default;
+  virtual Extent extent() const = 0;
+  // The same for equal descriptions in every process. Functions do not count.
+  virtual uint64_t hash() const = 0;
+  // What the elements are; of a mapped node what element 0 is, which is then read.
+  virtual StatusOr<std::vector<TensorSpec>> spec() const = 0;
+  // Whether spec() reads nothing.
+  virtual bool knows_spec() const = 0;
+  // Whether an element may fail to be read, so that clients have to tell each other.
+  virtual bool can_fail() const = 0;
+  // How many elements are worth reading at once.
+  virtual int parallelism() const = 0;
+  // Whether the last operation but maps is repeat(). A state's epoch is then the repetition.
+  virtual bool is_repetition() const { return false; }
+  // The elements of a repetition, if it is one with random access.
+  virtual std::optional<int64_t> repetition_size() const { return std::nullopt; }
+
+  // Element `index` of an epoch. Requires random access and an index below extent().limit().
+  virtual StatusOr<Element> read(int64_t epoch, int64_t index) const = 0;
+  // A reader of all elements in order.
+  virtual StatusOr<std::unique_ptr<Reader>> open(const Start& start) const = 0;
+
+  // The files of the source, and the same description of some of them (Source::with_files()).
+  virtual std::vector<std::string> files() const = 0;
+  virtual StatusOr<std::shared_ptr<const Node>> with_files(
+      absl::Span<const int64_t> keep) const = 0;
+};
+using NodePtr = std::shared_ptr<const Node>;
+
+// A node that is made of another one. Has what most operations have of it.
+class Operation : public Node {
+ public:
+  explicit Operation(NodePtr input) : input_(std::move(input)) {}
+
+  Extent extent() const override { return input().extent(); }
+  StatusOr<std::vector<TensorSpec>> spec() const override { return input().spec(); }
+  bool knows_spec() const override { return input().knows_spec(); }
+  bool can_fail() const override { return input().can_fail(); }
+  int parallelism() const override { return input().parallelism(); }
+  StatusOr<std::unique_ptr<Reader>> open(const Start& start) const override;
+  std::vector<std::string> files() const override { return input().files(); }
+  StatusOr<NodePtr> with_files(absl::Span<const int64_t> keep) const override;
+
+ protected:
+  const Node& input() const { return *input_; }
+  // The same operation on another input.
+  virtual NodePtr with_input(NodePtr input) const = 0;
+  // The input's reader of a stream, after this operation has taken its own positions.
+  StatusOr<std::unique_ptr<Reader>> open_input(const Start& start) const {
+    return input().open({.epoch = start.epoch, .repetition = 0, .positions = start.positions});
+  }
+  // A reader of a stream: open() where the operation gives no random access.
+  virtual StatusOr<std::unique_ptr<Reader>> open_stream(const Start& start) const = 0;
+
+ private:
+  const NodePtr input_;
+};
+
+// A reader of a node with random access.
+StatusOr<std::unique_ptr<Reader>> open_in_order(const Node& node, const Start& start);
+
+// Elements of a node with random access, as many at once as the pool has threads. An error names
+// its element: "element 5 of epoch 0: ...".
+std::vector<StatusOr<Element>> read_elements(const Node& node, WorkerPool& pool, int64_t epoch,
+                                             absl::Span<const int64_t> indices);
+
+// Reads elements and forgets them; stops at the end.
+Status drop(Reader& reader, int64_t count);
+
+// Calls a function of the caller's: an exception becomes Unknown.
+Status call_guarded(absl::FunctionRef<Status()> fn);
+
+using MapFn = std::function<StatusOr<Element>(Element)>;
+using FilterFn = std::function<StatusOr<bool>(const Element&)>;
+
+NodePtr source_node(std::shared_ptr<const Source> source, uint64_t hash, bool can_fail);
+
+// The operations of Dataset, with arguments that are in their range.
+NodePtr shuffle_node(NodePtr input, uint64_t seed);
+NodePtr repeat_node(NodePtr input, std::optional<int64_t> epochs);
+NodePtr take_node(NodePtr input, int64_t count);
+NodePtr skip_node(NodePtr input, int64_t count);
+NodePtr shard_node(NodePtr input, int64_t num, int64_t index);
+NodePtr map_node(NodePtr input, MapFn fn, int parallelism);
+NodePtr filter_node(NodePtr input, FilterFn keep);
+NodePtr cache_node(NodePtr input);
+
+}  // namespace tessera::input::internal
+
+#endif  // TESSERA_INPUT_NODE_H_
