@@ -17,13 +17,16 @@
 //                                            namespace tessera::ops; gradients: ops/tape.h
 //   to train                                 ops/variable.h, ops/optimizer.h
 //   to draw random numbers                   ops/random.h, in namespace tessera::random
+//   to read data sets                        input/dataset.h, input/source.h,
+//                                            input/iterator_state.h; as tensors: input/loader.h,
+//                                            in namespace tessera::input
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
 //                                            relayout/topology.h
 //   to draw layouts and plans                visualize/visualize.h, visualize/plan_flow.h
-//   for element types, shapes and errors     base/dtype.h, base/reduce_op.h, base/shape.h,
-//                                            base/status.h
+//   for element types, shapes, arrays of     base/dtype.h, base/reduce_op.h, base/shape.h,
+//   the host and errors                      base/host_array.h, base/status.h
 //
 // The namespaces internal, host, cuda and nccl inside tessera, and what is marked "Internal" in
 // these headers, are not part of the API: they change without notice.
@@ -31,6 +34,7 @@
 #define TESSERA_TESSERA_H_
 
 #include "base/dtype.h"
+#include "base/host_array.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -43,6 +47,10 @@
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
 #include "dtensor/spawn.h"
+#include "input/dataset.h"
+#include "input/iterator_state.h"
+#include "input/loader.h"
+#include "input/source.h"
 #include "job/cluster.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
