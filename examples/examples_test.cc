@@ -318,6 +318,40 @@ TEST(FitTest, GivesTheSameLossOnAnyMesh) {
   EXPECT_NEAR(fitted(kFourByTwo), one, 1e-4);
 }
 
+// The losses that a run prints, and the positions in the data beside them.
+struct InputRun {
+  std::vector<double> losses;
+  std::vector<std::string> states;
+};
+InputRun run_input(const std::string& launcher, const std::string& flags = "") {
+  const Result result = run(absl::StrCat(launcher, "examples/09_input ", flags));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  InputRun found;
+  const std::string& text = result.output;
+  for (size_t at = text.find("loss "); at != std::string::npos; at = text.find("loss ", at)) {
+    at += 5;
+    found.losses.push_back(std::strtod(text.c_str() + at, nullptr));
+    const size_t state = text.find('{', at);
+    found.states.push_back(text.substr(state, text.find('}', state) + 1 - state));
+  }
+  return found;
+}
+
+TEST(InputTest, ReadsTheSameBatchesOnAnyMesh) {
+  const InputRun one = run_input("env TESSERA_LOCAL_DEVICES=1 ");
+  ASSERT_EQ(one.losses.size(), 5u);
+  EXPECT_LT(one.losses.back(), 0.6);
+  const InputRun eight = run_input(kFourByTwo);
+  EXPECT_EQ(eight.states, one.states);
+  ASSERT_EQ(eight.losses.size(), one.losses.size());
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(eight.losses[i], one.losses[i], 1e-3);
+  }
+  // From the second position on there are 75 - 16 batches, of which every 15th is printed.
+  const InputRun rest = run_input("env TESSERA_LOCAL_DEVICES=2 ", "--from='" + one.states[1] + "'");
+  EXPECT_EQ(rest.losses.size(), 4u);
+}
+
 struct MistakeCase {
   const char* name;
   const char* command;
