@@ -16,6 +16,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
+#include "device/arithmetic.h"
 #include "dtensor/client_options.h"
 #include "mesh/mesh.h"
 #include "relayout/topology.h"
@@ -45,6 +46,8 @@ struct ClientHooks {
   // The host of each client, by id, for jobs over several hosts on one machine. Empty: the real
   // one.
   std::vector<std::string> host_ids = {};
+  // What the CPU of each client is said to compute with, by id. Empty: what it has.
+  std::vector<Arithmetic> arithmetic = {};
   // What devices of kCuda work with instead of the CUDA runtime of this machine.
   std::shared_ptr<cuda::Api> cuda = {};
   // The same for NCCL, between the GPUs of several clients.

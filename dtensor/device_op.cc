@@ -90,7 +90,8 @@ StatusOr<FetchedInputs> find_fetches(Runtime& runtime, const DeviceProgram& prog
 TensorFacts facts_of(const DTensor& tensor) {
   const TensorRep& rep = TensorAccess::rep(tensor);
   if (rep.runtime == nullptr) return {rep.error};
-  return {rep.error, rep.runtime->number(), rep.runtime->uses_host_memory()};
+  return {rep.error, rep.runtime->number(), rep.runtime->uses_host_memory(),
+          rep.runtime->arithmetic()};
 }
 
 void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>()> make) {

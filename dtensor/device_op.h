@@ -20,6 +20,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
@@ -66,6 +67,8 @@ struct TensorFacts {
   // Tells the clients of this process apart; never given twice.
   uint64_t runtime_number = 0;
   bool uses_host_memory = true;
+  // What CPUs compute with.
+  Arithmetic arithmetic = {};
 };
 TensorFacts facts_of(const DTensor& tensor);
 // What the layer of operations keeps for the tensor's client, which `make` makes at the first call;

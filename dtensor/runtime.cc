@@ -56,6 +56,16 @@ StatusOr<Topology> topology_of(absl::Span<const Device> devices,
   return Topology::of_devices(std::move(process_of), std::move(host_of), costs);
 }
 
+// The best that the CPUs of all members can compute with.
+StatusOr<Arithmetic> arithmetic_of(absl::Span<const MemberInfo> members) {
+  TESSERA_ASSIGN_OR_RETURN(Arithmetic common, Arithmetic::parse(members[0].arithmetic));
+  for (const MemberInfo& member : members.subspan(1)) {
+    TESSERA_ASSIGN_OR_RETURN(const Arithmetic each, Arithmetic::parse(member.arithmetic));
+    common = common_arithmetic(common, each);
+  }
+  return common;
+}
+
 // Bounds of the caches. Programs: rows of devices and pulls, each some 600 bytes. Plans of
 // barriers: devices, and as many beside them as a plan costs.
 constexpr int64_t kMostOfPrograms = 100'000;
@@ -138,6 +148,9 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   if (!host_ids.empty()) coordinator.self.host_id = host_ids[job.client_id];
   coordinator.self.num_local_devices = job.num_local_devices;
   coordinator.self.device_type = device_type_name(options.device_type);
+  const std::vector<Arithmetic>& arithmetic = runtime->hooks_.arithmetic;
+  coordinator.self.arithmetic =
+      (arithmetic.empty() ? Arithmetic::of_this_host() : arithmetic[job.client_id]).to_string();
   coordinator.connect_timeout = options.connect_timeout;
   coordinator.deadline = deadline;
   coordinator.heartbeat_interval = options.heartbeat_interval;
@@ -169,6 +182,7 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
     }
   }
   const absl::Span<const MemberInfo> members = coordinator_->members();
+  TESSERA_ASSIGN_OR_RETURN(arithmetic_, arithmetic_of(members));
   const bool is_one_host = std::all_of(members.begin(), members.end(), [&](const MemberInfo& m) {
     return are_on_one_host(m, members[0]);
   });

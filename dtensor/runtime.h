@@ -32,6 +32,7 @@
 #include "collectives/group.h"
 #include "collectives/platform/client_devices.h"
 #include "collectives/platform/platform.h"
+#include "device/arithmetic.h"
 #include "device/device.h"
 #include "device/local_device.h"
 #include "device/stream.h"
@@ -74,6 +75,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   absl::Span<const Device> local_devices() const { return client_devices_->local(); }
   const Topology& topology() const { return topology_; }
   ReductionOrder reduction_order() const { return options_.reduction_order; }
+  // What the CPUs of all clients compute with. The same on all clients.
+  const Arithmetic& arithmetic() const { return arithmetic_; }
 
   StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids,
                            const MeshOptions& options);
@@ -192,6 +195,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   const internal::ClientHooks hooks_;
   std::vector<Device> devices_;
   Topology topology_;
+  Arithmetic arithmetic_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<ClientDevices> client_devices_;
   std::atomic<uint64_t> op_number_{0};

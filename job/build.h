@@ -17,9 +17,9 @@ namespace tessera {
 
 inline constexpr absl::string_view kVersion = "0.1.0";
 // Raised by each change of what processes write for each other.
-inline constexpr int kProtocol = 3;
+inline constexpr int kProtocol = 4;
 
-// "Tessera 0.1.0, protocol 3".
+// "Tessera 0.1.0, protocol 4".
 inline std::string build_text() {
   return absl::StrCat("Tessera ", kVersion, ", protocol ", kProtocol);
 }

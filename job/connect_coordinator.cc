@@ -293,6 +293,7 @@ class GrpcCoordinator : public Coordinator {
     member->set_incarnation(options_.self.incarnation);
     member->set_num_local_devices(options_.self.num_local_devices);
     member->set_device_type(options_.self.device_type);
+    member->set_arithmetic(options_.self.arithmetic);
     member->set_build(options_.self.build.empty() ? build_text() : options_.self.build);
     request.set_num_clients(options_.num_clients);
     request.set_timeout_us(timeout_us(deadline));

@@ -47,6 +47,7 @@ struct MemberInfo {
   uint64_t incarnation = 0;  // random; tells a restarted client from its predecessor
   int num_local_devices = 0;
   std::string device_type;  // "cpu" or "cuda"
+  std::string arithmetic;   // what its CPU can compute with (Arithmetic::to_string())
   // Which Tessera it says that it is; empty: build_text(). Of other clients it is not known.
   std::string build;
 

@@ -45,7 +45,8 @@ std::vector<MemberInfo> members_of_hosts(int num_clients, int clients_per_host) 
     const int host = i / clients_per_host;
     if (i % clients_per_host == 0) host_id = absl::StrCat(absl::Hex(random()), "-", 4026531840);
     members.push_back({i, absl::StrCat("node-", host, ".cluster"), host_id,
-                       static_cast<int64_t>(random() % 4'194'304), random(), 8, "cuda", ""});
+                       static_cast<int64_t>(random() % 4'194'304), random(), 8, "cuda",
+                       "avx2, openblas", ""});
   }
   return members;
 }
@@ -56,8 +57,8 @@ TEST(CoordinatorScaleTest, MemberTakesFewBytesOfTheList) {
     const auto bytes_of_member = [&](int clients_per_host) {
       return encode_members(members_of_hosts(num_clients, clients_per_host)).size() / num_clients;
     };
-    EXPECT_LE(bytes_of_member(1), 66);
-    EXPECT_LE(bytes_of_member(8), 26);
+    EXPECT_LE(bytes_of_member(1), 67);
+    EXPECT_LE(bytes_of_member(8), 27);
   }
 }
 
@@ -74,6 +75,7 @@ TEST(CoordinatorScaleTest, ListOfMembersIsReadAsItWasWritten) {
     EXPECT_EQ(a.incarnation, b.incarnation);
     EXPECT_EQ(a.num_local_devices, b.num_local_devices);
     EXPECT_EQ(a.device_type, b.device_type);
+    EXPECT_EQ(a.arithmetic, b.arithmetic);
   }
   EXPECT_FALSE(decode_members(bytes, 99).has_value());
   EXPECT_FALSE(decode_members("nonsense", 100).has_value());

@@ -66,6 +66,7 @@ MemberInfo member_of(const rpc::Member& member) {
   info.incarnation = member.incarnation();
   info.num_local_devices = member.num_local_devices();
   info.device_type = member.device_type();
+  info.arithmetic = member.arithmetic();
   info.build = member.build();
   return info;
 }

@@ -19,6 +19,7 @@ std::string encode_members(const std::vector<MemberInfo>& members) {
     list.add_hosts(index_of(info.host));
     list.add_host_ids(index_of(info.host_id));
     list.add_device_types(index_of(info.device_type));
+    list.add_arithmetics(index_of(info.arithmetic));
     list.add_pids(info.pid);
     list.add_incarnations(info.incarnation);
     list.add_num_local_devices(info.num_local_devices);
@@ -30,8 +31,8 @@ std::optional<std::vector<MemberInfo>> decode_members(const std::string& bytes, 
   rpc::MemberList list;
   if (!list.ParseFromString(bytes)) return std::nullopt;
   for (const int size :
-       {list.hosts_size(), list.host_ids_size(), list.device_types_size(), list.pids_size(),
-        list.incarnations_size(), list.num_local_devices_size()}) {
+       {list.hosts_size(), list.host_ids_size(), list.device_types_size(), list.arithmetics_size(),
+        list.pids_size(), list.incarnations_size(), list.num_local_devices_size()}) {
     if (size != num_clients) return std::nullopt;
   }
   const auto text = [&](int index) {
@@ -46,6 +47,7 @@ std::optional<std::vector<MemberInfo>> decode_members(const std::string& bytes, 
                   list.incarnations(i),
                   list.num_local_devices(i),
                   text(list.device_types(i)),
+                  text(list.arithmetics(i)),
                   {}};
   }
   return members;

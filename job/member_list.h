@@ -4,7 +4,7 @@
 // that several members have is one.
 //
 // Each client gets it once, so a job of N clients sends N times its bytes: the size of a member
-// counts: 65 bytes with one client on a host, 25 with eight.
+// counts: 66 bytes with one client on a host, 26 with eight.
 #ifndef TESSERA_JOB_MEMBER_LIST_H_
 #define TESSERA_JOB_MEMBER_LIST_H_
 

@@ -191,13 +191,14 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
     decision.moves.push_back(stays ? std::nullopt : std::make_optional(assignment.operands[i]));
     inputs.push_back({assignment.operands[i], assignment.fetches[i]});
   }
+  Engine& host_engine = kernels::host_engine(internal::facts_of(call.operands[0]).arithmetic);
   decision.program = internal::make_device_program(
       call.operands, inputs, plan.dtype, plan.shape, assignment.result,
-      [layout = assignment.result, kernel = std::move(plan.kernel)](
+      [layout = assignment.result, kernel = std::move(plan.kernel), &host_engine](
           Engine* engine, const DeviceRow& row, absl::Span<const std::byte* const> in,
           std::byte* to) {
-        return kernel({engine != nullptr ? *engine : kernels::host_engine(), row.in, in, row.out,
-                       to, is_first_term(layout, row.position)});
+        return kernel({engine != nullptr ? *engine : host_engine, row.in, in, row.out, to,
+                       is_first_term(layout, row.position)});
       },
       std::move(decided.explanation));
   if (out.has_value() && *out != assignment.result) decision.out = out;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 #include "dtensor/device_op.h"
 #include "dtensor/device_update.h"
@@ -129,7 +130,8 @@ Status run_step(const Change& change, DTensor& value, const DTensor& gradient,
         kernels::StepArrays in_memory = {.gradient = arrays.input};
         std::copy(arrays.from.begin(), arrays.from.end(), in_memory.from);
         std::copy(arrays.to.begin(), arrays.to.end(), in_memory.to);
-        Engine& used = engine != nullptr ? *engine : kernels::host_engine();
+        Engine& used =
+            engine != nullptr ? *engine : kernels::host_engine(Arithmetic::of_this_host());
         return used.optimizer_step(step, dtype, in_memory, arrays.num_elements);
       });
 }

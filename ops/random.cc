@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 #include "dtensor/device_op.h"
 #include "ops/kernels/host_engine.h"
@@ -95,7 +96,9 @@ DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg 
   if (!status.ok()) return internal::failed_tensor(dtype, shape, layout, status);
   return internal::generate("random", dtype, shape, layout,
                             [spec, dtype, shape](Engine* engine, const Box& box, std::byte* out) {
-                              Engine& used = engine != nullptr ? *engine : kernels::host_engine();
+                              Engine& used = engine != nullptr
+                                                 ? *engine
+                                                 : kernels::host_engine(Arithmetic::of_this_host());
                               return used.random_box(spec, dtype, shape, box, out);
                             });
 }

@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/group.h"
+#include "device/arithmetic.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "gmock/gmock-matchers.h"
@@ -139,6 +140,7 @@ TEST_F(ConnectTest, DeathAfterRegistrationIsToldToAll) {
     coordinator.self.client_id = id;
     coordinator.self.num_local_devices = 1;
     coordinator.self.device_type = "cpu";
+    coordinator.self.arithmetic = Arithmetic::of_this_host().to_string();
     coordinator.heartbeat_interval = options.heartbeat_interval;
     TESSERA_ASSIGN_OR_RETURN(const auto connected, connect_coordinator(coordinator));
     kill(getpid(), SIGKILL);

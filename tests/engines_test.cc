@@ -22,6 +22,7 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/arithmetic.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_engine.h"
@@ -177,7 +178,8 @@ class EnginesTest : public ::testing::TestWithParam<Source> {
     Bytes expected(count * dtype_size(dtype));
     std::vector<const std::byte*> in;
     for (const Bytes& input : inputs) in.push_back(input.data());
-    ASSERT_THAT(call(kernels::host_engine(), in, expected.data()), IsOk()) << what;
+    ASSERT_THAT(call(kernels::host_engine(Arithmetic::of_this_host()), in, expected.data()), IsOk())
+        << what;
     const StatusOr<Bytes> actual =
         on_gpu(call, inputs, static_cast<int64_t>(expected.size()), engine);
     ASSERT_THAT(actual, IsOk()) << what;

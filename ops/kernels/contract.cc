@@ -58,28 +58,29 @@ std::vector<float> as_floats(DType dtype, const std::byte* data, int64_t count) 
 // c[i] = a[i] b[i] for each index of the batch. Integers of 8 bits are multiplied as ones of 32, of
 // which the lowest 8 bits are kept.
 template <class T>
-void multiply(const Product& size, const GemmForm& form, const T* a, const T* b, T* c) {
+void multiply(const Arithmetic& arithmetic, const Product& size, const GemmForm& form, const T* a,
+              const T* b, T* c) {
   const int64_t a_size = size.rows * size.summed;
   const int64_t b_size = size.summed * size.columns;
   const int64_t c_size = size.rows * size.columns;
   const GemmSize each = {size.rows, size.columns, size.summed};
   for (int64_t i = 0; i < size.batch; ++i) {
     if constexpr (std::is_floating_point_v<T>) {
-      gemm(each, form, a + i * a_size, b + i * b_size, c + i * c_size);
+      gemm(arithmetic, each, form, a + i * a_size, b + i * b_size, c + i * c_size);
     } else if constexpr (sizeof(T) == 1) {
       const std::vector<int32_t> left(a + i * a_size, a + (i + 1) * a_size);
       const std::vector<int32_t> right(b + i * b_size, b + (i + 1) * b_size);
       std::vector<int32_t> result(c_size);
-      gemm(each, left.data(), right.data(), result.data());
+      gemm(arithmetic, each, left.data(), right.data(), result.data());
       for (int64_t k = 0; k < c_size; ++k) c[i * c_size + k] = static_cast<T>(result[k]);
     } else {
-      gemm(each, a + i * a_size, b + i * b_size, c + i * c_size);
+      gemm(arithmetic, each, a + i * a_size, b + i * b_size, c + i * c_size);
     }
   }
 }
 
-void multiply(DType dtype, const Product& size, const Matrices& a, const Matrices& b,
-              std::byte* c) {
+void multiply(const Arithmetic& arithmetic, DType dtype, const Product& size, const Matrices& a,
+              const Matrices& b, std::byte* c) {
   const GemmForm form = {a.is_transposed, b.is_transposed};
   visit_dtype(dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>) {
@@ -88,20 +89,20 @@ void multiply(DType dtype, const Product& size, const Matrices& a, const Matrice
       const std::vector<float> right =
           as_floats(dtype, b.data, size.batch * size.summed * size.columns);
       std::vector<float> result(size.batch * size.rows * size.columns);
-      multiply(size, form, left.data(), right.data(), result.data());
+      multiply(arithmetic, size, form, left.data(), right.data(), result.data());
       cast(DType::kFloat32, dtype, reinterpret_cast<const std::byte*>(result.data()), c,
            static_cast<int64_t>(result.size()));
     } else if constexpr (!std::is_same_v<T, bool>) {
-      multiply(size, form, reinterpret_cast<const T*>(a.data), reinterpret_cast<const T*>(b.data),
-               reinterpret_cast<T*>(c));
+      multiply(arithmetic, size, form, reinterpret_cast<const T*>(a.data),
+               reinterpret_cast<const T*>(b.data), reinterpret_cast<T*>(c));
     }
   });
 }
 
 }  // namespace
 
-void contract(DType dtype, const Labelled& a, const Labelled& b, const std::vector<int>& labels,
-              absl::Span<const int64_t> sizes, std::byte* out) {
+void contract(const Arithmetic& arithmetic, DType dtype, const Labelled& a, const Labelled& b,
+              const std::vector<int>& labels, absl::Span<const int64_t> sizes, std::byte* out) {
   const auto [batch, rows, columns, summed] = ContractionLabels::create(a, b, labels);
   const std::vector<int> order = joined(batch, rows, columns);
   const Product product = {num_elements(by_label(labels, sizes, batch)),
@@ -117,7 +118,7 @@ void contract(DType dtype, const Labelled& a, const Labelled& b, const std::vect
     c_copy.reset(new std::byte[num_bytes(sizes, dtype)]);
     result = c_copy.get();
   }
-  multiply(dtype, product, left, right, result);
+  multiply(arithmetic, dtype, product, left, right, result);
   if (result == out) return;
   const Sizes ordered_sizes = by_label(labels, sizes, order);
   copy_strided(dtype, {result, by_label(order, dense_strides(ordered_sizes), labels)}, sizes, out);

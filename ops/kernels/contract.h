@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 
 namespace tessera::kernels {
@@ -18,8 +19,8 @@ namespace tessera::kernels {
 // out[labels] = sum over all other labels of a[...] b[...]. Each label of an operand is in the
 // other one, in `labels`, or in both. Numbers: f16 and bf16 accumulate in f32, integers wrap. The
 // order of the sum depends on the sizes alone.
-void contract(DType dtype, const Labelled& a, const Labelled& b, const std::vector<int>& labels,
-              absl::Span<const int64_t> sizes, std::byte* out);
+void contract(const Arithmetic& arithmetic, DType dtype, const Labelled& a, const Labelled& b,
+              const std::vector<int>& labels, absl::Span<const int64_t> sizes, std::byte* out);
 
 }  // namespace tessera::kernels
 

@@ -72,24 +72,23 @@ void write_patch(const Image<W>& image, const Windows& windows, int64_t b, int64
 }
 
 template <class W>
-void conv2d_of(const BoxArray& x, const W* filter, const Windows& windows, const Box& out_box,
-               W* out) {
+void conv2d_of(const Arithmetic& arithmetic, const BoxArray& x, const W* filter,
+               const Windows& windows, const Box& out_box, W* out) {
   const Image<W> image(x);
   const int64_t patch = windows.num_taps() * image.channels;
   const int64_t features = out_box.sizes[3];
   PatchBlocks<W> blocks(out_box, patch);
-  blocks.for_each_block(
-      [&](W* to, int64_t b, int64_t row, int64_t column) {
-        write_patch(image, windows, b, row, column, to);
-      },
-      [&](int64_t first, int64_t count) {
-        gemm({count, features, patch}, {}, blocks.patches(), filter, out + first * features);
-      });
+  blocks.for_each_block([&](W* to, int64_t b, int64_t row,
+                            int64_t column) { write_patch(image, windows, b, row, column, to); },
+                        [&](int64_t first, int64_t count) {
+                          gemm(arithmetic, {count, features, patch}, {}, blocks.patches(), filter,
+                               out + first * features);
+                        });
 }
 
 template <class W>
-void conv2d_by_x_of(const BoxArray& c, const W* filter, const Windows& windows, const Box& out_box,
-                    W* out) {
+void conv2d_by_x_of(const Arithmetic& arithmetic, const BoxArray& c, const W* filter,
+                    const Windows& windows, const Box& out_box, W* out) {
   const W* const cotangent = reinterpret_cast<const W*>(c.data);
   const int64_t features = c.box.sizes[3];
   const int64_t channels = out_box.sizes[3];
@@ -105,8 +104,8 @@ void conv2d_by_x_of(const BoxArray& c, const W* filter, const Windows& windows, 
         places.push_back({b, row, column});
       },
       [&](int64_t first, int64_t count) {
-        gemm({count, patch, features}, {.is_b_transposed = true}, cotangent + first * features,
-             filter, blocks.patches());
+        gemm(arithmetic, {count, patch, features}, {.is_b_transposed = true},
+             cotangent + first * features, filter, blocks.patches());
         const W* from = blocks.patches();
         for (const Place& place : places) {
           windows.for_each_tap_in(
@@ -123,8 +122,8 @@ void conv2d_by_x_of(const BoxArray& c, const W* filter, const Windows& windows, 
 }
 
 template <class W>
-void conv2d_by_filter_of(const BoxArray& x, const BoxArray& c, const Windows& windows,
-                         const Box& out_box, W* out) {
+void conv2d_by_filter_of(const Arithmetic& arithmetic, const BoxArray& x, const BoxArray& c,
+                         const Windows& windows, const Box& out_box, W* out) {
   const Image<W> image(x);
   const W* const cotangent = reinterpret_cast<const W*>(c.data);
   const int64_t features = c.box.sizes[3];
@@ -134,8 +133,9 @@ void conv2d_by_filter_of(const BoxArray& x, const BoxArray& c, const Windows& wi
   blocks.for_each_block([&](W* to, int64_t b, int64_t row,
                             int64_t column) { write_patch(image, windows, b, row, column, to); },
                         [&](int64_t first, int64_t count) {
-                          gemm({patch, features, count}, {.is_a_transposed = true, .adds = true},
-                               blocks.patches(), cotangent + first * features, out);
+                          gemm(arithmetic, {patch, features, count},
+                               {.is_a_transposed = true, .adds = true}, blocks.patches(),
+                               cotangent + first * features, out);
                         });
 }
 
@@ -168,27 +168,30 @@ void with_wide(DType dtype, const BoxArray& a, const BoxArray& b, const Box& out
 
 }  // namespace
 
-void conv2d(DType dtype, const BoxArray& x, const BoxArray& filter, const Window& height,
-            const Window& width, const Box& out_box, std::byte* out) {
+void conv2d(const Arithmetic& arithmetic, DType dtype, const BoxArray& x, const BoxArray& filter,
+            const Window& height, const Window& width, const Box& out_box, std::byte* out) {
   with_wide(dtype, x, filter, out_box, out,
             [&](const BoxArray& image, const auto* taps, const Box&, auto* to) {
-              conv2d_of(image, taps, {height, width}, out_box, to);
+              conv2d_of(arithmetic, image, taps, {height, width}, out_box, to);
             });
 }
 
-void conv2d_by_x(DType dtype, const BoxArray& c, const BoxArray& filter, const Window& height,
-                 const Window& width, const Box& out_box, std::byte* out) {
+void conv2d_by_x(const Arithmetic& arithmetic, DType dtype, const BoxArray& c,
+                 const BoxArray& filter, const Window& height, const Window& width,
+                 const Box& out_box, std::byte* out) {
   with_wide(dtype, c, filter, out_box, out,
             [&](const BoxArray& cotangent, const auto* taps, const Box&, auto* to) {
-              conv2d_by_x_of(cotangent, taps, {height, width}, out_box, to);
+              conv2d_by_x_of(arithmetic, cotangent, taps, {height, width}, out_box, to);
             });
 }
 
-void conv2d_by_filter(DType dtype, const BoxArray& x, const BoxArray& c, const Window& height,
-                      const Window& width, const Box& out_box, std::byte* out) {
+void conv2d_by_filter(const Arithmetic& arithmetic, DType dtype, const BoxArray& x,
+                      const BoxArray& c, const Window& height, const Window& width,
+                      const Box& out_box, std::byte* out) {
   with_wide(dtype, x, c, out_box, out,
             [&](const BoxArray& image, const auto* cotangent, const Box& box, auto* to) {
-              conv2d_by_filter_of(image, {reinterpret_cast<const std::byte*>(cotangent), box},
+              conv2d_by_filter_of(arithmetic, image,
+                                  {reinterpret_cast<const std::byte*>(cotangent), box},
                                   {height, width}, out_box, to);
             });
 }

@@ -10,9 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "device/arithmetic.h"
 #include "gtest/gtest.h"
-#include "ops/kernels/instruction_set.h"
-#include "ops/kernels/openblas.h"
 
 namespace tessera::kernels {
 namespace {
@@ -44,7 +43,7 @@ struct Set {
 };
 
 std::vector<Set> sets() {
-  std::vector<Set> result = {{"chosen", gemm, gemm, gemm, gemm}};
+  std::vector<Set> result;
 #define TESSERA_SET_(name)                                                                      \
   result.push_back({#name, internal::gemm_##name, internal::gemm_##name, internal::gemm_##name, \
                     internal::gemm_##name})
@@ -128,9 +127,9 @@ void check_openblas() {
           for (const bool is_a : {false, true}) {
             for (const bool is_b : {false, true}) {
               std::vector<T> c(m * n, T(3));
-              openblas()->gemm({m, n, k}, {is_a, is_b, adds},
-                               (is_a ? transposed(a, m, k) : a).data(),
-                               (is_b ? transposed(b, k, n) : b).data(), c.data());
+              internal::gemm_openblas({m, n, k}, {is_a, is_b, adds},
+                                      (is_a ? transposed(a, m, k) : a).data(),
+                                      (is_b ? transposed(b, k, n) : b).data(), c.data());
               EXPECT_EQ(c, expected) << m << " " << n << " " << k << " " << is_a << is_b << adds;
             }
           }
@@ -160,7 +159,7 @@ TEST(GemmTest, LargeProductsOfManyThreads) {
     threads.emplace_back([&] {
       for (int call = 0; call < 10; ++call) {
         std::vector<float> c(expected.size());
-        gemm(size, {}, a.data(), b.data(), c.data());
+        gemm(Arithmetic::of_this_host(), size, {}, a.data(), b.data(), c.data());
         num_right += c == expected ? 1 : 0;
       }
     });
@@ -183,7 +182,7 @@ TEST(GemmTest, IntegersWrap) {
   const int32_t a[] = {1 << 30, 3};
   const int32_t b[] = {4, 5};
   int32_t c = 0;
-  gemm({1, 1, 2}, a, b, &c);
+  gemm(Arithmetic::of_this_host(), {1, 1, 2}, a, b, &c);
   EXPECT_EQ(c, 15);
 }
 
@@ -193,10 +192,10 @@ TEST(GemmTest, SameBitsTwice) {
   for (size_t i = 0; i < a.size(); ++i) a[i] = std::sin(static_cast<float>(i));
   std::vector<float> first(a.size());
   std::vector<float> second(a.size());
-  gemm({kSize, kSize, kSize}, {}, a.data(), a.data(), first.data());
+  gemm(Arithmetic::of_this_host(), {kSize, kSize, kSize}, {}, a.data(), a.data(), first.data());
   // At another address.
   const std::vector<float> copy = a;
-  gemm({kSize, kSize, kSize}, {}, copy.data(), a.data(), second.data());
+  gemm(Arithmetic::of_this_host(), {kSize, kSize, kSize}, {}, copy.data(), a.data(), second.data());
   EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)), 0);
 }
 

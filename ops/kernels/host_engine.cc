@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/host_engine.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/check.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
@@ -24,9 +27,12 @@ namespace {
 
 class HostEngine final : public Engine {
  public:
+  explicit HostEngine(const Arithmetic& arithmetic) : arithmetic_(arithmetic) {}
+  const Arithmetic& arithmetic() const { return arithmetic_; }
+
   Status pointwise(PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
                    absl::Span<const int64_t> sizes, std::byte* out) override {
-    kernels::pointwise(op, dtype, operands, sizes, out);
+    kernels::pointwise(arithmetic_.set, op, dtype, operands, sizes, out);
     return absl::OkStatus();
   }
   Status select(DType dtype, const Strided& condition, const Strided& a, const Strided& b,
@@ -52,7 +58,7 @@ class HostEngine final : public Engine {
 
   Status contract(DType dtype, const Labelled& a, const Labelled& b, const std::vector<int>& labels,
                   absl::Span<const int64_t> sizes, std::byte* out) override {
-    kernels::contract(dtype, a, b, labels, sizes, out);
+    kernels::contract(arithmetic_, dtype, a, b, labels, sizes, out);
     return absl::OkStatus();
   }
 
@@ -107,7 +113,7 @@ class HostEngine final : public Engine {
 
   Status rows(const RowCall& call, DType dtype, absl::Span<const std::byte* const> in,
               std::byte* out) override {
-    kernels::rows(call, dtype, in, out);
+    kernels::rows(arithmetic_.set, call, dtype, in, out);
     return absl::OkStatus();
   }
 
@@ -117,13 +123,13 @@ class HostEngine final : public Engine {
     const Window& width = call.width;
     switch (call.kind) {
       case ImageKind::kConv:
-        conv2d(dtype, a, *b, height, width, out_box, out);
+        conv2d(arithmetic_, dtype, a, *b, height, width, out_box, out);
         break;
       case ImageKind::kConvByX:
-        conv2d_by_x(dtype, a, *b, height, width, out_box, out);
+        conv2d_by_x(arithmetic_, dtype, a, *b, height, width, out_box, out);
         break;
       case ImageKind::kConvByFilter:
-        conv2d_by_filter(dtype, a, *b, height, width, out_box, out);
+        conv2d_by_filter(arithmetic_, dtype, a, *b, height, width, out_box, out);
         break;
       case ImageKind::kAvgPool:
         avg_pool2d(dtype, a, height, width, out_box, out);
@@ -161,13 +167,22 @@ class HostEngine final : public Engine {
     kernels::random_box(spec, dtype, shape, box, out);
     return absl::OkStatus();
   }
+
+ private:
+  const Arithmetic arithmetic_;
 };
 
 }  // namespace
 
-Engine& host_engine() {
-  static HostEngine engine;
-  return engine;
+Engine& host_engine(const Arithmetic& arithmetic) {
+  static HostEngine engines[] = {
+      HostEngine({InstructionSet::kBaseline}), HostEngine({InstructionSet::kAvx2}),
+      HostEngine({InstructionSet::kAvx2, true}), HostEngine({InstructionSet::kAvx512})};
+  const auto found =
+      std::find_if(std::begin(engines), std::end(engines),
+                   [&](const HostEngine& engine) { return engine.arithmetic() == arithmetic; });
+  TESSERA_CHECK(found != std::end(engines), "each Arithmetic has an engine");
+  return *found;
 }
 
 }  // namespace tessera::kernels

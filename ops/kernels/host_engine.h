@@ -2,15 +2,20 @@
 //
 // host_engine(): the Engine of devices that use memory of the host: the kernels of this folder, on
 // the thread that calls.
+//
+// Clients of one job have to compute with one Arithmetic. What draws and optimizers compute has the
+// same bits with all.
 #ifndef TESSERA_OPS_KERNELS_HOST_ENGINE_H_
 #define TESSERA_OPS_KERNELS_HOST_ENGINE_H_
 
+#include "device/arithmetic.h"
 #include "device/engine.h"
 
 namespace tessera::kernels {
 
-// It has no state.
-Engine& host_engine();
+// Engines have no state, and live as long as the process. Requires an Arithmetic that this host can
+// compute with.
+Engine& host_engine(const Arithmetic& arithmetic);
 
 }  // namespace tessera::kernels
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kernels/loops.h"
 
+#include "device/arithmetic.h"
 #include "ops/kernels/random_loops.h"
 
 namespace tessera::kernels {

@@ -18,9 +18,12 @@
 
 #include "device/optimizer_math.h"
 #include "device/pointwise_ops.h"
-#include "ops/kernels/instruction_set.h"
 
-namespace tessera::kernels {
+namespace tessera {
+
+enum class InstructionSet : uint8_t;  // device/arithmetic.h
+
+namespace kernels {
 
 // What a block has a multiple of.
 inline constexpr int64_t kLanes = 16;
@@ -74,6 +77,7 @@ const Loops& loops_avx2();
 const Loops& loops_avx512();
 }  // namespace internal
 
-}  // namespace tessera::kernels
+}  // namespace kernels
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_KERNELS_LOOPS_H_

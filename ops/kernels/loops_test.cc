@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "Eigen/Core"
+#include "device/arithmetic.h"
 #include "gtest/gtest.h"
-#include "ops/kernels/instruction_set.h"
 
 namespace tessera::kernels {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 #include "ops/kernels/index.h"
 
@@ -20,14 +21,16 @@ namespace tessera::kernels {
 //
 // The part `out_box` of a convolution of x, [batch, height, width, in], by a filter
 // [height, width, in, out]; batch and out are those of the box.
-void conv2d(DType dtype, const BoxArray& x, const BoxArray& filter, const Window& height,
-            const Window& width, const Box& out_box, std::byte* out);
+void conv2d(const Arithmetic& arithmetic, DType dtype, const BoxArray& x, const BoxArray& filter,
+            const Window& height, const Window& width, const Box& out_box, std::byte* out);
 // The part `out_box` of the gradients of the sum of the convolution times c: by x, and by the
 // filter.
-void conv2d_by_x(DType dtype, const BoxArray& c, const BoxArray& filter, const Window& height,
-                 const Window& width, const Box& out_box, std::byte* out);
-void conv2d_by_filter(DType dtype, const BoxArray& x, const BoxArray& c, const Window& height,
-                      const Window& width, const Box& out_box, std::byte* out);
+void conv2d_by_x(const Arithmetic& arithmetic, DType dtype, const BoxArray& c,
+                 const BoxArray& filter, const Window& height, const Window& width,
+                 const Box& out_box, std::byte* out);
+void conv2d_by_filter(const Arithmetic& arithmetic, DType dtype, const BoxArray& x,
+                      const BoxArray& c, const Window& height, const Window& width,
+                      const Box& out_box, std::byte* out);
 
 // The part `out_box` of the means of windows of x; and of what `values` holds where x is largest in
 // each window, the first of equals.

@@ -92,14 +92,13 @@ class OperandBlocks {
 };
 
 template <class T>
-void pointwise_of(PointwiseOp op, absl::Span<const Strided> operands,
+void pointwise_of(const Loops& loops, PointwiseOp op, absl::Span<const Strided> operands,
                   absl::Span<const int64_t> sizes, std::byte* out) {
   absl::InlinedVector<absl::Span<const int64_t>, 2> strides;
   for (const Strided& operand : operands) strides.push_back(operand.strides);
   StridedWalk walk(sizes, strides);
   const bool gives_bool = pointwise_info(op).gives_bool;
   const auto out_bytes = static_cast<int64_t>(gives_bool ? sizeof(bool) : sizeof(T));
-  const Loops& loops = kernels::loops();
   OperandBlocks<T> blocks[2];
   Computed<T> result[kBlock];
   walk.for_each_run([&](absl::Span<const int64_t> offsets) {
@@ -286,9 +285,9 @@ bool accepts(DTypes dtypes, DType dtype) {
   return false;
 }
 
-void pointwise(PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
+void pointwise(InstructionSet set, PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
                absl::Span<const int64_t> sizes, std::byte* out) {
-  visit_dtype(dtype, [&]<class T>() { pointwise_of<T>(op, operands, sizes, out); });
+  visit_dtype(dtype, [&]<class T>() { pointwise_of<T>(loops(set), op, operands, sizes, out); });
 }
 
 void select(DType dtype, const Strided& condition, const Strided& a, const Strided& b,

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 #include "device/pointwise_ops.h"
 
@@ -33,7 +34,7 @@ bool accepts(DTypes dtypes, DType dtype);
 // out[i] = op(operands[i]...) for every index of a dense result of these sizes. Operands are of
 // `dtype`; the result is bool where the op gives bool, else of `dtype`. Requires
 // accepts(pointwise_info(op).dtypes, dtype).
-void pointwise(PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
+void pointwise(InstructionSet set, PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
                absl::Span<const int64_t> sizes, std::byte* out);
 
 // out[i] = condition[i] ? a[i] : b[i]; the condition is of bool.

@@ -10,10 +10,13 @@
 
 #include <cstdint>
 
-#include "ops/kernels/instruction_set.h"
 #include "ops/kernels/loops.h"
 
-namespace tessera::kernels {
+namespace tessera {
+
+enum class InstructionSet : uint8_t;  // device/arithmetic.h
+
+namespace kernels {
 
 // What a number of blocks of Philox is a multiple of.
 inline constexpr int64_t kPhiloxLanes = 16;
@@ -50,6 +53,7 @@ const RandomLoops& random_loops_avx2();
 const RandomLoops& random_loops_avx512();
 }  // namespace internal
 
-}  // namespace tessera::kernels
+}  // namespace kernels
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_KERNELS_RANDOM_LOOPS_H_

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 #include "gtest/gtest.h"
-#include "ops/kernels/instruction_set.h"
 #include "ops/kernels/philox.h"
 
 namespace tessera::kernels {

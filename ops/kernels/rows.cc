@@ -9,8 +9,8 @@
 namespace tessera::kernels {
 namespace {
 
-void rows_of(const RowCall& call, LoopType type, Rows rows, const void* const* in, void* out) {
-  const Loops& loops = kernels::loops();
+void rows_of(const Loops& loops, const RowCall& call, LoopType type, Rows rows,
+             const void* const* in, void* out) {
   switch (call.kind) {
     case RowKind::kSoftmax:
     case RowKind::kLogSoftmax:
@@ -27,9 +27,8 @@ void rows_of(const RowCall& call, LoopType type, Rows rows, const void* const* i
 }
 
 // Row by row, each converted to f32 and back.
-void rows_of_halves(const RowCall& call, HalfType type, absl::Span<const std::byte* const> in,
-                    std::byte* out) {
-  const Loops& loops = kernels::loops();
+void rows_of_halves(const Loops& loops, const RowCall& call, HalfType type,
+                    absl::Span<const std::byte* const> in, std::byte* out) {
   const int64_t n = call.size;
   std::vector<float> wide[3];
   std::vector<float> result(n);
@@ -44,20 +43,22 @@ void rows_of_halves(const RowCall& call, HalfType type, absl::Span<const std::by
       loops.widen(type, reinterpret_cast<const uint16_t*>(in[k]) + (is_shared ? 0 : row * n),
                   wide[k].data(), n);
     }
-    rows_of(call, LoopType::kFloat32, {1, n}, operands, result.data());
+    rows_of(loops, call, LoopType::kFloat32, {1, n}, operands, result.data());
     loops.narrow(type, result.data(), reinterpret_cast<uint16_t*>(out) + row * n, n);
   }
 }
 
 }  // namespace
 
-void rows(const RowCall& call, DType dtype, absl::Span<const std::byte* const> in, std::byte* out) {
+void rows(InstructionSet set, const RowCall& call, DType dtype,
+          absl::Span<const std::byte* const> in, std::byte* out) {
   if (call.size == 0) return;
-  if (dtype == DType::kFloat16) return rows_of_halves(call, HalfType::kFloat16, in, out);
-  if (dtype == DType::kBFloat16) return rows_of_halves(call, HalfType::kBFloat16, in, out);
+  const Loops& loops = kernels::loops(set);
+  if (dtype == DType::kFloat16) return rows_of_halves(loops, call, HalfType::kFloat16, in, out);
+  if (dtype == DType::kBFloat16) return rows_of_halves(loops, call, HalfType::kBFloat16, in, out);
   const void* operands[3] = {nullptr, nullptr, nullptr};
   for (size_t k = 0; k < in.size(); ++k) operands[k] = in[k];
-  rows_of(call, dtype == DType::kFloat32 ? LoopType::kFloat32 : LoopType::kFloat64,
+  rows_of(loops, call, dtype == DType::kFloat32 ? LoopType::kFloat32 : LoopType::kFloat64,
           {call.count, call.size}, operands, out);
 }
 

@@ -10,12 +10,14 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "device/arithmetic.h"
 #include "device/engine.h"
 
 namespace tessera::kernels {
 
 // Requires a floating-point dtype, and as many inputs as the kind has.
-void rows(const RowCall& call, DType dtype, absl::Span<const std::byte* const> in, std::byte* out);
+void rows(InstructionSet set, const RowCall& call, DType dtype,
+          absl::Span<const std::byte* const> in, std::byte* out);
 
 }  // namespace tessera::kernels
 

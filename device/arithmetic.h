@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arithmetic: what the bits of a result depend on besides the operands, where a CPU computes: the
+// instruction set of the kernels, and whether OpenBLAS computes some products.
+//
+// Clients of one job may run on different CPUs. They agree on one Arithmetic when they connect, so
+// that replicas hold the same bits on all of them:
+//
+//   Arithmetic agreed = Arithmetic::of_this_host();
+//   for (const Arithmetic& other : others) agreed = common_arithmetic(agreed, other);
+#ifndef TESSERA_DEVICE_ARITHMETIC_H_
+#define TESSERA_DEVICE_ARITHMETIC_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace tessera {
+
+// In ascending order: a CPU that has one has those before it.
+enum class InstructionSet : uint8_t { kBaseline, kAvx2, kAvx512 };
+
+// "baseline", "avx2" or "avx512".
+const char* instruction_set_name(InstructionSet set);
+// The best that this CPU has and this build has code for.
+InstructionSet best_instruction_set();
+
+struct Arithmetic {
+  InstructionSet set = InstructionSet::kBaseline;
+  // With kAvx2 only.
+  bool uses_openblas = false;
+
+  // The best of this host. The first call loads OpenBLAS, which takes some milliseconds.
+  static const Arithmetic& of_this_host();
+  // What to_string() returned. InvalidArgument for another text.
+  static StatusOr<Arithmetic> parse(absl::string_view text);
+  // "avx2" or "avx2, openblas".
+  std::string to_string() const;
+
+  friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
+};
+
+// The best that hosts of both can compute with.
+Arithmetic common_arithmetic(const Arithmetic& a, const Arithmetic& b);
+
+// Functions of OpenBLAS, cblas_sgemm and cblas_dgemm: enumerations and sizes are of type int.
+// Thread-safe; the bits of a product depend on its sizes alone.
+template <class T>
+using CblasGemm = void (*)(int order, int a_form, int b_form, int rows, int columns, int summed,
+                           T alpha, const T* a, int a_stride, const T* b, int b_stride, T beta,
+                           T* c, int c_stride);
+struct OpenBlas {
+  CblasGemm<float> sgemm = nullptr;
+  CblasGemm<double> dgemm = nullptr;
+};
+// Loaded at the first call; null where OpenBLAS is not used. It is used on CPUs with AVX2 and
+// without AVX-512, if it has chosen its kernels for AVX2: it has a list of CPUs by name, and for
+// one that it does not know it may choose slow kernels. The flavour of Debian without threads.
+const OpenBlas* openblas();
+
+}  // namespace tessera
+
+#endif  // TESSERA_DEVICE_ARITHMETIC_H_
