@@ -38,8 +38,9 @@ constexpr absl::Duration kNever = absl::Hours(1);
 // More than the records of a group, which the failed call must have left free.
 constexpr int kRounds = 20;
 
-// Holds a verdict that the client receives, and with it all later letters of the sender, until the
-// client has sent the entry of its next call. `held` is opened for each verdict.
+// Holds verdicts that the client receives, and with them all later letters of their senders, until
+// the client has sent the entry of its next call. `held` is opened for each verdict. What comes
+// after the entry is not held: the call waits for it.
 class HoldingEngine final : public Engine {
  public:
   HoldingEngine(std::unique_ptr<Engine> engine, Gate& held)
@@ -73,10 +74,13 @@ class HoldingEngine final : public Engine {
                        if (!status.ok() || !is_of(Letter::Kind::kVerdict, bytes)) {
                          return done(status);
                        }
-                       {
-                         std::lock_guard<std::mutex> lock(mutex_);
-                         verdicts_.push_back(std::move(done));
+                       std::unique_lock<std::mutex> lock(mutex_);
+                       if (has_sent_entry_) {
+                         lock.unlock();
+                         return done(status);
                        }
+                       verdicts_.push_back(std::move(done));
+                       lock.unlock();
                        held_.open();
                      });
   }
@@ -105,6 +109,7 @@ class HoldingEngine final : public Engine {
     std::vector<Done> verdicts;
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      has_sent_entry_ = true;
       verdicts.swap(verdicts_);
     }
     for (Done& done : verdicts) done(absl::OkStatus());
@@ -113,7 +118,8 @@ class HoldingEngine final : public Engine {
   const std::unique_ptr<Engine> engine_;
   Gate& held_;
   std::mutex mutex_;
-  std::vector<Done> verdicts_;  // guarded by mutex_
+  bool has_sent_entry_ = false;  // guarded by mutex_, as what follows
+  std::vector<Done> verdicts_;
 };
 
 // All calls that follow pass.
