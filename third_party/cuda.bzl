@@ -149,10 +149,19 @@ cuda_repository = repository_rule(
 # Machine code for these, and PTX of the last one for later architectures.
 _ARCHITECTURES = ["80", "90"]
 
+def _compiled_once_impl(ctx):
+    return [DefaultInfo(files = depset(ctx.files.object))]
+
+_compiled_once = rule(
+    implementation = _compiled_once_impl,
+    attrs = {"object": attr.label(allow_files = True, cfg = "host")},
+    doc = "A file that is the same under every config, made once for all of them.",
+)
+
 def cuda_library(name, src, src_hdrs, nvcc, **attributes):
     """A library of one .cu file for the architectures above; without `nvcc` it is empty.
 
-    The code for a GPU is the same under every config.
+    The code for a GPU is the same under every config, and compiled once for all.
 
     Args:
       name: of the target.
@@ -166,11 +175,10 @@ def cuda_library(name, src, src_hdrs, nvcc, **attributes):
         codes = ["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in _ARCHITECTURES]
         newest = _ARCHITECTURES[-1]
         codes.append("-gencode=arch=compute_%s,code=compute_%s" % (newest, newest))
-        objects.append(name + "_of_gpu.o")
         native.genrule(
             name = name + "_of_gpu",
             srcs = [src] + src_hdrs,
-            outs = objects,
+            outs = [name + "_of_gpu.o"],
             # The second folder is that of this repository if another workspace builds it.
             cmd = " ".join([
                 nvcc,
@@ -178,4 +186,6 @@ def cuda_library(name, src, src_hdrs, nvcc, **attributes):
             ] + codes + ["-I. -Iexternal/tessera -c $(location %s) -o $@" % src]),
             message = "Compiling kernels with nvcc",
         )
+        _compiled_once(name = name + "_once", object = name + "_of_gpu.o")
+        objects.append(name + "_once")
     native.cc_library(name = name, srcs = objects, linkstatic = True, **attributes)
