@@ -5,6 +5,9 @@
 Each step prints its command and its time, and when it fails, the command that repeats it. The last
 line is `N passed, N failed`: test cases as the test.xml files of this run list them, and one for
 each step that is not a Bazel test.
+
+The sanitizers take two thirds of the time of all steps. So a run takes a sample of them, which the
+commit decides: one sanitizer, and of its tests one in `Step.one_in`. `--sample all` takes all.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import tempfile
 import time
 import urllib.parse
 import xml.etree.ElementTree
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -32,6 +36,8 @@ class Step:
     what: str
     command: str
     folder: str = "."
+    # A step of the sample: one in so many of its tests runs. 0: the step always runs whole.
+    one_in: int = 0
 
     @property
     def is_bazel_test(self):
@@ -58,12 +64,14 @@ STEPS = [
         "clang with layering_check; tests and fuzzers under the address and undefined-behaviour "
         "sanitizers",
         "bazel test --config=asan -- //... -//benchmarks/... -//examples/... -//tools/...",
+        one_in=3,
     ),
     Step(
         "tsan",
         "tests under the thread sanitizer, except the layers without threads and the programs",
         "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
         "-//visualize/... -//fuzz/... -//benchmarks/... -//examples/... -//tools/...",
+        one_in=1,
     ),
     Step("examples", "the main job, as a user starts it", "tools/demo"),
     Step(
@@ -147,9 +155,52 @@ def count_events(lines, read):
     return total
 
 
-def run_step(step, bazel_options):
-    """Runs one step and returns its Count."""
-    command = step.command
+def head_commit():
+    """The id of the commit, which decides the sample; "" where there is no repository."""
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return git.stdout.strip()
+
+
+def share_of(text, sample, count):
+    """Which of `count` shares the text is in, under this sample."""
+    return zlib.crc32(f"{sample} {text}".encode()) % count
+
+
+def is_sampled(step, step_list, sample):
+    """Whether the step runs: of those that a sample is taken of, one does."""
+    choices = [each.name for each in step_list if each.one_in]
+    if sample == "all" or not step.one_in:
+        return True
+    return step.name == choices[share_of("step", sample, len(choices))]
+
+
+def tests_left_out(step, sample, query):
+    """The tests of a sampled step that do not run. `query` maps a query to Bazel's labels."""
+    if sample == "all" or step.one_in <= 1:
+        return []
+    patterns = [word for word in step.command.split() if word.lstrip("-").startswith("//")]
+    inside = " + ".join(word for word in patterns if not word.startswith("-"))
+    outside = "".join(f" - {word[1:]}" for word in patterns if word.startswith("-"))
+    labels = query(f"tests({inside}{outside})")
+    return [label for label in labels if share_of(label, sample, step.one_in) != 0]
+
+
+def bazel_query(expression):
+    query = subprocess.run(
+        ["bazel", "query", "--noshow_progress", "--order_output=full", expression],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return query.stdout.split()
+
+
+def run_step(step, bazel_options, left_out=()):
+    """Runs one step, without the tests that are left out, and returns its Count."""
+    command = " ".join([step.command, *(f"-{label}" for label in left_out)])
     with tempfile.TemporaryDirectory(prefix="tessera_steps_") as folder:
         events = pathlib.Path(folder) / "events.json"
         if command.startswith("bazel "):
@@ -189,6 +240,11 @@ def parse_arguments(arguments):
     )
     parser.add_argument("--only", metavar="STEPS", help="run these steps, as in --only tidy,test")
     parser.add_argument("--list", action="store_true", help="list the steps and end")
+    parser.add_argument(
+        "--sample",
+        metavar="TEXT",
+        help="the tests under sanitizers that run: `all`, or what decides them (the commit)",
+    )
     parser.add_argument("--keep-going", action="store_true", help="continue after a failed step")
     parser.add_argument(
         "--bazel-option",
@@ -224,13 +280,21 @@ def main(arguments):
     started = time.monotonic()
     total = Count()
     failures = []
+    # What is named is wanted, whatever the sample.
+    sample = options.sample or ("all" if options.only else head_commit())
     for step in [step for step in STEPS if step.name in options.names]:
+        if not is_sampled(step, STEPS, sample):
+            print(f"==> {step.name}: not in the sample; tools/test --only {step.name} runs it")
+            continue
         if failures and not options.keep_going:
             print(f"==> {step.name}: not run", flush=True)
             continue
         print(f"==> {step.name}: {step.what}\n    {step.command}", flush=True)
+        left_out = tests_left_out(step, sample, bazel_query)
+        if left_out:
+            print(f"    without {len(left_out)} tests, which are not in the sample", flush=True)
         step_started = time.monotonic()
-        count = run_step(step, bazel_options)
+        count = run_step(step, bazel_options, left_out)
         seconds = time.monotonic() - step_started
         skipped = f", {count.skipped} skipped" if count.skipped else ""
         print(
