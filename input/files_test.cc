@@ -199,6 +199,43 @@ TEST(RecordsTest, ElementsAreTheRecordsOfAllFiles) {
                                      ElementsAre(HostArray::of<uint8_t>({'c', 'c'}, {2})))));
 }
 
+// Records that hold their numbers: in a row, which blocks answer, and in other orders, by one
+// thread and by several.
+TEST(RecordsTest, ReadInAnyOrder) {
+  constexpr int64_t kRecords = 20000;
+  std::string bytes;
+  for (int64_t i = 0; i < kRecords; ++i) {
+    bytes.append(reinterpret_cast<const char*>(&i), sizeof i);
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset records,
+                               Dataset::fixed_records({write_file("numbers", bytes)}, 8));
+  const auto number = [](Element element) -> StatusOr<Element> {
+    element[0].dtype = DType::kInt64;
+    element[0].shape = {};
+    return element;
+  };
+  const Dataset range = Dataset::range(kRecords);
+  const std::pair<Dataset, Dataset> orders[] = {
+      {records, range},
+      {records.shuffle(1), range.shuffle(1)},
+      {records.shard(3, 1), range.shard(3, 1)},
+      {records.skip(7).repeat(2), range.skip(7).repeat(2)},
+  };
+  for (const auto& [of_file, of_range] : orders) {
+    for (const int parallelism : {1, 4}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(HostIterator read,
+                                   of_file.map(number, parallelism).batch(1000).iterate());
+      TESSERA_ASSERT_OK_AND_ASSIGN(HostIterator expected, of_range.batch(1000).iterate());
+      for (bool ended = false; !ended;) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(const std::optional<Element> batch, read.next());
+        TESSERA_ASSERT_OK_AND_ASSIGN(const std::optional<Element> numbers, expected.next());
+        ASSERT_TRUE(batch == numbers);
+        ended = !batch.has_value();
+      }
+    }
+  }
+}
+
 // The same operations over some of the files, which the shards of a job are made of.
 TEST(FilesTest, ADataSetOverSomeOfItsFiles) {
   std::vector<std::string> texts, records;

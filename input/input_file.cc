@@ -36,24 +36,54 @@ Status InputFile::error(absl::string_view message) const {
 
 Status InputFile::read(int64_t offset, absl::Span<std::byte> out,
                        absl::FunctionRef<std::string()> name) const {
+  if (read_block(offset, out)) return absl::OkStatus();
+  const StatusOr<size_t> done = read_some(offset, out);
+  if (!done.ok()) {
+    return with_context(done.status(),
+                        absl::StrCat("file ", quoted(path_), ": cannot read ", name()));
+  }
+  if (*done == out.size()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "file ", quoted(path_), ": ", name(), " is bytes ", offset, " to ",
+      offset + static_cast<int64_t>(out.size()), ", and the file ends at ",
+      offset + static_cast<int64_t>(*done), "; it had ", size_, " bytes when it was opened"));
+}
+
+StatusOr<size_t> InputFile::read_some(int64_t offset, absl::Span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
     const ssize_t got = pread(descriptor_.get(), out.data() + done, out.size() - done,
                               static_cast<off_t>(offset + static_cast<int64_t>(done)));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return absl::ErrnoToStatus(errno,
-                                 absl::StrCat("file ", quoted(path_), ": cannot read ", name()));
-    }
-    if (got == 0) {
-      return absl::DataLossError(absl::StrCat(
-          "file ", quoted(path_), ": ", name(), " is bytes ", offset, " to ",
-          offset + static_cast<int64_t>(out.size()), ", and the file ends at ",
-          offset + static_cast<int64_t>(done), "; it had ", size_, " bytes when it was opened"));
-    }
+    if (got < 0) return absl::ErrnoToStatus(errno, "pread");
+    if (got == 0) break;
     done += static_cast<size_t>(got);
   }
-  return absl::OkStatus();
+  return done;
+}
+
+bool InputFile::read_block(int64_t offset, absl::Span<std::byte> out) const {
+  constexpr int64_t kPageBytes = 1 << 12;
+  constexpr int64_t kMaxBlockBytes = 1 << 16;
+  const auto count = static_cast<int64_t>(out.size());
+  if (count > kMaxBlockBytes / 4) return false;  // a system call is then little of the time
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool follows = offset == std::exchange(next_offset_, offset + count);
+  run_bytes_ = follows ? run_bytes_ + count : count;
+  const auto has_bytes = [&] {
+    return offset >= block_offset_ &&
+           offset + count <= block_offset_ + static_cast<int64_t>(block_.size());
+  };
+  if (!has_bytes()) {
+    if (!follows) return false;
+    block_.resize(static_cast<size_t>(std::clamp(run_bytes_, kPageBytes, kMaxBlockBytes)));
+    const StatusOr<size_t> got = read_some(offset, absl::MakeSpan(block_));
+    block_.resize(got.value_or(0));
+    block_offset_ = offset;
+    if (!has_bytes()) return false;
+  }
+  std::copy_n(block_.begin() + (offset - block_offset_), out.size(), out.begin());
+  return true;
 }
 
 StatusOr<std::string> InputFile::read_front(int64_t count) const {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,11 @@
 namespace tessera::input {
 
 // Thread-safe. Has one descriptor.
+//
+// Reads that follow each other in the file are answered from a block, so that a small record does
+// not take a system call. A block is a page, or as large as what was read in a row before it: a
+// client whose rows of a batch are few does not read those of others. Reads in another order, as of
+// a shuffled data set, go to the system.
 class InputFile {
  public:
   // The system's reason with the path, such as NotFound; InvalidArgument for what is no file.
@@ -43,9 +49,20 @@ class InputFile {
   InputFile(std::string path, FileDescriptor descriptor, int64_t size)
       : path_(std::move(path)), descriptor_(std::move(descriptor)), size_(size) {}
 
+  // Reads as many bytes as are there, up to those of `out`; the system's error.
+  StatusOr<size_t> read_some(int64_t offset, absl::Span<std::byte> out) const;
+  // Reads by the block, if it has the bytes or this read follows the last one. False: neither.
+  bool read_block(int64_t offset, absl::Span<std::byte> out) const;
+
   const std::string path_;
   const FileDescriptor descriptor_;
   const int64_t size_;
+
+  mutable std::mutex mutex_;  // guards the members below
+  mutable std::vector<std::byte> block_;
+  mutable int64_t block_offset_ = 0;
+  mutable int64_t next_offset_ = -1;  // where the last read ended
+  mutable int64_t run_bytes_ = 0;     // of the reads up to it that followed each other
 };
 
 // Which file has an element, when file k has counts[k].
