@@ -2,12 +2,24 @@
 #include "job/coordinator_channel.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "absl/strings/escaping.h"
 
 namespace tessera {
 
 std::string token_metadata(const std::string& token) { return absl::BytesToHexString(token); }
+
+bool carries_token(const grpc::CallbackServerContext& context, const std::string& metadata) {
+  const auto it = context.client_metadata().find(kTokenMetadata);
+  if (it == context.client_metadata().end() || it->second.size() != metadata.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < metadata.size(); ++i) {
+    difference |=
+        static_cast<unsigned char>(it->second.data()[i]) ^ static_cast<unsigned char>(metadata[i]);
+  }
+  return difference == 0;
+}
 
 std::shared_ptr<grpc::Channel> create_coordinator_channel(const std::string& address,
                                                           int num_clients) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The connection to a coordinator, or to the relay of a host, as gRPC makes it.
+// The connection to a coordinator, to the relay of a host, or to another service of a job, as gRPC
+// makes it; and the token that each call carries.
 #ifndef TESSERA_JOB_COORDINATOR_CHANNEL_H_
 #define TESSERA_JOB_COORDINATOR_CHANNEL_H_
 
@@ -14,6 +15,9 @@ namespace tessera {
 // What clients attach to each call: the token in hexadecimal, so that it may have any bytes.
 inline constexpr char kTokenMetadata[] = "tessera-token";
 std::string token_metadata(const std::string& token);
+// Whether a call carries the token, which is given as metadata. Takes a time that depends on the
+// lengths alone.
+bool carries_token(const grpc::CallbackServerContext& context, const std::string& metadata);
 
 // A connection of its own, of a job of so many clients. It waits for a service that does not run
 // yet, and is as quick to try again as the number of clients allows.

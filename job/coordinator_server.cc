@@ -47,16 +47,6 @@ void fill(rpc::Outcome* outcome, const Status& status) {
   outcome->set_message(std::string(status.message()));
 }
 
-// Takes a time that depends on the lengths alone.
-bool equal_in_constant_time(grpc::string_ref a, const std::string& b) {
-  if (a.size() != b.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference |= static_cast<unsigned char>(a.data()[i]) ^ static_cast<unsigned char>(b[i]);
-  }
-  return difference == 0;
-}
-
 MemberInfo member_of(const rpc::Member& member) {
   MemberInfo info;
   info.client_id = member.client_id();
@@ -258,8 +248,7 @@ class ServerImpl : public CoordinatorServer,
     return {grpc::StatusCode::UNAUTHENTICATED, "the job token is wrong"};
   }
   bool token_matches(grpc::CallbackServerContext* context) const {
-    const auto it = context->client_metadata().find(kTokenMetadata);
-    return it != context->client_metadata().end() && equal_in_constant_time(it->second, token_);
+    return carries_token(*context, token_);
   }
   bool admit(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor) const {
     if (token_matches(context)) return true;
