@@ -52,6 +52,7 @@ LAYERS = {
         "examples",
     ],
     "input": ["base", "mesh", "layout", "device", "job", "dtensor"],
+    "distribute": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "input"],
     "ops": ["base", "mesh", "layout", "relayout", "device", "dtensor"],
 }
 
