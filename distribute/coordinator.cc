@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/coordinator.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/format.h"
+#include "distribute/closure_scheduler.h"
+#include "distribute/parameter_server.pb.h"
+#include "distribute/parameter_servers.h"
+#include "distribute/task_links.h"
+#include "distribute/task_token.h"
+#include "distribute/wire.h"
+#include "job/coordinator_server.h"
+
+namespace tessera::distribute {
+
+namespace internal {
+
+// What a RemoteValue is a handle of. Thread-safe.
+class ValueState {
+ public:
+  explicit ValueState(std::string function) : function_(std::move(function)) {}
+
+  // Before finish(OK).
+  void set_results(std::vector<HostArray> results) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    results_ = std::move(results);
+  }
+  void finish(const Status& status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_ = status;
+    is_over_ = true;
+    changed_.notify_all();
+  }
+  Status await(absl::Duration timeout) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
+                             [this] { return is_over_; })) {
+      return absl::DeadlineExceededError(absl::StrCat("the closure of function \"", function_,
+                                                      "\" is not over after ",
+                                                      format_duration(timeout)));
+    }
+    return status_;
+  }
+  StatusOr<std::vector<HostArray>> fetch() {
+    TESSERA_RETURN_IF_ERROR(await(absl::InfiniteDuration()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    return results_;
+  }
+
+ private:
+  const std::string function_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  Status status_;
+  std::vector<HostArray> results_;
+};
+
+}  // namespace internal
+
+namespace {
+
+using internal::ParameterServers;
+using internal::TaskClient;
+using internal::TaskLinks;
+using internal::ValueState;
+using internal::VariableAccess;
+using internal::VariablePlace;
+
+constexpr absl::Duration kConnectTimeout = absl::Minutes(1);
+
+uint64_t random_number() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+std::string quoted(absl::Span<const std::string> names) {
+  return absl::StrJoin(names, ", ", [](std::string* out, const std::string& name) {
+    absl::StrAppend(out, "\"", name, "\"");
+  });
+}
+
+Status check_cluster(const cluster::Cluster& cluster) {
+  const int num_chiefs = cluster.spec.num_tasks("chief");
+  if (num_chiefs > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("the cluster ", cluster.spec.to_string(),
+                                                   " has ", num_chiefs,
+                                                   " tasks of job chief; a cluster has one"));
+  }
+  for (const char* const job : {"worker", "ps"}) {
+    if (cluster.spec.num_tasks(job) > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the cluster ", cluster.spec.to_string(),
+                                                   " has no task of job ", job,
+                                                   "; a ClusterCoordinator needs one or more"));
+  }
+  if (cluster.task_type != "chief") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ClusterCoordinator is made by the chief, and this task is \"",
+                     cluster.task_type, "\"; a worker and a ps start a Server"));
+  }
+  return internal::check_token(cluster.spec);
+}
+
+Status check_options(const CoordinatorOptions& options) {
+  const auto check = [](const char* name, int64_t value) {
+    return value >= 1 ? absl::OkStatus()
+                      : absl::InvalidArgumentError(
+                            absl::StrCat(name, " is ", value, "; it must be 1 or more"));
+  };
+  TESSERA_RETURN_IF_ERROR(check("queue_limit", options.queue_limit));
+  TESSERA_RETURN_IF_ERROR(check("max_attempts", options.max_attempts));
+  if (options.worker_wait > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "worker_wait is ", format_duration(options.worker_wait), "; it must be longer than 0"));
+}
+
+}  // namespace
+
+class ClusterCoordinator::Impl {
+ public:
+  Impl(const cluster::ClusterSpec& spec, Partitioner partitioner, const CoordinatorOptions& options)
+      : num_workers_(spec.num_tasks("worker")),
+        num_ps_(spec.num_tasks("ps")),
+        chief_(random_number()),
+        partitioner_(std::move(partitioner)),
+        worker_wait_(options.worker_wait),
+        scheduler_({.workers = names_of_workers(spec),
+                    .num_ps = num_ps_,
+                    .queue_limit = options.queue_limit,
+                    .worker_wait = options.worker_wait,
+                    .max_attempts = options.max_attempts}),
+        is_updating_(num_ps_, false),
+        variables_on_(num_ps_) {}
+
+  ~Impl() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_stopping_ = true;
+      scheduler_.stop();
+    }
+    act();
+    if (servers_ != nullptr) servers_->close();
+    if (links_ != nullptr) links_->stop(end_);
+  }
+
+  // What the servers are told; OK, the end in order, by default.
+  void set_end(const Status& reason) { end_ = reason; }
+
+  Status connect(const cluster::ClusterSpec& spec) {
+    prepare_grpc();
+    const absl::Time deadline = steady_now() + std::min(kConnectTimeout, worker_wait_);
+    TESSERA_ASSIGN_OR_RETURN(
+        std::unique_ptr<TaskLinks> links,
+        TaskLinks::start(
+            spec, chief_,
+            {.new_session = [this](const TaskLinks::Task& task) { return new_session(task); },
+             .up = [this](const TaskLinks::Task& task, uint64_t session,
+                          const rpc::HelloResponse& response) { up(task, session, response); },
+             .lost = [this](const TaskLinks::Task& task, const Status& why) { lost(task, why); },
+             .refused =
+                 [this](const TaskLinks::Task&, const Status& why) {
+                   std::lock_guard<std::mutex> lock(mutex_);
+                   refused_.Update(why);
+                   changed_.notify_all();
+                 },
+             .tick = [this] { tick(); }}));
+    std::unique_lock<std::mutex> lock(mutex_);
+    links_ = std::move(links);
+    changed_.notify_all();
+    changed_.wait_until(lock, to_chrono_steady(deadline), [this] {
+      return !refused_.ok() || !ps_lost_.ok() || num_up_ == num_workers_ + num_ps_;
+    });
+    TESSERA_RETURN_IF_ERROR(refused_);
+    TESSERA_RETURN_IF_ERROR(ps_lost_);
+    if (num_up_ < num_workers_ + num_ps_) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("ClusterCoordinator: tasks of the cluster that were not reached: ",
+                       absl::StrJoin(links_->tasks_away(), "; ")));
+    }
+    TESSERA_ASSIGN_OR_RETURN(servers_, ParameterServers::connect(chief_, links_->ps_addresses()));
+    return absl::OkStatus();
+  }
+
+  int num_workers() const { return num_workers_; }
+  int num_ps() const { return num_ps_; }
+
+  StatusOr<RemoteVariable> variable(std::string name, const HostArray& initial) {
+    if (name.empty()) return absl::InvalidArgumentError("a variable needs a name");
+    TESSERA_RETURN_IF_ERROR(
+        with_context(initial.validate(), absl::StrCat("variable \"", name, "\"")));
+    VariablePlace place = {
+        .name = std::move(name), .dtype = initial.dtype, .shape = initial.shape, .chief = chief_};
+    TESSERA_ASSIGN_OR_RETURN(
+        place.rows, internal::shard_rows(partitioner_, initial.shape, initial.dtype, num_ps_));
+    TESSERA_RETURN_IF_ERROR(reserve(&place));
+    const Status created = servers_->create(place, initial);
+    std::lock_guard<std::mutex> lock(mutex_);
+    TESSERA_RETURN_IF_ERROR(ps_lost_);
+    TESSERA_RETURN_IF_ERROR(created);
+    return VariableAccess::make(std::move(place));
+  }
+
+  RemoteValue schedule(absl::string_view function, std::vector<Argument> args) {
+    auto value = std::make_shared<ValueState>(std::string(function));
+    StatusOr<rpc::RunRequest> request = request_of(function, args);
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return scheduler_.has_room(); });
+      if (request.ok()) {
+        const Status known = check_function(function);
+        if (!known.ok()) request = known;
+      }
+      const ClosureId id = request.ok() ? scheduler_.add(std::string(function), steady_now())
+                                        : scheduler_.add_failed(request.status());
+      closures_[id].value = value;
+      if (request.ok()) closures_[id].request = *std::move(request);
+    }
+    act();
+    return RemoteValue(std::move(value));
+  }
+
+  StatusOr<bool> done() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TESSERA_RETURN_IF_ERROR(scheduler_.take_error());
+    return scheduler_.is_idle();
+  }
+
+  Status join(absl::Duration timeout) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const bool in_time = changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
+                                             [this] { return scheduler_.is_idle(); });
+    if (in_time) return scheduler_.take_error();
+    return absl::DeadlineExceededError(absl::StrCat(closures_.size(), " closure",
+                                                    closures_.size() == 1 ? " is" : "s are",
+                                                    " not over after ", format_duration(timeout)));
+  }
+
+ private:
+  struct Closure {
+    rpc::RunRequest request;  // with the numbers of the last run
+    std::shared_ptr<ValueState> value;
+  };
+
+  static std::vector<std::string> names_of_workers(const cluster::ClusterSpec& spec) {
+    std::vector<std::string> names;
+    for (int i = 0; i < spec.num_tasks("worker"); ++i) {
+      names.push_back(
+          TaskLinks::Task{"worker", i, spec.task_address("worker", i).value_or("")}.to_string());
+    }
+    return names;
+  }
+
+  // Places a new variable: its shards go to the parameter servers in turn.
+  Status reserve(VariablePlace* place) {
+    for (int shard = 0; shard < static_cast<int>(place->rows.size()); ++shard) {
+      if (place->shard_bytes(shard) <= internal::kMostMessageBytes) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "variable \"", place->name, "\" has a shard of ", format_bytes(place->shard_bytes(shard)),
+          "; the most is ", format_bytes(internal::kMostMessageBytes),
+          ", use a partitioner such as max_size"));
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    TESSERA_RETURN_IF_ERROR(ps_lost_);
+    if (!names_.insert(place->name).second) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("variable \"", place->name, "\" is there; give each a name of its own"));
+    }
+    place->number = next_variable_++;
+    for (size_t shard = 0; shard < place->rows.size(); ++shard) {
+      const int ps = next_ps_;
+      next_ps_ = (next_ps_ + 1) % num_ps_;
+      place->ps.push_back(ps);
+      if (variables_on_[ps].empty() || variables_on_[ps].back() != place->name) {
+        variables_on_[ps].push_back(place->name);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  StatusOr<rpc::RunRequest> request_of(absl::string_view function,
+                                       absl::Span<const Argument> args) const {
+    rpc::RunRequest request;
+    request.set_function(std::string(function));
+    int64_t num_bytes = 0;
+    for (size_t i = 0; i < args.size(); ++i) {
+      const std::string where = absl::StrCat("argument ", i, " of function \"", function, "\"");
+      if (const auto* const array = std::get_if<HostArray>(&args[i])) {
+        TESSERA_RETURN_IF_ERROR(with_context(array->validate(), where));
+        num_bytes += static_cast<int64_t>(array->bytes.size());
+      } else if (const auto& variable = std::get<RemoteVariable>(args[i]);
+                 VariableAccess::place(variable).chief != chief_) {
+        return absl::InvalidArgumentError(absl::StrCat(where, ": variable \"", variable.name(),
+                                                       "\" is of another ClusterCoordinator"));
+      }
+      internal::set_argument(request.add_arguments(), args[i]);
+    }
+    if (num_bytes <= internal::kMostMessageBytes) return request;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the arguments of function \"", function, "\" have ", format_bytes(num_bytes),
+        "; the most is ", format_bytes(internal::kMostMessageBytes), ", use a variable"));
+  }
+  Status check_function(absl::string_view function) const {
+    if (std::find(names_of_functions_.begin(), names_of_functions_.end(), function) !=
+        names_of_functions_.end()) {
+      return absl::OkStatus();
+    }
+    return absl::NotFoundError(absl::StrCat(
+        "function \"", function, "\" is not in the registry of the workers, which has ",
+        names_of_functions_.empty() ? "none" : quoted(names_of_functions_)));
+  }
+
+  uint64_t new_session(const TaskLinks::Task& task) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return task.is_worker() ? scheduler_.new_session(task.index) : ++last_ps_session_;
+  }
+
+  void up(const TaskLinks::Task& task, uint64_t session, const rpc::HelloResponse& response) {
+    Status accepted;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      // Set when start() has returned, which does not wait for this.
+      changed_.wait(lock, [this] { return links_ != nullptr; });
+      if (!task.is_worker()) {
+        // One that was lost and is back has no variables: the loss stays.
+        ++num_up_;
+        ps_sessions_[task.index] = session;
+      } else {
+        accepted = check_registry(task, {response.functions().begin(), response.functions().end()});
+        if (accepted.ok()) {
+          ++num_up_;
+          scheduler_.worker_up(task.index, session);
+        } else {
+          refused_.Update(accepted);
+        }
+      }
+      changed_.notify_all();
+    }
+    if (!accepted.ok()) links_->dismiss(task, accepted);
+    act();
+  }
+  // The registry of a worker must have the names of those before it.
+  Status check_registry(const TaskLinks::Task& task, std::vector<std::string> names) {
+    if (!names_are_known_) {
+      names_are_known_ = true;
+      names_of_functions_ = std::move(names);
+      first_worker_ = task.to_string();
+      return absl::OkStatus();
+    }
+    const auto lacks = [](const std::string& worker, absl::Span<const std::string> its_names,
+                          const std::string& other, absl::Span<const std::string> names) {
+      for (const std::string& name : names) {
+        if (std::find(its_names.begin(), its_names.end(), name) != its_names.end()) continue;
+        return absl::FailedPreconditionError(
+            absl::StrCat("the registry of ", worker, " lacks \"", name, "\", which that of ", other,
+                         " has; build the same registry in all workers"));
+      }
+      return absl::OkStatus();
+    };
+    TESSERA_RETURN_IF_ERROR(lacks(task.to_string(), names, first_worker_, names_of_functions_));
+    return lacks(first_worker_, names_of_functions_, task.to_string(), names);
+  }
+
+  void lost(const TaskLinks::Task& task, const Status& why) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      --num_up_;
+      if (task.is_worker()) {
+        scheduler_.worker_lost(task.index, why, steady_now());
+      } else {
+        const std::vector<std::string>& variables = variables_on_[task.index];
+        ps_lost_.Update(absl::UnavailableError(absl::StrCat(
+            why.message(), variables.empty() ? "; it held no variables"
+                                             : absl::StrCat("; with it are lost the variables ",
+                                                            quoted(variables)))));
+        scheduler_.ps_lost(ps_lost_);
+      }
+    }
+    if (!task.is_worker() && servers_ != nullptr) servers_->close();
+    act();
+  }
+
+  void tick() {
+    std::vector<std::pair<RunKey, rpc::RunRequest>> runs;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      scheduler_.advance(steady_now());
+      for (const RunKey& run : std::exchange(resends_, {})) {
+        const auto it = closures_.find(runs_[run.worker]);
+        if (!scheduler_.is_current(run)) continue;
+        if (it != closures_.end()) {
+          runs.emplace_back(run, it->second.request);
+        } else {
+          scheduler_.run_finished(run, absl::CancelledError("its closure is over"), {});
+        }
+      }
+    }
+    for (auto& [run, request] : runs) send(run, std::move(request));
+    act();
+  }
+
+  // Does what the scheduler wants done after an event. Without the lock.
+  void act() {
+    std::vector<std::pair<RunKey, rpc::RunRequest>> runs;
+    std::vector<std::pair<int, rpc::UpdateRequest>> updates;
+    std::vector<std::pair<std::shared_ptr<ValueState>, Status>> finished;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (links_ == nullptr) return;
+      for (const ClosureScheduler::Dispatch& dispatch : scheduler_.take_dispatches()) {
+        rpc::RunRequest& request = closures_[dispatch.closure].request;
+        request.mutable_caller()->set_chief(chief_);
+        request.mutable_caller()->set_session(dispatch.run.session);
+        request.set_run(dispatch.run.run);
+        request.set_attempt(dispatch.attempt);
+        runs_[dispatch.run.worker] = dispatch.closure;
+        runs.emplace_back(dispatch.run, request);
+      }
+      for (int ps = 0; ps < num_ps_ && !is_stopping_; ++ps) {
+        if (is_updating_[ps]) continue;
+        const ServerUpdate* const update = scheduler_.update(ps);
+        if (update == nullptr) continue;
+        is_updating_[ps] = true;
+        internal::set_update(&updates.emplace_back(ps, rpc::UpdateRequest()).second, *update);
+      }
+      for (ClosureScheduler::Settled& settled : scheduler_.take_settled()) {
+        const auto it = closures_.find(settled.closure);
+        finished.emplace_back(std::move(it->second.value), std::move(settled.status));
+        closures_.erase(it);
+      }
+      changed_.notify_all();
+    }
+    for (const auto& [value, status] : finished) value->finish(status);
+    for (auto& [run, request] : runs) send(run, std::move(request));
+    for (auto& [ps, request] : updates) send_update(ps, std::move(request));
+  }
+
+  void send(const RunKey& run, rpc::RunRequest request) {
+    links_->call<rpc::RunRequest, rpc::RunResponse>(
+        "worker", run.worker, &TaskClient::Stub::PrepareAsyncRun, request,
+        [this, run](const grpc::Status& status, rpc::RunResponse& response) {
+          answered(run, status, response);
+        });
+  }
+  void answered(const RunKey& run, const grpc::Status& status, const rpc::RunResponse& response) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!scheduler_.is_current(run)) return;
+      if (!status.ok() && internal::is_transient(status)) {
+        // The worker gets the same run again: heartbeats alone tell whether it is lost.
+        resends_.push_back(run);
+        return;
+      }
+      if (status.ok() && response.was_given_up()) return;  // as the next heartbeat says
+      const std::string where = absl::StrCat("worker ", run.worker);
+      Status outcome =
+          status.ok() ? with_context(internal::status_of(response.outcome()), where)
+                      : absl::InternalError(absl::StrCat(where, ": ", internal::text_of(status)));
+      if (outcome.ok()) outcome = keep_results(runs_[run.worker], response);
+      scheduler_.run_finished(
+          run, outcome,
+          std::vector<int>(response.num_pushes().begin(), response.num_pushes().end()));
+    }
+    act();
+  }
+  Status keep_results(ClosureId id, const rpc::RunResponse& response) {
+    const auto it = closures_.find(id);
+    if (it == closures_.end()) return absl::OkStatus();  // it is over
+    std::vector<HostArray> results;
+    for (const rpc::Array& message : response.results()) {
+      TESSERA_ASSIGN_OR_RETURN(HostArray array, internal::array_of(message));
+      results.push_back(std::move(array));
+    }
+    it->second.value->set_results(std::move(results));
+    return absl::OkStatus();
+  }
+
+  void send_update(int ps, rpc::UpdateRequest request) {
+    const uint64_t number = request.number();
+    request.mutable_caller()->set_chief(chief_);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      request.mutable_caller()->set_session(ps_sessions_.at(ps));
+    }
+    links_->call<rpc::UpdateRequest, rpc::Outcome>(
+        "ps", ps, &TaskClient::Stub::PrepareAsyncUpdate, request,
+        [this, ps, number](const grpc::Status& status, rpc::Outcome& outcome) {
+          updated(ps, number, status, internal::status_of(outcome));
+        });
+  }
+  // Where there is no answer the same update is sent again by the next tick, until it is answered
+  // or the server is lost.
+  void updated(int ps, uint64_t number, const grpc::Status& status, const Status& outcome) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_updating_[ps] = false;
+      if (!status.ok()) return;
+      if (!outcome.ok() && !absl::IsFailedPrecondition(outcome)) {
+        scheduler_.ps_lost(with_context(outcome, absl::StrCat("ps ", ps)));
+      }
+      if (outcome.ok()) scheduler_.update_applied(ps, number);
+    }
+    if (outcome.ok()) act();
+  }
+
+  const int num_workers_;
+  const int num_ps_;
+  const uint64_t chief_;
+  const Partitioner partitioner_;
+  const absl::Duration worker_wait_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  ClosureScheduler scheduler_;
+  std::map<ClosureId, Closure> closures_;  // those that are not over
+  std::map<int, ClosureId> runs_;          // the last closure of each worker
+  std::vector<RunKey> resends_;            // whose answers did not arrive
+  std::vector<bool> is_updating_;          // an update to this ps is under way
+  std::map<int, uint64_t> ps_sessions_;
+  uint64_t last_ps_session_ = 0;
+  int num_up_ = 0;
+  Status refused_;  // why a task does not take part
+  Status ps_lost_;
+  bool is_stopping_ = false;
+  Status end_;  // used by the thread of the caller only
+  // The functions of all workers, once one is up.
+  bool names_are_known_ = false;
+  std::vector<std::string> names_of_functions_;
+  std::string first_worker_;
+  std::set<std::string> names_;  // of variables
+  std::vector<std::vector<std::string>> variables_on_;
+  int next_variable_ = 0;
+  int next_ps_ = 0;
+
+  std::unique_ptr<ParameterServers> servers_;  // constant once connected
+  std::unique_ptr<TaskLinks> links_;           // the same
+};
+
+Status RemoteValue::await(absl::Duration timeout) const { return state_->await(timeout); }
+StatusOr<std::vector<HostArray>> RemoteValue::fetch() const { return state_->fetch(); }
+
+StatusOr<ClusterCoordinator> ClusterCoordinator::create(const cluster::Cluster& cluster,
+                                                        Partitioner partitioner,
+                                                        const CoordinatorOptions& options) {
+  TESSERA_RETURN_IF_ERROR(check_cluster(cluster));
+  TESSERA_RETURN_IF_ERROR(check_options(options));
+  TESSERA_RETURN_IF_ERROR(internal::validate(partitioner));
+  auto impl = std::make_unique<Impl>(cluster.spec, std::move(partitioner), options);
+  const Status connected = impl->connect(cluster.spec);
+  if (!connected.ok()) {
+    impl->set_end(connected);
+    return connected;
+  }
+  return ClusterCoordinator(std::move(impl));
+}
+
+ClusterCoordinator::ClusterCoordinator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ClusterCoordinator::ClusterCoordinator(ClusterCoordinator&& other) noexcept = default;
+ClusterCoordinator& ClusterCoordinator::operator=(ClusterCoordinator&& other) noexcept = default;
+ClusterCoordinator::~ClusterCoordinator() = default;
+
+int ClusterCoordinator::num_workers() const { return impl_->num_workers(); }
+int ClusterCoordinator::num_ps() const { return impl_->num_ps(); }
+StatusOr<RemoteVariable> ClusterCoordinator::variable(std::string name, const HostArray& initial) {
+  return impl_->variable(std::move(name), initial);
+}
+RemoteValue ClusterCoordinator::schedule(absl::string_view function, std::vector<Argument> args) {
+  return impl_->schedule(function, std::move(args));
+}
+StatusOr<bool> ClusterCoordinator::done() { return impl_->done(); }
+Status ClusterCoordinator::join(absl::Duration timeout) { return impl_->join(timeout); }
+
+StatusOr<std::vector<std::vector<HostArray>>> ClusterCoordinator::fetch(
+    absl::Span<const RemoteValue> values) {
+  std::vector<std::vector<HostArray>> result;
+  for (const RemoteValue& value : values) {
+    TESSERA_ASSIGN_OR_RETURN(std::vector<HostArray> tensors, value.fetch());
+    result.push_back(std::move(tensors));
+  }
+  return result;
+}
+
+}  // namespace tessera::distribute

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ClusterCoordinator: the chief of a cluster of workers and parameter servers. It puts variables on
+// the parameter servers and schedules functions, by name, on the workers.
+//
+//   StatusOr<ClusterCoordinator> coordinator = ClusterCoordinator::create(*cluster);
+//   StatusOr<RemoteVariable> v = coordinator->variable("v", HostArray::scalar(0.0f));
+//   for (int i = 0; i < 100; ++i) coordinator->schedule("step", {*v, HostArray::scalar(i)});
+//   Status s = coordinator->join();
+//
+// A closure is one scheduled call. It runs at least once: after the loss of its worker it runs on
+// another one. What it pushes to variables counts exactly once, on all parameter servers or on none
+// (closure_scheduler.h).
+//
+// Errors. schedule() does not fail; its RemoteValue does. The first error of a closure cancels all
+// closures that wait, while those that run go on. join() and done() return it once, with the number
+// of others; until then later closures are Cancelled. The loss of a parameter server is such an
+// error, and fails all later closures too.
+//
+// Losses. A task is lost when three heartbeats (kHeartbeatInterval) in a row are not answered. A
+// worker that is back, started again or awake, gets closures again.
+//
+// Thread-safe. Movable; a moved-from coordinator can only be assigned and destroyed.
+// TF: ParameterServerStrategy and coordinator.ClusterCoordinator in one.
+#ifndef TESSERA_DISTRIBUTE_COORDINATOR_H_
+#define TESSERA_DISTRIBUTE_COORDINATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/host_array.h"
+#include "base/status.h"
+#include "distribute/function_registry.h"
+#include "distribute/partitioner.h"
+#include "distribute/remote_variable.h"
+#include "job/cluster.h"
+
+namespace tessera::distribute {
+
+namespace internal {
+class ValueState;
+}  // namespace internal
+
+// What a closure returns. A handle: cheap to copy; it may outlive its coordinator, whose end makes
+// it Cancelled.
+class RemoteValue {
+ public:
+  // Blocks until the closure is over, and returns its status; DeadlineExceeded before that.
+  Status await(absl::Duration timeout = absl::InfiniteDuration()) const;
+  // The same without a timeout, and the tensors that the function returned. As often as asked; the
+  // error of a closure is still reported by join().
+  StatusOr<std::vector<HostArray>> fetch() const;
+
+ private:
+  friend class ClusterCoordinator;
+  explicit RemoteValue(std::shared_ptr<internal::ValueState> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<internal::ValueState> state_;
+};
+
+struct CoordinatorOptions {
+  int64_t queue_limit = 256 * 1024;             // closures that wait; schedule() waits for a place
+  absl::Duration worker_wait = absl::Hours(1);  // without any worker, until closures fail
+  int max_attempts = 10;                        // of a closure, each ended by a loss of its worker
+};
+
+class ClusterCoordinator {
+ public:
+  // Connects to all tasks of the cluster, of which this process is the chief; waits for them for a
+  // minute, or worker_wait if that is shorter.
+  //   InvalidArgument     no ps, no worker, two chiefs, not the chief; a partitioner or an option
+  //                       below its least value; tasks on several hosts and no $TESSERA_TOKEN
+  //   FailedPrecondition  workers with different registries, naming a worker and the name that it
+  //                       lacks; a cluster that has a ClusterCoordinator
+  //   DeadlineExceeded    names the tasks that did not answer
+  static StatusOr<ClusterCoordinator> create(const cluster::Cluster& cluster,
+                                             Partitioner partitioner = {},
+                                             const CoordinatorOptions& options = {});
+  ClusterCoordinator(ClusterCoordinator&& other) noexcept;
+  ClusterCoordinator& operator=(ClusterCoordinator&& other) noexcept;
+  // Cancels closures that are not over, and ends all servers in order.
+  ~ClusterCoordinator();
+
+  int num_workers() const;
+  int num_ps() const;
+
+  // Puts a variable on the parameter servers. Shards of all variables go to them in turn.
+  // InvalidArgument for an array that is not valid, an empty name, or a shard of more than 1 GiB;
+  // AlreadyExists for a name that is there; Unavailable where a parameter server is lost.
+  StatusOr<RemoteVariable> variable(std::string name, const HostArray& initial);
+
+  // Schedules one call. Blocks only while the queue is full. The value carries NotFound for a
+  // function that the workers do not have, and InvalidArgument for arguments of more than 1 GiB or
+  // a variable of another coordinator.
+  RemoteValue schedule(absl::string_view function, std::vector<Argument> args = {});
+
+  // Whether all closures are over; the first error since the last report, once.
+  StatusOr<bool> done();
+  // Waits until all closures are over; the same error. DeadlineExceeded: the closures go on.
+  Status join(absl::Duration timeout = absl::InfiniteDuration());
+  // Waits for these values, and returns them in this order; the first error among them.
+  StatusOr<std::vector<std::vector<HostArray>>> fetch(absl::Span<const RemoteValue> values);
+
+ private:
+  class Impl;
+  explicit ClusterCoordinator(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::distribute
+
+#endif  // TESSERA_DISTRIBUTE_COORDINATOR_H_

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ClusterCoordinator and Server on clusters of real processes that nothing happens to. The rows of
+// tests/facts/parameter_servers.md are named by their names.
+#include "distribute/coordinator.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/host_array.h"
+#include "base/status.h"
+#include "distribute/function_registry.h"
+#include "distribute/partitioner.h"
+#include "distribute/remote_variable.h"
+#include "distribute/server.h"
+#include "distribute/testing/test_cluster.h"
+#include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "job/cluster.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::distribute {
+namespace {
+
+using ::tessera::testing::IsOk;
+using ::tessera::testing::IsOkAndHolds;
+using ::tessera::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::result_of;
+using testing::RunningCluster;
+using testing::scalar;
+using testing::TestCluster;
+using testing::value_of;
+
+constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
+constexpr auto kFailedPrecondition = absl::StatusCode::kFailedPrecondition;
+
+TEST(CoordinatorTest, ScheduleJoin) {
+  RunningCluster running(2, 2);
+  ASSERT_TRUE(running.ok());
+  EXPECT_EQ(running.coordinator->num_workers(), 2);
+  EXPECT_EQ(running.coordinator->num_ps(), 2);
+  for (int i = 0; i < 10; ++i) running.add(1);
+  EXPECT_THAT(running.coordinator->join(), IsOk());
+  EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(10)));
+  // The end in order: every server ends with OK.
+  running.coordinator = nullptr;
+  for (const int task : {0, 1}) {
+    EXPECT_THAT(running.cluster.wait("worker", task), IsOk());
+    EXPECT_THAT(running.cluster.wait("ps", task), IsOk());
+  }
+}
+
+TEST(CoordinatorTest, OneWorkerInOrderAndTheRestOfOneWorker) {
+  RunningCluster running(1, 2);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  // one_worker_in_order
+  std::vector<RemoteValue> values;
+  for (int i = 0; i < 5; ++i) values.push_back(running.add(1));
+  for (int i = 0; i < 5; ++i) EXPECT_THAT(result_of(values[i]), IsOkAndHolds(i + 1.0f));
+  // done
+  running.wait(200);
+  EXPECT_THAT(coordinator.done(), IsOkAndHolds(false));
+  EXPECT_THAT(coordinator.join(), IsOk());
+  EXPECT_THAT(coordinator.done(), IsOkAndHolds(true));
+  // join_timeout
+  const RemoteValue slow = running.wait(500);
+  EXPECT_THAT(coordinator.join(absl::Milliseconds(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("1 closure is not over after 100 ms")));
+  EXPECT_THAT(slow.await(absl::Milliseconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("the closure of function \"wait\" is not over after 1 ms")));
+  EXPECT_THAT(coordinator.join(), IsOk());
+  EXPECT_THAT(slow.await(), IsOk());
+}
+
+TEST(CoordinatorTest, FetchWaitsAndFetchList) {
+  RunningCluster running(2, 1);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  const RemoteValue late = coordinator.schedule("slow_add", {scalar(300), scalar(5), *running.v});
+  const RemoteValue early = coordinator.schedule("where");
+  const RemoteValue none = coordinator.schedule("wait", {scalar(0)});
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto results, coordinator.fetch({late, early, none}));
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0], std::vector<HostArray>{scalar(5)});
+  EXPECT_EQ(results[1].size(), 2u);
+  EXPECT_EQ(results[1][1], scalar(1));  // the first attempt
+  EXPECT_EQ(results[2].size(), 0u);
+}
+
+TEST(CoordinatorTest, FailingClosure) {
+  RunningCluster running(1, 1);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  std::vector<RemoteValue> values = {running.wait(300), running.add(1), running.fail(0)};
+  for (int i = 0; i < 5; ++i) values.push_back(running.add(1));
+  values.push_back(running.fail(0));
+  values.push_back(running.add(1));
+  EXPECT_THAT(coordinator.join(),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("worker 0"), HasSubstr("\"fail\": boom"),
+                                               Not(HasSubstr("more")))));
+  EXPECT_THAT(values[0].await(), IsOk());
+  EXPECT_THAT(values[1].await(), IsOk());
+  EXPECT_THAT(values[2].await(), StatusIs(kInvalidArgument));
+  for (int i = 3; i < 10; ++i) {
+    EXPECT_THAT(values[i].await(),
+                StatusIs(absl::StatusCode::kCancelled,
+                         HasSubstr("not run, because another closure failed with: worker 0")));
+  }
+  // after_failure
+  EXPECT_THAT(coordinator.join(), IsOk());
+  EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(1)));
+  // failure_at_schedule, failure_of_fetch
+  const RemoteValue failed = running.fail(0);
+  EXPECT_THAT(failed.await(), StatusIs(kInvalidArgument));
+  const RemoteValue later = running.add(1);
+  EXPECT_THAT(later.await(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("boom")));
+  EXPECT_THAT(failed.fetch(), StatusIs(kInvalidArgument, HasSubstr("boom")));
+  EXPECT_THAT(failed.fetch(), StatusIs(kInvalidArgument, HasSubstr("boom")));
+  EXPECT_THAT(coordinator.fetch({later, failed}), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(coordinator.join(), StatusIs(kInvalidArgument, HasSubstr("boom")));
+  // failure_at_done
+  EXPECT_THAT(running.fail(0).await(), StatusIs(kInvalidArgument));
+  EXPECT_THAT(coordinator.done(), StatusIs(kInvalidArgument, HasSubstr("boom")));
+  EXPECT_THAT(coordinator.done(), IsOkAndHolds(true));
+  EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(1)));
+}
+
+TEST(CoordinatorTest, TwoFailures) {
+  RunningCluster running(2, 1);
+  ASSERT_TRUE(running.ok());
+  running.fail(100);
+  running.fail(400);
+  EXPECT_THAT(running.coordinator->join(),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("boom; 1 more closure failed"))));
+  EXPECT_THAT(running.coordinator->join(), IsOk());
+}
+
+// unknown_function, function_arguments and what else a closure can get wrong: the worker lives.
+TEST(CoordinatorTest, UnknownFunctionAndFunctionArguments) {
+  RunningCluster running(1, 1);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  const auto expect = [&](const RemoteValue& value, absl::StatusCode code,
+                          const std::string& message) {
+    EXPECT_THAT(value.await(), StatusIs(code, HasSubstr(message)));
+    EXPECT_THAT(coordinator.join(), StatusIs(code, HasSubstr(message)));
+  };
+  expect(coordinator.schedule("nope"), absl::StatusCode::kNotFound,
+         "function \"nope\" is not in the registry of the workers, which has \"add\", \"assign\"");
+  const std::vector<int32_t> one = {1};
+  expect(coordinator.schedule("add", {HostArray::of<int32_t>(one, {1}), *running.v}),
+         kInvalidArgument, "the argument must be one f32");
+  expect(coordinator.schedule("add", {HostArray{DType::kFloat32, {3}, {}}, *running.v}),
+         kInvalidArgument, "argument 0 of function \"add\"");
+  expect(coordinator.schedule("raise"), absl::StatusCode::kUnknown,
+         "function \"raise\": the function raised an exception: ");
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const RemoteVariable matrix,
+      coordinator.variable("matrix", HostArray::of<float>(std::vector<float>(6), {3, 2})));
+  expect(coordinator.schedule("push_scalar", {matrix}), kInvalidArgument,
+         "push_add to \"matrix\", which is f32 of shape [3, 2]: got f32 of shape []");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteVariable flags,
+                               coordinator.variable("flags", HostArray::scalar(true)));
+  expect(coordinator.schedule("push_scalar", {flags}), kInvalidArgument,
+         "push_add to \"flags\": sum is not defined for bool");
+  // The other reasons for which a variable is refused.
+  EXPECT_THAT(coordinator.variable("v", scalar(1)),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("variable \"v\" is there; give each a name of its own")));
+  EXPECT_THAT(coordinator.variable("", scalar(1)),
+              StatusIs(kInvalidArgument, HasSubstr("a variable needs a name")));
+  EXPECT_THAT(coordinator.variable("w", HostArray{DType::kFloat32, {3}, {}}),
+              StatusIs(kInvalidArgument, HasSubstr("variable \"w\"")));
+  // Pushes of one function count in their order, after it.
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto before,
+                               coordinator.schedule("assign", {*running.v, scalar(7)}).fetch());
+  EXPECT_EQ(before[0], scalar(0));
+  EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(7)));
+}
+
+// remote_value_argument
+static_assert(!std::is_constructible_v<Argument, RemoteValue>);
+
+TEST(CoordinatorTest, QueueLimit) {
+  RunningCluster running(1, 1, {}, {.queue_limit = 4});
+  ASSERT_TRUE(running.ok());
+  const absl::Time start = steady_now();
+  for (int i = 0; i < 5; ++i) running.wait(300);
+  EXPECT_LT(steady_now() - start, absl::Milliseconds(250));
+  running.wait(300);  // the sixth waits until the first is over
+  EXPECT_GT(steady_now() - start, absl::Milliseconds(250));
+  EXPECT_THAT(running.coordinator->join(), IsOk());
+}
+
+TEST(CoordinatorTest, PullPartitioned) {
+  RunningCluster running(2, 2, fixed_shards(5));
+  ASSERT_TRUE(running.ok());
+  std::vector<float> values;
+  for (int i = 0; i < 13; ++i) values.push_back(static_cast<float>(i));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const RemoteVariable v,
+      running.coordinator->variable("thirteen", HostArray::of<float>(values, {13, 1})));
+  EXPECT_EQ(v.num_shards(), 5);
+  EXPECT_EQ(running.v->num_shards(), 1);
+  EXPECT_THAT(value_of(*running.coordinator, v), IsOkAndHolds(values));
+  for (int i = 0; i < 8; ++i) running.coordinator->schedule("add", {scalar(1), v});
+  EXPECT_THAT(running.coordinator->join(), IsOk());
+  for (float& value : values) value += 8;
+  EXPECT_THAT(value_of(*running.coordinator, v), IsOkAndHolds(values));
+}
+
+// What is pulled under 3 shards makes a variable of 5 in another cluster: only the tensor counts.
+TEST(CoordinatorTest, CheckpointOtherCount) {
+  const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6};
+  std::vector<HostArray> saved;
+  {
+    RunningCluster running(1, 2, fixed_shards(3));
+    ASSERT_TRUE(running.ok());
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const RemoteVariable v,
+        running.coordinator->variable("seven", HostArray::of<float>(values, {7, 1})));
+    EXPECT_EQ(v.num_shards(), 3);
+    TESSERA_ASSERT_OK_AND_ASSIGN(saved, running.coordinator->schedule("pull", {v}).fetch());
+  }
+  RunningCluster running(1, 3, fixed_shards(5));
+  ASSERT_TRUE(running.ok());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteVariable v,
+                               running.coordinator->variable("seven", saved[0]));
+  EXPECT_EQ(v.num_shards(), 5);
+  EXPECT_THAT(value_of(*running.coordinator, v), IsOkAndHolds(values));
+}
+
+TEST(CoordinatorTest, RegistryDiffers) {
+  for (const bool is_worker_1 : {true, false}) {
+    TestCluster cluster(2, 1);
+    cluster.start("ps", 0);
+    cluster.start("worker", 0, is_worker_1 ? "train" : "");
+    cluster.start("worker", 1, is_worker_1 ? "" : "train");
+    const int lacking = is_worker_1 ? 1 : 0;
+    EXPECT_THAT(ClusterCoordinator::create(cluster.chief()),
+                StatusIs(kFailedPrecondition,
+                         AllOf(HasSubstr(absl::StrCat("the registry of worker ", lacking, " (",
+                                                      cluster.address("worker", lacking), ")")),
+                               HasSubstr("lacks \"train\", which that of worker "))));
+    EXPECT_THAT(cluster.wait("ps", 0), StatusIs(kFailedPrecondition, HasSubstr("lacks")));
+  }
+}
+
+TEST(CoordinatorTest, TwoCoordinators) {
+  RunningCluster running(1, 1);
+  ASSERT_TRUE(running.ok());
+  EXPECT_THAT(ClusterCoordinator::create(running.cluster.chief()),
+              StatusIs(kFailedPrecondition,
+                       HasSubstr("belongs to the ClusterCoordinator of the chief on ")));
+  running.add(1);
+  EXPECT_THAT(running.coordinator->join(), IsOk());
+  // A variable of one is not one of another.
+  RunningCluster other(1, 1);
+  ASSERT_TRUE(other.ok());
+  EXPECT_THAT(
+      other.coordinator->schedule("pull", {*running.v}).await(),
+      StatusIs(kInvalidArgument, HasSubstr("variable \"v\" is of another ClusterCoordinator")));
+}
+
+struct ClusterCase {
+  const char* name;
+  std::map<std::string, std::map<int, std::string>> jobs;
+  const char* task_type;
+  const char* message;
+};
+
+const ClusterCase kClusterCases[] = {
+    {"no_ps",
+     {{"chief", {{0, "127.0.0.1:1"}}}, {"worker", {{0, "127.0.0.1:2"}}}},
+     "chief",
+     "has no task of job ps; a ClusterCoordinator needs one or more"},
+    {"no_worker",
+     {{"chief", {{0, "127.0.0.1:1"}}}, {"ps", {{0, "127.0.0.1:2"}}}},
+     "chief",
+     "has no task of job worker"},
+    {"two_chiefs",
+     {{"chief", {{0, "127.0.0.1:1"}, {1, "127.0.0.1:3"}}}, {"ps", {{0, "127.0.0.1:2"}}}},
+     "chief",
+     "has 2 tasks of job chief; a cluster has one"},
+    {"not_the_chief",
+     {{"worker", {{0, "127.0.0.1:1"}}}, {"ps", {{0, "127.0.0.1:2"}}}},
+     "worker",
+     "is made by the chief, and this task is \"worker\""},
+    {"other_host",
+     {{"worker", {{0, "192.0.2.1:1"}}}, {"ps", {{0, "127.0.0.1:2"}}}},
+     "chief",
+     "worker 0 is at 192.0.2.1:1, on another host, and TESSERA_TOKEN is not set"},
+};
+
+TEST(CoordinatorTest, RefusesClusters) {
+  for (const ClusterCase& c : kClusterCases) {
+    SCOPED_TRACE(c.name);
+    cluster::Cluster cluster;
+    cluster.spec.jobs = c.jobs;
+    cluster.task_type = c.task_type;
+    cluster.task_id = 0;
+    EXPECT_THAT(ClusterCoordinator::create(cluster),
+                StatusIs(kInvalidArgument, HasSubstr(c.message)));
+  }
+}
+
+TEST(CoordinatorTest, RefusesOptions) {
+  TestCluster cluster(1, 1);
+  const auto expect = [&](Partitioner partitioner, const CoordinatorOptions& options,
+                          const std::string& message) {
+    EXPECT_THAT(ClusterCoordinator::create(cluster.chief(), std::move(partitioner), options),
+                StatusIs(kInvalidArgument, HasSubstr(message)));
+  };
+  expect(fixed_shards(0), {}, "fixed_shards(0)");
+  expect({}, {.queue_limit = 0}, "queue_limit is 0; it must be 1 or more");
+  expect({}, {.max_attempts = -1}, "max_attempts is -1; it must be 1 or more");
+  expect({}, {.worker_wait = absl::ZeroDuration()}, "worker_wait is 0 ms; it must be longer than");
+  // Nothing was started: the wait is as long as worker_wait.
+  EXPECT_THAT(ClusterCoordinator::create(cluster.chief(), {}, {.worker_wait = absl::Seconds(1)}),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("tasks of the cluster that were not reached: ps 0 (127"),
+                             HasSubstr("worker 0 (127"))));
+}
+
+TEST(ServerTest, StartStopAndWhatIsRefused) {
+  TestCluster cluster(1, 1);
+  EXPECT_THAT(Server::start(cluster.chief()),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("a Server is a worker or a ps, and this task is \"chief\"")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Server server, Server::start(cluster.as("ps", 0)));
+  EXPECT_EQ(server.address(), cluster.address("ps", 0));
+  EXPECT_THAT(Server::start(cluster.as("ps", 0)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(cluster.address("ps", 0))));
+  EXPECT_THAT(server.stop(), IsOk());
+  EXPECT_THAT(server.join(), IsOk());
+  EXPECT_THAT(server.stop(), IsOk());
+}
+
+TEST(FunctionRegistryTest, RefusesNames) {
+  FunctionRegistry registry;
+  const FunctionRegistry::Function fn = [](WorkerContext&, absl::Span<const Argument>) {
+    return std::vector<DTensor>();
+  };
+  EXPECT_THAT(registry.add("f", fn), IsOk());
+  EXPECT_THAT(registry.add("f", fn), StatusIs(absl::StatusCode::kAlreadyExists,
+                                              HasSubstr("\"f\" is in the registry; give each")));
+  EXPECT_THAT(registry.add("", fn),
+              StatusIs(kInvalidArgument, HasSubstr("a function needs a name that is not empty")));
+  EXPECT_THAT(registry.add("g", {}),
+              StatusIs(kInvalidArgument, HasSubstr("function \"g\" is empty; give a function")));
+  EXPECT_THAT(registry.names(), ElementsAre("f"));
+}
+
+}  // namespace
+}  // namespace tessera::distribute

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/function_registry.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/reduce_op.h"
+#include "distribute/host_copy.h"
+#include "distribute/parameter_servers.h"
+#include "layout/layout.h"
+
+namespace tessera::distribute {
+
+DTensor WorkerContext::pull(const RemoteVariable& variable) {
+  const StatusOr<HostArray> value = servers_.read(internal::VariableAccess::place(variable));
+  return internal::to_tensor(value, variable.dtype(), variable.shape(), mesh_);
+}
+
+Status WorkerContext::push_add(const RemoteVariable& variable, const DTensor& delta) {
+  TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(ReduceOp::kSum, variable.dtype()),
+                                       absl::StrCat("push_add to \"", variable.name(), "\"")));
+  return add_push(PushKind::kAdd, variable, delta);
+}
+
+Status WorkerContext::push(const RemoteVariable& variable, const DTensor& value) {
+  return add_push(PushKind::kAssign, variable, value);
+}
+
+Status WorkerContext::add_push(PushKind kind, const RemoteVariable& variable,
+                               const DTensor& value) {
+  TESSERA_RETURN_IF_ERROR(value.status());
+  if (value.dtype() != variable.dtype() || value.shape() != variable.shape()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kind == PushKind::kAdd ? "push_add" : "push", " to \"", variable.name(), "\", which is ",
+        dtype_name(variable.dtype()), " of shape ", shape_to_string(variable.shape()), ": got ",
+        dtype_name(value.dtype()), " of shape ", shape_to_string(value.shape())));
+  }
+  TESSERA_ASSIGN_OR_RETURN(HostArray array, internal::to_host_array(value));
+  pushes_.push_back({kind, variable, std::move(array)});
+  return absl::OkStatus();
+}
+
+Status FunctionRegistry::add(std::string name, Function fn) {
+  if (name.empty()) return absl::InvalidArgumentError("a function needs a name that is not empty");
+  if (!fn) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("function \"", name, "\" is empty; give a function that can be called"));
+  }
+  const auto [it, is_new] = functions_.try_emplace(std::move(name), std::move(fn));
+  if (is_new) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("function \"", it->first, "\" is in the registry; give each a name of its own"));
+}
+
+std::vector<std::string> FunctionRegistry::names() const {
+  std::vector<std::string> result;
+  for (const auto& [name, fn] : functions_) result.push_back(name);
+  return result;
+}
+
+const FunctionRegistry::Function* FunctionRegistry::find(absl::string_view name) const {
+  const auto it = functions_.find(std::string(name));
+  return it == functions_.end() ? nullptr : &it->second;
+}
+
+}  // namespace tessera::distribute

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ParameterServers: the parameter servers as a worker, or the chief, reads and writes them.
+//
+// Calls are repeated while a server does not answer, for kPatience; then they are Unavailable with
+// the server, its address and the cause. The chief notices the loss of a server earlier, by its
+// heartbeats, and ends what waits for it.
+//
+// Thread-safe.
+#ifndef TESSERA_DISTRIBUTE_PARAMETER_SERVERS_H_
+#define TESSERA_DISTRIBUTE_PARAMETER_SERVERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/host_array.h"
+#include "base/status.h"
+#include "distribute/function_registry.h"
+#include "distribute/push_ledger.h"
+#include "distribute/remote_variable.h"
+#include "distribute/task_client.h"
+
+namespace tessera::distribute::internal {
+
+// How long a server that refuses connections is tried.
+inline constexpr absl::Duration kPatience = absl::Seconds(10);
+
+class ParameterServers {
+ public:
+  struct Address {
+    std::string address = {};
+    std::string token = {};
+  };
+  // `chief`: which coordinator the servers belong to.
+  static StatusOr<std::unique_ptr<ParameterServers>> connect(uint64_t chief,
+                                                             const std::vector<Address>& servers);
+
+  // Puts the shards of a variable in their places.
+  Status create(const VariablePlace& place, const HostArray& initial);
+  // The whole tensor; all shards at a time.
+  StatusOr<HostArray> read(const VariablePlace& place);
+  // Stages the pushes of a run. Returns how many each server has got.
+  StatusOr<std::vector<int>> stage(const RunKey& run, absl::Span<const PendingPush> pushes);
+  // Calls under way and later ones are Cancelled.
+  void close();
+
+ private:
+  // Sends requests[i] to servers[i], all at a time, and returns the responses.
+  template <class Request, class Response>
+  StatusOr<std::vector<Response>> call_all(TaskClient::Method<Request, Response> method,
+                                           absl::Span<const int> servers,
+                                           std::vector<Request> requests);
+
+  explicit ParameterServers(uint64_t chief) : chief_(chief) {}
+
+  const uint64_t chief_;
+  std::vector<std::unique_ptr<TaskClient>> clients_;
+};
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_DISTRIBUTE_PARAMETER_SERVERS_H_

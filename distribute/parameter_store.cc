@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/parameter_store.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/reduce_op.h"
+#include "device/cpu/kernels.h"
+
+namespace tessera::distribute::internal {
+
+Status ParameterStore::create(int variable, int shard, const std::string& name, HostArray value) {
+  TESSERA_RETURN_IF_ERROR(with_context(value.validate(), absl::StrCat("variable \"", name, "\"")));
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  // A later one has come again: pushes may have changed the value since.
+  if (shards_.count({variable, shard}) > 0) return absl::OkStatus();
+  shards_[{variable, shard}] = {
+      value.dtype,
+      std::string(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size())};
+  return absl::OkStatus();
+}
+
+StatusOr<const ParameterStore::Shard*> ParameterStore::find(int variable, int shard) const {
+  const auto it = shards_.find({variable, shard});
+  if (it != shards_.end()) return &it->second;
+  return absl::NotFoundError(
+      absl::StrCat("shard ", shard, " of variable ", variable, " is not on this parameter server"));
+}
+
+Status ParameterStore::read(int variable, int shard, std::string* bytes) const {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const Shard* const found, find(variable, shard));
+  *bytes = found->bytes;
+  return absl::OkStatus();
+}
+
+Status ParameterStore::stage(const RunKey& run, int index, Push push) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const Shard* const found, find(push.variable, push.shard));
+  if (push.bytes.size() != found->bytes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a push of ", push.bytes.size(), " bytes to shard ", push.shard, " of variable ",
+        push.variable, ", which has ", found->bytes.size(), " bytes"));
+  }
+  return ledger_.stage(run, index, std::move(push));
+}
+
+Status ParameterStore::update(const ServerUpdate& update) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Push> pushes, ledger_.update(update));
+  for (const Push& push : pushes) apply(push);
+  return absl::OkStatus();
+}
+
+void ParameterStore::apply(const Push& push) {
+  Shard& shard = shards_[{push.variable, push.shard}];
+  if (push.kind == PushKind::kAssign) {
+    shard.bytes = push.bytes;
+    return;
+  }
+  auto* const value = reinterpret_cast<std::byte*>(shard.bytes.data());
+  const auto* const delta = reinterpret_cast<const std::byte*>(push.bytes.data());
+  const int64_t num_elements = static_cast<int64_t>(shard.bytes.size()) / dtype_size(shard.dtype);
+  cpu::reduce(shard.dtype, ReduceOp::kSum, {value, delta}, {value}, num_elements);
+}
+
+}  // namespace tessera::distribute::internal

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/format.h"
+#include "base/thread.h"
+#include "distribute/parameter_server.grpc.pb.h"
+#include "distribute/parameter_server.pb.h"
+#include "distribute/parameter_servers.h"
+#include "distribute/parameter_store.h"
+#include "distribute/task_token.h"
+#include "distribute/wire.h"
+#include "distribute/worker_runner.h"
+#include "dtensor/client.h"
+#include "job/address.h"
+#include "job/coordinator_channel.h"
+#include "job/coordinator_server.h"
+#include "job/listener.h"
+#include "mesh/mesh.h"
+
+namespace tessera::distribute {
+namespace {
+
+using internal::ParameterServers;
+using internal::ParameterStore;
+using internal::set_outcome;
+using internal::TaskToken;
+using internal::WorkerRunner;
+
+// A job of one client, whatever launcher started the process.
+StatusOr<Mesh> mesh_of_this_worker() {
+  TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.client_id = 0, .num_clients = 1}));
+  const auto num_devices = static_cast<int64_t>(client.devices().size());
+  return create_mesh(client, {{"device", num_devices}});
+}
+
+}  // namespace
+
+class Server::Impl : public rpc::TaskService::CallbackService {
+ public:
+  Impl(std::string task_type, int task) : task_type_(std::move(task_type)), task_(task) {}
+  ~Impl() override {
+    (void)stop(absl::Seconds(5));
+    if (listener_ != nullptr) listener_->stop();
+    // The answer to the chief's goodbye gets a moment; the rest is cut off.
+    if (server_ != nullptr) server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(1)));
+    if (watch_.joinable()) watch_.join();
+  }
+
+  Status listen(const std::string& address, FunctionRegistry functions) {
+    prepare_grpc();
+    if (is_worker()) {
+      TESSERA_ASSIGN_OR_RETURN(Mesh mesh, mesh_of_this_worker());
+      TESSERA_ASSIGN_OR_RETURN(runner_,
+                               WorkerRunner::start(task_, std::move(mesh), std::move(functions)));
+    }
+    TESSERA_ASSIGN_OR_RETURN(listener_, Listener::listen(address, {}));
+    address_ = join_address(parse_address(address, 0)->host, listener_->port());
+    TESSERA_ASSIGN_OR_RETURN(token_, internal::make_token(address_));
+    token_metadata_ = token_metadata(token_.text);
+    grpc::ServerBuilder builder;
+    using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        External::FROM_FD, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    builder.SetMaxReceiveMessageSize(-1);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) return absl::InternalError("gRPC does not start the server");
+    TESSERA_ASSIGN_OR_RETURN(watch_,
+                             start_thread("the heartbeats of a server", [this] { watch(); }));
+    return listener_->start([this](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      acceptor_->HandleNewConnection(&connection);
+    });
+  }
+
+  const std::string& address() const { return address_; }
+
+  Status join() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return is_over_; });
+    return end_;
+  }
+
+  Status stop(absl::Duration grace) {
+    end(absl::OkStatus());
+    return runner_ == nullptr ? absl::OkStatus() : runner_->stop(steady_now() + grace);
+  }
+
+  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
+                                  const rpc::HelloRequest* request,
+                                  rpc::HelloResponse* response) override {
+    return answer(context, [&] {
+      set_outcome(response->mutable_outcome(), hello(*request));
+      if (runner_ == nullptr) return;
+      for (std::string& name : runner_->functions().names()) {
+        response->add_functions(std::move(name));
+      }
+    });
+  }
+  grpc::ServerUnaryReactor* Beat(grpc::CallbackServerContext* context,
+                                 const rpc::BeatRequest* request, rpc::Outcome* response) override {
+    return answer(context, [&] { set_outcome(response, check_caller(request->caller())); });
+  }
+  grpc::ServerUnaryReactor* Bye(grpc::CallbackServerContext* context,
+                                const rpc::ByeRequest* request, rpc::Outcome* response) override {
+    return answer(context, [&] {
+      const Status known = check_chief(request->caller().chief());
+      if (known.ok()) end(internal::status_of(request->reason()));
+      set_outcome(response, known);
+    });
+  }
+
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context,
+                                const rpc::RunRequest* request,
+                                rpc::RunResponse* response) override {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    if (!admit(context, reactor)) return reactor;
+    const auto finish = [reactor, response](const rpc::RunResponse& result) {
+      *response = result;
+      reactor->Finish(grpc::Status::OK);
+    };
+    Status known = check_caller(request->caller());
+    if (runner_ == nullptr) known = absl::UnimplementedError("a ps runs no functions");
+    if (known.ok()) {
+      runner_->run(*request, finish);
+    } else {
+      rpc::RunResponse refused;
+      set_outcome(refused.mutable_outcome(), known);
+      refused.set_was_given_up(true);
+      finish(refused);
+    }
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* context,
+                                   const rpc::CreateRequest* request,
+                                   rpc::Outcome* response) override {
+    return answer(context, [&] { set_outcome(response, create(*request)); });
+  }
+  grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context,
+                                 const rpc::ReadRequest* request,
+                                 rpc::ReadResponse* response) override {
+    return answer(context, [&] {
+      Status status = check_chief(request->chief());
+      if (status.ok()) {
+        status = store_.read(request->variable(), request->shard(), response->mutable_data());
+      }
+      set_outcome(response->mutable_outcome(), status);
+    });
+  }
+  grpc::ServerUnaryReactor* Stage(grpc::CallbackServerContext* context,
+                                  const rpc::StageRequest* request,
+                                  rpc::Outcome* response) override {
+    return answer(context, [&] { set_outcome(response, stage(*request)); });
+  }
+  grpc::ServerUnaryReactor* Update(grpc::CallbackServerContext* context,
+                                   const rpc::UpdateRequest* request,
+                                   rpc::Outcome* response) override {
+    return answer(context, [&] {
+      const Status known = check_caller(request->caller());
+      set_outcome(response, known.ok() ? store_.update(internal::update_of(*request)) : known);
+    });
+  }
+
+ private:
+  bool is_worker() const { return task_type_ == "worker"; }
+  std::string name() const { return absl::StrCat(task_type_, " ", task_, " (", address_, ")"); }
+
+  bool admit(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor) {
+    if (!carries_token(*context, token_metadata_)) {
+      reactor->Finish({grpc::StatusCode::UNAUTHENTICATED, "the job token is wrong"});
+      return false;
+    }
+    listener_->proven(context->peer());
+    return true;
+  }
+  template <class Body>
+  grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const Body& body) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    if (!admit(context, reactor)) return reactor;
+    body();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  Status hello(const rpc::HelloRequest& request) {
+    std::lock_guard<std::mutex> hello_lock(hello_mutex_);
+    TESSERA_RETURN_IF_ERROR(greet(request));
+    if (runner_ != nullptr) {
+      std::vector<ParameterServers::Address> servers;
+      for (const rpc::ParameterServer& ps : request.ps()) {
+        servers.push_back({ps.address(), ps.token()});
+      }
+      TESSERA_RETURN_IF_ERROR(
+          runner_->begin_session(request.caller().chief(), request.caller().session(), servers));
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    session_ = request.caller().session();
+    return absl::OkStatus();
+  }
+  // Whether this chief may have a session; its heartbeats count from then on.
+  Status greet(const rpc::HelloRequest& request) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (request.task_type() != task_type_ || request.task() != task_) {
+      return absl::FailedPreconditionError(absl::StrCat(request.task_type(), " ", request.task(),
+                                                        " of the chief's cluster is ", name(),
+                                                        "; give all tasks the same cluster"));
+    }
+    if (is_over_) return absl::UnavailableError(absl::StrCat(name(), " has ended"));
+    if (chief_.has_value() && *chief_ != request.caller().chief()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(name(), " belongs to the ClusterCoordinator of the chief on ", chief_name_,
+                       "; a cluster has one at a time"));
+    }
+    if (request.caller().session() <= last_session_) {
+      return absl::CancelledError("the chief has begun another session");
+    }
+    chief_ = request.caller().chief();
+    chief_name_ = request.chief_name();
+    last_session_ = request.caller().session();
+    session_.reset();
+    interval_ = absl::Microseconds(request.heartbeat_interval_us());
+    is_alive_ = true;
+    changed_.notify_all();
+    return absl::OkStatus();
+  }
+
+  // A call of the chief is a sign of its life.
+  Status check_chief(uint64_t chief) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_over_) return absl::FailedPreconditionError(absl::StrCat(name(), " has ended"));
+    if (chief_ == chief) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(name(), " belongs to another ClusterCoordinator, or to none yet"));
+  }
+  Status check_caller(const rpc::Caller& caller) {
+    TESSERA_RETURN_IF_ERROR(check_chief(caller.chief()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_alive_ = true;
+    if (session_ == caller.session()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("session ", caller.session(), " of ", name(), " is over"));
+  }
+
+  Status create(const rpc::CreateRequest& request) {
+    TESSERA_RETURN_IF_ERROR(check_chief(request.chief()));
+    TESSERA_ASSIGN_OR_RETURN(HostArray value, internal::array_of(request.value()));
+    return store_.create(request.variable(), request.shard(), request.name(), std::move(value));
+  }
+  Status stage(const rpc::StageRequest& request) {
+    TESSERA_RETURN_IF_ERROR(check_chief(request.chief()));
+    return store_.stage(
+        {.worker = request.worker(), .session = request.session(), .run = request.run()},
+        request.index(),
+        {.kind = request.is_add() ? PushKind::kAdd : PushKind::kAssign,
+         .variable = request.variable(),
+         .shard = request.shard(),
+         .bytes = request.data()});
+  }
+
+  void end(const Status& why) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_over_) return;
+    is_over_ = true;
+    end_ = why;
+    changed_.notify_all();
+  }
+
+  // Counts heartbeats that are missed: intervals in which no sign of the chief has come.
+  void watch() {
+    int num_missed = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!is_over_) {
+      if (!chief_.has_value()) {
+        changed_.wait(lock);
+        continue;
+      }
+      changed_.wait_until(lock, to_chrono_steady(steady_now() + interval_),
+                          [this] { return is_over_; });
+      num_missed = std::exchange(is_alive_, false) ? 0 : num_missed + 1;
+      if (num_missed < kMissedHeartbeats || is_over_) continue;
+      is_over_ = true;
+      end_ = absl::UnavailableError(
+          absl::StrCat(name(), ": the chief on ", chief_name_, " is lost: ", num_missed,
+                       " heartbeats of ", format_duration(interval_), " were missed in a row"));
+      changed_.notify_all();
+    }
+  }
+
+  const std::string task_type_;
+  const int task_;
+  std::string address_;
+  TaskToken token_;
+  std::string token_metadata_;
+  ParameterStore store_;                  // of a ps
+  std::shared_ptr<WorkerRunner> runner_;  // of a worker
+  std::mutex hello_mutex_;                // one session begins at a time; taken before mutex_
+  std::mutex mutex_;                      // guards what follows
+  std::condition_variable changed_;
+  std::optional<uint64_t> chief_;
+  std::string chief_name_;
+  uint64_t last_session_ = 0;
+  std::optional<uint64_t> session_;  // unset while one begins
+  absl::Duration interval_ = kHeartbeatInterval;
+  bool is_alive_ = false;  // a sign of the chief has come in this interval
+  bool is_over_ = false;
+  Status end_;
+
+  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<grpc::Server> server_;
+  Thread watch_;
+};
+
+StatusOr<Server> Server::start(const cluster::Cluster& cluster, FunctionRegistry functions) {
+  if (cluster.task_type != "worker" && cluster.task_type != "ps") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a Server is a worker or a ps, and this task is \"", cluster.task_type,
+                     "\"; a chief makes a ClusterCoordinator"));
+  }
+  const int task = cluster.task_id.value_or(-1);
+  TESSERA_ASSIGN_OR_RETURN(const std::string address,
+                           cluster.spec.task_address(cluster.task_type, task));
+  if (!parse_address(address, 0).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("the address of ", cluster.task_type, " ", task,
+                                                   " is \"", address, "\"; it must be HOST:PORT"));
+  }
+  TESSERA_RETURN_IF_ERROR(internal::check_token(cluster.spec));
+  auto impl = std::make_unique<Impl>(cluster.task_type, task);
+  TESSERA_RETURN_IF_ERROR(with_context(impl->listen(address, std::move(functions)),
+                                       absl::StrCat(cluster.task_type, " ", task)));
+  return Server(std::move(impl));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::Server(Server&& other) noexcept = default;
+Server& Server::operator=(Server&& other) noexcept = default;
+Server::~Server() = default;
+const std::string& Server::address() const { return impl_->address(); }
+Status Server::join() { return impl_->join(); }
+Status Server::stop(absl::Duration grace) { return impl_->stop(grace); }
+
+}  // namespace tessera::distribute

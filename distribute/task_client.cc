@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/task_client.h"
+
+#include "absl/strings/str_cat.h"
+#include "job/coordinator_channel.h"
+
+namespace tessera::distribute::internal {
+
+TaskClient::TaskClient(std::string address, const std::string& token)
+    : address_(std::move(address)),
+      token_(token_metadata(token)),
+      stub_(rpc::TaskService::NewStub(create_coordinator_channel(address_, 1))) {}
+
+StatusOr<std::unique_ptr<TaskClient>> TaskClient::create(std::string address,
+                                                         const std::string& token) {
+  std::unique_ptr<TaskClient> client(new TaskClient(std::move(address), token));
+  TESSERA_ASSIGN_OR_RETURN(
+      client->thread_,
+      start_thread("the calls of a connection", [started = client.get()] { started->serve(); }));
+  return client;
+}
+
+void TaskClient::serve() {
+  void* tag = nullptr;
+  bool is_ok = false;
+  while (queue_.Next(&tag, &is_ok)) {
+    const std::unique_ptr<Call> call(static_cast<Call*>(tag));
+    call->finish();
+    remove(&call->context);
+  }
+}
+
+void TaskClient::prepare(grpc::ClientContext* context, absl::Time deadline) const {
+  context->AddMetadata(kTokenMetadata, token_);
+  context->set_wait_for_ready(true);
+  if (deadline != absl::InfiniteFuture()) context->set_deadline(to_chrono_wall(deadline));
+}
+
+bool TaskClient::add(grpc::ClientContext* context) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !is_closed_ && calls_.insert(context).second;
+}
+
+void TaskClient::remove(grpc::ClientContext* context) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  calls_.erase(context);
+  if (calls_.empty()) all_done_.notify_all();
+}
+
+void TaskClient::close() {
+  std::lock_guard<std::mutex> close_lock(close_mutex_);
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    is_closed_ = true;
+    for (grpc::ClientContext* const call : calls_) call->TryCancel();
+    all_done_.wait(lock, [this] { return calls_.empty(); });
+  }
+  if (!thread_.joinable()) return;
+  queue_.Shutdown();
+  thread_.join();
+}
+
+bool TaskClient::is_closed() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return is_closed_;
+}
+
+bool is_transient(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::CANCELLED:
+    case grpc::StatusCode::UNKNOWN:
+    // Another process serves there: the task was started again, as the chief will notice.
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string text_of(const grpc::Status& status) {
+  return absl::StrCat("gRPC code ", static_cast<int>(status.error_code()), ", ",
+                      status.error_message());
+}
+
+}  // namespace tessera::distribute::internal

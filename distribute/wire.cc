@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/wire.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+
+namespace tessera::distribute::internal {
+
+void set_outcome(rpc::Outcome* outcome, const Status& status) {
+  outcome->set_code(static_cast<int>(status.code()));
+  outcome->set_message(std::string(status.message()));
+}
+
+Status status_of(const rpc::Outcome& outcome) {
+  return Status(static_cast<absl::StatusCode>(outcome.code()), outcome.message());
+}
+
+void set_array(rpc::Array* message, const HostArray& array) {
+  message->set_dtype(static_cast<int>(array.dtype));
+  message->mutable_shape()->Assign(array.shape.begin(), array.shape.end());
+  message->set_data(array.bytes.data(), array.bytes.size());
+}
+
+StatusOr<HostArray> array_of(const rpc::Array& message) {
+  HostArray array = {.dtype = static_cast<DType>(message.dtype()),
+                     .shape = Shape(message.shape().begin(), message.shape().end()),
+                     .bytes = {}};
+  const auto* const data = reinterpret_cast<const std::byte*>(message.data().data());
+  array.bytes.assign(data, data + message.data().size());
+  TESSERA_RETURN_IF_ERROR(array.validate());
+  return array;
+}
+
+void set_argument(rpc::Argument* message, const Argument& argument) {
+  if (const auto* array = std::get_if<HostArray>(&argument)) {
+    set_array(message->mutable_array(), *array);
+    return;
+  }
+  const VariablePlace& place = VariableAccess::place(std::get<RemoteVariable>(argument));
+  rpc::Variable* const variable = message->mutable_variable();
+  variable->set_name(place.name);
+  variable->set_number(place.number);
+  variable->set_dtype(static_cast<int>(place.dtype));
+  variable->mutable_shape()->Assign(place.shape.begin(), place.shape.end());
+  variable->mutable_rows()->Assign(place.rows.begin(), place.rows.end());
+  variable->mutable_ps()->Assign(place.ps.begin(), place.ps.end());
+}
+
+StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief) {
+  if (message.has_array()) {
+    TESSERA_ASSIGN_OR_RETURN(HostArray array, array_of(message.array()));
+    return Argument(std::move(array));
+  }
+  const rpc::Variable& variable = message.variable();
+  VariablePlace place = {.name = variable.name(),
+                         .dtype = static_cast<DType>(variable.dtype()),
+                         .shape = Shape(variable.shape().begin(), variable.shape().end()),
+                         .chief = chief,
+                         .number = variable.number(),
+                         .rows = {variable.rows().begin(), variable.rows().end()},
+                         .ps = {variable.ps().begin(), variable.ps().end()}};
+  TESSERA_RETURN_IF_ERROR(validate_dtype(place.dtype));
+  TESSERA_RETURN_IF_ERROR(validate_shape(place.shape, place.dtype));
+  return Argument(VariableAccess::make(std::move(place)));
+}
+
+void set_update(rpc::UpdateRequest* message, const ServerUpdate& update) {
+  message->set_number(update.number);
+  for (const ServerUpdate::Commit& commit : update.commits) {
+    rpc::UpdateRequest::Commit* const added = message->add_commits();
+    added->set_worker(commit.run.worker);
+    added->set_session(commit.run.session);
+    added->set_run(commit.run.run);
+    added->set_num_pushes(commit.num_pushes);
+  }
+  for (const ServerUpdate::Closed& closed : update.closed) {
+    rpc::UpdateRequest::Closed* const added = message->add_closed();
+    added->set_worker(closed.worker);
+    added->set_session(closed.session);
+  }
+}
+
+ServerUpdate update_of(const rpc::UpdateRequest& message) {
+  ServerUpdate update = {.number = message.number()};
+  for (const rpc::UpdateRequest::Commit& commit : message.commits()) {
+    update.commits.push_back(
+        {{.worker = commit.worker(), .session = commit.session(), .run = commit.run()},
+         commit.num_pushes()});
+  }
+  for (const rpc::UpdateRequest::Closed& closed : message.closed()) {
+    update.closed.push_back({closed.worker(), closed.session()});
+  }
+  return update;
+}
+
+}  // namespace tessera::distribute::internal

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Between the messages of parameter_server.proto and the values that they carry.
+#ifndef TESSERA_DISTRIBUTE_WIRE_H_
+#define TESSERA_DISTRIBUTE_WIRE_H_
+
+#include <cstdint>
+
+#include "base/host_array.h"
+#include "base/status.h"
+#include "distribute/function_registry.h"
+#include "distribute/parameter_server.pb.h"
+#include "distribute/push_ledger.h"
+#include "distribute/remote_variable.h"
+
+namespace tessera::distribute::internal {
+
+// The most bytes that one message carries of arrays: half of what protobuf can.
+inline constexpr int64_t kMostMessageBytes = 1 << 30;
+
+void set_outcome(rpc::Outcome* outcome, const Status& status);
+Status status_of(const rpc::Outcome& outcome);
+
+void set_array(rpc::Array* message, const HostArray& array);
+// InvalidArgument where the message is no array.
+StatusOr<HostArray> array_of(const rpc::Array& message);
+
+void set_argument(rpc::Argument* message, const Argument& argument);
+StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief);
+
+void set_update(rpc::UpdateRequest* message, const ServerUpdate& update);
+ServerUpdate update_of(const rpc::UpdateRequest& message);
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_DISTRIBUTE_WIRE_H_

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WorkerRunner: runs the functions of one worker, one at a time, on a thread of its own.
+//
+// Invariants:
+//   1. A run is answered when its function has returned and all its pushes are staged. Asked for
+//      again, it is not run again: it gets the same answer.
+//   2. A session begins only when no function of the one before runs: a function that has not
+//      returned occupies its worker, given up or not.
+//
+// Thread-safe.
+#ifndef TESSERA_DISTRIBUTE_WORKER_RUNNER_H_
+#define TESSERA_DISTRIBUTE_WORKER_RUNNER_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "distribute/function_registry.h"
+#include "distribute/parameter_server.pb.h"
+#include "distribute/parameter_servers.h"
+#include "mesh/mesh.h"
+
+namespace tessera::distribute::internal {
+
+class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
+ public:
+  // What answers one request: fills in the response and sends it.
+  using Answer = std::function<void(const rpc::RunResponse&)>;
+
+  static StatusOr<std::shared_ptr<WorkerRunner>> start(int worker, Mesh mesh,
+                                                       FunctionRegistry functions);
+
+  const FunctionRegistry& functions() const { return functions_; }
+
+  // Unavailable, naming the function, while one of the session before runs.
+  Status begin_session(uint64_t chief, uint64_t session,
+                       const std::vector<ParameterServers::Address>& servers);
+  void run(const rpc::RunRequest& request, Answer answer);
+  // Answers what waits, and ends the thread once no function runs. DeadlineExceeded, naming the
+  // function, where one runs at the deadline: its thread ends when it returns.
+  Status stop(absl::Time deadline);
+
+ private:
+  WorkerRunner(int worker, Mesh mesh, FunctionRegistry functions)
+      : worker_(worker), mesh_(std::move(mesh)), functions_(std::move(functions)) {}
+
+  void serve();
+  rpc::RunResponse run_function(const rpc::RunRequest& request, ParameterServers& servers);
+  Status call(const rpc::RunRequest& request, ParameterServers& servers,
+              rpc::RunResponse* response);
+
+  const int worker_;
+  const Mesh mesh_;
+  const FunctionRegistry functions_;
+  Thread thread_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::shared_ptr<ParameterServers> servers_;  // of the session
+  uint64_t session_ = 0;
+  uint64_t last_run_ = 0;                   // of the session
+  std::optional<rpc::RunRequest> request_;  // what the thread is to run
+  std::string running_;                     // the function that runs; empty: none
+  std::optional<rpc::RunResponse> answer_;  // to last_run_, once it is over
+  std::vector<Answer> waiting_;             // for it
+  bool is_stopping_ = false;
+  bool has_ended_ = false;  // the thread
+};
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_DISTRIBUTE_WORKER_RUNNER_H_
