@@ -47,7 +47,7 @@ struct DatasetAccess {
   static Dataset make(DatasetRep rep) {
     return Dataset(std::make_shared<const DatasetRep>(std::move(rep)));
   }
-  static const DatasetRep& rep(const Dataset& dataset) { return *dataset.rep_; }
+  static const DatasetRep& rep(const Dataset& dataset) { return dataset.rep(); }
 };
 
 // The same data set over some of its files. InvalidArgument where it has no files.

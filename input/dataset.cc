@@ -313,40 +313,50 @@ Dataset Dataset::batch(int64_t size, Remainder remainder) const {
   });
 }
 
+const internal::DatasetRep& Dataset::rep() const {
+  if (rep_ != nullptr) return *rep_;
+  static const auto* const moved_from = new DatasetRep{
+      .status = absl::FailedPreconditionError(
+          "the data set was moved from; use the one that it was moved to, or pass a copy"),
+      .node = nullptr,
+      .batching = {}};
+  return *moved_from;
+}
+
 std::vector<TensorSpec> Dataset::element_spec() const {
-  if (!rep_->status.ok()) return {};
-  StatusOr<std::vector<TensorSpec>> spec = rep_->node->spec();
+  if (!rep().status.ok()) return {};
+  StatusOr<std::vector<TensorSpec>> spec = rep().node->spec();
   if (!spec.ok()) return {};
-  if (rep_->batching.has_value()) {
-    const bool drops = rep_->batching->remainder == Remainder::kDrop;
+  if (rep().batching.has_value()) {
+    const bool drops = rep().batching->remainder == Remainder::kDrop;
     for (TensorSpec& tensor : *spec) {
-      tensor.shape.insert(tensor.shape.begin(), drops ? rep_->batching->size : -1);
+      tensor.shape.insert(tensor.shape.begin(), drops ? rep().batching->size : -1);
     }
   }
   return *std::move(spec);
 }
 
 std::optional<int64_t> Dataset::cardinality() const {
-  if (!rep_->status.ok()) return std::nullopt;
-  const internal::Extent extent = rep_->node->extent();
+  if (!rep().status.ok()) return std::nullopt;
+  const internal::Extent extent = rep().node->extent();
   if (extent.kind != internal::Extent::Kind::kKnown) return std::nullopt;
-  if (!rep_->batching.has_value()) return extent.size;
-  const int64_t size = rep_->batching->size;
-  const bool has_rest = rep_->batching->remainder == Remainder::kKeep && extent.size % size != 0;
+  if (!rep().batching.has_value()) return extent.size;
+  const int64_t size = rep().batching->size;
+  const bool has_rest = rep().batching->remainder == Remainder::kKeep && extent.size % size != 0;
   return extent.size / size + has_rest;
 }
 
 std::vector<std::string> Dataset::files() const {
-  return rep_->status.ok() ? rep_->node->files() : std::vector<std::string>();
+  return rep().status.ok() ? rep().node->files() : std::vector<std::string>();
 }
 
-Status Dataset::status() const { return rep_->status; }
+Status Dataset::status() const { return rep().status; }
 
 StatusOr<HostIterator> Dataset::iterate(const IteratorState& from) const {
-  TESSERA_RETURN_IF_ERROR(rep_->status);
+  TESSERA_RETURN_IF_ERROR(rep().status);
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<internal::BatchReader> reader,
                            internal::BatchReader::open(*this, from));
-  return HostIterator(std::move(reader), rep_->batching.has_value());
+  return HostIterator(std::move(reader), rep().batching.has_value());
 }
 
 }  // namespace tessera::input

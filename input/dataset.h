@@ -16,8 +16,9 @@
 //                   reads all elements up to the last one
 //
 // A call that is wrong makes a Dataset that carries the error, which iterate() and distribute()
-// return. Functions must be pure: called again with an equal element they return an equal result.
-// An exception of theirs is Unknown. They may be called by several threads at once if one of the
+// return; so does a Dataset that was moved from. A file keeps its descriptor as long as the data
+// set. Functions must be pure: called again with an equal element they return an equal result. An
+// exception of theirs is Unknown. They may be called by several threads at once if one of the
 // iterators of the data set has parallelism or prefetches, and else by the thread that iterates.
 //
 // TF: tf.data.Dataset.
@@ -135,8 +136,10 @@ class Dataset {
  private:
   friend struct internal::DatasetAccess;
   explicit Dataset(std::shared_ptr<const internal::DatasetRep> rep) : rep_(std::move(rep)) {}
+  // Of a data set that was moved from: one that carries an error.
+  const internal::DatasetRep& rep() const;
 
-  std::shared_ptr<const internal::DatasetRep> rep_;
+  std::shared_ptr<const internal::DatasetRep> rep_;  // null: moved from
 };
 
 }  // namespace tessera::input

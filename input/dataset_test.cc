@@ -682,6 +682,18 @@ TEST(DatasetTest, AnIteratorThatWasMovedFromSaysSo) {
   EXPECT_EQ(iterator.state(), IteratorState());
 }
 
+TEST(DatasetTest, ADataSetThatWasMovedFromCarriesAnError) {
+  Dataset dataset = Dataset::range(4);
+  const Dataset other = std::move(dataset);
+  EXPECT_THAT(other.status(), IsOk());
+  EXPECT_THAT(dataset.status(),
+              StatusIs(StatusCode::kFailedPrecondition, HasSubstr("the data set was moved from")));
+  EXPECT_EQ(dataset.batch(2).iterate().status(), dataset.status());
+  EXPECT_THAT(dataset.element_spec(), IsEmpty());
+  EXPECT_EQ(dataset.cardinality(), std::nullopt);
+  EXPECT_THAT(dataset.files(), IsEmpty());
+}
+
 TEST(DatasetTest, ThreadsEndWithTheIterator) {
   const size_t before = testing::entries_of("/proc/self/task").size();
   {

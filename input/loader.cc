@@ -379,6 +379,7 @@ int64_t hash_of_call(const internal::LoaderRep& loader, const IteratorState& fro
 }  // namespace
 
 StatusOr<Iterator> Loader::iterate(const IteratorState& from) const {
+  if (rep_ == nullptr) return absl::FailedPreconditionError("the loader was moved from");
   StatusOr<std::unique_ptr<internal::IteratorRep>> iterator = open(rep_, from);
   if (rep_->agreement.has_value()) {
     const internal::Agreement& agreement = *rep_->agreement;
@@ -403,8 +404,12 @@ StatusOr<Iterator> Loader::iterate(const IteratorState& from) const {
   return Iterator(*std::move(iterator));
 }
 
-std::vector<TensorSpec> Loader::element_spec() const { return rep_->dataset.element_spec(); }
-std::optional<int64_t> Loader::cardinality() const { return rep_->dataset.cardinality(); }
+std::vector<TensorSpec> Loader::element_spec() const {
+  return rep_ == nullptr ? std::vector<TensorSpec>() : rep_->dataset.element_spec();
+}
+std::optional<int64_t> Loader::cardinality() const {
+  return rep_ == nullptr ? std::nullopt : rep_->dataset.cardinality();
+}
 
 namespace {
 

@@ -72,7 +72,9 @@ class Iterator {
   // error stays, and is the same on all clients; iterate(state()) tries the step again.
   //
   // Where an element can fail to be read, and the mesh has several clients, a round of them goes
-  // with each batch (agreement.h). It waits for what their devices were given before.
+  // with each batch (agreement.h). It waits for what their devices were given before. While a
+  // function of the data set does not return on one client, the others wait as in any collective:
+  // for ClientOptions::collective_timeout.
   StatusOr<std::optional<Batch>> next();
   // Of what comes next; batches that were read ahead do not count.
   IteratorState state() const;
@@ -87,7 +89,8 @@ class Iterator {
 class Loader {
  public:
   // From a state of any iterator over the same data set, whatever its mesh. InvalidArgument where
-  // clients give other data sets, layouts or states.
+  // clients give other data sets, layouts or states. FailedPrecondition of a Loader that was moved
+  // from, which has no elements.
   StatusOr<Iterator> iterate(const IteratorState& from = {}) const;
   // As those of the data set.
   std::vector<TensorSpec> element_spec() const;
@@ -98,7 +101,7 @@ class Loader {
                                      std::vector<Layout> layouts, const LoadOptions& options);
   explicit Loader(std::shared_ptr<const internal::LoaderRep> rep) : rep_(std::move(rep)) {}
 
-  std::shared_ptr<const internal::LoaderRep> rep_;
+  std::shared_ptr<const internal::LoaderRep> rep_;  // null: moved from
 };
 
 // A layout for each tensor of a batch, all on one live mesh; any layout, partial ones included (the

@@ -740,6 +740,43 @@ TEST(InputJobsTest, PrefetchStops) {
   EXPECT_THAT(run_clients({.devices_per_client = 2}, body), IsOk());
 }
 
+// A function that does not return on client 1 until client 0 has given up.
+TEST(InputJobsTest, AReaderThatDoesNotReturnIsADeadlineOfTheOthers) {
+  std::atomic<bool> given_up = false;
+  const auto body = [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Layout layout, replicas_of(client));
+    const int client_id = client.client_id();
+    const auto hang = [&, client_id](input::Element element) -> StatusOr<input::Element> {
+      if (client_id == 1 && element[0].view<int64_t>()[0] >= 4) given_up.wait(false);
+      return element;
+    };
+    TESSERA_ASSIGN_OR_RETURN(const Loader loader,
+                             distribute(client, Dataset::range(8).map(hang).batch(4), {layout}));
+    TESSERA_ASSIGN_OR_RETURN(Iterator iterator, loader.iterate());
+    TESSERA_RETURN_IF_ERROR(iterator.next().status());
+    const Status status = iterator.next().status();
+    given_up = true;
+    given_up.notify_all();
+    return expect_error(status, StatusCode::kDeadlineExceeded, {"missing client 1"});
+  };
+  JobSpec spec = {.num_clients = 2};
+  spec.options.collective_timeout = absl::Seconds(3);
+  EXPECT_THAT(run_clients(spec, body), IsOk());
+}
+
+TEST(InputJobsTest, ALoaderThatWasMovedFromSaysSo) {
+  const auto body = [](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Layout layout, replicas_of(client));
+    TESSERA_ASSIGN_OR_RETURN(Loader loader,
+                             distribute(client, Dataset::range(3).batch(2), {layout}));
+    const Loader other = std::move(loader);
+    TESSERA_REQUIRE(!loader.cardinality().has_value() && loader.element_spec().empty());
+    return expect_error(loader.iterate().status(), StatusCode::kFailedPrecondition,
+                        {"the loader was moved from"});
+  };
+  EXPECT_THAT(run_clients({}, body), IsOk());
+}
+
 TEST(InputJobsTest, AnIteratorThatWasMovedFromSaysSo) {
   EXPECT_THAT(run_clients({},
                           [](Client& client) -> Status {
