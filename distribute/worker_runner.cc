@@ -47,10 +47,9 @@ StatusOr<std::shared_ptr<WorkerRunner>> WorkerRunner::start(int worker, Mesh mes
                                                             FunctionRegistry functions) {
   std::shared_ptr<WorkerRunner> runner(
       new WorkerRunner(worker, std::move(mesh), std::move(functions)));
-  // The thread holds the runner: a function may return after stop() has given up.
+  // The thread holds the runner: a function may return after stop() has given it up.
   TESSERA_ASSIGN_OR_RETURN(
       runner->thread_, start_thread("the functions of a worker", [runner] { runner->serve(); }));
-  runner->thread_.detach();
   return runner;
 }
 
@@ -110,6 +109,7 @@ void WorkerRunner::run(const rpc::RunRequest& request, Answer answer) {
 }
 
 Status WorkerRunner::stop(absl::Time deadline) {
+  std::lock_guard<std::mutex> stop_lock(stop_mutex_);
   std::vector<Answer> waiting;
   std::shared_ptr<ParameterServers> servers;
   std::unique_lock<std::mutex> lock(mutex_);
@@ -126,7 +126,11 @@ Status WorkerRunner::stop(absl::Time deadline) {
     answer(given_up("the worker has ended"));
   }
   if (servers != nullptr) servers->close();
-  if (in_time) return absl::OkStatus();
+  if (in_time) {
+    if (thread_.joinable()) thread_.join();
+    return absl::OkStatus();
+  }
+  if (thread_.joinable()) thread_.detach();
   return absl::DeadlineExceededError(
       absl::StrCat("function \"", running, "\" of worker ", worker_, " still runs"));
 }

@@ -62,8 +62,9 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
   const int worker_;
   const Mesh mesh_;
   const FunctionRegistry functions_;
-  Thread thread_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex stop_mutex_;  // held by stop(); taken before mutex_
+  Thread thread_;          // guarded by stop_mutex_ once it has started
+  std::mutex mutex_;       // guards what follows
   std::condition_variable changed_;
   std::shared_ptr<ParameterServers> servers_;  // of the session
   uint64_t session_ = 0;
