@@ -20,6 +20,11 @@
 //   to read data sets                        input/dataset.h, input/source.h,
 //                                            input/iterator_state.h; as tensors: input/loader.h,
 //                                            in namespace tessera::input
+//   to run functions on workers, with        distribute/coordinator.h, distribute/server.h,
+//   variables on parameter servers           distribute/function_registry.h,
+//                                            distribute/remote_variable.h,
+//                                            distribute/partitioner.h, in namespace
+//                                            tessera::distribute
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
@@ -41,6 +46,11 @@
 #include "collectives/group.h"
 #include "device/device.h"
 #include "device/device_span.h"
+#include "distribute/coordinator.h"
+#include "distribute/function_registry.h"
+#include "distribute/partitioner.h"
+#include "distribute/remote_variable.h"
+#include "distribute/server.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/eigen.h"

@@ -352,6 +352,15 @@ TEST(InputTest, ReadsTheSameBatchesOnAnyMesh) {
   EXPECT_EQ(rest.losses.size(), 4u);
 }
 
+TEST(ParameterServerTest, CountsEveryStepOnceAlthoughAWorkerIsKilled) {
+  const Result result = run("examples/10_parameter_server");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("2 workers, 2 parameter servers\n"),
+                                   HasSubstr("worker 1 is killed\n"),
+                                   HasSubstr("weights 0, 1, 2, 3\n"),
+                                   HasSubstr("200 steps, of which 200 count\n")));
+}
+
 struct MistakeCase {
   const char* name;
   const char* command;

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training with parameter servers: workers pull weights and push gradients, each at its own pace.
+// One worker is killed in the middle; every step still counts exactly once.
+//
+//   bazel build //examples:10_parameter_server
+//   bazel-bin/examples/10_parameter_server
+//
+// Without TF_CONFIG the program starts the other tasks of a cluster on this host by itself; with
+// TF_CONFIG it is one task of a cluster.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "tessera.h"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::distribute;
+
+constexpr int kNumSteps = 200;
+constexpr int kNumPoints = 64;
+constexpr int kNumInputs = 4;
+
+// 1. A step of training, as a worker runs it. Its points follow from its number, so that they are
+//    the same on any worker and in any attempt.
+StatusOr<std::vector<DTensor>> step(WorkerContext& context, absl::Span<const Argument> args) {
+  const auto& weights = std::get<RemoteVariable>(args[0]);
+  const auto& count = std::get<RemoteVariable>(args[1]);
+  const int64_t number = std::get<HostArray>(args[2]).view<int64_t>()[0];
+  const auto layout = [&](const char* text) { return Layout::parse(context.mesh(), text); };
+  const DTensor x = random::uniform<float>(random::Key::from_seed(1).fold_in(number),
+                                           {kNumPoints, kNumInputs}, layout("[device, -]"), -1, 1);
+  const DTensor y = ops::matmul(x, iota<float>({kNumInputs, 1}, layout("[-, -]")));
+
+  Tape tape;
+  const DTensor w = tape.watch(context.pull(weights));
+  const DTensor loss = ops::mean(ops::square(ops::matmul(x, w) - y));
+  const std::vector<DTensor> gradients = tape.gradient(loss, {w});
+
+  // 2. What a step pushes counts once it has returned OK: all of it, once, or nothing.
+  TESSERA_RETURN_IF_ERROR(context.push_add(weights, gradients[0] * -0.2));
+  TESSERA_RETURN_IF_ERROR(context.push_add(count, ones<float>({}, layout("[]"))));
+  return std::vector<DTensor>{loss};
+}
+
+StatusOr<std::vector<DTensor>> read(WorkerContext& context, absl::Span<const Argument> args) {
+  std::vector<DTensor> values;
+  for (const Argument& arg : args) values.push_back(context.pull(std::get<RemoteVariable>(arg)));
+  return values;
+}
+
+// 3. Workers and parameter servers: start and join.
+Status serve(const cluster::Cluster& cluster) {
+  FunctionRegistry functions;
+  TESSERA_RETURN_IF_ERROR(functions.add("step", step));
+  TESSERA_RETURN_IF_ERROR(functions.add("read", read));
+  TESSERA_ASSIGN_OR_RETURN(Server server, Server::start(cluster, std::move(functions)));
+  return server.join();
+}
+
+// 4. The chief makes variables, and schedules functions by their names.
+Status lead(const cluster::Cluster& cluster, pid_t victim) {
+  TESSERA_ASSIGN_OR_RETURN(ClusterCoordinator coordinator,
+                           ClusterCoordinator::create(cluster, fixed_shards(2)));
+  std::printf("%d workers, %d parameter servers\n", coordinator.num_workers(),
+              coordinator.num_ps());
+  const std::vector<float> zeros(kNumInputs, 0);
+  TESSERA_ASSIGN_OR_RETURN(
+      const RemoteVariable weights,
+      coordinator.variable("weights", HostArray::of<float>(zeros, {kNumInputs, 1})));
+  TESSERA_ASSIGN_OR_RETURN(const RemoteVariable count,
+                           coordinator.variable("count", HostArray::scalar(0.0f)));
+  std::vector<RemoteValue> losses;
+  for (int64_t number = 0; number < kNumSteps; ++number) {
+    losses.push_back(coordinator.schedule("step", {weights, count, HostArray::scalar(number)}));
+  }
+  for (int number = 0; number < kNumSteps; number += 50) {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> loss, losses[number].fetch());
+    std::printf("step %3d  loss %.5f\n", number, loss[0].view<float>()[0]);
+    if (number == 50 && victim != 0) {
+      kill(victim, SIGKILL);
+      std::printf("worker 1 is killed\n");
+    }
+  }
+  // 5. Waits for all steps. Those of the lost worker run again on the other one.
+  TESSERA_RETURN_IF_ERROR(coordinator.join());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> values,
+                           coordinator.schedule("read", {weights, count}).fetch());
+  std::printf("weights %s\n",
+              absl::StrJoin(values[0].view<float>(), ", ", [](std::string* out, float weight) {
+                absl::StrAppend(out, absl::Dec(lround(weight)));
+              }).c_str());
+  std::printf("%d steps, of which %.0f count\n", kNumSteps, values[1].view<float>()[0]);
+  return absl::OkStatus();
+}
+
+// An address of this host that no program has.
+std::string free_address() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  (void)bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+  (void)getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  close(fd);
+  return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+}
+
+pid_t start_task(const cluster::ClusterSpec& spec, const std::string& job, int task) {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const StatusOr<cluster::Cluster> cluster = cluster::simple(spec, job, task);
+  const Status status = cluster.ok() ? serve(*cluster) : cluster.status();
+  if (!status.ok())
+    std::fprintf(stderr, "%s %d: %s\n", job.c_str(), task, status.ToString().c_str());
+  std::_Exit(status.ok() ? 0 : 1);
+}
+
+Status run_on_this_host() {
+  TESSERA_ASSIGN_OR_RETURN(
+      const cluster::ClusterSpec spec,
+      cluster::ClusterSpec::create({{"chief", {free_address()}},
+                                    {"worker", {free_address(), free_address()}},
+                                    {"ps", {free_address(), free_address()}}}));
+  for (const int task : {0, 1}) start_task(spec, "ps", task);
+  start_task(spec, "worker", 0);
+  const pid_t victim = start_task(spec, "worker", 1);
+  TESSERA_ASSIGN_OR_RETURN(const cluster::Cluster cluster, cluster::simple(spec, "chief", 0));
+  const Status status = lead(cluster, victim);
+  while (wait(nullptr) > 0) {
+  }
+  return status;
+}
+
+Status run() {
+  if (std::getenv("TF_CONFIG") == nullptr) return run_on_this_host();
+  TESSERA_ASSIGN_OR_RETURN(const cluster::Cluster cluster,
+                           cluster::tf_config([](const char* name) { return std::getenv(name); }));
+  return cluster.task_type == "chief" ? lead(cluster, 0) : serve(cluster);
+}
+
+}  // namespace
+
+int main() {
+  const Status status = run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
