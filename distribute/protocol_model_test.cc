@@ -304,7 +304,7 @@ struct Case {
 const Case kCases[] = {
     {"no_faults", 2, {}, 50},
     {"killed_between_two_pushes", 2, {.kills = 2}, 500},
-    {"given_up_and_awake_later", 2, {.stops = 2}, 1000},
+    {"given_up_and_awake_later", 1, {.stops = 2}, 200},
     {"answers_lost", 2, {.lost_answers = 2}, 500},
     {"late_pushes", 2, {.late_pushes = 2}, 500},
     {"killed_and_stopped", 2, {.kills = 1, .stops = 1}, 1000},
