@@ -36,6 +36,9 @@ struct TensorAccess {
     return make(std::move(rep));
   }
   static const TensorRep& rep(const DTensor& tensor) { return tensor.rep(); }
+  static StatusOr<RawShard> raw_shard(const DTensor& tensor, int local_device) {
+    return tensor.raw_shard(local_device, tensor.dtype());
+  }
   // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
   // may count or not.
   static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }

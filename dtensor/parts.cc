@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/parts.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "device/buffer.h"
+#include "dtensor/tensor_access.h"
+#include "dtensor/tensor_rep.h"
+
+namespace tessera::internal {
+
+DTensor part_of(const DTensor& whole, const Layout& layout, const Shape& shape) {
+  const TensorRep& from = TensorAccess::rep(whole);
+  if (!from.error.ok()) return TensorAccess::failed(from.dtype, shape, layout, from.error);
+  StatusOr<TensorRep> rep = new_tensor(from.dtype, shape, layout);
+  if (!rep.ok()) return TensorAccess::failed(from.dtype, shape, layout, rep.status());
+  for (const MeshDevice& device : rep->devices) {
+    rep->buffers.push_back(from.buffer_of(device.ordinal));
+  }
+  return TensorAccess::make(*std::move(rep));
+}
+
+DTensor assemble(absl::Span<const DTensor> parts, DType dtype, const Layout& layout,
+                 const Shape& shape) {
+  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
+  if (!rep.ok()) return TensorAccess::failed(dtype, shape, layout, rep.status());
+  for (const MeshDevice& device : rep->devices) {
+    std::shared_ptr<const Buffer> buffer;
+    for (const DTensor& part : parts) {
+      const TensorRep& from = TensorAccess::rep(part);
+      if (!from.layout.has_value() ||
+          !from.layout->mesh().position_of_device(device.device_id).has_value()) {
+        continue;
+      }
+      buffer = from.error.ok() ? from.buffer_of(device.ordinal) : Buffer::failed(from.error);
+    }
+    if (buffer == nullptr) {
+      buffer = Buffer::failed(
+          absl::InternalError(absl::StrCat("no part is on device ", device.device_id)));
+    }
+    rep->buffers.push_back(std::move(buffer));
+  }
+  return TensorAccess::make(*std::move(rep));
+}
+
+StatusOr<RawShard> raw_shard(const DTensor& tensor, int local_device) {
+  return TensorAccess::raw_shard(tensor, local_device);
+}
+
+}  // namespace tessera::internal
