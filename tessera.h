@@ -25,6 +25,9 @@
 //                                            distribute/remote_variable.h,
 //                                            distribute/partitioner.h, in namespace
 //                                            tessera::distribute
+//   to think in replicas                     distribute/strategy.h, distribute/variable.h,
+//                                            distribute/values.h, distribute/cross_device_ops.h,
+//                                            in namespace tessera::distribute
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
@@ -47,10 +50,14 @@
 #include "device/device.h"
 #include "device/device_span.h"
 #include "distribute/coordinator.h"
+#include "distribute/cross_device_ops.h"
 #include "distribute/function_registry.h"
 #include "distribute/partitioner.h"
 #include "distribute/remote_variable.h"
 #include "distribute/server.h"
+#include "distribute/strategy.h"
+#include "distribute/values.h"
+#include "distribute/variable.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/eigen.h"

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CrossDeviceOps: how Strategy::reduce_to, all_reduce and batch_reduce_to move bytes.
+//
+// The default lets the planner of relayouts choose. The others are for experiments, and carry the
+// names of tf.distribute. Terms are added in ascending order everywhere, so on CPU devices all of
+// them give the same bits.
+#ifndef TESSERA_DISTRIBUTE_CROSS_DEVICE_OPS_H_
+#define TESSERA_DISTRIBUTE_CROSS_DEVICE_OPS_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "distribute/strategy.h"
+#include "distribute/values.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
+
+namespace tessera::distribute {
+
+// Values are those of replicas that agree: of one dtype, shape and layout. Calls are collective
+// over the clients of the strategy.
+class CrossDeviceOps {
+ public:
+  virtual ~CrossDeviceOps() = default;
+
+  // OK if it can be used on devices of this type. Asked when a strategy is made.
+  virtual Status check(const Client& client, const Mesh& mesh) const;
+
+  virtual DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
+                         const CommunicationOptions& options) = 0;
+  // One after the other, unless it is overridden.
+  virtual std::vector<DTensor> batch_reduce(ReduceOp op, absl::Span<const PerReplica> values,
+                                            absl::Span<const Layout> destinations,
+                                            const CommunicationOptions& options);
+  virtual DTensor broadcast(const DTensor& value, LayoutArg destination,
+                            const CommunicationOptions& options);
+};
+
+// The default: one relayout, which the planner chooses. Small tensors of a batch travel together.
+std::shared_ptr<CrossDeviceOps> collective_all_reduce();
+// All terms to one device of the strategy, which adds them in order; then to the destination.
+// Without an id: the first device. InvalidArgument for a negative id.
+StatusOr<std::shared_ptr<CrossDeviceOps>> reduction_to_one_device(
+    std::optional<int> device_id = {});
+// Inside each host, then between hosts: the planner does this where it is faster. A batch travels
+// in so many packs; 0: as the default.
+StatusOr<std::shared_ptr<CrossDeviceOps>> hierarchical_copy_all_reduce(int num_packs = 1);
+// By NCCL. FailedPrecondition on CPU devices, when the strategy is made.
+StatusOr<std::shared_ptr<CrossDeviceOps>> nccl_all_reduce(int num_packs = 1);
+
+}  // namespace tessera::distribute
+
+#endif  // TESSERA_DISTRIBUTE_CROSS_DEVICE_OPS_H_

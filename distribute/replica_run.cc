@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/replica_run.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/thread.h"
+#include "distribute/strategy_state.h"
+#include "distribute/value_access.h"
+#include "dtensor/device_op.h"
+
+namespace tessera::distribute::internal {
+namespace {
+
+// What a replica gets of a call that failed: as many tensors as it passed, at least one.
+ReplicaResult failed_result(const Status& error, absl::Span<const DTensor> args, const Mesh& mesh) {
+  ReplicaResult result = {error, {}};
+  const StatusOr<Layout> layout = Layout::replicated(mesh, 0);
+  for (const DTensor& arg : args) {
+    result.tensors.push_back(
+        tessera::internal::failed_tensor(arg.dtype(), arg.shape(), arg.layout(), error));
+  }
+  if (args.empty()) {
+    result.tensors.push_back(tessera::internal::failed_tensor(DType::kFloat32, {}, layout, error));
+  }
+  return result;
+}
+
+}  // namespace
+
+ReplicaResult ReplicaRun::call_function(Strategy::RawFunction fn, ReplicaContext& context,
+                                        absl::Span<const DTensor> args) {
+  try {
+    return fn(context, args);
+  } catch (const std::exception& e) {
+    return {absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what())), {}};
+  } catch (...) {
+    return {absl::UnknownError("the function raised an exception that is not a std::exception"),
+            {}};
+  }
+}
+
+ReplicaRun::ReplicaRun(const Strategy& strategy, const CommunicationOptions& options)
+    : strategy_(strategy), options_(options), replicas_(strategy.local_replicas().size()) {}
+
+bool ReplicaRun::is_replica_thread() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !runs_user_action_ && running_ == std::this_thread::get_id();
+}
+
+void ReplicaRun::run_replica(int index, Strategy::RawFunction fn, absl::Span<const DTensor> args) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return turn_ == index; });
+    running_ = std::this_thread::get_id();
+  }
+  const int id = strategy_.local_replicas()[index];
+  ReplicaContext context(strategy_, id, strategy_.state_->mesh_of(id), shared_from_this(), index);
+  ReplicaResult result = call_function(fn, context, args);
+  for (DTensor& tensor : result.tensors) tensor = strategy_.state_->on_replica(tensor, id);
+  std::unique_lock<std::mutex> lock(mutex_);
+  Replica& replica = replicas_[index];
+  replica.place = Place::kReturned;
+  // An error that the run has given to the function is not one of the function's.
+  replica.call = {.text = std::string(kReturned), .error = result.status};
+  for (const DTensor& tensor : result.tensors) {
+    replica.call.tensors.push_back({tensor.dtype(), tensor.shape(), tensor.layout().to_string()});
+  }
+  replica.result = std::move(result);
+  hand_over(lock);
+}
+
+void ReplicaRun::hand_over(std::unique_lock<std::mutex>& lock) {
+  const auto lowest_ready = [this] {
+    size_t index = 0;
+    while (index < replicas_.size() && replicas_[index].place != Place::kReady) ++index;
+    return static_cast<int>(index);
+  };
+  turn_ = lowest_ready();
+  if (turn_ == static_cast<int>(replicas_.size())) {
+    settle(lock);
+    turn_ = lowest_ready();
+  }
+  changed_.notify_all();
+}
+
+StatusOr<ReplicaRun::Results> ReplicaRun::settle_calls(const Round& round, bool all_returned) {
+  StrategyState& state = *strategy_.state_;
+  std::vector<Call> local;
+  for (const Replica& replica : replicas_) local.push_back(replica.call);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
+                           state.exchange(std::move(local), round.options));
+  settled_ = std::make_shared<const std::vector<Call>>(calls);
+  Freedom freedom = round.freedom;
+  if (all_returned) freedom.any_tensor = true;
+  TESSERA_RETURN_IF_ERROR(check_calls(calls, state.names(), freedom));
+  if (all_returned) return Results();
+  std::vector<std::vector<DTensor>> args;
+  for (Replica& replica : replicas_) args.push_back(std::move(replica.args));
+  return (*round.action)(args, calls);
+}
+
+void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
+  bool all_returned = true;
+  for (const Replica& replica : replicas_) all_returned &= replica.place == Place::kReturned;
+  const Round round = all_returned ? Round{{}, options_, false, nullptr} : round_;
+  StatusOr<Results> results = failed_.ok() ? StatusOr<Results>(Results()) : failed_;
+  if (failed_.ok()) {
+    // No other thread of this run does anything meanwhile: all of them wait.
+    runs_user_action_ = round.may_call_strategy;
+    lock.unlock();
+    results = settle_calls(round, all_returned);
+    lock.lock();
+    runs_user_action_ = false;
+  }
+  if (!results.ok()) failed_ = results.status();
+  if (all_returned) {
+    has_ended_ = true;
+    return;
+  }
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    Replica& replica = replicas_[i];
+    if (replica.place != Place::kWaiting) continue;
+    const int id = strategy_.local_replicas()[i];
+    replica.result = results.ok()
+                         ? ReplicaResult{absl::OkStatus(), std::move((*results)[i])}
+                         : failed_result(failed_, replica.args, strategy_.state_->mesh_of(id));
+    replica.place = Place::kReady;
+  }
+}
+
+ReplicaResult ReplicaRun::meet(int index, std::string text, std::vector<DTensor> args,
+                               const Freedom& freedom, const CommunicationOptions& options,
+                               bool may_call_strategy, Action action,
+                               std::shared_ptr<const std::vector<Call>>* calls) {
+  const Mesh& mesh = strategy_.state_->mesh_of(strategy_.local_replicas()[index]);
+  if (!options.name.empty()) absl::StrAppend(&text, " \"", options.name, "\"");
+  Call call = StrategyState::call_of(text, args);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (has_ended_) {
+    return failed_result(absl::FailedPreconditionError(absl::StrCat(
+                             text, ": the replica function of this call has returned")),
+                         args, mesh);
+  }
+  if (!failed_.ok()) return failed_result(failed_, args, mesh);
+  Replica& replica = replicas_[index];
+  replica.place = Place::kWaiting;
+  replica.call = std::move(call);
+  replica.args = std::move(args);
+  round_ = {freedom, options, may_call_strategy, &action};
+  hand_over(lock);
+  changed_.wait(lock, [&] { return turn_ == index && replica.place == Place::kReady; });
+  running_ = std::this_thread::get_id();
+  if (calls != nullptr) *calls = settled_;
+  return std::move(replica.result);
+}
+
+Strategy::RunResult ReplicaRun::run(Strategy::RawFunction fn,
+                                    const std::vector<std::vector<DTensor>>& args_by_replica) {
+  StrategyState& state = *strategy_.state_;
+  state.push_run(this);
+  std::vector<Thread> threads;
+  Status started;
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    StatusOr<Thread> thread = start_thread("a replica function", [this, i, fn, &args_by_replica] {
+      run_replica(static_cast<int>(i), fn, args_by_replica[i]);
+    });
+    if (thread.ok()) {
+      threads.push_back(*std::move(thread));
+      continue;
+    }
+    // The replica counts as one whose function failed.
+    started = thread.status();
+    std::unique_lock<std::mutex> lock(mutex_);
+    replicas_[i].place = Place::kReturned;
+    replicas_[i].call = {.text = std::string(kReturned), .error = started};
+    replicas_[i].result.status = started;
+    if (turn_ == static_cast<int>(i)) hand_over(lock);
+  }
+  for (Thread& thread : threads) thread.join();
+  state.pop_run();
+
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t most = 1;
+  for (const Replica& replica : replicas_) most = std::max(most, replica.result.tensors.size());
+  Strategy::RunResult result = {failed_, {}};
+  for (size_t k = 0; k < most; ++k) {
+    std::vector<DTensor> tensors;
+    for (const Replica& replica : replicas_) {
+      if (failed_.ok() && k < replica.result.tensors.size()) {
+        tensors.push_back(replica.result.tensors[k]);
+      }
+    }
+    result.values.push_back(failed_.ok() ? ValueAccess::make(strategy_.state_, std::move(tensors))
+                                         : ValueAccess::failed(strategy_.state_, failed_));
+  }
+  return result;
+}
+
+}  // namespace tessera::distribute::internal

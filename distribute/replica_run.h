@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReplicaRun: one Strategy::run(), whose replica functions take turns. Internal to distribute/.
+//
+// Each local replica has a thread, of which one runs at a time: the lowest that is not waiting. A
+// replica that makes a call of all replicas waits in it and hands over. When every local replica
+// waits or has returned, the thread that was last settles the round: it compares the calls of all
+// replicas, those of other clients too, and
+//
+//   all wait in the same call    runs it once, and each replica gets its result
+//   all have returned            the run has ended
+//   anything else                the run has failed: every waiting replica gets the error, and so
+//                                does every later call
+//
+// Every client settles the same rounds in the same order, and all of them see the same calls. So
+// all of them end, or fail with one Status, in the same round. A run that has failed does not
+// communicate again.
+#ifndef TESSERA_DISTRIBUTE_REPLICA_RUN_H_
+#define TESSERA_DISTRIBUTE_REPLICA_RUN_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "distribute/call.h"
+#include "distribute/strategy.h"
+#include "distribute/values.h"
+#include "dtensor/dtensor.h"
+
+namespace tessera::distribute::internal {
+
+class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
+ public:
+  // What a call computes, for the arguments of all local replicas: its results, by replica.
+  using Results = std::vector<std::vector<DTensor>>;
+  using Action = absl::FunctionRef<StatusOr<Results>(const std::vector<std::vector<DTensor>>& args,
+                                                     absl::Span<const Call> calls)>;
+
+  explicit ReplicaRun(const Strategy& strategy, const CommunicationOptions& options);
+
+  // Runs the function for each local replica, and returns when all have returned.
+  Strategy::RunResult run(Strategy::RawFunction fn,
+                          const std::vector<std::vector<DTensor>>& args_by_replica);
+
+  // A call of the local replica with this index. `calls`: set to those of all replicas if it
+  // succeeds. `may_call_strategy`: its action is a function of
+  // the user's, which may use the strategy.
+  ReplicaResult meet(int index, std::string text, std::vector<DTensor> args, const Freedom& freedom,
+                     const CommunicationOptions& options, bool may_call_strategy, Action action,
+                     std::shared_ptr<const std::vector<Call>>* calls = nullptr);
+
+  // Whether the calling thread runs a replica function, and no merge_call().
+  bool is_replica_thread() const;
+
+ private:
+  enum class Place : uint8_t { kReady, kWaiting, kReturned };
+  struct Replica {
+    Place place = Place::kReady;
+    Call call;
+    std::vector<DTensor> args;
+    ReplicaResult result;
+  };
+  // What the waiting replicas have in common.
+  struct Round {
+    Freedom freedom;
+    CommunicationOptions options;
+    bool may_call_strategy = false;
+    const Action* action = nullptr;
+  };
+
+  // An exception must not leave the thread of a replica: that would end the process.
+  static ReplicaResult call_function(Strategy::RawFunction fn, ReplicaContext& context,
+                                     absl::Span<const DTensor> args);
+  void run_replica(int index, Strategy::RawFunction fn, absl::Span<const DTensor> args);
+  // Hands over to the lowest replica that is ready; settles the round where there is none. `lock`
+  // is held, and released while the round is settled.
+  void hand_over(std::unique_lock<std::mutex>& lock);
+  void settle(std::unique_lock<std::mutex>& lock);
+  // The Status of the round, and the results where all wait in one call.
+  StatusOr<Results> settle_calls(const Round& round, bool all_returned);
+  // Of the last round that succeeded. What waited in it reads it before the next is settled.
+  std::shared_ptr<const std::vector<Call>> settled_;
+
+  const Strategy strategy_;
+  const CommunicationOptions options_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Replica> replicas_;
+  Round round_;
+  int turn_ = 0;  // whose thread runs; the number of replicas: none
+  Status failed_;
+  bool has_ended_ = false;
+  bool runs_user_action_ = false;
+  std::thread::id running_;
+};
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_DISTRIBUTE_REPLICA_RUN_H_

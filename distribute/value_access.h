@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ValueAccess: from a PerReplica to what it points at, and back. Internal to distribute/.
+#ifndef TESSERA_DISTRIBUTE_VALUE_ACCESS_H_
+#define TESSERA_DISTRIBUTE_VALUE_ACCESS_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "distribute/values.h"
+#include "dtensor/dtensor.h"
+
+namespace tessera::distribute {
+
+struct PerReplica::Rep {
+  std::shared_ptr<const internal::StrategyState> strategy;
+  // Of the local replicas; none where there is an error.
+  std::vector<DTensor> tensors;
+  Status error;
+};
+
+namespace internal {
+
+struct ValueAccess {
+  using Rep = PerReplica::Rep;
+
+  static PerReplica make(std::shared_ptr<const StrategyState> strategy,
+                         std::vector<DTensor> tensors) {
+    return PerReplica(std::make_shared<const PerReplica::Rep>(
+        PerReplica::Rep{std::move(strategy), std::move(tensors), absl::OkStatus()}));
+  }
+  static PerReplica failed(std::shared_ptr<const StrategyState> strategy, Status error) {
+    return PerReplica(std::make_shared<const PerReplica::Rep>(
+        PerReplica::Rep{std::move(strategy), {}, std::move(error)}));
+  }
+  static const PerReplica::Rep& rep(const PerReplica& value) { return *value.rep_; }
+};
+
+}  // namespace internal
+}  // namespace tessera::distribute
+
+#endif  // TESSERA_DISTRIBUTE_VALUE_ACCESS_H_

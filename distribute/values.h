@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Distributed values: what the replicas of a strategy hold.
+//
+//   a DTensor over the strategy's mesh   replicated along the replica axes, each replica has the
+//                                        value (TF: Mirrored); sharded, its shard; partial, its
+//                                        term (TF: SyncOnRead)
+//   PerReplica                           a tensor of any shape for each replica
+//
+// Values, cheap to copy. TF: tf.distribute.DistributedValues.
+#ifndef TESSERA_DISTRIBUTE_VALUES_H_
+#define TESSERA_DISTRIBUTE_VALUES_H_
+
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+
+namespace tessera::distribute {
+
+namespace internal {
+class StrategyState;
+struct ValueAccess;
+}  // namespace internal
+
+// A tensor for each replica, on the mesh of that replica. This client has those of its replicas.
+// Like a DTensor it may carry an error instead: then it has no tensors.
+class PerReplica {
+ public:
+  // Of the strategy, in all clients.
+  int num_replicas() const;
+  // The ids of the replicas that this client has, ascending.
+  absl::Span<const int> local_replicas() const;
+  // That of the index-th local replica; a tensor with an error where there is none.
+  const DTensor& local(int index) const;
+  // Blocks until the local tensors are ready; the first error.
+  Status await() const;
+  // The error known now, without waiting.
+  Status status() const;
+
+ private:
+  friend struct internal::ValueAccess;
+  struct Rep;
+  explicit PerReplica(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
+
+  std::shared_ptr<const Rep> rep_;
+};
+
+class DistributedValues {
+ public:
+  DistributedValues(PerReplica value) : value_(std::move(value)) {}  // NOLINT: on purpose
+  DistributedValues(DTensor value) : value_(std::move(value)) {}     // NOLINT: on purpose
+
+  // One of them is null.
+  const PerReplica* per_replica() const { return std::get_if<PerReplica>(&value_); }
+  const DTensor* tensor() const { return std::get_if<DTensor>(&value_); }
+
+ private:
+  std::variant<PerReplica, DTensor> value_;
+};
+
+// Of which replica a value is asked for.
+struct ValueContext {
+  int replica_id_in_sync_group = 0;
+  int num_replicas_in_sync = 1;
+};
+
+}  // namespace tessera::distribute
+
+#endif  // TESSERA_DISTRIBUTE_VALUES_H_

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What stands behind a DistributedVariable. Internal to distribute/.
+#ifndef TESSERA_DISTRIBUTE_VARIABLE_STATE_H_
+#define TESSERA_DISTRIBUTE_VARIABLE_STATE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "distribute/strategy.h"
+#include "distribute/variable.h"
+#include "dtensor/dtensor.h"
+#include "ops/variable.h"
+
+namespace tessera::distribute {
+
+struct DistributedVariable::State {
+  const Strategy strategy;
+  const std::string name;
+  const DType dtype;
+  const Shape shape;
+  const VariableOptions options;
+  // Of kOnWrite, on the parameter mesh.
+  Variable variable;
+  // Of kOnRead, by local replica.
+  std::vector<DTensor> components = {};
+};
+
+}  // namespace tessera::distribute
+
+#endif  // TESSERA_DISTRIBUTE_VARIABLE_STATE_H_
