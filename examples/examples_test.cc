@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -359,6 +360,38 @@ TEST(ParameterServerTest, CountsEveryStepOnceAlthoughAWorkerIsKilled) {
                                    HasSubstr("worker 1 is killed\n"),
                                    HasSubstr("weights 0, 1, 2, 3\n"),
                                    HasSubstr("200 steps, of which 200 count\n")));
+// The losses that a run prints.
+std::vector<double> losses_under(const std::string& strategy, const std::string& launcher) {
+  const Result result = run(absl::StrCat(launcher, "examples/11_strategies --strategy=", strategy));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  std::vector<double> losses;
+  const std::string& text = result.output;
+  for (size_t at = text.find("loss "); at != std::string::npos; at = text.find("loss ", at)) {
+    at += 5;
+    losses.push_back(std::strtod(text.c_str() + at, nullptr));
+  }
+  return losses;
+}
+
+TEST(StrategiesTest, GiveTheSameLosses) {
+  const std::vector<double> one = losses_under("one_device", "");
+  ASSERT_EQ(one.size(), 5u);
+  EXPECT_LT(one.back(), 0.6);
+  const std::pair<const char*, std::string> others[] = {
+      {"mirrored", "env TESSERA_LOCAL_DEVICES=2 "},
+      {"mirrored", "env TESSERA_LOCAL_DEVICES=8 "},
+      {"central", "env TESSERA_LOCAL_DEVICES=4 "},
+      {"multi_worker", kFourByTwo}};
+  for (const auto& [strategy, launcher] : others) {
+    const std::vector<double> losses = losses_under(strategy, launcher);
+    ASSERT_EQ(losses.size(), one.size()) << strategy;
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_NEAR(losses[i], one[i], 1e-3) << strategy << " " << i;
+    }
+  }
+  const Result unknown = run("examples/11_strategies --strategy=tpu");
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_THAT(unknown.output, HasSubstr("there is no strategy tpu; use one_device, mirrored"));
 }
 
 struct MistakeCase {
