@@ -40,12 +40,11 @@ TEST(ArithmeticTest, WhatTwoHaveInCommonIsTheLeast) {
     Arithmetic a, b, common;
   };
   const Row rows[] = {
-      {kBaseline, kAvx2, kBaseline},         {kBaseline, kAvx2WithOpenBlas, kBaseline},
-      {kBaseline, kAvx512, kBaseline},       {kAvx2, kAvx2WithOpenBlas, kAvx2},
-      {kAvx2, kAvx512, kAvx2},               {kAvx2WithOpenBlas, kAvx512, kAvx2},
-      {kBaseline, kBaseline, kBaseline},     {kAvx2, kAvx2, kAvx2},
-      {kAvx512, kAvx512, kAvx512},           {kAvx2WithOpenBlas, kAvx2WithOpenBlas,
-                                              kAvx2WithOpenBlas},
+      {kBaseline, kAvx2, kBaseline},     {kBaseline, kAvx2WithOpenBlas, kBaseline},
+      {kBaseline, kAvx512, kBaseline},   {kAvx2, kAvx2WithOpenBlas, kAvx2},
+      {kAvx2, kAvx512, kAvx2},           {kAvx2WithOpenBlas, kAvx512, kAvx2},
+      {kBaseline, kBaseline, kBaseline}, {kAvx2, kAvx2, kAvx2},
+      {kAvx512, kAvx512, kAvx512},       {kAvx2WithOpenBlas, kAvx2WithOpenBlas, kAvx2WithOpenBlas},
   };
   for (const Row& row : rows) {
     EXPECT_EQ(common_arithmetic(row.a, row.b), row.common);

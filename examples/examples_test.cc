@@ -356,10 +356,12 @@ TEST(InputTest, ReadsTheSameBatchesOnAnyMesh) {
 TEST(ParameterServerTest, CountsEveryStepOnceAlthoughAWorkerIsKilled) {
   const Result result = run("examples/10_parameter_server");
   EXPECT_EQ(result.exit_code, 0) << result.output;
-  EXPECT_THAT(result.output, AllOf(HasSubstr("2 workers, 2 parameter servers\n"),
-                                   HasSubstr("worker 1 is killed\n"),
-                                   HasSubstr("weights 0, 1, 2, 3\n"),
-                                   HasSubstr("200 steps, of which 200 count\n")));
+  EXPECT_THAT(
+      result.output,
+      AllOf(HasSubstr("2 workers, 2 parameter servers\n"), HasSubstr("worker 1 is killed\n"),
+            HasSubstr("weights 0, 1, 2, 3\n"), HasSubstr("200 steps, of which 200 count\n")));
+}
+
 // The losses that a run prints.
 std::vector<double> losses_under(const std::string& strategy, const std::string& launcher) {
   const Result result = run(absl::StrCat(launcher, "examples/11_strategies --strategy=", strategy));
