@@ -105,7 +105,9 @@ StatusOr<ReplicaRun::Results> ReplicaRun::settle_calls(const Round& round, bool 
 void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
   bool all_returned = true;
   for (const Replica& replica : replicas_) all_returned &= replica.place == Place::kReturned;
-  const Round round = all_returned ? Round{{}, options_, false, nullptr} : round_;
+  Round round;
+  round.options = options_;
+  if (!all_returned) round = round_;
   StatusOr<Results> results = failed_.ok() ? StatusOr<Results>(Results()) : failed_;
   if (failed_.ok()) {
     // No other thread of this run does anything meanwhile: all of them wait.

@@ -176,8 +176,9 @@ Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& serv
   const std::string where = absl::StrCat("function \"", request.function(), "\"");
   std::vector<Argument> arguments;
   for (const rpc::Argument& message : request.arguments()) {
-    TESSERA_ASSIGN_OR_RETURN(Argument argument, argument_of(message, request.caller().chief()));
-    arguments.push_back(std::move(argument));
+    StatusOr<Argument> argument = argument_of(message, request.caller().chief());
+    TESSERA_RETURN_IF_ERROR(argument.status());
+    arguments.push_back(*std::move(argument));
   }
   WorkerContext context(worker_, request.attempt(), mesh_, servers);
   const StatusOr<std::vector<DTensor>> results = call_guarded(*function, context, arguments);
