@@ -38,6 +38,7 @@ Status for_each_in_threads(const JobSpec& spec,
     threads.emplace_back([&, id] {
       ClientOptions options = common;
       options.client_id = id;
+      if (!spec.num_devices.empty()) options.num_local_devices = spec.num_devices[id];
       StatusOr<Client> client = internal::connect(options, spec.hooks);
       body(id, client);
     });
@@ -89,6 +90,7 @@ std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body) {
   ClientOptions options = common_options(spec, *port);
   return run_forked(spec.num_clients, spec.deadline, [&](int id) -> Status {
     options.client_id = id;
+    if (!spec.num_devices.empty()) options.num_local_devices = spec.num_devices[id];
     TESSERA_ASSIGN_OR_RETURN(Client client, internal::connect(options, spec.hooks));
     return body(client);
   });

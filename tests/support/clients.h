@@ -36,6 +36,8 @@ struct JobSpec {
   Setting setting = Setting::kThreads;
   int num_clients = 1;
   int devices_per_client = 1;
+  // Of each client, where they differ.
+  std::vector<int> num_devices = {};
   // Over the whole job; far above what any test needs.
   absl::Duration deadline = absl::Seconds(100);
   // Of every client, except ids, address and token.

@@ -105,11 +105,12 @@ Status expect_local(const distribute::PerReplica& value,
 struct ReplicaForm {
   const char* name;
   bool is_one_client;
-  Setting setting = Setting::kThreads;
+  bool is_host_each = false;  // clients have no memory in common
 };
 inline constexpr ReplicaForm kReplicaForms[] = {
     {"OneClient", true},
     {"AClientEach", false},
+    {"AHostEach", false, true},
 };
 
 using ReplicaBody =
@@ -118,9 +119,9 @@ using ReplicaBody =
 // Runs the body with so many replicas of one device each.
 inline Status run_replicas(const ReplicaForm& form, int num_replicas, const ReplicaBody& body,
                            distribute::StrategyOptions options = {}) {
-  JobSpec spec = {.setting = form.setting,
-                  .num_clients = form.is_one_client ? 1 : num_replicas,
+  JobSpec spec = {.num_clients = form.is_one_client ? 1 : num_replicas,
                   .devices_per_client = form.is_one_client ? num_replicas : 1};
+  if (form.is_host_each) spec.hooks.host_ids = on_hosts(num_replicas, num_replicas);
   return run_clients(spec, [&](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const distribute::Strategy strategy,
                              distribute::multi_worker_mirrored_strategy(client, options));
