@@ -22,6 +22,7 @@
 //                                            in namespace tessera::input
 //   to run functions on workers, with        distribute/coordinator.h, distribute/server.h,
 //   variables on parameter servers           distribute/function_registry.h,
+//                                            distribute/input_context.h,
 //                                            distribute/remote_variable.h,
 //                                            distribute/partitioner.h, in namespace
 //                                            tessera::distribute
@@ -52,6 +53,7 @@
 #include "distribute/coordinator.h"
 #include "distribute/cross_device_ops.h"
 #include "distribute/function_registry.h"
+#include "distribute/input_context.h"
 #include "distribute/partitioner.h"
 #include "distribute/remote_variable.h"
 #include "distribute/server.h"
