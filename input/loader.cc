@@ -5,11 +5,7 @@
 #include "input/loader.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
-#include <cstring>
-#include <deque>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,11 +14,10 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "base/stable_hash.h"
-#include "base/thread.h"
-#include "device/cpu/kernels.h"
 #include "device/device.h"
 #include "input/agreement.h"
 #include "input/batch_reader.h"
+#include "input/loading.h"
 #include "input/node.h"
 
 namespace tessera::input {
@@ -76,40 +71,11 @@ struct Loaded {
   std::optional<std::vector<TensorSpec>> types;  // of an element; nothing where no row shows it
   std::vector<DTensor> tensors;                  // made when the types are known
   IteratorState after;
+
+  bool is_last() const { return is_end || !status.ok(); }
 };
 
 namespace {
-
-// Tensor `k` of a batch, with its rows from the elements that were read.
-DTensor make_tensor(const TensorSpec& type, const Layout& layout, const RowBatch& batch, size_t k) {
-  Shape shape = type.shape;
-  shape.insert(shape.begin(), batch.size);
-  const Box whole = whole_box(type.shape);
-  const auto fill = [&](const Box& box, std::byte* out) {
-    const Box part = {{box.offsets.begin() + 1, box.offsets.end()},
-                      {box.sizes.begin() + 1, box.sizes.end()}};
-    const int64_t part_bytes = num_bytes(part.sizes, type.dtype);
-    auto row = std::lower_bound(batch.rows.begin(), batch.rows.end(), box.offsets[0]);
-    for (int64_t i = 0; i < box.sizes[0]; ++i, ++row, out += part_bytes) {
-      const std::byte* const from = batch.elements[row - batch.rows.begin()][k].bytes.data();
-      if (part == whole) {
-        std::memcpy(out, from, static_cast<size_t>(part_bytes));
-      } else {
-        cpu::copy_box(part, {from, whole}, {out, part}, dtype_size(type.dtype));
-      }
-    }
-  };
-  return tessera::internal::from_function_raw(type.dtype, shape, layout, fill);
-}
-
-std::vector<DTensor> make_tensors(const std::vector<TensorSpec>& types,
-                                  const std::vector<Layout>& layouts, const RowBatch& batch) {
-  std::vector<DTensor> tensors;
-  for (size_t k = 0; k < types.size(); ++k) {
-    tensors.push_back(make_tensor(types[k], layouts[k], batch, k));
-  }
-  return tensors;
-}
 
 // Whether the layouts are those of batches of such elements.
 Status check_layouts(absl::Span<const TensorSpec> types, absl::Span<const Layout> layouts) {
@@ -149,7 +115,7 @@ int64_t num_columns(absl::Span<const Layout> layouts) {
   return columns;
 }
 // The types behind the numbers of such a row; nothing where they are not known.
-std::optional<std::vector<TensorSpec>> types_of(const Agreement::Row& row,
+std::optional<std::vector<TensorSpec>> types_in(const Agreement::Row& row,
                                                 absl::Span<const Layout> layouts) {
   std::vector<TensorSpec> types;
   auto number = row.begin() + 3;
@@ -179,10 +145,12 @@ std::string text_of_types(const std::vector<TensorSpec>& types) {
 class IteratorRep {
  public:
   IteratorRep(std::shared_ptr<const LoaderRep> loader, std::unique_ptr<BatchReader> reader)
-      : loader_(std::move(loader)), reader_(std::move(reader)), state_(reader_->state()) {}
-  ~IteratorRep();
+      : loader_(std::move(loader)),
+        reader_(std::move(reader)),
+        state_(reader_->state()),
+        ahead_(loader_->options.prefetch, [this] { return load(); }) {}
 
-  Status start_reading_ahead();
+  Status start_reading_ahead() { return ahead_.start(); }
   StatusOr<std::optional<Batch>> next();
   const IteratorState& state() const { return state_; }
 
@@ -190,8 +158,6 @@ class IteratorRep {
   // Reads a step. By one thread: that which reads ahead, if there is one.
   Loaded load();
   void load_step(Loaded* loaded);
-  void read_ahead();
-  Loaded take();
   Status settle(Loaded* loaded) const;
 
   const std::shared_ptr<const LoaderRep> loader_;
@@ -202,59 +168,8 @@ class IteratorRep {
   Status failed_;
   bool ended_ = false;
 
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable changed_;
-  std::deque<Loaded> ahead_;
-  bool stopping_ = false;
-  Thread thread_;
+  ReadAhead<Loaded> ahead_;  // the last member: its thread uses the others
 };
-
-IteratorRep::~IteratorRep() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-Status IteratorRep::start_reading_ahead() {
-  if (loader_->options.prefetch == 0) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(thread_, start_thread("the thread of an input iterator that reads ahead",
-                                                 [this] { read_ahead(); }));
-  return absl::OkStatus();
-}
-
-void IteratorRep::read_ahead() {
-  for (bool is_last = false; !is_last;) {
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] {
-        return stopping_ || static_cast<int>(ahead_.size()) < loader_->options.prefetch;
-      });
-      if (stopping_) return;
-    }
-    Loaded loaded = load();
-    is_last = loaded.is_end || !loaded.status.ok();
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ahead_.push_back(std::move(loaded));
-    }
-    changed_.notify_all();
-  }
-}
-
-Loaded IteratorRep::take() {
-  if (!thread_.joinable()) return load();
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return !ahead_.empty(); });
-  Loaded loaded = std::move(ahead_.front());
-  ahead_.pop_front();
-  lock.unlock();
-  changed_.notify_all();
-  return loaded;
-}
 
 Loaded IteratorRep::load() {
   Loaded loaded;
@@ -280,10 +195,7 @@ void IteratorRep::load_step(Loaded* loaded) {
   loaded->step = rows.step;
   loaded->types = loader_->spec;
   if (!rows.elements.empty()) {
-    loaded->types.emplace();
-    for (const HostArray& array : rows.elements[0]) {
-      loaded->types->push_back({array.dtype, array.shape});
-    }
+    loaded->types = types_of(rows.elements[0]);
     loaded->status = check_alike(rows);
     if (loaded->status.ok()) loaded->status = check_layouts(*loaded->types, loader_->layouts);
   }
@@ -312,7 +224,7 @@ Status IteratorRep::settle(Loaded* loaded) const {
                        text_of_step(rows[k]), "; give every client the same elements"));
     }
     if (rows[k][0] != 0) continue;
-    std::optional<std::vector<TensorSpec>> own = types_of(rows[k], layouts);
+    std::optional<std::vector<TensorSpec>> own = types_in(rows[k], layouts);
     if (!own.has_value()) continue;
     if (!types.has_value()) {
       types = std::move(own);
@@ -333,7 +245,7 @@ Status IteratorRep::settle(Loaded* loaded) const {
 StatusOr<std::optional<Batch>> IteratorRep::next() {
   TESSERA_RETURN_IF_ERROR(failed_);
   if (ended_) return std::nullopt;
-  Loaded loaded = take();
+  Loaded loaded = ahead_.take();
   failed_ = loader_->agrees_each_step() ? settle(&loaded) : loaded.status;
   TESSERA_RETURN_IF_ERROR(failed_);
   state_ = std::move(loaded.after);
@@ -420,11 +332,6 @@ Status check_arguments(const Client& client, const Dataset& batches,
     return absl::InvalidArgumentError(
         "distribute: the data set has no batches; call batch(size) last");
   }
-  constexpr int kMaxPrefetch = 1024;
-  if (options.prefetch < 0 || options.prefetch > kMaxPrefetch) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("distribute: prefetch is ", options.prefetch, "; give 0 to ", kMaxPrefetch));
-  }
   if (layouts.empty()) {
     return absl::InvalidArgumentError("distribute: no layouts are given; give one for each tensor");
   }
@@ -449,7 +356,7 @@ Status check_arguments(const Client& client, const Dataset& batches,
                        layout.mesh().to_string(), "; only clients with one take part"));
     }
   }
-  return absl::OkStatus();
+  return internal::check_load_options("distribute", client, layouts[0].mesh(), options);
 }
 
 }  // namespace
@@ -461,13 +368,7 @@ StatusOr<Loader> distribute(const Client& client, const Dataset& batches,
   std::vector<int64_t> positions;
   for (const Device& device : client.local_devices()) {
     const std::optional<int64_t> position = mesh.position_of_device(device.id);
-    if (!position.has_value()) continue;
-    positions.push_back(*position);
-    if (device.type == DeviceType::kCuda && options.transfer == Transfer::kOnHost) {
-      return absl::UnimplementedError(
-          "distribute: kOnHost is not implemented for GPUs, whose tensors are in their memory; use "
-          "kToDevice, or a mesh of CPU devices");
-    }
+    if (position.has_value()) positions.push_back(*position);
   }
   const internal::Node& node = *internal::DatasetAccess::rep(batches).node;
   std::optional<std::vector<TensorSpec>> spec;

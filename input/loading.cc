@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "input/loading.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "device/cpu/kernels.h"
+#include "device/device.h"
+
+namespace tessera::input::internal {
+namespace {
+
+// Tensor `k` of a batch, with its rows from the elements that were read.
+DTensor make_tensor(const TensorSpec& type, const Layout& layout, const RowBatch& batch, size_t k) {
+  Shape shape = type.shape;
+  shape.insert(shape.begin(), batch.size);
+  const Box whole = whole_box(type.shape);
+  const auto fill = [&](const Box& box, std::byte* out) {
+    const Box part = {{box.offsets.begin() + 1, box.offsets.end()},
+                      {box.sizes.begin() + 1, box.sizes.end()}};
+    const int64_t part_bytes = num_bytes(part.sizes, type.dtype);
+    auto row = std::lower_bound(batch.rows.begin(), batch.rows.end(), box.offsets[0]);
+    for (int64_t i = 0; i < box.sizes[0]; ++i, ++row, out += part_bytes) {
+      const std::byte* const from = batch.elements[row - batch.rows.begin()][k].bytes.data();
+      if (part == whole) {
+        std::memcpy(out, from, static_cast<size_t>(part_bytes));
+      } else {
+        cpu::copy_box(part, {from, whole}, {out, part}, dtype_size(type.dtype));
+      }
+    }
+  };
+  return tessera::internal::from_function_raw(type.dtype, shape, layout, fill);
+}
+
+}  // namespace
+
+std::vector<TensorSpec> types_of(const Element& element) {
+  std::vector<TensorSpec> types;
+  for (const HostArray& array : element) types.push_back({array.dtype, array.shape});
+  return types;
+}
+
+std::vector<DTensor> make_tensors(absl::Span<const TensorSpec> types,
+                                  absl::Span<const Layout> layouts, const RowBatch& batch) {
+  std::vector<DTensor> tensors;
+  for (size_t k = 0; k < types.size(); ++k) {
+    tensors.push_back(make_tensor(types[k], layouts[k], batch, k));
+  }
+  return tensors;
+}
+
+Status check_load_options(absl::string_view call, const Client& client, const Mesh& mesh,
+                          const LoadOptions& options) {
+  constexpr int kMaxPrefetch = 1024;
+  if (options.prefetch < 0 || options.prefetch > kMaxPrefetch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(call, ": prefetch is ", options.prefetch, "; give 0 to ", kMaxPrefetch));
+  }
+  if (options.transfer != Transfer::kOnHost) return absl::OkStatus();
+  for (const Device& device : client.local_devices()) {
+    if (device.type != DeviceType::kCuda) continue;
+    if (!mesh.position_of_device(device.id).has_value()) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        call,
+        ": kOnHost is not implemented for GPUs, whose tensors are in their memory; use kToDevice, "
+        "or a mesh of CPU devices"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tessera::input::internal
