@@ -19,6 +19,7 @@
 //   to draw random numbers                   ops/random.h, in namespace tessera::random
 //   to read data sets                        input/dataset.h, input/source.h,
 //                                            input/iterator_state.h; as tensors: input/loader.h,
+//                                            how far they are read: input/progress.h,
 //                                            in namespace tessera::input
 //   to run functions on workers, with        distribute/coordinator.h, distribute/server.h,
 //   variables on parameter servers           distribute/function_registry.h,
@@ -69,6 +70,7 @@
 #include "input/dataset.h"
 #include "input/iterator_state.h"
 #include "input/loader.h"
+#include "input/progress.h"
 #include "input/source.h"
 #include "job/cluster.h"
 #include "layout/layout.h"

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Progress: how far an iteration has come, as a line of text.
+//
+//   input::Progress progress({.steps = loader.cardinality(), .examples = images.cardinality()});
+//   ... progress.add(batch->size) after each step ...
+//   std::puts(progress.to_string().c_str());
+//
+//   step 12 of 235, 1,536 of 30,000 examples, 12,000/s, 2.4 s left
+//
+// A value. Steps and examples count from where the iteration began, the rate from the Progress.
+#ifndef TESSERA_INPUT_PROGRESS_H_
+#define TESSERA_INPUT_PROGRESS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/clock.h"
+
+namespace tessera::input {
+
+// What there is in all; nothing where it is not known. Examples are the cardinality of the data set
+// before batch().
+struct ProgressTotals {
+  std::optional<int64_t> steps = {};
+  std::optional<int64_t> examples = {};
+};
+
+class Progress {
+ public:
+  explicit Progress(const ProgressTotals& totals = {}) : totals_(totals), begin_(steady_now()) {}
+
+  // A step of so many examples is done, now or so long after the Progress was made.
+  void add(int64_t examples) { add(examples, steady_now() - begin_); }
+  void add(int64_t examples, absl::Duration elapsed);
+
+  int64_t steps() const { return steps_; }
+  int64_t examples() const { return examples_; }
+  // Examples a second up to the last step; 0 before the first.
+  double rate() const;
+  // What is not known is left out: totals, the rate before the first step, the time that is left.
+  std::string to_string() const;
+
+ private:
+  ProgressTotals totals_;
+  absl::Time begin_;
+  absl::Duration elapsed_;  // up to the last step
+  int64_t steps_ = 0;
+  int64_t examples_ = 0;
+};
+
+}  // namespace tessera::input
+
+#endif  // TESSERA_INPUT_PROGRESS_H_
