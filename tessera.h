@@ -28,8 +28,9 @@
 //                                            distribute/partitioner.h, in namespace
 //                                            tessera::distribute
 //   to think in replicas                     distribute/strategy.h, distribute/variable.h,
-//                                            distribute/values.h, distribute/cross_device_ops.h,
-//                                            in namespace tessera::distribute
+//                                            distribute/values.h, distribute/dataset.h,
+//                                            distribute/cross_device_ops.h, in namespace
+//                                            tessera::distribute
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
 //   to move a tensor to another layout       dtensor/relayout.h
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
@@ -53,6 +54,7 @@
 #include "device/device_span.h"
 #include "distribute/coordinator.h"
 #include "distribute/cross_device_ops.h"
+#include "distribute/dataset.h"
 #include "distribute/function_registry.h"
 #include "distribute/input_context.h"
 #include "distribute/partitioner.h"

@@ -41,6 +41,10 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 
+namespace tessera::input {
+class Dataset;
+}  // namespace tessera::input
+
 namespace tessera::distribute {
 
 enum class CommunicationImplementation : uint8_t { kAuto, kRing, kNccl };
@@ -61,7 +65,10 @@ struct RunOptions {
 };
 
 class CrossDeviceOps;
+class DistributedDataset;
 class DistributedVariable;
+struct InputContext;
+struct InputOptions;
 class Strategy;
 
 struct StrategyOptions {
@@ -314,6 +321,17 @@ class Strategy {
   // Whether all replicas hold the same bits; compares 128 of each device. Internal names the
   // variable and the first replica that differs.
   Status check_replicas(const DistributedVariable& variable) const;
+
+  // Batches for the replicas (dataset.h). InvalidArgument for a data set without batches, for fewer
+  // files than clients under kFile, for options of the other call, and where clients give other
+  // data sets. TF: experimental_distribute_dataset.
+  StatusOr<DistributedDataset> distribute_dataset(const input::Dataset& global_batches,
+                                                  const InputOptions& options) const;
+  // `fn` is called before this returns, for each pipeline of this client, and makes what it reads.
+  // An error of fn on one client is that of all. TF: the same.
+  StatusOr<DistributedDataset> distribute_datasets_from_function(
+      std::function<StatusOr<input::Dataset>(const InputContext&)> fn,
+      const InputOptions& options) const;
 
  private:
   friend class internal::ReplicaRun;

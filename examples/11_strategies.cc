@@ -26,6 +26,9 @@ ABSL_FLAG(std::string, strategy, "mirrored", "one_device, mirrored, multi_worker
 namespace {
 
 using namespace tessera;
+using distribute::DistributedBatch;
+using distribute::DistributedDataset;
+using distribute::DistributedIterator;
 using distribute::DistributedVariable;
 using distribute::PerReplica;
 using distribute::ReplicaContext;
@@ -52,26 +55,17 @@ StatusOr<input::Element> image_and_digit(input::Element columns) {
   return input::Element{HostArray::of<float>(pixels, {kNumPixels}), columns[kNumPixels]};
 }
 
-// 2. Batches, cut for the replicas: each has some of the examples.
-StatusOr<input::Iterator> read_batches(const Client& client, const Strategy& strategy,
-                                       const std::string& file) {
+// 2. The examples of five epochs, as in 09_input.
+StatusOr<input::Dataset> read_examples(const std::string& file) {
   const std::vector<DType> columns(kNumPixels + 1, DType::kInt32);
   TESSERA_ASSIGN_OR_RETURN(const input::Dataset lines, input::Dataset::csv({file}, columns));
-  const input::Dataset batches =
-      lines.map(image_and_digit).cache().shuffle(/*seed=*/1).repeat(5).batch(128);
-  TESSERA_ASSIGN_OR_RETURN(const Layout images,
-                           Layout::batch_sharded(strategy.mesh(), "replica", 2));
-  TESSERA_ASSIGN_OR_RETURN(const Layout digits,
-                           Layout::batch_sharded(strategy.mesh(), "replica", 1));
-  TESSERA_ASSIGN_OR_RETURN(const input::Loader loader,
-                           input::distribute(client, batches, {images, digits}));
-  return loader.iterate();
+  return lines.map(image_and_digit).cache().shuffle(/*seed=*/1).repeat(5);
 }
 
 // 3. Each replica computes the loss and the gradient of its examples, as parts of a mean over the
 //    whole batch.
 std::vector<PerReplica> loss_and_gradient(const Strategy& strategy, DistributedVariable& weights,
-                                          const input::Batch& batch) {
+                                          const DistributedBatch& batch) {
   return strategy.run(
       [&](ReplicaContext& replica, const DTensor& images, const DTensor& digits) {
         Tape tape;
@@ -80,33 +74,40 @@ std::vector<PerReplica> loss_and_gradient(const Strategy& strategy, DistributedV
         const DTensor loss = ops::sum(losses) / batch.size;
         return std::vector<DTensor>{loss, tape.gradient(loss, {w})[0]};
       },
-      batch.tensors[0], batch.tensors[1]);
+      batch.values[0], batch.values[1]);
 }
 
 Status train(const std::string& file) {
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());
   TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
                            make_strategy(client, absl::GetFlag(FLAGS_strategy)));
-  TESSERA_ASSIGN_OR_RETURN(input::Iterator iterator, read_batches(client, strategy, file));
+  TESSERA_ASSIGN_OR_RETURN(const input::Dataset examples, read_examples(file));
+  // 4. Batches, cut for the replicas: each has some of the examples.
+  TESSERA_ASSIGN_OR_RETURN(const DistributedDataset batches,
+                           strategy.distribute_dataset(examples.batch(128), {}));
+  TESSERA_ASSIGN_OR_RETURN(DistributedIterator iterator, batches.iterate());
   TESSERA_ASSIGN_OR_RETURN(
       DistributedVariable weights,
       strategy.variable("weights", zeros<float>({kNumPixels, kNumDigits},
                                                 Layout::replicated(strategy.mesh(), 2))));
   Sgd optimizer{.learning_rate = 0.5};
-  for (int64_t number = 0;; ++number) {
-    TESSERA_ASSIGN_OR_RETURN(const std::optional<input::Batch> batch, iterator.next());
+  input::Progress progress({.steps = batches.cardinality(), .examples = examples.cardinality()});
+  for (;;) {
+    TESSERA_ASSIGN_OR_RETURN(const std::optional<DistributedBatch> batch, iterator.next());
     if (!batch.has_value()) break;
+    progress.add(batch->size);
 
     const std::vector<PerReplica> results = loss_and_gradient(strategy, weights, *batch);
-    // 4. Their sums are those of the batch.
+    // 5. Their sums are those of the batch.
     const DTensor loss = strategy.reduce(ReduceOp::kSum, results[0]);
     const DTensor gradient = strategy.reduce(ReduceOp::kSum, results[1]);
     TESSERA_RETURN_IF_ERROR(
         optimizer.apply(absl::MakeSpan(&weights.variable(), 1), absl::MakeSpan(&gradient, 1)));
-    if (number % 15 != 0) continue;
+    if (progress.steps() % 15 != 1) continue;
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
     if (client.client_id() == 0) {
-      std::printf("%d replicas  loss %.4f\n", strategy.num_replicas_in_sync(), value.data[0]);
+      std::printf("%d replicas  loss %.4f  %s\n", strategy.num_replicas_in_sync(), value.data[0],
+                  progress.to_string().c_str());
     }
   }
   return client.shutdown();

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distribute/dataset.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+#include "base/stable_hash.h"
+#include "distribute/call.h"
+#include "distribute/pipelines.h"
+#include "distribute/strategy_state.h"
+#include "dtensor/client.h"
+#include "input/batch_reader.h"
+#include "input/loading.h"
+#include "input/node.h"
+#include "layout/layout.h"
+
+namespace tessera::distribute {
+
+namespace internal {
+
+struct DatasetRep {
+  std::shared_ptr<const StrategyState> strategy;
+  std::optional<input::Loader> loader;           // of kData
+  std::shared_ptr<const PipelineSet> pipelines;  // else
+};
+
+struct DatasetIteratorRep {
+  std::shared_ptr<const StrategyState> strategy;
+  std::variant<input::Iterator, std::unique_ptr<PipelineIterator>> iterator;
+};
+
+}  // namespace internal
+
+namespace {
+
+using input::internal::DatasetAccess;
+using internal::Call;
+using internal::Pipeline;
+using internal::PipelineSet;
+using internal::ReadPolicy;
+using internal::StrategyState;
+
+constexpr char kDataset[] = "distribute_dataset";
+constexpr char kFunctions[] = "distribute_datasets_from_function";
+
+template <class... Parts>
+Status refused(const char* call, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(call, ": ", parts...));
+}
+
+// What is wrong whatever the data set.
+Status check_call(const StrategyState& strategy, const char* call, const InputOptions& options) {
+  TESSERA_RETURN_IF_ERROR(strategy.check_not_in_replica(call, "it outside of run()"));
+  if (strategy.local_replicas().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(call, ": client ", strategy.client().client_id(), " has no device of ",
+                     strategy.mesh().to_string(), "; only clients with one take part"));
+  }
+  return input::internal::check_load_options(call, strategy.client(), strategy.mesh(),
+                                             options.load);
+}
+
+// The calls of all replicas for one of each local replica, if they agree; `values` may differ.
+StatusOr<std::vector<std::string>> agree(const StrategyState& strategy, const std::string& text,
+                                         const std::vector<std::string>& values,
+                                         const Status& error) {
+  std::vector<Call> local;
+  for (const std::string& value : values) local.push_back({.text = text, .value = value});
+  local[0].error = error;
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Call> calls,
+                           strategy.exchange(std::move(local), strategy.options().communication));
+  std::vector<std::string> all;
+  for (Call& call : calls) all.push_back(std::exchange(call.value, ""));
+  TESSERA_RETURN_IF_ERROR(internal::check_calls(calls, strategy.names(), {}));
+  return all;
+}
+
+Status agree(const StrategyState& strategy, const std::string& text, const Status& error) {
+  const std::vector<std::string> no_values(strategy.local_replicas().size());
+  return agree(strategy, text, no_values, error).status();
+}
+
+const char* at_end_name(AtEnd at_end) { return at_end == AtEnd::kAll ? "kAll" : "kFirst"; }
+
+// kData
+
+// Layouts that split the batches of such elements over the replicas.
+StatusOr<std::vector<Layout>> layouts_of(const StrategyState& strategy,
+                                         const std::vector<input::TensorSpec>& spec) {
+  std::vector<Layout> layouts;
+  for (const input::TensorSpec& tensor : spec) {
+    std::vector<DimSharding> dims(tensor.shape.size() + 1);
+    dims[0].assign(strategy.replica_axes().begin(), strategy.replica_axes().end());
+    TESSERA_ASSIGN_OR_RETURN(Layout layout, Layout::create(strategy.mesh(), std::move(dims)));
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
+}
+
+// What elements are. Of an empty data set one scalar, where only an element would show it.
+StatusOr<std::vector<input::TensorSpec>> spec_of(const input::Dataset& dataset) {
+  TESSERA_RETURN_IF_ERROR(dataset.status());
+  StatusOr<std::vector<input::TensorSpec>> spec = DatasetAccess::rep(dataset).node->spec();
+  if (absl::IsOutOfRange(spec.status())) return std::vector<input::TensorSpec>(1);
+  return spec;
+}
+
+// Pipelines
+
+// Which pipeline feeds which replica.
+struct Assignment {
+  std::vector<int> clients = {};         // of the mesh, ascending
+  std::vector<int> pipeline_of = {};     // by replica
+  std::vector<int> first_replicas = {};  // by pipeline
+};
+
+// A pipeline for each client or each replica. InvalidArgument where a replica has several clients.
+StatusOr<Assignment> assign(const StrategyState& strategy, const char* call, bool per_replica) {
+  const absl::Span<const Device> devices = strategy.client().devices();
+  std::set<int> clients;
+  for (const int id : strategy.mesh().device_ids()) clients.insert(devices[id].client_id);
+  Assignment result = {.clients = {clients.begin(), clients.end()}};
+  result.first_replicas.assign(per_replica ? strategy.num_replicas() : clients.size(), -1);
+  for (int replica = 0; replica < strategy.num_replicas(); ++replica) {
+    const absl::Span<const int> ids = strategy.mesh_of(replica).device_ids();
+    const int client = devices[ids[0]].client_id;
+    for (const int id : ids) {
+      if (devices[id].client_id == client) continue;
+      return refused(call, strategy.names()[replica],
+                     " has devices of several clients, and each client reads batches of its own; "
+                     "use kData");
+    }
+    const auto position = std::lower_bound(result.clients.begin(), result.clients.end(), client);
+    const int pipeline =
+        per_replica ? replica : static_cast<int>(position - result.clients.begin());
+    result.pipeline_of.push_back(pipeline);
+    if (result.first_replicas[pipeline] < 0) result.first_replicas[pipeline] = replica;
+  }
+  return result;
+}
+
+// The pipelines of this client, whose data sets `make` makes by number.
+StatusOr<std::vector<Pipeline>> make_pipelines(
+    const StrategyState& strategy, const Assignment& assignment,
+    absl::FunctionRef<StatusOr<input::Dataset>(int pipeline)> make) {
+  std::vector<Pipeline> pipelines;
+  const absl::Span<const int> local = strategy.local_replicas();
+  for (size_t i = 0; i < local.size(); ++i) {
+    const int id = assignment.pipeline_of[local[i]];
+    const auto found = std::find_if(pipelines.begin(), pipelines.end(),
+                                    [id](const Pipeline& each) { return each.id == id; });
+    if (found != pipelines.end()) {
+      found->replicas.push_back(static_cast<int>(i));
+      continue;
+    }
+    TESSERA_ASSIGN_OR_RETURN(input::Dataset dataset, make(id));
+    pipelines.push_back({id, std::move(dataset), {static_cast<int>(i)}});
+  }
+  return pipelines;
+}
+
+// The steps of a pipeline, -1 where they are not known.
+int64_t steps_of(const PipelineSet& set, const Pipeline& pipeline) {
+  const std::optional<int64_t> batches = pipeline.dataset.cardinality();
+  if (!batches.has_value()) return -1;
+  const int64_t per_step = set.cuts_batches() ? 1 : static_cast<int64_t>(pipeline.replicas.size());
+  return *batches / per_step + (*batches % per_step != 0);
+}
+
+// Completes the set by what the other clients say of their pipelines: their hashes and steps.
+Status complete(const std::string& text, const Status& error, PipelineSet* set) {
+  std::vector<std::string> values(set->strategy->local_replicas().size());
+  for (const Pipeline& pipeline : set->local) {
+    values[pipeline.replicas[0]] =
+        absl::StrCat(DatasetAccess::rep(pipeline.dataset).hash(), ",", steps_of(*set, pipeline));
+  }
+  TESSERA_ASSIGN_OR_RETURN(values, agree(*set->strategy, text, values, error));
+  std::vector<int64_t> steps;
+  for (const int replica : set->first_replicas) {
+    const std::vector<std::string> parts = absl::StrSplit(values[replica], ',');
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &steps.emplace_back())) {
+      return absl::InternalError("what a pipeline says of itself cannot be read");
+    }
+    set->hash = stable_hash(parts[0], set->hash);
+  }
+  if (std::count(steps.begin(), steps.end(), -1) > 0) return absl::OkStatus();
+  set->num_steps = set->at_end == AtEnd::kAll ? *std::max_element(steps.begin(), steps.end())
+                                              : *std::min_element(steps.begin(), steps.end());
+  return absl::OkStatus();
+}
+
+// kFile and kOff: what is wrong on all clients, which have the same data set.
+Status check_shares(const StrategyState& strategy, const input::Dataset& dataset, ReadPolicy policy,
+                    absl::Span<const int64_t> shares, const Assignment& assignment) {
+  if (policy == ReadPolicy::kFile) {
+    const size_t num_files = dataset.files().size();
+    if (num_files == 0) {
+      return refused(kDataset,
+                     "kFile deals the files of a data set to clients, and this one has no files; "
+                     "use kData");
+    }
+    if (num_files < shares.size()) {
+      return refused(kDataset, "kFile deals ", num_files, " files to ", shares.size(),
+                     " pipelines, one for each client, and some would have none; use kData, which "
+                     "cuts batches by element");
+    }
+  }
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] > 0) continue;
+    return refused(kDataset, internal::policy_name(policy), " cuts batches of ",
+                   DatasetAccess::rep(dataset).batching->size, " over ", strategy.num_replicas(),
+                   " replicas, which leaves none for client ", assignment.clients[i],
+                   "; give batches of ", strategy.num_replicas(), " or more");
+  }
+  return absl::OkStatus();
+}
+
+// How many elements of a batch each pipeline reads.
+std::vector<int64_t> shares_of(int64_t batch_size, const Assignment& assignment) {
+  std::vector<int64_t> shares(assignment.first_replicas.size(), 0);
+  const auto num_replicas = static_cast<int64_t>(assignment.pipeline_of.size());
+  for (int64_t replica = 0; replica < num_replicas; ++replica) {
+    const auto [first, end] = shard_interval(batch_size, num_replicas, replica);
+    shares[assignment.pipeline_of[replica]] += end - first;
+  }
+  return shares;
+}
+
+// What a pipeline of kFile and kOff reads.
+StatusOr<input::Dataset> part_of(const input::Dataset& dataset, ReadPolicy policy, int pipeline,
+                                 absl::Span<const int64_t> shares) {
+  input::Dataset part = dataset;
+  if (policy == ReadPolicy::kFile) {
+    std::vector<int64_t> keep;
+    const auto num_files = static_cast<int64_t>(dataset.files().size());
+    for (int64_t file = pipeline; file < num_files; file += static_cast<int64_t>(shares.size())) {
+      keep.push_back(file);
+    }
+    TESSERA_ASSIGN_OR_RETURN(part, input::internal::with_files(dataset, keep));
+  }
+  input::internal::DatasetRep rep = DatasetAccess::rep(part);
+  rep.batching->size = shares[pipeline];
+  return DatasetAccess::make(std::move(rep));
+}
+
+}  // namespace
+
+// Iterators
+
+DistributedIterator::DistributedIterator(std::unique_ptr<internal::DatasetIteratorRep> rep)
+    : rep_(std::move(rep)) {}
+DistributedIterator::DistributedIterator(DistributedIterator&&) noexcept = default;
+DistributedIterator& DistributedIterator::operator=(DistributedIterator&&) noexcept = default;
+DistributedIterator::~DistributedIterator() = default;
+
+StatusOr<std::optional<DistributedBatch>> DistributedIterator::next() {
+  if (rep_ == nullptr) return absl::FailedPreconditionError("the iterator was moved from");
+  TESSERA_RETURN_IF_ERROR(rep_->strategy->check_not_in_replica("next()", "it outside of run()"));
+  if (auto* const pipelines =
+          std::get_if<std::unique_ptr<internal::PipelineIterator>>(&rep_->iterator)) {
+    return (*pipelines)->next();
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::optional<input::Batch> batch,
+                           std::get<input::Iterator>(rep_->iterator).next());
+  if (!batch.has_value()) return std::nullopt;
+  DistributedBatch result = {.size = batch->size, .step = batch->step};
+  for (DTensor& tensor : batch->tensors) result.values.push_back(std::move(tensor));
+  return result;
+}
+
+input::IteratorState DistributedIterator::state() const {
+  if (rep_ == nullptr) return {};
+  return std::visit(
+      [](const auto& iterator) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(iterator)>, input::Iterator>) {
+          return iterator.state();
+        } else {
+          return iterator->state();
+        }
+      },
+      rep_->iterator);
+}
+
+StatusOr<DistributedIterator> DistributedDataset::iterate(const input::IteratorState& from) const {
+  if (rep_ == nullptr) return absl::FailedPreconditionError("the data set was moved from");
+  const StrategyState& strategy = *rep_->strategy;
+  TESSERA_RETURN_IF_ERROR(strategy.check_not_in_replica("iterate()", "it outside of run()"));
+  // Opens what this client reads; an error of one client is that of all.
+  StatusOr<std::unique_ptr<internal::PipelineIterator>> pipelines = nullptr;
+  Status opened = rep_->loader.has_value() ? check_policy(from, ReadPolicy::kData) : Status();
+  if (rep_->pipelines != nullptr) {
+    pipelines = internal::PipelineIterator::open(rep_->pipelines, from);
+    opened = pipelines.status();
+  }
+  TESSERA_RETURN_IF_ERROR(agree(strategy, absl::StrCat("iterate(", from.to_string(), ")"), opened));
+  if (rep_->pipelines != nullptr) {
+    return DistributedIterator(std::make_unique<internal::DatasetIteratorRep>(
+        internal::DatasetIteratorRep{rep_->strategy, *std::move(pipelines)}));
+  }
+  TESSERA_ASSIGN_OR_RETURN(input::Iterator iterator, rep_->loader->iterate(from));
+  return DistributedIterator(std::make_unique<internal::DatasetIteratorRep>(
+      internal::DatasetIteratorRep{rep_->strategy, std::move(iterator)}));
+}
+
+std::vector<input::TensorSpec> DistributedDataset::element_spec() const {
+  if (rep_ == nullptr) return {};
+  if (rep_->loader.has_value()) return rep_->loader->element_spec();
+  std::vector<input::TensorSpec> spec = rep_->pipelines->local[0].dataset.element_spec();
+  for (input::TensorSpec& tensor : spec) tensor.shape[0] = -1;
+  return spec;
+}
+
+std::optional<int64_t> DistributedDataset::cardinality() const {
+  if (rep_ == nullptr) return std::nullopt;
+  return rep_->loader.has_value() ? rep_->loader->cardinality() : rep_->pipelines->num_steps;
+}
+
+// Data sets
+
+namespace {
+
+StatusOr<std::shared_ptr<const internal::DatasetRep>> cut_for_replicas(
+    const std::shared_ptr<StrategyState>& strategy, const input::Dataset& dataset,
+    const std::string& text, const input::LoadOptions& load) {
+  const StatusOr<std::vector<input::TensorSpec>> spec = spec_of(dataset);
+  TESSERA_RETURN_IF_ERROR(agree(*strategy, text, spec.status()));
+  TESSERA_RETURN_IF_ERROR(spec.status());  // of a replica that several clients share
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Layout> layouts, layouts_of(*strategy, *spec));
+  TESSERA_ASSIGN_OR_RETURN(input::Loader loader, input::distribute(strategy->client(), dataset,
+                                                                   std::move(layouts), load));
+  return std::make_shared<const internal::DatasetRep>(
+      internal::DatasetRep{strategy, std::move(loader), nullptr});
+}
+
+// Makes the pipelines of this client; an error of one client is that of all.
+StatusOr<std::shared_ptr<const internal::DatasetRep>> read_by_pipelines(
+    PipelineSet set, const Assignment& assignment, const std::string& text,
+    absl::FunctionRef<StatusOr<input::Dataset>(int pipeline)> make) {
+  const std::shared_ptr<const StrategyState> strategy = set.strategy;
+  StatusOr<std::vector<Pipeline>> pipelines = make_pipelines(*strategy, assignment, make);
+  const Status made = pipelines.status();
+  if (made.ok()) set.local = *std::move(pipelines);
+  TESSERA_RETURN_IF_ERROR(complete(text, made, &set));
+  return std::make_shared<const internal::DatasetRep>(internal::DatasetRep{
+      strategy, std::nullopt, std::make_shared<const PipelineSet>(std::move(set))});
+}
+
+}  // namespace
+
+StatusOr<DistributedDataset> Strategy::distribute_dataset(const input::Dataset& global_batches,
+                                                          const InputOptions& options) const {
+  TESSERA_RETURN_IF_ERROR(check_call(*state_, kDataset, options));
+  if (options.replication_mode == InputReplicationMode::kPerReplica) {
+    return refused(kDataset, "kPerReplica is a mode of ", kFunctions,
+                   "(); batches of a data set are cut for the replicas");
+  }
+  const ReadPolicy policy = options.auto_shard == AutoShardPolicy::kFile  ? ReadPolicy::kFile
+                            : options.auto_shard == AutoShardPolicy::kOff ? ReadPolicy::kOff
+                                                                          : ReadPolicy::kData;
+  const Status carried = global_batches.status();
+  const uint64_t hash = carried.ok() ? DatasetAccess::rep(global_batches).hash() : 0;
+  const std::string text =
+      absl::StrCat(kDataset, "(data set h", absl::Hex(hash, absl::kZeroPad16), ", ",
+                   internal::policy_name(policy), ", ", at_end_name(options.at_end), ")");
+  TESSERA_RETURN_IF_ERROR(agree(*state_, text, carried));
+  const std::optional<input::internal::Batching>& batching =
+      DatasetAccess::rep(global_batches).batching;
+  if (!batching.has_value()) {
+    return refused(kDataset, "the data set has no batches; call batch(size) last");
+  }
+  if (policy == ReadPolicy::kData) {
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const internal::DatasetRep> rep,
+                             cut_for_replicas(state_, global_batches, text, options.load));
+    return DistributedDataset(std::move(rep));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Assignment assignment,
+                           assign(*state_, kDataset, /*per_replica=*/false));
+  const std::vector<int64_t> shares = shares_of(batching->size, assignment);
+  TESSERA_RETURN_IF_ERROR(check_shares(*state_, global_batches, policy, shares, assignment));
+  PipelineSet set = {.strategy = state_,
+                     .policy = policy,
+                     .at_end = options.at_end,
+                     .prefetch = options.load.prefetch,
+                     .first_replicas = assignment.first_replicas};
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const internal::DatasetRep> rep,
+                           read_by_pipelines(std::move(set), assignment, text, [&](int pipeline) {
+                             return part_of(global_batches, policy, pipeline, shares);
+                           }));
+  return DistributedDataset(std::move(rep));
+}
+
+namespace {
+
+// Calls a function of the user's for a pipeline.
+StatusOr<input::Dataset> dataset_of_function(
+    const std::function<StatusOr<input::Dataset>(const InputContext&)>& fn,
+    const InputContext& context) {
+  StatusOr<input::Dataset> dataset = absl::UnknownError("the function did not return");
+  Status status = input::internal::call_guarded([&] {
+    dataset = fn(context);
+    return dataset.ok() ? dataset->status() : dataset.status();
+  });
+  if (status.ok() && !DatasetAccess::rep(*dataset).batching.has_value()) {
+    status = absl::InvalidArgumentError("the data set has no batches; call batch(size) last");
+  }
+  TESSERA_RETURN_IF_ERROR(
+      with_context(status, absl::StrCat("the function for pipeline ", context.input_pipeline_id)));
+  return dataset;
+}
+
+}  // namespace
+
+StatusOr<DistributedDataset> Strategy::distribute_datasets_from_function(
+    std::function<StatusOr<input::Dataset>(const InputContext&)> fn,
+    const InputOptions& options) const {
+  TESSERA_RETURN_IF_ERROR(check_call(*state_, kFunctions, options));
+  if (fn == nullptr) return refused(kFunctions, "the function is empty");
+  if (options.auto_shard == AutoShardPolicy::kData ||
+      options.auto_shard == AutoShardPolicy::kFile) {
+    return refused(kFunctions, options.auto_shard == AutoShardPolicy::kData ? "kData" : "kFile",
+                   " is a policy of ", kDataset,
+                   "(); the function cuts the data by its InputContext");
+  }
+  const bool per_replica = options.replication_mode == InputReplicationMode::kPerReplica;
+  TESSERA_ASSIGN_OR_RETURN(const Assignment assignment, assign(*state_, kFunctions, per_replica));
+  PipelineSet set = {
+      .strategy = state_,
+      .policy = per_replica ? ReadPolicy::kFunctionPerReplica : ReadPolicy::kFunctionPerWorker,
+      .at_end = options.at_end,
+      .prefetch = options.load.prefetch,
+      .first_replicas = assignment.first_replicas};
+  const std::string text = absl::StrCat(kFunctions, "(", per_replica ? "kPerReplica" : "kPerWorker",
+                                        ", ", at_end_name(options.at_end), ")");
+  InputContext context = {.num_input_pipelines = set.num_pipelines(),
+                          .num_replicas_in_sync = num_replicas_in_sync()};
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const internal::DatasetRep> rep,
+                           read_by_pipelines(std::move(set), assignment, text, [&](int pipeline) {
+                             context.input_pipeline_id = pipeline;
+                             return dataset_of_function(fn, context);
+                           }));
+  return DistributedDataset(std::move(rep));
+}
+
+}  // namespace tessera::distribute
