@@ -6,14 +6,14 @@
 namespace tessera::kernels {
 namespace {
 
-bool has(const std::vector<int>& labels, int label) {
+bool has(const Labels& labels, int label) {
   return std::find(labels.begin(), labels.end(), label) != labels.end();
 }
 
 }  // namespace
 
 ContractionLabels ContractionLabels::create(const Labelled& a, const Labelled& b,
-                                            const std::vector<int>& result) {
+                                            const Labels& result) {
   ContractionLabels labels;
   for (const int label : result) {
     const bool in_a = has(a.labels, label);
@@ -26,17 +26,15 @@ ContractionLabels ContractionLabels::create(const Labelled& a, const Labelled& b
   return labels;
 }
 
-std::vector<int> joined(const std::vector<int>& first, const std::vector<int>& second,
-                        const std::vector<int>& third) {
-  std::vector<int> all = first;
+Labels joined(const Labels& first, const Labels& second, const Labels& third) {
+  Labels all = first;
   all.insert(all.end(), second.begin(), second.end());
   all.insert(all.end(), third.begin(), third.end());
   return all;
 }
 
-absl::InlinedVector<int64_t, 8> by_label(const std::vector<int>& labels,
-                                         absl::Span<const int64_t> values,
-                                         const std::vector<int>& order) {
+absl::InlinedVector<int64_t, 8> by_label(const Labels& labels, absl::Span<const int64_t> values,
+                                         const Labels& order) {
   absl::InlinedVector<int64_t, 8> result;
   for (const int label : order) {
     result.push_back(values[std::find(labels.begin(), labels.end(), label) - labels.begin()]);

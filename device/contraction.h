@@ -8,41 +8,40 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 
 namespace tessera::kernels {
 
+// Labels of dims, in their order. A small product takes less time than allocating them would.
+using Labels = absl::InlinedVector<int, 8>;
+
 // A dense array whose dims have labels, -1 for a dim of size 1 that has none. No label is twice in
 // an array.
 struct Labelled {
   const std::byte* data;
   absl::Span<const int64_t> sizes;
-  const std::vector<int>& labels;
+  const Labels& labels;
 };
 
 // Each list is in the order of the result, the last one in that of `a`.
 struct ContractionLabels {
-  std::vector<int> batch;    // of both operands and the result
-  std::vector<int> rows;     // of a and the result
-  std::vector<int> columns;  // of b and the result
-  std::vector<int> summed;   // of both operands alone
+  Labels batch;    // of both operands and the result
+  Labels rows;     // of a and the result
+  Labels columns;  // of b and the result
+  Labels summed;   // of both operands alone
 
   // Requires that each label of an operand is in the other one, in the result, or in both.
-  static ContractionLabels create(const Labelled& a, const Labelled& b,
-                                  const std::vector<int>& result);
+  static ContractionLabels create(const Labelled& a, const Labelled& b, const Labels& result);
 };
 
 // The lists, one after the other.
-std::vector<int> joined(const std::vector<int>& first, const std::vector<int>& second,
-                        const std::vector<int>& third);
+Labels joined(const Labels& first, const Labels& second, const Labels& third);
 
 // The values of an array's dims, which have these labels, by a list of labels that it has.
-absl::InlinedVector<int64_t, 8> by_label(const std::vector<int>& labels,
-                                         absl::Span<const int64_t> values,
-                                         const std::vector<int>& order);
+absl::InlinedVector<int64_t, 8> by_label(const Labels& labels, absl::Span<const int64_t> values,
+                                         const Labels& order);
 
 }  // namespace tessera::kernels
 

@@ -176,7 +176,7 @@ class Engine {
 
   // ---- contract.h
   virtual Status contract(DType dtype, const kernels::Labelled& a, const kernels::Labelled& b,
-                          const std::vector<int>& labels, absl::Span<const int64_t> sizes,
+                          const kernels::Labels& labels, absl::Span<const int64_t> sizes,
                           std::byte* out) = 0;
 
   // ---- reduce.h

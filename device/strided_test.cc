@@ -83,9 +83,9 @@ TEST(MergedSpaceTest, ElementsKeepTheirOrder) {
 }
 
 TEST(ContractionTest, LabelsByWhatTheyAre) {
-  const std::vector<int> of_a = {7, -1, 3, 5};
-  const std::vector<int> of_b = {5, 7, 9};
-  const std::vector<int> of_result = {9, 7, 3};
+  const Labels of_a = {7, -1, 3, 5};
+  const Labels of_b = {5, 7, 9};
+  const Labels of_result = {9, 7, 3};
   const List a_sizes = {2, 1, 3, 4};
   const List b_sizes = {4, 2, 6};
   const Labelled a = {nullptr, a_sizes, of_a};
@@ -95,7 +95,7 @@ TEST(ContractionTest, LabelsByWhatTheyAre) {
   EXPECT_THAT(labels.rows, ElementsAre(3));
   EXPECT_THAT(labels.columns, ElementsAre(9));
   EXPECT_THAT(labels.summed, ElementsAre(5));
-  const std::vector<int> order = joined(labels.batch, labels.rows, labels.summed);
+  const Labels order = joined(labels.batch, labels.rows, labels.summed);
   EXPECT_THAT(order, ElementsAre(7, 3, 5));
   EXPECT_THAT(by_label(of_a, a_sizes, order), ElementsAre(2, 3, 4));
 }

@@ -30,7 +30,7 @@ namespace tessera::ops {
 namespace {
 
 // Labels of the dims of an array; kNone for a dim of size 1 that is broadcast.
-using Labels = std::vector<int>;
+using kernels::Labels;
 constexpr int kNone = -1;
 
 bool contains(const Labels& labels, int label) {
@@ -150,9 +150,7 @@ StatusOr<ProductLabels> matmul_labels(const OperandType& a, const OperandType& b
                    " rows");
   }
   const int summed = new_label(k);
-  Labels a_labels;
-  Labels b_labels;
-  Labels labels;
+  ProductLabels labels;
   const int64_t a_batch = std::max<int64_t>(rank_of(a) - 2, 0);
   const int64_t b_batch = std::max<int64_t>(rank_of(b) - 2, 0);
   const int64_t batch = std::max(a_batch, b_batch);
@@ -167,21 +165,21 @@ StatusOr<ProductLabels> matmul_labels(const OperandType& a, const OperandType& b
                      b_size);
     }
     const int label = new_label(a_size == 1 ? b_size : a_size);
-    if (in_a >= 0) a_labels.push_back(a_size == sizes[label] ? label : kNone);
-    if (in_b >= 0) b_labels.push_back(b_size == sizes[label] ? label : kNone);
-    labels.push_back(label);
+    if (in_a >= 0) labels.a.push_back(a_size == sizes[label] ? label : kNone);
+    if (in_b >= 0) labels.b.push_back(b_size == sizes[label] ? label : kNone);
+    labels.result.push_back(label);
   }
   if (rank_of(a) > 1) {
-    a_labels.push_back(new_label(a.shape()[rank_of(a) - 2]));
-    labels.push_back(a_labels.back());
+    labels.a.push_back(new_label(a.shape()[rank_of(a) - 2]));
+    labels.result.push_back(labels.a.back());
   }
-  a_labels.push_back(summed);
-  b_labels.push_back(summed);
+  labels.a.push_back(summed);
+  labels.b.push_back(summed);
   if (rank_of(b) > 1) {
-    b_labels.push_back(new_label(b.shape().back()));
-    labels.push_back(b_labels.back());
+    labels.b.push_back(new_label(b.shape().back()));
+    labels.result.push_back(labels.b.back());
   }
-  return ProductLabels{std::move(a_labels), std::move(b_labels), std::move(labels)};
+  return labels;
 }
 
 // ---- einsum
@@ -329,12 +327,9 @@ DTensor matmul(const DTensor& a, const DTensor& b, const Out& out) {
   const DTensor operands[] = {a, b};
   Status status = internal::facts_of(a).error;
   status.Update(internal::facts_of(b).error);
-  StatusOr<ProductLabels> labels = ProductLabels();
-  if (status.ok()) {
-    labels = matmul_labels(a, b);
-    status = labels.status();
-  }
-  if (!status.ok()) return refuse({"matmul", operands, {}, out}, std::move(status));
+  const StatusOr<ProductLabels> labels =
+      status.ok() ? matmul_labels(a, b) : StatusOr<ProductLabels>(std::move(status));
+  if (!labels.ok()) return refuse({"matmul", operands, {}, out}, labels.status());
   return product("matmul", a, b, labels->a, labels->b, labels->result, out);
 }
 

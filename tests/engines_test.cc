@@ -49,6 +49,7 @@ using kernels::ImageCall;
 using kernels::ImageKind;
 using kernels::Indices;
 using kernels::Labelled;
+using kernels::Labels;
 using kernels::Lines;
 using kernels::PointwiseOp;
 using kernels::RandomKind;
@@ -497,7 +498,7 @@ TEST_P(EnginesTest, AnIndexOutOfRangeFailsWhatDependsOnIt) {
 
 TEST_P(EnginesTest, Contractions) {
   struct Case {
-    std::vector<int> a, b, out;
+    Labels a, b, out;
   };
   // Labels 0 to 5 have these sizes.
   const int64_t sizes[] = {3, 5, 4, 2, 1, 7};
@@ -517,7 +518,7 @@ TEST_P(EnginesTest, Contractions) {
       {{0, 1}, {1, 4}, {0, 4}},           // one column
       {{0, 1, -1}, {-1, 1, 2}, {2, 0}},   // a dim without a label
   };
-  const auto sizes_of = [&](const std::vector<int>& labels) {
+  const auto sizes_of = [&](const Labels& labels) {
     std::vector<int64_t> result;
     for (const int label : labels) result.push_back(label < 0 ? 1 : sizes[label]);
     return result;
@@ -536,7 +537,7 @@ TEST_P(EnginesTest, Contractions) {
           num_elements(out_sizes), 20);
     }
     const std::vector<int64_t> none = {3, 0}, also_none = {0, 4}, full = {3, 4};
-    const std::vector<int> a = {0, 1}, b = {1, 2}, out_labels = {0, 2};
+    const Labels a = {0, 1}, b = {1, 2}, out_labels = {0, 2};
     check(
         "contraction of nothing",
         [&](Engine& engine, Inputs in, std::byte* out) {

@@ -25,6 +25,7 @@ using kernels::ImageCall;
 using kernels::Indices;
 using kernels::joined;
 using kernels::Labelled;
+using kernels::Labels;
 using kernels::LineIndices;
 using kernels::Lines;
 using kernels::MergedSpace;
@@ -181,7 +182,7 @@ struct Group {
   int64_t size;
   std::optional<int64_t> stride;
 };
-Group group_of(const Labelled& array, const std::vector<int>& group) {
+Group group_of(const Labelled& array, const Labels& group) {
   const Sizes sizes = by_label(array.labels, array.sizes, group);
   const Sizes strides = by_label(array.labels, dense_strides(array.sizes), group);
   const MergedSpace merged(sizes, {strides});
@@ -201,8 +202,8 @@ struct Matrices {
 
 // The array as it is in memory, if it is matrices of which the elements of a row, or of a column,
 // are next to each other.
-std::optional<Matrices> as_matrices(const Labelled& array, const std::vector<int>& batch,
-                                    const std::vector<int>& rows, const std::vector<int>& columns) {
+std::optional<Matrices> as_matrices(const Labelled& array, const Labels& batch, const Labels& rows,
+                                    const Labels& columns) {
   const Group n = group_of(array, batch);
   const Group r = group_of(array, rows);
   const Group c = group_of(array, columns);
@@ -230,9 +231,8 @@ Gemm::Matrix gemm_matrix(const Matrices& matrices) {
 
 }  // namespace
 
-Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
-                            const std::vector<int>& labels, absl::Span<const int64_t> sizes,
-                            std::byte* out) {
+Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, const Labels& labels,
+                            absl::Span<const int64_t> sizes, std::byte* out) {
   if (num_elements(sizes) == 0) return absl::OkStatus();
   const ContractionLabels parts = ContractionLabels::create(a, b, labels);
   const int64_t num_summed = num_elements(by_label(a.labels, a.sizes, parts.summed));
@@ -241,10 +241,10 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
     return fill(dtype, kZero, out, num_elements(sizes));
   }
   std::vector<Scratch> copies;
-  const auto matrices_of = [&](const Labelled& array, const std::vector<int>& left,
-                               const std::vector<int>& right) -> StatusOr<Matrices> {
+  const auto matrices_of = [&](const Labelled& array, const Labels& left,
+                               const Labels& right) -> StatusOr<Matrices> {
     if (const auto found = as_matrices(array, parts.batch, left, right)) return *found;
-    const std::vector<int> order = joined(parts.batch, left, right);
+    const Labels order = joined(parts.batch, left, right);
     const Sizes ordered = by_label(array.labels, array.sizes, order);
     const Sizes strides = by_label(array.labels, dense_strides(array.sizes), order);
     TESSERA_ASSIGN_OR_RETURN(Scratch copy, scratch(num_bytes(ordered, dtype)));
@@ -257,7 +257,7 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b,
   };
   TESSERA_ASSIGN_OR_RETURN(const Matrices left, matrices_of(a, parts.rows, parts.summed));
   TESSERA_ASSIGN_OR_RETURN(const Matrices right, matrices_of(b, parts.summed, parts.columns));
-  const std::vector<int> order = joined(parts.batch, parts.rows, parts.columns);
+  const Labels order = joined(parts.batch, parts.rows, parts.columns);
   const Sizes ordered = by_label(labels, sizes, order);
   std::byte* result = out;
   if (order != labels) {

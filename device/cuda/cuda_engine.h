@@ -66,7 +66,7 @@ class CudaEngine final : public Engine {
   Status cast(DType from, DType to, const std::byte* in, std::byte* out,
               int64_t num_elements) override;
   Status contract(DType dtype, const kernels::Labelled& a, const kernels::Labelled& b,
-                  const std::vector<int>& labels, absl::Span<const int64_t> sizes,
+                  const kernels::Labels& labels, absl::Span<const int64_t> sizes,
                   std::byte* out) override;
   Status reduce_dims(ReduceOp op, DType dtype, const std::byte* in, absl::Span<const int64_t> sizes,
                      const std::vector<bool>& is_reduced, double divisor, std::byte* out) override;

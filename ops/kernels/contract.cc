@@ -28,14 +28,14 @@ struct Matrices {
 };
 
 // The array as matrices: itself where its dims are in one of the two orders, else a copy.
-Matrices as_matrices(DType dtype, const Labelled& array, const std::vector<int>& batch,
-                     const std::vector<int>& first, const std::vector<int>& second,
-                     bool may_be_transposed, std::unique_ptr<std::byte[]>& copy) {
-  std::vector<int> own;
+Matrices as_matrices(DType dtype, const Labelled& array, const Labels& batch, const Labels& first,
+                     const Labels& second, bool may_be_transposed,
+                     std::unique_ptr<std::byte[]>& copy) {
+  Labels own;
   for (const int label : array.labels) {
     if (label >= 0) own.push_back(label);
   }
-  const std::vector<int> order = joined(batch, first, second);
+  const Labels order = joined(batch, first, second);
   if (own == order) return {array.data};
   if (may_be_transposed && own == joined(batch, second, first)) return {array.data, true};
   const Sizes sizes = by_label(array.labels, array.sizes, order);
@@ -102,9 +102,9 @@ void multiply(const Arithmetic& arithmetic, DType dtype, const Product& size, co
 }  // namespace
 
 void contract(const Arithmetic& arithmetic, DType dtype, const Labelled& a, const Labelled& b,
-              const std::vector<int>& labels, absl::Span<const int64_t> sizes, std::byte* out) {
+              const Labels& labels, absl::Span<const int64_t> sizes, std::byte* out) {
   const auto [batch, rows, columns, summed] = ContractionLabels::create(a, b, labels);
-  const std::vector<int> order = joined(batch, rows, columns);
+  const Labels order = joined(batch, rows, columns);
   const Product product = {num_elements(by_label(labels, sizes, batch)),
                            num_elements(by_label(labels, sizes, rows)),
                            num_elements(by_label(labels, sizes, columns)),

@@ -7,11 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "device/arithmetic.h"
+#include "device/contraction.h"
 #include "device/engine.h"
 
 namespace tessera::kernels {
@@ -20,7 +20,7 @@ namespace tessera::kernels {
 // other one, in `labels`, or in both. Numbers: f16 and bf16 accumulate in f32, integers wrap. The
 // order of the sum depends on the sizes alone.
 void contract(const Arithmetic& arithmetic, DType dtype, const Labelled& a, const Labelled& b,
-              const std::vector<int>& labels, absl::Span<const int64_t> sizes, std::byte* out);
+              const Labels& labels, absl::Span<const int64_t> sizes, std::byte* out);
 
 }  // namespace tessera::kernels
 

@@ -56,7 +56,7 @@ class HostEngine final : public Engine {
     return absl::OkStatus();
   }
 
-  Status contract(DType dtype, const Labelled& a, const Labelled& b, const std::vector<int>& labels,
+  Status contract(DType dtype, const Labelled& a, const Labelled& b, const Labels& labels,
                   absl::Span<const int64_t> sizes, std::byte* out) override {
     kernels::contract(arithmetic_, dtype, a, b, labels, sizes, out);
     return absl::OkStatus();
