@@ -12,6 +12,7 @@
 //   adamw rows= columns=
 //   step network=digits|transformer batch= model=     training on a mesh {batch, model}; sizes of
 //                                                     the network by the names of training.h
+//   replicas                                          training by a mirrored strategy
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -97,6 +98,7 @@ class OpsWorker : public Contestant {
   Status prepare_any(const Command& command, Operation* operation) {
     const std::string& kind = command.operation;
     if (kind == "step") return prepare_step(command, operation);
+    if (kind == "replicas") return prepare_replicas(command, operation);
     if (kind == "eager") return prepare_eager(command, operation);
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, mesh_of({{"x", num_devices()}}));
     if (kind == "matmul") return prepare_matmul(command, mesh, operation);
@@ -238,11 +240,7 @@ class OpsWorker : public Contestant {
                                                        {"model", command.number("model", 1)}}));
     std::shared_ptr<Training> training;
     if (command.text("network") == "digits") {
-      DigitsSize size;
-      size.images = command.number("images", size.images);
-      size.inputs = command.number("inputs", size.inputs);
-      size.hidden = command.number("hidden", size.hidden);
-      training = std::make_shared<Training>(mesh, size);
+      training = std::make_shared<Training>(mesh, digits_size(command));
     } else {
       TransformerSize size;
       size.pieces = command.number("pieces", size.pieces);
@@ -251,13 +249,35 @@ class OpsWorker : public Contestant {
       size.blocks = command.number("blocks", size.blocks);
       training = std::make_shared<Training>(mesh, size);
     }
+    repeat_steps(training, operation);
+    return absl::OkStatus();
+  }
+
+  Status prepare_replicas(const Command& command, Operation* operation) {
+    TESSERA_ASSIGN_OR_RETURN(const distribute::Strategy strategy,
+                             distribute::mirrored_strategy(client_));
+    TESSERA_ASSIGN_OR_RETURN(ReplicaTraining training,
+                             ReplicaTraining::create(strategy, digits_size(command)));
+    repeat_steps(std::make_shared<ReplicaTraining>(std::move(training)), operation);
+    return absl::OkStatus();
+  }
+
+  static DigitsSize digits_size(const Command& command) {
+    DigitsSize size;
+    size.images = command.number("images", size.images);
+    size.inputs = command.number("inputs", size.inputs);
+    size.hidden = command.number("hidden", size.hidden);
+    return size;
+  }
+
+  template <class AnyTraining>
+  static void repeat_steps(std::shared_ptr<AnyTraining> training, Operation* operation) {
     operation->call = [training](int) { return text_of(training->step()); };
     operation->value = [training]() -> double {
       for (int i = 0; i < 5; ++i) training->step().IgnoreError();  // loss() has the error
       const StatusOr<float> loss = training->loss();
       return loss.ok() ? *loss : std::numeric_limits<double>::quiet_NaN();
     };
-    return absl::OkStatus();
   }
 
   Client client_;

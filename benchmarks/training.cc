@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "benchmarks/peers/worker.h"
 
 namespace tessera::bench {
@@ -152,6 +154,70 @@ Status Training::step() {
 
 StatusOr<float> Training::loss() const {
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> loss, loss_->to_host<float>());
+  return loss.data[0];
+}
+
+StatusOr<ReplicaTraining> ReplicaTraining::create(distribute::Strategy strategy,
+                                                  const DigitsSize& size) {
+  ReplicaTraining training(std::move(strategy), size);
+  const Mesh& mesh = training.strategy_.mesh();
+  training.data_ = {noise_tensor(kDataSeed, {size.images, size.inputs},
+                                 Layout::parse(mesh, "[replica, -]"), 1, 0.5F),
+                    integers({size.images}, Layout::parse(mesh, "[replica]"),
+                             [&](int64_t i) { return (7 * i + 3) % size.classes; })};
+  const Shape shapes[] = {
+      {size.inputs, size.hidden}, {size.hidden}, {size.hidden, size.classes}, {size.classes}};
+  for (const Shape& shape : shapes) {
+    const auto seed = static_cast<uint32_t>(training.weights_.size() + 1);
+    const DTensor initial =
+        noise_tensor(seed, shape, Layout::replicated(mesh, static_cast<int>(shape.size())),
+                     shape.size() == 1 ? 0 : kFactor);
+    TESSERA_ASSIGN_OR_RETURN(distribute::DistributedVariable weight,
+                             training.strategy_.variable(absl::StrCat("weight", seed), initial));
+    training.weights_.push_back(std::move(weight));
+  }
+  return training;
+}
+
+std::vector<DTensor> ReplicaTraining::gradients(distribute::ReplicaContext& replica,
+                                                const DTensor& x, const DTensor& labels) const {
+  Tape tape;
+  std::vector<DTensor> w;
+  for (const distribute::DistributedVariable& weight : weights_) {
+    w.push_back(tape.watch(weight.value(replica)));
+  }
+  const DTensor hidden = ops::relu(ops::matmul(x, w[0]) + w[1]);
+  const DTensor logits = ops::matmul(hidden, w[2]) + w[3];
+  const DTensor loss = ops::sum(ops::softmax_cross_entropy(logits, labels)) / size_.images;
+  std::vector<DTensor> results = tape.gradient(loss, w);
+  results.push_back(loss);
+  return results;
+}
+
+Status ReplicaTraining::step() {
+  const std::vector<distribute::PerReplica> results =
+      strategy_.run([this](distribute::ReplicaContext& replica, const DTensor& x,
+                           const DTensor& labels) { return gradients(replica, x, labels); },
+                    data_[0], data_[1]);
+  std::vector<Variable> variables;
+  std::vector<Layout> layouts;
+  for (distribute::DistributedVariable& weight : weights_) {
+    variables.push_back(weight.variable());
+    layouts.push_back(weight.variable().layout());
+  }
+  const std::vector<distribute::DistributedValues> parts(results.begin(), results.end() - 1);
+  const std::vector<DTensor> sums = strategy_.batch_reduce_to(ReduceOp::kSum, parts, layouts);
+  TESSERA_RETURN_IF_ERROR(optimizer_.apply(absl::MakeSpan(variables), sums));
+  for (const Variable& variable : variables) {
+    TESSERA_RETURN_IF_ERROR(variable.value().await());
+  }
+  loss_ = results.back();
+  return loss_->await();
+}
+
+StatusOr<float> ReplicaTraining::loss() const {
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> loss,
+                           strategy_.reduce(ReduceOp::kSum, *loss_).to_host<float>());
   return loss.data[0];
 }
 

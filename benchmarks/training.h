@@ -85,6 +85,30 @@ class Training {
   std::optional<DTensor> loss_;
 };
 
+// The two layers, trained by the replicas of a strategy on parts of the images.
+class ReplicaTraining {
+ public:
+  static StatusOr<ReplicaTraining> create(distribute::Strategy strategy, const DigitsSize& size);
+
+  // As those of Training.
+  Status step();
+  StatusOr<float> loss() const;
+
+ private:
+  ReplicaTraining(distribute::Strategy strategy, const DigitsSize& size)
+      : strategy_(std::move(strategy)), size_(size) {}
+  // Of a replica: the gradients of its part of the mean loss, and the part.
+  std::vector<DTensor> gradients(distribute::ReplicaContext& replica, const DTensor& x,
+                                 const DTensor& labels) const;
+
+  distribute::Strategy strategy_;
+  DigitsSize size_;
+  std::vector<DTensor> data_;  // images and labels
+  std::vector<distribute::DistributedVariable> weights_;
+  Sgd optimizer_{.learning_rate = 0.05, .momentum = 0.9};
+  std::optional<distribute::PerReplica> loss_;
+};
+
 }  // namespace tessera::bench
 
 #endif  // TESSERA_BENCHMARKS_TRAINING_H_

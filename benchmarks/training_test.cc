@@ -59,6 +59,21 @@ TEST(TrainingTest, DigitsHaveEqualLossesOnEveryMesh) {
   check_losses(size, size.classes);
 }
 
+TEST(TrainingTest, ReplicasHaveTheLossesOfOneDevice) {
+  const DigitsSize size = {.images = 16};
+  TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect({.num_local_devices = 4}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<float> expected, losses(client, {1, 1}, size));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const distribute::Strategy strategy,
+                               distribute::mirrored_strategy(client));
+  TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaTraining training, ReplicaTraining::create(strategy, size));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_THAT(training.step(), testing::IsOk());
+    TESSERA_ASSERT_OK_AND_ASSIGN(const float loss, training.loss());
+    EXPECT_NEAR(loss, expected[i], 1e-5 * expected[i]) << "step " << i;
+  }
+  EXPECT_THAT(client.shutdown(), testing::IsOk());
+}
+
 TEST(TrainingTest, TransformerHasEqualLossesOnEveryMesh) {
   const TransformerSize size = {.pieces = 4, .context = 8, .width = 16};
   check_losses(size, size.vocabulary);

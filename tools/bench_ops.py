@@ -32,7 +32,7 @@ COLUMNS = {
     "onednn_packed": "oneDNN, packed",
     "torch": "PyTorch",
     "jax": "JAX",
-    "tensorflow": "TF DTensor",
+    "tensorflow": "TensorFlow",  # DTensor, MirroredStrategy
     "before": "before",  # another build of Tessera
 }
 OF_DEBIAN = ("openblas", "onednn")  # a program multiplies by matrices that are not packed
@@ -42,6 +42,7 @@ KINDS = {  # kind of cell: title of its table
     "matmul": "Local products",
     "function": "Functions of 16 MiB of f32",
     "step": "Training steps",
+    "replicas": "Training steps of replicas: mirrored strategy, DistributedDataParallel",
 }
 
 
@@ -54,6 +55,7 @@ class Extent:
     shape: tuple  # of the operands of functions
     parallel: tuple  # of training steps
     networks: dict  # name: (network, sizes)
+    replicas: dict  # networks that replicas train
     devices: tuple = (4, 8)
 
 
@@ -77,10 +79,17 @@ PRODUCTS = tuple(
     for dtype in ("f32", "f64", "bf16")
     for size in (*((side,) * 3 for side in CUBES), (64, 4096, 4096))
 )
-USUAL = Extent(PRODUCTS, ALL_FUNCTIONS, (4096, 1024), ALL_PARALLEL, {**DIGITS, **TRANSFORMER})
+USUAL = Extent(
+    PRODUCTS,
+    ALL_FUNCTIONS,
+    (4096, 1024),
+    ALL_PARALLEL,
+    {**DIGITS, **TRANSFORMER},
+    {**DIGITS, "large_digits": LARGE["large_digits"]},
+)
 FULL = dataclasses.replace(USUAL, networks={**DIGITS, **TRANSFORMER, **LARGE})
 QUICK = Extent(
-    PRODUCTS[:2], ("add", "tanh", "softmax"), (4096, 1024), ("both",), USUAL.networks, (4,)
+    PRODUCTS[:2], ("add", "tanh", "softmax"), (4096, 1024), ("both",), USUAL.networks, DIGITS, (4,)
 )
 # Every operation and nothing large: whether all of it still runs.
 SMALL = Extent(
@@ -89,6 +98,7 @@ SMALL = Extent(
     (64, 16),
     ALL_PARALLEL,
     {"digits": ("digits", " images=8"), "transformer": ("transformer", " pieces=8 context=4")},
+    {"digits": ("digits", " images=8")},
     (4,),
 )
 
@@ -141,6 +151,11 @@ def step_cell(name, network, sizes, parallel, devices):
     return make_cell("step", f"{name} {parallel}", 0, devices, command, ways)
 
 
+def replicas_cell(name, sizes, devices):
+    command = f"replicas network=digits{sizes}"
+    return make_cell("replicas", name, 0, devices, command, plain("tessera", "torch", "tensorflow"))
+
+
 def eager_cell(op):
     ways = plain("tessera", "torch")
     ways += [("jax:eager", " way=eager"), ("jax:jit", " way=jit")]
@@ -159,6 +174,12 @@ def make_phases(extent, only="", columns=tuple(COLUMNS)):
         ]
         for devices in extent.devices
     }
+    for devices, cells in steps.items():
+        cells += [
+            replicas_cell(name, sizes, devices)
+            for name, (network, sizes) in extent.replicas.items()
+            if network == "digits"
+        ]
     eager = [eager_cell(op) for op in ("add", "matmul", "contracted")]
     steps[8] = eager + steps.get(8, [])
     phases = [Phase("1 device", 1, local)]
@@ -277,7 +298,7 @@ def format_table(kind, cells, copy_seconds):
         titles += ["fastest of Debian / Tessera", "Tessera, GFLOP/s"]
     if kind == "function":
         titles += ["Tessera / mc1"]
-    has_devices = kind == "step"
+    has_devices = kind in ("step", "replicas")
     head = "| | devices |" if has_devices else "| |"
     lines = [f"{head} {' | '.join(titles)} |", "| --- |" + " ---: |" * (len(titles) + has_devices)]
     for cell in cells:

@@ -469,11 +469,99 @@ class Torch:
         return training(step)
 
 
+    def replicas(self, fields):
+        """DistributedDataParallel: it reduces gradients while the backward pass goes on."""
+        torch = self.torch
+        network = Digits(fields)
+        w = torch.nn.ParameterList(map(torch.from_numpy, initial_weights(network)))
+
+        class Network(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = w
+
+            def forward(self, x):
+                return torch.relu(x @ self.w[0] + self.w[1]) @ self.w[2] + self.w[3]
+
+        model = torch.nn.parallel.DistributedDataParallel(Network())
+        optimizer = torch.optim.SGD(model.parameters(), **SGD)
+        rank, num_images = torch.distributed.get_rank(), network.labels.size
+        x, labels = (
+            torch.from_numpy(np.array_split(each, self.size)[rank])
+            for each in (network.x, network.labels)
+        )
+
+        def step():
+            optimizer.zero_grad()
+            # DistributedDataParallel takes the mean of the replicas' gradients.
+            loss = torch.nn.functional.cross_entropy(model(x), labels, reduction="sum")
+            (loss * self.size / num_images).backward()
+            optimizer.step()
+            return loss.detach() / num_images
+
+        def value():
+            for _ in range(4):
+                step()
+            loss = step()
+            torch.distributed.all_reduce(loss)
+            return loss.item()
+
+        return Call(lambda _: step(), value)
+
+
 # --- TF DTensor -----------------------------------------------------------------------------------
 
 
 class Tensorflow(python_peer.Tensorflow):
-    """Eager operations alone."""
+    """Eager operations, and MirroredStrategy."""
+
+    def replicas(self, fields):
+        tf = self.tf
+        network = Digits(fields)
+        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(self.size)])
+        with strategy.scope():
+            w = [tf.Variable(array) for array in initial_weights(network)]
+            m = [tf.Variable(tf.zeros_like(each)) for each in w]
+        x, labels = (
+            strategy.experimental_distribute_values_from_function(
+                lambda context, each=each: tf.constant(
+                    np.array_split(each, self.size)[context.replica_id_in_sync_group]
+                )
+            )
+            for each in (network.x, network.labels)
+        )
+
+        def update(weight, momentum, gradient):
+            momentum.assign(SGD["momentum"] * momentum + gradient)
+            return weight.assign_sub(SGD["lr"] * momentum)
+
+        def reduce_and_update(strategy, *gradients):
+            sums = strategy.extended.batch_reduce_to("SUM", list(zip(gradients, w)))
+            for weight, momentum, gradient in zip(w, m, sums):
+                strategy.extended.update(weight, update, args=(momentum, gradient))
+
+        def replica(x, labels):
+            with tf.GradientTape() as tape:
+                logits = tf.nn.relu(x @ w[0] + w[1]) @ w[2] + w[3]
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+                loss = tf.reduce_sum(losses) / network.labels.size
+            gradients = tape.gradient(loss, w)
+            tf.distribute.get_replica_context().merge_call(reduce_and_update, args=gradients)
+            return loss
+
+        step = tf.function(lambda: strategy.run(replica, args=(x, labels)))
+
+        def value():
+            for _ in range(4):
+                step()
+            return float(strategy.reduce("SUM", step(), axis=None))
+
+        def call(_):
+            for loss in strategy.experimental_local_results(step()):
+                loss.numpy()  # waits until the step has ended
+
+        return Call(call, value)
+
 
     def eager(self, fields):
         tf, dtensor = self.tf, self.dtensor
