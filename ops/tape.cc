@@ -172,11 +172,37 @@ void add_cotangent(const std::shared_ptr<Node>& node, const DTensor& cotangent,
   if (!is_new) place->second.cotangent = add(place->second.cotangent, cotangent);
 }
 
-// The cotangents of the nodes that `wanted` names, from that of the target.
+// How many of the nodes that lead to these lead to each node.
+std::map<const Node*, int> count_uses(const PendingNodes& pending) {
+  std::map<const Node*, int> uses;
+  std::vector<const Node*> left;
+  for (const auto& [number, each] : pending) left.push_back(each.node.get());
+  while (!left.empty()) {
+    const Node* const node = left.back();
+    left.pop_back();
+    for (const std::shared_ptr<Node>& input : node->inputs) {
+      if (input != nullptr && uses[input.get()]++ == 0) left.push_back(input.get());
+    }
+  }
+  return uses;
+}
+
+// The cotangents of the nodes that `wanted` names, from that of the target. `on_known` is called
+// for each of them that has one, as soon as nothing is added to it any more.
+using OnKnown = std::function<void(const Node* node, const DTensor& cotangent)>;
 StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
                                                       const std::vector<const Node*>& wanted,
-                                                      uint64_t tape, bool keeps) {
+                                                      uint64_t tape, bool keeps,
+                                                      const OnKnown& on_known) {
   std::map<const Node*, DTensor> found;
+  std::map<const Node*, int> uses;
+  if (on_known) uses = count_uses(pending);
+  const auto note_used = [&](const Node* input) {
+    if (!on_known || --uses[input] > 0) return;
+    if (std::find(wanted.begin(), wanted.end(), input) == wanted.end()) return;
+    const auto place = pending.find(input->number);
+    if (place != pending.end()) on_known(input, place->second.cotangent);
+  };
   while (!pending.empty()) {
     const Pending next = pending.begin()->second;
     pending.erase(pending.begin());
@@ -200,6 +226,9 @@ StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (node.inputs[i] == nullptr || !gradients[i].has_value()) continue;
       add_cotangent(node.inputs[i], *gradients[i], pending);
+    }
+    for (const std::shared_ptr<Node>& input : node.inputs) {
+      if (input != nullptr) note_used(input.get());
     }
     if (keeps) continue;
     node.is_used = true;
@@ -305,28 +334,38 @@ std::vector<DTensor> Tape::gradient(const DTensor& target, absl::Span<const DTen
   const Rest rest(number_, !options.keep);
   Status status = check_target(target, options);
   for (const DTensor& source : sources) status.Update(internal::facts_of(source).error);
-  PendingNodes pending;
+  std::vector<std::optional<DTensor>> known(sources.size());
   std::vector<const Node*> wanted;
-  StatusOr<std::map<const Node*, DTensor>> found(std::map<const Node*, DTensor>{});
+  const auto finish = [&](size_t source, const DTensor& gradient) {
+    known[source] = gradient;
+    if (options.on_finished) options.on_finished(source, gradient);
+  };
+  const auto finish_all_of = [&](const Node* node, const DTensor& cotangent) {
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] != node || known[i].has_value()) continue;
+      finish(i, finished(cotangent, sources[i], options.reduce));
+    }
+  };
   if (status.ok()) {
+    PendingNodes pending;
     for (const DTensor& source : sources) wanted.push_back(node_of(source, number_).get());
     const std::shared_ptr<Node> node = node_of(target, number_);
     if (node != nullptr) {
       add_cotangent(node, options.seed.has_value() ? *options.seed : full_like(target, 1), pending);
     }
-    found = run_backward(std::move(pending), wanted, number_, options.keep);
+    const StatusOr<std::map<const Node*, DTensor>> found =
+        run_backward(std::move(pending), wanted, number_, options.keep,
+                     options.on_finished ? OnKnown(finish_all_of) : OnKnown());
     status = found.status();
+    for (size_t i = 0; status.ok() && i < sources.size(); ++i) {
+      const auto place = found->find(wanted[i]);
+      if (place != found->end()) finish_all_of(place->first, place->second);
+    }
   }
   std::vector<DTensor> gradients;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (!status.ok()) {
-      gradients.push_back(failed_like(sources[i], status));
-      continue;
-    }
-    const auto place = found->find(wanted[i]);
-    gradients.push_back(place == found->end() || wanted[i] == nullptr
-                            ? full_like(sources[i], 0)
-                            : finished(place->second, sources[i], options.reduce));
+    if (status.ok() && !known[i].has_value()) finish(i, full_like(sources[i], 0));
+    gradients.push_back(status.ok() ? *known[i] : failed_like(sources[i], status));
   }
   return gradients;
 }

@@ -24,6 +24,7 @@
 #ifndef TESSERA_OPS_TAPE_H_
 #define TESSERA_OPS_TAPE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -46,6 +47,11 @@ struct GradientOptions {
   Reduce reduce = Reduce::kNow;
   // Whether the tape keeps what it recorded, for another gradient of it, and records this one.
   bool keep = false;
+  // Called once for each source, by its index, as soon as its gradient is known: from the last
+  // layer of a network to the first. So a program can reduce gradients in the order in which the
+  // devices will have them. Sources on which the target does not depend come last. Not called
+  // where gradient() fails.
+  std::function<void(size_t source, const DTensor& gradient)> on_finished = {};
 };
 
 class Tape {

@@ -157,6 +157,46 @@ TEST_P(TapeTest, LeavesGradientsPartialOnRequest) {
               IsOk());
 }
 
+// From the last layer to the first; a source that is used twice waits for both; one that does not
+// lead to the target comes last. The gradients are those of a call without the function.
+TEST_P(TapeTest, HandsOutGradientsAsTheyAreFinished) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Tensors t, set_up(client));
+                const auto gradients = [&](const GradientOptions& options) {
+                  Tape tape;
+                  const DTensor shared = tape.watch(t.w);
+                  const DTensor unused = tape.watch(t.w);
+                  const DTensor last = tape.watch(ops::transpose(t.w, {1, 0}));
+                  const DTensor middle = tape.watch(ops::matmul(ops::transpose(t.w, {1, 0}), t.w));
+                  const DTensor hidden = ops::tanh(ops::matmul(ops::matmul(t.x, shared), middle));
+                  const DTensor result = ops::matmul(ops::matmul(hidden, last), shared);
+                  return tape.gradient(ops::sum(result), {shared, unused, last, middle}, options);
+                };
+                const std::vector<DTensor> expected = gradients({});
+                std::vector<size_t> order;
+                std::vector<DTensor> handed_out;
+                GradientOptions options;
+                options.on_finished = [&](size_t source, const DTensor& gradient) {
+                  order.push_back(source);
+                  handed_out.push_back(gradient);
+                };
+                const std::vector<DTensor> found = gradients(options);
+                TESSERA_REQUIRE((order == std::vector<size_t>{2, 3, 0, 1}));
+                for (size_t i = 0; i < order.size(); ++i) {
+                  TESSERA_RETURN_IF_ERROR(expect_same(handed_out[i], expected[order[i]]));
+                  TESSERA_RETURN_IF_ERROR(expect_same(found[i], expected[i]));
+                }
+                // Nothing is handed out of a gradient that fails.
+                order.clear();
+                Tape tape;
+                const DTensor w = tape.watch(t.w);
+                tape.gradient(ops::matmul(t.x, w), {w}, options);
+                TESSERA_REQUIRE(order.empty());
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
 TEST_P(TapeTest, CustomGradientAndRematerialize) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Tensors given, set_up(client));
