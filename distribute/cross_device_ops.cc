@@ -11,6 +11,7 @@
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
+#include "dtensor/parts.h"
 #include "dtensor/relayout.h"
 #include "ops/shapes.h"
 
@@ -50,7 +51,7 @@ class RelayoutOps : public CrossDeviceOps {
     if (!rep.error.ok()) return failed(destination, rep.error);
     const StatusOr<DTensor> terms = rep.strategy->whole_of_terms(rep.tensors, op);
     if (!terms.ok()) return failed(destination, terms.status());
-    return relayout(*terms, destination);
+    return move(*terms, destination);
   }
 
   std::vector<DTensor> batch_reduce(ReduceOp op, absl::Span<const PerReplica> values,
@@ -94,6 +95,11 @@ class RelayoutOps : public CrossDeviceOps {
     return results;
   }
 
+ protected:
+  virtual DTensor move(const DTensor& terms, const LayoutArg& destination) {
+    return relayout(terms, destination);
+  }
+
  private:
   int64_t limit_of(absl::Span<const internal::PackItem> items,
                    const CommunicationOptions& options) const {
@@ -104,6 +110,50 @@ class RelayoutOps : public CrossDeviceOps {
   }
 
   const int num_packs_;
+};
+
+// On the devices of a mesh beside the strategy's.
+class OpsOnMesh final : public RelayoutOps {
+ public:
+  explicit OpsOnMesh(Mesh mesh) : RelayoutOps(0), mesh_(std::move(mesh)) {}
+
+  Status check(const Client& client, const Mesh& mesh) const override {
+    const auto refuse = [&](const std::string& why) {
+      return absl::InvalidArgumentError(absl::StrCat("all_reduce_on(", mesh_.to_string(),
+                                                     ") for a strategy on ", mesh.to_string(), ": ",
+                                                     why));
+    };
+    TESSERA_RETURN_IF_ERROR(mesh_.check_not_moved_from());
+    if (mesh_.runtime() == nullptr) return refuse("the mesh is abstract");
+    if (mesh_.axes() != mesh.axes()) return refuse("the meshes have other axes");
+    for (int64_t i = 0; i < mesh.size(); ++i) {
+      const Device& own = client.devices()[*mesh_.device_at(i)];
+      const Device& of_replica = client.devices()[*mesh.device_at(i)];
+      if (own.client_id != of_replica.client_id) {
+        return refuse(absl::StrCat("device ", own.id, " is of client ", own.client_id,
+                                   ", and device ", of_replica.id, " of client ",
+                                   of_replica.client_id));
+      }
+      if (own.type != DeviceType::kCpu || of_replica.type != DeviceType::kCpu) {
+        return refuse("devices that are no CPUs cannot look into memory of each other");
+      }
+      if (mesh.position_of_device(own.id).has_value()) {
+        return refuse(absl::StrCat("device ", own.id, " is one of the strategy's"));
+      }
+    }
+    return absl::OkStatus();
+  }
+  const Mesh& control_mesh(const Mesh&) const override { return mesh_; }
+
+ protected:
+  DTensor move(const DTensor& terms, const LayoutArg& destination) override {
+    const DTensor sum = relayout(tessera::internal::seen_by(terms, mesh_),
+                                 terms.layout().without_partial().with_mesh(mesh_));
+    return relayout(tessera::internal::seen_by(sum, terms.layout().mesh()), destination);
+  }
+
+ private:
+  const Mesh mesh_;
 };
 
 class OneDeviceOps final : public CrossDeviceOps {
@@ -176,6 +226,10 @@ DTensor CrossDeviceOps::broadcast(const DTensor& value, LayoutArg destination,
 }
 
 std::shared_ptr<CrossDeviceOps> collective_all_reduce() { return std::make_shared<RelayoutOps>(0); }
+
+std::shared_ptr<CrossDeviceOps> all_reduce_on(Mesh communication) {
+  return std::make_shared<OpsOnMesh>(std::move(communication));
+}
 
 StatusOr<std::shared_ptr<CrossDeviceOps>> reduction_to_one_device(std::optional<int> device_id) {
   if (device_id.has_value() && *device_id < 0) {

@@ -2,9 +2,12 @@
 #include "distribute/strategy.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/stable_hash.h"
 #include "distribute/call.h"
@@ -131,11 +134,18 @@ struct Caller {
   int id;
 
   std::vector<DTensor> all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
+                                  const CommunicationOptions& asked) const {
+    return all_reduce(call_text("all_reduce", op), op, xs, asked);
+  }
+  // The text is what replicas compare.
+  std::vector<DTensor> all_reduce(const std::string& text, ReduceOp op,
+                                  absl::Span<const DTensor> xs,
                                   const CommunicationOptions& asked) const;
   DTensor all_gather(const DTensor& x, int dim, const CommunicationOptions& asked) const;
 
  private:
-  std::vector<DTensor> all_reduce_values(ReduceOp op, std::vector<DTensor> xs,
+  std::vector<DTensor> all_reduce_values(const std::string& text, ReduceOp op,
+                                         std::vector<DTensor> xs,
                                          const CommunicationOptions& options) const;
   std::vector<DTensor> all_failed(absl::Span<const DTensor> xs, const Status& error) const {
     std::vector<DTensor> result;
@@ -146,7 +156,8 @@ struct Caller {
   }
 };
 
-std::vector<DTensor> Caller::all_reduce_values(ReduceOp op, std::vector<DTensor> xs,
+std::vector<DTensor> Caller::all_reduce_values(const std::string& text, ReduceOp op,
+                                               std::vector<DTensor> xs,
                                                const CommunicationOptions& options) const {
   const auto reduce_all = [&](const std::vector<std::vector<DTensor>>& args,
                               absl::Span<const Call> calls) -> StatusOr<ReplicaRun::Results> {
@@ -172,7 +183,7 @@ std::vector<DTensor> Caller::all_reduce_values(ReduceOp op, std::vector<DTensor>
     return results;
   };
   return run
-      ->meet(index, call_text("all_reduce", op), std::move(xs), {}, options,
+      ->meet(index, text, std::move(xs), {}, options,
              /*may_call_strategy=*/false, reduce_all)
       .tensors;
 }
@@ -199,13 +210,14 @@ std::vector<std::optional<DTensor>> gradient_of_term(const Caller& caller, Reduc
   }
 }
 
-std::vector<DTensor> Caller::all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
+std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
+                                        absl::Span<const DTensor> xs,
                                         const CommunicationOptions& asked) const {
   if (xs.empty()) return {};
   const StatusOr<CommunicationOptions> options = state->options_of(asked);
   if (!options.ok()) return all_failed(xs, options.status());
   const std::vector<DTensor> values =
-      all_reduce_values(op, std::vector<DTensor>(xs.begin(), xs.end()), *options);
+      all_reduce_values(text, op, std::vector<DTensor>(xs.begin(), xs.end()), *options);
   std::vector<DTensor> results;
   for (size_t k = 0; k < xs.size(); ++k) {
     results.push_back(custom_gradient(
@@ -270,6 +282,30 @@ DTensor ReplicaContext::all_reduce(ReduceOp op, const DTensor& x,
 std::vector<DTensor> ReplicaContext::all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
                                                 const CommunicationOptions& options) {
   return Caller{run_, strategy_.state_, index_, id_}.all_reduce(op, xs, options);
+}
+
+std::vector<DTensor> ReplicaContext::gradient(Tape& tape, const DTensor& target,
+                                              absl::Span<const DTensor> sources, ReduceOp op,
+                                              const CommunicationOptions& options) {
+  std::vector<size_t> order;
+  std::vector<DTensor> finished;
+  GradientOptions how;
+  how.on_finished = [&](size_t source, const DTensor& gradient) {
+    order.push_back(source);
+    finished.push_back(gradient);
+  };
+  std::vector<DTensor> gradients = tape.gradient(target, sources, how);
+  if (finished.size() < gradients.size()) {  // They are errors, which the other replicas get too.
+    finished = gradients;
+    order.resize(gradients.size());
+    std::iota(order.begin(), order.end(), 0);
+  }
+  const std::string text =
+      absl::StrCat("gradient(", reduce_op_name(op), "), finished ", absl::StrJoin(order, ", "));
+  const std::vector<DTensor> reduced =
+      Caller{run_, strategy_.state_, index_, id_}.all_reduce(text, op, finished, options);
+  for (size_t i = 0; i < order.size(); ++i) gradients[order[i]] = reduced[i];
+  return gradients;
 }
 
 DTensor ReplicaContext::all_gather(const DTensor& x, int dim, const CommunicationOptions& options) {

@@ -40,6 +40,7 @@
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/tape.h"
 
 namespace tessera::input {
 class Dataset;
@@ -183,6 +184,14 @@ class ReplicaContext {
   // The values of the replicas along dim, by replica id; sizes along dim may differ. dim < 0 counts
   // from the end. Differentiable.
   DTensor all_gather(const DTensor& x, int dim, const CommunicationOptions& options = {});
+
+  // The gradients of the target by the sources, reduced over the replicas: Tape::gradient() and
+  // all_reduce(), of packs that are made in the order in which the backward pass finishes them,
+  // from the last layer to the first. Where the strategy reduces on devices of their own
+  // (all_reduce_on()), packs travel while the backward pass goes on.
+  std::vector<DTensor> gradient(Tape& tape, const DTensor& target,
+                                absl::Span<const DTensor> sources, ReduceOp op = ReduceOp::kSum,
+                                const CommunicationOptions& options = {});
 
   // Waits until every local replica calls it; then fn(const Strategy&, const PerReplica&...) runs
   // once on each client. Each replica gets its part of what fn returns: a DTensor over the

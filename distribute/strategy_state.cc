@@ -26,8 +26,7 @@ namespace {
 using tessera::internal::assemble;
 using tessera::internal::part_of;
 
-// A record of an exchange: the size of the text, and as much of it as fits.
-constexpr int64_t kRecordBytes = 256;
+// A record of an exchange is the size of the text, and as much of it as fits.
 constexpr int64_t kSizeBytes = sizeof(int64_t);
 
 std::string sub_axis_text(const Mesh& mesh, const SubAxis& axis) {
@@ -318,17 +317,19 @@ Call StrategyState::call_of(const std::string& text, absl::Span<const DTensor> t
   return call;
 }
 
-// Records of a fixed size; where one of them does not fit, a second exchange has the whole texts.
+// Where a record does not hold its text, a second exchange has the whole texts, and later records
+// are as large: a program makes the same calls again and again.
 StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
                                                     const CommunicationOptions& options) const {
   if (is_of_one_client_) return local;
+  const Mesh& mesh = cross_device_ops().control_mesh(mesh_);
   if (options.timeout.has_value()) {
-    TESSERA_RETURN_IF_ERROR(mesh_.barrier("calls of replicas", *options.timeout));
+    TESSERA_RETURN_IF_ERROR(mesh.barrier("calls of replicas", *options.timeout));
   }
   std::vector<std::string> texts;
   for (const Call& call : local) texts.push_back(encode_call(call));
   TESSERA_ASSIGN_OR_RETURN(const Layout rows,
-                           Layout::create(mesh_, {DimSharding(replica_axes_), {}}));
+                           Layout::create(mesh, {DimSharding(replica_axes_), {}}));
   const auto exchange_bytes = [&](int64_t bytes) -> StatusOr<HostTensor<uint8_t>> {
     return from_function<uint8_t>({num_replicas(), bytes}, rows,
                                   [&](const Box& box, absl::Span<uint8_t> out) {
@@ -343,7 +344,7 @@ StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
                                   })
         .template to_host<uint8_t>();
   };
-  int64_t bytes = kRecordBytes;
+  int64_t bytes = record_bytes_;
   TESSERA_ASSIGN_OR_RETURN(HostTensor<uint8_t> records, exchange_bytes(bytes));
   const auto size_of = [&](int replica) {
     int64_t size = 0;
@@ -355,7 +356,7 @@ StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
     largest = std::max(largest, size_of(replica));
   }
   if (largest > bytes - kSizeBytes) {
-    bytes = largest + kSizeBytes;
+    bytes = record_bytes_ = largest + kSizeBytes;
     TESSERA_ASSIGN_OR_RETURN(records, exchange_bytes(bytes));
   }
   std::vector<Call> calls;

@@ -150,6 +150,9 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   std::vector<int> local_;
   bool is_of_one_client_ = true;
 
+  // What the records of an exchange have; the same on all clients.
+  mutable int64_t record_bytes_ = 256;
+
   mutable std::mutex runs_mutex_;
   std::vector<const ReplicaRun*> runs_;  // the innermost last
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dtensor/parts.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -42,6 +43,25 @@ DTensor assemble(absl::Span<const DTensor> parts, DType dtype, const Layout& lay
           absl::InternalError(absl::StrCat("no part is on device ", device.device_id)));
     }
     rep->buffers.push_back(std::move(buffer));
+  }
+  return TensorAccess::make(*std::move(rep));
+}
+
+DTensor seen_by(const DTensor& tensor, const Mesh& mesh) {
+  const TensorRep& from = TensorAccess::rep(tensor);
+  if (!from.error.ok()) return tensor;
+  const StatusOr<Layout> layout = from.layout->with_mesh(mesh);
+  StatusOr<TensorRep> rep = new_tensor(from.dtype, from.shape, layout);
+  if (!rep.ok()) return TensorAccess::failed(from.dtype, *from.shape, layout, rep.status());
+  for (const MeshDevice& device : rep->devices) {
+    const auto there =
+        std::find_if(from.devices.begin(), from.devices.end(),
+                     [&](const MeshDevice& other) { return other.position == device.position; });
+    rep->buffers.push_back(
+        there != from.devices.end()
+            ? from.buffer_of(there->ordinal)
+            : Buffer::failed(absl::InternalError(absl::StrCat(
+                  "position ", device.position, " is of another client on ", mesh.to_string()))));
   }
   return TensorAccess::make(*std::move(rep));
 }

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
+#include "mesh/mesh.h"
 
 namespace tessera::internal {
 
@@ -25,6 +26,11 @@ DTensor part_of(const DTensor& whole, const Layout& layout, const Shape& shape);
 // operation that needs their shards.
 DTensor assemble(absl::Span<const DTensor> parts, DType dtype, const Layout& layout,
                  const Shape& shape);
+
+// The tensor as one of other devices: those at the same positions of a mesh with the same axes, of
+// which each is of the same client. Requires devices that are CPUs. Shares the buffers: whichever
+// device fills one, an operation of the other waits for it.
+DTensor seen_by(const DTensor& tensor, const Mesh& mesh);
 
 // Waits for a local shard, as DTensor::shard() numbers them, and views it without its type.
 StatusOr<RawShard> raw_shard(const DTensor& tensor, int local_device);
