@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -96,7 +97,7 @@ class RelayoutOps : public CrossDeviceOps {
   }
 
  protected:
-  virtual DTensor move(const DTensor& terms, const LayoutArg& destination) {
+  virtual DTensor move(const DTensor& terms, LayoutArg destination) {
     return relayout(terms, destination);
   }
 
@@ -146,7 +147,7 @@ class OpsOnMesh final : public RelayoutOps {
   const Mesh& control_mesh(const Mesh&) const override { return mesh_; }
 
  protected:
-  DTensor move(const DTensor& terms, const LayoutArg& destination) override {
+  DTensor move(const DTensor& terms, LayoutArg destination) override {
     const DTensor sum = relayout(tessera::internal::seen_by(terms, mesh_),
                                  terms.layout().without_partial().with_mesh(mesh_));
     return relayout(tessera::internal::seen_by(sum, terms.layout().mesh()), destination);
