@@ -515,10 +515,15 @@ class Torch:
 class Tensorflow(python_peer.Tensorflow):
     """Eager operations, and MirroredStrategy."""
 
+    @functools.cached_property
+    def strategy(self):
+        """The collectives of a second one would meet those of the first."""
+        devices = [f"CPU:{i}" for i in range(self.size)]
+        return self.tf.distribute.MirroredStrategy(devices)
+
     def replicas(self, fields):
-        tf = self.tf
+        tf, strategy = self.tf, self.strategy
         network = Digits(fields)
-        strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(self.size)])
         with strategy.scope():
             w = [tf.Variable(array) for array in initial_weights(network)]
             m = [tf.Variable(tf.zeros_like(each)) for each in w]
