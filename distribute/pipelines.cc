@@ -149,12 +149,14 @@ IteratorState state_of(const PipelineSet& set, int64_t epoch, int64_t step,
 
 StatusOr<std::vector<IteratorState>> states_in(const PipelineSet& set, const IteratorState& state) {
   TESSERA_RETURN_IF_ERROR(check_policy(state, set.policy));
+  if (state.epoch < 0 || state.step < 0) {
+    return refused_state(state, "has a negative epoch or step");
+  }
   const int num_pipelines = set.num_pipelines();
   if (!policy_of(state).has_value()) {
-    if (state.step != 0 || state.epoch < 0) {
+    if (state.step != 0) {
       return refused_state(state,
-                           "has no positions of pipelines, so it is one of an epoch: give "
-                           "an epoch of 0 or more and step 0");
+                           "has no positions of pipelines, so it begins an epoch: give step 0");
     }
     return std::vector<IteratorState>(num_pipelines, {.epoch = state.epoch});
   }
@@ -205,6 +207,8 @@ StatusOr<std::unique_ptr<PipelineIterator>> PipelineIterator::open(
   return iterator;
 }
 
+// What the pipelines of this client have for its replicas. A pipeline at its end has nothing, again
+// and again, while others go on.
 PipelineIterator::LocalStep PipelineIterator::load() {
   LocalStep step;
   step.tensors.resize(set_->strategy->local_replicas().size());
@@ -219,6 +223,7 @@ PipelineIterator::LocalStep PipelineIterator::load() {
   return step;
 }
 
+// Reads one batch and cuts it, or a batch for each replica until there is none.
 Status PipelineIterator::load_pipeline(size_t index, LocalStep* step) {
   const std::vector<int>& replicas = set_->local[index].replicas;
   const auto count = static_cast<int64_t>(replicas.size());
@@ -263,6 +268,8 @@ bool PipelineIterator::is_end(absl::Span<const Call> calls) const {
                      [&](int replica) { return has_nothing(calls[replica]); });
 }
 
+// What all clients decide on one list of calls: an error, the end, or the step with its size and
+// the positions after it. The members change only where there is a step.
 StatusOr<std::optional<DistributedBatch>> PipelineIterator::settle(LocalStep step) {
   const StrategyState& strategy = *set_->strategy;
   const absl::Span<const std::string> names = strategy.names();
@@ -277,7 +284,7 @@ StatusOr<std::optional<DistributedBatch>> PipelineIterator::settle(LocalStep ste
   if (is_end(calls)) return std::nullopt;
 
   DistributedBatch batch = {.step = step_};
-  const Call* example = nullptr;  // the first replica with elements
+  const Call* example = nullptr;  // of the first replica whose pipeline has more
   for (size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].tensors.empty()) continue;
     batch.size += calls[i].tensors[0].shape[0];

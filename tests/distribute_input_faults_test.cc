@@ -281,10 +281,14 @@ TEST(DistributeInputFaultsTest, StatesOfOtherDatasets) {
                          {"was made under another version of Tessera"}));
         // States by hand: an epoch, but no step of it.
         TESSERA_RETURN_IF_ERROR(kinds[1].iterate({.epoch = 3}).status());
-        for (const IteratorState& state : {IteratorState{.step = 1}, IteratorState{.epoch = -1}}) {
-          TESSERA_RETURN_IF_ERROR(expect_error(kinds[1].iterate(state).status(), kBad,
-                                               {"give an epoch of 0 or more and step 0"}));
-        }
+        TESSERA_RETURN_IF_ERROR(
+            expect_error(kinds[1].iterate({.step = 1}).status(), kBad,
+                         {"has no positions of pipelines, so it begins an epoch: give step 0"}));
+        TESSERA_RETURN_IF_ERROR(expect_error(kinds[1].iterate({.epoch = -1}).status(), kBad,
+                                             {"has a negative epoch or step"}));
+        TESSERA_RETURN_IF_ERROR(
+            expect_error(changed([](IteratorState* state) { state->step = -1; }), kBad,
+                         {"has a negative epoch or step"}));
         return expect_usable(strategy);
       }),
       IsOk());
@@ -472,7 +476,9 @@ TEST(DistributeInputFaultsTest, PrefetchStops) {
     TESSERA_REQUIRE(entries_of("/proc/self/task").size() == threads);
     const Holdings after = current_holdings();
     TESSERA_REQUIRE(after.descriptors == before.descriptors);
-    TESSERA_REQUIRE(after.heap_bytes - before.heap_bytes < 10000, before.heap_bytes, " ",
+    // What the client keeps grows by 13 kB in the first 240 rounds, and no more in the next 160. 60
+    // iterators hold 500 kB.
+    TESSERA_REQUIRE(after.heap_bytes - before.heap_bytes < 30000, before.heap_bytes, " ",
                     after.heap_bytes);
     return absl::OkStatus();
   };
