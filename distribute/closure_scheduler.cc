@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/format.h"
 
 namespace tessera::distribute {
@@ -81,8 +82,19 @@ bool ClosureScheduler::is_current(const RunKey& run) const {
   return worker.is_up && worker.is_busy && worker.run == run;
 }
 
+int ClosureScheduler::add_dataset() {
+  positions_.emplace_back(workers_.size());
+  return static_cast<int>(positions_.size()) - 1;
+}
+
+std::optional<uint64_t> ClosureScheduler::session(int worker) const {
+  if (!workers_[worker].is_up) return std::nullopt;
+  return workers_[worker].run.session;
+}
+
 void ClosureScheduler::run_finished(const RunKey& run, const Status& status,
-                                    absl::Span<const int> num_pushes) {
+                                    absl::Span<const int> num_pushes,
+                                    std::vector<DatasetPosition> positions) {
   if (!is_current(run)) return;
   const ClosureId id = workers_[run.worker].closure;
   const auto it = closures_.find(id);
@@ -92,8 +104,13 @@ void ClosureScheduler::run_finished(const RunKey& run, const Status& status,
     fail(id, status);
     return release(run);
   }
-  // From here on the run counts, on every parameter server.
+  // From here on the run counts, on every parameter server, and what it has read.
   it->second.state = State::kCommitting;
+  for (DatasetPosition& reached : positions) {
+    TESSERA_CHECK(reached.dataset >= 0 && reached.dataset < static_cast<int>(positions_.size()),
+                  "a worker has read a data set that is not there");
+    positions_[reached.dataset][run.worker] = std::move(reached.position);
+  }
   for (size_t i = 0; i < ps_.size() && i < num_pushes.size(); ++i) {
     if (num_pushes[i] == 0) continue;
     ps_[i].next.commits.push_back({run, num_pushes[i]});
@@ -254,6 +271,9 @@ std::string ClosureScheduler::to_string() const {
     absl::StrAppend(&text, " next");
     append(ps.next);
     absl::StrAppend(&text, "\n");
+  }
+  for (const std::vector<std::string>& positions : positions_) {
+    absl::StrAppend(&text, "positions ", absl::StrJoin(positions, ","), "\n");
   }
   absl::StrAppend(&text, "queue ", absl::StrJoin(queue_, ","), " error ", error_.ToString(), " ",
                   num_others_, "\n");

@@ -31,6 +31,12 @@
 //      pushes would replace those of a run that counts and is not applied yet.
 //   5. Nothing is remembered of a closure that is over: a run is recognized by its worker's
 //      session, of which only the newest counts, and by its number in it.
+//   6. Of a per-worker data set each worker has one position. A run begins at that of its worker,
+//      and its answer carries the position that it has reached. The position moves to it in the
+//      moment in which the run begins to count, and never otherwise: a run that was given up, or
+//      that has failed, moves nothing. So the runs of a worker that count have read its data set
+//      from the start, each batch once, whatever was lost between them; a worker that is back goes
+//      on there, and a closure that runs again on another worker reads from that one's position.
 //
 // `tests/facts/parameter_servers.md` has the rules of errors: the first error cancels all that
 // waits, what runs goes on, and nothing starts until take_error() has told the error.
@@ -56,6 +62,12 @@
 namespace tessera::distribute {
 
 using ClosureId = int64_t;
+
+// Where a worker is in a data set, as text that the chief does not read; empty: at the start.
+struct DatasetPosition {
+  int dataset = 0;
+  std::string position = {};
+};
 
 class ClosureScheduler {
  public:
@@ -90,14 +102,18 @@ class ClosureScheduler {
   void worker_up(int worker, uint64_t session);
   void worker_lost(int worker, const Status& why, absl::Time now);
   // The worker has answered: its status, and to OK the number of pushes that it has staged on each
-  // parameter server. Of a run that is not current nothing happens.
-  void run_finished(const RunKey& run, const Status& status, absl::Span<const int> num_pushes);
+  // parameter server, and where it is in the data sets that it has read. Of a run that is not
+  // current nothing happens.
+  void run_finished(const RunKey& run, const Status& status, absl::Span<const int> num_pushes,
+                    std::vector<DatasetPosition> positions = {});
   void update_applied(int ps, uint64_t number);
   // The variables are gone: all closures fail with `why`, now and later.
   void ps_lost(const Status& why);
   void advance(absl::Time now);
   // The end of the program: every closure is Cancelled.
   void stop();
+  // A data set that each worker reads from its start. Their numbers count from 0.
+  int add_dataset();
 
   // What is to be done. Each Dispatch and Settled is returned once.
   std::vector<Dispatch> take_dispatches();
@@ -114,6 +130,10 @@ class ClosureScheduler {
   Status take_error();
   // Whether a run still occupies the worker, which is up.
   bool is_current(const RunKey& run) const;
+  // Where the next run of this worker begins to read.
+  const std::string& position(int dataset, int worker) const { return positions_[dataset][worker]; }
+  // That of a worker that is up.
+  std::optional<uint64_t> session(int worker) const;
 
   // For messages, and to tell two schedulers apart.
   std::string to_string() const;
@@ -155,6 +175,7 @@ class ClosureScheduler {
   std::deque<ClosureId> queue_;            // those that are kQueued
   std::vector<Worker> workers_;
   std::vector<ParameterServer> ps_;
+  std::vector<std::vector<std::string>> positions_;  // by data set and worker
   std::vector<Settled> settled_;
   ClosureId next_closure_ = 0;
   std::optional<absl::Time> no_worker_since_ = absl::InfinitePast();  // unset: there is one

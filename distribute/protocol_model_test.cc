@@ -2,12 +2,14 @@
 //
 // The protocol of closure_scheduler.h in every order of events: the real scheduler and the real
 // ledgers of two parameter servers, with two workers that are a few lines here. Each closure pushes
-// once to each parameter server.
+// once to each parameter server, and reads one batch of a per-worker data set. A push says which
+// batch: where all closures are over, those that count have read the first batches of each worker,
+// each once, and the position of the worker follows them.
 //
 // At every moment a worker may be killed, or be stopped and be given up while it goes on later; the
-// answer to any message may be lost, so that the message comes again; and a push may arrive late,
-// at any later time. Each of these happens a few times in one run. All states that can be reached
-// are visited once.
+// answer to any message may be lost, so that the message comes again; a push may arrive late, at
+// any later time; and a function may fail. Each of these happens a few times in one run. All states
+// that can be reached are visited once.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,16 +44,18 @@ struct Faults {
   int stops = 0;
   int lost_answers = 0;
   int late_pushes = 0;
+  int failures = 0;
 };
 
 // A run on a worker. Step k < kNumPs: stages its push on ps k; step kNumPs: answers.
 struct Job {
   RunKey run;
   ClosureId closure = 0;
+  std::string position = {};  // which batch it reads: as many letters
   int step = 0;
 
   std::string to_string() const {
-    return absl::StrCat(run.to_string(), " closure ", closure, " step ", step);
+    return absl::StrCat(run.to_string(), " closure ", closure, " at ", position, " step ", step);
   }
 };
 
@@ -67,6 +71,7 @@ class Model {
       : chief_({.workers = {"worker 0", "worker 1"}, .num_ps = kNumPs}),
         num_closures_(num_closures),
         faults_(faults) {
+    chief_.add_dataset();
     for (int i = 0; i < kNumWorkers; ++i) chief_.worker_up(i, chief_.new_session(i));
     for (int i = 0; i < num_closures; ++i) chief_.add("add", absl::InfinitePast());
     settle();
@@ -89,6 +94,14 @@ class Model {
           step(worker + " steps, answer lost", [i](Model& m) {
             --m.faults_.lost_answers;
             m.step_job(&*m.jobs_[i], false);
+          });
+        }
+        if (faults_.failures > 0 && jobs_[i]->step < kNumPs) {
+          step(worker + " fails", [i](Model& m) {
+            --m.faults_.failures;
+            m.chief_.run_finished(m.jobs_[i]->run, absl::InternalError("it fails"), {},
+                                  {{0, m.jobs_[i]->position + "a"}});
+            m.jobs_[i].reset();
           });
         }
         if (faults_.late_pushes > 0 && jobs_[i]->step < kNumPs) {
@@ -134,20 +147,26 @@ class Model {
       }
     }
     if (!chief_.is_idle()) return "";
+    std::set<std::string> batches;
     for (ClosureId closure = 0; closure < num_closures_; ++closure) {
       const auto outcome = outcomes_.find(closure);
-      if (outcome == outcomes_.end() || !outcome->second.ok()) return "a closure failed";
+      if (outcome == outcomes_.end()) return "a closure is not over";
+      const bool is_ok = outcome->second.ok();
+      if (!is_ok && !chief_.has_error()) return "a closure failed";
       std::set<std::string> runs;
       for (int ps = 0; ps < kNumPs; ++ps) {
         const auto it = counted_[ps].find(closure);
-        if (it == counted_[ps].end()) {
-          return absl::StrCat("closure ", closure, " is done and does not count on ps ", ps);
+        if (is_ok != (it != counted_[ps].end())) {
+          return absl::StrCat("closure ", closure, " is ", outcome->second.ToString(),
+                              " and on ps ", ps, is_ok ? " does not count" : " counts");
         }
-        runs.insert(it->second.begin(), it->second.end());
+        if (is_ok) runs.insert(it->second.begin(), it->second.end());
       }
+      if (!is_ok) continue;
       if (runs.size() != 1) return absl::StrCat("two runs of closure ", closure, " count");
+      if (!batches.insert(batch_of(*runs.begin())).second) return "a batch counts twice";
     }
-    return "";
+    return violation_of(batches);
   }
   bool is_idle() const { return chief_.is_idle(); }
 
@@ -164,7 +183,8 @@ class Model {
         absl::StrAppend(&text, "ps ", ps, " ", absl::StrJoin(runs, ","), "\n");
       }
     }
-    absl::StrAppend(&text, faults_.kills, faults_.stops, faults_.lost_answers, faults_.late_pushes);
+    absl::StrAppend(&text, faults_.kills, faults_.stops, faults_.lost_answers, faults_.late_pushes,
+                    faults_.failures);
     return text;
   }
 
@@ -199,7 +219,24 @@ class Model {
   }
 
   static std::string bytes_of(const Job& job) {
-    return absl::StrCat(job.closure, " by ", job.run.to_string());
+    return absl::StrCat(job.closure, " by ", job.run.to_string(), ", batch ", job.run.worker, "/",
+                        job.position);
+  }
+  // The worker and the batch in such bytes: "1/aa".
+  static std::string batch_of(const std::string& bytes) {
+    return bytes.substr(bytes.rfind(' ') + 1);
+  }
+  // The batches that count must be those before the position of each worker.
+  std::string violation_of(const std::set<std::string>& batches) const {
+    size_t num_before = 0;
+    for (int worker = 0; worker < kNumWorkers; ++worker) {
+      for (std::string before = chief_.position(0, worker); !before.empty(); ++num_before) {
+        before.pop_back();
+        if (batches.count(absl::StrCat(worker, "/", before)) > 0) continue;
+        return absl::StrCat("batch ", before.size(), " of worker ", worker, " is left out");
+      }
+    }
+    return num_before == batches.size() ? "" : "a position does not follow what counts";
   }
 
   // One message of a run. `is_answered`: the worker goes on; else it sends the same again.
@@ -209,7 +246,7 @@ class Model {
       const Status staged = ledgers_[job->step].stage(job->run, 0, {.bytes = bytes_of(*job)});
       if (!staged.ok() && is_current) violation_ = "a push of a current run is refused";
     } else {
-      chief_.run_finished(job->run, absl::OkStatus(), {1, 1});
+      chief_.run_finished(job->run, absl::OkStatus(), {1, 1}, {{0, job->position + "a"}});
     }
     if (is_answered) ++job->step;
   }
@@ -239,7 +276,8 @@ class Model {
     }
     for (const ClosureScheduler::Dispatch& dispatch : chief_.take_dispatches()) {
       const int worker = dispatch.run.worker;
-      if (is_alive_[worker]) jobs_[worker] = Job{dispatch.run, dispatch.closure};
+      if (!is_alive_[worker]) continue;
+      jobs_[worker] = Job{dispatch.run, dispatch.closure, chief_.position(0, worker)};
     }
     for (ClosureScheduler::Settled& settled : chief_.take_settled()) {
       if (!outcomes_.emplace(settled.closure, std::move(settled.status)).second) {
@@ -313,6 +351,9 @@ const Case kCases[] = {
     {"killed_with_both", 1, {.kills = 1, .lost_answers = 1, .late_pushes = 1}, 1000},
     {"stopped_with_both", 1, {.stops = 1, .lost_answers = 1, .late_pushes = 1}, 1000},
     {"three_closures", 3, {.kills = 1, .lost_answers = 1}, 10000},
+    {"failed", 3, {.failures = 2}, 100},
+    {"failed_and_killed", 3, {.kills = 1, .failures = 1}, 1000},
+    {"failed_with_late_pushes", 2, {.late_pushes = 1, .failures = 1}, 400},
 };
 
 class ProtocolModelTest : public ::testing::TestWithParam<Case> {};
