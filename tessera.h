@@ -24,6 +24,7 @@
 //   to run functions on workers, with        distribute/coordinator.h, distribute/server.h,
 //   variables on parameter servers           distribute/function_registry.h,
 //                                            distribute/input_context.h,
+//                                            distribute/remote_dataset.h,
 //                                            distribute/remote_variable.h,
 //                                            distribute/partitioner.h, in namespace
 //                                            tessera::distribute
@@ -58,6 +59,7 @@
 #include "distribute/function_registry.h"
 #include "distribute/input_context.h"
 #include "distribute/partitioner.h"
+#include "distribute/remote_dataset.h"
 #include "distribute/remote_variable.h"
 #include "distribute/server.h"
 #include "distribute/strategy.h"

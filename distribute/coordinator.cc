@@ -19,11 +19,15 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "distribute/closure_scheduler.h"
+#include "distribute/dataset_answers.h"
 #include "distribute/parameter_server.pb.h"
 #include "distribute/parameter_servers.h"
+#include "distribute/registry_names.h"
+#include "distribute/server.h"
 #include "distribute/task_links.h"
 #include "distribute/task_token.h"
 #include "distribute/wire.h"
+#include "input/source.h"
 #include "job/coordinator_server.h"
 
 namespace tessera::distribute {
@@ -75,7 +79,11 @@ class ValueState {
 
 namespace {
 
+using internal::DatasetAnswers;
+using internal::DatasetPlace;
 using internal::ParameterServers;
+using internal::RegistryNames;
+using internal::RemoteDatasetAccess;
 using internal::TaskClient;
 using internal::TaskLinks;
 using internal::ValueState;
@@ -139,7 +147,8 @@ class ClusterCoordinator::Impl {
         chief_(random_number()),
         partitioner_(std::move(partitioner)),
         worker_wait_(options.worker_wait),
-        scheduler_({.workers = names_of_workers(spec),
+        workers_(names_of_workers(spec)),
+        scheduler_({.workers = workers_,
                     .num_ps = num_ps_,
                     .queue_limit = options.queue_limit,
                     .worker_wait = options.worker_wait,
@@ -222,7 +231,7 @@ class ClusterCoordinator::Impl {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [this] { return scheduler_.has_room(); });
       if (request.ok()) {
-        const Status known = check_function(function);
+        const Status known = registry_names_.check_function(function);
         if (!known.ok()) request = known;
       }
       const ClosureId id = request.ok() ? scheduler_.add(std::string(function), steady_now())
@@ -232,6 +241,35 @@ class ClusterCoordinator::Impl {
     }
     act();
     return RemoteValue(std::move(value));
+  }
+
+  StatusOr<RemoteDataset> create_per_worker_dataset(absl::string_view function) {
+    DatasetPlace place = {
+        .name = std::string(function), .chief = chief_, .number = 0, .num_workers = num_workers_};
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      TESSERA_RETURN_IF_ERROR(ps_lost_);
+      TESSERA_RETURN_IF_ERROR(registry_names_.check_dataset(function));
+      place.number = scheduler_.add_dataset();
+    }
+    const absl::Time deadline = steady_now() + worker_wait_;
+    while (true) {
+      TESSERA_ASSIGN_OR_RETURN(std::optional<std::vector<input::TensorSpec>> spec,
+                               make_on_workers(place));
+      std::unique_lock<std::mutex> lock(mutex_);
+      TESSERA_RETURN_IF_ERROR(ps_lost_);
+      if (spec.has_value()) {
+        place.spec = *std::move(spec);
+        return RemoteDatasetAccess::make(std::move(place));
+      }
+      if (steady_now() >= deadline) {
+        return absl::UnavailableError(absl::StrCat("data set \"", function,
+                                                   "\": no worker was there for ",
+                                                   format_duration(worker_wait_)));
+      }
+      changed_.wait_until(lock, to_chrono_steady(steady_now() + kHeartbeatInterval),
+                          [this] { return !ps_lost_.ok(); });
+    }
   }
 
   StatusOr<bool> done() {
@@ -263,6 +301,35 @@ class ClusterCoordinator::Impl {
           TaskLinks::Task{"worker", i, spec.task_address("worker", i).value_or("")}.to_string());
     }
     return names;
+  }
+
+  // Asks the workers that are up, and waits until the functions that they run have returned. A
+  // worker that comes later makes the data set when it gets its first closure with it.
+  StatusOr<std::optional<std::vector<input::TensorSpec>>> make_on_workers(
+      const DatasetPlace& place) {
+    std::vector<std::pair<int, uint64_t>> workers;  // with their sessions
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (int worker = 0; worker < num_workers_; ++worker) {
+        const std::optional<uint64_t> session = scheduler_.session(worker);
+        if (session.has_value()) workers.emplace_back(worker, *session);
+      }
+    }
+    const auto answers =
+        std::make_shared<DatasetAnswers>(place.name, static_cast<int>(workers.size()));
+    for (const auto& [worker, session] : workers) {
+      rpc::MakeDatasetRequest request;
+      request.mutable_caller()->set_chief(chief_);
+      request.mutable_caller()->set_session(session);
+      internal::set_dataset(request.mutable_dataset(), place);
+      links_->call<rpc::MakeDatasetRequest, rpc::MakeDatasetResponse>(
+          "worker", worker, &TaskClient::Stub::PrepareAsyncMakeDataset, request,
+          [answers, name = workers_[worker]](const grpc::Status& status,
+                                             rpc::MakeDatasetResponse& response) {
+            answers->add(name, status, response);
+          });
+    }
+    return answers->wait();
   }
 
   // Places a new variable: its shards go to the parameter servers in turn.
@@ -302,6 +369,12 @@ class ClusterCoordinator::Impl {
       if (const auto* const array = std::get_if<HostArray>(&args[i])) {
         TESSERA_RETURN_IF_ERROR(with_context(array->validate(), where));
         num_bytes += static_cast<int64_t>(array->bytes.size());
+      } else if (const auto* const dataset = std::get_if<RemoteDataset>(&args[i])) {
+        const DatasetPlace& place = RemoteDatasetAccess::place(*dataset);
+        if (place.chief != chief_) {
+          return absl::InvalidArgumentError(absl::StrCat(where, ": data set \"", place.name,
+                                                         "\" is of another ClusterCoordinator"));
+        }
       } else if (const auto& variable = std::get<RemoteVariable>(args[i]);
                  VariableAccess::place(variable).chief != chief_) {
         return absl::InvalidArgumentError(absl::StrCat(where, ": variable \"", variable.name(),
@@ -313,15 +386,6 @@ class ClusterCoordinator::Impl {
     return absl::InvalidArgumentError(absl::StrCat(
         "the arguments of function \"", function, "\" have ", format_bytes(num_bytes),
         "; the most is ", format_bytes(internal::kMostMessageBytes), ", use a variable"));
-  }
-  Status check_function(absl::string_view function) const {
-    if (std::find(names_of_functions_.begin(), names_of_functions_.end(), function) !=
-        names_of_functions_.end()) {
-      return absl::OkStatus();
-    }
-    return absl::NotFoundError(absl::StrCat(
-        "function \"", function, "\" is not in the registry of the workers, which has ",
-        names_of_functions_.empty() ? "none" : quoted(names_of_functions_)));
   }
 
   uint64_t new_session(const TaskLinks::Task& task) {
@@ -340,7 +404,9 @@ class ClusterCoordinator::Impl {
         ++num_up_;
         ps_sessions_[task.index] = session;
       } else {
-        accepted = check_registry(task, {response.functions().begin(), response.functions().end()});
+        accepted = registry_names_.add(task.to_string(),
+                                       {response.functions().begin(), response.functions().end()},
+                                       {response.datasets().begin(), response.datasets().end()});
         if (accepted.ok()) {
           ++num_up_;
           scheduler_.worker_up(task.index, session);
@@ -352,27 +418,6 @@ class ClusterCoordinator::Impl {
     }
     if (!accepted.ok()) links_->dismiss(task, accepted);
     act();
-  }
-  // The registry of a worker must have the names of those before it.
-  Status check_registry(const TaskLinks::Task& task, std::vector<std::string> names) {
-    if (!names_are_known_) {
-      names_are_known_ = true;
-      names_of_functions_ = std::move(names);
-      first_worker_ = task.to_string();
-      return absl::OkStatus();
-    }
-    const auto lacks = [](const std::string& worker, absl::Span<const std::string> its_names,
-                          const std::string& other, absl::Span<const std::string> names) {
-      for (const std::string& name : names) {
-        if (std::find(its_names.begin(), its_names.end(), name) != its_names.end()) continue;
-        return absl::FailedPreconditionError(
-            absl::StrCat("the registry of ", worker, " lacks \"", name, "\", which that of ", other,
-                         " has; build the same registry in all workers"));
-      }
-      return absl::OkStatus();
-    };
-    TESSERA_RETURN_IF_ERROR(lacks(task.to_string(), names, first_worker_, names_of_functions_));
-    return lacks(first_worker_, names_of_functions_, task.to_string(), names);
   }
 
   void lost(const TaskLinks::Task& task, const Status& why) {
@@ -427,6 +472,11 @@ class ClusterCoordinator::Impl {
         request.mutable_caller()->set_session(dispatch.run.session);
         request.set_run(dispatch.run.run);
         request.set_attempt(dispatch.attempt);
+        for (rpc::Argument& argument : *request.mutable_arguments()) {
+          if (!argument.has_dataset()) continue;
+          rpc::Dataset& dataset = *argument.mutable_dataset();
+          dataset.set_position(scheduler_.position(dataset.number(), dispatch.run.worker));
+        }
         runs_[dispatch.run.worker] = dispatch.closure;
         runs.emplace_back(dispatch.run, request);
       }
@@ -471,9 +521,14 @@ class ClusterCoordinator::Impl {
           status.ok() ? with_context(internal::status_of(response.outcome()), where)
                       : absl::InternalError(absl::StrCat(where, ": ", internal::text_of(status)));
       if (outcome.ok()) outcome = keep_results(runs_[run.worker], response);
+      std::vector<DatasetPosition> positions;
+      for (const rpc::RunResponse::Position& reached : response.positions()) {
+        positions.push_back({reached.dataset(), reached.position()});
+      }
       scheduler_.run_finished(
           run, outcome,
-          std::vector<int>(response.num_pushes().begin(), response.num_pushes().end()));
+          std::vector<int>(response.num_pushes().begin(), response.num_pushes().end()),
+          std::move(positions));
     }
     act();
   }
@@ -522,7 +577,8 @@ class ClusterCoordinator::Impl {
   const uint64_t chief_;
   const Partitioner partitioner_;
   const absl::Duration worker_wait_;
-  std::mutex mutex_;  // guards what follows
+  const std::vector<std::string> workers_;  // their names in messages
+  std::mutex mutex_;                        // guards what follows
   std::condition_variable changed_;
   ClosureScheduler scheduler_;
   std::map<ClosureId, Closure> closures_;  // those that are not over
@@ -536,10 +592,7 @@ class ClusterCoordinator::Impl {
   Status ps_lost_;
   bool is_stopping_ = false;
   Status end_;  // used by the thread of the caller only
-  // The functions of all workers, once one is up.
-  bool names_are_known_ = false;
-  std::vector<std::string> names_of_functions_;
-  std::string first_worker_;
+  RegistryNames registry_names_;
   std::set<std::string> names_;  // of variables
   std::vector<std::vector<std::string>> variables_on_;
   int next_variable_ = 0;
@@ -579,6 +632,10 @@ StatusOr<RemoteVariable> ClusterCoordinator::variable(std::string name, const Ho
 }
 RemoteValue ClusterCoordinator::schedule(absl::string_view function, std::vector<Argument> args) {
   return impl_->schedule(function, std::move(args));
+}
+StatusOr<RemoteDataset> ClusterCoordinator::create_per_worker_dataset(
+    absl::string_view dataset_function) {
+  return impl_->create_per_worker_dataset(dataset_function);
 }
 StatusOr<bool> ClusterCoordinator::done() { return impl_->done(); }
 Status ClusterCoordinator::join(absl::Duration timeout) { return impl_->join(timeout); }

@@ -12,6 +12,10 @@
 // another one. What it pushes to variables counts exactly once, on all parameter servers or on none
 // (closure_scheduler.h).
 //
+// A per-worker data set has a position on each worker. It moves with the closures of that worker
+// that count: what a closure has read that was lost or has failed, the next one of its worker
+// reads; a closure that runs again on another worker reads from the position of that one.
+//
 // Errors. schedule() does not fail; its RemoteValue does. The first error of a closure cancels all
 // closures that wait, while those that run go on. join() and done() return it once, with the number
 // of others; until then later closures are Cancelled. The loss of a parameter server is such an
@@ -38,6 +42,7 @@
 #include "base/status.h"
 #include "distribute/function_registry.h"
 #include "distribute/partitioner.h"
+#include "distribute/remote_dataset.h"
 #include "distribute/remote_variable.h"
 #include "job/cluster.h"
 
@@ -97,8 +102,17 @@ class ClusterCoordinator {
 
   // Schedules one call. Blocks only while the queue is full. The value carries NotFound for a
   // function that the workers do not have, and InvalidArgument for arguments of more than 1 GiB or
-  // a variable of another coordinator.
+  // a variable or a data set of another coordinator.
   RemoteValue schedule(absl::string_view function, std::vector<Argument> args = {});
+
+  // Makes a data set on each worker, by a function of FunctionRegistry::add_dataset(), from its
+  // start; each call of this makes another. Waits for the functions that run. A worker that is
+  // away makes it with its first closure that reads it.
+  //   NotFound         a function that the workers do not have
+  //   InvalidArgument  a data set without batches; batches of other dtypes or ranks on some worker
+  //   Unavailable      no worker was there for worker_wait, or a parameter server is lost
+  // and what the function has returned, with the name of the worker.
+  StatusOr<RemoteDataset> create_per_worker_dataset(absl::string_view dataset_function);
 
   // Whether all closures are over; the first error since the last report, once.
   StatusOr<bool> done();

@@ -4,12 +4,16 @@
 // and at random moments. The rows of tests/facts/parameter_servers.md are named by their names.
 #include <signal.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -17,6 +21,7 @@
 #include "base/status.h"
 #include "distribute/coordinator.h"
 #include "distribute/partitioner.h"
+#include "distribute/remote_dataset.h"
 #include "distribute/remote_variable.h"
 #include "distribute/testing/test_cluster.h"
 #include "gmock/gmock-matchers.h"
@@ -35,6 +40,8 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::Read;
+using testing::read_of;
 using testing::result_of;
 using testing::RunningCluster;
 using testing::scalar;
@@ -206,39 +213,167 @@ TEST(CoordinatorLossTest, ChiefKilled) {
   EXPECT_LT(steady_now() - start, kLossIsKnown);
 }
 
+// The elements that the next batch of range(10).batch(2) has after so many.
+std::vector<std::vector<int64_t>> pair_after(int num_batches) {
+  return {{2 * num_batches, 2 * num_batches + 1}};
+}
+
+TEST(CoordinatorLossTest, DatasetAfterLossAndWorkerBack) {
+  RunningCluster running(1, 1);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteDataset pairs,
+                               coordinator.create_per_worker_dataset("pairs"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteDataset odd,
+                               coordinator.create_per_worker_dataset("odd"));
+  const auto read = [&](const RemoteDataset& dataset) {
+    return read_of(coordinator.schedule("read", {dataset}));
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(read(pairs), IsOkAndHolds(Read{0, pair_after(i)}));
+  EXPECT_THAT(read(odd), IsOkAndHolds(Read{0, {{1, 3}}}));
+  running.cluster.kill("worker", 0);
+  running.cluster.start("worker", 0);
+  EXPECT_THAT(read(pairs), IsOkAndHolds(Read{0, pair_after(3)}));
+  EXPECT_THAT(read(odd), IsOkAndHolds(Read{0, {{5, 7}}}));
+  // Killed within a call that has read: that did not count. The call runs again, here.
+  const RemoteValue again = coordinator.schedule("read_and_die", {pairs, odd});
+  while (running.cluster.wait("worker", 0, absl::Milliseconds(100)).code() ==
+         absl::StatusCode::kDeadlineExceeded) {
+  }
+  running.cluster.start("worker", 0);
+  EXPECT_THAT(read_of(again), IsOkAndHolds(Read{0, {pair_after(4)[0], {9}}}));
+  EXPECT_THAT(read(pairs), IsOkAndHolds(Read{0, {}}));
+  EXPECT_THAT(coordinator.join(), IsOk());
+}
+
+// A call that was lost on one worker reads from the position of the other. The one that was
+// stopped, whose reader is a batch ahead, reads again what did not count.
+TEST(CoordinatorLossTest, AnotherWorkerReadsFromItsOwnPosition) {
+  RunningCluster running(2, 1);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteDataset data,
+                               coordinator.create_per_worker_dataset("long_range"));
+  int num_read[2] = {0, 0};
+  const auto expect_next = [&](const StatusOr<Read>& read) {
+    ASSERT_THAT(read, IsOk());
+    EXPECT_EQ(read->batches, pair_after(num_read[read->worker]++)) << "worker " << read->worker;
+  };
+  const auto read_on = [&](int worker) {
+    for (const int before = num_read[worker]; num_read[worker] == before;) {
+      // Two at a time, so that both workers get some.
+      const RemoteValue first = coordinator.schedule("read", {data, scalar(20)});
+      const RemoteValue second = coordinator.schedule("read", {data, scalar(20)});
+      for (const RemoteValue& value : {first, second}) expect_next(read_of(value));
+      if (::testing::Test::HasFailure()) return;
+    }
+  };
+  for (const char* const function : {"read_and_die", "read_and_stop"}) {
+    expect_next(read_of(coordinator.schedule("read", {data})));
+    expect_next(read_of(coordinator.schedule(function, {data})));
+    for (const int worker : {0, 1}) {
+      if (running.cluster.wait("worker", worker, absl::Milliseconds(1)).code() ==
+          absl::StatusCode::kAborted) {
+        running.cluster.start("worker", worker);
+      }
+      running.cluster.signal("worker", worker, SIGCONT);
+    }
+    for (const int worker : {0, 1}) {
+      until_worker_runs(coordinator, worker);
+      read_on(worker);
+    }
+  }
+}
+
+// A worker that is away makes a data set when it is back.
+TEST(CoordinatorLossTest, ADatasetWhileWorkersAreAway) {
+  RunningCluster running(2, 1, {}, {.worker_wait = absl::Seconds(2)});
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  running.cluster.kill("worker", 1);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteDataset pairs,
+                               coordinator.create_per_worker_dataset("pairs"));
+  running.cluster.start("worker", 1);
+  until_worker_runs(coordinator, 1);
+  running.cluster.kill("worker", 0);
+  EXPECT_THAT(read_of(coordinator.schedule("read", {pairs})), IsOkAndHolds(Read{1, pair_after(0)}));
+  running.cluster.kill("worker", 1);
+  EXPECT_THAT(coordinator.create_per_worker_dataset("pairs"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("data set \"pairs\": no worker was there for 2 s")));
+}
+
 // Workers are killed and stopped at random moments, most of them within functions. Every closure
-// pushes to variables on both parameter servers, one of them cut into shards on both.
+// pushes to variables on both parameter servers, two of them cut into shards on both, and reads up
+// to two batches; a row of the table has for each element of one worker how often it counts.
+// $TESSERA_LOSS_ROUNDS: how many losses.
 TEST(CoordinatorLossTest, EveryUpdateCountsOnceWithRandomKillsAndStops) {
   std::mt19937_64 random(::tessera::testing::test_seed());
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
+  const char* const rounds_text = std::getenv("TESSERA_LOSS_ROUNDS");
+  const int num_rounds = rounds_text == nullptr ? 12 : std::atoi(rounds_text);
   constexpr int kNumWorkers = 3;
-  constexpr int kNumClosures = 400;
+  constexpr int kNumElements = 1000;  // of long_range, in batches of 2
   RunningCluster running(kNumWorkers, 2, fixed_shards(2), {.max_attempts = 1000});
   ASSERT_TRUE(running.ok());
   ClusterCoordinator& coordinator = *running.coordinator;
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      const RemoteVariable w,
-      coordinator.variable("w", HostArray::of<float>(std::vector<float>(5), {5})));
-  for (int i = 0; i < kNumClosures; ++i) {
-    coordinator.schedule("slow_add",
-                         {scalar(static_cast<float>(below(40))), scalar(1), *running.v, w});
-  }
-  for (int i = 0; i < 12; ++i) {
-    pause(100 + below(500));
-    const int worker = below(kNumWorkers);
-    if (below(3) > 0) {
-      running.cluster.kill("worker", worker);
-      if (below(2) == 0) pause(below(2000));
-      running.cluster.start("worker", worker);
-    } else {
-      running.cluster.signal("worker", worker, SIGSTOP);
-      pause(below(3000));
-      running.cluster.signal("worker", worker, SIGCONT);
+  int num_losses = 0;
+  // Of one life of the data set, which ends.
+  constexpr int kRoundsOfOneLife = 12;
+  for (int first = 0; first < num_rounds; first += kRoundsOfOneLife) {
+    SCOPED_TRACE(first);
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const RemoteVariable w,
+        coordinator.variable(absl::StrCat("w", first),
+                             HostArray::of<float>(std::vector<float>(5), {5})));
+    const std::vector<float> none(kNumWorkers * kNumElements);
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const RemoteVariable table,
+        coordinator.variable(absl::StrCat("table", first),
+                             HostArray::of<float>(none, {kNumWorkers, kNumElements})));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteDataset data,
+                                 coordinator.create_per_worker_dataset("long_range"));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<float> before, running.value());
+    int num_closures = 0;
+    int num_batches = 0;
+    for (int i = 0; i < std::min(kRoundsOfOneLife, num_rounds - first); ++i) {
+      for (int k = 0; k < 30; ++k, ++num_closures) {
+        const int batches = below(3);
+        num_batches += batches;
+        coordinator.schedule(
+            "train", {scalar(static_cast<float>(below(40))), scalar(static_cast<float>(batches)),
+                      data, table, *running.v, w});
+      }
+      pause(50 + below(500));
+      const int worker = below(kNumWorkers);
+      ++num_losses;
+      if (below(3) > 0) {
+        running.cluster.kill("worker", worker);
+        if (below(2) == 0) pause(below(2000));
+        running.cluster.start("worker", worker);
+      } else {
+        running.cluster.signal("worker", worker, SIGSTOP);
+        pause(below(3000));
+        running.cluster.signal("worker", worker, SIGCONT);
+      }
     }
+    ASSERT_THAT(coordinator.join(absl::Minutes(2)), IsOk());
+    EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(before[0] + num_closures)));
+    EXPECT_THAT(value_of(coordinator, w), IsOkAndHolds(std::vector<float>(5, num_closures)));
+    // The batches that count are the first of each worker, each once.
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<float> counts, value_of(coordinator, table));
+    std::vector<float> expected = none;
+    int num_counted = 0;
+    for (int worker = 0; worker < kNumWorkers; ++worker) {
+      const auto row = counts.begin() + worker * kNumElements;
+      const auto end = std::find(row, row + kNumElements, 0.0f);
+      std::fill_n(expected.begin() + worker * kNumElements, end - row, 1.0f);
+      num_counted += static_cast<int>(end - row);
+    }
+    EXPECT_EQ(counts, expected);
+    EXPECT_EQ(num_counted, 2 * num_batches);
   }
-  EXPECT_THAT(coordinator.join(absl::Minutes(2)), IsOk());
-  EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(kNumClosures)));
-  EXPECT_THAT(value_of(coordinator, w), IsOkAndHolds(std::vector<float>(5, kNumClosures)));
+  RecordProperty("losses", std::to_string(num_losses));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "base/reduce_op.h"
 #include "distribute/host_copy.h"
 #include "distribute/parameter_servers.h"
+#include "distribute/worker_datasets.h"
 #include "layout/layout.h"
 
 namespace tessera::distribute {
@@ -40,27 +41,62 @@ Status WorkerContext::add_push(PushKind kind, const RemoteVariable& variable,
   return absl::OkStatus();
 }
 
-Status FunctionRegistry::add(std::string name, Function fn) {
-  if (name.empty()) return absl::InvalidArgumentError("a function needs a name that is not empty");
-  if (!fn) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("function \"", name, "\" is empty; give a function that can be called"));
-  }
-  const auto [it, is_new] = functions_.try_emplace(std::move(name), std::move(fn));
-  if (is_new) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat("function \"", it->first, "\" is in the registry; give each a name of its own"));
+StatusOr<std::optional<input::Batch>> WorkerContext::next(const RemoteDataset& dataset) {
+  return datasets_.next(internal::RemoteDatasetAccess::place(dataset));
 }
 
-std::vector<std::string> FunctionRegistry::names() const {
+namespace {
+
+template <class Fn>
+using Registered = std::map<std::string, Fn, std::less<>>;
+
+// `what`: "function", as it is called in messages.
+template <class Fn>
+Status add_to(Registered<Fn>* registered, absl::string_view what, std::string name, Fn fn) {
+  if (name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("a ", what, " needs a name that is not empty"));
+  }
+  if (!fn) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " \"", name, "\" is empty; give a function that can be called"));
+  }
+  const auto [it, is_new] = registered->try_emplace(std::move(name), std::move(fn));
+  if (is_new) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(what, " \"", it->first, "\" is in the registry; give each a name of its own"));
+}
+
+template <class Fn>
+std::vector<std::string> names_of(const Registered<Fn>& registered) {
   std::vector<std::string> result;
-  for (const auto& [name, fn] : functions_) result.push_back(name);
+  for (const auto& [name, fn] : registered) result.push_back(name);
   return result;
 }
 
+template <class Fn>
+const Fn* find_in(const Registered<Fn>& registered, absl::string_view name) {
+  const auto it = registered.find(std::string(name));
+  return it == registered.end() ? nullptr : &it->second;
+}
+
+}  // namespace
+
+Status FunctionRegistry::add(std::string name, Function fn) {
+  return add_to(&functions_, "function", std::move(name), std::move(fn));
+}
+Status FunctionRegistry::add_dataset(std::string name, DatasetFunction fn) {
+  return add_to(&datasets_, "data set", std::move(name), std::move(fn));
+}
+
+std::vector<std::string> FunctionRegistry::names() const { return names_of(functions_); }
+std::vector<std::string> FunctionRegistry::dataset_names() const { return names_of(datasets_); }
+
 const FunctionRegistry::Function* FunctionRegistry::find(absl::string_view name) const {
-  const auto it = functions_.find(std::string(name));
-  return it == functions_.end() ? nullptr : &it->second;
+  return find_in(functions_, name);
+}
+const FunctionRegistry::DatasetFunction* FunctionRegistry::find_dataset(
+    absl::string_view name) const {
+  return find_in(datasets_, name);
 }
 
 }  // namespace tessera::distribute

@@ -9,6 +9,9 @@
 //     TESSERA_RETURN_IF_ERROR(context.push_add(v, ones<float>({}, ...)));
 //     return std::vector<DTensor>{context.pull(v)};
 //   });
+//   functions.add_dataset("train", [](const InputContext& context) -> StatusOr<input::Dataset> {
+//     return images.shard(context.num_input_pipelines, context.input_pipeline_id).batch(64);
+//   });
 //   Server::start(cluster, functions);
 //
 // No code travels: main builds the same registry in the program of every worker, and the chief
@@ -16,13 +19,16 @@
 //
 // A function runs at least once for each closure, and may run again on another worker after the
 // loss of the first. What it pushes counts once: pushes are kept aside until the function has
-// returned OK, and become visible together on all parameter servers (closure_scheduler.h). Other
-// effects, such as files, are the function's own.
+// returned OK, and become visible together on all parameter servers (closure_scheduler.h). The same
+// holds for what it reads from per-worker data sets: a call that fails, or that is given up, has
+// not read it, and the next call of its worker reads it. Other effects, such as files, are the
+// function's own.
 #ifndef TESSERA_DISTRIBUTE_FUNCTION_REGISTRY_H_
 #define TESSERA_DISTRIBUTE_FUNCTION_REGISTRY_H_
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -32,9 +38,13 @@
 #include "absl/types/span.h"
 #include "base/host_array.h"
 #include "base/status.h"
+#include "distribute/input_context.h"
 #include "distribute/push_ledger.h"
+#include "distribute/remote_dataset.h"
 #include "distribute/remote_variable.h"
 #include "dtensor/dtensor.h"
+#include "input/dataset.h"
+#include "input/loader.h"
 #include "mesh/mesh.h"
 
 namespace tessera::distribute {
@@ -42,6 +52,7 @@ namespace tessera::distribute {
 namespace internal {
 
 class ParameterServers;
+class WorkerDatasets;
 class WorkerRunner;
 
 // A push that waits until its function has returned OK: the bytes of the whole variable.
@@ -74,20 +85,32 @@ class WorkerContext {
   Status push_add(const RemoteVariable& variable, const DTensor& delta);
   Status push(const RemoteVariable& variable, const DTensor& value);
 
+  // The next batch of this worker, split along dim 0 over the devices of mesh(); nothing at the
+  // end, as often as asked. Reads from where the last call of this worker that counts has ended.
+  // InvalidArgument for a data set that is not an argument of this call. An error of the data set
+  // names its element; further calls return it too, and the position stays before it.
+  StatusOr<std::optional<input::Batch>> next(const RemoteDataset& dataset);
+
  private:
   friend class internal::WorkerRunner;
-  WorkerContext(int worker, int attempt, Mesh mesh, internal::ParameterServers& servers)
-      : worker_(worker), attempt_(attempt), mesh_(std::move(mesh)), servers_(servers) {}
+  WorkerContext(int worker, int attempt, Mesh mesh, internal::ParameterServers& servers,
+                internal::WorkerDatasets& datasets)
+      : worker_(worker),
+        attempt_(attempt),
+        mesh_(std::move(mesh)),
+        servers_(servers),
+        datasets_(datasets) {}
   Status add_push(PushKind kind, const RemoteVariable& variable, const DTensor& value);
 
   const int worker_;
   const int attempt_;
   const Mesh mesh_;
   internal::ParameterServers& servers_;
+  internal::WorkerDatasets& datasets_;
   std::vector<internal::PendingPush> pushes_;
 };
 
-using Argument = std::variant<HostArray, RemoteVariable>;
+using Argument = std::variant<HostArray, RemoteVariable, RemoteDataset>;
 
 // A value. Results are DTensors over context.mesh(), which travel to the chief whole.
 class FunctionRegistry {
@@ -95,16 +118,25 @@ class FunctionRegistry {
   using Function =
       std::function<StatusOr<std::vector<DTensor>>(WorkerContext&, absl::Span<const Argument>)>;
 
+  // What makes a per-worker data set: called once on each worker, with the number of workers as
+  // pipelines, the worker's index as the pipeline's, and one replica. Returns batches.
+  using DatasetFunction = std::function<StatusOr<input::Dataset>(const InputContext&)>;
+
   // InvalidArgument for an empty name or function, AlreadyExists for a name that is there.
   Status add(std::string name, Function fn);
+  // The same. A data set may have the name of a function.
+  Status add_dataset(std::string name, DatasetFunction fn);
 
   // In order.
   std::vector<std::string> names() const;
+  std::vector<std::string> dataset_names() const;
   // Null where there is none.
   const Function* find(absl::string_view name) const;
+  const DatasetFunction* find_dataset(absl::string_view name) const;
 
  private:
   std::map<std::string, Function, std::less<>> functions_;
+  std::map<std::string, DatasetFunction, std::less<>> datasets_;
 };
 
 }  // namespace tessera::distribute

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -106,6 +107,9 @@ class Server::Impl : public rpc::TaskService::CallbackService {
       for (std::string& name : runner_->functions().names()) {
         response->add_functions(std::move(name));
       }
+      for (std::string& name : runner_->functions().dataset_names()) {
+        response->add_datasets(std::move(name));
+      }
     });
   }
   grpc::ServerUnaryReactor* Beat(grpc::CallbackServerContext* context,
@@ -124,23 +128,12 @@ class Server::Impl : public rpc::TaskService::CallbackService {
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context,
                                 const rpc::RunRequest* request,
                                 rpc::RunResponse* response) override {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    const auto finish = [reactor, response](const rpc::RunResponse& result) {
-      *response = result;
-      reactor->Finish(grpc::Status::OK);
-    };
-    Status known = check_caller(request->caller());
-    if (runner_ == nullptr) known = absl::UnimplementedError("a ps runs no functions");
-    if (known.ok()) {
-      runner_->run(*request, finish);
-    } else {
-      rpc::RunResponse refused;
-      set_outcome(refused.mutable_outcome(), known);
-      refused.set_was_given_up(true);
-      finish(refused);
-    }
-    return reactor;
+    return by_runner(context, request, response, &WorkerRunner::run);
+  }
+  grpc::ServerUnaryReactor* MakeDataset(grpc::CallbackServerContext* context,
+                                        const rpc::MakeDatasetRequest* request,
+                                        rpc::MakeDatasetResponse* response) override {
+    return by_runner(context, request, response, &WorkerRunner::make_dataset);
   }
 
   grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* context,
@@ -191,6 +184,30 @@ class Server::Impl : public rpc::TaskService::CallbackService {
     if (!admit(context, reactor)) return reactor;
     body();
     reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  // A call of a session that the runner answers, now or later.
+  template <class Request, class Response>
+  grpc::ServerUnaryReactor* by_runner(
+      grpc::CallbackServerContext* context, const Request* request, Response* response,
+      void (WorkerRunner::*call)(const Request&, std::function<void(const Response&)>)) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    if (!admit(context, reactor)) return reactor;
+    const auto finish = [reactor, response](const Response& result) {
+      *response = result;
+      reactor->Finish(grpc::Status::OK);
+    };
+    Status known = check_caller(request->caller());
+    if (runner_ == nullptr) known = absl::UnimplementedError("a ps runs no functions");
+    if (known.ok()) {
+      ((*runner_).*call)(*request, finish);
+    } else {
+      Response refused;
+      set_outcome(refused.mutable_outcome(), known);
+      refused.set_was_given_up(true);
+      finish(refused);
+    }
     return reactor;
   }
 

@@ -36,9 +36,49 @@ StatusOr<HostArray> array_of(const rpc::Array& message) {
   return array;
 }
 
+void set_spec(google::protobuf::RepeatedPtrField<rpc::TensorSpec>* messages,
+              absl::Span<const input::TensorSpec> spec) {
+  for (const input::TensorSpec& tensor : spec) {
+    rpc::TensorSpec* const message = messages->Add();
+    message->set_dtype(static_cast<int>(tensor.dtype));
+    message->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  }
+}
+
+StatusOr<std::vector<input::TensorSpec>> spec_of(
+    const google::protobuf::RepeatedPtrField<rpc::TensorSpec>& messages) {
+  std::vector<input::TensorSpec> spec;
+  for (const rpc::TensorSpec& message : messages) {
+    spec.push_back({static_cast<DType>(message.dtype()),
+                    Shape(message.shape().begin(), message.shape().end())});
+    TESSERA_RETURN_IF_ERROR(validate_dtype(spec.back().dtype));
+  }
+  return spec;
+}
+
+void set_dataset(rpc::Dataset* message, const DatasetPlace& place) {
+  message->set_name(place.name);
+  message->set_number(place.number);
+  message->set_num_workers(place.num_workers);
+  set_spec(message->mutable_spec(), place.spec);
+}
+
+StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief) {
+  DatasetPlace place = {.name = message.name(),
+                        .chief = chief,
+                        .number = message.number(),
+                        .num_workers = message.num_workers()};
+  TESSERA_ASSIGN_OR_RETURN(place.spec, spec_of(message.spec()));
+  return place;
+}
+
 void set_argument(rpc::Argument* message, const Argument& argument) {
   if (const auto* array = std::get_if<HostArray>(&argument)) {
     set_array(message->mutable_array(), *array);
+    return;
+  }
+  if (const auto* dataset = std::get_if<RemoteDataset>(&argument)) {
+    set_dataset(message->mutable_dataset(), RemoteDatasetAccess::place(*dataset));
     return;
   }
   const VariablePlace& place = VariableAccess::place(std::get<RemoteVariable>(argument));
@@ -55,6 +95,10 @@ StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief) {
   if (message.has_array()) {
     TESSERA_ASSIGN_OR_RETURN(HostArray array, array_of(message.array()));
     return Argument(std::move(array));
+  }
+  if (message.has_dataset()) {
+    TESSERA_ASSIGN_OR_RETURN(DatasetPlace place, dataset_of(message.dataset(), chief));
+    return Argument(RemoteDatasetAccess::make(std::move(place)));
   }
   const rpc::Variable& variable = message.variable();
   VariablePlace place = {.name = variable.name(),

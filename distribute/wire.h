@@ -5,13 +5,17 @@
 #define TESSERA_DISTRIBUTE_WIRE_H_
 
 #include <cstdint>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "base/host_array.h"
 #include "base/status.h"
 #include "distribute/function_registry.h"
 #include "distribute/parameter_server.pb.h"
 #include "distribute/push_ledger.h"
+#include "distribute/remote_dataset.h"
 #include "distribute/remote_variable.h"
+#include "input/source.h"
 
 namespace tessera::distribute::internal {
 
@@ -24,6 +28,15 @@ Status status_of(const rpc::Outcome& outcome);
 void set_array(rpc::Array* message, const HostArray& array);
 // InvalidArgument where the message is no array.
 StatusOr<HostArray> array_of(const rpc::Array& message);
+
+void set_spec(google::protobuf::RepeatedPtrField<rpc::TensorSpec>* messages,
+              absl::Span<const input::TensorSpec> spec);
+StatusOr<std::vector<input::TensorSpec>> spec_of(
+    const google::protobuf::RepeatedPtrField<rpc::TensorSpec>& messages);
+
+// Without a position.
+void set_dataset(rpc::Dataset* message, const DatasetPlace& place);
+StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief);
 
 void set_argument(rpc::Argument* message, const Argument& argument);
 StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,7 +11,9 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "distribute/host_copy.h"
+#include "distribute/remote_dataset.h"
 #include "distribute/wire.h"
+#include "input/source.h"
 
 namespace tessera::distribute::internal {
 namespace {
@@ -24,6 +27,13 @@ rpc::RunResponse failed(const Status& status) {
 rpc::RunResponse given_up(absl::string_view why) {
   rpc::RunResponse response = failed(absl::CancelledError(why));
   response.set_was_given_up(true);
+  return response;
+}
+
+rpc::MakeDatasetResponse no_dataset(const Status& status, bool was_given_up) {
+  rpc::MakeDatasetResponse response;
+  set_outcome(response.mutable_outcome(), status);
+  response.set_was_given_up(was_given_up);
   return response;
 }
 
@@ -53,24 +63,35 @@ StatusOr<std::shared_ptr<WorkerRunner>> WorkerRunner::start(int worker, Mesh mes
   return runner;
 }
 
+void WorkerRunner::Waiting::give_up(absl::string_view why) const {
+  for (const Answer& answer : runs) answer(given_up(why));
+  for (const Making& making : makings) {
+    making.answer(no_dataset(absl::CancelledError(why), /*was_given_up=*/true));
+  }
+}
+
+WorkerRunner::Waiting WorkerRunner::take_waiting() {
+  Waiting waiting = {.runs = std::exchange(waiting_, {}), .makings = {}};
+  for (Making& making : makings_) waiting.makings.push_back(std::move(making));
+  makings_.clear();
+  return waiting;
+}
+
 Status WorkerRunner::begin_session(uint64_t chief, uint64_t session,
                                    const std::vector<ParameterServers::Address>& servers) {
-  std::vector<Answer> waiting;
+  Waiting waiting;
   std::shared_ptr<ParameterServers> before;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     before = servers_;
-    waiting = std::exchange(waiting_, {});
+    waiting = take_waiting();
   }
   // The function of the session before gets Cancelled from then on.
   if (before != nullptr) before->close();
-  for (const Answer& answer : waiting) {
-    answer(given_up("the chief has begun another session"));
-  }
+  waiting.give_up("the chief has begun another session");
   std::lock_guard<std::mutex> lock(mutex_);
   if (!running_.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat("function \"", running_, "\", which was given up, still runs"));
+    return absl::UnavailableError(absl::StrCat(running_, ", which was given up, still runs"));
   }
   request_.reset();
   TESSERA_ASSIGN_OR_RETURN(servers_, ParameterServers::connect(chief, servers));
@@ -108,9 +129,21 @@ void WorkerRunner::run(const rpc::RunRequest& request, Answer answer) {
   if (answer != nullptr) answer(response);
 }
 
+void WorkerRunner::make_dataset(const rpc::MakeDatasetRequest& request, DatasetAnswer answer) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_stopping_ && request.caller().session() == session_) {
+      makings_.push_back({request, std::move(answer)});
+      changed_.notify_all();
+      return;
+    }
+  }
+  answer(no_dataset(absl::CancelledError("the session of the worker is over"),
+                    /*was_given_up=*/true));
+}
+
 Status WorkerRunner::stop(absl::Time deadline) {
   std::lock_guard<std::mutex> stop_lock(stop_mutex_);
-  std::vector<Answer> waiting;
   std::shared_ptr<ParameterServers> servers;
   std::unique_lock<std::mutex> lock(mutex_);
   is_stopping_ = true;
@@ -119,43 +152,71 @@ Status WorkerRunner::stop(absl::Time deadline) {
   const bool in_time =
       changed_.wait_until(lock, to_chrono_steady(deadline), [this] { return has_ended_; });
   const std::string running = running_;
-  waiting = std::exchange(waiting_, {});
+  const Waiting waiting = take_waiting();
   servers = servers_;
   lock.unlock();
-  for (const Answer& answer : waiting) {
-    answer(given_up("the worker has ended"));
-  }
+  waiting.give_up("the worker has ended");
   if (servers != nullptr) servers->close();
   if (in_time) {
     if (thread_.joinable()) thread_.join();
     return absl::OkStatus();
   }
   if (thread_.joinable()) thread_.detach();
-  return absl::DeadlineExceededError(
-      absl::StrCat("function \"", running, "\" of worker ", worker_, " still runs"));
+  return absl::DeadlineExceededError(absl::StrCat(running, " of worker ", worker_, " still runs"));
 }
 
 void WorkerRunner::serve() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return is_stopping_ || request_.has_value(); });
-    if (!request_.has_value()) break;
-    const rpc::RunRequest request = *std::exchange(request_, std::nullopt);
-    const std::shared_ptr<ParameterServers> servers = servers_;
-    running_ = request.function();
-    lock.unlock();
-    rpc::RunResponse response = run_function(request, *servers);
-    lock.lock();
-    running_.clear();
-    if (request.caller().session() != session_ || request.run() != last_run_) continue;
-    const std::vector<Answer> waiting = std::exchange(waiting_, {});
-    answer_ = response;
-    lock.unlock();
-    for (const Answer& answer : waiting) answer(response);
-    lock.lock();
+    changed_.wait(lock,
+                  [this] { return is_stopping_ || request_.has_value() || !makings_.empty(); });
+    if (is_stopping_) break;
+    if (makings_.empty()) {
+      serve_run(lock);
+    } else {
+      serve_dataset(lock);
+    }
   }
   has_ended_ = true;
   changed_.notify_all();
+}
+
+void WorkerRunner::serve_dataset(std::unique_lock<std::mutex>& lock) {
+  const Making making = std::move(makings_.front());
+  makings_.pop_front();
+  const rpc::Dataset& message = making.request.dataset();
+  running_ = absl::StrCat("the function of data set \"", message.name(), "\"");
+  lock.unlock();
+  StatusOr<std::vector<input::TensorSpec>> spec = std::vector<input::TensorSpec>();
+  const StatusOr<DatasetPlace> place = dataset_of(message, making.request.caller().chief());
+  if (place.ok()) {
+    spec = datasets_.make(*place);
+  } else {
+    spec = place.status();
+  }
+  rpc::MakeDatasetResponse response = no_dataset(spec.status(), /*was_given_up=*/false);
+  if (spec.ok()) set_spec(response.mutable_spec(), *spec);
+  lock.lock();
+  running_.clear();
+  lock.unlock();
+  making.answer(response);
+  lock.lock();
+}
+
+void WorkerRunner::serve_run(std::unique_lock<std::mutex>& lock) {
+  const rpc::RunRequest request = *std::exchange(request_, std::nullopt);
+  const std::shared_ptr<ParameterServers> servers = servers_;
+  running_ = absl::StrCat("function \"", request.function(), "\"");
+  lock.unlock();
+  rpc::RunResponse response = run_function(request, *servers);
+  lock.lock();
+  running_.clear();
+  if (request.caller().session() != session_ || request.run() != last_run_) return;
+  const std::vector<Answer> waiting = std::exchange(waiting_, {});
+  answer_ = response;
+  lock.unlock();
+  for (const Answer& answer : waiting) answer(response);
+  lock.lock();
 }
 
 rpc::RunResponse WorkerRunner::run_function(const rpc::RunRequest& request,
@@ -174,13 +235,18 @@ Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& serv
                                             absl::StrJoin(functions_.names(), ", ")));
   }
   const std::string where = absl::StrCat("function \"", request.function(), "\"");
+  const uint64_t chief = request.caller().chief();
   std::vector<Argument> arguments;
+  datasets_.begin_run(chief);
   for (const rpc::Argument& message : request.arguments()) {
-    StatusOr<Argument> argument = argument_of(message, request.caller().chief());
+    StatusOr<Argument> argument = argument_of(message, chief);
     TESSERA_RETURN_IF_ERROR(argument.status());
+    if (const auto* const dataset = std::get_if<RemoteDataset>(&*argument)) {
+      datasets_.pass(RemoteDatasetAccess::place(*dataset), message.dataset().position());
+    }
     arguments.push_back(*std::move(argument));
   }
-  WorkerContext context(worker_, request.attempt(), mesh_, servers);
+  WorkerContext context(worker_, request.attempt(), mesh_, servers, datasets_);
   const StatusOr<std::vector<DTensor>> results = call_guarded(*function, context, arguments);
   TESSERA_RETURN_IF_ERROR(with_context(results.status(), where));
   int64_t num_bytes = 0;
@@ -200,6 +266,11 @@ Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& serv
   const StatusOr<std::vector<int>> staged = servers.stage(run, context.pushes_);
   TESSERA_RETURN_IF_ERROR(with_context(staged.status(), absl::StrCat("the pushes of ", where)));
   response->mutable_num_pushes()->Assign(staged->begin(), staged->end());
+  for (DatasetPosition& reached : datasets_.positions()) {
+    rpc::RunResponse::Position* const message = response->add_positions();
+    message->set_dataset(reached.dataset);
+    message->set_position(std::move(reached.position));
+  }
   return absl::OkStatus();
 }
 

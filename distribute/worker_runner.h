@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkerRunner: runs the functions of one worker, one at a time, on a thread of its own.
+// WorkerRunner: runs the functions of one worker, and makes its data sets, one at a time, on a
+// thread of its own.
 //
 // Invariants:
 //   1. A run is answered when its function has returned and all its pushes are staged. Asked for
@@ -14,6 +15,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -22,12 +24,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "distribute/function_registry.h"
 #include "distribute/parameter_server.pb.h"
 #include "distribute/parameter_servers.h"
+#include "distribute/worker_datasets.h"
 #include "mesh/mesh.h"
 
 namespace tessera::distribute::internal {
@@ -36,6 +40,7 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
  public:
   // What answers one request: fills in the response and sends it.
   using Answer = std::function<void(const rpc::RunResponse&)>;
+  using DatasetAnswer = std::function<void(const rpc::MakeDatasetResponse&)>;
 
   static StatusOr<std::shared_ptr<WorkerRunner>> start(int worker, Mesh mesh,
                                                        FunctionRegistry functions);
@@ -46,15 +51,35 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
   Status begin_session(uint64_t chief, uint64_t session,
                        const std::vector<ParameterServers::Address>& servers);
   void run(const rpc::RunRequest& request, Answer answer);
+  // Waits for the function that runs.
+  void make_dataset(const rpc::MakeDatasetRequest& request, DatasetAnswer answer);
   // Answers what waits, and ends the thread once no function runs. DeadlineExceeded, naming the
   // function, where one runs at the deadline: its thread ends when it returns.
   Status stop(absl::Time deadline);
 
  private:
-  WorkerRunner(int worker, Mesh mesh, FunctionRegistry functions)
-      : worker_(worker), mesh_(std::move(mesh)), functions_(std::move(functions)) {}
+  struct Making {
+    rpc::MakeDatasetRequest request;
+    DatasetAnswer answer;
+  };
+  // What waits for an answer when a session ends.
+  struct Waiting {
+    std::vector<Answer> runs;
+    std::vector<Making> makings;
 
+    void give_up(absl::string_view why) const;
+  };
+
+  WorkerRunner(int worker, Mesh mesh, FunctionRegistry functions)
+      : worker_(worker),
+        mesh_(std::move(mesh)),
+        functions_(std::move(functions)),
+        datasets_(worker_, mesh_, functions_) {}
+
+  Waiting take_waiting();  // needs the lock
   void serve();
+  void serve_dataset(std::unique_lock<std::mutex>& lock);
+  void serve_run(std::unique_lock<std::mutex>& lock);
   rpc::RunResponse run_function(const rpc::RunRequest& request, ParameterServers& servers);
   Status call(const rpc::RunRequest& request, ParameterServers& servers,
               rpc::RunResponse* response);
@@ -62,15 +87,17 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
   const int worker_;
   const Mesh mesh_;
   const FunctionRegistry functions_;
-  std::mutex stop_mutex_;  // held by stop(); taken before mutex_
-  Thread thread_;          // guarded by stop_mutex_ once it has started
-  std::mutex mutex_;       // guards what follows
+  WorkerDatasets datasets_;  // used by the thread only
+  std::mutex stop_mutex_;    // held by stop(); taken before mutex_
+  Thread thread_;            // guarded by stop_mutex_ once it has started
+  std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;
   std::shared_ptr<ParameterServers> servers_;  // of the session
   uint64_t session_ = 0;
   uint64_t last_run_ = 0;                   // of the session
   std::optional<rpc::RunRequest> request_;  // what the thread is to run
-  std::string running_;                     // the function that runs; empty: none
+  std::deque<Making> makings_;              // of the session
+  std::string running_;                     // "function "f"", which runs; empty: nothing
   std::optional<rpc::RunResponse> answer_;  // to last_run_, once it is over
   std::vector<Answer> waiting_;             // for it
   bool is_stopping_ = false;

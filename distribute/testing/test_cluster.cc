@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -126,6 +127,16 @@ StatusOr<float> result_of(const RemoteValue& value) {
     return absl::NotFoundError("the closure has no f32 result");
   }
   return results[0].view<float>()[0];
+}
+
+StatusOr<Read> read_of(const RemoteValue& value) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> results, value.fetch());
+  Read read = {.worker = static_cast<int>(results[0].view<float>()[0])};
+  for (size_t i = 1; i < results.size(); ++i) {
+    const absl::Span<const int64_t> batch = results[i].view<int64_t>();
+    read.batches.emplace_back(batch.begin(), batch.end());
+  }
+  return read;
 }
 
 StatusOr<std::vector<float>> value_of(ClusterCoordinator& coordinator, const RemoteVariable& v) {

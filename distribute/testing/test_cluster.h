@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,7 +41,7 @@ class TestCluster {
 
   // All workers and parameter servers.
   void start_all();
-  // One task. `function`: a name that only its registry has.
+  // One task. `function`: a name that only its registry has; of a data set after "data set ".
   void start(const std::string& job, int task, const std::string& function = "");
   void signal(const std::string& job, int task, int signal);
   // SIGKILL, and the end of the process.
@@ -70,6 +71,15 @@ inline HostArray scalar(float value) { return HostArray::scalar(value); }
 StatusOr<float> result_of(const RemoteValue& value);
 // The f32 elements of a variable, by a closure.
 StatusOr<std::vector<float>> value_of(ClusterCoordinator& coordinator, const RemoteVariable& v);
+
+// What a closure of "read" has returned.
+struct Read {
+  int worker = 0;
+  std::vector<std::vector<int64_t>> batches = {};
+
+  friend bool operator==(const Read&, const Read&) = default;
+};
+StatusOr<Read> read_of(const RemoteValue& value);
 
 // A cluster that runs, its coordinator, and v, a scalar f32 0.
 class RunningCluster {
