@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training with parameter servers: workers pull weights and push gradients, each at its own pace.
-// One worker is killed in the middle; every step still counts exactly once.
+// Training with parameter servers: workers read points, each its own, pull weights and push
+// gradients, each at its own pace. One worker is killed in the middle; every step still counts
+// exactly once.
 //
 //   bazel build //examples:10_parameter_server
 //   bazel-bin/examples/10_parameter_server
@@ -21,6 +22,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <variant>
@@ -37,28 +40,53 @@ using namespace tessera;
 using namespace tessera::distribute;
 
 constexpr int kNumSteps = 200;
-constexpr int kNumPoints = 64;
+constexpr int kNumPoints = 4096;
+constexpr int kBatch = 64;
 constexpr int kNumInputs = 4;
 
-// 1. A step of training, as a worker runs it. Its points follow from its number, so that they are
-//    the same on any worker and in any attempt.
+// Number i as x and what is to be learnt of it, x times (0, 1, 2, 3).
+StatusOr<input::Element> point(input::Element element) {
+  std::mt19937 random(static_cast<uint32_t>(element[0].view<int64_t>()[0]));
+  std::vector<float> x(kNumInputs);
+  float y = 0;
+  for (int i = 0; i < kNumInputs; ++i) {
+    x[i] = std::uniform_real_distribution<float>(-1, 1)(random);
+    y += static_cast<float>(i) * x[i];
+  }
+  return input::Element{HostArray::of<float>(x, {kNumInputs}),
+                        HostArray::of<float>(std::vector<float>{y}, {1})};
+}
+
+// 1. The data set of one worker: its part of the points, without an end.
+StatusOr<input::Dataset> points(const InputContext& context) {
+  return input::Dataset::range(kNumPoints)
+      .shard(context.num_input_pipelines, context.input_pipeline_id)
+      .shuffle(/*seed=*/1)
+      .map(point)
+      .repeat()
+      .batch(kBatch);
+}
+
+// 2. A step of training, as a worker runs it, on the next batch of that worker.
 StatusOr<std::vector<DTensor>> step(WorkerContext& context, absl::Span<const Argument> args) {
   const auto& weights = std::get<RemoteVariable>(args[0]);
   const auto& count = std::get<RemoteVariable>(args[1]);
-  const int64_t number = std::get<HostArray>(args[2]).view<int64_t>()[0];
-  const auto layout = [&](const char* text) { return Layout::parse(context.mesh(), text); };
-  const DTensor x = random::uniform<float>(random::Key::from_seed(1).fold_in(number),
-                                           {kNumPoints, kNumInputs}, layout("[device, -]"), -1, 1);
-  const DTensor y = ops::matmul(x, iota<float>({kNumInputs, 1}, layout("[-, -]")));
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<input::Batch> batch,
+                           context.next(std::get<RemoteDataset>(args[2])));
+  if (!batch.has_value()) return absl::OutOfRangeError("the points have ended");
+  const DTensor& x = batch->tensors[0];
+  const DTensor& y = batch->tensors[1];
 
   Tape tape;
   const DTensor w = tape.watch(context.pull(weights));
   const DTensor loss = ops::mean(ops::square(ops::matmul(x, w) - y));
   const std::vector<DTensor> gradients = tape.gradient(loss, {w});
 
-  // 2. What a step pushes counts once it has returned OK: all of it, once, or nothing.
+  // 3. What a step pushes counts once it has returned OK: all of it, once, or nothing. So does what
+  //    it has read.
   TESSERA_RETURN_IF_ERROR(context.push_add(weights, gradients[0] * -0.2));
-  TESSERA_RETURN_IF_ERROR(context.push_add(count, ones<float>({}, layout("[]"))));
+  TESSERA_RETURN_IF_ERROR(
+      context.push_add(count, ones<float>({}, Layout::replicated(context.mesh(), 0))));
   return std::vector<DTensor>{loss};
 }
 
@@ -68,16 +96,17 @@ StatusOr<std::vector<DTensor>> read(WorkerContext& context, absl::Span<const Arg
   return values;
 }
 
-// 3. Workers and parameter servers: start and join.
+// 4. Workers and parameter servers: start and join.
 Status serve(const cluster::Cluster& cluster) {
   FunctionRegistry functions;
   TESSERA_RETURN_IF_ERROR(functions.add("step", step));
   TESSERA_RETURN_IF_ERROR(functions.add("read", read));
+  TESSERA_RETURN_IF_ERROR(functions.add_dataset("points", points));
   TESSERA_ASSIGN_OR_RETURN(Server server, Server::start(cluster, std::move(functions)));
   return server.join();
 }
 
-// 4. The chief makes variables, and schedules functions by their names.
+// 5. The chief makes variables and data sets, and schedules functions by their names.
 Status lead(const cluster::Cluster& cluster, pid_t victim) {
   TESSERA_ASSIGN_OR_RETURN(ClusterCoordinator coordinator,
                            ClusterCoordinator::create(cluster, fixed_shards(2)));
@@ -89,9 +118,11 @@ Status lead(const cluster::Cluster& cluster, pid_t victim) {
       coordinator.variable("weights", HostArray::of<float>(zeros, {kNumInputs, 1})));
   TESSERA_ASSIGN_OR_RETURN(const RemoteVariable count,
                            coordinator.variable("count", HostArray::scalar(0.0f)));
+  TESSERA_ASSIGN_OR_RETURN(const RemoteDataset data,
+                           coordinator.create_per_worker_dataset("points"));
   std::vector<RemoteValue> losses;
-  for (int64_t number = 0; number < kNumSteps; ++number) {
-    losses.push_back(coordinator.schedule("step", {weights, count, HostArray::scalar(number)}));
+  for (int number = 0; number < kNumSteps; ++number) {
+    losses.push_back(coordinator.schedule("step", {weights, count, data}));
   }
   for (int number = 0; number < kNumSteps; number += 50) {
     TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> loss, losses[number].fetch());
@@ -101,7 +132,7 @@ Status lead(const cluster::Cluster& cluster, pid_t victim) {
       std::printf("worker 1 is killed\n");
     }
   }
-  // 5. Waits for all steps. Those of the lost worker run again on the other one.
+  // 6. Waits for all steps. Those of the lost worker run again on the other one.
   TESSERA_RETURN_IF_ERROR(coordinator.join());
   TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> values,
                            coordinator.schedule("read", {weights, count}).fetch());
