@@ -25,7 +25,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
+using ::testing::DoubleNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 constexpr int kTimeLimitSeconds = 300;
 constexpr char kFourByTwo[] = "job/tessera_run --clients 4 --devices-per-client 2 ";
@@ -362,34 +364,42 @@ TEST(ParameterServerTest, CountsEveryStepOnceAlthoughAWorkerIsKilled) {
             HasSubstr("weights 0, 1, 2, 3\n"), HasSubstr("200 steps, of which 200 count\n")));
 }
 
-// The losses that a run prints.
-std::vector<double> losses_under(const std::string& strategy, const std::string& launcher) {
-  const Result result = run(absl::StrCat(launcher, "examples/11_strategies --strategy=", strategy));
-  EXPECT_EQ(result.exit_code, 0) << result.output;
-  std::vector<double> losses;
-  const std::string& text = result.output;
-  for (size_t at = text.find("loss "); at != std::string::npos; at = text.find("loss ", at)) {
-    at += 5;
-    losses.push_back(std::strtod(text.c_str() + at, nullptr));
+// What a run prints after each of these words.
+std::vector<double> numbers_after(const std::string& text, const std::string& word) {
+  std::vector<double> numbers;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at)) {
+    at += word.size();
+    numbers.push_back(std::strtod(text.c_str() + at, nullptr));
   }
-  return losses;
+  return numbers;
 }
 
-TEST(StrategiesTest, GiveTheSameLosses) {
-  const std::vector<double> one = losses_under("one_device", "");
-  ASSERT_EQ(one.size(), 5u);
-  EXPECT_LT(one.back(), 0.6);
+TEST(StrategiesTest, GiveTheSameLossesAndAccuracy) {
+  const auto run_under = [](const std::string& strategy, const std::string& launcher) {
+    const Result result =
+        run(absl::StrCat(launcher, "examples/11_strategies --strategy=", strategy));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    return result.output;
+  };
+  const std::string one = run_under("one_device", "");
+  const std::vector<double> losses = numbers_after(one, "loss ");
+  ASSERT_EQ(losses.size(), 5u);
+  EXPECT_LT(losses.back(), 0.3);
+  const std::vector<double> accuracies = numbers_after(one, "accuracy ");
+  ASSERT_EQ(accuracies.size(), 5u);
+  EXPECT_GT(accuracies.back(), 92);
+  EXPECT_THAT(one, HasSubstr("step 71 of 71"));
   const std::pair<const char*, std::string> others[] = {
       {"mirrored", "env TESSERA_LOCAL_DEVICES=2 "},
       {"mirrored", "env TESSERA_LOCAL_DEVICES=8 "},
       {"central", "env TESSERA_LOCAL_DEVICES=4 "},
       {"multi_worker", kFourByTwo}};
   for (const auto& [strategy, launcher] : others) {
-    const std::vector<double> losses = losses_under(strategy, launcher);
-    ASSERT_EQ(losses.size(), one.size()) << strategy;
-    for (size_t i = 0; i < one.size(); ++i) {
-      EXPECT_NEAR(losses[i], one[i], 1e-3) << strategy << " " << i;
-    }
+    const std::string output = run_under(strategy, launcher);
+    EXPECT_THAT(numbers_after(output, "loss "), Pointwise(DoubleNear(1e-3), losses)) << strategy;
+    // In %: two of 1,920 examples.
+    EXPECT_THAT(numbers_after(output, "accuracy "), Pointwise(DoubleNear(0.11), accuracies))
+        << strategy;
   }
   const Result unknown = run("examples/11_strategies --strategy=tpu");
   EXPECT_EQ(unknown.exit_code, 1);
