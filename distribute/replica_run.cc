@@ -10,6 +10,7 @@
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
+#include "dtensor/no_sync.h"
 
 namespace tessera::distribute::internal {
 namespace {
@@ -57,6 +58,7 @@ void ReplicaRun::run_replica(int index, Strategy::RawFunction fn, absl::Span<con
     running_ = std::this_thread::get_id();
   }
   const int id = strategy_.local_replicas()[index];
+  const tessera::internal::NoSync no_sync(strategy_.state_->client());
   ReplicaContext context(strategy_, id, strategy_.state_->mesh_of(id), shared_from_this(), index);
   ReplicaResult result = call_function(fn, context, args);
   for (DTensor& tensor : result.tensors) tensor = strategy_.state_->on_replica(tensor, id);

@@ -262,7 +262,8 @@ class Strategy {
   //
   // Errors, which the results carry: that of the first replica whose function fails, with the
   // replica; InvalidArgument where replicas disagree on a collective, or one of them has returned,
-  // naming both; FailedPrecondition inside a replica function.
+  // naming both; FailedPrecondition inside a replica function. There sync_devices() is
+  // FailedPrecondition, too: it would wait for what other replicas have yet to enqueue.
   template <class Fn, class... Args>
   auto run(Fn fn, const Args&... args) const {
     return run_with(RunOptions(), std::move(fn), args...);

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,7 @@
 #include "dtensor/check_options.h"
 #include "dtensor/describe_devices.h"
 #include "dtensor/fetch_program.h"
+#include "dtensor/no_sync.h"
 #include "dtensor/run_before_exit.h"
 #include "dtensor/taken_streams.h"
 #include "job/connect_coordinator.h"
@@ -409,8 +412,36 @@ StatusOr<std::shared_ptr<GroupBackend>> Runtime::group(absl::Span<const int> dev
 Status Runtime::sync_devices() {
   TESSERA_RETURN_IF_ERROR(check_open());
   TESSERA_RETURN_IF_ERROR(check_may_wait("sync_devices"));
+  {
+    std::lock_guard<std::mutex> lock(no_sync_mutex_);
+    const std::thread::id self = std::this_thread::get_id();
+    if (std::find(no_sync_.begin(), no_sync_.end(), self) != no_sync_.end()) {
+      return absl::FailedPreconditionError(
+          "sync_devices is called in a replica function, and other replicas have yet to give the "
+          "devices what it would wait for; call it after run()");
+    }
+  }
   return client_devices_->sync();
 }
+
+void Runtime::forbid_sync(std::thread::id thread) {
+  std::lock_guard<std::mutex> lock(no_sync_mutex_);
+  no_sync_.push_back(thread);
+}
+
+void Runtime::allow_sync(std::thread::id thread) {
+  std::lock_guard<std::mutex> lock(no_sync_mutex_);
+  no_sync_.erase(std::find(no_sync_.begin(), no_sync_.end(), thread));
+}
+
+namespace internal {
+
+NoSync::NoSync(const Client& client) : runtime_(runtime_of(client)) {
+  runtime_->forbid_sync(std::this_thread::get_id());
+}
+NoSync::~NoSync() { runtime_->allow_sync(std::this_thread::get_id()); }
+
+}  // namespace internal
 
 StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
     const ProgramArgs& args) {

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -83,6 +84,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Status barrier(const Mesh& mesh, absl::string_view name,
                  std::optional<absl::Duration> timeout) override;
   Status sync_devices();
+  // NoSync: what sync_devices() refuses.
+  void forbid_sync(std::thread::id thread);
+  void allow_sync(std::thread::id thread);
   Status shutdown(absl::Duration timeout);
   // FailedPrecondition after shutdown, and in a forked child.
   Status check_open() const;
@@ -200,6 +204,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::unique_ptr<ClientDevices> client_devices_;
   std::atomic<uint64_t> op_number_{0};
   std::mutex order_mutex_;  // a Turn; taken before the locks of streams, groups and memory
+
+  std::mutex no_sync_mutex_;
+  std::vector<std::thread::id> no_sync_;  // once for each NoSync
 
   std::once_flag op_state_once_;
   std::shared_ptr<void> op_state_;

@@ -22,6 +22,7 @@
 #include "distribute/values.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/local_map.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
@@ -788,6 +789,29 @@ TEST(DistributeRunOneClientTest, TwoStrategies) {
             return absl::OkStatus();
           }),
       IsOk());
+}
+
+// in_replica_function: from a replica function and from a kernel, at once; it works afterwards.
+TEST_P(DistributeRunTest, SyncDevicesInAReplicaFunction) {
+  EXPECT_THAT(run(2,
+                  [](const Client& client, const Strategy& strategy) -> Status {
+                    Client mine = client;
+                    const Status in_function =
+                        strategy.run([&](ReplicaContext&) { return mine.sync_devices(); });
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_error(in_function, StatusCode::kFailedPrecondition,
+                                     {"sync_devices", "replica function", "after run()"}));
+                    const Status in_kernel = strategy.run([&](ReplicaContext& replica) -> Status {
+                      return local_map(Layout::replicated(replica.mesh(), 0), {}, DType::kFloat32,
+                                       {}, [&](LocalContext&) { return mine.sync_devices(); })
+                          .await();
+                    });
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_error(in_kernel, StatusCode::kFailedPrecondition, {"sync_devices"}));
+                    mine.sync_devices().IgnoreError();  // the kernel's error, once
+                    return mine.sync_devices();
+                  }),
+              IsOk());
 }
 
 // multi_timeout: the one that comes late is told at once, and the strategy works afterwards.
