@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -123,21 +124,41 @@ std::string StrategyState::replica_name(int replica) const {
                       absl::StrJoin(ids, ", "), ")");
 }
 
+// Clients exchange calls by their first device.
+Status StrategyState::set_clients() {
+  const absl::Span<const Device> devices = client_.devices();
+  std::map<int, int64_t> first_positions;  // in the mesh, by client
+  for (int64_t position = mesh_.size() - 1; position >= 0; --position) {
+    first_positions[devices[*mesh_.device_at(position)].client_id] = position;
+  }
+  is_of_one_client_ = first_positions.size() == 1;
+  const Mesh& control = cross_device_ops().control_mesh(mesh_);
+  std::vector<int> ids;
+  for (const auto& [client, position] : first_positions) {
+    ids.push_back(*control.device_at(position));
+    replicas_of_client_[client] = {};
+  }
+  TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
+                           Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
+  TESSERA_ASSIGN_OR_RETURN(
+      call_rows_, Layout::batch_sharded(clients.with_runtime(control.runtime()), "client", 2));
+  return absl::OkStatus();
+}
+
 Status StrategyState::set_replicas() {
   const absl::Span<const Device> devices = client_.devices();
-  std::set<int> owners;
-  for (const int id : mesh_.device_ids()) owners.insert(devices[id].client_id);
-  is_of_one_client_ = owners.size() == 1;
+  TESSERA_RETURN_IF_ERROR(set_clients());
   for (const std::vector<int64_t>& coordinates : first_coordinates()) {
     const int replica = static_cast<int>(meshes_.size());
     TESSERA_ASSIGN_OR_RETURN(Mesh mesh, replica_mesh(coordinates));
     std::vector<int64_t>& positions = positions_.emplace_back();
-    bool is_local = false;
+    std::set<int> owners;
     for (const int id : mesh.device_ids()) {
       positions.push_back(*mesh_.position_of_device(id));
-      is_local |= devices[id].client_id == client_.client_id();
+      owners.insert(devices[id].client_id);
     }
-    if (is_local) local_.push_back(replica);
+    for (const int owner : owners) replicas_of_client_[owner].push_back(replica);
+    if (owners.count(client_.client_id()) > 0) local_.push_back(replica);
     meshes_.push_back(std::move(mesh));
     names_.push_back(replica_name(replica));
   }
@@ -322,52 +343,70 @@ Call StrategyState::call_of(const std::string& text, absl::Span<const DTensor> t
 StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
                                                     const CommunicationOptions& options) const {
   if (is_of_one_client_) return local;
-  const Mesh& mesh = cross_device_ops().control_mesh(mesh_);
   if (options.timeout.has_value()) {
-    TESSERA_RETURN_IF_ERROR(mesh.barrier("calls of replicas", *options.timeout));
+    TESSERA_RETURN_IF_ERROR(call_rows_->mesh().barrier("calls of replicas", *options.timeout));
   }
   std::vector<std::string> texts;
   for (const Call& call : local) texts.push_back(encode_call(call));
-  TESSERA_ASSIGN_OR_RETURN(const Layout rows,
-                           Layout::create(mesh, {DimSharding(replica_axes_), {}}));
+  size_t num_records = 0;  // of each client
+  for (const auto& [client, replicas] : replicas_of_client_) {
+    num_records = std::max(num_records, replicas.size());
+  }
+  const auto num_clients = static_cast<int64_t>(replicas_of_client_.size());
   const auto exchange_bytes = [&](int64_t bytes) -> StatusOr<HostTensor<uint8_t>> {
-    return from_function<uint8_t>({num_replicas(), bytes}, rows,
-                                  [&](const Box& box, absl::Span<uint8_t> out) {
-                                    std::fill(out.begin(), out.end(), uint8_t{0});
-                                    const auto found =
-                                        std::find(local_.begin(), local_.end(), box.offsets[0]);
-                                    const std::string& text = texts[found - local_.begin()];
-                                    const auto size = static_cast<int64_t>(text.size());
-                                    std::memcpy(out.data(), &size, kSizeBytes);
-                                    std::memcpy(out.data() + kSizeBytes, text.data(),
-                                                std::min(size, bytes - kSizeBytes));
-                                  })
-        .template to_host<uint8_t>();
+    const auto fill = [&](const Box&, absl::Span<uint8_t> out) {
+      std::fill(out.begin(), out.end(), uint8_t{0});
+      for (size_t i = 0; i < texts.size(); ++i) {
+        uint8_t* const record = out.data() + static_cast<int64_t>(i) * bytes;
+        const auto size = static_cast<int64_t>(texts[i].size());
+        std::memcpy(record, &size, kSizeBytes);
+        std::memcpy(record + kSizeBytes, texts[i].data(), std::min(size, bytes - kSizeBytes));
+      }
+    };
+    const Shape shape = {num_clients, static_cast<int64_t>(num_records) * bytes};
+    return from_function<uint8_t>(shape, call_rows_, fill).template to_host<uint8_t>();
   };
   int64_t bytes = record_bytes_;
-  TESSERA_ASSIGN_OR_RETURN(HostTensor<uint8_t> records, exchange_bytes(bytes));
-  const auto size_of = [&](int replica) {
+  TESSERA_ASSIGN_OR_RETURN(HostTensor<uint8_t> rows, exchange_bytes(bytes));
+  const auto record_at = [&](int64_t index) {  // its size may be more than it holds
+    const char* const record = reinterpret_cast<const char*>(rows.data.data()) + index * bytes;
     int64_t size = 0;
-    std::memcpy(&size, records.data.data() + replica * bytes, kSizeBytes);
-    return size;
+    std::memcpy(&size, record, kSizeBytes);
+    return absl::string_view(record + kSizeBytes, static_cast<size_t>(size));
   };
+  const int64_t end = num_clients * static_cast<int64_t>(num_records);
   int64_t largest = 0;
-  for (int replica = 0; replica < num_replicas(); ++replica) {
-    largest = std::max(largest, size_of(replica));
+  for (int64_t i = 0; i < end; ++i) {
+    largest = std::max(largest, static_cast<int64_t>(record_at(i).size()));
   }
   if (largest > bytes - kSizeBytes) {
     bytes = record_bytes_ = largest + kSizeBytes;
-    TESSERA_ASSIGN_OR_RETURN(records, exchange_bytes(bytes));
+    TESSERA_ASSIGN_OR_RETURN(rows, exchange_bytes(bytes));
   }
-  std::vector<Call> calls;
-  for (int replica = 0; replica < num_replicas(); ++replica) {
-    const char* const text =
-        reinterpret_cast<const char*>(records.data.data()) + replica * bytes + kSizeBytes;
-    std::optional<Call> call = decode_call(absl::string_view(text, size_of(replica)));
-    if (!call.has_value()) {
-      return absl::InternalError(absl::StrCat("the call of ", names_[replica], " cannot be read"));
+  std::vector<Call> calls(num_replicas());
+  std::vector<bool> has_call(num_replicas(), false);
+  int64_t first = 0;
+  for (const auto& [client, replicas] : replicas_of_client_) {
+    for (size_t i = 0; i < replicas.size(); ++i) {
+      std::optional<Call> call = decode_call(record_at(first + static_cast<int64_t>(i)));
+      if (!call.has_value()) {
+        return absl::InternalError(
+            absl::StrCat("the call of ", names_[replicas[i]], " cannot be read"));
+      }
+      // Of a replica that several clients have: the first of them, or the first with an error.
+      Call& known = calls[replicas[i]];
+      if (has_call[replicas[i]]) {
+        if (known.text != call->text && known.error.ok() && call->error.ok()) {
+          known.error = absl::InvalidArgumentError(
+              absl::StrCat("its clients called ", known.text, " and ", call->text,
+                           "; all clients must make the same calls in the same order"));
+        }
+        if (!known.error.ok() || call->error.ok()) continue;
+      }
+      known = *std::move(call);
+      has_call[replicas[i]] = true;
     }
-    calls.push_back(*std::move(call));
+    first += static_cast<int64_t>(num_records);
   }
   return calls;
 }

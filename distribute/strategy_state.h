@@ -13,6 +13,7 @@
 #define TESSERA_DISTRIBUTE_STRATEGY_STATE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -121,6 +122,7 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
 
   // Parts of create(): which axes are those of replicas, and what the replicas are.
   Status set_axes(absl::Span<const std::string> replica_axes);
+  Status set_clients();
   Status set_replicas();
   // The coordinates of the first device of each replica, row-major.
   std::vector<std::vector<int64_t>> first_coordinates() const;
@@ -149,6 +151,10 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   std::vector<std::string> names_;
   std::vector<int> local_;
   bool is_of_one_client_ = true;
+  std::map<int, std::vector<int>> replicas_of_client_;  // those with devices of the client
+  // Of what an exchange sends: a row on each client, in order, with a record for each of its
+  // replicas.
+  StatusOr<Layout> call_rows_ = absl::UnknownError("not set");
 
   // What the records of an exchange have; the same on all clients.
   mutable int64_t record_bytes_ = 256;

@@ -340,31 +340,45 @@ TEST(DistributeInputFaultsTest, Refusals) {
 // A replica of two clients reads one batch, so it cannot have a pipeline of each.
 TEST(DistributeInputFaultsTest, ReplicasOfSeveralClients) {
   EXPECT_THAT(
-      run_clients({.num_clients = 2, .devices_per_client = 2},
-                  [](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{m=2, r=2}"));
-                    TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
-                                             Strategy::create(client, mesh, {"r"}));
-                    const Dataset batches = Dataset::range(8).batch(4);
-                    const std::string text =
-                        "replica 0 (clients 0, 1, devices 0, 2) has devices of several clients";
-                    TESSERA_RETURN_IF_ERROR(
-                        expect_error(strategy.distribute_dataset(batches, kOff).status(), kBad,
-                                     {text, "use kData"}));
-                    TESSERA_RETURN_IF_ERROR(
-                        expect_error(strategy
-                                         .distribute_datasets_from_function(
-                                             [&](const InputContext&) { return batches; }, {})
-                                         .status(),
-                                     kBad, {"distribute_datasets_from_function: ", text}));
-                    TESSERA_ASSIGN_OR_RETURN(const DistributedDataset dataset,
-                                             strategy.distribute_dataset(batches, {}));
-                    TESSERA_ASSIGN_OR_RETURN(DistributedIterator iterator, dataset.iterate());
-                    TESSERA_ASSIGN_OR_RETURN(const auto batch, iterator.next());
-                    const std::vector<DTensor> parts = strategy.local_results(batch->values[0]);
-                    TESSERA_REQUIRE(parts.size() == 2);
-                    return expect_values<int64_t>(parts[1], {2}, {2, 3});
-                  }),
+      run_clients(
+          {.num_clients = 2, .devices_per_client = 2},
+          [](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{m=2, r=2}"));
+            TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
+                                     Strategy::create(client, mesh, {"r"}));
+            const Dataset batches = Dataset::range(8).batch(4);
+            const std::string text =
+                "replica 0 (clients 0, 1, devices 0, 2) has devices of several clients";
+            TESSERA_RETURN_IF_ERROR(expect_error(
+                strategy.distribute_dataset(batches, kOff).status(), kBad, {text, "use kData"}));
+            TESSERA_RETURN_IF_ERROR(
+                expect_error(strategy
+                                 .distribute_datasets_from_function(
+                                     [&](const InputContext&) { return batches; }, {})
+                                 .status(),
+                             kBad, {"distribute_datasets_from_function: ", text}));
+            // What one of the clients of a replica cannot read, or calls otherwise.
+            const int id = client.client_id();
+            const auto fail = [id](input::Element element) -> StatusOr<input::Element> {
+              if (id == 1) return absl::DataLossError("disk");
+              return element;
+            };
+            TESSERA_RETURN_IF_ERROR(expect_error(
+                strategy.distribute_dataset(Dataset::range(8).map(fail).batch(4), {}).status(),
+                StatusCode::kDataLoss, {"replica 0 (clients 0, 1, devices 0, 2)", "disk"}));
+            TESSERA_RETURN_IF_ERROR(expect_error(
+                strategy.distribute_dataset(Dataset::range(8 + id).batch(4), {}).status(), kBad,
+                {"replica 0 (clients 0, 1, devices 0, 2): its clients called "
+                 "distribute_dataset(data set h",
+                 "all clients must make the same calls in the same order"}));
+            TESSERA_ASSIGN_OR_RETURN(const DistributedDataset dataset,
+                                     strategy.distribute_dataset(batches, {}));
+            TESSERA_ASSIGN_OR_RETURN(DistributedIterator iterator, dataset.iterate());
+            TESSERA_ASSIGN_OR_RETURN(const auto batch, iterator.next());
+            const std::vector<DTensor> parts = strategy.local_results(batch->values[0]);
+            TESSERA_REQUIRE(parts.size() == 2);
+            return expect_values<int64_t>(parts[1], {2}, {2, 3});
+          }),
       IsOk());
 }
 
