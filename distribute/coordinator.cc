@@ -26,56 +26,12 @@
 #include "distribute/server.h"
 #include "distribute/task_links.h"
 #include "distribute/task_token.h"
+#include "distribute/value_state.h"
 #include "distribute/wire.h"
 #include "input/source.h"
 #include "job/coordinator_server.h"
 
 namespace tessera::distribute {
-
-namespace internal {
-
-// What a RemoteValue is a handle of. Thread-safe.
-class ValueState {
- public:
-  explicit ValueState(std::string function) : function_(std::move(function)) {}
-
-  // Before finish(OK).
-  void set_results(std::vector<HostArray> results) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    results_ = std::move(results);
-  }
-  void finish(const Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    status_ = status;
-    is_over_ = true;
-    changed_.notify_all();
-  }
-  Status await(absl::Duration timeout) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
-                             [this] { return is_over_; })) {
-      return absl::DeadlineExceededError(absl::StrCat("the closure of function \"", function_,
-                                                      "\" is not over after ",
-                                                      format_duration(timeout)));
-    }
-    return status_;
-  }
-  StatusOr<std::vector<HostArray>> fetch() {
-    TESSERA_RETURN_IF_ERROR(await(absl::InfiniteDuration()));
-    std::lock_guard<std::mutex> lock(mutex_);
-    return results_;
-  }
-
- private:
-  const std::string function_;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  bool is_over_ = false;
-  Status status_;
-  std::vector<HostArray> results_;
-};
-
-}  // namespace internal
 
 namespace {
 

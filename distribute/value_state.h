@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ValueState: what a RemoteValue is a handle of: the result of a closure, once it is over.
+//
+// Thread-safe.
+#ifndef TESSERA_DISTRIBUTE_VALUE_STATE_H_
+#define TESSERA_DISTRIBUTE_VALUE_STATE_H_
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/format.h"
+#include "base/host_array.h"
+#include "base/status.h"
+
+namespace tessera::distribute::internal {
+
+class ValueState {
+ public:
+  explicit ValueState(std::string function) : function_(std::move(function)) {}
+
+  // Before finish(OK).
+  void set_results(std::vector<HostArray> results) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    results_ = std::move(results);
+  }
+  void finish(const Status& status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_ = status;
+    is_over_ = true;
+    changed_.notify_all();
+  }
+  Status await(absl::Duration timeout) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
+                             [this] { return is_over_; })) {
+      return absl::DeadlineExceededError(absl::StrCat("the closure of function \"", function_,
+                                                      "\" is not over after ",
+                                                      format_duration(timeout)));
+    }
+    return status_;
+  }
+  StatusOr<std::vector<HostArray>> fetch() {
+    TESSERA_RETURN_IF_ERROR(await(absl::InfiniteDuration()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    return results_;
+  }
+
+ private:
+  const std::string function_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  Status status_;
+  std::vector<HostArray> results_;
+};
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_DISTRIBUTE_VALUE_STATE_H_
