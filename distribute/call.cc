@@ -76,6 +76,10 @@ StatusOr<std::vector<int64_t>> normal_dims(absl::Span<const int64_t> dims, int64
   return normal;
 }
 
+std::string call_text(absl::string_view name, ReduceOp op) {
+  return absl::StrCat(name, "(", reduce_op_name(op), ")");
+}
+
 // Lines, each escaped: text, value, code and message of the error, then a line for each tensor.
 std::string encode_call(const Call& call) {
   std::vector<std::string> lines = {absl::CEscape(call.text), absl::CEscape(call.value),

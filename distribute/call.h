@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
 
@@ -40,6 +41,8 @@ struct Call {
   Status error = {};
 };
 inline constexpr absl::string_view kReturned = "returned";
+// As "all_reduce(sum)".
+std::string call_text(absl::string_view name, ReduceOp op);
 
 // What may differ between tensors of replicas.
 struct Freedom {

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReplicaContext: the calls of a replica, and their gradients.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "distribute/call.h"
+#include "distribute/cross_device_ops.h"
+#include "distribute/replica_run.h"
+#include "distribute/strategy.h"
+#include "distribute/strategy_state.h"
+#include "distribute/value_access.h"
+#include "dtensor/device_op.h"
+#include "ops/pointwise.h"
+#include "ops/shapes.h"
+#include "ops/tape.h"
+
+namespace tessera::distribute {
+
+using internal::Call;
+using internal::call_text;
+using internal::ReplicaResult;
+using internal::ReplicaRun;
+using internal::StrategyState;
+using internal::ValueAccess;
+
+ReplicaContext::ReplicaContext(const Strategy& strategy, int id, Mesh mesh,
+                               std::shared_ptr<internal::ReplicaRun> run, int index)
+    : strategy_(strategy), id_(id), mesh_(std::move(mesh)), run_(std::move(run)), index_(index) {}
+
+int ReplicaContext::num_replicas_in_sync() const { return strategy_.num_replicas_in_sync(); }
+
+namespace {
+
+// The calls of a replica, for gradients too, which are asked for while its function runs.
+struct Caller {
+  std::shared_ptr<ReplicaRun> run;
+  std::shared_ptr<const StrategyState> state;
+  int index;
+  int id;
+
+  std::vector<DTensor> all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
+                                  const CommunicationOptions& asked) const {
+    return all_reduce(call_text("all_reduce", op), op, xs, asked);
+  }
+  // The text is what replicas compare.
+  std::vector<DTensor> all_reduce(const std::string& text, ReduceOp op,
+                                  absl::Span<const DTensor> xs,
+                                  const CommunicationOptions& asked) const;
+  DTensor all_gather(const DTensor& x, int dim, const CommunicationOptions& asked) const;
+
+ private:
+  std::vector<DTensor> all_reduce_values(const std::string& text, ReduceOp op,
+                                         std::vector<DTensor> xs,
+                                         const CommunicationOptions& options) const;
+  std::vector<DTensor> all_failed(absl::Span<const DTensor> xs, const Status& error) const {
+    std::vector<DTensor> result;
+    for (const DTensor& x : xs) {
+      result.push_back(tessera::internal::failed_tensor(x.dtype(), x.shape(), x.layout(), error));
+    }
+    return result;
+  }
+};
+
+std::vector<DTensor> Caller::all_reduce_values(const std::string& text, ReduceOp op,
+                                               std::vector<DTensor> xs,
+                                               const CommunicationOptions& options) const {
+  const auto reduce_all = [&](const std::vector<std::vector<DTensor>>& args,
+                              absl::Span<const Call> calls) -> StatusOr<ReplicaRun::Results> {
+    std::vector<PerReplica> values;
+    std::vector<Layout> destinations;
+    for (size_t k = 0; k < args[0].size(); ++k) {
+      TESSERA_RETURN_IF_ERROR(validate_reduction(op, args[0][k].dtype()));
+      std::vector<DTensor> parts;
+      for (const std::vector<DTensor>& each : args) parts.push_back(each[k]);
+      TESSERA_ASSIGN_OR_RETURN(parts, state->alike(std::move(parts), calls, static_cast<int>(k)));
+      TESSERA_ASSIGN_OR_RETURN(Layout whole, state->on_whole_mesh(parts[0].layout()));
+      destinations.push_back(std::move(whole));
+      values.push_back(ValueAccess::make(state, std::move(parts)));
+    }
+    const std::vector<DTensor> reduced =
+        state->cross_device_ops().batch_reduce(op, values, destinations, options);
+    ReplicaRun::Results results(args.size());
+    for (const DTensor& each : reduced) {
+      for (size_t i = 0; i < args.size(); ++i) {
+        results[i].push_back(state->on_replica(each, state->local_replicas()[i]));
+      }
+    }
+    return results;
+  };
+  return run
+      ->meet(index, text, std::move(xs), {}, options,
+             /*may_call_strategy=*/false, reduce_all)
+      .tensors;
+}
+
+// The gradient by a term: of a sum or mean that of the cotangents; of an extreme that of the terms
+// which are it, in equal parts; of a product the product of the others.
+std::vector<std::optional<DTensor>> gradient_of_term(const Caller& caller, ReduceOp op,
+                                                     const DTensor& x, const DTensor& y,
+                                                     const DTensor& cotangent,
+                                                     const CommunicationOptions& options) {
+  const auto reduce = [&](ReduceOp each, const DTensor& tensor) {
+    return caller.all_reduce(each, {tensor}, options)[0];
+  };
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return {reduce(op, cotangent)};
+    case ReduceOp::kProd:
+      return {reduce(ReduceOp::kSum, cotangent) * y / x};
+    default: {
+      const DTensor is_extreme = ops::cast(ops::equal(x, y), x.dtype());
+      return {reduce(ReduceOp::kSum, cotangent) * is_extreme / reduce(ReduceOp::kSum, is_extreme)};
+    }
+  }
+}
+
+std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
+                                        absl::Span<const DTensor> xs,
+                                        const CommunicationOptions& asked) const {
+  if (xs.empty()) return {};
+  const StatusOr<CommunicationOptions> options = state->options_of(asked);
+  if (!options.ok()) return all_failed(xs, options.status());
+  const std::vector<DTensor> values =
+      all_reduce_values(text, op, std::vector<DTensor>(xs.begin(), xs.end()), *options);
+  std::vector<DTensor> results;
+  for (size_t k = 0; k < xs.size(); ++k) {
+    results.push_back(custom_gradient(
+        {xs[k]}, [&](absl::Span<const DTensor>) { return values[k]; },
+        [caller = *this, op, asked](absl::Span<const DTensor> inputs, const DTensor& result,
+                                    const DTensor& cotangent) {
+          return gradient_of_term(caller, op, inputs[0], result, cotangent, asked);
+        }));
+  }
+  return results;
+}
+
+DTensor Caller::all_gather(const DTensor& x, int dim, const CommunicationOptions& asked) const {
+  const StatusOr<CommunicationOptions> options = state->options_of(asked);
+  if (!options.ok()) return all_failed({x}, options.status())[0];
+  const auto gather_all = [&](const std::vector<std::vector<DTensor>>& args,
+                              absl::Span<const Call> calls) -> StatusOr<ReplicaRun::Results> {
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> dims,
+        internal::normal_dims({dim}, static_cast<int64_t>(args[0][0].shape().size())));
+    std::vector<DTensor> parts;
+    for (const std::vector<DTensor>& each : args) parts.push_back(each[0]);
+    TESSERA_ASSIGN_OR_RETURN(const DTensor whole,
+                             state->gather_parts(std::move(parts), calls, dims[0]));
+    ReplicaRun::Results results;
+    for (const int replica : state->local_replicas()) {
+      results.push_back({state->on_replica(whole, replica)});
+    }
+    return results;
+  };
+  std::shared_ptr<const std::vector<Call>> calls;
+  const ReplicaResult gathered =
+      run->meet(index, absl::StrCat("all_gather(dim ", dim, ")"), {x}, {.dims = {dim}}, *options,
+                /*may_call_strategy=*/false, gather_all, &calls);
+  if (!gathered.status.ok()) return gathered.tensors[0];
+  const int64_t along = dim < 0 ? dim + static_cast<int64_t>(x.shape().size()) : dim;
+  int64_t begin = 0;
+  for (int replica = 0; replica < id; ++replica) {
+    begin += (*calls)[replica].tensors[0].shape[along];
+  }
+  return custom_gradient(
+      {x}, [&](absl::Span<const DTensor>) { return gathered.tensors[0]; },
+      [caller = *this, along, begin, asked](
+          absl::Span<const DTensor> inputs, const DTensor&,
+          const DTensor& cotangent) -> std::vector<std::optional<DTensor>> {
+        const DTensor sum = caller.all_reduce(ReduceOp::kSum, {cotangent}, asked)[0];
+        std::vector<int64_t> limits = inputs[0].shape();
+        std::vector<int64_t> starts(limits.size(), 0);
+        starts[along] = begin;
+        limits[along] += begin;
+        return {ops::slice(sum, starts, limits)};
+      });
+}
+
+}  // namespace
+
+DTensor ReplicaContext::all_reduce(ReduceOp op, const DTensor& x,
+                                   const CommunicationOptions& options) {
+  return all_reduce(op, absl::MakeConstSpan(&x, 1), options)[0];
+}
+
+std::vector<DTensor> ReplicaContext::all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
+                                                const CommunicationOptions& options) {
+  return Caller{run_, strategy_.state_, index_, id_}.all_reduce(op, xs, options);
+}
+
+std::vector<DTensor> ReplicaContext::gradient(Tape& tape, const DTensor& target,
+                                              absl::Span<const DTensor> sources, ReduceOp op,
+                                              const CommunicationOptions& options) {
+  std::vector<size_t> order;
+  std::vector<DTensor> finished;
+  GradientOptions how;
+  how.on_finished = [&](size_t source, const DTensor& gradient) {
+    order.push_back(source);
+    finished.push_back(gradient);
+  };
+  std::vector<DTensor> gradients = tape.gradient(target, sources, how);
+  if (finished.size() < gradients.size()) {  // They are errors, which the other replicas get too.
+    finished = gradients;
+    order.resize(gradients.size());
+    std::iota(order.begin(), order.end(), 0);
+  }
+  const std::string text =
+      absl::StrCat("gradient(", reduce_op_name(op), "), finished ", absl::StrJoin(order, ", "));
+  const std::vector<DTensor> reduced =
+      Caller{run_, strategy_.state_, index_, id_}.all_reduce(text, op, finished, options);
+  for (size_t i = 0; i < order.size(); ++i) gradients[order[i]] = reduced[i];
+  return gradients;
+}
+
+DTensor ReplicaContext::all_gather(const DTensor& x, int dim, const CommunicationOptions& options) {
+  return Caller{run_, strategy_.state_, index_, id_}.all_gather(x, dim, options);
+}
+
+ReplicaResult ReplicaContext::merge_raw(const internal::MergeFunction& fn,
+                                        std::vector<DTensor> args) {
+  const std::shared_ptr<StrategyState>& state = strategy_.state_;
+  const auto merge = [&](const std::vector<std::vector<DTensor>>& by_replica,
+                         absl::Span<const Call>) -> StatusOr<ReplicaRun::Results> {
+    std::vector<PerReplica> merged;
+    for (size_t k = 0; k < by_replica[0].size(); ++k) {
+      std::vector<DTensor> tensors;
+      for (const std::vector<DTensor>& each : by_replica) tensors.push_back(each[k]);
+      merged.push_back(ValueAccess::make(state, std::move(tensors)));
+    }
+    const internal::MergeResult result = fn(strategy_, merged);
+    TESSERA_RETURN_IF_ERROR(result.status);
+    ReplicaRun::Results results(by_replica.size());
+    for (const DistributedValues& value : result.values) {
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state->parts_of(value));
+      for (size_t i = 0; i < parts.size(); ++i) results[i].push_back(parts[i]);
+    }
+    return results;
+  };
+  return run_->meet(index_, "merge_call", std::move(args), {.any_tensor = true},
+                    state->options().communication, /*may_call_strategy=*/true, merge);
+}
+
+}  // namespace tessera::distribute
