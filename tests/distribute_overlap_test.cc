@@ -29,6 +29,7 @@
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
+#include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 #include "tests/support/replicas.h"
 
@@ -243,6 +244,24 @@ TEST(AllReduceOnTest, MeshesThatDoNotFit) {
             return absl::OkStatus();
           }),
       IsOk());
+}
+
+class AllReduceOnGpusTest : public JobFormTest {};
+INSTANTIATE_TEST_SUITE_P(Cuda, AllReduceOnGpusTest, ::testing::Values(cuda_forms()[0]),
+                         job_form_name);
+
+TEST_P(AllReduceOnGpusTest, AreRefused) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(
+                    const Mesh mesh, create_mesh(client, {{"replica", 2}}, std::vector<int>{0, 1}));
+                TESSERA_ASSIGN_OR_RETURN(const Mesh beside, create_mesh(client, {{"replica", 2}},
+                                                                        std::vector<int>{2, 3}));
+                distribute::StrategyOptions options;
+                options.cross_device_ops = distribute::all_reduce_on(beside);
+                return expect_error(Strategy::create(client, mesh, {"replica"}, options).status(),
+                                    StatusCode::kInvalidArgument, {"all_reduce_on(", "no CPUs"});
+              }),
+              IsOk());
 }
 
 }  // namespace
