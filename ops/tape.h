@@ -49,8 +49,8 @@ struct GradientOptions {
   bool keep = false;
   // Called once for each source, by its index, as soon as its gradient is known: from the last
   // layer of a network to the first. So a program can reduce gradients in the order in which the
-  // devices will have them. Sources on which the target does not depend come last. Not called
-  // where gradient() fails.
+  // devices will have them. Sources on which the target does not depend come last. Where
+  // gradient() fails, it has been called for those that were known before, or for none.
   std::function<void(size_t source, const DTensor& gradient)> on_finished = {};
 };
 
