@@ -2,10 +2,10 @@
 #include "distribute/replica_run.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/exception_status.h"
 #include "base/thread.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
@@ -35,11 +35,8 @@ ReplicaResult ReplicaRun::call_function(Strategy::RawFunction fn, ReplicaContext
                                         absl::Span<const DTensor> args) {
   try {
     return fn(context, args);
-  } catch (const std::exception& e) {
-    return {absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what())), {}};
   } catch (...) {
-    return {absl::UnknownError("the function raised an exception that is not a std::exception"),
-            {}};
+    return {exception_status(), {}};
   }
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distribute/worker_datasets.h"
 
-#include <exception>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/exception_status.h"
 #include "base/host_array.h"
 #include "base/shape.h"
 #include "distribute/input_context.h"
@@ -26,11 +26,8 @@ StatusOr<input::Dataset> call_guarded(const FunctionRegistry::DatasetFunction& f
                                       const InputContext& context) {
   try {
     return fn(context);
-  } catch (const std::exception& e) {
-    return absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what()));
   } catch (...) {
-    return absl::UnknownError(
-        "the function raised an exception that is not a std::exception; catch it there");
+    return exception_status();
   }
 }
 

@@ -2,13 +2,13 @@
 #include "distribute/worker_runner.h"
 
 #include <cstddef>
-#include <exception>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/exception_status.h"
 #include "base/format.h"
 #include "distribute/host_copy.h"
 #include "distribute/remote_dataset.h"
@@ -43,11 +43,8 @@ StatusOr<std::vector<DTensor>> call_guarded(const FunctionRegistry::Function& fn
                                             absl::Span<const Argument> arguments) {
   try {
     return fn(context, arguments);
-  } catch (const std::exception& e) {
-    return absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what()));
   } catch (...) {
-    return absl::UnknownError(
-        "the function raised an exception that is not a std::exception; catch it there");
+    return exception_status();
   }
 }
 

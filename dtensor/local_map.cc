@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dtensor/local_map.h"
 
-#include <exception>
 #include <memory>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "base/exception_status.h"
 #include "device/local_device.h"
 #include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
@@ -114,11 +114,8 @@ class LocalMapPart {
   static Status call(const LocalFn& fn, LocalContext& context) {
     try {
       return fn(context);
-    } catch (const std::exception& e) {
-      return absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what()));
     } catch (...) {
-      return absl::UnknownError(
-          "the function raised an exception that is not a std::exception; catch it there");
+      return exception_status();
     }
   }
 };

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/exception_status.h"
 #include "dtensor/client_hooks.h"
 #include "job/coordinator_process.h"
 #include "job/coordinator_server.h"
@@ -79,11 +79,8 @@ struct ReportHeader {
 Status call_function(absl::FunctionRef<Status(const Client&)> fn, const Client& client) {
   try {
     return fn(client);
-  } catch (const std::exception& e) {
-    return absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what()));
   } catch (...) {
-    return absl::UnknownError(
-        "the function raised an exception that is not a std::exception; catch it there");
+    return exception_status();
   }
 }
 

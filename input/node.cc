@@ -4,10 +4,10 @@
 #include "input/node.h"
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/exception_status.h"
 #include "base/math.h"
 #include "base/stable_hash.h"
 
@@ -151,11 +151,8 @@ Status call_guarded(absl::FunctionRef<Status()> fn) {
   // An exception must not leave a thread of this library: that would end the process.
   try {
     return fn();
-  } catch (const std::exception& e) {
-    return absl::UnknownError(absl::StrCat("the function raised an exception: ", e.what()));
   } catch (...) {
-    return absl::UnknownError(
-        "the function raised an exception that is not a std::exception; catch it there");
+    return exception_status();
   }
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/elementwise.h"
 
-#include <exception>
 #include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "base/exception_status.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
@@ -51,13 +51,8 @@ Status call_loop(const ElementFunction& function, absl::Span<const kernels::Stri
                  const LocalCall& call) {
   try {
     function.loop(function.fn.get(), in, call.out_box.sizes, call.out);
-  } catch (const std::exception& e) {
-    return absl::UnknownError(
-        absl::StrCat("elementwise: the function raised an exception: ", e.what()));
   } catch (...) {
-    return absl::UnknownError(
-        "elementwise: the function raised an exception that is not a std::exception; catch it "
-        "there");
+    return with_context(exception_status(), "elementwise");
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// exception_status: the exception of a user's function as a Status. No exception may leave a thread
+// of this library, for that would end the process.
+//
+//   try {
+//     return fn(args);
+//   } catch (...) {
+//     return exception_status();
+//   }
+#ifndef TESSERA_BASE_EXCEPTION_STATUS_H_
+#define TESSERA_BASE_EXCEPTION_STATUS_H_
+
+#include "base/status.h"
+
+namespace tessera {
+
+// Unknown, with what() of a std::exception. Requires an exception that is being handled.
+Status exception_status();
+
+}  // namespace tessera
+
+#endif  // TESSERA_BASE_EXCEPTION_STATUS_H_
