@@ -12,7 +12,7 @@ namespace {
 // 1,536,000.
 std::string grouped(int64_t count) {
   std::string digits = absl::StrCat(count);
-  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, ",");
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, 1, ',');
   return digits;
 }
 
