@@ -68,6 +68,17 @@ TEST_P(ContractTest, HoldsOnTheFake) {
   EXPECT_EQ(nccl->num_allocations(), 0);
 }
 
+// As on a GPU: a call returns before its work is in the stream.
+TEST_P(ContractTest, HoldsOnTheFakeWhereEachCallIsInProgress) {
+  const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
+  const auto cuda = FakeCuda::create({.num_gpus = GetParam().num_ranks, .most_yields = 3});
+  const auto nccl = FakeNccl::create(cuda);
+  nccl->stall("group_end", 1 << 30, 1);
+  EXPECT_THAT(GetParam().body(*cuda, *nccl), IsOk());
+  EXPECT_THAT(cuda->misuses(), IsEmpty());
+  EXPECT_THAT(nccl->misuses(), IsEmpty());
+}
+
 TEST_P(ContractTest, HoldsOnOneGpuOfTheFake) {
   const testing::TestDeadline deadline(absl::Seconds(60), GetParam().name);
   const auto cuda = FakeCuda::create({.most_yields = 3});

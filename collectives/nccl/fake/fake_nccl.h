@@ -100,7 +100,7 @@ class FakeNccl : public Api {
   int num_registered_operations() const;
 
   // The next `num_calls` calls of the function ("comm_init_rank", "group_end", "comm_revoke") are
-  // each in progress for `num_polls` polls.
+  // each in progress for `num_polls` polls. A call outside of a group ends a group of its own.
   void stall(absl::string_view function, int num_calls, int num_polls);
   // The `nth` operation that is given to a stream from now on (1 is the next) never comes through,
   // and its communicator has this error.
@@ -181,6 +181,8 @@ class FakeNccl : public Api {
   // Whether /dev/shm has room for one more rank.
   bool has_shm() const;
   Status launch_group();
+  // Calls of one communicator that end together.
+  Status launch_or_defer(Comm& comm, std::vector<Call> calls);
   // Waits as cudaFree() does, at the end of the thread's group if there is one. Without the lock.
   void wait_to_free(int gpu);
   // Gives the calls of one communicator to its stream.

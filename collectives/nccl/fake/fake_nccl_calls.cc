@@ -54,13 +54,15 @@ Status FakeNccl::launch_group() {
                                               [&](const Call& call) { return call.comm == comm; });
     std::vector<Call> own(std::make_move_iterator(calls.begin()), std::make_move_iterator(others));
     calls.erase(calls.begin(), others);
-    take_stall("group_end", *comm);
-    if (comm->stalled_polls > 0) {
-      comm->deferred = std::move(own);
-      continue;
-    }
-    TESSERA_RETURN_IF_ERROR(launch(std::move(own)));
+    TESSERA_RETURN_IF_ERROR(launch_or_defer(*comm, std::move(own)));
   }
+  return absl::OkStatus();
+}
+
+Status FakeNccl::launch_or_defer(Comm& comm, std::vector<Call> calls) {
+  take_stall("group_end", comm);
+  if (comm.stalled_polls == 0) return launch(std::move(calls));
+  comm.deferred = std::move(calls);
   return absl::OkStatus();
 }
 
@@ -76,9 +78,10 @@ Status FakeNccl::submit(Call call, absl::FunctionRef<void(Comm&)> alone) {
   }
   TESSERA_RETURN_IF_ERROR(check_ungrouped(call));
   alone(*call.comm);
+  const std::shared_ptr<Comm> comm = call.comm;
   std::vector<Call> calls;
   calls.push_back(std::move(call));
-  return launch(std::move(calls));
+  return launch_or_defer(*comm, std::move(calls));
 }
 
 Status FakeNccl::check_ungrouped(const Call& call) {
@@ -134,7 +137,7 @@ Status FakeNccl::all_gather(const std::byte* from, std::byte* to, uint64_t num_b
   operation.num_bytes = num_bytes;
   const auto num_ranks = static_cast<uint64_t>(call.comm->world->num_ranks);
   operation.named = {{from, num_bytes}, {to, num_ranks * num_bytes}};
-  return submit(std::move(call), [this](Comm& own) { take_stall("all_gather", own); });
+  return submit(std::move(call), [](Comm&) {});
 }
 
 Status FakeNccl::broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,

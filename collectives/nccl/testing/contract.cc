@@ -345,6 +345,7 @@ Status registered_memory(Rank& r) {
     }
     const uint64_t part = 4096;
     TESSERA_RETURN_IF_ERROR(nccl.all_gather(from, to, part, r.comm, r.stream));
+    TESSERA_RETURN_IF_ERROR(r.settle());
     TESSERA_RETURN_IF_ERROR(r.job.cuda.copy(r.out, to, 2 * part, r.stream));
     for (int k = 0; k < 2; ++k) {
       TESSERA_RETURN_IF_ERROR(r.expect_out(static_cast<uint64_t>(k) * part, k, 0, part));
@@ -354,6 +355,7 @@ Status registered_memory(Rank& r) {
     TESSERA_RETURN_IF_ERROR(nccl.send(from + 3, 999, peer, r.comm, r.stream));
     TESSERA_RETURN_IF_ERROR(nccl.recv(to, 999, peer, r.comm, r.stream));
     TESSERA_RETURN_IF_ERROR(nccl.group_end());
+    TESSERA_RETURN_IF_ERROR(r.settle());
     TESSERA_RETURN_IF_ERROR(r.job.cuda.copy(r.out, to, 999, r.stream));
     TESSERA_RETURN_IF_ERROR(r.expect_out(0, peer, 3, 999));
   }
