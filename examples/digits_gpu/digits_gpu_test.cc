@@ -192,31 +192,32 @@ TEST_P(ProductTest, HoldsOnTheFake) {
 INSTANTIATE_TEST_SUITE_P(Table, ProductTest, ::testing::ValuesIn(kProducts),
                          [](const auto& info) { return info.param.name; });
 
-// cuBLASLt, where tests are to use a GPU and the machine has both. A process that forks must not
-// have used CUDA, so another one looks for the GPU; loading cuBLASLt uses no CUDA.
-StatusOr<std::shared_ptr<GpuMath>> math_of_this_machine() {
+// Whether tests are to use a GPU and the machine has it and cuBLASLt. The process of the test must
+// use neither, because it forks.
+Status math_of_this_machine() {
   if (std::getenv("TESSERA_TEST_GPU") == nullptr) {
     return absl::UnavailableError("$TESSERA_TEST_GPU is not set");
   }
-  TESSERA_RETURN_IF_ERROR(
-      run_isolated(absl::Seconds(60), [] { return cuda::open_api().status(); }));
-  return open_gpu_math();
+  return run_isolated(absl::Seconds(60), []() -> Status {
+    TESSERA_RETURN_IF_ERROR(cuda::open_api().status());
+    return open_gpu_math().status();
+  });
 }
 
 // All of the table in one process of its own, for the same reason.
 TEST(ProductsOnAGpuTest, AreThoseOfTheTable) {
-  const StatusOr<std::shared_ptr<GpuMath>> math = math_of_this_machine();
-  if (!math.ok()) GTEST_SKIP() << math.status();
-  EXPECT_THAT(run_isolated(absl::Seconds(120),
-                           [&]() -> Status {
-                             TESSERA_ASSIGN_OR_RETURN(const auto api, cuda::open_api());
-                             for (const ProductCase& c : kProducts) {
-                               TESSERA_RETURN_IF_ERROR(
-                                   with_context(check_product(c, *api, **math), c.name));
-                             }
-                             return absl::OkStatus();
-                           }),
-              IsOk());
+  if (const Status math = math_of_this_machine(); !math.ok()) GTEST_SKIP() << math;
+  EXPECT_THAT(
+      run_isolated(absl::Seconds(120),
+                   []() -> Status {
+                     TESSERA_ASSIGN_OR_RETURN(const auto api, cuda::open_api());
+                     TESSERA_ASSIGN_OR_RETURN(const auto math, open_gpu_math());
+                     for (const ProductCase& c : kProducts) {
+                       TESSERA_RETURN_IF_ERROR(with_context(check_product(c, *api, *math), c.name));
+                     }
+                     return absl::OkStatus();
+                   }),
+      IsOk());
 }
 
 TEST(ProductErrorTest, MatricesFitTogether) {
@@ -330,7 +331,7 @@ class TrainingTest : public ::testing::TestWithParam<TrainingCase> {};
 
 TEST_P(TrainingTest, ComesToWhatTheCpuComesTo) {
   if (GetParam().num_gpus == kRealGpus) {
-    const Status status = math_of_this_machine().status();
+    const Status status = math_of_this_machine();
     if (!status.ok()) GTEST_SKIP() << status;
   }
   const int epochs = GetParam().epochs;
