@@ -230,6 +230,33 @@ def rule_target(tree):
             yield Finding(path, 1, "target", message)
 
 
+def rule_manual(tree):
+    """A target that no step builds, made of other targets' sources, has all of their dependencies."""
+
+    def listed(rule, attribute):
+        found = re.search(attribute + r" = \[(.*?)\]", rule, re.S)
+        return set(re.findall(r'"([^"]+)"', found.group(1))) if found else set()
+
+    for path, _ in tree.select(r"(^|/)BUILD$"):
+        text = re.sub(r"#.*", "", tree.files[path])
+        rules = re.split(r"(?<=^\)\n)", text, flags=re.M)
+        for i, rule in enumerate(rules):
+            if "manual" not in listed(rule, "tags"):
+                continue
+            needed = set()
+            for other in rules[:i] + rules[i + 1 :]:
+                if listed(other, "srcs") & listed(rule, "srcs"):
+                    needed |= listed(other, "deps")
+            missing = sorted(needed - listed(rule, "deps"))
+            # What the macro of a test adds by itself.
+            missing = [label for label in missing if label not in ("//base:status",)]
+            if missing:
+                line = text[: text.index(rule)].count("\n") + 1
+                line += rule[: rule.index("name = ")].count("\n")
+                message = f"no step builds it, and its sources need {', '.join(missing)}"
+                yield Finding(path, line, "manual", message)
+
+
 def rule_file_options(tree):
     """Each pattern of --per_file_copt in a .bazelrc, and each alternative in it, selects a source."""
     sources = [re.sub(r"\.proto$", ".pb.cc", path) for path in tree.files]

@@ -121,6 +121,14 @@ class RuleTest(unittest.TestCase):
         commented = {"a/BUILD": '# "e.cc"\n', "a/e.cc": ""}
         self.check(tidy.rule_target, commented, ("a/e.cc:1", "no target has it"))
 
+    def test_manual(self):
+        one = 't(\n    name = "a",\n    srcs = ["a.cc"],\n    deps = ["//x", "//y"],\n)\n'
+        other = 't(\n    name = "b",\n    srcs = ["b.cc"],\n    deps = ["//z"],\n)\n'
+        both = 't(\n    name = "all",\n    srcs = ["a.cc"],\n    tags = ["manual"],\n'
+        self.check(tidy.rule_manual, {"f/BUILD": one + other + both + '    deps = ["//x", "//y"],\n)\n'})
+        found = ("f/BUILD:12", "its sources need //y")
+        self.check(tidy.rule_manual, {"f/BUILD": one + other + both + '    deps = ["//x"],\n)\n'}, found)
+
     def test_file_options(self):
         rule = tidy.rule_file_options
         tree = {"a/b.cc": "", "a/c.proto": "", "d/e.cc": ""}
