@@ -190,6 +190,31 @@ class GpuRunTest(unittest.TestCase):
                 log = logs.extractfile(f"./{name}.log").read().decode()
                 self.assertIn(f"one job: {job}\n", log)
 
+    def test_suites_of_processes_run_under_mps_except_losses(self):
+        self.program("gpu_suites", SHOWS + """
+echo "mps: ${CUDA_MPS_PIPE_DIRECTORY:-none}, queues: $CUDA_DEVICE_MAX_CONNECTIONS."
+""")
+        calls = os.path.join(self.folder, "mps_calls")
+        control = f"""if [ "$1" = -d ]; then echo "begin $CUDA_MPS_PIPE_DIRECTORY"
+else read -r word; echo "$word $CUDA_MPS_PIPE_DIRECTORY"; fi >>{calls}"""
+        self.program("nvidia-cuda-mps-control", control, "tools")
+        self.run_it("--parts=losses,tensors")
+        with tarfile.open(os.path.join(self.folder, "o", "logs.tar.gz")) as logs:
+            tensors = logs.extractfile("./tensors.log").read().decode()
+            self.assertIn("mps: none, queues: .\n",
+                          logs.extractfile("./losses.log").read().decode())
+        self.assertRegex(tensors, "mps: /.*, queues: 2[.]\n")
+        with open(calls, encoding="utf-8") as file:
+            begin, end = file.read().splitlines()
+        self.assertEqual(begin.split()[0], "begin")
+        self.assertEqual(end, "quit " + begin.split()[1])
+        self.assertFalse(os.path.exists(begin.split()[1]))
+        # MPS that does not start is not used.
+        self.program("nvidia-cuda-mps-control", "exit 1", "tools")
+        self.run_it("--parts=tensors")
+        with tarfile.open(os.path.join(self.folder, "o", "logs.tar.gz")) as logs:
+            self.assertIn("mps: none", logs.extractfile("./tensors.log").read().decode())
+
     def test_shared_memory_is_shown_and_mounted_larger(self):
         mounted = os.path.join(self.folder, "mounted")
         _, lines, _ = self.run_it("--parts=losses")

@@ -68,7 +68,7 @@ inline std::vector<JobForm> cuda_forms() {
     forms.push_back({"EightClientsShareAGpu", Setting::kThreads, 8, 1, 1, true});
   }
   if (is_test_gpu_asked_for()) {
-    forms.push_back({"OneClientOfEightOnTheGpu", Setting::kThreads, 1, 8, kRealGpus});
+    forms.push_back({"OneClientOfEightOnTheGpu", Setting::kProcesses, 1, 8, kRealGpus});
     forms.push_back({"EightProcessesShareTheGpu", Setting::kProcesses, 8, 1, kRealGpus, true});
   }
   return forms;
