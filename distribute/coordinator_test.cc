@@ -4,6 +4,7 @@
 // tests/facts/parameter_servers.md are named by their names.
 #include "distribute/coordinator.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -20,6 +21,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/host_array.h"
+#include "base/shape.h"
 #include "base/status.h"
 #include "distribute/function_registry.h"
 #include "distribute/input_context.h"
@@ -234,6 +236,76 @@ TEST(CoordinatorTest, PullPartitioned) {
   EXPECT_THAT(running.coordinator->join(), IsOk());
   for (float& value : values) value += 8;
   EXPECT_THAT(value_of(*running.coordinator, v), IsOkAndHolds(values));
+}
+
+// An array with other bytes in each row: gRPC cuts messages where it likes.
+HostArray some_bytes(DType dtype, int64_t num_elements) {
+  HostArray array = {.dtype = dtype, .shape = {num_elements}, .bytes = {}};
+  array.bytes.resize(num_bytes(array.shape, dtype));
+  for (int64_t i = 0; i < num_elements; ++i) {
+    if (dtype == DType::kUint8) {
+      array.view<uint8_t>()[i] = static_cast<uint8_t>(i * 7 + i / 251);
+    } else {
+      array.view<float>()[i] = static_cast<float>(i % 1'000'003);
+    }
+  }
+  return array;
+}
+HostArray doubled(HostArray array) {
+  for (uint8_t& element : array.view<uint8_t>()) element = static_cast<uint8_t>(2 * element);
+  for (float& element : array.view<float>()) element *= 2;
+  return array;
+}
+
+// Variables of every size, in one shard and in three, are pulled and pushed by one call.
+TEST(CoordinatorTest, TensorsOfEverySize) {
+  for (const Partitioner& partitioner : {Partitioner(), fixed_shards(3)}) {
+    RunningCluster running(1, 2, partitioner);
+    ASSERT_TRUE(running.ok());
+    ClusterCoordinator& coordinator = *running.coordinator;
+    std::vector<HostArray> arrays;
+    for (const int64_t size : {0, 1, 2, 13, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, (1 << 20) - 1,
+                               1 << 20, (1 << 20) + 1}) {
+      arrays.push_back(some_bytes(DType::kUint8, size));
+    }
+    for (const int64_t size : {0, 1, 5'000'000})
+      arrays.push_back(some_bytes(DType::kFloat32, size));
+    std::vector<Argument> variables;
+    for (const HostArray& array : arrays) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const RemoteVariable variable,
+          coordinator.variable(absl::StrCat("variable ", variables.size()), array));
+      variables.push_back(variable);
+    }
+    for (int i = 0; i < 2; ++i)
+      EXPECT_THAT(coordinator.schedule("double_all", variables).await(), IsOk());
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      SCOPED_TRACE(i);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto pulled,
+                                   coordinator.schedule("pull", {variables[i]}).fetch());
+      EXPECT_TRUE(pulled[0] == doubled(doubled(arrays[i])));
+    }
+  }
+}
+
+// A value that is sent does not change meanwhile: a pull has all of a push or nothing.
+TEST(CoordinatorTest, PullsDuringPushes) {
+  RunningCluster running(2, 1);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  constexpr int kNumElements = 4 << 20;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const RemoteVariable large,
+      coordinator.variable("large",
+                           HostArray::of<float>(std::vector<float>(kNumElements), {kNumElements})));
+  for (int i = 0; i < 10; ++i) {
+    for (const char* const function : {"push_late", "pull_all"}) {
+      coordinator.schedule(function, {scalar(0), large});
+    }
+  }
+  EXPECT_THAT(coordinator.join(), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<float> value, value_of(coordinator, large));
+  EXPECT_EQ(std::count(value.begin(), value.end(), 10.0f), kNumElements);
 }
 
 // What is pulled under 3 shards makes a variable of 5 in another cluster: only the tensor counts.

@@ -7,13 +7,16 @@
 #include "base/reduce_op.h"
 #include "distribute/host_copy.h"
 #include "distribute/parameter_servers.h"
+#include "distribute/tensor_message.h"
 #include "distribute/worker_datasets.h"
+#include "dtensor/to_host.h"
 #include "layout/layout.h"
 
 namespace tessera::distribute {
 
 DTensor WorkerContext::pull(const RemoteVariable& variable) {
-  const StatusOr<HostArray> value = servers_.read(internal::VariableAccess::place(variable));
+  const StatusOr<internal::TensorBytes> value =
+      servers_.read(internal::VariableAccess::place(variable));
   return internal::to_tensor(value, variable.dtype(), variable.shape(), mesh_);
 }
 
@@ -36,8 +39,9 @@ Status WorkerContext::add_push(PushKind kind, const RemoteVariable& variable,
         dtype_name(variable.dtype()), " of shape ", shape_to_string(variable.shape()), ": got ",
         dtype_name(value.dtype()), " of shape ", shape_to_string(value.shape())));
   }
-  TESSERA_ASSIGN_OR_RETURN(HostArray array, internal::to_host_array(value));
-  pushes_.push_back({kind, variable, std::move(array)});
+  TESSERA_ASSIGN_OR_RETURN(tessera::internal::RawShard whole,
+                           tessera::internal::to_host_raw(value));
+  pushes_.push_back({kind, variable, std::move(whole)});
   return absl::OkStatus();
 }
 

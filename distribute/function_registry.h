@@ -55,11 +55,11 @@ class ParameterServers;
 class WorkerDatasets;
 class WorkerRunner;
 
-// A push that waits until its function has returned OK: the bytes of the whole variable.
+// A push that waits until its function has returned OK.
 struct PendingPush {
   PushKind kind;
   RemoteVariable variable;
-  HostArray value;
+  tessera::internal::RawShard value;  // the whole tensor
 };
 
 }  // namespace internal

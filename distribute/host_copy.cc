@@ -5,30 +5,34 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/types/span.h"
-#include "dtensor/eigen.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/to_host.h"
 #include "layout/layout.h"
 
 namespace tessera::distribute::internal {
 
 StatusOr<HostArray> to_host_array(const DTensor& tensor) {
-  return visit_dtype(tensor.dtype(), [&]<class T>() -> StatusOr<HostArray> {
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<T> host, tensor.to_host<T>());
-    HostArray array = {.dtype = dtype_of<T>(), .shape = host.shape, .bytes = {}};
-    array.bytes.resize(host.data.size() * sizeof(T));
-    // Not by data(), which a vector of bool does not have.
-    T* const out = reinterpret_cast<T*>(array.bytes.data());
-    for (size_t i = 0; i < host.data.size(); ++i) out[i] = host.data[i];
-    return array;
-  });
+  TESSERA_ASSIGN_OR_RETURN(const tessera::internal::RawShard whole,
+                           tessera::internal::to_host_raw(tensor));
+  const int64_t size = num_bytes(tensor.shape(), tensor.dtype());
+  return HostArray{.dtype = tensor.dtype(),
+                   .shape = tensor.shape(),
+                   .bytes = std::vector<std::byte>(whole.data, whole.data + size)};
 }
 
-DTensor to_tensor(const StatusOr<HostArray>& value, DType dtype, const Shape& shape,
+DTensor to_tensor(const StatusOr<TensorBytes>& value, DType dtype, const Shape& shape,
                   const Mesh& mesh) {
   StatusOr<Layout> layout = Layout::replicated(mesh, static_cast<int>(shape.size()));
-  if (!value.ok()) layout = value.status();
-  return tessera::internal::from_host_raw(dtype, value.ok() ? value->bytes.data() : nullptr,
-                                          value.ok() ? num_elements(shape) : 0, shape, layout);
+  if (!value.ok()) {
+    layout = value.status();
+  } else if (value->size() != num_bytes(shape, dtype)) {
+    layout = absl::InternalError(absl::StrCat(
+        "the parameter servers have sent ", value->size(), " bytes of a tensor ", dtype_name(dtype),
+        " ", shape_to_string(shape), ", which has ", num_bytes(shape, dtype)));
+  }
+  // Once: all devices have the whole tensor.
+  return tessera::internal::from_function_raw(
+      dtype, shape, layout, [&](const Box&, std::byte* out) { value->copy_to(out); });
 }
 
 }  // namespace tessera::distribute::internal

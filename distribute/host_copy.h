@@ -8,6 +8,7 @@
 #include "base/host_array.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "distribute/tensor_message.h"
 #include "dtensor/dtensor.h"
 #include "mesh/mesh.h"
 
@@ -15,8 +16,9 @@ namespace tessera::distribute::internal {
 
 // The whole value. Collective over the clients of the tensor's mesh.
 StatusOr<HostArray> to_host_array(const DTensor& tensor);
-// `value` replicated over the mesh, or its error as a tensor of this dtype and shape.
-DTensor to_tensor(const StatusOr<HostArray>& value, DType dtype, const Shape& shape,
+// `value` replicated over the mesh, or its error as a tensor of this dtype and shape; Internal
+// where it has another size.
+DTensor to_tensor(const StatusOr<TensorBytes>& value, DType dtype, const Shape& shape,
                   const Mesh& mesh);
 
 }  // namespace tessera::distribute::internal

@@ -21,8 +21,11 @@ namespace {
 constexpr absl::Duration kCallTimeout = absl::Minutes(2);
 constexpr absl::Duration kRetryPause = absl::Milliseconds(50);
 
-const rpc::Outcome& outcome_of(const rpc::Outcome& response) { return response; }
-const rpc::Outcome& outcome_of(const rpc::ReadResponse& response) { return response.outcome(); }
+Status read_response(const grpc::ByteBuffer& message, TensorBytes* data) {
+  rpc::Outcome outcome;
+  TESSERA_RETURN_IF_ERROR(read_message(message, &outcome, data));
+  return status_of(outcome);
+}
 
 // Counts calls that are under way.
 class Countdown {
@@ -56,25 +59,24 @@ StatusOr<std::unique_ptr<ParameterServers>> ParameterServers::connect(
   return result;
 }
 
-template <class Request, class Response>
-StatusOr<std::vector<Response>> ParameterServers::call_all(
-    TaskClient::Method<Request, Response> method, absl::Span<const int> servers,
-    std::vector<Request> requests) {
+StatusOr<std::vector<TensorBytes>> ParameterServers::call_all(
+    const std::string& method, absl::Span<const int> servers,
+    const std::vector<grpc::ByteBuffer>& requests) {
   const absl::Time patience_ends = steady_now() + kPatience;
-  std::vector<Response> responses(requests.size());
+  std::vector<TensorBytes> results(requests.size());
+  std::vector<grpc::ByteBuffer> responses(requests.size());
   std::vector<grpc::Status> statuses(requests.size());
   std::vector<size_t> open;
   for (size_t i = 0; i < requests.size(); ++i) open.push_back(i);
   while (!open.empty()) {
     Countdown countdown(open.size());
     for (const size_t i : open) {
-      clients_[servers[i]]->call<Request, Response>(
-          method, requests[i], steady_now() + kCallTimeout,
-          [&, i](const grpc::Status& status, Response& response) {
-            statuses[i] = status;
-            responses[i] = std::move(response);
-            countdown.count_down();
-          });
+      clients_[servers[i]]->call(method, requests[i], steady_now() + kCallTimeout,
+                                 [&, i](const grpc::Status& status, grpc::ByteBuffer& response) {
+                                   statuses[i] = status;
+                                   responses[i].Swap(&response);
+                                   countdown.count_down();
+                                 });
     }
     countdown.wait();
     std::vector<size_t> failed;
@@ -82,7 +84,7 @@ StatusOr<std::vector<Response>> ParameterServers::call_all(
       const TaskClient& client = *clients_[servers[i]];
       if (statuses[i].ok()) {
         TESSERA_RETURN_IF_ERROR(
-            with_context(status_of(outcome_of(responses[i])),
+            with_context(read_response(responses[i], &results[i]),
                          absl::StrCat("ps ", servers[i], " (", client.address(), ")")));
         continue;
       }
@@ -98,86 +100,78 @@ StatusOr<std::vector<Response>> ParameterServers::call_all(
     open = std::move(failed);
     if (!open.empty()) absl::SleepFor(kRetryPause);  // sleep: a server that refuses is tried again
   }
-  return responses;
+  return results;
 }
 
 Status ParameterServers::create(const VariablePlace& place, const HostArray& initial) {
-  std::vector<rpc::CreateRequest> requests;
-  const auto* data = reinterpret_cast<const char*>(initial.bytes.data());
+  std::vector<grpc::ByteBuffer> requests;
+  const std::byte* data = initial.bytes.data();
   for (size_t shard = 0; shard < place.ps.size(); ++shard) {
-    rpc::CreateRequest& request = requests.emplace_back();
-    request.set_chief(chief_);
-    request.set_name(place.name);
-    request.set_variable(place.number);
-    request.set_shard(static_cast<int>(shard));
-    rpc::Array* const value = request.mutable_value();
-    value->set_dtype(static_cast<int>(place.dtype));
-    value->mutable_shape()->Assign(place.shape.begin(), place.shape.end());
-    if (!place.shape.empty()) value->set_shape(0, place.rows[shard]);
+    rpc::CreateRequest::Head head;
+    head.set_chief(chief_);
+    head.set_name(place.name);
+    head.set_variable(place.number);
+    head.set_shard(static_cast<int>(shard));
+    head.set_dtype(static_cast<int>(place.dtype));
+    head.mutable_shape()->Assign(place.shape.begin(), place.shape.end());
+    if (!place.shape.empty()) head.set_shape(0, place.rows[shard]);
     const int64_t size = place.shard_bytes(static_cast<int>(shard));
-    value->set_data(data, size);
+    // A copy: gRPC may hold the message for longer than this call takes.
+    requests.push_back(write_message(head, TensorBytes({grpc::Slice(data, size)})));
     data += size;
   }
-  return call_all<rpc::CreateRequest, rpc::Outcome>(&TaskClient::Stub::PrepareAsyncCreate, place.ps,
-                                                    std::move(requests))
-      .status();
+  return call_all("Create", place.ps, requests).status();
 }
 
-StatusOr<HostArray> ParameterServers::read(const VariablePlace& place) {
+StatusOr<TensorBytes> ParameterServers::read(const VariablePlace& place) {
   if (place.chief != chief_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "variable \"", place.name, "\" is of another coordinator; pass the one of this"));
   }
-  std::vector<rpc::ReadRequest> requests;
+  std::vector<grpc::ByteBuffer> requests;
   for (size_t shard = 0; shard < place.ps.size(); ++shard) {
-    rpc::ReadRequest& request = requests.emplace_back();
-    request.set_chief(chief_);
-    request.set_variable(place.number);
-    request.set_shard(static_cast<int>(shard));
+    rpc::ReadRequest::Head head;
+    head.set_chief(chief_);
+    head.set_variable(place.number);
+    head.set_shard(static_cast<int>(shard));
+    requests.push_back(write_message(head));
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<rpc::ReadResponse> responses,
-      (call_all<rpc::ReadRequest, rpc::ReadResponse>(&TaskClient::Stub::PrepareAsyncRead, place.ps,
-                                                     std::move(requests))));
-  HostArray array = {.dtype = place.dtype, .shape = place.shape, .bytes = {}};
-  for (const rpc::ReadResponse& response : responses) {
-    const auto* const data = reinterpret_cast<const std::byte*>(response.data().data());
-    array.bytes.insert(array.bytes.end(), data, data + response.data().size());
-  }
-  TESSERA_RETURN_IF_ERROR(array.validate());
-  return array;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<TensorBytes> shards,
+                           call_all("Read", place.ps, requests));
+  TensorBytes whole;
+  for (const TensorBytes& shard : shards) whole.append(shard);
+  return whole;
 }
 
 StatusOr<std::vector<int>> ParameterServers::stage(const RunKey& run,
                                                    absl::Span<const PendingPush> pushes) {
   std::vector<int> num_pushes(clients_.size(), 0);
   std::vector<int> servers;
-  std::vector<rpc::StageRequest> requests;
+  std::vector<grpc::ByteBuffer> requests;
   for (const PendingPush& push : pushes) {
     const VariablePlace& place = VariableAccess::place(push.variable);
     if (place.chief != chief_) {
       return absl::InvalidArgumentError(absl::StrCat(
           "variable \"", place.name, "\" is of another coordinator; pass the one of this"));
     }
-    const auto* data = reinterpret_cast<const char*>(push.value.bytes.data());
+    const std::byte* data = push.value.data;
     for (size_t shard = 0; shard < place.ps.size(); ++shard) {
       const int64_t size = place.shard_bytes(static_cast<int>(shard));
-      rpc::StageRequest& request = requests.emplace_back();
-      request.set_chief(chief_);
-      request.set_worker(run.worker);
-      request.set_session(run.session);
-      request.set_run(run.run);
-      request.set_index(num_pushes[place.ps[shard]]++);
-      request.set_is_add(push.kind == PushKind::kAdd);
-      request.set_variable(place.number);
-      request.set_shard(static_cast<int>(shard));
-      request.set_data(data, size);
+      rpc::StageRequest::Head head;
+      head.set_chief(chief_);
+      head.set_worker(run.worker);
+      head.set_session(run.session);
+      head.set_run(run.run);
+      head.set_index(num_pushes[place.ps[shard]]++);
+      head.set_is_add(push.kind == PushKind::kAdd);
+      head.set_variable(place.number);
+      head.set_shard(static_cast<int>(shard));
+      requests.push_back(write_message(head, bytes_of(data, size, push.value.buffer)));
       servers.push_back(place.ps[shard]);
       data += size;
     }
   }
-  TESSERA_RETURN_IF_ERROR((call_all<rpc::StageRequest, rpc::Outcome>(
-      &TaskClient::Stub::PrepareAsyncStage, servers, std::move(requests))));
+  TESSERA_RETURN_IF_ERROR(call_all("Stage", servers, requests).status());
   return num_pushes;
 }
 

@@ -10,6 +10,8 @@
 #ifndef TESSERA_DISTRIBUTE_PARAMETER_SERVERS_H_
 #define TESSERA_DISTRIBUTE_PARAMETER_SERVERS_H_
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,6 +25,7 @@
 #include "distribute/push_ledger.h"
 #include "distribute/remote_variable.h"
 #include "distribute/task_client.h"
+#include "distribute/tensor_message.h"
 
 namespace tessera::distribute::internal {
 
@@ -41,19 +44,18 @@ class ParameterServers {
 
   // Puts the shards of a variable in their places.
   Status create(const VariablePlace& place, const HostArray& initial);
-  // The whole tensor; all shards at a time.
-  StatusOr<HostArray> read(const VariablePlace& place);
+  // The whole tensor, row-major; all shards at a time.
+  StatusOr<TensorBytes> read(const VariablePlace& place);
   // Stages the pushes of a run. Returns how many each server has got.
   StatusOr<std::vector<int>> stage(const RunKey& run, absl::Span<const PendingPush> pushes);
   // Calls under way and later ones are Cancelled.
   void close();
 
  private:
-  // Sends requests[i] to servers[i], all at a time, and returns the responses.
-  template <class Request, class Response>
-  StatusOr<std::vector<Response>> call_all(TaskClient::Method<Request, Response> method,
-                                           absl::Span<const int> servers,
-                                           std::vector<Request> requests);
+  // Sends requests[i] to servers[i], all at a time, and returns the data of the ShardResponses.
+  StatusOr<std::vector<TensorBytes>> call_all(const std::string& method,
+                                              absl::Span<const int> servers,
+                                              const std::vector<grpc::ByteBuffer>& requests);
 
   explicit ParameterServers(uint64_t chief) : chief_(chief) {}
 

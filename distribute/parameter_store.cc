@@ -18,8 +18,8 @@ Status ParameterStore::create(int variable, int shard, const std::string& name, 
   // A later one has come again: pushes may have changed the value since.
   if (shards_.count({variable, shard}) > 0) return absl::OkStatus();
   shards_[{variable, shard}] = {
-      value.dtype,
-      std::string(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size())};
+      value.dtype, std::make_shared<const std::string>(
+                       reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size())};
   return absl::OkStatus();
 }
 
@@ -30,41 +30,41 @@ StatusOr<const ParameterStore::Shard*> ParameterStore::find(int variable, int sh
       absl::StrCat("shard ", shard, " of variable ", variable, " is not on this parameter server"));
 }
 
-Status ParameterStore::read(int variable, int shard, std::string* bytes) const {
+StatusOr<std::shared_ptr<const std::string>> ParameterStore::read(int variable, int shard) const {
   std::shared_lock<std::shared_mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const Shard* const found, find(variable, shard));
-  *bytes = found->bytes;
-  return absl::OkStatus();
+  return found->bytes;
 }
 
 Status ParameterStore::stage(const RunKey& run, int index, Push push) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const Shard* const found, find(push.variable, push.shard));
-  if (push.bytes.size() != found->bytes.size()) {
+  if (push.bytes.size() != found->bytes->size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a push of ", push.bytes.size(), " bytes to shard ", push.shard, " of variable ",
-        push.variable, ", which has ", found->bytes.size(), " bytes"));
+        push.variable, ", which has ", found->bytes->size(), " bytes"));
   }
   return ledger_.stage(run, index, std::move(push));
 }
 
 Status ParameterStore::update(const ServerUpdate& update) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Push> pushes, ledger_.update(update));
-  for (const Push& push : pushes) apply(push);
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Push> pushes, ledger_.update(update));
+  for (Push& push : pushes) apply(std::move(push));
   return absl::OkStatus();
 }
 
-void ParameterStore::apply(const Push& push) {
+// The memory of the push becomes that of the new value: readers may still send the old one.
+void ParameterStore::apply(Push push) {
   Shard& shard = shards_[{push.variable, push.shard}];
-  if (push.kind == PushKind::kAssign) {
-    shard.bytes = push.bytes;
-    return;
+  if (push.kind == PushKind::kAdd) {
+    const auto* const value = reinterpret_cast<const std::byte*>(shard.bytes->data());
+    auto* const delta = reinterpret_cast<std::byte*>(push.bytes.data());
+    const int64_t num_elements =
+        static_cast<int64_t>(shard.bytes->size()) / dtype_size(shard.dtype);
+    cpu::reduce(shard.dtype, ReduceOp::kSum, {value, delta}, {delta}, num_elements);
   }
-  auto* const value = reinterpret_cast<std::byte*>(shard.bytes.data());
-  const auto* const delta = reinterpret_cast<const std::byte*>(push.bytes.data());
-  const int64_t num_elements = static_cast<int64_t>(shard.bytes.size()) / dtype_size(shard.dtype);
-  cpu::reduce(shard.dtype, ReduceOp::kSum, {value, delta}, {value}, num_elements);
+  shard.bytes = std::make_shared<const std::string>(std::move(push.bytes));
 }
 
 }  // namespace tessera::distribute::internal

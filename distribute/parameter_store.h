@@ -10,6 +10,7 @@
 #define TESSERA_DISTRIBUTE_PARAMETER_STORE_H_
 
 #include <map>
+#include <memory>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -25,8 +26,8 @@ class ParameterStore {
  public:
   // The same call may come again.
   Status create(int variable, int shard, const std::string& name, HostArray value);
-  // Sets `bytes` to the value.
-  Status read(int variable, int shard, std::string* bytes) const;
+  // The value, which nothing changes from then on: pushes make another.
+  StatusOr<std::shared_ptr<const std::string>> read(int variable, int shard) const;
   // InvalidArgument where the push does not have the size of the shard.
   Status stage(const RunKey& run, int index, Push push);
   Status update(const ServerUpdate& update);
@@ -34,11 +35,11 @@ class ParameterStore {
  private:
   struct Shard {
     DType dtype = DType::kFloat32;
-    std::string bytes;
+    std::shared_ptr<const std::string> bytes;
   };
 
   StatusOr<const Shard*> find(int variable, int shard) const;
-  void apply(const Push& push);
+  void apply(Push push);
 
   mutable std::shared_mutex mutex_;  // guards what follows
   std::map<std::pair<int, int>, Shard> shards_;

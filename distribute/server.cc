@@ -19,6 +19,7 @@
 #include "distribute/parameter_servers.h"
 #include "distribute/parameter_store.h"
 #include "distribute/task_token.h"
+#include "distribute/tensor_message.h"
 #include "distribute/wire.h"
 #include "distribute/worker_runner.h"
 #include "dtensor/client.h"
@@ -35,6 +36,7 @@ using internal::ParameterServers;
 using internal::ParameterStore;
 using internal::set_outcome;
 using internal::TaskToken;
+using internal::TensorBytes;
 using internal::WorkerRunner;
 
 // A job of one client, whatever launcher started the process.
@@ -44,9 +46,28 @@ StatusOr<Mesh> mesh_of_this_worker() {
   return create_mesh(client, {{"device", num_devices}});
 }
 
+grpc::ByteBuffer shard_response(const Status& status, const TensorBytes& data = {}) {
+  rpc::Outcome outcome;
+  set_outcome(&outcome, status);
+  return internal::write_message(outcome, data);
+}
+
+// As TaskService::CallbackService, but the messages of Create, Read and Stage are written and read
+// by tensor_message.h.
+template <class Base>
+using WithShards =
+    rpc::TaskService::WithRawCallbackMethod_Create<rpc::TaskService::WithRawCallbackMethod_Read<
+        rpc::TaskService::WithRawCallbackMethod_Stage<Base>>>;
+template <class Base>
+using WithSessions = rpc::TaskService::WithCallbackMethod_Hello<
+    rpc::TaskService::WithCallbackMethod_Beat<rpc::TaskService::WithCallbackMethod_Bye<Base>>>;
+using Service = WithSessions<
+    rpc::TaskService::WithCallbackMethod_Run<rpc::TaskService::WithCallbackMethod_MakeDataset<
+        WithShards<rpc::TaskService::WithCallbackMethod_Update<rpc::TaskService::Service>>>>>;
+
 }  // namespace
 
-class Server::Impl : public rpc::TaskService::CallbackService {
+class Server::Impl : public Service {
  public:
   Impl(std::string task_type, int task) : task_type_(std::move(task_type)), task_(task) {}
   ~Impl() override {
@@ -137,25 +158,23 @@ class Server::Impl : public rpc::TaskService::CallbackService {
   }
 
   grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* context,
-                                   const rpc::CreateRequest* request,
-                                   rpc::Outcome* response) override {
-    return answer(context, [&] { set_outcome(response, create(*request)); });
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override {
+    return answer(context, [&] { *response = shard_response(create(*request)); });
   }
   grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context,
-                                 const rpc::ReadRequest* request,
-                                 rpc::ReadResponse* response) override {
+                                 const grpc::ByteBuffer* request,
+                                 grpc::ByteBuffer* response) override {
     return answer(context, [&] {
-      Status status = check_chief(request->chief());
-      if (status.ok()) {
-        status = store_.read(request->variable(), request->shard(), response->mutable_data());
-      }
-      set_outcome(response->mutable_outcome(), status);
+      TensorBytes data;
+      const Status status = read(*request, &data);
+      *response = shard_response(status, data);
     });
   }
   grpc::ServerUnaryReactor* Stage(grpc::CallbackServerContext* context,
-                                  const rpc::StageRequest* request,
-                                  rpc::Outcome* response) override {
-    return answer(context, [&] { set_outcome(response, stage(*request)); });
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override {
+    return answer(context, [&] { *response = shard_response(stage(*request)); });
   }
   grpc::ServerUnaryReactor* Update(grpc::CallbackServerContext* context,
                                    const rpc::UpdateRequest* request,
@@ -270,20 +289,37 @@ class Server::Impl : public rpc::TaskService::CallbackService {
         absl::StrCat("session ", caller.session(), " of ", name(), " is over"));
   }
 
-  Status create(const rpc::CreateRequest& request) {
-    TESSERA_RETURN_IF_ERROR(check_chief(request.chief()));
-    TESSERA_ASSIGN_OR_RETURN(HostArray value, internal::array_of(request.value()));
-    return store_.create(request.variable(), request.shard(), request.name(), std::move(value));
+  Status create(const grpc::ByteBuffer& request) {
+    rpc::CreateRequest::Head head;
+    TensorBytes data;
+    TESSERA_RETURN_IF_ERROR(internal::read_message(request, &head, &data));
+    TESSERA_RETURN_IF_ERROR(check_chief(head.chief()));
+    HostArray value = {.dtype = static_cast<DType>(head.dtype()),
+                       .shape = Shape(head.shape().begin(), head.shape().end()),
+                       .bytes = std::vector<std::byte>(data.size())};
+    data.copy_to(value.bytes.data());
+    return store_.create(head.variable(), head.shard(), head.name(), std::move(value));
   }
-  Status stage(const rpc::StageRequest& request) {
-    TESSERA_RETURN_IF_ERROR(check_chief(request.chief()));
-    return store_.stage(
-        {.worker = request.worker(), .session = request.session(), .run = request.run()},
-        request.index(),
-        {.kind = request.is_add() ? PushKind::kAdd : PushKind::kAssign,
-         .variable = request.variable(),
-         .shard = request.shard(),
-         .bytes = request.data()});
+  Status read(const grpc::ByteBuffer& request, TensorBytes* data) {
+    rpc::ReadRequest::Head head;
+    TESSERA_RETURN_IF_ERROR(internal::read_message(request, &head, data));
+    TESSERA_RETURN_IF_ERROR(check_chief(head.chief()));
+    TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const std::string> value,
+                             store_.read(head.variable(), head.shard()));
+    *data = internal::bytes_of(value->data(), static_cast<int64_t>(value->size()), value);
+    return absl::OkStatus();
+  }
+  Status stage(const grpc::ByteBuffer& request) {
+    rpc::StageRequest::Head head;
+    TensorBytes data;
+    TESSERA_RETURN_IF_ERROR(internal::read_message(request, &head, &data));
+    TESSERA_RETURN_IF_ERROR(check_chief(head.chief()));
+    return store_.stage({.worker = head.worker(), .session = head.session(), .run = head.run()},
+                        head.index(),
+                        {.kind = head.is_add() ? PushKind::kAdd : PushKind::kAssign,
+                         .variable = head.variable(),
+                         .shard = head.shard(),
+                         .bytes = data.to_string()});
   }
 
   void end(const Status& why) {

@@ -6,14 +6,17 @@
 
 namespace tessera::distribute::internal {
 
-TaskClient::TaskClient(std::string address, const std::string& token)
+TaskClient::TaskClient(std::string address, const std::string& token,
+                       const std::shared_ptr<grpc::Channel>& channel)
     : address_(std::move(address)),
       token_(token_metadata(token)),
-      stub_(rpc::TaskService::NewStub(create_coordinator_channel(address_, 1))) {}
+      stub_(rpc::TaskService::NewStub(channel)),
+      generic_stub_(channel) {}
 
 StatusOr<std::unique_ptr<TaskClient>> TaskClient::create(std::string address,
                                                          const std::string& token) {
-  std::unique_ptr<TaskClient> client(new TaskClient(std::move(address), token));
+  const std::shared_ptr<grpc::Channel> channel = create_coordinator_channel(address, 1);
+  std::unique_ptr<TaskClient> client(new TaskClient(std::move(address), token, channel));
   TESSERA_ASSIGN_OR_RETURN(
       client->thread_,
       start_thread("the calls of a connection", [started = client.get()] { started->serve(); }));
@@ -30,7 +33,7 @@ void TaskClient::serve() {
   }
 }
 
-void TaskClient::prepare(grpc::ClientContext* context, absl::Time deadline) const {
+void TaskClient::set_up(grpc::ClientContext* context, absl::Time deadline) const {
   context->AddMetadata(kTokenMetadata, token_);
   context->set_wait_for_ready(true);
   if (deadline != absl::InfiniteFuture()) context->set_deadline(to_chrono_wall(deadline));

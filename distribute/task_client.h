@@ -15,6 +15,7 @@
 #ifndef TESSERA_DISTRIBUTE_TASK_CLIENT_H_
 #define TESSERA_DISTRIBUTE_TASK_CLIENT_H_
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <condition_variable>
@@ -55,18 +56,16 @@ class TaskClient {
   template <class Request, class Response>
   void call(Method<Request, Response> method, const Request& request, absl::Time deadline,
             std::function<void(const grpc::Status&, Response&)> done) {
-    auto call = std::make_unique<CallTo<Response>>();
-    call->done = std::move(done);
-    prepare(&call->context, deadline);
-    if (!add(&call->context)) {
-      call->status = {grpc::StatusCode::CANCELLED, "the connection is closed"};
-      call->finish();
-      return;
-    }
-    call->reader = (stub_.get()->*method)(&call->context, request, &queue_);
-    call->reader->StartCall();
-    CallTo<Response>* const tag = call.release();  // owned by the queue
-    tag->reader->Finish(&tag->response, &tag->status, static_cast<Call*>(tag));
+    start<Response>(deadline, std::move(done), [&](grpc::ClientContext* context) {
+      return (stub_.get()->*method)(context, request, &queue_);
+    });
+  }
+  // The same for a method of which the caller writes and reads the messages: "Read".
+  void call(const std::string& method, const grpc::ByteBuffer& request, absl::Time deadline,
+            std::function<void(const grpc::Status&, grpc::ByteBuffer&)> done) {
+    start<grpc::ByteBuffer>(deadline, std::move(done), [&](grpc::ClientContext* context) {
+      return generic_stub_.PrepareUnaryCall(context, kServicePath + method, request, &queue_);
+    });
   }
 
   // Ends all calls under way, and waits until their callbacks have run. Not from a callback.
@@ -74,6 +73,8 @@ class TaskClient {
   bool is_closed() const;
 
  private:
+  static constexpr char kServicePath[] = "/tessera.distribute.rpc.TaskService/";
+
   struct Call {
     virtual ~Call() = default;
     virtual void finish() = 0;
@@ -90,8 +91,26 @@ class TaskClient {
     std::function<void(const grpc::Status&, Response&)> done;
   };
 
-  TaskClient(std::string address, const std::string& token);
-  void prepare(grpc::ClientContext* context, absl::Time deadline) const;
+  TaskClient(std::string address, const std::string& token,
+             const std::shared_ptr<grpc::Channel>& channel);
+  // prepare(context) makes the call, which starts here.
+  template <class Response, class Prepare>
+  void start(absl::Time deadline, std::function<void(const grpc::Status&, Response&)> done,
+             Prepare prepare) {
+    auto call = std::make_unique<CallTo<Response>>();
+    call->done = std::move(done);
+    set_up(&call->context, deadline);
+    if (!add(&call->context)) {
+      call->status = {grpc::StatusCode::CANCELLED, "the connection is closed"};
+      call->finish();
+      return;
+    }
+    call->reader = prepare(&call->context);
+    call->reader->StartCall();
+    CallTo<Response>* const tag = call.release();  // owned by the queue
+    tag->reader->Finish(&tag->response, &tag->status, static_cast<Call*>(tag));
+  }
+  void set_up(grpc::ClientContext* context, absl::Time deadline) const;
   bool add(grpc::ClientContext* context);
   void remove(grpc::ClientContext* context);
   // Runs the callbacks of calls that are over.
@@ -100,6 +119,7 @@ class TaskClient {
   const std::string address_;
   const std::string token_;  // as metadata
   std::unique_ptr<Stub> stub_;
+  grpc::GenericStub generic_stub_;  // of the same channel
   // Not gRPC's callbacks: gRPC 1.51 ends its threads for them when the last channel of the process
   // closes, and aborts now and then when another opens meanwhile (docs/gotchas.md).
   grpc::CompletionQueue queue_;

@@ -39,6 +39,9 @@ struct TensorAccess {
   static StatusOr<RawShard> raw_shard(const DTensor& tensor, int local_device) {
     return tensor.raw_shard(local_device, tensor.dtype());
   }
+  static StatusOr<RawShard> raw_to_host(const DTensor& tensor) {
+    return tensor.raw_to_host(tensor.dtype());
+  }
   // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
   // may count or not.
   static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }

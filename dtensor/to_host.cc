@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DTensor::to_host(): the whole tensor in the memory of every client, by a relayout.
+#include "dtensor/to_host.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
+#include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
 
 namespace tessera {
@@ -37,6 +40,10 @@ StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
   const DTensor whole = relayout(*this, Layout::replicated(clients.with_runtime(rep().runtime),
                                                            static_cast<int>(rep().shape->size())));
   return whole.raw_shard(0, dtype);
+}
+
+StatusOr<internal::RawShard> internal::to_host_raw(const DTensor& tensor) {
+  return TensorAccess::raw_to_host(tensor);
 }
 
 }  // namespace tessera

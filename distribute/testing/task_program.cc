@@ -124,6 +124,39 @@ Results assign(WorkerContext& context, Args args) {
   return std::vector<DTensor>{context.pull(v)};
 }
 
+// args: variables of any dtype and size. Adds to each its value; all pushes are of one call.
+Results double_all(WorkerContext& context, Args args) {
+  for (const Argument& argument : args) {
+    const auto& v = std::get<RemoteVariable>(argument);
+    TESSERA_RETURN_IF_ERROR(context.push_add(v, context.pull(v)));
+  }
+  return std::vector<DTensor>();
+}
+
+// args: milliseconds to wait, then f32 variables. Adds 1 to each without a pull; returns the
+// attempt.
+Results push_late(WorkerContext& context, Args args) {
+  TESSERA_RETURN_IF_ERROR(wait(context, args).status());
+  for (const Argument& argument : args.subspan(1)) {
+    const auto& v = std::get<RemoteVariable>(argument);
+    TESSERA_RETURN_IF_ERROR(context.push_add(v, filled(context, v.shape(), 1)));
+  }
+  return std::vector<DTensor>{filled(context, {}, static_cast<float>(context.attempt()))};
+}
+
+// args: as push_late. Pulls each; returns the attempt.
+Results pull_all(WorkerContext& context, Args args) {
+  TESSERA_RETURN_IF_ERROR(wait(context, args).status());
+  for (const Argument& argument : args.subspan(1)) {
+    const auto& v = std::get<RemoteVariable>(argument);
+    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, context.pull(v).to_host<float>());
+    for (const float element : value.data) {
+      if (element != value.data[0]) return absl::DataLossError("a pull has mixed two values");
+    }
+  }
+  return std::vector<DTensor>{filled(context, {}, static_cast<float>(context.attempt()))};
+}
+
 // Pushes a scalar f32, whatever the variable is.
 Results push_scalar(WorkerContext& context, Args args) {
   TESSERA_RETURN_IF_ERROR(
@@ -319,6 +352,9 @@ StatusOr<FunctionRegistry> functions(const std::string& one_more) {
                                                          {"pull", pull},
                                                          {"assign", assign},
                                                          {"push_scalar", push_scalar},
+                                                         {"double_all", double_all},
+                                                         {"push_late", push_late},
+                                                         {"pull_all", pull_all},
                                                          {"read", read},
                                                          {"read_quietly", read_quietly},
                                                          {"read_and_fail", read_and_fail},
