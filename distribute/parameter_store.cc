@@ -17,9 +17,9 @@ Status ParameterStore::create(int variable, int shard, const std::string& name, 
   std::unique_lock<std::shared_mutex> lock(mutex_);
   // A later one has come again: pushes may have changed the value since.
   if (shards_.count({variable, shard}) > 0) return absl::OkStatus();
-  shards_[{variable, shard}] = {
-      value.dtype, std::make_shared<const std::string>(
-                       reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size())};
+  std::string bytes(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size());
+  auto spare = std::make_shared<Spare>();
+  shards_[{variable, shard}] = {value.dtype, spare, value_of(std::move(bytes), spare)};
   return absl::OkStatus();
 }
 
@@ -34,6 +34,25 @@ StatusOr<std::shared_ptr<const std::string>> ParameterStore::read(int variable, 
   std::shared_lock<std::shared_mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const Shard* const found, find(variable, shard));
   return found->bytes;
+}
+
+ParameterStore::Value ParameterStore::value_of(std::string bytes, std::shared_ptr<Spare> spare) {
+  return Value(new std::string(std::move(bytes)), [spare = std::move(spare)](std::string* value) {
+    const std::unique_ptr<std::string> owned(value);
+    std::lock_guard<std::mutex> lock(spare->mutex);
+    if (spare->memory.capacity() < value->capacity()) spare->memory.swap(*value);
+  });
+}
+
+std::string ParameterStore::spare_memory(int variable, int shard) const {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  const StatusOr<const Shard*> found = find(variable, shard);
+  std::string memory;
+  if (!found.ok()) return memory;
+  std::lock_guard<std::mutex> spare_lock((*found)->spare->mutex);
+  memory.swap((*found)->spare->memory);
+  memory.clear();
+  return memory;
 }
 
 Status ParameterStore::stage(const RunKey& run, int index, Push push) {
@@ -64,7 +83,7 @@ void ParameterStore::apply(Push push) {
         static_cast<int64_t>(shard.bytes->size()) / dtype_size(shard.dtype);
     cpu::reduce(shard.dtype, ReduceOp::kSum, {value, delta}, {delta}, num_elements);
   }
-  shard.bytes = std::make_shared<const std::string>(std::move(push.bytes));
+  shard.bytes = value_of(std::move(push.bytes), shard.spare);
 }
 
 }  // namespace tessera::distribute::internal

@@ -314,12 +314,14 @@ class Server::Impl : public Service {
     TensorBytes data;
     TESSERA_RETURN_IF_ERROR(internal::read_message(request, &head, &data));
     TESSERA_RETURN_IF_ERROR(check_chief(head.chief()));
+    std::string bytes = store_.spare_memory(head.variable(), head.shard());
+    data.append_to(&bytes);
     return store_.stage({.worker = head.worker(), .session = head.session(), .run = head.run()},
                         head.index(),
                         {.kind = head.is_add() ? PushKind::kAdd : PushKind::kAssign,
                          .variable = head.variable(),
                          .shard = head.shard(),
-                         .bytes = data.to_string()});
+                         .bytes = std::move(bytes)});
   }
 
   void end(const Status& why) {

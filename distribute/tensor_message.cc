@@ -45,13 +45,11 @@ void TensorBytes::copy_to(std::byte* out) const {
   }
 }
 
-std::string TensorBytes::to_string() const {
-  std::string result;
-  result.reserve(size());
+void TensorBytes::append_to(std::string* out) const {
+  out->reserve(out->size() + size());
   for (const grpc::Slice& slice : slices_) {
-    result.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    out->append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
-  return result;
 }
 
 TensorBytes bytes_of(const void* data, int64_t size, std::shared_ptr<const void> owner) {

@@ -44,7 +44,7 @@ class TensorBytes {
   void append(const TensorBytes& other);
   // To size() bytes at `out`.
   void copy_to(std::byte* out) const;
-  std::string to_string() const;
+  void append_to(std::string* out) const;
 
  private:
   std::vector<grpc::Slice> slices_;
