@@ -64,7 +64,7 @@ STEPS = [
         "clang with layering_check; tests and fuzzers under the address and undefined-behaviour "
         "sanitizers",
         "bazel test --config=asan -- //... -//benchmarks/... -//examples/... -//tools/...",
-        one_in=3,
+        one_in=5,
     ),
     Step(
         "tsan",
