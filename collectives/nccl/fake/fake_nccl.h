@@ -62,7 +62,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
@@ -173,8 +172,8 @@ class FakeNccl : public Api {
   StatusOr<Call> begin_reduction(absl::string_view function, DType dtype, ReduceOp op,
                                  CommHandle comm, StreamHandle stream);
   Status submit_reduction(Call call, Reduction reduction);
-  // Adds the call to the thread's group; without one does `alone` and launches it.
-  Status submit(Call call, absl::FunctionRef<void(Comm&)> alone);
+  // Adds the call to the thread's group; without one it is a group of its own.
+  Status submit(Call call);
   Status check_ungrouped(const Call& call);
   // Gives its stream what a call in progress kept back.
   void launch_deferred(Comm& comm);

@@ -71,14 +71,14 @@ FakeNccl::ThreadGroup& FakeNccl::thread_group() {
   return group;
 }
 
-Status FakeNccl::submit(Call call, absl::FunctionRef<void(Comm&)> alone) {
+Status FakeNccl::submit(Call call) {
   if (thread_group().depth > 0) {
     thread_group().calls.push_back(std::move(call));
     return absl::OkStatus();
   }
   TESSERA_RETURN_IF_ERROR(check_ungrouped(call));
-  alone(*call.comm);
   const std::shared_ptr<Comm> comm = call.comm;
+  if (call.operation.is_message()) ++comm->queued_ungrouped;
   std::vector<Call> calls;
   calls.push_back(std::move(call));
   return launch_or_defer(*comm, std::move(calls));
@@ -109,7 +109,7 @@ Status FakeNccl::send(const std::byte* from, uint64_t num_bytes, int peer, CommH
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_call("send", comm, stream));
   call.operation.sends.push_back({peer, const_cast<std::byte*>(from), num_bytes, "send/recv"});
-  return submit(std::move(call), [](Comm& own) { ++own.queued_ungrouped; });
+  return submit(std::move(call));
 }
 
 Status FakeNccl::recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle comm,
@@ -117,7 +117,7 @@ Status FakeNccl::recv(std::byte* to, uint64_t num_bytes, int peer, CommHandle co
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_call("recv", comm, stream));
   call.operation.recvs.push_back({peer, to, num_bytes, "send/recv"});
-  return submit(std::move(call), [](Comm& own) { ++own.queued_ungrouped; });
+  return submit(std::move(call));
 }
 
 Status FakeNccl::all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes,
@@ -137,7 +137,7 @@ Status FakeNccl::all_gather(const std::byte* from, std::byte* to, uint64_t num_b
   operation.num_bytes = num_bytes;
   const auto num_ranks = static_cast<uint64_t>(call.comm->world->num_ranks);
   operation.named = {{from, num_bytes}, {to, num_ranks * num_bytes}};
-  return submit(std::move(call), [](Comm&) {});
+  return submit(std::move(call));
 }
 
 Status FakeNccl::broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
@@ -159,7 +159,7 @@ Status FakeNccl::broadcast(const std::byte* from, std::byte* to, uint64_t num_by
   } else {
     operation.recvs.push_back({root, to, num_bytes, name});
   }
-  return submit(std::move(call), [](Comm&) {});
+  return submit(std::move(call));
 }
 
 Status FakeNccl::all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
@@ -250,7 +250,7 @@ Status FakeNccl::submit_reduction(Call call, Reduction reduction) {
   operation.from = own.from + own.parts[rank].first * size;
   operation.to = own.to;
   operation.num_bytes = own_bytes;
-  return submit(std::move(call), [](Comm&) {});
+  return submit(std::move(call));
 }
 
 }  // namespace tessera::nccl
