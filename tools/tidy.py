@@ -237,6 +237,10 @@ def rule_manual(tree):
         found = re.search(attribute + r" = \[(.*?)\]", rule, re.S)
         return set(re.findall(r'"([^"]+)"', found.group(1))) if found else set()
 
+    added_by_macros = set()
+    for path, _ in tree.select(r"\.bzl$"):
+        added_by_macros |= listed(tree.files[path], r"_\w*DEPS")
+
     for path, _ in tree.select(r"(^|/)BUILD$"):
         text = re.sub(r"#.*", "", tree.files[path])
         rules = re.split(r"(?<=^\)\n)", text, flags=re.M)
@@ -247,9 +251,7 @@ def rule_manual(tree):
             for other in rules[:i] + rules[i + 1 :]:
                 if listed(other, "srcs") & listed(rule, "srcs"):
                     needed |= listed(other, "deps")
-            missing = sorted(needed - listed(rule, "deps"))
-            # What the macro of a test adds by itself.
-            missing = [label for label in missing if label not in ("//base:status",)]
+            missing = sorted(needed - listed(rule, "deps") - added_by_macros)
             if missing:
                 line = text[: text.index(rule)].count("\n") + 1
                 line += rule[: rule.index("name = ")].count("\n")

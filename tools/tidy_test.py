@@ -125,9 +125,11 @@ class RuleTest(unittest.TestCase):
         one = 't(\n    name = "a",\n    srcs = ["a.cc"],\n    deps = ["//x", "//y"],\n)\n'
         other = 't(\n    name = "b",\n    srcs = ["b.cc"],\n    deps = ["//z"],\n)\n'
         both = 't(\n    name = "all",\n    srcs = ["a.cc"],\n    tags = ["manual"],\n'
-        self.check(tidy.rule_manual, {"f/BUILD": one + other + both + '    deps = ["//x", "//y"],\n)\n'})
-        found = ("f/BUILD:12", "its sources need //y")
-        self.check(tidy.rule_manual, {"f/BUILD": one + other + both + '    deps = ["//x"],\n)\n'}, found)
+        good = {"f/BUILD": one + other + both + '    deps = ["//x", "//y"],\n)\n'}
+        self.check(tidy.rule_manual, good)
+        bad = {"f/BUILD": one + other + both + '    deps = ["//x"],\n)\n'}
+        self.check(tidy.rule_manual, bad, ("f/BUILD:12", "its sources need //y"))
+        self.check(tidy.rule_manual, {**bad, "f/macro.bzl": '_MORE_DEPS = ["//y"]\n'})
 
     def test_file_options(self):
         rule = tidy.rule_file_options
