@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <ucm/api/ucm.h>
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
 
@@ -62,7 +63,24 @@ void tame(void* ucs) {
   });
 }
 
+// The constructor of libucs writes jumps into the code of mmap(), munmap(), brk() and others, so
+// that UCX sees memory go that is registered with a network card. A thread that is inside one of
+// them dies of it, rarely: threads of gRPC run by now. TCP registers nothing. This goes first,
+// since libucm does it only once.
+void keep_code_of_libc() {
+  if (chooses_transports() || is_set("MEM_EVENTS") || is_set("MEM_MMAP_HOOK_MODE")) return;
+  // Lazily: it has references to libucs, which needs it in turn.
+  void* const ucm = dlopen("libucm.so.0", RTLD_LAZY | RTLD_LOCAL);
+  if (ucm == nullptr) return;
+  decltype(&::ucm_set_global_opts) set_options = nullptr;
+  auto* const options = static_cast<ucm_global_config_t*>(dlsym(ucm, "ucm_global_opts"));
+  if (options == nullptr || !find(ucm, "ucm_set_global_opts", set_options)) return;
+  options->enable_events = 0;
+  set_options(options);
+}
+
 StatusOr<UcxApi> load(const std::string& ucs_library, const std::string& ucp_library) {
+  keep_code_of_libc();
   void* const ucs = dlopen(ucs_library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (ucs == nullptr) return missing(absl::StrCat("no UCX: ", dlerror()));
   void* const ucp = dlopen(ucp_library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -91,6 +109,12 @@ StatusOr<UcxApi> open_ucx_api(const std::string& ucs_library, const std::string&
   if (!loaded.ok()) loaded = load(ucs_library, ucp_library);
   return loaded;
 }
+
+bool is_set(absl::string_view setting) {
+  return std::getenv(absl::StrCat("UCX_", setting).c_str()) != nullptr;
+}
+
+bool chooses_transports() { return is_set("TLS") || is_set("NET_DEVICES"); }
 
 void keep_messages_of_this_thread() { keeps_messages = true; }
 

@@ -3,8 +3,9 @@
 // UcxApi: the functions of UCX that the engine calls, loaded when it is first needed.
 //
 // Programs do not link libucp: linking it adds 1.6 ms of CPU time to the start of every process
-// (0.4 ms without), and its constructors install signal handlers. open_ucx_api() loads it once per
-// process, restores those handlers, and keeps UCX's messages for error texts: by default it prints
+// (0.4 ms without), and its constructors install signal handlers and change the code of libc.
+// open_ucx_api() loads it once per process, restores the handlers, keeps libc as it is unless the
+// environment chooses_transports(), and keeps UCX's messages for error texts: by default it prints
 // them to the program's standard output.
 //
 // Thread-safe, except that last_message() is that of the calling thread.
@@ -52,6 +53,11 @@ struct UcxApi {
 // loaded. The default names are loaded once; others, for tests, at each call.
 StatusOr<UcxApi> open_ucx_api(const std::string& ucs_library = "libucs.so.0",
                               const std::string& ucp_library = "libucp.so.0");
+
+// Whether the environment has the setting UCX_`setting`.
+bool is_set(absl::string_view setting);
+// Whether it chooses transports, such as RDMA; else the engine uses TCP.
+bool chooses_transports();
 
 // From now on UCX's messages on this thread are kept instead of printed, unless UCX_LOG_LEVEL is
 // set: then UCX prints them too.

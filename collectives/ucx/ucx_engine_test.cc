@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // UcxEngine passes the suite for engines over loopback, and UCX leaves no traces in the process:
-// nothing is loaded before it is needed, no signal handler stays, nothing is printed.
+// nothing is loaded before it is needed, no signal handler stays, the code of libc does not
+// change, nothing is printed.
 #include "collectives/ucx/ucx_engine.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +115,44 @@ TEST(UcxProcessTest, LeavesSignalHandlersAsTheyWere) {
                                         TESSERA_REQUIRE(signal(number, SIG_DFL) == SIG_IGN, number);
                                       }
                                       return absl::OkStatus();
+                                    }),
+              IsOk());
+}
+
+// The first bytes of the functions that UCX changes by default.
+std::string code_of_libc() {
+  void* const libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);  // not the sanitizer's functions
+  std::string code;
+  for (const char* const name :
+       {"mmap", "munmap", "mremap", "shmat", "shmdt", "sbrk", "brk", "madvise"}) {
+    code.append(static_cast<const char*>(dlsym(libc, name)), 16);
+  }
+  return code;
+}
+
+// Before any test.
+const std::string code_at_start = code_of_libc();
+
+// Of a child that connects: client 1 does not exist, so the result is no matter.
+Status require_code(bool is_as_at_start) {
+  FakeJob job({1, 1});
+  auto engine = make_on_loopback(job.coordinator(0));
+  TESSERA_RETURN_IF_ERROR(engine);
+  (void)(*engine)->connect({1}, steady_now());
+  TESSERA_REQUIRE(is_loaded("libucp"));
+  TESSERA_REQUIRE((code_of_libc() == code_at_start) == is_as_at_start);
+  return absl::OkStatus();
+}
+
+TEST(UcxProcessTest, LeavesTheCodeOfLibcAsItWas) {
+  EXPECT_THAT(testing::run_isolated(absl::Minutes(1), [] { return require_code(true); }), IsOk());
+}
+
+TEST(UcxProcessTest, LeavesMemoryToUcxWhereTheEnvironmentChoosesTransports) {
+  EXPECT_THAT(testing::run_isolated(absl::Minutes(1),
+                                    [] {
+                                      setenv("UCX_TLS", "tcp", 1);
+                                      return require_code(false);
                                     }),
               IsOk());
 }

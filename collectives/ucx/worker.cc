@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/ucx/worker.h"
 
-#include <cstdlib>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,8 +19,6 @@ StatusOr<std::string> address_of(const std::string& interface) {
       "network interface \"", interface, "\" does not exist or has no address; this host has ",
       describe_interfaces(all)));
 }
-
-bool is_set(const char* key) { return std::getenv(absl::StrCat("UCX_", key).c_str()) != nullptr; }
 
 }  // namespace
 
@@ -48,15 +45,17 @@ Status Context::start(const std::string& interface) {
   };
   // Heartbeats are the coordinator's. UCX's own hide losses from the kernel's.
   set("KEEPALIVE_INTERVAL", "inf");
-  if (!is_set("TLS") && !is_set("NET_DEVICES")) {
+  if (!chooses_transports()) {
     set("TLS", "tcp");
+    // A cache of registered memory would change the code of libc; ucx_api.cc says why not.
+    set("RCACHE_ENABLE", "no");
     // The answer to a request of rendezvous would wait behind data on the same socket; receives are
     // posted before their sends in any case.
     set("RNDV_THRESH", "inf");
     // A block of a tensor in one piece: with UCX's 8 KiB a byte costs up to 1.6 times the CPU time.
     // ucp_config_modify() knows the keys of a transport without its name, the environment with it.
     for (const char* const key : {"TX_SEG_SIZE", "RX_SEG_SIZE"}) {
-      if (!is_set(absl::StrCat("TCP_", key).c_str())) set(key, "320k");
+      if (!is_set(absl::StrCat("TCP_", key))) set(key, "320k");
     }
   }
   if (!interface.empty()) set("NET_DEVICES", interface.c_str());
