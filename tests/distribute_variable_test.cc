@@ -510,5 +510,70 @@ TEST(DistributeVariableClientsTest, VariablesOfAnotherStrategy) {
       IsOk());
 }
 
+struct SavedRow {
+  VariableAggregation aggregation;
+  std::optional<float> saved;     // nothing: FailedPrecondition
+  std::vector<float> components;  // restored on 3 replicas
+  float alone;                    // restored on one
+};
+
+// What is saved of components 1 and 4 on 2 replicas, as a checkpoint has it: on no strategy.
+StatusOr<float> saved_value(Client& client, VariableAggregation aggregation) {
+  TESSERA_ASSIGN_OR_RETURN(const Strategy two, distribute::mirrored_strategy(client, {0, 1}));
+  TESSERA_ASSIGN_OR_RETURN(DistributedVariable v,
+                           two.variable("v", everywhere(two, 0),
+                                        {.synchronization = kOnRead, .aggregation = aggregation}));
+  TESSERA_RETURN_IF_ERROR(two.run([&](ReplicaContext& replica) {
+    const float own = replica.replica_id_in_sync_group() == 0 ? 1 : 4;
+    return v.assign(replica, full<float>({}, own, Layout::replicated(replica.mesh(), 0)));
+  }));
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, v.value().to_host<float>());
+  return value.data[0];
+}
+
+Status expect_restored(const Strategy& strategy, const SavedRow& row,
+                       const std::vector<float>& components) {
+  TESSERA_ASSIGN_OR_RETURN(
+      DistributedVariable v,
+      strategy.variable("v", everywhere(strategy, 0),
+                        {.synchronization = kOnRead, .aggregation = row.aggregation}));
+  TESSERA_RETURN_IF_ERROR(v.assign(everywhere(strategy, *row.saved)));
+  TESSERA_RETURN_IF_ERROR(expect_local<float>(
+      strategy.run([&](ReplicaContext& replica) { return v.value(replica); }), [&](int r) {
+        return Values<float>{{}, {components[r]}};
+      }));
+  return expect_values<float>(v.value(), {}, {*row.saved});
+}
+
+// saved_sum, saved_mean, saved_first, saved_none
+TEST(DistributeVariableClientsTest, SavedAndRestoredOnOtherReplicas) {
+  const std::vector<SavedRow> rows = {{kSum, 5, {5, 0, 0}, 5},
+                                      {kMean, 2.5, {2.5, 2.5, 2.5}, 2.5},
+                                      {kFirst, 1, {1, 1, 1}, 1},
+                                      {kNone, {}, {}, 0}};
+  EXPECT_THAT(run_clients({.devices_per_client = 3},
+                          [&](Client& client) -> Status {
+                            TESSERA_ASSIGN_OR_RETURN(const Strategy three,
+                                                     distribute::mirrored_strategy(client));
+                            TESSERA_ASSIGN_OR_RETURN(const Strategy one,
+                                                     distribute::one_device_strategy(client, 2));
+                            for (const SavedRow& row : rows) {
+                              const StatusOr<float> saved = saved_value(client, row.aggregation);
+                              if (!row.saved.has_value()) {
+                                TESSERA_RETURN_IF_ERROR(
+                                    expect_error(saved.status(), StatusCode::kFailedPrecondition,
+                                                 {"\"v\"", "no one value"}));
+                                continue;
+                              }
+                              TESSERA_RETURN_IF_ERROR(saved);
+                              TESSERA_REQUIRE(*saved == *row.saved, *saved);
+                              TESSERA_RETURN_IF_ERROR(expect_restored(three, row, row.components));
+                              TESSERA_RETURN_IF_ERROR(expect_restored(one, row, {row.alone}));
+                            }
+                            return absl::OkStatus();
+                          }),
+              IsOk());
+}
+
 }  // namespace
 }  // namespace tessera::testing
