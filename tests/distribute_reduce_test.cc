@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "Eigen/Core"
+#include "absl/time/time.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
@@ -673,6 +674,44 @@ TEST_P(DistributeReduceTest, CrossDeviceOpsGiveTheSameBits) {
   }
   EXPECT_THAT(run(*distribute::reduction_to_one_device(), 0), IsOk());
   EXPECT_THAT(run(*distribute::hierarchical_copy_all_reduce(2), 0), IsOk());
+}
+
+// Adds as the default does, and keeps the options of the last call.
+class KeepingOps : public distribute::CrossDeviceOps {
+ public:
+  DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
+                 const distribute::CommunicationOptions& options) override {
+    last = options;
+    return default_->reduce(op, value, destination, options);
+  }
+
+  distribute::CommunicationOptions last;
+
+ private:
+  std::shared_ptr<distribute::CrossDeviceOps> default_ = distribute::collective_all_reduce();
+};
+
+// options_merge
+TEST(DistributeMeshesTest, OptionsOfACallWinOverThoseOfTheStrategy) {
+  EXPECT_THAT(
+      run_clients({.devices_per_client = 2},
+                  [](Client& client) -> Status {
+                    const auto ops = std::make_shared<KeepingOps>();
+                    distribute::StrategyOptions options;
+                    options.cross_device_ops = ops;
+                    options.communication = {.bytes_per_pack = 64, .timeout = absl::Seconds(5)};
+                    TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
+                                             distribute::mirrored_strategy(client, {}, options));
+                    const PerReplica value = values_of<float>(client, strategy, counted(1, 2));
+                    const DTensor sum = strategy.reduce_to(ReduceOp::kSum, value,
+                                                           Layout::replicated(strategy.mesh(), 1),
+                                                           {.timeout = absl::Seconds(1)});
+                    TESSERA_RETURN_IF_ERROR(sum.await());
+                    TESSERA_REQUIRE(ops->last.bytes_per_pack == 64);
+                    TESSERA_REQUIRE(ops->last.timeout == absl::Seconds(1));
+                    return absl::OkStatus();
+                  }),
+      IsOk());
 }
 
 }  // namespace
