@@ -40,6 +40,7 @@
 #include "absl/types/span.h"
 #include "examples/data_file.h"
 #include "examples/digits_csv.h"
+#include "examples/flag_limits.h"
 #include "examples/npy.h"
 #include "tessera.h"
 
@@ -219,10 +220,8 @@ Status save(const Client& client, const std::vector<Variable>& weights) {
 }
 
 Status run(const char* program) {
-  if (absl::GetFlag(FLAGS_batch_size) < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--batch_size is ", absl::GetFlag(FLAGS_batch_size), "; it should be at least 1"));
-  }
+  TESSERA_RETURN_IF_ERROR(check_at_least(1, "batch_size", absl::GetFlag(FLAGS_batch_size)));
+  TESSERA_RETURN_IF_ERROR(check_at_least(0, "epochs", absl::GetFlag(FLAGS_epochs)));
   TESSERA_ASSIGN_OR_RETURN(const Digits digits, read(program));
   TESSERA_ASSIGN_OR_RETURN(Client client, connect());
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, make_mesh(client));

@@ -42,6 +42,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "examples/data_file.h"
+#include "examples/flag_limits.h"
 #include "tessera.h"
 
 ABSL_FLAG(int, steps, 300, "steps of the optimizer");
@@ -259,6 +260,9 @@ StatusOr<std::string> write(Weights& w, const Text& text, random::Key key) {
 }
 
 Status run(const char* program) {
+  TESSERA_RETURN_IF_ERROR(examples::check_at_least(0, "steps", absl::GetFlag(FLAGS_steps)));
+  TESSERA_RETURN_IF_ERROR(examples::check_at_least(1, "pieces", absl::GetFlag(FLAGS_pieces)));
+  TESSERA_RETURN_IF_ERROR(examples::check_at_least(0, "sample", absl::GetFlag(FLAGS_sample)));
   std::string path = absl::GetFlag(FLAGS_data);
   if (path.empty()) {
     TESSERA_ASSIGN_OR_RETURN(path, examples::find_data(program, kText));

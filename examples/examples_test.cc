@@ -415,22 +415,30 @@ struct MistakeCase {
 class MistakeTest : public ::testing::TestWithParam<MistakeCase> {};
 
 TEST_P(MistakeTest, IsAnErrorThatSaysSo) {
-  const Result result = run(absl::StrCat("examples/03_digits ", GetParam().command));
+  const Result result = run(absl::StrCat("examples/", GetParam().command));
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_THAT(result.output, HasSubstr(GetParam().message));
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Digits, MistakeTest,
+    Flags, MistakeTest,
     ::testing::Values(
-        MistakeCase{"no_such_file", "--data=nowhere.csv", "cannot open \"nowhere.csv\""},
-        MistakeCase{"malformed_file", "--data=examples/01_quickstart",
+        MistakeCase{"no_such_file", "03_digits --data=nowhere.csv", "cannot open \"nowhere.csv\""},
+        MistakeCase{"malformed_file", "03_digits --data=examples/01_quickstart",
                     "\"examples/01_quickstart\", line 1, column 1: field 1 is "},
-        MistakeCase{"device", "--device=tpu",
+        MistakeCase{"device", "03_digits --device=tpu",
                     "--device is \"tpu\"; it should be \"cpu\" or \"cuda\""},
-        MistakeCase{"batch_size", "--batch_size=0", "--batch_size is 0; it should be at least 1"},
-        MistakeCase{"mesh", "--devices=4 --batch=3", "has 3 devices, 4 ids"},
-        MistakeCase{"out", "--epochs=0 --out=no/such/folder",
+        MistakeCase{"batch_size", "03_digits --batch_size=0",
+                    "--batch_size is 0; it should be at least 1"},
+        MistakeCase{"epochs", "03_digits --epochs=-1", "--epochs is -1; it should be at least 0"},
+        MistakeCase{"steps", "07_language_model --steps=-1",
+                    "--steps is -1; it should be at least 0"},
+        MistakeCase{"pieces", "07_language_model --pieces=0",
+                    "--pieces is 0; it should be at least 1"},
+        MistakeCase{"sample", "07_language_model --sample=-1",
+                    "--sample is -1; it should be at least 0"},
+        MistakeCase{"mesh", "03_digits --devices=4 --batch=3", "has 3 devices, 4 ids"},
+        MistakeCase{"out", "03_digits --epochs=0 --out=no/such/folder",
                     "cannot create \"no/such/folder/w1.npy\""}),
     [](const auto& info) { return std::string(info.param.name); });
 
