@@ -152,11 +152,13 @@ TEST(CoordinatorLossTest, WorkerStopped) {
 }
 
 // A large f32 variable of zeros, cut into a shard on each of two parameter servers. More of a shard
-// than sockets hold: a transfer to or from a ps that is stopped stays unfinished.
+// than sockets hold: a transfer to or from a ps that is stopped stays unfinished. Worker 0 is the
+// only one.
 class LargeVariable {
  public:
-  LargeVariable() : running(1, 2, fixed_shards(2)) {
+  LargeVariable() : running(2, 2, fixed_shards(2)) {
     if (!running.ok()) return;
+    leave_one_worker();
     const std::vector<float> zeros(kNumElements);
     StatusOr<RemoteVariable> created =
         running.coordinator->variable("large", HostArray::of<float>(zeros, {kNumElements}));
@@ -165,6 +167,12 @@ class LargeVariable {
   }
   bool ok() const { return large != nullptr; }
 
+  // Kills worker 1, and lets the coordinator find that out: two calls at once need both workers.
+  void leave_one_worker() {
+    running.cluster.kill("worker", 1);
+    for (int i = 0; i < 2; ++i) running.wait(50);
+    EXPECT_THAT(running.coordinator->join(), IsOk());
+  }
   // Schedules a function whose transfer with ps 1 is unfinished when this returns; ps 1 is stopped.
   RemoteValue schedule_and_stop_ps(const std::string& function) {
     RemoteValue value = running.coordinator->schedule(function, {scalar(200), *large});
@@ -204,8 +212,12 @@ TEST(CoordinatorLossTest, AWorkerIsLostInTheMiddleOfATransfer) {
       } else {
         cluster.signal("worker", 0, SIGSTOP);
         cluster.signal("ps", 1, SIGCONT);
-        pause(2000);  // it is given up; awake, it sends the rest
+        // Another worker runs it when this one is given up; awake, this one sends the rest.
+        cluster.start("worker", 1);
+        EXPECT_THAT(value.await(), IsOk());
         cluster.signal("worker", 0, SIGCONT);
+        until_worker_runs(*variable.running.coordinator, 0);
+        variable.leave_one_worker();
       }
       EXPECT_THAT(variable.running.coordinator->join(), IsOk());
       EXPECT_THAT(result_of(value), IsOkAndHolds(2));  // the first attempt was lost
