@@ -2,8 +2,8 @@
 //
 // What tests of distribute/ say about values of replicas.
 //
-//   const Replicas replicas = ...;
-//   DTensor sum = strategy.reduce(ReduceOp::kSum, replicas.values<float>([](int r) { ... }));
+//   PerReplica values = values_of<float>(client, strategy, [](int r) { ... });
+//   DTensor sum = strategy.reduce(ReduceOp::kSum, values);
 //   TESSERA_RETURN_IF_ERROR(expect_values<float>(sum, {3}, {1, 2, 3}));
 #ifndef TESSERA_TESTS_SUPPORT_REPLICAS_H_
 #define TESSERA_TESTS_SUPPORT_REPLICAS_H_
@@ -100,6 +100,15 @@ Status expect_local(const distribute::PerReplica& value,
   }
   return absl::OkStatus();
 }
+
+// What a replica has.
+inline DTensor scalar(distribute::ReplicaContext& replica, float value) {
+  return full<float>({}, value, Layout::replicated(replica.mesh(), 0));
+}
+inline DTensor scalar_of_id(distribute::ReplicaContext& replica) {
+  return scalar(replica, static_cast<float>(replica.replica_id_in_sync_group()));
+}
+inline Values<float> scalar_value(float value) { return {{}, {value}}; }
 
 // How replicas are dealt to clients.
 struct ReplicaForm {

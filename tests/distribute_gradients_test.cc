@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gradients by what replicas exchange: the rows of "all_reduce, all_gather, gradients" of the
+// facts, on one client with all replicas and on a client for each. Rows are named as there.
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "distribute/strategy.h"
+#include "distribute/values.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "layout/layout.h"
+#include "ops/pointwise.h"
+#include "ops/reductions.h"
+#include "ops/tape.h"
+#include "tests/support/matchers.h"
+#include "tests/support/replicas.h"
+
+namespace tessera::testing {
+namespace {
+
+using distribute::PerReplica;
+using distribute::ReplicaContext;
+using distribute::Strategy;
+
+class DistributeGradientsTest : public ::testing::TestWithParam<ReplicaForm> {
+ protected:
+  static Status run(int num_replicas, const ReplicaBody& body) {
+    return run_replicas(GetParam(), num_replicas, body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Forms, DistributeGradientsTest, ::testing::ValuesIn(kReplicaForms),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// The gradients of the facts, with x = [1, 2] + r: grad_sum_2, grad_avg_2, grad_weighted_2,
+// grad_gather_2, grad_gather_weighted_2, second_gradient_2; grad_sum_3, grad_avg_3,
+// grad_weighted_3, grad_gather_3, grad_gather_weighted_3, second_gradient_3.
+struct GradientRow {
+  const char* name;
+  std::function<DTensor(ReplicaContext&, const DTensor& x)> loss;
+  std::function<std::vector<float>(int replica)> expected;
+};
+
+DTensor numbered(ReplicaContext& replica, const Shape& shape) {
+  return iota<float>(shape, Layout::replicated(replica.mesh(), 1));
+}
+float weight(ReplicaContext& replica) {
+  return static_cast<float>(replica.replica_id_in_sync_group() + 1);
+}
+DTensor two_elements(ReplicaContext& replica) {
+  const float first = weight(replica);
+  return from_host<float>({first, first + 1}, {2}, Layout::replicated(replica.mesh(), 1));
+}
+
+std::vector<GradientRow> gradient_rows(int n) {
+  const float sums[2] = {n == 2 ? 3.0F : 6.0F, n == 2 ? 5.0F : 9.0F};
+  const float replicas = static_cast<float>(n);
+  const float weights = n == 2 ? 3 : 6;
+  return {{"grad_sum",
+           [](ReplicaContext& replica, const DTensor& x) {
+             return ops::sum(ops::square(replica.all_reduce(ReduceOp::kSum, x)));
+           },
+           [=](int) {
+             return std::vector<float>{2 * replicas * sums[0], 2 * replicas * sums[1]};
+           }},
+          {"grad_avg",
+           [](ReplicaContext& replica, const DTensor& x) {
+             return ops::sum(ops::square(replica.all_reduce(ReduceOp::kAvg, x)));
+           },
+           [=](int) {
+             return std::vector<float>{2 * sums[0] / replicas, 2 * sums[1] / replicas};
+           }},
+          {"grad_weighted",
+           [](ReplicaContext& replica, const DTensor& x) {
+             return ops::sum(replica.all_reduce(ReduceOp::kSum, x)) * weight(replica);
+           },
+           [=](int) {
+             return std::vector<float>{weights, weights};
+           }},
+          {"grad_gather",
+           [](ReplicaContext& replica, const DTensor& x) {
+             return ops::sum(ops::square(replica.all_gather(x, 0)));
+           },
+           [=](int r) {
+             const float first = static_cast<float>(r + 1);
+             return std::vector<float>{2 * replicas * first, 2 * replicas * (first + 1)};
+           }},
+          {"grad_gather_weighted",
+           [](ReplicaContext& replica, const DTensor& x) {
+             const DTensor y = replica.all_gather(x, 0);
+             return ops::sum(y * numbered(replica, y.shape())) * weight(replica);
+           },
+           [=](int r) {
+             const float first = static_cast<float>(2 * r);
+             return std::vector<float>{weights * first, weights * (first + 1)};
+           }}};
+}
+
+TEST_P(DistributeGradientsTest, Gradients) {
+  for (const int n : {2, 3}) {
+    const auto check = [n](const Client&, const Strategy& strategy) -> Status {
+      for (const GradientRow& row : gradient_rows(n)) {
+        const PerReplica gradient = strategy.run([&](ReplicaContext& replica) {
+          Tape tape;
+          const DTensor x = tape.watch(two_elements(replica));
+          return tape.gradient(row.loss(replica, x), {x})[0];
+        });
+        TESSERA_RETURN_IF_ERROR(with_context(
+            expect_local<float>(gradient, [&](int r) { return vector_of(row.expected(r)); }),
+            row.name));
+      }
+      // d sum(d sum(y^3) / dx) / dx
+      const PerReplica second = strategy.run([](ReplicaContext& replica) {
+        Tape outer;
+        Tape inner;
+        const DTensor x = inner.watch(outer.watch(two_elements(replica)));
+        const DTensor y = replica.all_reduce(ReduceOp::kSum, x);
+        const DTensor slope = inner.gradient(ops::sum(y * y * y), {x})[0];
+        return outer.gradient(ops::sum(slope), {x})[0];
+      });
+      const std::vector<float> expected =
+          n == 2 ? std::vector<float>{72, 120} : std::vector<float>{324, 486};
+      return with_context(expect_local<float>(second, [&](int) { return vector_of(expected); }),
+                          "second_gradient");
+    };
+    EXPECT_THAT(run(n, check), IsOk()) << n;
+  }
+}
+
+// grad_gather_uneven_2, grad_gather_uneven_3: x has r + 1 elements.
+TEST_P(DistributeGradientsTest, GradientOfUnevenPieces) {
+  for (const int n : {2, 3}) {
+    EXPECT_THAT(
+        run(n,
+            [n](const Client&, const Strategy& strategy) -> Status {
+              const PerReplica gradient = strategy.run([](ReplicaContext& replica) {
+                Tape tape;
+                const DTensor x = tape.watch(full<float>({replica.replica_id_in_sync_group() + 1},
+                                                         1, Layout::replicated(replica.mesh(), 1)));
+                const DTensor y = replica.all_gather(x, 0);
+                return tape.gradient(ops::sum(y * numbered(replica, y.shape())), {x})[0];
+              });
+              const std::vector<float> of_two[] = {{0}, {2, 4}};
+              const std::vector<float> of_three[] = {{0}, {3, 6}, {9, 12, 15}};
+              return expect_local<float>(
+                  gradient, [&](int r) { return vector_of(n == 2 ? of_two[r] : of_three[r]); });
+            }),
+        IsOk());
+  }
+}
+
+// The gradients of extremes and products against their definitions.
+TEST_P(DistributeGradientsTest, GradientsOfOtherReductions) {
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            const auto gradient_of = [&](ReduceOp op) {
+              return strategy.run([op](ReplicaContext& replica) {
+                Tape tape;
+                const float r = static_cast<float>(replica.replica_id_in_sync_group());
+                // The largest first element is that of replica 2, the second is shared by 1 and 2.
+                const DTensor x = tape.watch(from_host<float>(
+                    {1 + r, std::min(r + 1, 2.0F)}, {2}, Layout::replicated(replica.mesh(), 1)));
+                return tape.gradient(ops::sum(replica.all_reduce(op, x)), {x})[0];
+              });
+            };
+            TESSERA_RETURN_IF_ERROR(expect_local<float>(gradient_of(ReduceOp::kMax), [](int r) {
+              return vector_of<float>({r == 2 ? 3.0F : 0.0F, r == 0 ? 0.0F : 1.5F});
+            }));
+            // x is (1, 1), (2, 2), (3, 2): the products of the others, from three losses.
+            return expect_local<float>(gradient_of(ReduceOp::kProd), [](int r) {
+              const float first[] = {6, 3, 2};
+              const float second[] = {4, 2, 2};
+              return vector_of<float>({3 * first[r], 3 * second[r]});
+            });
+          }),
+      IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replica functions that fail or disagree, and calls that are refused: the rows "Values and run",
+// "Contexts" and "all_reduce, all_gather, gradients" of the facts, named as there. After each the
+// strategy works.
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/reduce_op.h"
+#include "base/status.h"
+#include "distribute/strategy.h"
+#include "distribute/values.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/local_map.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "layout/layout.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/gate.h"
+#include "tests/support/matchers.h"
+#include "tests/support/replicas.h"
+
+namespace tessera::testing {
+namespace {
+
+using absl::StatusCode;
+using distribute::PerReplica;
+using distribute::ReplicaContext;
+using distribute::Strategy;
+
+class DistributeRunErrorsTest : public ::testing::TestWithParam<ReplicaForm> {
+ protected:
+  static Status run(int num_replicas, const ReplicaBody& body) {
+    return run_replicas(GetParam(), num_replicas, body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Forms, DistributeRunErrorsTest, ::testing::ValuesIn(kReplicaForms),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// A refusal, after which a run is right.
+Status expect_refused(const Strategy& strategy, const Status& status, StatusCode code,
+                      const std::vector<std::string>& texts) {
+  TESSERA_RETURN_IF_ERROR(expect_error(status, code, texts));
+  const PerReplica good = strategy.run([](ReplicaContext& replica) {
+    return replica.all_reduce(ReduceOp::kSum, scalar_of_id(replica));
+  });
+  return expect_local<float>(good, [](int) { return scalar_value(3); });
+}
+
+TEST_P(DistributeRunErrorsTest, RunsThatFail) {
+  EXPECT_THAT(run(3,
+                  [](const Client&, const Strategy& strategy) -> Status {
+                    // run_error
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_refused(strategy,
+                                       strategy
+                                           .run([](ReplicaContext& replica) -> StatusOr<DTensor> {
+                                             if (replica.replica_id_in_sync_group() == 1) {
+                                               return absl::AbortedError("boom");
+                                             }
+                                             return scalar(replica, 1);
+                                           })
+                                           .status(),
+                                       StatusCode::kAborted, {"replica 1 (", "device 1", "boom"}));
+                    // run_error_while_others_wait
+                    bool got_error = false;
+                    TESSERA_RETURN_IF_ERROR(expect_refused(
+                        strategy, strategy.run([&](ReplicaContext& replica) -> Status {
+                          if (replica.replica_id_in_sync_group() == 1)
+                            return absl::AbortedError("boom");
+                          const Status status =
+                              replica.all_reduce(ReduceOp::kSum, scalar(replica, 1)).await();
+                          got_error |= absl::IsAborted(status);
+                          return status;
+                        }),
+                        StatusCode::kAborted, {"replica 1 (", "boom"}));
+                    const absl::Span<const int> local = strategy.local_replicas();
+                    TESSERA_REQUIRE(got_error || (local.size() == 1 && local[0] == 1));
+                    return absl::OkStatus();
+                  }),
+              IsOk());
+}
+
+TEST_P(DistributeRunErrorsTest, ReplicasThatDisagree) {
+  EXPECT_THAT(run(3,
+                  [](const Client&, const Strategy& strategy) -> Status {
+                    const StatusCode bad = StatusCode::kInvalidArgument;
+                    // run_one_does_not_call
+                    TESSERA_RETURN_IF_ERROR(expect_refused(
+                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                          if (replica.replica_id_in_sync_group() != 0) return absl::OkStatus();
+                          return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1)).await();
+                        }),
+                        bad, {"replica 0", "called all_reduce(sum)", "replica 1", "returned"}));
+                    // run_calls_differ
+                    TESSERA_RETURN_IF_ERROR(expect_refused(
+                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                          const DTensor x =
+                              full<float>({1}, 1, Layout::replicated(replica.mesh(), 1));
+                          return (replica.replica_id_in_sync_group() == 0
+                                      ? replica.all_reduce(ReduceOp::kSum, x)
+                                      : replica.all_gather(x, 0))
+                              .await();
+                        }),
+                        bad, {"called all_reduce(sum)", "called all_gather(dim 0)"}));
+                    // swapped_calls
+                    TESSERA_RETURN_IF_ERROR(expect_refused(
+                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                          const bool is_first = replica.replica_id_in_sync_group() == 0;
+                          const DTensor a = replica.all_reduce(ReduceOp::kSum, scalar(replica, 1),
+                                                               {.name = is_first ? "a" : "b"});
+                          const DTensor b = replica.all_reduce(ReduceOp::kSum, scalar(replica, 10),
+                                                               {.name = is_first ? "b" : "a"});
+                          TESSERA_RETURN_IF_ERROR(a.await());
+                          return b.await();
+                        }),
+                        bad, {"all_reduce(sum) \"a\"", "all_reduce(sum) \"b\""}));
+                    // run_counts_differ
+                    TESSERA_RETURN_IF_ERROR(expect_refused(
+                        strategy,
+                        strategy
+                            .run([](ReplicaContext& replica) {
+                              return std::vector<DTensor>(replica.replica_id_in_sync_group() + 1,
+                                                          scalar(replica, 1));
+                            })[0]
+                            .status(),
+                        bad, {"replica 0", "1 tensors", "replica 1", "2"}));
+                    // all_reduce_shapes_differ
+                    TESSERA_RETURN_IF_ERROR(expect_refused(
+                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                          const DTensor x = full<float>({replica.replica_id_in_sync_group() + 1}, 1,
+                                                        Layout::replicated(replica.mesh(), 1));
+                          return replica.all_reduce(ReduceOp::kSum, x).await();
+                        }),
+                        bad, {"replica 0", "[1]", "replica 1", "[2]"}));
+                    return absl::OkStatus();
+                  }),
+              IsOk());
+}
+
+TEST_P(DistributeRunErrorsTest, RefusedCalls) {
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            const StatusCode bad = StatusCode::kInvalidArgument;
+            // all_gather_other_dim
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  const DTensor x = full<float>({1, replica.replica_id_in_sync_group() + 1}, 1,
+                                                Layout::replicated(replica.mesh(), 2));
+                  return replica.all_gather(x, 0).await();
+                }),
+                               bad, {"size 1 of dim 1", "size 2"}));
+            // all_reduce_int_avg, all_gather_scalar
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  return replica
+                      .all_reduce(ReduceOp::kAvg,
+                                  full<int32_t>({}, 1, Layout::replicated(replica.mesh(), 0)))
+                      .await();
+                }),
+                               bad, {"i32"}));
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  return replica.all_gather(scalar(replica, 1), 0).await();
+                }),
+                               bad, {"rank 0"}));
+            // refused_bytes_per_pack, refused_timeout
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  return replica
+                      .all_reduce(ReduceOp::kSum, scalar(replica, 1), {.bytes_per_pack = -1})
+                      .await();
+                }),
+                               bad, {"bytes_per_pack is -1"}));
+            TESSERA_RETURN_IF_ERROR(expect_refused(
+                strategy,
+                strategy.run_with({.communication = {.timeout = absl::ZeroDuration()}},
+                                  [](ReplicaContext&) { return absl::OkStatus(); }),
+                bad, {"timeout is 0"}));
+            // run_in_run, cross_replica_call_in_run
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([&](ReplicaContext&) -> Status {
+                  return strategy.run([](ReplicaContext&) { return absl::OkStatus(); });
+                }),
+                               StatusCode::kFailedPrecondition, {"merge_call()"}));
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([&](ReplicaContext& replica) -> Status {
+                  return strategy.reduce(ReduceOp::kAvg, scalar(replica, 1)).await();
+                }),
+                               StatusCode::kFailedPrecondition, {"reduce(avg)", "all_reduce"}));
+            // An exception.
+            return expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+              // NOTIDY(banned): what a function of the user may do
+              if (replica.replica_id_in_sync_group() == 2) throw std::runtime_error("row 7");
+              return absl::OkStatus();
+            }),
+                                  StatusCode::kUnknown,
+                                  {"replica 2", "raised an exception: row 7"});
+          }),
+      IsOk());
+}
+
+// in_replica_function: from a replica function and from a kernel, at once; it works afterwards.
+TEST_P(DistributeRunErrorsTest, SyncDevicesInAReplicaFunction) {
+  EXPECT_THAT(run(2,
+                  [](const Client& client, const Strategy& strategy) -> Status {
+                    Client mine = client;
+                    const Status in_function =
+                        strategy.run([&](ReplicaContext&) { return mine.sync_devices(); });
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_error(in_function, StatusCode::kFailedPrecondition,
+                                     {"sync_devices", "replica function", "after run()"}));
+                    const Status in_kernel = strategy.run([&](ReplicaContext& replica) -> Status {
+                      return local_map(Layout::replicated(replica.mesh(), 0), {}, DType::kFloat32,
+                                       {}, [&](LocalContext&) { return mine.sync_devices(); })
+                          .await();
+                    });
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_error(in_kernel, StatusCode::kFailedPrecondition, {"sync_devices"}));
+                    mine.sync_devices().IgnoreError();  // the kernel's error, once
+                    return mine.sync_devices();
+                  }),
+              IsOk());
+}
+
+// multi_timeout: the one that comes late is told at once, and the strategy works afterwards.
+TEST(DistributeTimeoutTest, ReplicasThatDoNotCome) {
+  Gate given_up;
+  EXPECT_THAT(run_replicas(kReplicaForms[1], 2,
+                           [&](const Client& client, const Strategy& strategy) -> Status {
+                             const auto call = [](ReplicaContext& replica) -> Status {
+                               return replica
+                                   .all_reduce(ReduceOp::kSum, scalar(replica, 1),
+                                               {.timeout = absl::Milliseconds(300)})
+                                   .await();
+                             };
+                             if (client.client_id() == 1) {
+                               TESSERA_RETURN_IF_ERROR(given_up.wait());
+                             }
+                             TESSERA_RETURN_IF_ERROR(expect_error(
+                                 strategy.run(call), StatusCode::kDeadlineExceeded, {"client 1"}));
+                             given_up.open();
+                             const PerReplica sum = strategy.run([](ReplicaContext& replica) {
+                               return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1));
+                             });
+                             return expect_local<float>(sum, [](int) { return scalar_value(2); });
+                           }),
+              IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
