@@ -2,6 +2,7 @@
 //
 // Data sets from files: what is read of good files, and what is said of malformed ones. Each row of
 // a table is a file by its bytes.
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,6 +26,7 @@
 #include "gtest/gtest.h"
 #include "input/batch_reader.h"
 #include "input/dataset.h"
+#include "input/input_file.h"
 #include "tests/support/leaks.h"
 #include "tests/support/matchers.h"
 
@@ -233,6 +236,40 @@ TEST(RecordsTest, ReadInAnyOrder) {
         ended = !batch.has_value();
       }
     }
+  }
+}
+
+// The system calls that have read for this thread.
+int64_t num_reads() {
+  std::ifstream counts("/proc/thread-self/io");
+  std::string name;
+  for (int64_t count = 0; counts >> name >> count;) {
+    if (name == "syscr:") return count;
+  }
+  return -1;
+}
+
+// The order of reads -> system calls for 10,000 records of 8 bytes.
+TEST(RecordsTest, ReadsNearEachOtherShareSystemCalls) {
+  constexpr int64_t kRecords = 10000;
+  const std::string path = write_file("near", std::string(8 * kRecords, 'x'));
+  const std::function<int64_t(int64_t)> in_a_row = [](int64_t i) { return i; };
+  const std::function<int64_t(int64_t)> in_swapped_pairs = [](int64_t i) { return i ^ 1; };
+  const std::function<int64_t(int64_t)> every_third = [](int64_t i) { return 3 * i % kRecords; };
+  const std::function<int64_t(int64_t)> far_away = [](int64_t i) { return 3001 * i % kRecords; };
+  for (const auto& [order, fewest, most] :
+       {std::tuple(in_a_row, 1, 25), std::tuple(in_swapped_pairs, 1, 25),
+        std::tuple(every_third, 1, 75), std::tuple(far_away, 9000, 10100)}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<const InputFile> file,
+                                 InputFile::open(path));
+    const int64_t before = num_reads();
+    std::byte record[8];
+    for (int64_t i = 0; i < kRecords; ++i) {
+      ASSERT_THAT(file->read(8 * order(i), absl::MakeSpan(record), [] { return ""; }), IsOk());
+    }
+    const int64_t reads = num_reads() - before;
+    EXPECT_GE(reads, fewest);
+    EXPECT_LE(reads, most);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,18 +69,21 @@ bool InputFile::read_block(int64_t offset, absl::Span<std::byte> out) const {
   const auto count = static_cast<int64_t>(out.size());
   if (count > kMaxBlockBytes / 4) return false;  // a system call is then little of the time
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool follows = offset == std::exchange(next_offset_, offset + count);
-  run_bytes_ = follows ? run_bytes_ + count : count;
+  const int64_t distance = std::abs(offset - std::exchange(next_offset_, offset + count));
+  const bool is_near = distance <= kPageBytes;
+  run_bytes_ = is_near ? run_bytes_ + count : count;
   const auto has_bytes = [&] {
     return offset >= block_offset_ &&
            offset + count <= block_offset_ + static_cast<int64_t>(block_.size());
   };
   if (!has_bytes()) {
-    if (!follows) return false;
-    block_.resize(static_cast<size_t>(std::clamp(run_bytes_, kPageBytes, kMaxBlockBytes)));
-    const StatusOr<size_t> got = read_some(offset, absl::MakeSpan(block_));
+    if (!is_near) return false;
+    // From a few records before it, which other threads may be about to read.
+    block_offset_ = std::max<int64_t>(0, offset - std::min(4 * count, kPageBytes));
+    const int64_t after = std::clamp(run_bytes_, kPageBytes, kMaxBlockBytes);
+    block_.resize(static_cast<size_t>(offset - block_offset_ + after));
+    const StatusOr<size_t> got = read_some(block_offset_, absl::MakeSpan(block_));
     block_.resize(got.value_or(0));
-    block_offset_ = offset;
     if (!has_bytes()) return false;
   }
   std::copy_n(block_.begin() + (offset - block_offset_), out.size(), out.begin());

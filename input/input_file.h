@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,10 +26,11 @@ namespace tessera::input {
 
 // Thread-safe. Has one descriptor.
 //
-// Reads that follow each other in the file are answered from a block, so that a small record does
-// not take a system call. A block is a page, or as large as what was read in a row before it: a
-// client whose rows of a batch are few does not read those of others. Reads in another order, as of
-// a shuffled data set, go to the system.
+// Reads near each other in the file, at most a page from one to the next, are answered from a
+// block, so that a small record does not take a system call. The threads of a map read so, and a
+// client that has some of the rows of a batch. A block is a page, or as large as what was read in a
+// run before it: every page of it is near a record that was asked for. Reads in another order, as
+// of a shuffled data set, go to the system.
 class InputFile {
  public:
   // The system's reason with the path, such as NotFound; InvalidArgument for what is no file.
@@ -51,7 +53,7 @@ class InputFile {
 
   // Reads as many bytes as are there, up to those of `out`; the system's error.
   StatusOr<size_t> read_some(int64_t offset, absl::Span<std::byte> out) const;
-  // Reads by the block, if it has the bytes or this read follows the last one. False: neither.
+  // Reads by the block, if it has the bytes or this read is near the last one. False: neither.
   bool read_block(int64_t offset, absl::Span<std::byte> out) const;
 
   const std::string path_;
@@ -61,8 +63,8 @@ class InputFile {
   mutable std::mutex mutex_;  // guards the members below
   mutable std::vector<std::byte> block_;
   mutable int64_t block_offset_ = 0;
-  mutable int64_t next_offset_ = -1;  // where the last read ended
-  mutable int64_t run_bytes_ = 0;     // of the reads up to it that followed each other
+  mutable int64_t next_offset_ = std::numeric_limits<int64_t>::max();  // where the last read ended
+  mutable int64_t run_bytes_ = 0;  // of the reads up to it that were near each other
 };
 
 // Which file has an element, when file k has counts[k].
