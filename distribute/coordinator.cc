@@ -11,7 +11,6 @@
 #include <mutex>
 #include <optional>
 #include <random>
-#include <set>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +25,9 @@
 #include "distribute/server.h"
 #include "distribute/task_links.h"
 #include "distribute/task_token.h"
+#include "distribute/tensor_message.h"
 #include "distribute/value_state.h"
+#include "distribute/variable_table.h"
 #include "distribute/wire.h"
 #include "input/source.h"
 #include "job/coordinator_server.h"
@@ -45,18 +46,13 @@ using internal::TaskLinks;
 using internal::ValueState;
 using internal::VariableAccess;
 using internal::VariablePlace;
+using internal::VariableTable;
 
 constexpr absl::Duration kConnectTimeout = absl::Minutes(1);
 
 uint64_t random_number() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
-}
-
-std::string quoted(absl::Span<const std::string> names) {
-  return absl::StrJoin(names, ", ", [](std::string* out, const std::string& name) {
-    absl::StrAppend(out, "\"", name, "\"");
-  });
 }
 
 Status check_cluster(const cluster::Cluster& cluster) {
@@ -110,7 +106,7 @@ class ClusterCoordinator::Impl {
                     .worker_wait = options.worker_wait,
                     .max_attempts = options.max_attempts}),
         is_updating_(num_ps_, false),
-        variables_on_(num_ps_) {}
+        variables_(num_ps_) {}
 
   ~Impl() {
     {
@@ -172,7 +168,11 @@ class ClusterCoordinator::Impl {
         .name = std::move(name), .dtype = initial.dtype, .shape = initial.shape, .chief = chief_};
     TESSERA_ASSIGN_OR_RETURN(
         place.rows, internal::shard_rows(partitioner_, initial.shape, initial.dtype, num_ps_));
-    TESSERA_RETURN_IF_ERROR(reserve(&place));
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      TESSERA_RETURN_IF_ERROR(ps_lost_);
+      TESSERA_RETURN_IF_ERROR(variables_.add(&place));
+    }
     const Status created = servers_->create(place, initial);
     std::lock_guard<std::mutex> lock(mutex_);
     TESSERA_RETURN_IF_ERROR(ps_lost_);
@@ -288,33 +288,6 @@ class ClusterCoordinator::Impl {
     return answers->wait();
   }
 
-  // Places a new variable: its shards go to the parameter servers in turn.
-  Status reserve(VariablePlace* place) {
-    for (int shard = 0; shard < static_cast<int>(place->rows.size()); ++shard) {
-      if (place->shard_bytes(shard) <= internal::kMostMessageBytes) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "variable \"", place->name, "\" has a shard of ", format_bytes(place->shard_bytes(shard)),
-          "; the most is ", format_bytes(internal::kMostMessageBytes),
-          ", use a partitioner such as max_size"));
-    }
-    std::lock_guard<std::mutex> lock(mutex_);
-    TESSERA_RETURN_IF_ERROR(ps_lost_);
-    if (!names_.insert(place->name).second) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("variable \"", place->name, "\" is there; give each a name of its own"));
-    }
-    place->number = next_variable_++;
-    for (size_t shard = 0; shard < place->rows.size(); ++shard) {
-      const int ps = next_ps_;
-      next_ps_ = (next_ps_ + 1) % num_ps_;
-      place->ps.push_back(ps);
-      if (variables_on_[ps].empty() || variables_on_[ps].back() != place->name) {
-        variables_on_[ps].push_back(place->name);
-      }
-    }
-    return absl::OkStatus();
-  }
-
   StatusOr<rpc::RunRequest> request_of(absl::string_view function,
                                        absl::Span<const Argument> args) const {
     rpc::RunRequest request;
@@ -383,11 +356,11 @@ class ClusterCoordinator::Impl {
       if (task.is_worker()) {
         scheduler_.worker_lost(task.index, why, steady_now());
       } else {
-        const std::vector<std::string>& variables = variables_on_[task.index];
+        const std::string names = variables_.names_on(task.index);
         ps_lost_.Update(absl::UnavailableError(absl::StrCat(
-            why.message(), variables.empty() ? "; it held no variables"
-                                             : absl::StrCat("; with it are lost the variables ",
-                                                            quoted(variables)))));
+            why.message(),
+            names.empty() ? "; it held no variables" : "; with it are lost the variables ",
+            names)));
         scheduler_.ps_lost(ps_lost_);
       }
     }
@@ -549,10 +522,7 @@ class ClusterCoordinator::Impl {
   bool is_stopping_ = false;
   Status end_;  // used by the thread of the caller only
   RegistryNames registry_names_;
-  std::set<std::string> names_;  // of variables
-  std::vector<std::vector<std::string>> variables_on_;
-  int next_variable_ = 0;
-  int next_ps_ = 0;
+  VariableTable variables_;
 
   std::unique_ptr<ParameterServers> servers_;  // constant once connected
   std::unique_ptr<TaskLinks> links_;           // the same

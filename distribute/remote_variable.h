@@ -19,24 +19,12 @@
 
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "distribute/variable_place.h"
 
 namespace tessera::distribute {
 
 namespace internal {
 
-// Where the shards of a variable are. Shard k has rows[k] rows of dim 0, and is on ps[k].
-struct VariablePlace {
-  std::string name = {};
-  DType dtype = DType::kFloat32;
-  Shape shape = {};
-  uint64_t chief = 0;  // the coordinator that made it
-  int number = 0;      // among its variables
-  std::vector<int64_t> rows = {};
-  std::vector<int> ps = {};
-
-  // Of one shard.
-  int64_t shard_bytes(int shard) const;
-};
 struct VariableAccess;
 
 }  // namespace internal

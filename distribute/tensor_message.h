@@ -32,6 +32,10 @@
 
 namespace tessera::distribute::internal {
 
+// The most bytes of tensors that one message carries, in protobuf's fields too, whose messages have
+// less than twice as many.
+inline constexpr int64_t kMostMessageBytes = 1 << 30;
+
 // Bytes of a tensor, in one or more pieces of memory that others own. Cheap to copy.
 class TensorBytes {
  public:

@@ -19,9 +19,6 @@
 
 namespace tessera::distribute::internal {
 
-// The most bytes that one message carries of arrays: half of what protobuf can.
-inline constexpr int64_t kMostMessageBytes = 1 << 30;
-
 void set_outcome(rpc::Outcome* outcome, const Status& status);
 Status status_of(const rpc::Outcome& outcome);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "distribute/remote_variable.h"
+#include "distribute/variable_place.h"
 
 namespace tessera::distribute::internal {
 
