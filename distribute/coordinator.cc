@@ -288,10 +288,8 @@ class ClusterCoordinator::Impl {
     return answers->wait();
   }
 
-  StatusOr<rpc::RunRequest> request_of(absl::string_view function,
-                                       absl::Span<const Argument> args) const {
-    rpc::RunRequest request;
-    request.set_function(std::string(function));
+  // That they are of this coordinator, and few enough bytes for a message.
+  Status check_arguments(absl::string_view function, absl::Span<const Argument> args) const {
     int64_t num_bytes = 0;
     for (size_t i = 0; i < args.size(); ++i) {
       const std::string where = absl::StrCat("argument ", i, " of function \"", function, "\"");
@@ -309,12 +307,19 @@ class ClusterCoordinator::Impl {
         return absl::InvalidArgumentError(absl::StrCat(where, ": variable \"", variable.name(),
                                                        "\" is of another ClusterCoordinator"));
       }
-      internal::set_argument(request.add_arguments(), args[i]);
     }
-    if (num_bytes <= internal::kMostMessageBytes) return request;
+    if (num_bytes <= internal::kMostMessageBytes) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         "the arguments of function \"", function, "\" have ", format_bytes(num_bytes),
         "; the most is ", format_bytes(internal::kMostMessageBytes), ", use a variable"));
+  }
+  StatusOr<rpc::RunRequest> request_of(absl::string_view function,
+                                       absl::Span<const Argument> args) const {
+    TESSERA_RETURN_IF_ERROR(check_arguments(function, args));
+    rpc::RunRequest request;
+    request.set_function(std::string(function));
+    for (const Argument& arg : args) internal::set_argument(request.add_arguments(), arg);
+    return request;
   }
 
   uint64_t new_session(const TaskLinks::Task& task) {

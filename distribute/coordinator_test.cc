@@ -204,6 +204,32 @@ TEST(CoordinatorTest, UnknownFunctionAndFunctionArguments) {
 // remote_value_argument
 static_assert(!std::is_constructible_v<Argument, RemoteValue>);
 
+// More than a message carries is refused before it is copied.
+TEST(CoordinatorTest, LargeArgumentsAndResults) {
+  RunningCluster running(1, 1);
+  ASSERT_TRUE(running.ok());
+  ClusterCoordinator& coordinator = *running.coordinator;
+  constexpr int64_t kGiB = 1 << 30;
+  std::vector<Argument> args;
+  args.emplace_back(HostArray{.dtype = DType::kUint8,
+                              .shape = {kGiB + (1 << 20)},
+                              .bytes = std::vector<std::byte>(kGiB + (1 << 20))});
+  EXPECT_THAT(
+      coordinator.schedule("pull", std::move(args)).await(),
+      StatusIs(kInvalidArgument, HasSubstr("the arguments of function \"pull\" have 1.001 GiB; "
+                                           "the most is 1 GiB, use a variable")));
+  EXPECT_THAT(coordinator.join(), StatusIs(kInvalidArgument));
+  constexpr int64_t kNumElements = 1 << 18;  // 1 MiB
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const RemoteVariable v,
+      coordinator.variable("1 MiB",
+                           HostArray::of<float>(std::vector<float>(kNumElements), {kNumElements})));
+  EXPECT_THAT(coordinator.schedule("repeat", {v, scalar(1100)}).await(),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("function \"repeat\" returns 1.074 GiB; the most is 1 GiB; return "
+                                 "less, or push it to a variable")));
+}
+
 TEST(CoordinatorTest, QueueLimit) {
   RunningCluster running(1, 1, {}, {.queue_limit = 4});
   ASSERT_TRUE(running.ok());

@@ -246,16 +246,16 @@ Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& serv
   WorkerContext context(worker_, request.attempt(), mesh_, servers, datasets_);
   const StatusOr<std::vector<DTensor>> results = call_guarded(*function, context, arguments);
   TESSERA_RETURN_IF_ERROR(with_context(results.status(), where));
-  int64_t num_bytes = 0;
+  int64_t result_bytes = 0;
+  for (const DTensor& result : *results) result_bytes += num_bytes(result.shape(), result.dtype());
+  if (result_bytes > kMostMessageBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " returns ", format_bytes(result_bytes), "; the most is ",
+                     format_bytes(kMostMessageBytes), "; return less, or push it to a variable"));
+  }
   for (size_t i = 0; i < results->size(); ++i) {
     const StatusOr<HostArray> array = to_host_array((*results)[i]);
     TESSERA_RETURN_IF_ERROR(with_context(array.status(), absl::StrCat(where, ", result ", i)));
-    num_bytes += static_cast<int64_t>(array->bytes.size());
-    if (num_bytes > kMostMessageBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(where, " returns more than ",
-                                                     format_bytes(kMostMessageBytes),
-                                                     "; return less, or push it to a variable"));
-    }
     set_array(response->add_results(), *array);
   }
   const RunKey run = {

@@ -157,6 +157,13 @@ Results pull_all(WorkerContext& context, Args args) {
   return std::vector<DTensor>{filled(context, {}, static_cast<float>(context.attempt()))};
 }
 
+// Returns the value of args[0] as often as args[1] says.
+Results repeat(WorkerContext& context, Args args) {
+  TESSERA_ASSIGN_OR_RETURN(const float count, number(args[1]));
+  return std::vector<DTensor>(static_cast<size_t>(count),
+                              context.pull(std::get<RemoteVariable>(args[0])));
+}
+
 // Pushes a scalar f32, whatever the variable is.
 Results push_scalar(WorkerContext& context, Args args) {
   TESSERA_RETURN_IF_ERROR(
@@ -351,6 +358,7 @@ StatusOr<FunctionRegistry> functions(const std::string& one_more) {
                                                          {"where", where},
                                                          {"pull", pull},
                                                          {"assign", assign},
+                                                         {"repeat", repeat},
                                                          {"push_scalar", push_scalar},
                                                          {"double_all", double_all},
                                                          {"push_late", push_late},
