@@ -338,12 +338,14 @@ Status Strategy::update(
       TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(arg));
       for (size_t i = 0; i < parts.size(); ++i) by_replica[i].push_back(parts[i]);
     }
+    // All or none.
+    std::vector<DTensor> changed;
     for (size_t i = 0; i < by_replica.size(); ++i) {
-      DTensor& component = variable.state_->components[i];
-      const DTensor changed = fn(component, by_replica[i]);
-      TESSERA_RETURN_IF_ERROR(variable.check_value("update", changed));
-      component = state_->on_replica(changed, local_replicas()[i]);
+      const DTensor value = fn(variable.state_->components[i], by_replica[i]);
+      TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
+      changed.push_back(state_->on_replica(value, local_replicas()[i]));
     }
+    variable.state_->components = std::move(changed);
     return absl::OkStatus();
   }
   std::vector<DTensor> tensors;
@@ -356,7 +358,11 @@ Status Strategy::update(
                        " has a value for each replica, with which the replicas of the variable "
                        "would differ; reduce() it first"));
     }
-    tensors.push_back(*tensor);
+    // To where the variable is, which a central storage has apart.
+    const bool is_there = tensor->layout().mesh() == parameter_mesh();
+    const int rank = static_cast<int>(tensor->shape().size());
+    tensors.push_back(is_there ? *tensor
+                               : relayout(*tensor, Layout::replicated(parameter_mesh(), rank)));
   }
   return variable.assign(fn(variable.value(), tensors));
 }

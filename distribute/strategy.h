@@ -260,6 +260,9 @@ class Strategy {
   // DTensor, a std::vector<DTensor>, a StatusOr of either, or a Status; run returns a PerReplica, a
   // std::vector<PerReplica> (at least one where there is an error), or a Status.
   //
+  // A tape records what is done in the replica function that made it; one outside of run() gives
+  // zeros for gradients through run() and reduce().
+  //
   // Errors, which the results carry: that of the first replica whose function fails, with the
   // replica; InvalidArgument where replicas disagree on a collective, or one of them has returned,
   // naming both; FailedPrecondition inside a replica function. There sync_devices() is
@@ -316,8 +319,9 @@ class Strategy {
                                        const CommunicationOptions& options = {}) const;
   DTensor broadcast_to(const DTensor& value, LayoutArg destination) const;
 
-  // fn(value, args) -> the new value. Of kOnWrite: once, and args must be mirrored. Of kOnRead:
-  // once for each local replica, with its parts of args.
+  // fn(value, args) -> the new value. Of kOnWrite: once, and args must be mirrored; they are moved
+  // to where the variable is. Of kOnRead: once for each local replica, with its parts of args; all
+  // components change, or none where fn fails.
   Status update(DistributedVariable& variable,
                 absl::FunctionRef<DTensor(const DTensor& value, absl::Span<const DTensor> args)> fn,
                 absl::Span<const DistributedValues> args = {}) const;

@@ -476,6 +476,14 @@ TEST(DistributeVariableClientsTest, CentralStorage) {
                         apply(strategy, v, {"", kOnWrite, kSum, Change::kAdd, true, {}, {}}));
                     TESSERA_RETURN_IF_ERROR(expect_values<float>(v.value(), {}, {16}));
                     TESSERA_REQUIRE(v.value().layout().mesh() == strategy.parameter_mesh());
+                    // An argument moves to where the variable is.
+                    TESSERA_RETURN_IF_ERROR(
+                        strategy.update(v,
+                                        [](const DTensor& value, absl::Span<const DTensor> args) {
+                                          return value + args[0];
+                                        },
+                                        {everywhere(strategy, 4)}));
+                    TESSERA_RETURN_IF_ERROR(expect_values<float>(v.value(), {}, {20}));
                     TESSERA_ASSIGN_OR_RETURN(DistributedVariable none,
                                              strategy.variable("none", everywhere(strategy, 10)));
                     TESSERA_RETURN_IF_ERROR(expect_error(
