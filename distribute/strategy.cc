@@ -79,6 +79,19 @@ StatusOr<std::string> fingerprint(const DTensor& tensor) {
   return text;
 }
 
+// InvalidArgument for a number that stands for no enumerator.
+Status check_enumerators(const VariableOptions& options) {
+  const auto check = [](const char* type, auto value, auto last, const char* names) {
+    if (value <= last) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(type, "(", static_cast<int>(value), ") is no enumerator; use ", names));
+  };
+  TESSERA_RETURN_IF_ERROR(check("VariableSynchronization", options.synchronization,
+                                VariableSynchronization::kOnRead, "kAuto, kOnWrite or kOnRead"));
+  return check("VariableAggregation", options.aggregation, VariableAggregation::kOnlyFirstReplica,
+               "kNone, kSum, kMean or kOnlyFirstReplica");
+}
+
 }  // namespace
 
 // Values
@@ -372,6 +385,8 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
   TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("variable()", "it outside of run()"));
   TESSERA_RETURN_IF_ERROR(with_context(initial.status(), absl::StrCat("variable \"", name, "\"")));
   VariableOptions policy = options;
+  TESSERA_RETURN_IF_ERROR(
+      with_context(check_enumerators(policy), absl::StrCat("variable \"", name, "\"")));
   if (policy.synchronization == VariableSynchronization::kNone) {
     return absl::InvalidArgumentError(
         absl::StrCat("variable \"", name,

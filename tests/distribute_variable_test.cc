@@ -213,6 +213,12 @@ TEST_P(DistributeVariableTest, RefusedPolicies) {
                 strategy.variable("v", ten, {.synchronization = VariableSynchronization::kNone})
                     .status(),
                 bad, {"\"v\"", "kNone"}));
+            for (const VariableOptions& unknown :
+                 {VariableOptions{.synchronization = static_cast<VariableSynchronization>(9)},
+                  VariableOptions{.aggregation = static_cast<VariableAggregation>(9)}}) {
+              TESSERA_RETURN_IF_ERROR(expect_error(strategy.variable("v", ten, unknown).status(),
+                                                   bad, {"\"v\"", "(9) is no enumerator; use k"}));
+            }
             const DTensor seven = full<int32_t>({}, 7, Layout::replicated(strategy.mesh(), 0));
             for (const VariableSynchronization each : {kOnWrite, kOnRead}) {
               TESSERA_RETURN_IF_ERROR(expect_error(
