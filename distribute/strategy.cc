@@ -427,6 +427,12 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
                                                "variable of an optimizer"))))
           : Variable(name, relayout(mirrored, own))});
   DistributedVariable variable(std::move(state));
+  tessera::internal::guard_assignments(
+      variable.variable(), [strategy = state_, name](const char* call) {
+        return strategy->check_not_in_replica(
+            absl::StrCat(call, " of variable \"", name, "\"").c_str(),
+            "the method with the context, or an optimizer outside of run()");
+      });
   if (policy.initial == InitialValue::kAgree && !state_->is_of_one_client()) {
     TESSERA_RETURN_IF_ERROR(
         compare_replicas(absl::StrCat("the initial value of variable \"", name, "\""), mirrored));

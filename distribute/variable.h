@@ -52,8 +52,9 @@ class DistributedVariable {
   Status assign_add(ReplicaContext& replica, const DTensor& delta);
   Status assign_sub(ReplicaContext& replica, const DTensor& delta);
 
-  // Of kOnWrite, for optimizers and tapes. Of kOnRead a variable whose value and assignments are
-  // FailedPrecondition.
+  // Of kOnWrite, for tapes, and for optimizers outside of run(): in a replica function its
+  // assignments are FailedPrecondition, since there would be one for each replica. Of kOnRead a
+  // variable whose value and assignments are FailedPrecondition.
   Variable& variable();
 
  private:

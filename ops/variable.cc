@@ -19,6 +19,7 @@ struct Variable::State {
   const std::string name;
   const Shape shape;
   const Layout layout;
+  std::function<Status(const char* call)> guard = {};
   std::mutex mutex;
   DTensor value;
 };
@@ -54,6 +55,7 @@ DTensor Variable::value() const {
 }
 
 Status Variable::check(const char* function, const DTensor& value) const {
+  if (state_->guard != nullptr) TESSERA_RETURN_IF_ERROR(state_->guard(function));
   TESSERA_RETURN_IF_ERROR(internal::facts_of(this->value()).error);
   TESSERA_RETURN_IF_ERROR(internal::facts_of(value).error);
   if (value.shape() == shape() && value.dtype() == dtype()) return absl::OkStatus();
@@ -83,8 +85,15 @@ Status Variable::assign_sub(const DTensor& delta) {
 
 Status internal::update_value(const Variable& variable,
                               absl::FunctionRef<Status(DTensor& value)> update) {
+  const auto& guard = variable.state_->guard;
+  if (guard != nullptr) TESSERA_RETURN_IF_ERROR(guard("the optimizer's update"));
   std::lock_guard<std::mutex> lock(variable.state_->mutex);
   return update(variable.state_->value);
+}
+
+void internal::guard_assignments(const Variable& variable,
+                                 std::function<Status(const char* call)> guard) {
+  variable.state_->guard = std::move(guard);
 }
 
 }  // namespace tessera

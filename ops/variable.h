@@ -14,6 +14,7 @@
 #ifndef TESSERA_OPS_VARIABLE_H_
 #define TESSERA_OPS_VARIABLE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,6 +34,9 @@ namespace internal {
 // For optimizers: `update` replaces the value by another of its dtype, shape and layout, which no
 // other thread reads meanwhile.
 Status update_value(const Variable& variable, absl::FunctionRef<Status(DTensor& value)> update);
+// `guard`, given the call, is asked before every assignment; its error is that of the assignment.
+// Set before the variable is shared.
+void guard_assignments(const Variable& variable, std::function<Status(const char* call)> guard);
 }  // namespace internal
 
 class Variable {
@@ -64,6 +68,8 @@ class Variable {
   struct State;
   friend Status internal::update_value(const Variable& variable,
                                        absl::FunctionRef<Status(DTensor& value)> update);
+  friend void internal::guard_assignments(const Variable& variable,
+                                          std::function<Status(const char* call)> guard);
   Status check(const char* function, const DTensor& value) const;
 
   std::shared_ptr<State> state_;

@@ -405,6 +405,63 @@ TEST_P(DistributeVariableTest, Updates) {
       IsOk());
 }
 
+// An update of components whose function fails for one replica changes none.
+TEST(DistributeVariableClientsTest, UpdatesOfAllComponentsOrNone) {
+  EXPECT_THAT(
+      run_clients({.devices_per_client = 3},
+                  [](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
+                                             distribute::mirrored_strategy(client));
+                    TESSERA_ASSIGN_OR_RETURN(
+                        DistributedVariable v,
+                        strategy.variable("v", everywhere(strategy, 10),
+                                          {.synchronization = kOnRead, .aggregation = kSum}));
+                    int num_calls = 0;
+                    const DTensor row = full<float>({2}, 1, Layout::replicated(strategy.mesh(), 1));
+                    TESSERA_RETURN_IF_ERROR(expect_error(
+                        strategy.update(v,
+                                        [&](const DTensor& value, absl::Span<const DTensor>) {
+                                          return ++num_calls == 2 ? row : value + 100;
+                                        }),
+                        StatusCode::kInvalidArgument, {"update of variable \"v\"", "[2]"}));
+                    return expect_values<float>(v.value(), {}, {10});
+                  }),
+      IsOk());
+}
+
+// In a replica function each replica would do it.
+TEST_P(DistributeVariableTest, VariableOfAnOptimizerInAReplicaFunction) {
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(DistributedVariable v,
+                                     strategy.variable("v", everywhere(strategy, 10)));
+            const DTensor one = everywhere(strategy, 1);
+            const std::function<Status()> calls[] = {
+                [&] { return v.variable().assign(one); },
+                [&] { return v.variable().assign_add(one); },
+                [&] { return v.variable().assign_sub(one); },
+                [&] {
+                  Sgd sgd{.learning_rate = 0.1};
+                  return sgd.apply(absl::MakeSpan(&v.variable(), 1), {one});
+                },
+            };
+            for (const std::function<Status()>& call : calls) {
+              TESSERA_RETURN_IF_ERROR(expect_error(
+                  strategy.run([&](ReplicaContext&) { return call(); }),
+                  StatusCode::kFailedPrecondition,
+                  {" of variable \"v\" is called in a replica function", "outside of run()"}));
+              TESSERA_RETURN_IF_ERROR(expect_values<float>(v.value(), {}, {10}));
+            }
+            // It is once in merge_call().
+            TESSERA_RETURN_IF_ERROR(strategy.run([&](ReplicaContext& replica) {
+              return replica.merge_call([&](const Strategy&) { return calls[1](); });
+            }));
+            return expect_values<float>(v.value(), {}, {11});
+          }),
+      IsOk());
+}
+
 // optimizer_sum, optimizer_mean
 TEST_P(DistributeVariableTest, Optimizers) {
   EXPECT_THAT(run(3,
