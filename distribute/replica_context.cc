@@ -129,7 +129,7 @@ std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
                                         absl::Span<const DTensor> xs,
                                         const CommunicationOptions& asked) const {
   if (xs.empty()) return {};
-  const StatusOr<CommunicationOptions> options = state->options_of(asked);
+  const StatusOr<CommunicationOptions> options = state->options_over(run->options(), asked);
   if (!options.ok()) return all_failed(xs, options.status());
   const std::vector<DTensor> values =
       all_reduce_values(text, op, std::vector<DTensor>(xs.begin(), xs.end()), *options);
@@ -146,7 +146,7 @@ std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
 }
 
 DTensor Caller::all_gather(const DTensor& x, int dim, const CommunicationOptions& asked) const {
-  const StatusOr<CommunicationOptions> options = state->options_of(asked);
+  const StatusOr<CommunicationOptions> options = state->options_over(run->options(), asked);
   if (!options.ok()) return all_failed({x}, options.status())[0];
   const auto gather_all = [&](const std::vector<std::vector<DTensor>>& args,
                               absl::Span<const Call> calls) -> StatusOr<ReplicaRun::Results> {
@@ -247,8 +247,8 @@ ReplicaResult ReplicaContext::merge_raw(const internal::MergeFunction& fn,
     }
     return results;
   };
-  return run_->meet(index_, "merge_call", std::move(args), {.any_tensor = true},
-                    state->options().communication, /*may_call_strategy=*/true, merge);
+  return run_->meet(index_, "merge_call", std::move(args), {.any_tensor = true}, run_->options(),
+                    /*may_call_strategy=*/true, merge);
 }
 
 }  // namespace tessera::distribute

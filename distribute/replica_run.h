@@ -45,6 +45,9 @@ class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
 
   explicit ReplicaRun(const Strategy& strategy, const CommunicationOptions& options);
 
+  // Of the calls of replicas that have none of their own.
+  const CommunicationOptions& options() const { return options_; }
+
   // Runs the function for each local replica, and returns when all have returned.
   Strategy::RunResult run(Strategy::RawFunction fn,
                           const std::vector<std::vector<DTensor>>& args_by_replica);

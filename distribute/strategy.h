@@ -62,6 +62,8 @@ struct CommunicationOptions {
   std::string name = {};
 };
 struct RunOptions {
+  // Of the calls of its replica functions too: what a call sets wins, then this, then the
+  // strategy's.
   CommunicationOptions communication = {};
 };
 

@@ -177,9 +177,10 @@ Status StrategyState::check_options(const CommunicationOptions& options) {
   return absl::OkStatus();
 }
 
-StatusOr<CommunicationOptions> StrategyState::options_of(const CommunicationOptions& call) const {
+StatusOr<CommunicationOptions> StrategyState::options_over(const CommunicationOptions& base,
+                                                           const CommunicationOptions& call) const {
   TESSERA_RETURN_IF_ERROR(check_options(call));
-  CommunicationOptions options = options_.communication;
+  CommunicationOptions options = base;
   if (call.bytes_per_pack.has_value()) options.bytes_per_pack = call.bytes_per_pack;
   if (call.timeout.has_value()) options.timeout = call.timeout;
   if (call.implementation != CommunicationImplementation::kAuto) {

@@ -57,7 +57,12 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
 
   // The options of a call: what it sets, else what the strategy has. InvalidArgument for values out
   // of their range, FailedPrecondition for kNccl on CPU devices.
-  StatusOr<CommunicationOptions> options_of(const CommunicationOptions& call) const;
+  StatusOr<CommunicationOptions> options_of(const CommunicationOptions& call) const {
+    return options_over(options_.communication, call);
+  }
+  // The same over `base`, such as those of a run.
+  StatusOr<CommunicationOptions> options_over(const CommunicationOptions& base,
+                                              const CommunicationOptions& call) const;
   static Status check_options(const CommunicationOptions& options);
 
   // The parts of a value; of a tensor on another mesh InvalidArgument.

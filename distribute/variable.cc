@@ -171,7 +171,8 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
       TESSERA_ASSIGN_OR_RETURN(whole, strategy.from_first(parts[0], dtype(), shape()));
     } else {
       TESSERA_ASSIGN_OR_RETURN(
-          whole, strategy.reduce_parts(reduce_op_of(aggregation), std::move(parts), calls, {}, {}));
+          whole, strategy.reduce_parts(reduce_op_of(aggregation), std::move(parts), calls, {},
+                                       replica.run_->options()));
     }
     TESSERA_RETURN_IF_ERROR(this->change(change, whole));
     return internal::ReplicaRun::Results(args.size());
@@ -179,7 +180,7 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   return replica.run_
       ->meet(replica.index_,
              absl::StrCat(call, "(", name_of(aggregation), ") of variable \"", name(), "\""), {own},
-             {}, {}, /*may_call_strategy=*/true, change_once)
+             {}, replica.run_->options(), /*may_call_strategy=*/true, change_once)
       .status;
 }
 

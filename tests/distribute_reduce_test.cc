@@ -709,6 +709,17 @@ TEST(DistributeMeshesTest, OptionsOfACallWinOverThoseOfTheStrategy) {
                     TESSERA_RETURN_IF_ERROR(sum.await());
                     TESSERA_REQUIRE(ops->last.bytes_per_pack == 64);
                     TESSERA_REQUIRE(ops->last.timeout == absl::Seconds(1));
+                    // A call over its run, which is over the strategy.
+                    TESSERA_RETURN_IF_ERROR(strategy.run_with(
+                        {.communication = {.bytes_per_pack = 32, .timeout = absl::Seconds(2)}},
+                        [](distribute::ReplicaContext& replica) {
+                          return replica
+                              .all_reduce(ReduceOp::kSum, scalar(replica, 1),
+                                          {.timeout = absl::Seconds(1)})
+                              .await();
+                        }));
+                    TESSERA_REQUIRE(ops->last.bytes_per_pack == 32);
+                    TESSERA_REQUIRE(ops->last.timeout == absl::Seconds(1));
                     return absl::OkStatus();
                   }),
       IsOk());

@@ -4,6 +4,7 @@
 // "Contexts" and "all_reduce, all_gather, gradients" of the facts, named as there. After each the
 // strategy works.
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -230,27 +231,39 @@ TEST_P(DistributeRunErrorsTest, SyncDevicesInAReplicaFunction) {
 }
 
 // multi_timeout: the one that comes late is told at once, and the strategy works afterwards.
-TEST(DistributeTimeoutTest, ReplicasThatDoNotCome) {
+// `wait_briefly`: a run whose replicas wait 300 ms for each other.
+Status expect_timeout(const std::function<Status(const Strategy&)>& wait_briefly) {
   Gate given_up;
-  EXPECT_THAT(run_replicas(kReplicaForms[1], 2,
-                           [&](const Client& client, const Strategy& strategy) -> Status {
-                             const auto call = [](ReplicaContext& replica) -> Status {
-                               return replica
-                                   .all_reduce(ReduceOp::kSum, scalar(replica, 1),
-                                               {.timeout = absl::Milliseconds(300)})
-                                   .await();
-                             };
-                             if (client.client_id() == 1) {
-                               TESSERA_RETURN_IF_ERROR(given_up.wait());
-                             }
-                             TESSERA_RETURN_IF_ERROR(expect_error(
-                                 strategy.run(call), StatusCode::kDeadlineExceeded, {"client 1"}));
-                             given_up.open();
-                             const PerReplica sum = strategy.run([](ReplicaContext& replica) {
-                               return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1));
-                             });
-                             return expect_local<float>(sum, [](int) { return scalar_value(2); });
-                           }),
+  return run_replicas(
+      kReplicaForms[1], 2, [&](const Client& client, const Strategy& strategy) -> Status {
+        if (client.client_id() == 1) TESSERA_RETURN_IF_ERROR(given_up.wait());
+        TESSERA_RETURN_IF_ERROR(
+            expect_error(wait_briefly(strategy), StatusCode::kDeadlineExceeded, {"client 1"}));
+        given_up.open();
+        const PerReplica sum = strategy.run([](ReplicaContext& replica) {
+          return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1));
+        });
+        return expect_local<float>(sum, [](int) { return scalar_value(2); });
+      });
+}
+
+TEST(DistributeTimeoutTest, ReplicasThatDoNotCome) {
+  constexpr absl::Duration kTimeout = absl::Milliseconds(300);
+  EXPECT_THAT(expect_timeout([](const Strategy& strategy) {
+                return strategy.run([](ReplicaContext& replica) {
+                  return replica
+                      .all_reduce(ReduceOp::kSum, scalar(replica, 1), {.timeout = kTimeout})
+                      .await();
+                });
+              }),
+              IsOk());
+  // The options of a run are those of its calls.
+  EXPECT_THAT(expect_timeout([](const Strategy& strategy) {
+                return strategy.run_with(
+                    {.communication = {.timeout = kTimeout}}, [](ReplicaContext& replica) {
+                      return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1)).await();
+                    });
+              }),
               IsOk());
 }
 
