@@ -556,20 +556,35 @@ ClusterCoordinator::ClusterCoordinator(ClusterCoordinator&& other) noexcept = de
 ClusterCoordinator& ClusterCoordinator::operator=(ClusterCoordinator&& other) noexcept = default;
 ClusterCoordinator::~ClusterCoordinator() = default;
 
-int ClusterCoordinator::num_workers() const { return impl_->num_workers(); }
-int ClusterCoordinator::num_ps() const { return impl_->num_ps(); }
+int ClusterCoordinator::num_workers() const { return impl_ == nullptr ? 0 : impl_->num_workers(); }
+int ClusterCoordinator::num_ps() const { return impl_ == nullptr ? 0 : impl_->num_ps(); }
+Status ClusterCoordinator::check_not_moved_from() const {
+  if (impl_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("the ClusterCoordinator was moved from");
+}
 StatusOr<RemoteVariable> ClusterCoordinator::variable(std::string name, const HostArray& initial) {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   return impl_->variable(std::move(name), initial);
 }
 RemoteValue ClusterCoordinator::schedule(absl::string_view function, std::vector<Argument> args) {
-  return impl_->schedule(function, std::move(args));
+  if (impl_ != nullptr) return impl_->schedule(function, std::move(args));
+  auto value = std::make_shared<ValueState>(std::string(function));
+  value->finish(check_not_moved_from());
+  return RemoteValue(std::move(value));
 }
 StatusOr<RemoteDataset> ClusterCoordinator::create_per_worker_dataset(
     absl::string_view dataset_function) {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   return impl_->create_per_worker_dataset(dataset_function);
 }
-StatusOr<bool> ClusterCoordinator::done() { return impl_->done(); }
-Status ClusterCoordinator::join(absl::Duration timeout) { return impl_->join(timeout); }
+StatusOr<bool> ClusterCoordinator::done() {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  return impl_->done();
+}
+Status ClusterCoordinator::join(absl::Duration timeout) {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  return impl_->join(timeout);
+}
 
 StatusOr<std::vector<std::vector<HostArray>>> ClusterCoordinator::fetch(
     absl::Span<const RemoteValue> values) {

@@ -56,6 +56,10 @@ class ValueState;
 // it Cancelled.
 class RemoteValue {
  public:
+  // Moved, it is copied: the one that was moved from stays what it is.
+  RemoteValue(const RemoteValue&) = default;
+  RemoteValue& operator=(const RemoteValue&) = default;
+
   // Blocks until the closure is over, and returns its status; DeadlineExceeded before that.
   Status await(absl::Duration timeout = absl::InfiniteDuration()) const;
   // The same without a timeout, and the tensors that the function returned. As often as asked; the
@@ -124,6 +128,8 @@ class ClusterCoordinator {
  private:
   class Impl;
   explicit ClusterCoordinator(std::unique_ptr<Impl> impl);
+  // FailedPrecondition, which every call then gives.
+  Status check_not_moved_from() const;
 
   std::unique_ptr<Impl> impl_;
 };

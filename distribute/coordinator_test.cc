@@ -458,6 +458,35 @@ TEST(ServerTest, StartStopAndWhatIsRefused) {
   EXPECT_THAT(server.stop(), IsOk());
 }
 
+TEST(CoordinatorTest, WhatWasMovedFromSaysSo) {
+  RunningCluster running(1, 1);
+  ASSERT_TRUE(running.ok());
+  RemoteValue value = running.add(1);
+  const RemoteValue same = std::move(value);
+  EXPECT_THAT(value.await(), IsOk());  // NOLINT: handles are copied
+  const RemoteVariable variable = std::move(*running.v);
+  EXPECT_EQ(running.v->name(), variable.name());
+  ClusterCoordinator& from = *running.coordinator;
+  const ClusterCoordinator to = std::move(from);
+  const auto was_moved = StatusIs(kFailedPrecondition, HasSubstr("ClusterCoordinator was moved"));
+  EXPECT_EQ(from.num_workers() + from.num_ps(), 0);
+  EXPECT_THAT(from.variable("w", scalar(0)), was_moved);
+  EXPECT_THAT(from.schedule("add", {scalar(1), variable}).await(), was_moved);
+  EXPECT_THAT(from.create_per_worker_dataset("pairs"), was_moved);
+  EXPECT_THAT(from.done(), was_moved);
+  EXPECT_THAT(from.join(), was_moved);
+}
+
+TEST(ServerTest, OneThatWasMovedFromSaysSo) {
+  TestCluster cluster(1, 1);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Server server, Server::start(cluster.as("ps", 0)));
+  const Server other = std::move(server);
+  EXPECT_EQ(server.address(), "");
+  const auto was_moved = StatusIs(kFailedPrecondition, HasSubstr("the Server was moved from"));
+  EXPECT_THAT(server.join(), was_moved);
+  EXPECT_THAT(server.stop(), was_moved);
+}
+
 TEST(FunctionRegistryTest, RefusesNames) {
   FunctionRegistry registry;
   const FunctionRegistry::Function fn = [](WorkerContext&, absl::Span<const Argument>) {

@@ -42,6 +42,10 @@ struct RemoteDatasetAccess;
 
 class RemoteDataset {
  public:
+  // Moved, it is copied: the one that was moved from stays what it is.
+  RemoteDataset(const RemoteDataset&) = default;
+  RemoteDataset& operator=(const RemoteDataset&) = default;
+
   // Of a batch, as Dataset::element_spec() says on all workers: a size in which they differ is -1.
   // Empty where no worker has an element.
   const std::vector<input::TensorSpec>& element_spec() const { return place_->spec; }

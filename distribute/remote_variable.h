@@ -31,6 +31,10 @@ struct VariableAccess;
 
 class RemoteVariable {
  public:
+  // Moved, it is copied: the one that was moved from stays what it is.
+  RemoteVariable(const RemoteVariable&) = default;
+  RemoteVariable& operator=(const RemoteVariable&) = default;
+
   const std::string& name() const { return place_->name; }
   DType dtype() const { return place_->dtype; }
   // Of the whole tensor.

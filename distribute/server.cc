@@ -402,8 +402,17 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::Server(Server&& other) noexcept = default;
 Server& Server::operator=(Server&& other) noexcept = default;
 Server::~Server() = default;
-const std::string& Server::address() const { return impl_->address(); }
-Status Server::join() { return impl_->join(); }
-Status Server::stop(absl::Duration grace) { return impl_->stop(grace); }
+const std::string& Server::address() const {
+  static const std::string* const kNone = new std::string();
+  return impl_ == nullptr ? *kNone : impl_->address();
+}
+Status Server::join() {
+  if (impl_ == nullptr) return absl::FailedPreconditionError("the Server was moved from");
+  return impl_->join();
+}
+Status Server::stop(absl::Duration grace) {
+  if (impl_ == nullptr) return absl::FailedPreconditionError("the Server was moved from");
+  return impl_->stop(grace);
+}
 
 }  // namespace tessera::distribute

@@ -243,6 +243,10 @@ class ReplicaContext {
 
 class Strategy {
  public:
+  // Moved, it is copied: the one that was moved from stays what it is.
+  Strategy(const Strategy&) = default;
+  Strategy& operator=(const Strategy&) = default;
+
   // Replicas along these axes of a live mesh. InvalidArgument for an axis that the mesh does not
   // have, naming those that it has, for no axes, and for options out of their range.
   static StatusOr<Strategy> create(const Client& client, Mesh mesh,

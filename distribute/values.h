@@ -31,6 +31,10 @@ struct ValueAccess;
 // Like a DTensor it may carry an error instead: then it has no tensors.
 class PerReplica {
  public:
+  // Moved, it is copied: the one that was moved from stays what it is.
+  PerReplica(const PerReplica&) = default;
+  PerReplica& operator=(const PerReplica&) = default;
+
   // Of the strategy, in all clients.
   int num_replicas() const;
   // The ids of the replicas that this client has, ascending.

@@ -29,6 +29,10 @@ namespace tessera::distribute {
 // A handle: copies mean the same variable.
 class DistributedVariable {
  public:
+  // Moved, it is copied: the one that was moved from stays what it is.
+  DistributedVariable(const DistributedVariable&) = default;
+  DistributedVariable& operator=(const DistributedVariable&) = default;
+
   const std::string& name() const;
   DType dtype() const;
   const Shape& shape() const;

@@ -563,6 +563,28 @@ TEST(DistributeVariableClientsTest, CentralStorage) {
       IsOk());
 }
 
+// Handles are copied where they are moved.
+TEST(DistributeVariableClientsTest, WhatWasMovedFromStays) {
+  EXPECT_THAT(
+      run_clients({.devices_per_client = 2},
+                  [](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(Strategy strategy,
+                                             distribute::mirrored_strategy(client));
+                    const Strategy other = std::move(strategy);
+                    TESSERA_REQUIRE(strategy.mesh() == other.mesh());
+                    TESSERA_ASSIGN_OR_RETURN(DistributedVariable v,
+                                             strategy.variable("v", everywhere(other, 10)));
+                    DistributedVariable same = std::move(v);
+                    TESSERA_RETURN_IF_ERROR(same.assign_add(everywhere(other, 1)));
+                    TESSERA_RETURN_IF_ERROR(expect_values<float>(v.value(), {}, {11}));
+                    PerReplica values =
+                        other.run([&](ReplicaContext& replica) { return v.value(replica); });
+                    const PerReplica kept = std::move(values);
+                    return expect_local<float>(values, [](int) { return Values<float>{{}, {11}}; });
+                  }),
+      IsOk());
+}
+
 // variable_of_another
 TEST(DistributeVariableClientsTest, VariablesOfAnotherStrategy) {
   EXPECT_THAT(
