@@ -184,7 +184,7 @@ Strategy::RunResult ReplicaRun::run(Strategy::RawFunction fn,
   state.pop_run();
 
   std::lock_guard<std::mutex> lock(mutex_);
-  size_t most = 1;
+  size_t most = failed_.ok() ? 0 : 1;
   for (const Replica& replica : replicas_) most = std::max(most, replica.result.tensors.size());
   Strategy::RunResult result = {failed_, {}};
   for (size_t k = 0; k < most; ++k) {

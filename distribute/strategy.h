@@ -264,7 +264,8 @@ class Strategy {
   // its own but one at a time, in the order of their ids; a thread hands over where it waits for
   // the others. Arguments are DistributedValues, of which each replica gets its part. fn returns a
   // DTensor, a std::vector<DTensor>, a StatusOr of either, or a Status; run returns a PerReplica, a
-  // std::vector<PerReplica> (at least one where there is an error), or a Status.
+  // std::vector<PerReplica>, or a Status. Where all replicas fail the vector has one, with the
+  // error: look at its status() before the others.
   //
   // A tape records what is done in the replica function that made it; one outside of run() gives
   // zeros for gradients through run() and reduce().

@@ -111,6 +111,7 @@ std::vector<PerReplica> loss_and_gradients(const Strategy& strategy, Model& mode
 // 5. Their sums are those of the batch.
 Status update(const Strategy& strategy, Sgd& optimizer, Model& model,
               const std::vector<PerReplica>& results) {
+  TESSERA_RETURN_IF_ERROR(results[0].status());  // where all replicas failed, it is the only one
   Variable weights[] = {model.hidden.variable(), model.output.variable()};
   const std::vector<DTensor> gradients = strategy.batch_reduce_to(
       ReduceOp::kSum, {results[1], results[2]}, {weights[0].layout(), weights[1].layout()});
