@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/exception_status.h"
 #include "layout/layout.h"
 
 namespace tessera::distribute {
@@ -67,6 +68,15 @@ struct BuiltIn {
   std::optional<int> max_shards;
 };
 
+StatusOr<int> call_guarded(const Partitioner& partitioner, const Shape& shape, DType dtype,
+                           int num_ps) {
+  try {
+    return partitioner(shape, dtype, num_ps);
+  } catch (...) {
+    return with_context(exception_status(), "the partitioner");
+  }
+}
+
 }  // namespace
 
 Partitioner fixed_shards(int n) { return BuiltIn{BuiltIn::Kind::kFixed, n, {}}; }
@@ -89,7 +99,7 @@ StatusOr<std::vector<int64_t>> shard_rows(const Partitioner& partitioner, const 
   if (shape.empty()) return std::vector<int64_t>{1};
   const int64_t rows = shape[0];
   if (!partitioner || num_elements(shape) == 0) return std::vector<int64_t>{rows};
-  const int asked = partitioner(shape, dtype, num_ps);
+  TESSERA_ASSIGN_OR_RETURN(const int asked, call_guarded(partitioner, shape, dtype, num_ps));
   if (asked < 1) {
     return absl::InvalidArgumentError(absl::StrCat("the partitioner asks for ", asked,
                                                    " shards of shape ", shape_to_string(shape),

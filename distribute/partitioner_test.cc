@@ -125,5 +125,14 @@ TEST(PartitionerTest, RefusesShardsOfAFunctionOfTheProgram) {
                        HasSubstr("the partitioner asks for 0 shards of shape [4, 2]")));
 }
 
+TEST(PartitionerTest, AnExceptionIsAnError) {
+  const Partitioner raises = [](const Shape& shape, DType, int) {
+    return std::stoi("x" + shape_to_string(shape));
+  };
+  EXPECT_THAT(internal::shard_rows(raises, {4}, DType::kFloat32, 2),
+              StatusIs(absl::StatusCode::kUnknown,
+                       HasSubstr("the partitioner: the function raised an exception: stoi")));
+}
+
 }  // namespace
 }  // namespace tessera::distribute

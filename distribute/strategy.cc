@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
+#include "base/exception_status.h"
 #include "base/stable_hash.h"
 #include "distribute/call.h"
 #include "distribute/cross_device_ops.h"
@@ -77,6 +78,16 @@ StatusOr<std::string> fingerprint(const DTensor& tensor) {
                     absl::Hex(stable_hash(bytes, 2), absl::kZeroPad16));
   }
   return text;
+}
+
+// What a user's function returns; its exception is the error of the tensor.
+DTensor call_guarded(const Mesh& mesh, absl::FunctionRef<DTensor()> fn) {
+  try {
+    return fn();
+  } catch (...) {
+    return tessera::internal::failed_tensor(DType::kFloat32, {}, Layout::replicated(mesh, 0),
+                                            exception_status());
+  }
 }
 
 // InvalidArgument for a number that stands for no enumerator.
@@ -296,7 +307,10 @@ PerReplica Strategy::values_from_function(
     absl::FunctionRef<DTensor(const ValueContext&)> fn) const {
   std::vector<DTensor> tensors;
   for (const int replica : local_replicas()) {
-    tensors.push_back(state_->on_replica(fn({replica, num_replicas_in_sync()}), replica));
+    const DTensor value = call_guarded(state_->mesh_of(replica), [&] {
+      return fn({replica, num_replicas_in_sync()});
+    });
+    tensors.push_back(state_->on_replica(value, replica));
   }
   return ValueAccess::make(state_, std::move(tensors));
 }
@@ -354,7 +368,8 @@ Status Strategy::update(
     // All or none.
     std::vector<DTensor> changed;
     for (size_t i = 0; i < by_replica.size(); ++i) {
-      const DTensor value = fn(variable.state_->components[i], by_replica[i]);
+      const DTensor value =
+          call_guarded(mesh(), [&] { return fn(variable.state_->components[i], by_replica[i]); });
       TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
       changed.push_back(state_->on_replica(value, local_replicas()[i]));
     }
@@ -377,7 +392,8 @@ Status Strategy::update(
     tensors.push_back(is_there ? *tensor
                                : relayout(*tensor, Layout::replicated(parameter_mesh(), rank)));
   }
-  return variable.assign(fn(variable.value(), tensors));
+  return variable.assign(
+      call_guarded(parameter_mesh(), [&] { return fn(variable.value(), tensors); }));
 }
 
 StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initial,

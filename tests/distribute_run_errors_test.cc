@@ -11,10 +11,12 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
+#include "distribute/variable.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
@@ -85,6 +87,62 @@ TEST_P(DistributeRunErrorsTest, RunsThatFail) {
                     return absl::OkStatus();
                   }),
               IsOk());
+}
+
+// Functions that are called outside of run(): their exceptions are errors, too.
+TEST_P(DistributeRunErrorsTest, ExceptionsOfOtherFunctions) {
+  EXPECT_THAT(
+      run(2,
+          [](const Client&, const Strategy& strategy) -> Status {
+            const auto raise = [](const DTensor& x, absl::Span<const DTensor>) {
+              // NOTIDY(banned): what a function of the user may do
+              if (x.dtype() == DType::kFloat32) throw std::runtime_error("row 7");
+              return x;
+            };
+            const DTensor ten = full<float>({}, 10, Layout::replicated(strategy.mesh(), 0));
+            for (const auto each : {distribute::VariableSynchronization::kOnWrite,
+                                    distribute::VariableSynchronization::kOnRead}) {
+              TESSERA_ASSIGN_OR_RETURN(
+                  distribute::DistributedVariable v,
+                  strategy.variable("v", ten,
+                                    {.synchronization = each,
+                                     .aggregation = distribute::VariableAggregation::kSum}));
+              TESSERA_RETURN_IF_ERROR(expect_error(strategy.update(v, raise), StatusCode::kUnknown,
+                                                   {"raised an exception: row 7"}));
+              TESSERA_RETURN_IF_ERROR(expect_values<float>(v.value(), {}, {10}));
+            }
+            const PerReplica values = strategy.values_from_function(
+                [&](const distribute::ValueContext&) { return raise(ten, {}); });
+            return expect_error(values.status(), StatusCode::kUnknown,
+                                {"raised an exception: row 7"});
+          }),
+      IsOk());
+}
+
+// How many values there are: as many as a replica has returned, and one where all have failed.
+TEST_P(DistributeRunErrorsTest, NumberOfResults) {
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            const auto run_of = [&](int num_failing) {
+              return strategy.run([=](ReplicaContext& replica) -> StatusOr<std::vector<DTensor>> {
+                if (replica.replica_id_in_sync_group() < num_failing) {
+                  return absl::AbortedError("boom");
+                }
+                return std::vector<DTensor>(2, scalar(replica, 1));
+              });
+            };
+            TESSERA_REQUIRE(run_of(0).size() == 2);
+            const std::vector<PerReplica> failed = run_of(3);
+            TESSERA_REQUIRE(failed.size() == 1, failed.size());
+            TESSERA_RETURN_IF_ERROR(
+                expect_error(failed[0].status(), StatusCode::kAborted, {"boom"}));
+            const std::vector<PerReplica> none =
+                strategy.run([](ReplicaContext&) { return std::vector<DTensor>(); });
+            TESSERA_REQUIRE(none.empty(), none.size());
+            return absl::OkStatus();
+          }),
+      IsOk());
 }
 
 TEST_P(DistributeRunErrorsTest, ReplicasThatDisagree) {
