@@ -477,6 +477,17 @@ TEST(CoordinatorTest, WhatWasMovedFromSaysSo) {
   EXPECT_THAT(from.join(), was_moved);
 }
 
+TEST(ServerTest, AnyPort) {
+  cluster::Cluster cluster;
+  cluster.spec.jobs = {{"chief", {{0, "127.0.0.1:1"}}},
+                       {"ps", {{0, "127.0.0.1:0"}}},
+                       {"worker", {{0, "127.0.0.1:2"}}}};
+  cluster.task_type = "ps";
+  cluster.task_id = 0;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Server server, Server::start(cluster));
+  EXPECT_THAT(server.address(), AllOf(HasSubstr("127.0.0.1:"), Not(HasSubstr(":0"))));
+}
+
 TEST(ServerTest, OneThatWasMovedFromSaysSo) {
   TestCluster cluster(1, 1);
   TESSERA_ASSERT_OK_AND_ASSIGN(Server server, Server::start(cluster.as("ps", 0)));

@@ -247,7 +247,7 @@ StatusOr<std::string> await_token(const std::string& address, absl::Time deadlin
 }
 
 bool is_address_of_this_host(const std::string& address) {
-  const std::optional<Address> parsed = parse_address(address);
+  const std::optional<Address> parsed = parse_address(address, 0);
   if (!parsed.has_value()) return false;
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;

@@ -249,7 +249,8 @@ TEST_F(TokenFileTest, FolderOfOthersIsNotUsed) {
 }
 
 TEST(AddressTest, OfThisHostOrNot) {
-  for (const char* address : {"127.0.0.1:1", "localhost:1", "[::1]:1", "0.0.0.0:1"}) {
+  for (const char* address :
+       {"127.0.0.1:1", "127.0.0.1:0", "localhost:1", "[::1]:1", "0.0.0.0:1"}) {
     EXPECT_TRUE(is_address_of_this_host(address)) << address;
   }
   for (const char* address : {"192.0.2.1:1", ":1", "", "no.such.host.invalid:1"}) {
