@@ -289,7 +289,9 @@ TEST_P(DistributeRunErrorsTest, SyncDevicesInAReplicaFunction) {
 }
 
 // multi_timeout: the one that comes late is told at once, and the strategy works afterwards.
-// `wait_briefly`: a run whose replicas wait 300 ms for each other.
+constexpr absl::Duration kTimeout = absl::Milliseconds(300);
+
+// `wait_briefly`: a run whose replicas wait for each other for kTimeout.
 Status expect_timeout(const std::function<Status(const Strategy&)>& wait_briefly) {
   Gate given_up;
   return run_replicas(
@@ -306,7 +308,6 @@ Status expect_timeout(const std::function<Status(const Strategy&)>& wait_briefly
 }
 
 TEST(DistributeTimeoutTest, ReplicasThatDoNotCome) {
-  constexpr absl::Duration kTimeout = absl::Milliseconds(300);
   EXPECT_THAT(expect_timeout([](const Strategy& strategy) {
                 return strategy.run([](ReplicaContext& replica) {
                   return replica
