@@ -444,7 +444,8 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
           : Variable(name, relayout(mirrored, own))});
   DistributedVariable variable(std::move(state));
   tessera::internal::guard_assignments(
-      variable.variable(), [strategy = state_, name](const char* call) {
+      variable.variable(), [strategy = state_, name](const char* call) -> Status {
+        if (!strategy->is_in_replica()) return absl::OkStatus();
         return strategy->check_not_in_replica(
             absl::StrCat(call, " of variable \"", name, "\"").c_str(),
             "the method with the context, or an optimizer outside of run()");

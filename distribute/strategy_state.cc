@@ -564,9 +564,13 @@ StatusOr<DTensor> StrategyState::from_first(const DTensor& part, DType dtype,
   return relayout(source, Layout::replicated(mesh_, rank));
 }
 
-Status StrategyState::check_not_in_replica(const char* call, const char* counterpart) const {
+bool StrategyState::is_in_replica() const {
   std::lock_guard<std::mutex> lock(runs_mutex_);
-  if (runs_.empty() || !runs_.back()->is_replica_thread()) return absl::OkStatus();
+  return !runs_.empty() && runs_.back()->is_replica_thread();
+}
+
+Status StrategyState::check_not_in_replica(const char* call, const char* counterpart) const {
+  if (!is_in_replica()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       call, " is called in a replica function, where it would run once for each replica; use ",
       counterpart));

@@ -114,6 +114,8 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   // The strategy's cross-device operations.
   CrossDeviceOps& cross_device_ops() const { return *options_.cross_device_ops; }
 
+  // Whether the calling thread is that of a replica function, and in no merge_call().
+  bool is_in_replica() const;
   // FailedPrecondition where the calling thread is that of a replica function, whose counterpart of
   // the call is named.
   Status check_not_in_replica(const char* call, const char* counterpart) const;
