@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// exception_status: the exception of a user's function as a Status. No exception may leave a thread
-// of this library, for that would end the process.
+// call_guarded, exception_status: the exception of a user's function as a Status. No exception may
+// leave a thread of this library, for that would end the process.
 //
-//   try {
-//     return fn(args);
-//   } catch (...) {
-//     return exception_status();
-//   }
+//   StatusOr<int> number = call_guarded<StatusOr<int>>([&] { return fn(args); });
 #ifndef TESSERA_BASE_EXCEPTION_STATUS_H_
 #define TESSERA_BASE_EXCEPTION_STATUS_H_
 
@@ -17,6 +13,16 @@ namespace tessera {
 
 // Unknown, with what() of a std::exception. Requires an exception that is being handled.
 Status exception_status();
+
+// What `fn` returns, or its exception. Result: a Status or a StatusOr.
+template <class Result, class Fn>
+Result call_guarded(const Fn& fn) {
+  try {
+    return fn();
+  } catch (...) {
+    return exception_status();
+  }
+}
 
 }  // namespace tessera
 

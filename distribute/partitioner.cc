@@ -68,15 +68,6 @@ struct BuiltIn {
   std::optional<int> max_shards;
 };
 
-StatusOr<int> call_guarded(const Partitioner& partitioner, const Shape& shape, DType dtype,
-                           int num_ps) {
-  try {
-    return partitioner(shape, dtype, num_ps);
-  } catch (...) {
-    return with_context(exception_status(), "the partitioner");
-  }
-}
-
 }  // namespace
 
 Partitioner fixed_shards(int n) { return BuiltIn{BuiltIn::Kind::kFixed, n, {}}; }
@@ -99,7 +90,10 @@ StatusOr<std::vector<int64_t>> shard_rows(const Partitioner& partitioner, const 
   if (shape.empty()) return std::vector<int64_t>{1};
   const int64_t rows = shape[0];
   if (!partitioner || num_elements(shape) == 0) return std::vector<int64_t>{rows};
-  TESSERA_ASSIGN_OR_RETURN(const int asked, call_guarded(partitioner, shape, dtype, num_ps));
+  const StatusOr<int> answer =
+      call_guarded<StatusOr<int>>([&] { return partitioner(shape, dtype, num_ps); });
+  TESSERA_RETURN_IF_ERROR(with_context(answer.status(), "the partitioner"));
+  const int asked = *answer;
   if (asked < 1) {
     return absl::InvalidArgumentError(absl::StrCat("the partitioner asks for ", asked,
                                                    " shards of shape ", shape_to_string(shape),

@@ -81,13 +81,11 @@ StatusOr<std::string> fingerprint(const DTensor& tensor) {
 }
 
 // What a user's function returns; its exception is the error of the tensor.
-DTensor call_guarded(const Mesh& mesh, absl::FunctionRef<DTensor()> fn) {
-  try {
-    return fn();
-  } catch (...) {
-    return tessera::internal::failed_tensor(DType::kFloat32, {}, Layout::replicated(mesh, 0),
-                                            exception_status());
-  }
+DTensor tensor_of(const Mesh& mesh, absl::FunctionRef<DTensor()> fn) {
+  const StatusOr<DTensor> tensor = call_guarded<StatusOr<DTensor>>(fn);
+  if (tensor.ok()) return *tensor;
+  return tessera::internal::failed_tensor(DType::kFloat32, {}, Layout::replicated(mesh, 0),
+                                          tensor.status());
 }
 
 // InvalidArgument for a number that stands for no enumerator.
@@ -307,7 +305,7 @@ PerReplica Strategy::values_from_function(
     absl::FunctionRef<DTensor(const ValueContext&)> fn) const {
   std::vector<DTensor> tensors;
   for (const int replica : local_replicas()) {
-    const DTensor value = call_guarded(state_->mesh_of(replica), [&] {
+    const DTensor value = tensor_of(state_->mesh_of(replica), [&] {
       return fn({replica, num_replicas_in_sync()});
     });
     tensors.push_back(state_->on_replica(value, replica));
@@ -369,7 +367,7 @@ Status Strategy::update(
     std::vector<DTensor> changed;
     for (size_t i = 0; i < by_replica.size(); ++i) {
       const DTensor value =
-          call_guarded(mesh(), [&] { return fn(variable.state_->components[i], by_replica[i]); });
+          tensor_of(mesh(), [&] { return fn(variable.state_->components[i], by_replica[i]); });
       TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
       changed.push_back(state_->on_replica(value, local_replicas()[i]));
     }
@@ -393,7 +391,7 @@ Status Strategy::update(
                                : relayout(*tensor, Layout::replicated(parameter_mesh(), rank)));
   }
   return variable.assign(
-      call_guarded(parameter_mesh(), [&] { return fn(variable.value(), tensors); }));
+      tensor_of(parameter_mesh(), [&] { return fn(variable.value(), tensors); }));
 }
 
 StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initial,

@@ -21,16 +21,6 @@ std::string text_of(const DatasetPlace& place) {
   return absl::StrCat("data set \"", place.name, "\"");
 }
 
-// An exception must not leave the worker's thread: that would end the process.
-StatusOr<input::Dataset> call_guarded(const FunctionRegistry::DatasetFunction& fn,
-                                      const InputContext& context) {
-  try {
-    return fn(context);
-  } catch (...) {
-    return exception_status();
-  }
-}
-
 std::vector<int64_t> all_rows(int64_t size) {
   std::vector<int64_t> rows(static_cast<size_t>(size));
   std::iota(rows.begin(), rows.end(), 0);
@@ -56,10 +46,11 @@ StatusOr<const input::Dataset*> WorkerDatasets::dataset_of(const DatasetPlace& p
     return absl::NotFoundError(absl::StrCat("it is not in the registry of worker ", worker_, ": ",
                                             absl::StrJoin(functions_.dataset_names(), ", ")));
   }
+  const InputContext context = {.num_input_pipelines = place.num_workers,
+                                .input_pipeline_id = worker_,
+                                .num_replicas_in_sync = 1};
   TESSERA_ASSIGN_OR_RETURN(input::Dataset made,
-                           call_guarded(*fn, {.num_input_pipelines = place.num_workers,
-                                              .input_pipeline_id = worker_,
-                                              .num_replicas_in_sync = 1}));
+                           call_guarded<StatusOr<input::Dataset>>([&] { return (*fn)(context); }));
   TESSERA_RETURN_IF_ERROR(made.status());
   if (!input::internal::DatasetAccess::rep(made).batching.has_value()) {
     return absl::InvalidArgumentError("it has no batches; call batch(size) last");

@@ -37,17 +37,6 @@ rpc::MakeDatasetResponse no_dataset(const Status& status, bool was_given_up) {
   return response;
 }
 
-// An exception must not leave the worker's thread: that would end the process.
-StatusOr<std::vector<DTensor>> call_guarded(const FunctionRegistry::Function& fn,
-                                            WorkerContext& context,
-                                            absl::Span<const Argument> arguments) {
-  try {
-    return fn(context, arguments);
-  } catch (...) {
-    return exception_status();
-  }
-}
-
 }  // namespace
 
 StatusOr<std::shared_ptr<WorkerRunner>> WorkerRunner::start(int worker, Mesh mesh,
@@ -244,7 +233,8 @@ Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& serv
     arguments.push_back(*std::move(argument));
   }
   WorkerContext context(worker_, request.attempt(), mesh_, servers, datasets_);
-  const StatusOr<std::vector<DTensor>> results = call_guarded(*function, context, arguments);
+  const StatusOr<std::vector<DTensor>> results =
+      call_guarded<StatusOr<std::vector<DTensor>>>([&] { return (*function)(context, arguments); });
   TESSERA_RETURN_IF_ERROR(with_context(results.status(), where));
   int64_t result_bytes = 0;
   for (const DTensor& result : *results) result_bytes += num_bytes(result.shape(), result.dtype());

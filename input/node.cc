@@ -147,14 +147,7 @@ StatusOr<int64_t> Positions::next() {
   return number;
 }
 
-Status call_guarded(absl::FunctionRef<Status()> fn) {
-  // An exception must not leave a thread of this library: that would end the process.
-  try {
-    return fn();
-  } catch (...) {
-    return exception_status();
-  }
-}
+Status call_guarded(absl::FunctionRef<Status()> fn) { return tessera::call_guarded<Status>(fn); }
 
 Status drop(Reader& reader, int64_t count) {
   constexpr int64_t kBlock = 256;
