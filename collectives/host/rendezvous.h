@@ -74,6 +74,9 @@ class Rendezvous {
   int leader_client() const { return leader_client_; }
   uint64_t block_offset() const { return block_offset_; }
   uint64_t generation() const { return generation_; }
+  bool is_of_same_group(const Rendezvous& other) const {
+    return block_ == other.block_ && generation_ == other.generation_;
+  }
   // The number of the member's next operation, as the last handle of its client left it; 0: its
   // first. For the client of the member alone, which has no operation under way.
   uint32_t next_seq(int member) const { return progress_[member].next_seq; }

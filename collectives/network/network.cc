@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/stable_hash.h"
 #include "collectives/host/member_texts.h"
-#include "collectives/host/rendezvous.h"
 #include "job/host.h"
 
 namespace tessera::network {
@@ -131,6 +130,13 @@ std::optional<CircleWait> Network::wait_of(int device) {
   if (link_ == nullptr || member == nullptr) return std::nullopt;
   const std::optional<Rendezvous::Wait> found = Rendezvous::wait_of(*link_, *member);
   if (!found.has_value()) return std::nullopt;
+  {
+    // One that is arriving in a run of several hosts waits in no other run: it says so itself soon.
+    std::lock_guard<std::mutex> lock(groups_mutex_);
+    for (const auto& [_, group] : groups_) {
+      if (group->has_part(*found->group)) return std::nullopt;
+    }
+  }
   CircleWait wait = {.hop = {.device = device,
                              .run = id_of(*found),
                              .name_hash = found->name_hash,

@@ -24,6 +24,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/rendezvous.h"
 #include "collectives/network/circles.h"
 #include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
@@ -39,6 +40,8 @@ class WaitingGroup {
   // As the functions of CircleSite, of this group's runs.
   virtual std::optional<CircleWait> wait_of(int device) = 0;
   virtual bool has_arrived(int device, uint32_t seq) = 0;
+  // Whether the group on this host is that of the members of this group which are here.
+  virtual bool has_part(const host::Rendezvous& on_host) const = 0;
   // Takes `next` where the device waits in the run: it is called when the run has its verdict.
   virtual void end(const CircleHop& hop, const Status& error, bool is_held,
                    std::function<void()>& next) = 0;

@@ -161,6 +161,9 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
 
   std::optional<CircleWait> wait_of(int device) override;
   bool has_arrived(int device, uint32_t seq) override;
+  bool has_part(const host::Rendezvous& on_host) const override {
+    return meetings_.rendezvous().is_of_same_group(on_host);
+  }
   void end(const CircleHop& hop, const Status& error, bool is_held,
            std::function<void()>& next) override;
   void release(const CircleHop& hop) override;
