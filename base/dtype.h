@@ -63,11 +63,11 @@ TESSERA_DTYPES_(TESSERA_DTYPE_OF_)
 #undef TESSERA_DTYPE_OF_
 
 template <class T>
-concept Element = requires {
+concept HasDType = requires {
   DTypeOf<T>::kValue;
 };
 
-template <Element T>
+template <HasDType T>
 constexpr DType dtype_of() {
   return DTypeOf<T>::kValue;
 }

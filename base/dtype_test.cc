@@ -66,8 +66,8 @@ TEST(DTypeTest, ValuesThatAreNoEnumeratorsAreRefused) {
 
 static_assert(dtype_of<float>() == DType::kFloat32);
 static_assert(dtype_of<Eigen::bfloat16>() == DType::kBFloat16);
-static_assert(Element<bool> && Element<Eigen::half>);
-static_assert(!Element<std::string> && !Element<uint64_t> && !Element<const float>);
+static_assert(HasDType<bool> && HasDType<Eigen::half>);
+static_assert(!HasDType<std::string> && !HasDType<uint64_t> && !HasDType<const float>);
 
 }  // namespace
 }  // namespace tessera

@@ -30,24 +30,24 @@ struct HostArray {
   std::vector<std::byte> bytes;
 
   // Copies the values. The array is valid if there are as many as the shape has elements.
-  template <Element T>
+  template <HasDType T>
   static HostArray of(absl::Span<const T> values, Shape shape) {
     const std::byte* const first = reinterpret_cast<const std::byte*>(values.data());
     return {dtype_of<T>(), std::move(shape),
             std::vector<std::byte>(first, first + values.size() * sizeof(T))};
   }
-  template <Element T>
+  template <HasDType T>
   static HostArray scalar(T value) {
     return of<T>(absl::MakeConstSpan(&value, 1), {});
   }
 
   // The elements; empty where T is not the dtype.
-  template <Element T>
+  template <HasDType T>
   absl::Span<const T> view() const {
     if (dtype != dtype_of<T>()) return {};
     return absl::MakeConstSpan(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
   }
-  template <Element T>
+  template <HasDType T>
   absl::Span<T> view() {
     if (dtype != dtype_of<T>()) return {};
     return absl::MakeSpan(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T));

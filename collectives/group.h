@@ -123,7 +123,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return all_reduce(spans.in, spans.out, op);
   }
-  template <Element T>
+  template <HasDType T>
   Work all_reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op) const {
     return start<T>({.kind = OpKind::kAllReduce, .op = op, .count = size_of(in)}, in, out);
   }
@@ -135,7 +135,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return reduce(spans.in, spans.out, op, root);
   }
-  template <Element T>
+  template <HasDType T>
   Work reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op, int root) const {
     return start<T>({.kind = OpKind::kReduce, .op = op, .root = root, .count = size_of(in)}, in,
                     out);
@@ -147,7 +147,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return broadcast(spans.in, spans.out, root);
   }
-  template <Element T>
+  template <HasDType T>
   Work broadcast(absl::Span<const T> in, absl::Span<T> out, int root) const {
     return start<T>({.kind = OpKind::kBroadcast, .root = root, .count = size_of(out)}, in, out);
   }
@@ -159,7 +159,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return all_gather(spans.in, spans.out, counts);
   }
-  template <Element T>
+  template <HasDType T>
   Work all_gather(absl::Span<const T> in, absl::Span<T> out,
                   absl::Span<const int64_t> counts = {}) const {
     return start<T>({.kind = OpKind::kAllGather,
@@ -176,7 +176,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return reduce_scatter(spans.in, spans.out, op, counts);
   }
-  template <Element T>
+  template <HasDType T>
   Work reduce_scatter(absl::Span<const T> in, absl::Span<T> out, ReduceOp op,
                       absl::Span<const int64_t> counts = {}) const {
     return start<T>({.kind = OpKind::kReduceScatter,
@@ -192,7 +192,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return all_to_all(spans.in, spans.out);
   }
-  template <Element T>
+  template <HasDType T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out) const {
     const Counts parts = Counts::equal(size(), size_of(in) / std::max(size(), 1));
     return start<T>({.kind = OpKind::kAllToAll,
@@ -208,7 +208,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return all_to_all(spans.in, spans.out, send_counts, recv_counts);
   }
-  template <Element T>
+  template <HasDType T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out, absl::Span<const int64_t> send_counts,
                   absl::Span<const int64_t> recv_counts) const {
     return start<T>({.kind = OpKind::kAllToAll,
@@ -223,7 +223,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return gather(spans.in, spans.out, root, counts);
   }
-  template <Element T>
+  template <HasDType T>
   Work gather(absl::Span<const T> in, absl::Span<T> out, int root,
               absl::Span<const int64_t> counts = {}) const {
     return start<T>(
@@ -237,7 +237,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return scatter(spans.in, spans.out, root, counts);
   }
-  template <Element T>
+  template <HasDType T>
   Work scatter(absl::Span<const T> in, absl::Span<T> out, int root,
                absl::Span<const int64_t> counts = {}) const {
     return start<T>(
@@ -254,7 +254,7 @@ class Group {
   Work send(const In& in, int to) const {
     return send(internal::spans_of(in, internal::NoMemory()).in, to);
   }
-  template <Element T>
+  template <HasDType T>
   Work send(absl::Span<const T> in, int to) const {
     return start_message<T>({.sender = position_, .receiver = to}, /*sends=*/true, in, {});
   }
@@ -262,7 +262,7 @@ class Group {
   Work recv(Out&& out, int from) const {
     return recv(internal::spans_of(internal::NoMemory(), out).out, from);
   }
-  template <Element T>
+  template <HasDType T>
   Work recv(absl::Span<T> out, int from) const {
     return start_message<T>({.sender = from, .receiver = position_}, /*sends=*/false, {}, out);
   }
@@ -278,7 +278,7 @@ class Group {
     const auto spans = internal::spans_of(in, out);
     return exchange(spans.in, in_box, spans.out, out_box, pulls);
   }
-  template <Element T>
+  template <HasDType T>
   Work exchange(absl::Span<const T> in, const Box& in_box, absl::Span<T> out, const Box& out_box,
                 absl::Span<const BoxPull> pulls) const {
     const BoxExchange boxes = {in_box, out_box, std::vector<BoxPull>(pulls.begin(), pulls.end())};
@@ -295,18 +295,18 @@ class Group {
   Counts counts_or_equal(absl::Span<const int64_t> counts, int64_t equal) const {
     return counts.empty() ? Counts::equal(size(), equal) : Counts::of(counts);
   }
-  template <Element T>
+  template <HasDType T>
   static GivenMemory memory_of(absl::Span<const T> in, absl::Span<T> out) {
     return {reinterpret_cast<const std::byte*>(in.data()), size_of(in),
             reinterpret_cast<std::byte*>(out.data()), size_of(out)};
   }
-  template <Element T>
+  template <HasDType T>
   Work start(CollectiveSpec spec, absl::Span<const T> in, absl::Span<T> out) const {
     spec.dtype = dtype_of<T>();
     spec.order = order_;
     return start(spec, memory_of<T>(in, out));
   }
-  template <Element T>
+  template <HasDType T>
   Work start_message(MessageEnds ends, bool sends, absl::Span<const T> in,
                      absl::Span<T> out) const {
     return start({.num_members = 2, .position = sends ? 0 : 1},

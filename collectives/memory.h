@@ -75,17 +75,17 @@ auto spans_of(const In& in, Out&& out) {
 
 // Memory to read, as `const In& in`.
 template <class In>
-concept InMemory = Element<internal::element<In>> || internal::kIsNoMemory<In>;
+concept InMemory = HasDType<internal::element<In>> || internal::kIsNoMemory<In>;
 
 // Memory to write, as `Out&& out`.
 template <class Out>
 concept OutMemory = internal::kIsNoMemory<Out> ||
-    (Element<internal::element<Out>>&& internal::kIsWritable<Out>);
+    (HasDType<internal::element<Out>>&& internal::kIsWritable<Out>);
 
 // Memory to write in a call that reads In.
 template <class Out, class In>
 concept OutMemoryFor =
-    InMemory<In> && OutMemory<Out> && Element<internal::common_element<In, Out>> &&
+    InMemory<In> && OutMemory<Out> && HasDType<internal::common_element<In, Out>> &&
     internal::kIsMemoryOf<Out, internal::common_element<In, Out>>;
 
 }  // namespace tessera

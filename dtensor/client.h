@@ -99,7 +99,7 @@ class Client {
   // Memory of a local device that collectives reach directly (device_span.h). InvalidArgument for a
   // local device that does not exist, or a count that is negative or beyond 2^63 - 1 bytes;
   // ResourceExhausted where there is no memory.
-  template <Element T>
+  template <HasDType T>
   StatusOr<DeviceSpan<T>> allocate(int local_device, int64_t count) const {
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> buffer,
                              raw_allocate(local_device, count, dtype_of<T>()));

@@ -114,7 +114,7 @@ class DTensor {
   int num_local_shards() const;
   // Waits for the shard, and views it. Local. InvalidArgument for an index out of range, or a T
   // that is not the dtype.
-  template <Element T>
+  template <HasDType T>
   StatusOr<ShardView<T>> shard(int local_device) const {
     TESSERA_ASSIGN_OR_RETURN(internal::RawShard raw, raw_shard(local_device, dtype_of<T>()));
     ShardView<T> view;
@@ -127,7 +127,7 @@ class DTensor {
   }
   // The whole value, partial terms reduced, on every client of the mesh. Collective over them;
   // FailedPrecondition on a client that owns none of the mesh's devices.
-  template <Element T>
+  template <HasDType T>
   StatusOr<HostTensor<T>> to_host() const {
     TESSERA_ASSIGN_OR_RETURN(internal::RawShard raw, raw_to_host(dtype_of<T>()));
     const T* first = reinterpret_cast<const T*>(raw.data);
@@ -162,27 +162,27 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
 // Every element is `value`. Here and below: under a partial layout the value is that of the
 // reduction, so the first device along the partial axes holds it and the others the identity
 // (of min, max and avg all hold it). No communication.
-template <Element T>
+template <HasDType T>
 DTensor full(const Shape& shape, T value, LayoutArg layout) {
   return internal::full_raw(dtype_of<T>(), shape, layout, &value);
 }
-template <Element T>
+template <HasDType T>
 DTensor zeros(const Shape& shape, LayoutArg layout) {
   return full<T>(shape, T(0), layout);
 }
-template <Element T>
+template <HasDType T>
 DTensor ones(const Shape& shape, LayoutArg layout) {
   return full<T>(shape, T(1), layout);
 }
 // Element i of the flat row-major index is T(i).
-template <Element T>
+template <HasDType T>
 DTensor iota(const Shape& shape, LayoutArg layout) {
   return internal::iota_raw(dtype_of<T>(), shape, layout);
 }
 
 // Every client passes the whole value, and keeps its own part. The values are copied before the
 // call returns.
-template <Element T>
+template <HasDType T>
 DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layout) {
   return internal::from_host_raw(dtype_of<T>(), reinterpret_cast<const std::byte*>(values.data()),
                                  static_cast<int64_t>(values.size()), shape, layout);
@@ -190,7 +190,7 @@ DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layo
 // Calls fill(box, out) once for each distinct local box, from the calling thread, before it
 // returns; out has box.num_elements() elements, row-major. An exception of `fill` reaches the
 // caller; there is no tensor then, and the client is as it was.
-template <Element T>
+template <HasDType T>
 DTensor from_function(const Shape& shape, LayoutArg layout,
                       absl::FunctionRef<void(const Box& box, absl::Span<T> out)> fill) {
   return internal::from_function_raw(
@@ -201,7 +201,7 @@ DTensor from_function(const Shape& shape, LayoutArg layout,
 
 // The tensor whose shard on each local device, by ordinal, is given: of a partial layout, its
 // term. Replicas must be equal; those of this client are compared. TF DTensor: pack.
-template <Element T>
+template <HasDType T>
 DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostTensor<T>> local) {
   std::vector<std::vector<uint8_t>> bools;  // vector<bool> has no array of bool to point at
   bools.reserve(local.size());

@@ -74,7 +74,7 @@ class LocalContext {
   const Box& input_box(int index) const;
   const Box& output_box() const { return output_box_; }
 
-  template <Element T>
+  template <HasDType T>
   ShardView<T> input(int index) {
     if (!check_input(index, dtype_of<T>())) return {};
     const internal::RawShard& raw = inputs_[index];
@@ -84,7 +84,7 @@ class LocalContext {
             raw.buffer};
   }
   // Not initialised.
-  template <Element T>
+  template <HasDType T>
   MutableShardView<T> output() {
     if (!check_output(dtype_of<T>())) return {};
     return {output_box_, output_box_.sizes,

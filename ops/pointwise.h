@@ -90,7 +90,7 @@ DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out&
 // A float becomes an integer by truncation, and the nearest one where it is out of range (0 for
 // NaN); to bool is "not zero"; a narrower float is rounded to nearest, ties to even.
 DTensor cast(const DTensor& x, DType dtype, const Out& out = {});
-template <Element T>
+template <HasDType T>
 DTensor cast(const DTensor& x, const Out& out = {}) {
   return cast(x, dtype_of<T>(), out);
 }

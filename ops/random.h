@@ -52,9 +52,9 @@ DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, LayoutArg
                       absl::int128 low, absl::int128 high);
 
 template <class T>
-concept Integer = Element<T> && std::integral<T>;
+concept Integer = HasDType<T> && std::integral<T>;
 template <class T>
-concept Float = Element<T> && !std::integral<T>;
+concept Float = HasDType<T> && !std::integral<T>;
 
 // All bits of integers are random; of bool it is true or false.
 template <Integer T>

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program sees that includes tessera.h alone: a map of its headers, and no door to
-// internals.
+// What a program sees that includes tessera.h alone: a map of its headers, names that no two of its
+// namespaces have, and no door to internals.
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -73,3 +74,25 @@ static_assert(!std::is_constructible_v<RelayoutPlan, std::shared_ptr<const Relay
 
 }  // namespace
 }  // namespace tessera
+
+// A program may use all namespaces.
+namespace program {
+namespace {
+
+using namespace tessera;
+using namespace tessera::cluster;
+using namespace tessera::distribute;
+using namespace tessera::input;
+using namespace tessera::ops;
+using namespace tessera::random;
+
+[[maybe_unused]] std::tuple<
+    Client*, ClientOptions*, Mesh*, Layout*, DTensor*, HostArray*, Shape*, Box*, Group*, Work*,
+    Variable*, Tape*, Key*, RelayoutPlan*, PlanStep*, Topology*, Cluster*, ClusterSpec*,
+    EnvironmentLookup*, Strategy*, StrategyOptions*, PerReplica*, ReplicaContext*, CrossDeviceOps*,
+    Server*, ClusterCoordinator*, CoordinatorOptions*, RemoteValue*, RemoteVariable*, InputContext*,
+    Dataset*, Element*, Source*, HostIterator*, IteratorState*, TensorSpec*>
+    types;
+
+}  // namespace
+}  // namespace program
