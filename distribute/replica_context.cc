@@ -131,8 +131,9 @@ std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
   if (xs.empty()) return {};
   const StatusOr<CommunicationOptions> options = state->options_over(run->options(), asked);
   if (!options.ok()) return all_failed(xs, options.status());
-  const std::vector<DTensor> values =
-      all_reduce_values(text, op, std::vector<DTensor>(xs.begin(), xs.end()), *options);
+  std::vector<DTensor> stopped;
+  for (const DTensor& x : xs) stopped.push_back(stop_gradient(x));
+  const std::vector<DTensor> values = all_reduce_values(text, op, std::move(stopped), *options);
   std::vector<DTensor> results;
   for (size_t k = 0; k < xs.size(); ++k) {
     results.push_back(custom_gradient(
@@ -164,9 +165,9 @@ DTensor Caller::all_gather(const DTensor& x, int dim, const CommunicationOptions
     return results;
   };
   std::shared_ptr<const std::vector<Call>> calls;
-  const ReplicaResult gathered =
-      run->meet(index, absl::StrCat("all_gather(dim ", dim, ")"), {x}, {.dims = {dim}}, *options,
-                /*may_call_strategy=*/false, gather_all, &calls);
+  const ReplicaResult gathered = run->meet(index, absl::StrCat("all_gather(dim ", dim, ")"),
+                                           {stop_gradient(x)}, {.dims = {dim}}, *options,
+                                           /*may_call_strategy=*/false, gather_all, &calls);
   if (!gathered.status.ok()) return gathered.tensors[0];
   const int64_t along = dim < 0 ? dim + static_cast<int64_t>(x.shape().size()) : dim;
   int64_t begin = 0;

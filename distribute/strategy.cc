@@ -21,6 +21,7 @@
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
+#include "ops/tape.h"
 
 namespace tessera::distribute {
 namespace {
@@ -369,7 +370,7 @@ Status Strategy::update(
       const DTensor value =
           tensor_of(mesh(), [&] { return fn(variable.state_->components[i], by_replica[i]); });
       TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
-      changed.push_back(state_->on_replica(value, local_replicas()[i]));
+      changed.push_back(state_->on_replica(stop_gradient(value), local_replicas()[i]));
     }
     variable.state_->components = std::move(changed);
     return absl::OkStatus();

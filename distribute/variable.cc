@@ -11,6 +11,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
+#include "ops/tape.h"
 
 namespace tessera::distribute {
 namespace {
@@ -68,7 +69,7 @@ StatusOr<std::vector<DTensor>> DistributedVariable::components_of(const DTensor&
   const int rank = static_cast<int>(shape().size());
   TESSERA_ASSIGN_OR_RETURN(
       std::vector<DTensor> parts,
-      strategy.parts_of(relayout(value, Layout::replicated(strategy.mesh(), rank))));
+      strategy.parts_of(relayout(stop_gradient(value), Layout::replicated(strategy.mesh(), rank))));
   if (options().aggregation != VariableAggregation::kSum) return parts;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (strategy.local_replicas()[i] > 0) parts[i] = zeros_like(parts[i]);
@@ -146,7 +147,7 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   TESSERA_RETURN_IF_ERROR(check_strategy(replica.strategy()));
   TESSERA_RETURN_IF_ERROR(check_value(call, value));
   const StrategyState& strategy = *state_->strategy.state_;
-  const DTensor own = strategy.on_replica(value, replica.replica_id_in_sync_group());
+  const DTensor own = strategy.on_replica(stop_gradient(value), replica.replica_id_in_sync_group());
   if (options().synchronization == VariableSynchronization::kOnRead) {
     DTensor& component = state_->components[replica.index_];
     component = change == Change::kAdd   ? component + own

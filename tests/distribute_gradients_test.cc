@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
+#include "distribute/variable.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
@@ -182,6 +184,49 @@ TEST_P(DistributeGradientsTest, GradientsOfOtherReductions) {
             });
           }),
       IsOk());
+}
+
+PerReplica watched_values(const Strategy& strategy, Tape& tape) {
+  return strategy.run([&](ReplicaContext& replica) { return tape.watch(two_elements(replica)); });
+}
+
+// What is stopped, and what a variable keeps, leads to no tape: a sum of losses holds no graph.
+TEST_P(DistributeGradientsTest, WhatIsStoppedAndWhatVariablesKeepIsNotRecorded) {
+  EXPECT_THAT(run(2,
+                  [](const Client&, const Strategy& strategy) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(
+                        distribute::DistributedVariable sums,
+                        strategy.variable(
+                            "sums", full<float>({2}, 0, Layout::replicated(strategy.mesh(), 1)),
+                            {.synchronization = distribute::VariableSynchronization::kOnRead,
+                             .aggregation = distribute::VariableAggregation::kSum}));
+                    const PerReplica gradient = strategy.run([&](ReplicaContext& replica) {
+                      Tape tape;
+                      const DTensor x = tape.watch(two_elements(replica));
+                      // They travel in one pack.
+                      const std::vector<DTensor> both = replica.all_reduce(
+                          ReduceOp::kSum, {x, stop_gradient(x)}, {.bytes_per_pack = 100});
+                      const Status added = sums.assign_add(replica, x);
+                      const DTensor loss = ops::sum(both[1] * sums.value(replica));
+                      const DTensor zeros = tape.gradient(loss, {x})[0];
+                      return added.ok() ? StatusOr<DTensor>(zeros) : added;
+                    });
+                    TESSERA_RETURN_IF_ERROR(expect_local<float>(gradient, [](int) {
+                      return vector_of<float>({0, 0});
+                    }));
+                    Tape tape;
+                    const PerReplica values = watched_values(strategy, tape);
+                    const auto add = [](const DTensor& value, absl::Span<const DTensor> args) {
+                      return value + args[0];
+                    };
+                    TESSERA_RETURN_IF_ERROR(strategy.update(sums, add, {values}));
+                    const DTensor source = values.local(0);
+                    const PerReplica kept =
+                        strategy.run([&](ReplicaContext& replica) { return sums.value(replica); });
+                    return expect_values<float>(tape.gradient(ops::sum(kept.local(0)), {source})[0],
+                                                {2}, {0, 0});
+                  }),
+              IsOk());
 }
 
 }  // namespace
