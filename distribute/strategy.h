@@ -267,8 +267,8 @@ class Strategy {
   // std::vector<PerReplica>, or a Status. Where all replicas fail the vector has one, with the
   // error: look at its status() before the others.
   //
-  // A tape records what is done in the replica function that made it; one outside of run() gives
-  // zeros for gradients through run() and reduce().
+  // A tape records what is done in the replica function that made it. No gradient passes between
+  // the tensors of replicas and those outside: the gradient() that would is InvalidArgument.
   //
   // Errors, which the results carry: that of the first replica whose function fails, with the
   // replica; InvalidArgument where replicas disagree on a collective, or one of them has returned,

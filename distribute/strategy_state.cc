@@ -20,6 +20,7 @@
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
+#include "ops/tape.h"
 
 namespace tessera::distribute::internal {
 namespace {
@@ -34,6 +35,15 @@ std::string sub_axis_text(const Mesh& mesh, const SubAxis& axis) {
   const MeshAxis& whole = mesh.axes()[axis.axis];
   if (axis.size == whole.size) return whole.name;
   return absl::StrCat(whole.name, ":(", axis.pre, ")", axis.size);
+}
+
+// What was made of the parts, or is one.
+DTensor passed_on(DTensor result, absl::Span<const DTensor> from) {
+  return tessera::internal::without_gradient(
+      std::move(result), from,
+      "gradient: no gradient passes between the replicas of a strategy and tensors outside of "
+      "them; take it in the replica function, with a tape made there, or stop_gradient() what is "
+      "to have none");
 }
 
 bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
@@ -312,7 +322,8 @@ StatusOr<std::vector<DTensor>> StrategyState::parts_of(const DistributedValues& 
   }
   std::vector<DTensor> parts;
   for (const int replica : local_) {
-    parts.push_back(part_of(source, forms[replica]->layout, forms[replica]->shape));
+    parts.push_back(
+        passed_on(part_of(source, forms[replica]->layout, forms[replica]->shape), {source}));
   }
   return parts;
 }
@@ -323,7 +334,7 @@ DTensor StrategyState::on_replica(const DTensor& tensor, int replica) const {
   if (mesh == meshes_[replica]) return tensor;
   if (mesh == mesh_) {
     const std::optional<PartForm> form = part_form(tensor.layout(), tensor.shape(), replica);
-    if (form.has_value()) return part_of(tensor, form->layout, form->shape);
+    if (form.has_value()) return passed_on(part_of(tensor, form->layout, form->shape), {tensor});
   }
   return relayout(tensor,
                   Layout::replicated(meshes_[replica], static_cast<int>(tensor.shape().size())));
@@ -448,7 +459,7 @@ StatusOr<DTensor> StrategyState::whole_of_terms(absl::Span<const DTensor> parts,
                                                 ReduceOp op) const {
   TESSERA_ASSIGN_OR_RETURN(const Layout whole, on_whole_mesh(parts[0].layout()));
   TESSERA_ASSIGN_OR_RETURN(const Layout partial, whole.with_partial(replica_axes_, op));
-  return assemble(parts, parts[0].dtype(), partial, parts[0].shape());
+  return passed_on(assemble(parts, parts[0].dtype(), partial, parts[0].shape()), parts);
 }
 
 StatusOr<DTensor> StrategyState::whole_of_pieces(absl::Span<const DTensor> parts, int64_t dim,
@@ -459,7 +470,7 @@ StatusOr<DTensor> StrategyState::whole_of_pieces(absl::Span<const DTensor> parts
   TESSERA_ASSIGN_OR_RETURN(const Layout split, Layout::create(mesh_, std::move(dims)));
   Shape shape = parts[0].shape();
   shape[dim] = size;
-  return assemble(parts, parts[0].dtype(), split, shape);
+  return passed_on(assemble(parts, parts[0].dtype(), split, shape), parts);
 }
 
 StatusOr<DTensor> StrategyState::reduce_parts(ReduceOp op, std::vector<DTensor> parts,

@@ -57,7 +57,7 @@ struct Node {
   std::vector<DTensor> operands;
   std::optional<DTensor> result;  // without a trace
   Trace older;                    // of the result
-  bool is_used = false;
+  Status error = {};              // of a gradient that reaches it
 
   // Frees what it holds, node by node: a chain of them may be longer than the stack. The operands
   // hold the same nodes.
@@ -210,11 +210,7 @@ StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
     if (std::find(wanted.begin(), wanted.end(), &node) != wanted.end()) {
       found.emplace(&node, next.cotangent);
     }
-    if (node.is_used) {
-      return absl::FailedPreconditionError(
-          "gradient: the tape has used up what led to this target; set GradientOptions::keep in "
-          "the first call");
-    }
+    TESSERA_RETURN_IF_ERROR(node.error);
     if (node.gradient == nullptr) continue;
     std::vector<bool> needed;
     for (const std::shared_ptr<Node>& input : node.inputs) needed.push_back(input != nullptr);
@@ -231,7 +227,9 @@ StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
       if (input != nullptr) note_used(input.get());
     }
     if (keeps) continue;
-    node.is_used = true;
+    node.error = absl::FailedPreconditionError(
+        "gradient: the tape has used up what led to this target; set GradientOptions::keep in the "
+        "first call");
     node.gradient = nullptr;
     node.operands.clear();
     node.result.reset();
@@ -262,12 +260,8 @@ DTensor finished(const DTensor& cotangent, const DTensor& source, Reduce reduce)
   return relayout(cotangent, partial.ok() ? *partial : layout);
 }
 
-}  // namespace
-
-namespace ops {
-
-DTensor record(DTensor result, absl::Span<const DTensor> operands, GradientFn gradient) {
-  if (!internal::facts_of(result).error.ok()) return result;
+// Those that record what is made of the operands.
+std::vector<uint64_t> tapes_of(absl::Span<const DTensor> operands) {
   std::vector<uint64_t> tapes;
   for (const DTensor& operand : operands) {
     const Trace* const trace = trace_of(operand);
@@ -278,6 +272,34 @@ DTensor record(DTensor result, absl::Span<const DTensor> operands, GradientFn gr
   }
   std::sort(tapes.begin(), tapes.end());
   tapes.erase(std::unique(tapes.begin(), tapes.end()), tapes.end());
+  return tapes;
+}
+
+}  // namespace
+
+namespace internal {
+
+DTensor without_gradient(DTensor result, absl::Span<const DTensor> operands,
+                         absl::string_view error) {
+  const std::vector<uint64_t> tapes = tapes_of(operands);
+  if (tapes.empty() || !facts_of(result).error.ok()) return result;
+  Trace trace;
+  for (const uint64_t tape : tapes) {
+    auto node = std::make_shared<Node>();
+    node->number = next_number();
+    node->error = absl::InvalidArgumentError(error);
+    trace.push_back({tape, std::move(node)});
+  }
+  return tessera::with_trace(result, std::move(trace));
+}
+
+}  // namespace internal
+
+namespace ops {
+
+DTensor record(DTensor result, absl::Span<const DTensor> operands, GradientFn gradient) {
+  if (!internal::facts_of(result).error.ok()) return result;
+  const std::vector<uint64_t> tapes = tapes_of(operands);
   if (tapes.empty()) return result;
   Trace trace;
   for (const uint64_t tape : tapes) {

@@ -30,6 +30,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/dtensor.h"
 
@@ -88,6 +89,13 @@ DTensor custom_gradient(absl::Span<const DTensor> inputs, const Forward& forward
 // forward(inputs), of which only the inputs are kept: gradient() runs the function once more. It
 // must give the same value twice.
 DTensor rematerialize(const Forward& forward, absl::Span<const DTensor> inputs);
+
+namespace internal {
+// A result that was made of the operands, but not by operations: where a tape that knows an operand
+// reaches it, gradient() is InvalidArgument with this text. Keeps no operand.
+DTensor without_gradient(DTensor result, absl::Span<const DTensor> operands,
+                         absl::string_view error);
+}  // namespace internal
 
 namespace ops {
 // They read as operations, too.

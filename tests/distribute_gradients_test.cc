@@ -22,6 +22,7 @@
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/tape.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/matchers.h"
 #include "tests/support/replicas.h"
 
@@ -186,8 +187,93 @@ TEST_P(DistributeGradientsTest, GradientsOfOtherReductions) {
       IsOk());
 }
 
+// Each function leads a tensor of a tape that was made outside through the strategy, to a scalar.
+struct PassRow {
+  const char* name;
+  std::function<DTensor(const Strategy&, Tape&, const DTensor& watched)> loss;
+};
+
 PerReplica watched_values(const Strategy& strategy, Tape& tape) {
   return strategy.run([&](ReplicaContext& replica) { return tape.watch(two_elements(replica)); });
+}
+DTensor first_of(const std::vector<DTensor>& parts) { return ops::sum(parts[0]); }
+
+const PassRow kPassRows[] = {
+    {"argument of run",
+     [](const Strategy& strategy, Tape&, const DTensor& watched) {
+       return ops::sum(
+           strategy.run([](ReplicaContext&, const DTensor& x) { return ops::square(x); }, watched)
+               .local(0));
+     }},
+    {"local_results",
+     [](const Strategy& strategy, Tape&, const DTensor& watched) {
+       return first_of(strategy.local_results(watched));
+     }},
+    {"to_per_replica",
+     [](const Strategy& strategy, Tape&, const DTensor& watched) {
+       return ops::sum(strategy.to_per_replica(watched).local(0));
+     }},
+    {"reduce",
+     [](const Strategy& strategy, Tape& tape, const DTensor&) {
+       return ops::sum(strategy.reduce(ReduceOp::kSum, watched_values(strategy, tape)));
+     }},
+    {"reduce along dims",
+     [](const Strategy& strategy, Tape& tape, const DTensor&) {
+       return strategy.reduce(ReduceOp::kAvg, watched_values(strategy, tape), {0});
+     }},
+    {"reduce_to",
+     [](const Strategy& strategy, Tape& tape, const DTensor&) {
+       return ops::sum(strategy.reduce_to(ReduceOp::kSum, watched_values(strategy, tape),
+                                          Layout::replicated(strategy.mesh(), 1)));
+     }},
+    {"batch_reduce_to",
+     [](const Strategy& strategy, Tape& tape, const DTensor&) {
+       return first_of(strategy.batch_reduce_to(
+           ReduceOp::kSum, {watched_values(strategy, tape), watched_values(strategy, tape)},
+           std::vector<Layout>(2, *Layout::replicated(strategy.mesh(), 1)),
+           {.bytes_per_pack = 100}));
+     }},
+    {"gather",
+     [](const Strategy& strategy, Tape& tape, const DTensor&) {
+       return ops::sum(strategy.gather(watched_values(strategy, tape), 0));
+     }},
+    {"to_sharded",
+     [](const Strategy& strategy, Tape& tape, const DTensor&) {
+       return ops::sum(strategy.to_sharded(watched_values(strategy, tape), 0));
+     }},
+    {"merge_call",
+     [](const Strategy& strategy, Tape& tape, const DTensor&) {
+       return ops::sum(strategy
+                           .run([&](ReplicaContext& replica) {
+                             return replica.merge_call(
+                                 [](const Strategy& whole, const PerReplica& merged) {
+                                   return whole.reduce(ReduceOp::kSum, merged);
+                                 },
+                                 tape.watch(two_elements(replica)));
+                           })
+                           .local(0));
+     }},
+};
+
+TEST_P(DistributeGradientsTest, NoGradientPassesBetweenReplicasAndTensorsOutside) {
+  EXPECT_THAT(run(2,
+                  [](const Client&, const Strategy& strategy) -> Status {
+                    for (const PassRow& row : kPassRows) {
+                      Tape tape;
+                      const DTensor watched =
+                          tape.watch(full<float>({2}, 3, Layout::replicated(strategy.mesh(), 1)));
+                      const std::vector<DTensor> gradients =
+                          tape.gradient(row.loss(strategy, tape, watched), {watched});
+                      TESSERA_RETURN_IF_ERROR(with_context(
+                          expect_error(gradients[0].status(), absl::StatusCode::kInvalidArgument,
+                                       {"gradient: no gradient passes between the replicas of a "
+                                        "strategy and tensors outside",
+                                        "stop_gradient()"}),
+                          row.name));
+                    }
+                    return absl::OkStatus();
+                  }),
+              IsOk());
 }
 
 // What is stopped, and what a variable keeps, leads to no tape: a sum of losses holds no graph.
