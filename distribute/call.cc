@@ -72,7 +72,10 @@ StatusOr<std::vector<int64_t>> normal_dims(absl::Span<const int64_t> dims, int64
     normal.push_back(dim < 0 ? dim + rank : dim);
   }
   std::sort(normal.begin(), normal.end());
-  normal.erase(std::unique(normal.begin(), normal.end()), normal.end());
+  const auto twice = std::adjacent_find(normal.begin(), normal.end());
+  if (twice != normal.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("dim ", *twice, " is given twice"));
+  }
   return normal;
 }
 

@@ -61,7 +61,8 @@ std::optional<Call> decode_call(absl::string_view text);
 Status check_calls(absl::Span<const Call> calls, absl::Span<const std::string> names,
                    const Freedom& freedom);
 
-// The dims of a tensor of this rank, ascending, each once. InvalidArgument for one out of range.
+// The dims of a tensor of this rank, ascending. InvalidArgument for one out of range or given
+// twice.
 StatusOr<std::vector<int64_t>> normal_dims(absl::Span<const int64_t> dims, int64_t rank);
 
 }  // namespace tessera::distribute::internal

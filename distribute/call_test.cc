@@ -43,7 +43,9 @@ TEST(CallTest, TextsAreReadAsTheyWereWritten) {
 }
 
 TEST(CallTest, DimsCountFromBothEnds) {
-  EXPECT_THAT(normal_dims({-1, 0, 2}, 3), IsOkAndHolds(ElementsAre(0, 2)));
+  EXPECT_THAT(normal_dims({-1, 0}, 3), IsOkAndHolds(ElementsAre(0, 2)));
+  EXPECT_THAT(normal_dims({-1, 0, 2}, 3),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dim 2 is given twice")));
   EXPECT_THAT(normal_dims({}, 0), IsOkAndHolds(ElementsAre()));
   for (const int64_t wrong : {-3, 2}) {
     EXPECT_THAT(normal_dims({wrong}, 2),

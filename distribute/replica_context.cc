@@ -87,8 +87,8 @@ std::vector<DTensor> Caller::all_reduce_values(const std::string& text, ReduceOp
       destinations.push_back(std::move(whole));
       values.push_back(ValueAccess::make(state, std::move(parts)));
     }
-    const std::vector<DTensor> reduced =
-        state->cross_device_ops().batch_reduce(op, values, destinations, options);
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> reduced,
+                             state->batch_reduce_across(op, values, destinations, options));
     ReplicaRun::Results results(args.size());
     for (const DTensor& each : reduced) {
       for (size_t i = 0; i < args.size(); ++i) {

@@ -112,7 +112,7 @@ void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
     // No other thread of this run does anything meanwhile: all of them wait.
     runs_user_action_ = round.may_call_strategy;
     lock.unlock();
-    results = settle_calls(round, all_returned);
+    results = call_guarded<StatusOr<Results>>([&] { return settle_calls(round, all_returned); });
     lock.lock();
     runs_user_action_ = false;
   }

@@ -190,7 +190,7 @@ StatusOr<DTensor> reduce_value(StrategyState& state, const char* name, ReduceOp 
         internal::normal_dims(along, static_cast<int64_t>(tensor->shape().size())));
     DTensor result = dims.empty() ? *tensor : reduced_along(op, *tensor, normal);
     if (!destination.has_value()) return result;
-    return state.cross_device_ops().broadcast(result, *destination, options);
+    return state.broadcast_across(result, *destination, options);
   }
   TESSERA_ASSIGN_OR_RETURN(std::vector<DTensor> parts, state.parts_of(value));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
@@ -260,7 +260,7 @@ std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
           state_->alike(std::move(parts_of_value[k]), calls, static_cast<int>(k)));
       per_replica.push_back(ValueAccess::make(state_, std::move(parts)));
     }
-    return state_->cross_device_ops().batch_reduce(op, per_replica, destinations, merged);
+    return state_->batch_reduce_across(op, per_replica, destinations, merged);
   };
   StatusOr<std::vector<DTensor>> results = reduce_all();
   return results.ok() ? *std::move(results) : all_failed(results.status());
@@ -269,7 +269,7 @@ std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
 DTensor Strategy::broadcast_to(const DTensor& value, LayoutArg destination) const {
   const Status outside = state_->check_not_in_replica("broadcast_to()", "merge_call()");
   if (!outside.ok()) return failed(*state_, outside);
-  return state_->cross_device_ops().broadcast(value, destination, {});
+  return value_or_failed(*state_, state_->broadcast_across(value, destination, {}));
 }
 
 DTensor Strategy::gather(const DistributedValues& value, int dim) const {

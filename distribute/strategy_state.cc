@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/dtype.h"
+#include "base/exception_status.h"
 #include "base/text.h"
 #include "distribute/replica_run.h"
 #include "distribute/value_access.h"
@@ -65,7 +66,8 @@ StatusOr<std::shared_ptr<StrategyState>> StrategyState::create(
   }
   TESSERA_RETURN_IF_ERROR(check_options(options.communication));
   if (options.cross_device_ops == nullptr) options.cross_device_ops = collective_all_reduce();
-  TESSERA_RETURN_IF_ERROR(options.cross_device_ops->check(client, mesh));
+  TESSERA_RETURN_IF_ERROR(
+      call_guarded<Status>([&] { return options.cross_device_ops->check(client, mesh); }));
 
   Mesh parameters = parameter_mesh.has_value() ? *std::move(parameter_mesh) : mesh;
   std::shared_ptr<StrategyState> state(
@@ -142,7 +144,7 @@ Status StrategyState::set_clients() {
     first_positions[devices[*mesh_.device_at(position)].client_id] = position;
   }
   is_of_one_client_ = first_positions.size() == 1;
-  const Mesh& control = cross_device_ops().control_mesh(mesh_);
+  const Mesh& control = options_.cross_device_ops->control_mesh(mesh_);
   std::vector<int> ids;
   for (const auto& [client, position] : first_positions) {
     ids.push_back(*control.device_at(position));
@@ -473,6 +475,32 @@ StatusOr<DTensor> StrategyState::whole_of_pieces(absl::Span<const DTensor> parts
   return passed_on(assemble(parts, parts[0].dtype(), split, shape), parts);
 }
 
+StatusOr<DTensor> StrategyState::reduce_across(ReduceOp op, const PerReplica& value,
+                                               LayoutArg destination,
+                                               const CommunicationOptions& options) const {
+  return call_guarded<StatusOr<DTensor>>(
+      [&] { return options_.cross_device_ops->reduce(op, value, destination, options); });
+}
+
+StatusOr<std::vector<DTensor>> StrategyState::batch_reduce_across(
+    ReduceOp op, absl::Span<const PerReplica> values, absl::Span<const Layout> destinations,
+    const CommunicationOptions& options) const {
+  TESSERA_ASSIGN_OR_RETURN(
+      std::vector<DTensor> results, call_guarded<StatusOr<std::vector<DTensor>>>([&] {
+        return options_.cross_device_ops->batch_reduce(op, values, destinations, options);
+      }));
+  if (results.size() == values.size()) return results;
+  return absl::InternalError(absl::StrCat("batch_reduce() of the strategy's CrossDeviceOps gave ",
+                                          results.size(), " tensors for ", values.size(),
+                                          " values"));
+}
+
+StatusOr<DTensor> StrategyState::broadcast_across(const DTensor& value, LayoutArg destination,
+                                                  const CommunicationOptions& options) const {
+  return call_guarded<StatusOr<DTensor>>(
+      [&] { return options_.cross_device_ops->broadcast(value, destination, options); });
+}
+
 StatusOr<DTensor> StrategyState::reduce_parts(ReduceOp op, std::vector<DTensor> parts,
                                               absl::Span<const Call> calls,
                                               const std::optional<Layout>& destination,
@@ -481,7 +509,7 @@ StatusOr<DTensor> StrategyState::reduce_parts(ReduceOp op, std::vector<DTensor> 
   TESSERA_ASSIGN_OR_RETURN(parts, alike(std::move(parts), calls, 0));
   TESSERA_ASSIGN_OR_RETURN(const Layout whole, on_whole_mesh(parts[0].layout()));
   const PerReplica value = ValueAccess::make(shared_from_this(), std::move(parts));
-  return cross_device_ops().reduce(op, value, destination.value_or(whole), options);
+  return reduce_across(op, value, destination.value_or(whole), options);
 }
 
 StatusOr<DTensor> StrategyState::reduce_dims(ReduceOp op, std::vector<DTensor> parts,
@@ -527,8 +555,8 @@ StatusOr<DTensor> StrategyState::reduce_dims(ReduceOp op, std::vector<DTensor> p
   }
   const ReduceOp across = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
   const PerReplica value = ValueAccess::make(shared_from_this(), std::move(parts));
-  DTensor result =
-      cross_device_ops().reduce(across, value, Layout::replicated(mesh_, rank), options);
+  TESSERA_ASSIGN_OR_RETURN(DTensor result,
+                           reduce_across(across, value, Layout::replicated(mesh_, rank), options));
   if (op == ReduceOp::kAvg) result = ops::div(result, count);
   return is_half(dtype) ? ops::cast(result, dtype) : result;
 }

@@ -111,8 +111,16 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   // dtype and shape.
   StatusOr<DTensor> from_first(const DTensor& part, DType dtype, const Shape& shape) const;
 
-  // The strategy's cross-device operations.
-  CrossDeviceOps& cross_device_ops() const { return *options_.cross_device_ops; }
+  // By the strategy's CrossDeviceOps. An exception of these is an error, and so is another number
+  // of tensors.
+  StatusOr<DTensor> reduce_across(ReduceOp op, const PerReplica& value, LayoutArg destination,
+                                  const CommunicationOptions& options) const;
+  StatusOr<std::vector<DTensor>> batch_reduce_across(ReduceOp op,
+                                                     absl::Span<const PerReplica> values,
+                                                     absl::Span<const Layout> destinations,
+                                                     const CommunicationOptions& options) const;
+  StatusOr<DTensor> broadcast_across(const DTensor& value, LayoutArg destination,
+                                     const CommunicationOptions& options) const;
 
   // Whether the calling thread is that of a replica function, and in no merge_call().
   bool is_in_replica() const;

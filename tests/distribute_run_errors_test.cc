@@ -5,6 +5,7 @@
 // strategy works.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
+#include "distribute/cross_device_ops.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
 #include "distribute/variable.h"
@@ -23,6 +25,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
+#include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
@@ -113,10 +116,77 @@ TEST_P(DistributeRunErrorsTest, ExceptionsOfOtherFunctions) {
             }
             const PerReplica values = strategy.values_from_function(
                 [&](const distribute::ValueContext&) { return raise(ten, {}); });
-            return expect_error(values.status(), StatusCode::kUnknown,
+            TESSERA_RETURN_IF_ERROR(expect_error(values.status(), StatusCode::kUnknown,
+                                                 {"raised an exception: row 7"}));
+            const PerReplica merged = strategy.run([&](ReplicaContext& replica) {
+              return replica.merge_call(
+                  [&](const Strategy&, const PerReplica&) { return raise(ten, {}); },
+                  scalar(replica, 1));
+            });
+            return expect_error(merged.status(), StatusCode::kUnknown,
                                 {"raised an exception: row 7"});
           }),
       IsOk());
+}
+
+// Of a program: they raise exceptions, or give no tensors.
+class FaultyOps final : public distribute::CrossDeviceOps {
+ public:
+  bool raises = true;
+
+  DTensor reduce(ReduceOp, const PerReplica& value, LayoutArg,
+                 const distribute::CommunicationOptions&) override {
+    // NOTIDY(banned): what a class of the user may do
+    if (raises) throw std::runtime_error("row 7");
+    return value.local(0);
+  }
+  std::vector<DTensor> batch_reduce(ReduceOp op, absl::Span<const PerReplica> values,
+                                    absl::Span<const Layout> destinations,
+                                    const distribute::CommunicationOptions& options) override {
+    if (raises) return CrossDeviceOps::batch_reduce(op, values, destinations, options);
+    return {};
+  }
+  DTensor broadcast(const DTensor& value, LayoutArg destination,
+                    const distribute::CommunicationOptions& options) override {
+    // NOTIDY(banned): what a class of the user may do
+    if (raises) throw std::runtime_error("row 7");
+    return CrossDeviceOps::broadcast(value, destination, options);
+  }
+};
+
+TEST(DistributeOpsErrorsTest, CrossDeviceOpsThatFailAreErrors) {
+  const auto body = [](Client& client) -> Status {
+    const auto ops = std::make_shared<FaultyOps>();
+    TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
+                             distribute::mirrored_strategy(client, {}, {.cross_device_ops = ops}));
+    const Layout everywhere = *Layout::replicated(strategy.mesh(), 0);
+    const DTensor one = full<float>({}, 1, everywhere);
+    const PerReplica values = strategy.to_per_replica(one);
+    const auto all_reduced = [&] {
+      return strategy.run([](ReplicaContext& replica) {
+        return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1));
+      });
+    };
+    const auto batch_reduced = [&] {
+      return strategy.batch_reduce_to(ReduceOp::kSum, {values, values},
+                                      {everywhere, everywhere})[1];
+    };
+    const std::vector<std::string> raised = {"raised an exception: row 7"};
+    for (const Status& status :
+         {strategy.reduce(ReduceOp::kSum, values).status(),
+          strategy.reduce(ReduceOp::kSum, values, {}).status(), batch_reduced().status(),
+          strategy.broadcast_to(one, everywhere).status(), all_reduced().status()}) {
+      TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kUnknown, raised));
+    }
+    ops->raises = false;
+    for (const Status& status : {batch_reduced().status(), all_reduced().status()}) {
+      TESSERA_RETURN_IF_ERROR(
+          expect_error(status, StatusCode::kInternal,
+                       {"batch_reduce() of the strategy's CrossDeviceOps gave 0 tensors for "}));
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run_clients({.devices_per_client = 2}, body), IsOk());
 }
 
 // How many values there are: as many as a replica has returned, and one where all have failed.
