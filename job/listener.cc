@@ -81,11 +81,11 @@ StatusOr<std::unique_ptr<Listener>> Listener::listen(const std::string& address,
                                                      const Options& options) {
   const std::optional<Address> parts = parse_address(address, 0);
   if (!parts.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("the coordinator's address is \"", address,
+    return absl::InvalidArgumentError(absl::StrCat(options.name, "'s address is \"", address,
                                                    "\"; it must be HOST:PORT, as in host-a:4000"));
   }
   const auto cannot = [&](absl::string_view why) {
-    return absl::UnavailableError(absl::StrCat("the coordinator cannot listen on ", address, ": ",
+    return absl::UnavailableError(absl::StrCat(options.name, " cannot listen on ", address, ": ",
                                                why, "; use a free port of this host"));
   };
   addrinfo hints = {};

@@ -40,6 +40,7 @@ namespace tessera {
 class Listener {
  public:
   struct Options {
+    std::string name = "the coordinator";  // of what listens, in messages
     int max_unproven = 64;  // fewer where the process may have fewer than 512 descriptors
     absl::Duration unproven_timeout = absl::Seconds(30);
     absl::Duration crowded_timeout = absl::Seconds(1);  // where others wait
