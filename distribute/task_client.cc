@@ -33,9 +33,10 @@ void TaskClient::serve() {
   }
 }
 
-void TaskClient::set_up(grpc::ClientContext* context, absl::Time deadline) const {
+void TaskClient::set_up(grpc::ClientContext* context, absl::Time deadline,
+                        Unconnected unconnected) const {
   context->AddMetadata(kTokenMetadata, token_);
-  context->set_wait_for_ready(true);
+  context->set_wait_for_ready(unconnected == Unconnected::kWait);
   if (deadline != absl::InfiniteFuture()) context->set_deadline(to_chrono_wall(deadline));
 }
 
@@ -83,8 +84,9 @@ bool is_transient(const grpc::Status& status) {
 }
 
 std::string text_of(const grpc::Status& status) {
-  return absl::StrCat("gRPC code ", static_cast<int>(status.error_code()), ", ",
-                      status.error_message());
+  // The codes of gRPC and of Abseil are the same.
+  return Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message())
+      .ToString();
 }
 
 }  // namespace tessera::distribute::internal

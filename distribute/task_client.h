@@ -51,21 +51,28 @@ class TaskClient {
 
   const std::string& address() const { return address_; }
 
+  // What a call does where there is no connection.
+  enum class Unconnected {
+    kWait,  // until the deadline
+    kFail,  // with the reason of the last attempt
+  };
   // `done` runs once, on the thread of this connection; on the calling one, with CANCELLED, after
   // close(). The caller holds no lock that `done` takes.
   template <class Request, class Response>
   void call(Method<Request, Response> method, const Request& request, absl::Time deadline,
-            std::function<void(const grpc::Status&, Response&)> done) {
-    start<Response>(deadline, std::move(done), [&](grpc::ClientContext* context) {
+            std::function<void(const grpc::Status&, Response&)> done,
+            Unconnected unconnected = Unconnected::kWait) {
+    start<Response>(deadline, unconnected, std::move(done), [&](grpc::ClientContext* context) {
       return (stub_.get()->*method)(context, request, &queue_);
     });
   }
   // The same for a method of which the caller writes and reads the messages: "Read".
   void call(const std::string& method, const grpc::ByteBuffer& request, absl::Time deadline,
             std::function<void(const grpc::Status&, grpc::ByteBuffer&)> done) {
-    start<grpc::ByteBuffer>(deadline, std::move(done), [&](grpc::ClientContext* context) {
-      return generic_stub_.PrepareUnaryCall(context, kServicePath + method, request, &queue_);
-    });
+    start<grpc::ByteBuffer>(
+        deadline, Unconnected::kWait, std::move(done), [&](grpc::ClientContext* context) {
+          return generic_stub_.PrepareUnaryCall(context, kServicePath + method, request, &queue_);
+        });
   }
 
   // Ends all calls under way, and waits until their callbacks have run. Not from a callback.
@@ -95,11 +102,11 @@ class TaskClient {
              const std::shared_ptr<grpc::Channel>& channel);
   // prepare(context) makes the call, which starts here.
   template <class Response, class Prepare>
-  void start(absl::Time deadline, std::function<void(const grpc::Status&, Response&)> done,
-             Prepare prepare) {
+  void start(absl::Time deadline, Unconnected unconnected,
+             std::function<void(const grpc::Status&, Response&)> done, Prepare prepare) {
     auto call = std::make_unique<CallTo<Response>>();
     call->done = std::move(done);
-    set_up(&call->context, deadline);
+    set_up(&call->context, deadline, unconnected);
     if (!add(&call->context)) {
       call->status = {grpc::StatusCode::CANCELLED, "the connection is closed"};
       call->finish();
@@ -110,7 +117,7 @@ class TaskClient {
     CallTo<Response>* const tag = call.release();  // owned by the queue
     tag->reader->Finish(&tag->response, &tag->status, static_cast<Call*>(tag));
   }
-  void set_up(grpc::ClientContext* context, absl::Time deadline) const;
+  void set_up(grpc::ClientContext* context, absl::Time deadline, Unconnected unconnected) const;
   bool add(grpc::ClientContext* context);
   void remove(grpc::ClientContext* context);
   // Runs the callbacks of calls that are over.
@@ -134,7 +141,7 @@ class TaskClient {
 
 // Whether a call that failed so may succeed when it is made again.
 bool is_transient(const grpc::Status& status);
-// "Unavailable: connection refused", for messages.
+// "UNAVAILABLE: connection refused", for messages.
 std::string text_of(const grpc::Status& status);
 
 }  // namespace tessera::distribute::internal

@@ -210,7 +210,8 @@ void TaskLinks::greet(size_t index) {
       &TaskClient::Stub::PrepareAsyncHello, request, steady_now() + kHelloTimeout,
       [this, index, session](const grpc::Status& status, rpc::HelloResponse& response) {
         greeted(index, session, status, response);
-      });
+      },
+      TaskClient::Unconnected::kFail);
 }
 
 void TaskLinks::greeted(size_t index, uint64_t session, const grpc::Status& status,

@@ -69,7 +69,7 @@ class TaskLinks {
   // at most for their answers, and closes all links: no callback runs afterwards. Idempotent.
   void stop(const Status& reason);
 
-  // Which tasks are away, and why, for messages: "worker 1 (host-a:4000): gRPC code 14, ...".
+  // Which tasks are away, and why, for messages: "worker 1 (host-a:4000): UNAVAILABLE: ...".
   std::vector<std::string> tasks_away() const;
   std::vector<ParameterServers::Address> ps_addresses() const;
   // Ends a task with this reason, for good.
