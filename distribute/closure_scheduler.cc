@@ -51,16 +51,20 @@ void ClosureScheduler::worker_up(int worker, uint64_t session) {
 void ClosureScheduler::worker_lost(int worker, const Status& why, absl::Time now) {
   Worker& lost = workers_[worker];
   if (!std::exchange(lost.is_up, false)) return;
+  const auto it = lost.is_busy ? closures_.find(lost.closure) : closures_.end();
   if (!has_worker()) {
     no_worker_since_ = now;
-    why_no_worker_ = why;
+    why_no_worker_ = std::string(why.message());
+    if (it != closures_.end() && it->second.state == State::kRunning) {
+      absl::StrAppend(&why_no_worker_, ", while it ran function \"", it->second.function,
+                      "\" in attempt ", it->second.attempt);
+    }
   }
   for (ParameterServer& ps : ps_) {
     ps.next.closed.push_back({worker, lost.run.session});
     ++lost.num_closing;
   }
   if (!std::exchange(lost.is_busy, false)) return;
-  const auto it = closures_.find(lost.closure);
   // A run that counts goes on without its worker.
   if (it == closures_.end() || it->second.state != State::kRunning) return;
   Closure& closure = it->second;
@@ -156,12 +160,12 @@ void ClosureScheduler::advance(absl::Time now) {
   if (now - *no_worker_since_ < options_.worker_wait) return;
   no_worker_since_ = now;
   const ClosureId first = queue_.front();
-  fail(first, absl::UnavailableError(absl::StrCat(
-                  "no worker was there for ", format_duration(options_.worker_wait), ": ",
-                  absl::StrJoin(options_.workers, ", "),
-                  why_no_worker_.ok()
-                      ? std::string()
-                      : absl::StrCat("; the last was lost with: ", why_no_worker_.message()))));
+  fail(first,
+       absl::UnavailableError(absl::StrCat(
+           "no worker was there for ", format_duration(options_.worker_wait), ": ",
+           absl::StrJoin(options_.workers, ", "),
+           why_no_worker_.empty() ? std::string()
+                                  : absl::StrCat("; the last was lost with: ", why_no_worker_))));
 }
 
 void ClosureScheduler::stop() {

@@ -179,7 +179,7 @@ class ClosureScheduler {
   std::vector<Settled> settled_;
   ClosureId next_closure_ = 0;
   std::optional<absl::Time> no_worker_since_ = absl::InfinitePast();  // unset: there is one
-  Status why_no_worker_;                                              // the last loss
+  std::string why_no_worker_;                                         // the last loss
   Status error_;                                                      // the first that was not told
   int num_others_ = 0;
   Status ps_lost_;

@@ -111,6 +111,17 @@ TEST(CoordinatorLossTest, AllWorkersLost) {
   EXPECT_THAT(running.coordinator->join(), AnyOf(IsOk(), StatusIs(absl::StatusCode::kUnavailable)));
 }
 
+// The function that ran when the last worker was lost is named: it may be why.
+TEST(CoordinatorLossTest, AFunctionThatEndsTheLastWorker) {
+  RunningCluster running(1, 1, {}, {.worker_wait = absl::Seconds(2)});
+  ASSERT_TRUE(running.ok());
+  running.coordinator->schedule("die", {scalar(100), scalar(1), *running.v});
+  EXPECT_THAT(running.coordinator->join(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("no worker was there for 2 s: worker 0 (127.0.0.1:"),
+                             HasSubstr(", while it ran function \"die\" in attempt 1"))));
+}
+
 TEST(CoordinatorLossTest, Attempts) {
   RunningCluster running(3, 1, {}, {.max_attempts = 3});
   ASSERT_TRUE(running.ok());

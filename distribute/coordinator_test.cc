@@ -444,6 +444,20 @@ TEST(CoordinatorTest, RefusesOptions) {
                              HasSubstr("worker 0 (127"))));
 }
 
+// Why a task is not reached is what the last attempt to connect failed with.
+TEST(CoordinatorTest, TasksThatAreNotReached) {
+  TestCluster cluster(1, 1);
+  setenv("TESSERA_TOKEN", "secret", 1);
+  const StatusOr<ClusterCoordinator> coordinator =
+      ClusterCoordinator::create(cluster.chief(), {}, {.worker_wait = absl::Seconds(1)});
+  unsetenv("TESSERA_TOKEN");
+  EXPECT_THAT(
+      coordinator,
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("tasks of the cluster that were not reached: ps 0 (127"),
+                     HasSubstr("UNAVAILABLE: "), HasSubstr("Connection refused; worker 0 (127"))));
+}
+
 TEST(ServerTest, StartStopAndWhatIsRefused) {
   TestCluster cluster(1, 1);
   EXPECT_THAT(Server::start(cluster.chief()),
@@ -452,7 +466,9 @@ TEST(ServerTest, StartStopAndWhatIsRefused) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Server server, Server::start(cluster.as("ps", 0)));
   EXPECT_EQ(server.address(), cluster.address("ps", 0));
   EXPECT_THAT(Server::start(cluster.as("ps", 0)),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr(cluster.address("ps", 0))));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr(absl::StrCat("the server of ps 0 cannot listen on ",
+                                              cluster.address("ps", 0)))));
   EXPECT_THAT(server.stop(), IsOk());
   EXPECT_THAT(server.join(), IsOk());
   EXPECT_THAT(server.stop(), IsOk());
