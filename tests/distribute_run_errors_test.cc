@@ -216,60 +216,63 @@ TEST_P(DistributeRunErrorsTest, NumberOfResults) {
 }
 
 TEST_P(DistributeRunErrorsTest, ReplicasThatDisagree) {
-  EXPECT_THAT(run(3,
-                  [](const Client&, const Strategy& strategy) -> Status {
-                    const StatusCode bad = StatusCode::kInvalidArgument;
-                    // run_one_does_not_call
-                    TESSERA_RETURN_IF_ERROR(expect_refused(
-                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
-                          if (replica.replica_id_in_sync_group() != 0) return absl::OkStatus();
-                          return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1)).await();
-                        }),
-                        bad, {"replica 0", "called all_reduce(sum)", "replica 1", "returned"}));
-                    // run_calls_differ
-                    TESSERA_RETURN_IF_ERROR(expect_refused(
-                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
-                          const DTensor x =
-                              full<float>({1}, 1, Layout::replicated(replica.mesh(), 1));
-                          return (replica.replica_id_in_sync_group() == 0
-                                      ? replica.all_reduce(ReduceOp::kSum, x)
-                                      : replica.all_gather(x, 0))
-                              .await();
-                        }),
-                        bad, {"called all_reduce(sum)", "called all_gather(dim 0)"}));
-                    // swapped_calls
-                    TESSERA_RETURN_IF_ERROR(expect_refused(
-                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
-                          const bool is_first = replica.replica_id_in_sync_group() == 0;
-                          const DTensor a = replica.all_reduce(ReduceOp::kSum, scalar(replica, 1),
-                                                               {.name = is_first ? "a" : "b"});
-                          const DTensor b = replica.all_reduce(ReduceOp::kSum, scalar(replica, 10),
-                                                               {.name = is_first ? "b" : "a"});
-                          TESSERA_RETURN_IF_ERROR(a.await());
-                          return b.await();
-                        }),
-                        bad, {"all_reduce(sum) \"a\"", "all_reduce(sum) \"b\""}));
-                    // run_counts_differ
-                    TESSERA_RETURN_IF_ERROR(expect_refused(
-                        strategy,
-                        strategy
-                            .run([](ReplicaContext& replica) {
-                              return std::vector<DTensor>(replica.replica_id_in_sync_group() + 1,
-                                                          scalar(replica, 1));
-                            })[0]
-                            .status(),
-                        bad, {"replica 0", "1 tensors", "replica 1", "2"}));
-                    // all_reduce_shapes_differ
-                    TESSERA_RETURN_IF_ERROR(expect_refused(
-                        strategy, strategy.run([](ReplicaContext& replica) -> Status {
-                          const DTensor x = full<float>({replica.replica_id_in_sync_group() + 1}, 1,
-                                                        Layout::replicated(replica.mesh(), 1));
-                          return replica.all_reduce(ReduceOp::kSum, x).await();
-                        }),
-                        bad, {"replica 0", "[1]", "replica 1", "[2]"}));
-                    return absl::OkStatus();
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            const StatusCode bad = StatusCode::kInvalidArgument;
+            // run_one_does_not_call
+            TESSERA_RETURN_IF_ERROR(expect_refused(
+                strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  if (replica.replica_id_in_sync_group() != 0) return absl::OkStatus();
+                  return replica.all_reduce(ReduceOp::kSum, scalar(replica, 1)).await();
+                }),
+                bad, {"replica 0", "called all_reduce(sum)", "replica 1", "returned"}));
+            // run_calls_differ
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  const DTensor x = full<float>({1}, 1, Layout::replicated(replica.mesh(), 1));
+                  return (replica.replica_id_in_sync_group() == 0
+                              ? replica.all_reduce(ReduceOp::kSum, x)
+                              : replica.all_gather(x, 0))
+                      .await();
+                }),
+                               bad, {"called all_reduce(sum)", "called all_gather(dim 0)"}));
+            // swapped_calls
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  const bool is_first = replica.replica_id_in_sync_group() == 0;
+                  const DTensor a = replica.all_reduce(ReduceOp::kSum, scalar(replica, 1),
+                                                       {.name = is_first ? "a" : "b"});
+                  const DTensor b = replica.all_reduce(ReduceOp::kSum, scalar(replica, 10),
+                                                       {.name = is_first ? "b" : "a"});
+                  TESSERA_RETURN_IF_ERROR(a.await());
+                  return b.await();
+                }),
+                               bad,
+                               {"called all_reduce(sum) \"a\"", "called all_reduce(sum) \"b\"",
+                                "; all replicas must make the same calls in the same order"}));
+            // run_counts_differ
+            TESSERA_RETURN_IF_ERROR(expect_refused(
+                strategy,
+                strategy
+                    .run([](ReplicaContext& replica) {
+                      return std::vector<DTensor>(replica.replica_id_in_sync_group() + 1,
+                                                  scalar(replica, 1));
+                    })[0]
+                    .status(),
+                bad, {"replica 0", "1 tensors", "replica 1", "2"}));
+            // all_reduce_shapes_differ
+            TESSERA_RETURN_IF_ERROR(expect_refused(
+                strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  const DTensor x = full<float>({replica.replica_id_in_sync_group() + 1}, 1,
+                                                Layout::replicated(replica.mesh(), 1));
+                  return replica.all_reduce(ReduceOp::kSum, x).await();
+                }),
+                bad,
+                {"all_reduce(sum): replica 0 (", " has shape [1], replica 1 (", " has shape [2]"}));
+            return absl::OkStatus();
+          }),
+      IsOk());
 }
 
 TEST_P(DistributeRunErrorsTest, RefusedCalls) {
@@ -318,11 +321,13 @@ TEST_P(DistributeRunErrorsTest, RefusedCalls) {
                   return strategy.run([](ReplicaContext&) { return absl::OkStatus(); });
                 }),
                                StatusCode::kFailedPrecondition, {"merge_call()"}));
-            TESSERA_RETURN_IF_ERROR(
-                expect_refused(strategy, strategy.run([&](ReplicaContext& replica) -> Status {
+            TESSERA_RETURN_IF_ERROR(expect_refused(
+                strategy, strategy.run([&](ReplicaContext& replica) -> Status {
                   return strategy.reduce(ReduceOp::kAvg, scalar(replica, 1)).await();
                 }),
-                               StatusCode::kFailedPrecondition, {"reduce(avg)", "all_reduce"}));
+                StatusCode::kFailedPrecondition,
+                {"reduce(avg) is called in a replica function, where it would run once for "
+                 "each replica; use ReplicaContext::all_reduce()"}));
             // An exception.
             return expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
               // NOTIDY(banned): what a function of the user may do
