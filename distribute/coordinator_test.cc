@@ -234,10 +234,11 @@ TEST(CoordinatorTest, QueueLimit) {
   RunningCluster running(1, 1, {}, {.queue_limit = 4});
   ASSERT_TRUE(running.ok());
   const absl::Time start = steady_now();
-  for (int i = 0; i < 5; ++i) running.wait(300);
-  EXPECT_LT(steady_now() - start, absl::Milliseconds(250));
-  running.wait(300);  // the sixth waits until the first is over
-  EXPECT_GT(steady_now() - start, absl::Milliseconds(250));
+  running.wait(1000);
+  for (int i = 0; i < 4; ++i) running.wait(1);
+  EXPECT_LT(steady_now() - start, absl::Seconds(1));
+  running.wait(1);  // the sixth waits until the first is over
+  EXPECT_GE(steady_now() - start, absl::Seconds(1));
   EXPECT_THAT(running.coordinator->join(), IsOk());
 }
 
