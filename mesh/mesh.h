@@ -112,7 +112,9 @@ class Mesh {
   // All-reduce over a fully sharded tensor of the mesh's shape. Collective: every client calls it.
   // On return all earlier work of every client on this mesh is complete. Without a timeout it
   // waits until all arrive or a client is known lost. FailedPrecondition on an abstract mesh;
-  // DeadlineExceeded, Unavailable, InvalidArgument and Cancelled as in docs/errors.md.
+  // DeadlineExceeded, Unavailable, InvalidArgument and Cancelled as in docs/errors.md. Meshes with
+  // devices in common have names of their own: where barriers of one name wait on two such meshes,
+  // both are InvalidArgument.
   // TF DTensor: dtensor.barrier(mesh, barrier_name, timeout_in_ms).
   Status barrier(absl::string_view name = "",
                  std::optional<absl::Duration> timeout = std::nullopt) const;
