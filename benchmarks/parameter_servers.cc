@@ -39,6 +39,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "job/port.h"
 #include "tessera.h"
 
 namespace tessera::distribute {
@@ -230,11 +231,7 @@ std::pair<int, sockaddr_in> listen_anywhere() {
   (void)getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
   return {fd, address};
 }
-std::string free_address() {
-  const auto [fd, address] = listen_anywhere();
-  close(fd);
-  return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-}
+std::string address_of(const ReservedPort& port) { return absl::StrCat("127.0.0.1:", port.port()); }
 
 // Another process sends bytes without end; a call reads kLargeBytes of them.
 Status measure_socket(absl::Duration length) {
@@ -277,11 +274,16 @@ Status serve(const cluster::Cluster& cluster) {
 
 Status run(absl::Duration length) {
   TESSERA_RETURN_IF_ERROR(measure_socket(length));
+  std::vector<ReservedPort> ports;
+  while (ports.size() < 5) {
+    TESSERA_ASSIGN_OR_RETURN(ReservedPort port, ReservedPort::create());
+    ports.push_back(std::move(port));
+  }
   TESSERA_ASSIGN_OR_RETURN(
       const cluster::ClusterSpec spec,
-      cluster::ClusterSpec::create({{"chief", {free_address()}},
-                                    {"worker", {free_address(), free_address()}},
-                                    {"ps", {free_address(), free_address()}}}));
+      cluster::ClusterSpec::create({{"chief", {address_of(ports[0])}},
+                                    {"worker", {address_of(ports[1]), address_of(ports[2])}},
+                                    {"ps", {address_of(ports[3]), address_of(ports[4])}}}));
   std::vector<pid_t> processes = {getpid()};
   for (const char* const job : {"ps", "worker"}) {
     for (const int task : {0, 1}) {

@@ -144,16 +144,18 @@ Status lead(const cluster::Cluster& cluster, pid_t victim) {
   return absl::OkStatus();
 }
 
-// An address of this host that no program has.
+// An address of this host that no program has. The socket stays open and holds the port; by
+// SO_REUSEADDR a server may bind it all the same.
 std::string free_address() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const int one = 1;
+  (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   (void)bind(fd, reinterpret_cast<sockaddr*>(&address), length);
   (void)getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
   return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
 }
 
