@@ -468,7 +468,7 @@ TEST(ServerTest, StartStopAndWhatIsRefused) {
   EXPECT_EQ(server.address(), cluster.address("ps", 0));
   EXPECT_THAT(Server::start(cluster.as("ps", 0)),
               StatusIs(absl::StatusCode::kUnavailable,
-                       HasSubstr(absl::StrCat("the server of ps 0 cannot listen on ",
+                       HasSubstr(absl::StrCat("ps 0: the server cannot listen on ",
                                               cluster.address("ps", 0)))));
   EXPECT_THAT(server.stop(), IsOk());
   EXPECT_THAT(server.join(), IsOk());

@@ -85,9 +85,7 @@ class Server::Impl : public Service {
       TESSERA_ASSIGN_OR_RETURN(runner_,
                                WorkerRunner::start(task_, std::move(mesh), std::move(functions)));
     }
-    TESSERA_ASSIGN_OR_RETURN(
-        listener_, Listener::listen(
-                       address, {.name = absl::StrCat("the server of ", task_type_, " ", task_)}));
+    TESSERA_ASSIGN_OR_RETURN(listener_, Listener::listen(address, {.name = "the server"}));
     address_ = join_address(parse_address(address, 0)->host, listener_->port());
     TESSERA_ASSIGN_OR_RETURN(token_, internal::make_token(address_));
     token_metadata_ = token_metadata(token_.text);
