@@ -187,6 +187,14 @@ std::map<const Node*, int> count_uses(const PendingNodes& pending) {
   return uses;
 }
 
+// One for all nodes: each of a backward pass gets it.
+const Status& used_up() {
+  static const Status* const kError = new Status(absl::FailedPreconditionError(
+      "gradient: the tape has used up what led to this target; set GradientOptions::keep in the "
+      "first call"));
+  return *kError;
+}
+
 // The cotangents of the nodes that `wanted` names, from that of the target. `on_known` is called
 // for each of them that has one, as soon as nothing is added to it any more.
 using OnKnown = std::function<void(const Node* node, const DTensor& cotangent)>;
@@ -227,9 +235,7 @@ StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
       if (input != nullptr) note_used(input.get());
     }
     if (keeps) continue;
-    node.error = absl::FailedPreconditionError(
-        "gradient: the tape has used up what led to this target; set GradientOptions::keep in the "
-        "first call");
+    node.error = used_up();
     node.gradient = nullptr;
     node.operands.clear();
     node.result.reset();
