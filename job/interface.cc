@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -141,7 +142,9 @@ StatusOr<NetworkInterface> choose_interface(absl::string_view asked, absl::strin
 
 StatusOr<std::vector<NetworkInterface>> list_interfaces() {
   ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return absl::InternalError("cannot list the network interfaces");
+  if (getifaddrs(&all) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot list the network interfaces of this host");
+  }
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
   std::vector<NetworkInterface> interfaces;
   for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {

@@ -3,6 +3,8 @@
 // Which interface is chosen, in tables, and what is said where none can be.
 #include "job/interface.h"
 
+#include <sys/resource.h>
+
 #include <string>
 #include <vector>
 
@@ -94,6 +96,21 @@ TEST(InterfaceTest, FindsThoseOfThisHost) {
   ASSERT_TRUE(loopback.ok()) << loopback.status();
   EXPECT_TRUE(loopback->is_loopback);
   EXPECT_TRUE(loopback->is_up);
+}
+
+// Listing them takes a socket.
+TEST(InterfaceTest, WithoutDescriptorsTheReasonIsGiven) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status status = list_interfaces().status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(
+      status,
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               HasSubstr("cannot list the network interfaces of this host: Too many open")));
 }
 
 TEST(InterfaceTest, NoRouteToWhatIsNoAddress) {
