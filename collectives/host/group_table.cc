@@ -155,8 +155,9 @@ StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, ui
   if (block == nullptr && free_unheld()) block = make(members, shape, key);
   if (block == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no room for another group in the control region of client ", leader_, " (",
-                     kControlBytes >> 20, " MiB); use fewer groups"));
+        absl::StrCat("too many meshes and groups of devices are in use: the ", kControlBytes >> 20,
+                     " MiB in which client ", leader_,
+                     " keeps them are full; drop meshes and groups that are not needed"));
   }
   MemberProgress& counts = counts_of(block, members, self_);
   ++counts.num_handles;

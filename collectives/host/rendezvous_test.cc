@@ -528,8 +528,8 @@ TEST_F(RendezvousTest, AFullRegionIsSaid) {
     status = group.status();
   }
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
-                               HasSubstr("no room for another group in the control region of "
-                                         "client 0 (256 MiB); use fewer groups")));
+                               HasSubstr("the 256 MiB in which client 0 keeps them are full; drop "
+                                         "meshes and groups that are not needed")));
 }
 
 }  // namespace
