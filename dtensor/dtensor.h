@@ -188,8 +188,8 @@ DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layo
                                  static_cast<int64_t>(values.size()), shape, layout);
 }
 // Calls fill(box, out) once for each distinct local box, from the calling thread, before it
-// returns; out has box.num_elements() elements, row-major. An exception of `fill` reaches the
-// caller; there is no tensor then, and the client is as it was.
+// returns; out has box.num_elements() elements, row-major. An exception of `fill` becomes the
+// tensor's error, Unknown, which the other clients get with the next collective on the tensor.
 template <HasDType T>
 DTensor from_function(const Shape& shape, LayoutArg layout,
                       absl::FunctionRef<void(const Box& box, absl::Span<T> out)> fill) {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/exception_status.h"
 #include "device/cpu/kernels.h"
 #include "device/local_device.h"
 #include "dtensor/device_op.h"
@@ -43,13 +44,15 @@ void fill_whole(const Filling& filling, std::string label, DType dtype,
           std::byte* out) { return device.fill(dtype, element.data(), out, count); });
 }
 
-// Fills a buffer with what `write(out)` writes to memory of the host, once for each box.
+// Fills a buffer with what `write(out)` writes to memory of the host, once for each box. The error
+// that `write` returns becomes the buffer's.
 template <class Write>
 void fill_from_host(const Filling& filling, Write write) {
   if (filling.staged == nullptr) {
     StatusOr<std::shared_ptr<Buffer>> staging = filling.device.new_staging(filling.buffer);
     if (!staging.ok()) return filling.device.finish(filling.buffer, staging.status());
-    write((*staging)->mutable_data());
+    const Status written = write((*staging)->mutable_data());
+    if (!written.ok()) return filling.device.finish(filling.buffer, written);
     filling.staged = *std::move(staging);
   }
   filling.device.upload(filling.staged, filling.buffer);
@@ -149,14 +152,20 @@ DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements
   return create(dtype, shape, layout, [&](const Filling& filling) {
     fill_from_host(filling, [&](std::byte* out) {
       cpu::copy_box(filling.box, {values, whole}, {out, filling.box}, dtype_size(dtype));
+      return absl::OkStatus();
     });
   });
 }
 
 DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill) {
   return create(dtype, shape, layout, [&](const Filling& filling) {
-    fill_from_host(filling, [&](std::byte* out) {
-      if (!filling.box.is_empty()) fill(filling.box, out);
+    fill_from_host(filling, [&](std::byte* out) -> Status {
+      if (filling.box.is_empty()) return absl::OkStatus();
+      const Status filled = call_guarded<Status>([&] {
+        fill(filling.box, out);
+        return absl::OkStatus();
+      });
+      return with_context(filled, absl::StrCat("from_function: box ", filling.box.to_string()));
     });
   });
 }
@@ -233,6 +242,7 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
     std::shared_ptr<const Buffer> staged;
     fill_from_host({device, box, *buffer, staged}, [&](std::byte* out) {
       if (size_bytes > 0) std::memcpy(out, local[i].data, size_bytes);
+      return absl::OkStatus();
     });
     rep->buffers.push_back(*std::move(buffer));
   }
