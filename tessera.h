@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tessera: SPMD programs on sharded tensors. One header, one target, //:tessera, one namespace.
+// Tessera: SPMD programs on sharded tensors. One header and one target, //:tessera. Names are in
+// the namespace tessera and in the ones below it that the list names. Not here: tessera/mpi.h
+// (target
+// //tessera:mpi), which needs MPI. Signatures use types of Abseil, such as absl::Duration and
+// absl::Span, whose headers this one includes.
 //
-// Where to look for what; a program includes this header alone:
+// Where to look for what:
 //
 //   to join a job, or start one              dtensor/client.h, dtensor/spawn.h
 //   to learn from a launcher or a cluster

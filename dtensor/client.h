@@ -2,10 +2,10 @@
 //
 // Client: one process of a job, and the root of everything that it does.
 //
-//   StatusOr<Client> client = Client::connect();             where the launcher says
-//   StatusOr<Mesh> mesh = create_mesh(*client, {{"batch", 4}, {"model", 2}});
+//   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());    where the launcher says
+//   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, create_mesh(client, {{"batch", 4}, {"model", 2}}));
 //   ...
-//   Status s = client->shutdown();
+//   return client.shutdown();
 //
 // Every client of a job makes the same calls in the same order. A Client is a cheap handle: copies
 // mean the same client. Destroying the last handle (meshes and tensors hold one too) without

@@ -73,8 +73,7 @@ Status train(const std::string& file) {
     Tape tape;
     const DTensor w = tape.watch(weights[0].value());
     const DTensor loss = ops::mean(ops::softmax_cross_entropy(ops::matmul(x, w), labels));
-    const std::vector<DTensor> gradients =
-        tape.gradient(loss, absl::MakeConstSpan(&w, 1), {.reduce = Reduce::kLater});
+    const std::vector<DTensor> gradients = tape.gradient(loss, {w}, {.reduce = Reduce::kLater});
     TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(weights), gradients));
     if (number % 15 != 0) continue;
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
