@@ -167,7 +167,6 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
   std::vector<GroupMember> members;
   for (const int id : device_ids) {
     const Device& device = resources_.devices()[id];
-    TESSERA_RETURN_IF_ERROR(resources_.link().client_status(device.client_id));
     members.push_back({device.id, device.client_id, device.ordinal});
   }
   uint64_t num_bytes = kBytesOfGroup;
@@ -176,6 +175,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
   const auto it = groups_[salt].emplace(std::move(device_ids), Known{group, num_bytes, {}}).first;
   it->second.use = by_use_.insert(by_use_.begin(), {salt, &it->first});
   known_bytes_ += num_bytes;
+  tell_of_losses(*group);
   return group;
 }
 
@@ -246,6 +246,16 @@ void HostBackend::forget_unused(Forget which) {
     known_bytes_ -= known.num_bytes;
     by_use_.pop_back();
     groups.erase(oldest);
+  }
+}
+
+// A loss that the backend was told of before the group was made.
+void HostBackend::tell_of_losses(HostGroup& group) const {
+  const HostLink& link = resources_.link();
+  if (!link.any_lost()) return;
+  for (int client = 0; client < link.num_clients(); ++client) {
+    const Status status = link.client_status(client);
+    if (!status.ok()) group.on_lost(client, status);
   }
 }
 

@@ -77,8 +77,9 @@ class HostBackend {
   void stop();
 
   // The group of these devices; calls with the same list share one. Local: no communication.
-  // InvalidArgument for an empty list, an unknown or repeated device; Unavailable if the client of
-  // a member is lost.
+  // InvalidArgument for an empty list, an unknown or repeated device. The loss of a member's client
+  // is no error here but that of each run of the group: a client that got no group would start
+  // nothing, and members of other groups of the same call would wait for it.
   // A group that nothing uses any more is kept for the next call, as long as there are few of them.
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
 
@@ -126,6 +127,7 @@ class HostBackend {
   // Forgets groups that nothing uses, those that were asked for least recently first.
   void forget_unused(Forget which);
   void on_lost(int client, const Status& reason);
+  void tell_of_losses(HostGroup& group) const;
   // Without mutex_, for the memory of an operation may be destroyed by code of the user.
   // Finds or makes a group, and frees what unused groups keep where there is no room for it.
   StatusOr<std::shared_ptr<HostGroup>> find_or_make(absl::Span<const int> device_ids, uint64_t salt,
