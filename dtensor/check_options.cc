@@ -75,9 +75,10 @@ Status check_options(const ClientOptions& options) {
         "num_local_devices is ", options.num_local_devices, "; give 1 or more, or 0 for default"));
   }
   TESSERA_RETURN_IF_ERROR(check_timeout("connect_timeout", options.connect_timeout));
-  TESSERA_RETURN_IF_ERROR(check_timeout("collective_timeout", options.collective_timeout));
-  const absl::Duration interval = options.heartbeat_interval;
-  if (interval < absl::Milliseconds(1) || interval > absl::Hours(1)) {
+  TESSERA_RETURN_IF_ERROR(check_timeout(
+      "collective_timeout", options.collective_timeout.value_or(absl::InfiniteDuration())));
+  const absl::Duration interval = options.heartbeat_interval.value_or(kMostHeartbeatInterval);
+  if (interval < kLeastHeartbeatInterval || interval > kMostHeartbeatInterval) {
     return absl::InvalidArgumentError(absl::StrCat("heartbeat_interval is ",
                                                    absl::FormatDuration(interval),
                                                    "; give 1 ms to 1 h, the same on all clients"));

@@ -59,9 +59,11 @@ struct ClientOptions {
   // of the coordinator makes, in a file that only this user can read.
   std::string token = {};
   absl::Duration connect_timeout = absl::Seconds(60);
-  absl::Duration collective_timeout = absl::InfiniteDuration();  // deadline of every collective
+  // Deadline of every collective. Unset: $TESSERA_COLLECTIVE_TIMEOUT, as in 30s or 10m; else none.
+  std::optional<absl::Duration> collective_timeout = {};
   // A client is lost when more than three in a row are missed. 1 ms to 1 h, equal on all clients.
-  absl::Duration heartbeat_interval = absl::Seconds(1);
+  // Unset: $TESSERA_HEARTBEAT_INTERVAL, as in 10m for a debugger that stops a client; else 1 s.
+  std::optional<absl::Duration> heartbeat_interval = {};
   // Clients with GPUs, each a process of its own, may share them; equal on all clients. For tests
   // and for trying things out: NCCL then goes through sockets of the host, at a small part of its
   // speed. Sets variables of NCCL in the environment of this process (docs/gpu.md). Unset:

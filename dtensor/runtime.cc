@@ -114,6 +114,9 @@ Runtime::Runtime(const ClientOptions& options, const internal::ClientHooks& hook
 StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options,
                                                     const internal::ClientHooks& hooks) {
   TESSERA_RETURN_IF_ERROR(check_options(options));
+  TESSERA_ASSIGN_OR_RETURN(const JobTimes times,
+                           read_job_times({.heartbeat_interval = options.heartbeat_interval,
+                                           .collective_timeout = options.collective_timeout}));
   const absl::Time deadline = steady_now() + options.connect_timeout;
   std::shared_ptr<Runtime> runtime(new Runtime(options, hooks), dispose);
   TESSERA_ASSIGN_OR_RETURN(
@@ -121,7 +124,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
       open_platform(options.device_type, {.cuda = hooks.cuda,
                                           .nccl = hooks.nccl,
                                           .nccl_adds = options.backend == Backend::kNccl,
-                                          .collective_timeout = options.collective_timeout}));
+                                          .collective_timeout = times.collective_timeout}));
   TESSERA_ASSIGN_OR_RETURN(
       const JobEnvironment job,
       read_job_environment({.coordinator = options.coordinator,
@@ -156,9 +159,9 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
       (arithmetic.empty() ? Arithmetic::of_this_host() : arithmetic[job.client_id]).to_string();
   coordinator.connect_timeout = options.connect_timeout;
   coordinator.deadline = deadline;
-  coordinator.heartbeat_interval = options.heartbeat_interval;
+  coordinator.heartbeat_interval = times.heartbeat_interval;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
-  const Status started = runtime->start_devices(std::move(platform), deadline);
+  const Status started = runtime->start_devices(std::move(platform), times, deadline);
   if (!started.ok()) return runtime->coordinator_->cause_of_failed_start(started);
   runtime->open_ = true;
   // After all that lasts as long as the process was made: it goes first.
@@ -166,7 +169,8 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   return runtime;
 }
 
-Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time deadline) {
+Status Runtime::start_devices(std::unique_ptr<Platform> platform, const JobTimes& times,
+                              absl::Time deadline) {
   const Status status = platform->join(*coordinator_, deadline);
   if (!status.ok()) {
     // All clients find the same error and leave, so that none is reported lost to another.
@@ -192,10 +196,10 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, absl::Time dea
   TESSERA_ASSIGN_OR_RETURN(
       client_devices_,
       ClientDevices::start(std::move(platform), *coordinator_, devices_,
-                           {.collective_timeout = options_.collective_timeout,
+                           {.collective_timeout = times.collective_timeout,
                             .mpi = options_.backend == Backend::kMpi ? options_.mpi : nullptr,
                             .uses_gloo = options_.backend == Backend::kGloo,
-                            .heartbeat_interval = options_.heartbeat_interval,
+                            .heartbeat_interval = times.heartbeat_interval,
                             .wrap_engine = hooks_.wrap_engine},
                            deadline));
   if (hooks_.topology.has_value()) {

@@ -151,7 +151,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
  private:
   Runtime(const ClientOptions& options, const internal::ClientHooks& hooks);
-  Status start_devices(std::unique_ptr<Platform> platform, absl::Time deadline);
+  Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times,
+                       absl::Time deadline);
   using FindGroup =
       absl::FunctionRef<StatusOr<std::shared_ptr<GroupBackend>>(absl::Span<const int> device_ids)>;
   ProgramClient program_client(FindGroup find_group) const {

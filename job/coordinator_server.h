@@ -37,7 +37,7 @@ struct CoordinatorServerOptions {
   std::string job = {};
   // The upper limit. The job uses the shortest interval that a client asks for. A client is lost
   // when it has missed more than three heartbeats in a row.
-  absl::Duration heartbeat_interval = absl::Seconds(1);
+  absl::Duration heartbeat_interval = absl::Hours(1);
   // Address of the service to which this one passes on what it is asked: a relay, which keeps no
   // state of the job. Empty: this is the service itself.
   std::string upstream = {};

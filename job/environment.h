@@ -17,7 +17,8 @@
 // at which a process that is no client serves (tessera_run or a user of tessera_coordinator sets
 // it): if it is the address of the job, client 0 does not host the coordinator, and
 // TESSERA_COORDINATOR_RELAY is the relay of this host, if there is one.
-// TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in every form.
+// TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in every form, and so do the
+// times TESSERA_HEARTBEAT_INTERVAL and TESSERA_COLLECTIVE_TIMEOUT (read_job_times()).
 //
 // On one host mpirun and srun need no TESSERA_COORDINATOR: the address is 127.0.0.1 and a port that
 // is made from the id of their job. On several hosts, and where the launcher does not say on how
@@ -35,6 +36,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "job/environment_lookup.h"
 
@@ -75,6 +77,25 @@ StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides,
                                               const EnvironmentLookup& lookup);
 // From the environment of this process.
 StatusOr<JobEnvironment> read_job_environment(const JobOverrides& overrides);
+
+// How often the clients of a job show that they live, and how long a collective may take.
+struct JobTimes {
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  absl::Duration collective_timeout = absl::InfiniteDuration();
+};
+inline constexpr absl::Duration kLeastHeartbeatInterval = absl::Milliseconds(1);
+inline constexpr absl::Duration kMostHeartbeatInterval = absl::Hours(1);
+
+// What the program gives wins. The variables are read even so: a wrong one is InvalidArgument,
+// which names it, its text and the range.
+struct JobTimeOverrides {
+  std::optional<absl::Duration> heartbeat_interval = {};
+  std::optional<absl::Duration> collective_timeout = {};
+};
+StatusOr<JobTimes> read_job_times(const JobTimeOverrides& overrides,
+                                  const EnvironmentLookup& lookup);
+// From the environment of this process.
+StatusOr<JobTimes> read_job_times(const JobTimeOverrides& overrides);
 
 }  // namespace tessera
 

@@ -5,11 +5,14 @@
 // test's.
 
 #include <atomic>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -490,6 +493,14 @@ TEST(ConnectTest, OptionsOutOfTheirRange) {
   }
 }
 
+TEST(ConnectTest, TimesOfTheEnvironment) {
+  setenv("TESSERA_HEARTBEAT_INTERVAL", "soon", 1);
+  const Status wrong = Client::connect({.num_clients = 1}).status();
+  unsetenv("TESSERA_HEARTBEAT_INTERVAL");
+  EXPECT_THAT(wrong, StatusIs(StatusCode::kInvalidArgument,
+                              HasSubstr("TESSERA_HEARTBEAT_INTERVAL is \"soon\"; it must be")));
+}
+
 TEST(ConnectTest, LocalRanks) {
   const JobSpec job = {.setting = Setting::kProcesses, .num_clients = 3};
   EXPECT_THAT(run_clients(job,
@@ -530,6 +541,27 @@ TEST(SpawnTest, SpawnOk) {
     });
   });
   EXPECT_THAT(status, IsOk());
+}
+
+// The spawned clients read the times that the program does not give.
+TEST(SpawnTest, TimesOfTheEnvironment) {
+  const Status status = run_isolated(absl::Seconds(60), [] {
+    setenv("TESSERA_COLLECTIVE_TIMEOUT", "210ms", 1);
+    setenv("TESSERA_HEARTBEAT_INTERVAL", "50ms", 1);
+    return spawn(2, [](const Client& client) -> Status {
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+      if (client.client_id() == 0) {
+        const Status late = mesh.barrier("b");
+        TESSERA_REQUIRE(absl::StrContains(late.message(), "arrived in 210 ms"), late.ToString());
+      }
+      TESSERA_RETURN_IF_ERROR(create_mesh(client, {{"y", 2}}).status());
+      if (client.client_id() == 1) raise(SIGSTOP);
+      Status lost;
+      while (!absl::IsUnavailable(lost)) lost = mesh.barrier("c");
+      return absl::DataLossError(lost.message());
+    });
+  });
+  EXPECT_THAT(status, StatusIs(StatusCode::kDataLoss, HasSubstr("heartbeats of 50 ms")));
 }
 
 TEST(SpawnTest, NoClients) {
