@@ -14,10 +14,10 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/thread.h"
-#include "distribute/parameter_server.grpc.pb.h"
 #include "distribute/parameter_server.pb.h"
 #include "distribute/parameter_servers.h"
 #include "distribute/parameter_store.h"
+#include "distribute/task_service.h"
 #include "distribute/task_token.h"
 #include "distribute/tensor_message.h"
 #include "distribute/wire.h"
@@ -35,6 +35,7 @@ namespace {
 using internal::ParameterServers;
 using internal::ParameterStore;
 using internal::set_outcome;
+using internal::TaskService;
 using internal::TaskToken;
 using internal::TensorBytes;
 using internal::WorkerRunner;
@@ -52,25 +53,12 @@ grpc::ByteBuffer shard_response(const Status& status, const TensorBytes& data = 
   return internal::write_message(outcome, data);
 }
 
-// As TaskService::CallbackService, but the messages of Create, Read and Stage are written and read
-// by tensor_message.h.
-template <class Base>
-using WithShards =
-    rpc::TaskService::WithRawCallbackMethod_Create<rpc::TaskService::WithRawCallbackMethod_Read<
-        rpc::TaskService::WithRawCallbackMethod_Stage<Base>>>;
-template <class Base>
-using WithSessions = rpc::TaskService::WithCallbackMethod_Hello<
-    rpc::TaskService::WithCallbackMethod_Beat<rpc::TaskService::WithCallbackMethod_Bye<Base>>>;
-using Service = WithSessions<
-    rpc::TaskService::WithCallbackMethod_Run<rpc::TaskService::WithCallbackMethod_MakeDataset<
-        WithShards<rpc::TaskService::WithCallbackMethod_Update<rpc::TaskService::Service>>>>>;
-
 }  // namespace
 
-class Server::Impl : public Service {
+class Server::Impl {
  public:
   Impl(std::string task_type, int task) : task_type_(std::move(task_type)), task_(task) {}
-  ~Impl() override {
+  ~Impl() {
     (void)stop(absl::Seconds(5));
     if (listener_ != nullptr) listener_->stop();
     // The answer to the chief's goodbye gets a moment; the rest is cut off.
@@ -88,13 +76,13 @@ class Server::Impl : public Service {
     TESSERA_ASSIGN_OR_RETURN(listener_, Listener::listen(address, {.name = "the server"}));
     address_ = join_address(parse_address(address, 0)->host, listener_->port());
     TESSERA_ASSIGN_OR_RETURN(token_, internal::make_token(address_));
-    token_metadata_ = token_metadata(token_.text);
+    add_methods();
     grpc::ServerBuilder builder;
     using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         External::FROM_FD, grpc::InsecureServerCredentials());
-    builder.RegisterService(this);
-    builder.SetMaxReceiveMessageSize(-1);
+    builder.RegisterCallbackGenericService(service_.get());
+    builder.SetMaxReceiveMessageSize(-1);  // of callers that have shown the token
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC does not start the server");
     TESSERA_ASSIGN_OR_RETURN(watch_,
@@ -119,115 +107,83 @@ class Server::Impl : public Service {
     return runner_ == nullptr ? absl::OkStatus() : runner_->stop(steady_now() + grace);
   }
 
-  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
-                                  const rpc::HelloRequest* request,
-                                  rpc::HelloResponse* response) override {
-    return answer(context, [&] {
-      set_outcome(response->mutable_outcome(), hello(*request));
-      if (runner_ == nullptr) return;
-      for (std::string& name : runner_->functions().names()) {
-        response->add_functions(std::move(name));
-      }
-      for (std::string& name : runner_->functions().dataset_names()) {
-        response->add_datasets(std::move(name));
-      }
-    });
-  }
-  grpc::ServerUnaryReactor* Beat(grpc::CallbackServerContext* context,
-                                 const rpc::BeatRequest* request, rpc::Outcome* response) override {
-    return answer(context, [&] { set_outcome(response, check_caller(request->caller())); });
-  }
-  grpc::ServerUnaryReactor* Bye(grpc::CallbackServerContext* context,
-                                const rpc::ByeRequest* request, rpc::Outcome* response) override {
-    return answer(context, [&] {
-      const Status known = check_chief(request->caller().chief());
-      if (known.ok()) end(internal::status_of(request->reason()));
-      set_outcome(response, known);
-    });
-  }
-
-  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context,
-                                const rpc::RunRequest* request,
-                                rpc::RunResponse* response) override {
-    return by_runner(context, request, response, &WorkerRunner::run);
-  }
-  grpc::ServerUnaryReactor* MakeDataset(grpc::CallbackServerContext* context,
-                                        const rpc::MakeDatasetRequest* request,
-                                        rpc::MakeDatasetResponse* response) override {
-    return by_runner(context, request, response, &WorkerRunner::make_dataset);
-  }
-
-  grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* context,
-                                   const grpc::ByteBuffer* request,
-                                   grpc::ByteBuffer* response) override {
-    return answer(context, [&] { *response = shard_response(create(*request)); });
-  }
-  grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context,
-                                 const grpc::ByteBuffer* request,
-                                 grpc::ByteBuffer* response) override {
-    return answer(context, [&] {
-      TensorBytes data;
-      const Status status = read(*request, &data);
-      *response = shard_response(status, data);
-    });
-  }
-  grpc::ServerUnaryReactor* Stage(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* request,
-                                  grpc::ByteBuffer* response) override {
-    return answer(context, [&] { *response = shard_response(stage(*request)); });
-  }
-  grpc::ServerUnaryReactor* Update(grpc::CallbackServerContext* context,
-                                   const rpc::UpdateRequest* request,
-                                   rpc::Outcome* response) override {
-    return answer(context, [&] {
-      const Status known = check_caller(request->caller());
-      set_outcome(response, known.ok() ? store_.update(internal::update_of(*request)) : known);
-    });
-  }
-
  private:
   bool is_worker() const { return task_type_ == "worker"; }
   std::string name() const { return absl::StrCat(task_type_, " ", task_, " (", address_, ")"); }
 
-  bool admit(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor) {
-    if (!carries_token(*context, token_metadata_)) {
-      reactor->Finish({grpc::StatusCode::UNAUTHENTICATED, "the job token is wrong"});
-      return false;
-    }
-    listener_->proven(context->peer());
-    return true;
+  template <class Request, class Response, class Serve>
+  void add(const std::string& method, TaskService::Size size, Serve serve) {
+    service_->add<Request, Response>(method, size, std::move(serve));
   }
-  template <class Body>
-  grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* context, const Body& body) {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    body();
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
+  template <class Request>
+  void add_outcome(const std::string& method, Status (Impl::*serve)(const Request&)) {
+    add<Request, rpc::Outcome>(method, TaskService::Size::kSmall,
+                               [this, serve](const Request& request, auto answer) {
+                                 rpc::Outcome outcome;
+                                 set_outcome(&outcome, (this->*serve)(request));
+                                 answer(outcome);
+                               });
   }
-
+  void add_shards(const std::string& method, TaskService::Size size,
+                  Status (Impl::*serve)(const grpc::ByteBuffer&, TensorBytes*)) {
+    service_->add_raw(method, size, [this, serve](const grpc::ByteBuffer& request, auto answer) {
+      TensorBytes data;
+      const Status status = (this->*serve)(request, &data);
+      answer(shard_response(status, data));
+    });
+  }
   // A call of a session that the runner answers, now or later.
   template <class Request, class Response>
-  grpc::ServerUnaryReactor* by_runner(
-      grpc::CallbackServerContext* context, const Request* request, Response* response,
-      void (WorkerRunner::*call)(const Request&, std::function<void(const Response&)>)) {
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    if (!admit(context, reactor)) return reactor;
-    const auto finish = [reactor, response](const Response& result) {
-      *response = result;
-      reactor->Finish(grpc::Status::OK);
-    };
-    Status known = check_caller(request->caller());
-    if (runner_ == nullptr) known = absl::UnimplementedError("a ps runs no functions");
-    if (known.ok()) {
-      ((*runner_).*call)(*request, finish);
-    } else {
+  void add_by_runner(const std::string& method, TaskService::Size size,
+                     void (WorkerRunner::*call)(const Request&,
+                                                std::function<void(const Response&)>)) {
+    add<Request, Response>(method, size, [this, call](const Request& request, auto answer) {
+      Status known = check_caller(request.caller());
+      if (runner_ == nullptr) known = absl::UnimplementedError("a ps runs no functions");
+      if (known.ok()) return ((*runner_).*call)(request, std::move(answer));
       Response refused;
       set_outcome(refused.mutable_outcome(), known);
       refused.set_was_given_up(true);
-      finish(refused);
+      answer(refused);
+    });
+  }
+
+  void add_methods() {
+    using Size = TaskService::Size;
+    service_ = std::make_unique<TaskService>(
+        token_metadata(token_.text), [this](const std::string& peer) { listener_->proven(peer); });
+    add<rpc::HelloRequest, rpc::HelloResponse>(
+        "Hello", Size::kSmall,
+        [this](const rpc::HelloRequest& request, auto answer) { answer(greeting(request)); });
+    add_outcome("Beat", &Impl::beat);
+    add_outcome("Bye", &Impl::bye);
+    add_outcome("Update", &Impl::update);
+    add_by_runner("Run", Size::kLarge, &WorkerRunner::run);
+    add_by_runner("MakeDataset", Size::kSmall, &WorkerRunner::make_dataset);
+    add_shards("Create", Size::kLarge, &Impl::create);
+    add_shards("Read", Size::kSmall, &Impl::read);
+    add_shards("Stage", Size::kLarge, &Impl::stage);
+  }
+
+  rpc::HelloResponse greeting(const rpc::HelloRequest& request) {
+    rpc::HelloResponse response;
+    set_outcome(response.mutable_outcome(), hello(request));
+    if (runner_ == nullptr) return response;
+    for (std::string& name : runner_->functions().names()) response.add_functions(std::move(name));
+    for (std::string& name : runner_->functions().dataset_names()) {
+      response.add_datasets(std::move(name));
     }
-    return reactor;
+    return response;
+  }
+  Status beat(const rpc::BeatRequest& request) { return check_caller(request.caller()); }
+  Status bye(const rpc::ByeRequest& request) {
+    TESSERA_RETURN_IF_ERROR(check_chief(request.caller().chief()));
+    end(internal::status_of(request.reason()));
+    return absl::OkStatus();
+  }
+  Status update(const rpc::UpdateRequest& request) {
+    TESSERA_RETURN_IF_ERROR(check_caller(request.caller()));
+    return store_.update(internal::update_of(request));
   }
 
   Status hello(const rpc::HelloRequest& request) {
@@ -289,7 +245,7 @@ class Server::Impl : public Service {
         absl::StrCat("session ", caller.session(), " of ", name(), " is over"));
   }
 
-  Status create(const grpc::ByteBuffer& request) {
+  Status create(const grpc::ByteBuffer& request, TensorBytes*) {
     rpc::CreateRequest::Head head;
     TensorBytes data;
     TESSERA_RETURN_IF_ERROR(internal::read_message(request, &head, &data));
@@ -309,7 +265,7 @@ class Server::Impl : public Service {
     *data = internal::bytes_of(value->data(), static_cast<int64_t>(value->size()), value);
     return absl::OkStatus();
   }
-  Status stage(const grpc::ByteBuffer& request) {
+  Status stage(const grpc::ByteBuffer& request, TensorBytes*) {
     rpc::StageRequest::Head head;
     TensorBytes data;
     TESSERA_RETURN_IF_ERROR(internal::read_message(request, &head, &data));
@@ -357,7 +313,6 @@ class Server::Impl : public Service {
   const int task_;
   std::string address_;
   TaskToken token_;
-  std::string token_metadata_;
   ParameterStore store_;                  // of a ps
   std::shared_ptr<WorkerRunner> runner_;  // of a worker
   std::mutex hello_mutex_;                // one session begins at a time; taken before mutex_
@@ -373,6 +328,7 @@ class Server::Impl : public Service {
   Status end_;
 
   std::unique_ptr<Listener> listener_;
+  std::unique_ptr<TaskService> service_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Thread watch_;

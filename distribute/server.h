@@ -19,7 +19,8 @@
 //      when three heartbeats of the chief are missed in a row, counted and not timed, so that a
 //      pause of this process alone ends nothing.
 //   2. The port is of this server alone. A connection without the token costs a bounded share of
-//      the process for a bounded time (job/listener.h).
+//      the process for a bounded time (job/listener.h), and the requests of its calls are not
+//      received.
 //
 // Thread-safe. A worker holds a Client of its own, a job of one client; it does not read the
 // variables of launchers.

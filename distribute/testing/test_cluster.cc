@@ -121,6 +121,16 @@ std::string TestCluster::address(const std::string& job, int task) const {
   return jobs_.at(job)[task];
 }
 
+int64_t TestCluster::peak_memory(const std::string& job, int task) const {
+  std::ifstream status(absl::StrCat("/proc/", tasks_.at({job, task}).pid, "/status"));
+  for (std::string word; status >> word;) {
+    int64_t kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib << 10;
+  }
+  ADD_FAILURE() << job << " " << task << " has no VmHWM";
+  return 0;
+}
+
 StatusOr<float> result_of(const RemoteValue& value) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> results, value.fetch());
   if (results.empty() || results[0].view<float>().empty()) {

@@ -53,6 +53,8 @@ class TestCluster {
   cluster::Cluster chief() const { return as("chief", 0); }
   cluster::Cluster as(const std::string& job, int task) const;
   std::string address(const std::string& job, int task) const;
+  // The most memory that the task has had, in bytes.
+  int64_t peak_memory(const std::string& job, int task) const;
 
  private:
   struct Task {
