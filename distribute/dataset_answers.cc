@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "distribute/outcome.h"
 #include "distribute/wire.h"
 
 namespace tessera::distribute::internal {

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/shape.h"
-#include "distribute/wire.h"
+#include "distribute/outcome.h"
 
 namespace tessera::distribute::internal {
 namespace {

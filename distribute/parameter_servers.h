@@ -34,10 +34,7 @@ inline constexpr absl::Duration kPatience = absl::Seconds(10);
 
 class ParameterServers {
  public:
-  struct Address {
-    std::string address = {};
-    std::string token = {};
-  };
+  using Address = TaskAddress;
   // `chief`: which coordinator the servers belong to.
   static StatusOr<std::unique_ptr<ParameterServers>> connect(uint64_t chief,
                                                              const std::vector<Address>& servers);

@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/thread.h"
+#include "distribute/heartbeats.h"
+#include "distribute/outcome.h"
 #include "distribute/parameter_server.pb.h"
 #include "distribute/parameter_servers.h"
 #include "distribute/parameter_store.h"

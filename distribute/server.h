@@ -39,10 +39,6 @@
 
 namespace tessera::distribute {
 
-// Between heartbeats of the chief to each task, and how many may be missed in a row.
-inline constexpr absl::Duration kHeartbeatInterval = absl::Milliseconds(400);
-inline constexpr int kMissedHeartbeats = 3;
-
 class Server {
  public:
   // Serves the task of `cluster` that this process is, a worker or a ps, at its address.

@@ -35,6 +35,12 @@
 
 namespace tessera::distribute::internal {
 
+// Where a task serves, and the token that it wants to see.
+struct TaskAddress {
+  std::string address = {};
+  std::string token = {};
+};
+
 class TaskClient {
  public:
   using Stub = rpc::TaskService::Stub;

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
-#include "distribute/server.h"
+#include "distribute/heartbeats.h"
+#include "distribute/outcome.h"
 #include "distribute/task_token.h"
-#include "distribute/wire.h"
 #include "job/host.h"
 
 namespace tessera::distribute::internal {
@@ -264,9 +264,9 @@ std::vector<std::string> TaskLinks::tasks_away() const {
   return result;
 }
 
-std::vector<ParameterServers::Address> TaskLinks::ps_addresses() const {
+std::vector<TaskAddress> TaskLinks::ps_addresses() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<ParameterServers::Address> result;
+  std::vector<TaskAddress> result;
   for (const Link& link : links_) {
     if (!link.task.is_worker()) result.push_back({link.task.address, link.token});
   }

@@ -36,7 +36,6 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "distribute/parameter_server.pb.h"
-#include "distribute/parameter_servers.h"
 #include "distribute/task_client.h"
 #include "job/cluster.h"
 
@@ -71,7 +70,7 @@ class TaskLinks {
 
   // Which tasks are away, and why, for messages: "worker 1 (host-a:4000): UNAVAILABLE: ...".
   std::vector<std::string> tasks_away() const;
-  std::vector<ParameterServers::Address> ps_addresses() const;
+  std::vector<TaskAddress> ps_addresses() const;
   // Ends a task with this reason, for good.
   void dismiss(const Task& task, const Status& reason);
 

@@ -11,15 +11,6 @@
 
 namespace tessera::distribute::internal {
 
-void set_outcome(rpc::Outcome* outcome, const Status& status) {
-  outcome->set_code(static_cast<int>(status.code()));
-  outcome->set_message(std::string(status.message()));
-}
-
-Status status_of(const rpc::Outcome& outcome) {
-  return Status(static_cast<absl::StatusCode>(outcome.code()), outcome.message());
-}
-
 void set_array(rpc::Array* message, const HostArray& array) {
   message->set_dtype(static_cast<int>(array.dtype));
   message->mutable_shape()->Assign(array.shape.begin(), array.shape.end());

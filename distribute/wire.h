@@ -19,9 +19,6 @@
 
 namespace tessera::distribute::internal {
 
-void set_outcome(rpc::Outcome* outcome, const Status& status);
-Status status_of(const rpc::Outcome& outcome);
-
 void set_array(rpc::Array* message, const HostArray& array);
 // InvalidArgument where the message is no array.
 StatusOr<HostArray> array_of(const rpc::Array& message);

@@ -11,6 +11,7 @@
 #include "base/exception_status.h"
 #include "base/format.h"
 #include "distribute/host_copy.h"
+#include "distribute/outcome.h"
 #include "distribute/remote_dataset.h"
 #include "distribute/wire.h"
 #include "input/source.h"
