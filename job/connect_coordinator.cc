@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -51,8 +52,10 @@ Status status_of(const rpc::Outcome& outcome) {
 
 // A connection to the service over gRPC. In client 0 it owns the service, if client 0 hosts it.
 //
-// From connect() on one thread reads the session and one writes heartbeats. When the service has
-// ended, `verdict_` says why. Calls in progress are then cancelled, and return the verdict.
+// From connect() on one thread reads the session, one writes heartbeats, and one tells the callback
+// of losses, which may wait for other clients: that must not keep this client from counting the
+// answers of the service. When the service has ended, `verdict_` says why. Calls in progress are
+// then cancelled, and return the verdict.
 class GrpcCoordinator : public Coordinator {
  public:
   explicit GrpcCoordinator(const CoordinatorOptions& options) : options_(options) {}
@@ -60,6 +63,7 @@ class GrpcCoordinator : public Coordinator {
     // Without leave() the session breaks off: the others learn that this client is lost, and that
     // the service is, if this client hosts it.
     close_session();
+    stop_telling();
     // The job never began: stop() first answers the registrations of the others.
     if (server_ != nullptr && members_.empty()) server_->stop();
     server_ = nullptr;
@@ -69,6 +73,8 @@ class GrpcCoordinator : public Coordinator {
     prepare_grpc();
     const absl::Time deadline =
         std::min(options_.deadline, steady_now() + options_.connect_timeout);
+    TESSERA_ASSIGN_OR_RETURN(
+        teller_, start_thread("the losses of other clients", [this] { tell_losses(); }));
     if (options_.self.client_id == 0 && options_.service_host == ServiceHost::kClient0) {
       TESSERA_ASSIGN_OR_RETURN(
           server_, CoordinatorServer::start({.address = options_.address,
@@ -90,10 +96,16 @@ class GrpcCoordinator : public Coordinator {
 
   void set_lost_callback(LostCallback callback) override {
     // Held while callbacks run, so that none runs after this returns.
-    std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
+    std::lock_guard<std::recursive_mutex> calls(callback_mutex_);
     lost_callback_ = std::move(callback);
     if (!lost_callback_) return;
-    for (const auto& [client, reason] : lost_) lost_callback_(client, reason);
+    std::map<int, Status> lost;
+    {
+      std::lock_guard<std::mutex> lock(lost_mutex_);
+      untold_.clear();
+      lost = lost_;
+    }
+    for (const auto& [client, reason] : lost) lost_callback_(client, reason);
   }
 
   Status put(absl::string_view key, absl::string_view value) override {
@@ -337,7 +349,7 @@ class GrpcCoordinator : public Coordinator {
       return absl::InternalError(
           absl::StrCat(describe_service(), " sent a malformed list of members"));
     }
-    std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
+    std::lock_guard<std::mutex> lock(lost_mutex_);
     members_ = *std::move(members);
     return absl::OkStatus();
   }
@@ -452,7 +464,7 @@ class GrpcCoordinator : public Coordinator {
     std::string name = absl::StrCat("the coordinator at ", options_.address);
     bool is_declared_lost;
     {
-      std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
+      std::lock_guard<std::mutex> lock(lost_mutex_);
       // If so, the coordinator has declared this client lost.
       is_declared_lost = lost_.count(client_id()) > 0;
       if (hosted_by_client0() && !members_.empty()) {
@@ -474,9 +486,44 @@ class GrpcCoordinator : public Coordinator {
       if (first_loss_.ok()) first_loss_ = reason;
     }
     session_changed_.notify_all();
-    std::lock_guard<std::recursive_mutex> lock(lost_mutex_);
-    if (!lost_.try_emplace(client, reason).second) return;
-    if (lost_callback_) lost_callback_(client, reason);
+    {
+      std::lock_guard<std::mutex> lock(lost_mutex_);
+      if (!lost_.try_emplace(client, reason).second) return;
+      untold_.push_back(client);
+    }
+    lost_changed_.notify_all();
+  }
+
+  // Calls the callback for each loss, on a thread of its own.
+  void tell_losses() {
+    const auto has_work = [this] { return !untold_.empty() || is_telling_over_; };
+    while (true) {
+      {
+        std::unique_lock<std::mutex> lock(lost_mutex_);
+        lost_changed_.wait(lock, has_work);
+      }
+      std::lock_guard<std::recursive_mutex> calls(callback_mutex_);
+      int client;
+      Status reason;
+      {
+        std::lock_guard<std::mutex> lock(lost_mutex_);
+        if (is_telling_over_) return;
+        if (untold_.empty()) continue;  // set_lost_callback() has told them
+        client = untold_.front();
+        untold_.pop_front();
+        reason = lost_.at(client);
+      }
+      if (lost_callback_) lost_callback_(client, reason);
+    }
+  }
+
+  void stop_telling() {
+    {
+      std::lock_guard<std::mutex> lock(lost_mutex_);
+      is_telling_over_ = true;
+    }
+    lost_changed_.notify_all();
+    if (teller_.joinable()) teller_.join();
   }
 
   void close_session() {
@@ -516,9 +563,17 @@ class GrpcCoordinator : public Coordinator {
   bool is_cut_off_ = false;  // the session broke off before the first event
   bool is_registering_ = false;
 
-  std::recursive_mutex lost_mutex_;  // guards what follows
+  // Guards lost_callback_, and is held while it runs: so by no thread of the session. Before
+  // lost_mutex_ where both are.
+  std::recursive_mutex callback_mutex_;
   LostCallback lost_callback_;
+
+  std::mutex lost_mutex_;  // guards what follows, and the change of members_
+  std::condition_variable lost_changed_;
   std::map<int, Status> lost_;
+  std::deque<int> untold_;  // of these, in the order in which they were lost
+  bool is_telling_over_ = false;
+  Thread teller_;
 
   std::atomic<bool> leaving_{false};
 };

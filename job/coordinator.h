@@ -57,9 +57,10 @@ struct MemberInfo {
 
 class Coordinator {
  public:
-  // Called once for each client that is lost, from a thread of the coordinator, with an
-  // Unavailable status that names the client and says how the loss was noticed. A lost service is
-  // the loss of client 0 where that hosts it. Hosted elsewhere, it is reported as the loss of this
+  // Called once for each client that is lost, with an Unavailable status that names the client and
+  // says how the loss was noticed, from a thread that has no other work: it may wait for other
+  // clients, and then only delays what is told of later losses. A lost service is the loss of
+  // client 0 where that hosts it. Hosted elsewhere, it is reported as the loss of this
   // client itself, with a status that names the coordinator and its address: without the service a
   // client cannot go on, and no other client is to blame. So is its end in order, as Cancelled, to
   // a client that has not left.

@@ -18,6 +18,7 @@
 #include "job/coordinator.h"
 #include "job/coordinator_server.h"
 #include "tests/support/coordinator_clients.h"
+#include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {
@@ -79,6 +80,37 @@ TEST_F(CoordinatorTest, ClientThatGoesWithoutLeavingIsLost) {
   clients.pop_back();
   for (const auto& client : clients) client->set_lost_callback(nullptr);
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
+}
+
+// What is told of a loss may wait for other clients. Heartbeats go on meanwhile, on both sides, and
+// so do calls and other signs of the service.
+TEST_F(CoordinatorTest, CallbackThatWaitsDelaysNoHeartbeat) {
+  constexpr absl::Duration kInterval = absl::Milliseconds(300);
+  auto clients =
+      connect_all(3, [&](CoordinatorOptions& options) { options.heartbeat_interval = kInterval; });
+  ASSERT_THAT(clients, SizeIs(3));
+  testing::Gate told;
+  testing::Gate resumed;
+  std::vector<int> losses;
+  clients[1]->set_lost_callback([&](int client, const Status&) {
+    losses.push_back(client);
+    told.open();
+    EXPECT_THAT(resumed.wait(), IsOk());
+  });
+  clients.pop_back();
+  EXPECT_THAT(told.wait(), IsOk());
+  // Longer than either side waits for the other.
+  const absl::Time end = steady_now() + 2 * (kMissedHeartbeats + 2) * kInterval;
+  while (steady_now() < end) {
+    EXPECT_THAT(on_all(clients,
+                       [](Coordinator& client) {
+                         return client.check_in("b", "v", {0, 1}, soon());
+                       }),
+                Each(IsOk()));
+  }
+  resumed.open();
+  clients[1]->set_lost_callback(nullptr);
+  EXPECT_THAT(losses, ElementsAre(2));
 }
 
 TEST_F(CoordinatorTest, HostThatGoesIsLost) {
