@@ -15,8 +15,6 @@ namespace {
 using host::GroupMember;
 using host::Rendezvous;
 
-// How long the coordinator has to say which client is lost, after a connection broke.
-constexpr absl::Duration kLossLimit = absl::Seconds(2);
 // The name that letters have which are of no group.
 constexpr uint64_t kOfNoGroup = 0;
 
@@ -36,29 +34,22 @@ Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::Hos
       coordinator(job),
       link_(link),
       circles_(*this),
-      reach_(heartbeat_interval) {
+      reach_(heartbeat_interval),
+      links_(*engine, *this) {
   for (const MemberInfo& member : coordinator.members()) {
     for (int ordinal = 0; ordinal < member.num_local_devices; ++ordinal) {
       devices_.push_back({static_cast<int>(devices_.size()), member.client_id, ordinal});
     }
   }
-  engine->set_lost_listener([this](int client, const Status& reason) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    broken_.emplace(client, Broken{steady_now(), reason});
-  });
   letters.set_reader(kOfNoGroup, [this](const Letter& letter) { read(letter); });
 }
 
 Network::~Network() { letters.set_reader(kOfNoGroup, nullptr); }
 
-Status Network::find_broken(absl::Span<const int> clients) const {
-  const absl::Time now = steady_now();
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const int client : clients) {
-    const auto it = broken_.find(client);
-    if (it != broken_.end() && now - it->second.since > kLossLimit) return it->second.reason;
-  }
-  return absl::OkStatus();
+void Network::stop() {
+  links_.begin_stop();
+  engine->stop();
+  links_.stop();
 }
 
 void Network::note_contact(int client) {
@@ -178,6 +169,19 @@ void Network::release(const CircleHop& hop) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
   const auto group = groups_.find(hop.run.group);
   if (group != groups_.end()) group->second->release(hop);
+}
+
+bool Network::is_lost(int client) { return link_ != nullptr && !link_->client_status(client).ok(); }
+
+void Network::connection_broke(int client) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  for (const auto& [_, group] : groups_) group->connection_broke(client);
+}
+
+void Network::connection_is_up(int client) {
+  note_contact(client);
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  for (const auto& [_, group] : groups_) group->connection_is_up(client);
 }
 
 void Network::send(int device, const CircleLetter& letter) {

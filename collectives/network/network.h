@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Network: what connects a client with those of other hosts, for all of its groups, which keep it:
-// the engine, letters, broken connections, clients that do not answer, and the search for circles
-// of waits.
+// the engine, letters, the state of connections, clients that do not answer, and the search for
+// circles of waits.
 //
 // A letter about a circle goes to the client of a device, wherever that is. A client has no
 // connection to the others of its host, so what is for them goes through a client of another host.
@@ -28,13 +28,14 @@
 #include "collectives/network/circles.h"
 #include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
+#include "collectives/network/links.h"
 #include "collectives/network/reach.h"
 #include "job/coordinator.h"
 
 namespace tessera::network {
 
-// A group over several hosts, as the search for circles sees it. Its functions are called under the
-// lock under which it is removed; they do not block.
+// A group over several hosts, as Links and the search for circles see it. Its functions are called
+// under the lock under which it is removed; they do not block.
 class WaitingGroup {
  public:
   // As the functions of CircleSite, of this group's runs.
@@ -46,23 +47,26 @@ class WaitingGroup {
   virtual void end(const CircleHop& hop, const Status& error, bool is_held,
                    std::function<void()>& next) = 0;
   virtual void release(const CircleHop& hop) = 0;
+  // As the functions of Links::Site.
+  virtual void connection_broke(int client) = 0;
+  virtual void connection_is_up(int client) = 0;
 
  protected:
   ~WaitingGroup() = default;
 };
 
-class Network final : private CircleSite {
+class Network final : private CircleSite, private Links::Site {
  public:
   // No run uses the coordinator after the client's end. `link`: of this client; null where no group
   // of the host's devices exists. `heartbeat_interval`: of the job.
   Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link = nullptr,
           absl::Duration heartbeat_interval = absl::Seconds(1));
   ~Network() override;
+  // Ends the engine and what runs on threads of the network. The coordinator is not used any more.
+  void stop();
 
   Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
-  // Why a connection to one of these clients is broken, once it has been for a while: before that
-  // the coordinator may tell which client is lost, this one maybe.
-  Status find_broken(absl::Span<const int> clients) const;
+  Links& links() { return links_; }
   // A block has come from the client, or has been sent to it.
   void note_contact(int client);
   // Unavailable where one of these clients, of which a run waits for bytes or letters, does not
@@ -82,17 +86,16 @@ class Network final : private CircleSite {
   Coordinator& coordinator;
 
  private:
-  struct Broken {
-    absl::Time since;
-    Status reason;
-  };
-
   std::optional<CircleWait> wait_of(int device) override;
   bool has_arrived(int device, const RunId& run) override;
   void send(int device, const CircleLetter& letter) override;
   void end(const CircleHop& hop, const std::vector<CircleHop>& circle, bool is_held,
            std::function<void()> next) override;
   void release(const CircleHop& hop) override;
+  bool is_lost(int client) override;
+  void connection_broke(int client) override;
+  void reopen_letters(int client) override { letters.open(client); }
+  void connection_is_up(int client) override;
   void read(const Letter& letter);
   void read_circle(const Letter& letter);
   // Whether a client of the group is lost, as far as is known here.
@@ -106,11 +109,11 @@ class Network final : private CircleSite {
   std::vector<host::GroupMember> devices_;  // of the job, by id
   Circles circles_;
   std::atomic<Tag> next_tag_{0};
-  mutable std::mutex mutex_;      // guards what follows
-  std::map<int, Broken> broken_;  // by client
+  std::mutex mutex_;  // guards reach_
   Reach reach_;
   std::mutex groups_mutex_;                   // guards groups_; before the locks of a group
   std::map<uint64_t, WaitingGroup*> groups_;  // by name
+  Links links_;                               // ends first
 };
 
 }  // namespace tessera::network

@@ -109,11 +109,11 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
   }
   others_.assign(others.begin(), others.end());
   network_->letters.set_reader(name_, [this](Letter letter) { read(std::move(letter)); });
-  if (!is_for_messages_) network_->add_group(name_, *this);
+  network_->add_group(name_, *this);
 }
 
 SpanRuns::~SpanRuns() {
-  if (!is_for_messages_) network_->remove_group(name_, *this);
+  network_->remove_group(name_, *this);
   network_->letters.set_reader(name_, nullptr);
 }
 
@@ -297,7 +297,7 @@ void SpanRuns::fail_pending(const Status&) {
     if (!lost.ok()) network_->engine->cut(client, lost);
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  for (Waiter* const waiter : waiters_) network_->engine->wake(waiter->wait);
+  wake_all();
 }
 
 void SpanRuns::forget() {

@@ -39,6 +39,10 @@
 // members that fail get one Status. A member that has its result keeps it: a later failure is told
 // to the others alone.
 //
+// Connections. A connection that breaks while both of its clients live fails the runs that were
+// under way, at either end, and is made again (Links). Runs that begin meanwhile wait for it.
+// Verdicts that did not reach the other end are sent again when it is up.
+//
 // Invariants:
 //   1. no byte of a tensor moves before the member has the entries of all members;
 //   2. a member is served by the member that holds the memory, while that is in the same run;
@@ -101,6 +105,7 @@ class SpanRun final : public host::JointRun {
   absl::Time next_look = absl::InfinitePast();  // for circles of waits
   absl::Duration look_interval = absl::ZeroDuration();
   absl::Time next_ping = absl::InfinitePast();
+  uint64_t num_breaks = 0;  // of connections, when it began (Links)
   // Guarded by SpanRuns::mutex_: sends and receives under way, whether any has failed, and the
   // first error that is not of a broken connection.
   int num_under_way = 0;
@@ -167,6 +172,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   void end(const CircleHop& hop, const Status& error, bool is_held,
            std::function<void()>& next) override;
   void release(const CircleHop& hop) override;
+  void connection_broke(int client) override;
+  void connection_is_up(int client) override;
 
  private:
   // What a member has arrived with, as its letter says.
@@ -277,6 +284,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
                 absl::FunctionRef<bool()> is_ready);
   // Wakes the threads that wait for what now is so. Requires mutex_.
   void wake_waiters();
+  // Wakes all, which then look at what no letter tells of. Requires mutex_.
+  void wake_all();
   // The same for the members of this host: `wait_until` blocks until a time and says whether it is
   // so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
@@ -303,6 +312,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   };
   Verdict decide(const SpanRun& run, const Status& error);
   void tell(const SpanRun& run, const Status& verdict);
+  // The letter with a verdict, from a member of this client.
+  Letter letter_of(uint32_t seq, const Signature& call, const Status& verdict) const;
   Status settle_here(const SpanRun& run, const Status& verdict);
   // Keeps the verdict of a run, also for members that come late. Requires mutex_.
   void keep_failure(uint32_t seq, const Signature& call, const Status& verdict);

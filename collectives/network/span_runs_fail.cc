@@ -79,7 +79,7 @@ Status SpanRuns::check(SpanRun& run) {
     const Status why = meetings_.interruption(run);
     if (!why.ok()) return fail(run, why);
   }
-  if (transfer_error.ok()) transfer_error = network_->find_broken(others_);
+  if (transfer_error.ok()) transfer_error = network_->links().find_broken(others_, run.num_breaks);
   if (transfer_error.ok() && steady_now() >= run.next_ping) {
     run.next_ping = steady_now() + kPingInterval;
     transfer_error = network_->find_unreachable(awaited_clients(run));
@@ -205,22 +205,45 @@ SpanRuns::Verdict SpanRuns::decide(const SpanRun& run, const Status& error) {
 }
 
 void SpanRuns::tell(const SpanRun& run, const Status& verdict) {
-  Letter letter = {.kind = Letter::Kind::kVerdict,
-                   .seq = run.op.seq,
-                   .group = name_,
-                   .from = run.position(),
-                   .to = 0,
-                   .body = {}};
-  const VerdictHead head = {run.op.signature, static_cast<int32_t>(verdict.code())};
+  send_to_others(letter_of(run.op.seq, run.op.signature, verdict));
+}
+
+Letter SpanRuns::letter_of(uint32_t seq, const Signature& call, const Status& verdict) const {
+  int own = 0;
+  while (all_members()[own].client_id != resources().link().client_id()) ++own;
+  Letter letter = {
+      .kind = Letter::Kind::kVerdict, .seq = seq, .group = name_, .from = own, .to = 0, .body = {}};
+  const VerdictHead head = {call, static_cast<int32_t>(verdict.code())};
   append(&head, 1, letter.body);
   append_text(verdict.message(), letter.body);
-  send_to_others(letter);
+  return letter;
 }
 
 void SpanRuns::keep_failure(uint32_t seq, const Signature& call, const Status& verdict) {
   boards_[seq].verdict = verdict;
   const bool is_new = failed_.emplace(seq, Failed{call, verdict}).second;
   if (is_new && failed_.size() > kMostFailed) failed_.erase(failed_.begin());
+}
+
+// The other end fails a run that it had begun before: the entry that it sent is of no use. It would
+// else be passed here, by the members that begin it later.
+void SpanRuns::connection_broke(int client) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, board] : boards_) {
+    if (!board.arrived.empty()) continue;
+    std::erase_if(board.entries, [&](const auto& entry) {
+      return all_members()[entry.first].client_id == client;
+    });
+  }
+}
+
+void SpanRuns::connection_is_up(int client) {
+  if (std::find(others_.begin(), others_.end(), client) == others_.end()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [seq, failed] : failed_) {
+    network_->letters.send(client, letter_of(seq, failed.signature, failed.verdict));
+  }
+  wake_all();
 }
 
 Status SpanRuns::settle_here(const SpanRun& run, const Status& verdict) {

@@ -87,6 +87,7 @@ Status read_error(const host::MemberEntry& entry) {
 }  // namespace
 
 Status SpanRuns::meet(SpanRun& run, Status own) {
+  run.num_breaks = network_->links().num_breaks();
   Rendezvous& rendezvous = meetings_.rendezvous();
   const Rendezvous::Op& op = run.op;
   if (own.ok() && !run.collective().replicas().empty()) {
@@ -125,6 +126,9 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
   }
   if (is_late) return wait_for_verdict(run);
   TESSERA_RETURN_IF_ERROR(rendezvous.arrive(op));
+  if (!network_->links().are_up(others_)) {
+    TESSERA_RETURN_IF_ERROR(wait(run, [&](Board&) { return network_->links().are_up(others_); }));
+  }
   send_entry(run, own);
   const size_t num_far = num_members() - size();
   // Also for its own letters: a client that has its result may exit. Members that have arrived may
@@ -294,6 +298,10 @@ void SpanRuns::wake_waiters() {
   for (Waiter* const waiter : waiters_) {
     if (waiter->is_ready()) network_->engine->wake(waiter->wait);
   }
+}
+
+void SpanRuns::wake_all() {
+  for (Waiter* const waiter : waiters_) network_->engine->wake(waiter->wait);
 }
 
 Status SpanRuns::wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until) {

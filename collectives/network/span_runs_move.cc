@@ -334,7 +334,9 @@ Engine::Done SpanRuns::end_of(Transfer transfer, SpanRun& run, int client) {
       self->awaited.erase(client);
     }
     self->has_failed_transfers |= !status.ok();
-    if (!absl::IsUnavailable(status)) self->transfer_error.Update(status);
+    // FailedPrecondition: the connection is being made again.
+    const bool is_broken = absl::IsUnavailable(status) || absl::IsFailedPrecondition(status);
+    if (!is_broken) self->transfer_error.Update(status);
     wake_waiters();
   };
 }

@@ -212,7 +212,11 @@ void ClientDevices::cancel() {
   report_lost(self, absl::CancelledError(absl::StrCat("client ", self, " is shutting down")));
 }
 
-void ClientDevices::leave() { link_->leave(); }
+void ClientDevices::leave() {
+  // Connections that break now are those of clients that leave too.
+  if (network_ != nullptr) network_->links().begin_stop();
+  link_->leave();
+}
 
 std::string ClientDevices::stop(absl::Time deadline) {
   // All are asked before the first one is waited for: thousands of threads then end side by side.
@@ -229,7 +233,7 @@ std::string ClientDevices::stop(absl::Time deadline) {
 void ClientDevices::end_threads() {
   for (const auto& device : by_ordinal_) device->stream().stop();
   backend_->stop();
-  if (network_ != nullptr) network_->engine->stop();
+  if (network_ != nullptr) network_->stop();
   platform_->end();
   link_->close();
 }

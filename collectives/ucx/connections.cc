@@ -59,7 +59,6 @@ StatusOr<Connections::Slot*> Connections::untainted_slot() {
     if (!slot.is_tainted) return &slot;
   }
   if (context_ == nullptr) {
-    keep_messages_of_this_thread();
     TESSERA_ASSIGN_OR_RETURN(context_, Context::create(interface_));
   }
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::create(context_));
@@ -75,6 +74,7 @@ void Connections::release_slot(Peer& peer) {
 
 StatusOr<Connections::Offer> Connections::offer(int client) {
   TESSERA_RETURN_IF_ERROR(end_);
+  keep_messages_of_this_thread();
   Peer& peer = peer_of(client);
   cut_broken();
   Offer offer;
@@ -96,6 +96,7 @@ StatusOr<Connections::Offer> Connections::offer(int client) {
 void Connections::meet(int client, const Offer& own, const std::string& peer_text,
                        Engine::Done done) {
   if (!end_.ok()) return done(end_);
+  keep_messages_of_this_thread();
   Peer& peer = peer_of(client);
   if (peer.num_cuts != own.num_cuts) return done(peer.status);
   if (peer.state == State::kConnected) return done(absl::OkStatus());
@@ -351,6 +352,8 @@ void Connections::abandon() {
 // --- Progress.
 
 bool Connections::progress() {
+  // Any thread that waits does the engine's work.
+  keep_messages_of_this_thread();
   bool any = false;
   for (Slot& slot : slots_) {
     for (int i = 0; i < kRounds && slot.worker->progress(); ++i) any = true;

@@ -57,6 +57,9 @@ Status Context::start(const std::string& interface) {
     for (const char* const key : {"TX_SEG_SIZE", "RX_SEG_SIZE"}) {
       if (!is_set(absl::StrCat("TCP_", key))) set(key, "320k");
     }
+    // A connection is made again on the thread that moves the bytes of all others: by default UCX
+    // blocks it there while a peer does not answer, up to two minutes.
+    if (!is_set("TCP_CONN_NB")) set("CONN_NB", "y");
   }
   if (!interface.empty()) set("NET_DEVICES", interface.c_str());
 

@@ -6,7 +6,8 @@
 //
 // Invariants:
 //   1. The context is restricted to the chosen interface and to TCP, without UCX's keepalive and
-//      rendezvous, except where an environment variable UCX_... says otherwise.
+//      rendezvous, and connects without blocking, except where an environment variable UCX_... says
+//      otherwise.
 //   2. Messages that arrived for a worker end with it.
 //
 // One thread uses both: the engine's.

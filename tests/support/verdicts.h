@@ -43,6 +43,15 @@ class Verdicts {
     return absl::OkStatus();
   }
 
+  // OK if all clients that were told something were told the same.
+  Status same_of_those_told() {
+    std::vector<int> told;
+    for (int client = 0; client < kMaxClients; ++client) {
+      if (texts_->of[client][0] != '\0') told.push_back(client);
+    }
+    return told.empty() ? absl::OkStatus() : same(told);
+  }
+
  private:
   static constexpr size_t kTextBytes = 8192;
   static constexpr int kMaxClients = 8;
