@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/stable_hash.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "collectives/platform/open_platform.h"
@@ -161,7 +162,10 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.deadline = deadline;
   coordinator.heartbeat_interval = times.heartbeat_interval;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
-  const Status started = runtime->start_devices(std::move(platform), times, deadline);
+  // Of one run of the job: a token may serve many.
+  const uint64_t job_word =
+      stable_hash(token.text, /*seed=*/runtime->coordinator_->members()[0].incarnation);
+  const Status started = runtime->start_devices(std::move(platform), times, job_word, deadline);
   if (!started.ok()) return runtime->coordinator_->cause_of_failed_start(started);
   runtime->open_ = true;
   // After all that lasts as long as the process was made: it goes first.
@@ -170,7 +174,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
 }
 
 Status Runtime::start_devices(std::unique_ptr<Platform> platform, const JobTimes& times,
-                              absl::Time deadline) {
+                              uint64_t job_word, absl::Time deadline) {
   const Status status = platform->join(*coordinator_, deadline);
   if (!status.ok()) {
     // All clients find the same error and leave, so that none is reported lost to another.
@@ -200,6 +204,7 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, const JobTimes
                             .mpi = options_.backend == Backend::kMpi ? options_.mpi : nullptr,
                             .uses_gloo = options_.backend == Backend::kGloo,
                             .heartbeat_interval = times.heartbeat_interval,
+                            .job_word = job_word,
                             .wrap_engine = hooks_.wrap_engine},
                            deadline));
   if (hooks_.topology.has_value()) {

@@ -151,7 +151,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
  private:
   Runtime(const ClientOptions& options, const internal::ClientHooks& hooks);
-  Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times,
+  Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times, uint64_t job_word,
                        absl::Time deadline);
   using FindGroup =
       absl::FunctionRef<StatusOr<std::shared_ptr<GroupBackend>>(absl::Span<const int> device_ids)>;

@@ -32,6 +32,9 @@ void Letters::read_page(int client, const std::shared_ptr<Incoming>& incoming) {
   engine_.receive(client, kLetters, bytes, incoming,
                   [this, client, incoming](const Status& status) {
                     if (status.ok()) return read_rest(client, incoming);
+                    // A message that is no page. It may be the rest of a letter whose page was lost
+                    // with an older connection.
+                    if (absl::IsInternal(status)) return read_page(client, incoming);
                     // The client is lost, or the engine has stopped.
                     std::lock_guard<std::mutex> lock(mutex_);
                     open_.erase(client);
@@ -40,11 +43,12 @@ void Letters::read_page(int client, const std::shared_ptr<Incoming>& incoming) {
 
 void Letters::read_rest(int client, const std::shared_ptr<Incoming>& incoming) {
   const Envelope& envelope = incoming->page.envelope;
+  // What follows of such a letter is no page either, or one without the word.
+  if (envelope.word != word_ || envelope.body_bytes > kMostBodyBytes) {
+    return read_page(client, incoming);
+  }
   Letter& letter = incoming->letter;
   letter = {envelope.kind, envelope.seq, envelope.group, envelope.from, envelope.to, {}};
-  if (envelope.body_bytes > kMostBodyBytes) {
-    return engine_.cut(client, absl::InternalError("a letter of another protocol"));
-  }
   letter.body.resize(envelope.body_bytes);
   const size_t first = std::min(letter.body.size(), sizeof(incoming->page.body));
   if (first > 0) std::memcpy(letter.body.data(), incoming->page.body, first);
@@ -63,8 +67,8 @@ void Letters::send(int client, const Letter& letter, Engine::Done done) {
     std::vector<std::byte> rest;
   };
   auto outgoing = std::make_shared<Outgoing>();
-  outgoing->page.envelope = {letter.kind, letter.seq, letter.group,
-                             letter.from, letter.to,  letter.body.size()};
+  outgoing->page.envelope = {letter.kind, letter.seq,         letter.group, letter.from,
+                             letter.to,   letter.body.size(), word_};
   const size_t first = std::min(letter.body.size(), sizeof(outgoing->page.body));
   if (first > 0) std::memcpy(outgoing->page.body, letter.body.data(), first);
   outgoing->rest.assign(letter.body.begin() + static_cast<std::ptrdiff_t>(first),

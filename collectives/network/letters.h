@@ -11,6 +11,11 @@
 // letter is a message of a fixed size, which has the start of the body, and a second one of the
 // same tag with the rest of it unless that is empty.
 //
+// Every letter has the word of the job, which is derived from the job token: what comes without it
+// is dropped. So a process that does not know the token, and cannot read what the clients send,
+// cannot forge a letter, and one of a former job is none. The word is no signature: it does not
+// protect from a process that reads or changes what passes between the hosts.
+//
 // Thread-safe. Readers are called where the engine calls `done`, one letter at a time; they may
 // send.
 #ifndef TESSERA_COLLECTIVES_NETWORK_LETTERS_H_
@@ -53,8 +58,9 @@ class Letters {
  public:
   using Reader = std::function<void(Letter letter)>;
 
-  // The engine must outlive the letters' last use, and is stopped before they go.
-  explicit Letters(Engine& engine) : engine_(engine) {}
+  // The engine must outlive the letters' last use, and is stopped before they go. `word`: of the
+  // job, the same on all clients.
+  Letters(Engine& engine, uint64_t word) : engine_(engine), word_(word) {}
 
   // Idempotent. Requires that the engine is connected to the client.
   void open(int client);
@@ -73,6 +79,7 @@ class Letters {
     int32_t from;
     int32_t to;
     uint64_t body_bytes;
+    uint64_t word;
   };
   // The first message. The letters of a small operation are this one alone.
   struct Page {
@@ -90,6 +97,7 @@ class Letters {
   void deliver(Letter letter);
 
   Engine& engine_;
+  const uint64_t word_;
   std::mutex sending_;                             // so that a body follows its envelope
   std::mutex reading_;                             // held while a reader runs; before mutex_
   std::mutex mutex_;                               // guards what follows

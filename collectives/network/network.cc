@@ -25,15 +25,21 @@ RunId id_of(const Rendezvous::Wait& wait) {
   return {stable_hash(absl::MakeConstSpan(place)), wait.seq};
 }
 
+Tag first_tag(uint64_t word, const Coordinator& job) {
+  const std::vector<uint64_t> place = {job.members()[job.client_id()].incarnation};
+  return stable_hash(absl::MakeConstSpan(place), /*seed=*/word);
+}
+
 }  // namespace
 
 Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link,
-                 absl::Duration heartbeat_interval)
+                 absl::Duration heartbeat_interval, uint64_t word)
     : engine(std::move(own_engine)),
-      letters(*engine),
+      letters(*engine, word),
       coordinator(job),
       link_(link),
       circles_(*this),
+      next_tag_(first_tag(word, job)),
       reach_(heartbeat_interval),
       links_(*engine, *this) {
   for (const MemberInfo& member : coordinator.members()) {

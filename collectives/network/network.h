@@ -58,13 +58,15 @@ class WaitingGroup {
 class Network final : private CircleSite, private Links::Site {
  public:
   // No run uses the coordinator after the client's end. `link`: of this client; null where no group
-  // of the host's devices exists. `heartbeat_interval`: of the job.
+  // of the host's devices exists. `heartbeat_interval`: of the job. `word`: see Letters.
   Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link = nullptr,
-          absl::Duration heartbeat_interval = absl::Seconds(1));
+          absl::Duration heartbeat_interval = absl::Seconds(1), uint64_t word = 0);
   ~Network() override;
   // Ends the engine and what runs on threads of the network. The coordinator is not used any more.
   void stop();
 
+  // Of the blocks that this client asks for. The first one is derived from the word: a process that
+  // does not know it cannot send a block in the place of another client.
   Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
   Links& links() { return links_; }
   // A block has come from the client, or has been sent to it.
@@ -108,7 +110,7 @@ class Network final : private CircleSite, private Links::Site {
   host::HostLink* const link_;
   std::vector<host::GroupMember> devices_;  // of the job, by id
   Circles circles_;
-  std::atomic<Tag> next_tag_{0};
+  std::atomic<Tag> next_tag_;
   std::mutex mutex_;  // guards reach_
   Reach reach_;
   std::mutex groups_mutex_;                   // guards groups_; before the locks of a group

@@ -93,7 +93,7 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
     TESSERA_ASSIGN_OR_RETURN(engine, options.wrap_engine(std::move(engine)));
   }
   network_ = std::make_shared<network::Network>(std::move(engine), coordinator, link_.get(),
-                                                options.heartbeat_interval);
+                                                options.heartbeat_interval, options.job_word);
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
   TESSERA_RETURN_IF_ERROR(network_->engine->connect_all(others, deadline));

@@ -63,6 +63,9 @@ struct ClientDevicesOptions {
   std::shared_ptr<mpi::Calls> mpi = {};
   bool uses_gloo = false;
   absl::Duration heartbeat_interval = absl::Seconds(1);
+  // What tells the messages of the job from others; equal on all clients, and derived from the
+  // token.
+  uint64_t job_word = 0;
   // What a test puts around the engine.
   std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
       wrap_engine = {};

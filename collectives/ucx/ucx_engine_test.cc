@@ -12,14 +12,21 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
@@ -164,6 +171,54 @@ TEST(UcxProcessTest, SaysWhatIsMissing) {
                HasSubstr("clients on several hosts need UCX 1.13 or later: install libucx0")));
   EXPECT_THAT(open_ucx_api("libucs.so.0", "libm.so.6"),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("too old")));
+}
+
+// Addresses of the TCP sockets of this network that listen and are in `inodes`, as /proc/net has
+// them.
+std::vector<std::string> listening_addresses(const std::set<std::string>& inodes) {
+  std::vector<std::string> addresses;
+  for (const char* const path : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream table(path);
+    std::string line;
+    while (std::getline(table, line)) {
+      const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+      constexpr char kListens[] = "0A";
+      if (fields.size() < 10 || fields[3] != kListens || inodes.count(fields[9]) == 0) continue;
+      addresses.push_back(fields[1].substr(0, fields[1].find(':')));
+    }
+  }
+  return addresses;
+}
+
+// The sockets that this process has open.
+std::set<std::string> open_sockets() {
+  std::set<std::string> inodes;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const std::string name = std::filesystem::read_symlink(entry, error).string();
+    absl::string_view inode = name;
+    if (!absl::ConsumePrefix(&inode, "socket:[") || !absl::ConsumeSuffix(&inode, "]")) continue;
+    inodes.insert(std::string(inode));
+  }
+  return inodes;
+}
+
+TEST(UcxProcessTest, ListensOnTheChosenInterfaceAlone) {
+  EXPECT_THAT(testing::run_isolated(absl::Minutes(1),
+                                    []() -> Status {
+                                      FakeJob job({1, 1});
+                                      auto engine = make_on_loopback(job.coordinator(0));
+                                      TESSERA_RETURN_IF_ERROR(engine);
+                                      (void)(*engine)->connect({1}, steady_now());
+                                      const std::vector<std::string> addresses =
+                                          listening_addresses(open_sockets());
+                                      TESSERA_REQUIRE(!addresses.empty());
+                                      for (const std::string& address : addresses) {
+                                        TESSERA_REQUIRE(address == "0100007F", address);
+                                      }
+                                      return absl::OkStatus();
+                                    }),
+              IsOk());
 }
 
 TEST(UcxProcessTest, NamesTheInterfacesThatExist) {
