@@ -7,6 +7,8 @@
 //   client 0   waits for the others .......... gives up: DeadlineExceeded
 //   client 1   at its first read of the input of client 0 [held up      ] the same
 //   client 2   its part is done
+#include <pthread.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
@@ -251,6 +254,29 @@ TEST_F(FailedOperationsTest, GroupsWhoseOperationsAreOverAreUnused) {
       std::this_thread::yield();
     }
   }
+}
+
+// Client 1 is stopped while it has the lock of client 0's table, for which a thread of client 0
+// waits. Operations end with a loss all the same, and the thread waits no longer than until then.
+TEST_F(FailedOperationsTest, ALossEndsOperationsWhileAGroupTableIsLocked) {
+  const testing::TestDeadline deadline(absl::Seconds(9), "less than the time limit of the lock");
+  const auto begin = [&](int client) {
+    return start(OpKind::kBroadcast, client, client == 0 ? new_buffer(0) : nullptr,
+                 new_buffer(client));
+  };
+  const Work waiting = begin(0);
+  HostLink& link = *job_->client(0).link;
+  auto& lock = reinterpret_cast<ControlHeader*>(link.control(0))->table_lock;
+  ASSERT_EQ(pthread_mutex_lock(&lock), 0);
+  Status made;
+  std::thread maker([&] { made = job_->group(0, {0, 1}).status(); });
+  absl::SleepFor(absl::Milliseconds(100));  // sleep: nothing tells that it waits for the lock
+  link.report_lost(1, absl::UnavailableError("client 1 missed its heartbeats"));
+  EXPECT_THAT(waiting.await(), StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 missed")));
+  maker.join();
+  EXPECT_THAT(made, StatusIs(StatusCode::kUnavailable,
+                             HasSubstr("does not run: client 1 missed its heartbeats")));
+  pthread_mutex_unlock(&lock);
 }
 
 // Issue 15: names were cut at 191 bytes, and the same text was printed twice.

@@ -75,24 +75,22 @@ MemberProgress& counts_of(GroupBlock* block, absl::Span<const GroupMember> membe
 // The lock, or why it cannot be had.
 class GroupTable::Lock {
  public:
-  explicit Lock(GroupTable& table) : mutex_(table.header().table_lock) {
-    const timespec until = absl::ToTimespec(steady_now() + table.lock_timeout_);
-#ifdef __SANITIZE_THREAD__
-    // The sanitizer of clang 14 does not know the function that follows.
-    __tsan_mutex_pre_lock(&mutex_, 0);
-#endif
-    const int error = pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &until);
-#ifdef __SANITIZE_THREAD__
-    const bool has_lock = error == 0 || error == EOWNERDEAD;
-    __tsan_mutex_post_lock(&mutex_, has_lock ? 0 : __tsan_mutex_try_lock_failed, 0);
-#endif
+  Lock(GroupTable& table, absl::Duration timeout) : mutex_(table.header().table_lock) {
+    const absl::Time deadline = steady_now() + timeout;
+    Status stopped;
+    int error;
+    do {
+      error = lock_until(std::min(deadline, steady_now() + kStoppedLimit));
+      if (error == ETIMEDOUT && table.find_stopped_) stopped = table.find_stopped_();
+    } while (error == ETIMEDOUT && stopped.ok() && steady_now() < deadline);
     if (error == EOWNERDEAD) {
       table.repair();
       pthread_mutex_consistent(&mutex_);
     } else if (error != 0) {
       status_ = absl::UnavailableError(
           absl::StrCat("the table of groups in the control region of client ", table.leader_,
-                       " is locked by a client that does not run: ", std::strerror(error)));
+                       " is locked by a client that does not run: ",
+                       stopped.ok() ? absl::string_view(std::strerror(error)) : stopped.message()));
     }
   }
   ~Lock() {
@@ -103,16 +101,31 @@ class GroupTable::Lock {
   const Status& status() const { return status_; }
 
  private:
+  int lock_until(absl::Time time) {
+    const timespec until = absl::ToTimespec(time);
+#ifdef __SANITIZE_THREAD__
+    // The sanitizer of clang 14 does not know the function that follows.
+    __tsan_mutex_pre_lock(&mutex_, 0);
+#endif
+    const int error = pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &until);
+#ifdef __SANITIZE_THREAD__
+    const bool has_lock = error == 0 || error == EOWNERDEAD;
+    __tsan_mutex_post_lock(&mutex_, has_lock ? 0 : __tsan_mutex_try_lock_failed, 0);
+#endif
+    return error;
+  }
+
   pthread_mutex_t& mutex_;
   Status status_;
 };
 
 GroupTable::GroupTable(std::byte* region, int leader, int self, IsGone is_gone,
-                       absl::Duration lock_timeout)
+                       FindStopped find_stopped, absl::Duration lock_timeout)
     : region_(region),
       leader_(leader),
       self_(self),
       is_gone_(std::move(is_gone)),
+      find_stopped_(std::move(find_stopped)),
       lock_timeout_(lock_timeout) {}
 
 void GroupTable::initialize(std::byte* region, uint64_t begin) {
@@ -138,7 +151,7 @@ StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, ui
     const auto id = static_cast<uint32_t>(member.device_id);
     key = stable_hash(absl::MakeConstSpan(&id, 1), key);
   }
-  const Lock lock(*this);
+  const Lock lock(*this, lock_timeout_);
   TESSERA_RETURN_IF_ERROR(lock.status());
   GroupBlock* block = nullptr;
   for (uint32_t i = 0; i < header().num_slots && block == nullptr; ++i) {
@@ -167,7 +180,7 @@ StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, ui
 
 void GroupTable::close(GroupBlock* block, uint64_t generation,
                        absl::Span<const GroupMember> members) {
-  const Lock lock(*this);
+  const Lock lock(*this, lock_timeout_);
   // A handle that cannot be given back keeps its block until this client ends.
   if (!lock.status().ok() || !is_in_use(block, generation)) return;
   --counts_of(block, members, self_).num_handles;
@@ -325,7 +338,7 @@ GroupBlock* GroupTable::find(std::byte* region, uint64_t offset, uint64_t genera
 }
 
 bool GroupTable::with_block(GroupBlock* block, uint64_t generation, absl::FunctionRef<void()> use) {
-  const Lock lock(*this);
+  const Lock lock(*this, kStoppedLimit);
   if (!lock.status().ok() || !is_in_use(block, generation)) return false;
   use();
   return true;

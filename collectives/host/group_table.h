@@ -20,7 +20,8 @@
 //   5. each use of the memory as a block has its own generation. A client without a handle reads a
 //      block only after comparing the generation, and writes to it only while it also has the lock.
 //
-// Thread-safe. Every wait for the lock has a deadline: a client may be stopped while it has it.
+// Thread-safe. Every wait for the lock has a deadline, because a client may be stopped while it has
+// it. Once such a client was declared lost the others wait no longer than kStoppedLimit.
 #ifndef TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_
 #define TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_
 
@@ -47,10 +48,14 @@ class GroupTable {
  public:
   // Whether a client will not touch the region any more.
   using IsGone = std::function<bool(int client)>;
+  // The loss of a client that may have stopped while it had the lock; OK where there is none.
+  using FindStopped = std::function<Status()>;
+
+  static constexpr absl::Duration kStoppedLimit = absl::Milliseconds(100);
 
   // The table in the region of `leader`, as `self` uses it.
   GroupTable(std::byte* region, int leader, int self, IsGone is_gone,
-             absl::Duration lock_timeout = absl::Seconds(10));
+             FindStopped find_stopped = nullptr, absl::Duration lock_timeout = absl::Seconds(10));
 
   // Makes the table in a new region, which ends with the heap and has room for the table itself
   // from `begin` on.
@@ -59,7 +64,7 @@ class GroupTable {
   // A handle of the group's block for this client, one of whose devices must be a member; makes the
   // block if need be. `salt` tells groups of the same devices apart that serve different ends.
   // ResourceExhausted where there is no room for it; Unavailable where another client keeps the
-  // lock for too long.
+  // lock for too long, with the loss of that client if it is known.
   StatusOr<GroupBlock*> open(absl::Span<const GroupMember> members, uint32_t num_records,
                              uint64_t salt, Records records = Records::kFull);
   // Gives a handle back. Does nothing where the block is another generation's by now, for the
@@ -69,7 +74,8 @@ class GroupTable {
   // The block at that offset, null if it is not that generation's any more, or never was. What is
   // read of it counts only if the generation is the same afterwards.
   static GroupBlock* find(std::byte* region, uint64_t offset, uint64_t generation);
-  // Calls `use` while the block cannot be freed; false if it is not that generation's any more.
+  // Calls `use` while the block cannot be freed; false if it is not that generation's any more, or
+  // the lock cannot be had in kStoppedLimit: the caller may be a thread that others wait for.
   bool with_block(GroupBlock* block, uint64_t generation, absl::FunctionRef<void()> use);
 
   // Blocks in use.
@@ -100,6 +106,7 @@ class GroupTable {
   const int leader_;
   const int self_;
   const IsGone is_gone_;
+  const FindStopped find_stopped_;
   const absl::Duration lock_timeout_;  // by default far longer than anything under the lock
 };
 

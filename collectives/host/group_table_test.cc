@@ -5,6 +5,7 @@
 #include "collectives/host/group_table.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #include "collectives/host/testing/rendezvous_fixture.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::host {
@@ -134,7 +136,8 @@ TEST_F(GroupTableTest, AGroupThatIsTooLargeLeavesRoomForOthers) {
     if (group.ok()) groups.push_back(*std::move(group));
     status = group.status();
   }
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no room")));
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("are full; drop meshes")));
   EXPECT_THAT(Rendezvous::open(*links_[0], many, 8, 1000).status(),
               StatusIs(absl::StatusCode::kResourceExhausted));
   const Rendezvous small = open(0);
@@ -185,7 +188,7 @@ TEST_F(GroupTableTest, AHolderOfTheLockThatDoesNotRunIsNotWaitedForForEver) {
   auto* const block = reinterpret_cast<GroupBlock*>(links_[0]->control(0) + held.block_offset());
   GroupTable impatient(
       links_[1]->control(0), /*leader=*/0, /*self=*/1, [](int) { return false; },
-      absl::Milliseconds(1));
+      /*find_stopped=*/nullptr, absl::Milliseconds(1));
   const GroupMember members[] = {{0, 0, 0}, {1, 1, 0}};
   std::thread other;
   EXPECT_TRUE(links_[0]->groups_led_by(0).with_block(block, held.generation(), [&] {
@@ -197,6 +200,27 @@ TEST_F(GroupTableTest, AHolderOfTheLockThatDoesNotRunIsNotWaitedForForEver) {
     });
     other.join();
   }));
+}
+
+// Client 2 is stopped while it has the lock, and is declared lost: no other client waits for as
+// long as for a client that is slow, and it is named.
+TEST_F(GroupTableTest, AHolderOfTheLockThatIsLostIsNotWaitedFor) {
+  const testing::TestDeadline deadline(absl::Seconds(9), "less than the time limit of the lock");
+  const GroupMember members[] = {{0, 0, 0}, {1, 1, 0}};
+  Rendezvous held = open(1);
+  auto* const block = reinterpret_cast<GroupBlock*>(links_[1]->control(0) + held.block_offset());
+  ASSERT_EQ(pthread_mutex_lock(&header().table_lock), 0);
+  std::thread other([&] {
+    // What may be called by a thread that others wait for does not wait even so long.
+    EXPECT_FALSE(links_[1]->groups_led_by(0).with_block(block, held.generation(), [] {}));
+    links_[1]->report_lost(2, absl::UnavailableError("client 2 missed its heartbeats"));
+    EXPECT_THAT(links_[1]->groups_led_by(0).open(members, kRecords, 1).status(),
+                StatusIs(absl::StatusCode::kUnavailable,
+                         HasSubstr("is locked by a client that does not run: client 2 missed its "
+                                   "heartbeats")));
+  });
+  other.join();
+  pthread_mutex_unlock(&header().table_lock);
 }
 
 // Clients that open and give back the same groups all the time: at every moment those that hold a

@@ -55,6 +55,8 @@ void HostBackend::stop() {
   resources_.pool().set_reclaim(nullptr);
   resources_.loans().close();
   {
+    // A group that is being made is the last one.
+    std::lock_guard<std::mutex> making(making_mutex_);
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
     for (Groups& groups : groups_) {
@@ -86,8 +88,12 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::find_or_make(absl::Span<const 
                                                                uint64_t salt,
                                                                uint32_t num_records) {
   const auto make = [&]() -> StatusOr<std::shared_ptr<HostGroup>> {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (std::shared_ptr<HostGroup> known = find_group(device_ids, salt)) return known;
+    std::lock_guard<std::mutex> making(making_mutex_);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (std::shared_ptr<HostGroup> known = find_group(device_ids, salt)) return known;
+      if (stopped_) return HostGroup::too_late();
+    }
     return make_group({device_ids.begin(), device_ids.end()}, salt, num_records);
   };
   {
@@ -148,7 +154,7 @@ uint64_t HostBackend::num_group_bytes() const {
 
 void HostBackend::forget_unused_groups() {
   reap_groups(Forget::kAllUnused);
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> making(making_mutex_);
   forget_unused(Forget::kAllUnused);
 }
 
@@ -162,7 +168,6 @@ std::shared_ptr<HostGroup> HostBackend::find_group(absl::Span<const int> device_
 
 StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> device_ids,
                                                              uint64_t salt, uint32_t num_records) {
-  if (stopped_) return HostGroup::too_late();
   forget_unused(Forget::kAboveBudget);
   std::vector<GroupMember> members;
   for (const int id : device_ids) {
@@ -172,6 +177,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
   uint64_t num_bytes = kBytesOfGroup;
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<HostGroup> group,
                            make_runs(std::move(members), salt, num_records, num_bytes));
+  std::lock_guard<std::mutex> lock(mutex_);
   const auto it = groups_[salt].emplace(std::move(device_ids), Known{group, num_bytes, {}}).first;
   it->second.use = by_use_.insert(by_use_.begin(), {salt, &it->first});
   known_bytes_ += num_bytes;
@@ -230,6 +236,9 @@ StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>
 }
 
 void HostBackend::forget_unused(Forget which) {
+  // They wait for the lock of their table as they go: after mutex_ is released.
+  std::vector<std::shared_ptr<HostGroup>> forgotten;
+  std::lock_guard<std::mutex> lock(mutex_);
   size_t num_looks = which == Forget::kAllUnused ? by_use_.size() : kLooksPerGroup;
   for (; num_looks > 0 && !by_use_.empty(); --num_looks) {
     if (which == Forget::kAboveBudget && known_bytes_ <= budget_bytes_) return;
@@ -244,6 +253,7 @@ void HostBackend::forget_unused(Forget which) {
       continue;
     }
     known_bytes_ -= known.num_bytes;
+    forgotten.push_back(known.group);
     by_use_.pop_back();
     groups.erase(oldest);
   }

@@ -110,9 +110,10 @@ class HostBackend {
   using Groups = std::map<std::vector<int>, Known, ByIds>;
 
   Status validate_devices(absl::Span<const int> device_ids) const;
-  // Of what follows, all require mutex_.
-  // The group, if it is known.
+  // The group, if it is known. Requires mutex_.
   std::shared_ptr<HostGroup> find_group(absl::Span<const int> device_ids, uint64_t salt);
+  // What follows requires making_mutex_, and not mutex_: a group table may be locked by a client
+  // that is stopped.
   StatusOr<std::shared_ptr<HostGroup>> make_group(std::vector<int> device_ids, uint64_t salt,
                                                   uint32_t num_records);
   // The protocol of these members, and what its records take of a control region.
@@ -143,7 +144,9 @@ class HostBackend {
   // Groups above it are forgotten when nothing uses them.
   const uint64_t budget_bytes_;
 
-  mutable std::mutex mutex_;     // guards what follows
+  std::mutex making_mutex_;  // one group is made at a time; before mutex_ where both are
+  // Guards what follows. on_lost() takes it: its holder waits for no other client.
+  mutable std::mutex mutex_;
   Groups groups_[2];             // by salt
   std::list<GroupName> by_use_;  // all of them, the one last asked for first
   uint64_t known_bytes_ = 0;     // of all of them

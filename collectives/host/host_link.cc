@@ -491,8 +491,18 @@ bool HostLink::is_gone(int client) const {
 }
 
 GroupTable HostLink::groups_led_by(int client) const {
-  return GroupTable(control(client), client, client_id_,
-                    [this](int other) { return is_gone(other); });
+  return GroupTable(
+      control(client), client, client_id_, [this](int other) { return is_gone(other); },
+      [this] { return find_stopped(); });
+}
+
+Status HostLink::find_stopped() const {
+  if (!any_lost()) return absl::OkStatus();
+  for (int i = 0; i < num_clients(); ++i) {
+    if (i == client_id_ || !is_on_host(i) || is_gone(i)) continue;
+    TESSERA_RETURN_IF_ERROR(client_status(i));
+  }
+  return absl::OkStatus();
 }
 
 void HostLink::leave() {

@@ -199,6 +199,9 @@ class HostLink {
 
   bool all_ready() const;  // requires mutex_
   bool is_all_sent() const;
+  // The loss of a client of this host whose process still runs, for all that is known: it may be
+  // stopped, and keep a lock. OK where there is none.
+  Status find_stopped() const;
   Status wait_for_arena(SharedAddress address, absl::Time deadline);
   // Where memory is among the arenas of the other clients. Requires mutex_.
   const Mapping* find_mapping(const std::byte* memory, int64_t num_bytes, int* client) const;
