@@ -64,6 +64,14 @@ struct RawHostShard {
 };
 struct TensorRep;
 struct TensorAccess;
+
+// The function that views belong to: what it did wrong with them.
+class ViewErrors;
+// Which view it is: an input of the function, or its output.
+struct ViewOrigin {
+  std::shared_ptr<ViewErrors> errors;  // null outside of functions
+  int input = -1;                      // -1: the output
+};
 }  // namespace internal
 
 // What one device holds, in this client's memory; keeps the buffer alive. Dense, row-major.
@@ -73,12 +81,15 @@ struct ShardView {
   Shape shape;  // box.sizes
   absl::Span<const T> data;
   std::shared_ptr<const Buffer> buffer;
+  internal::ViewOrigin origin = {};
 
-  // As a rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>>: an empty one
-  // where Rank is not shape.size(). Include tessera.h or dtensor/eigen.h.
+  // As a rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>>. Where Rank is
+  // not shape.size() it throws std::invalid_argument; in a function of local_map() it is the error
+  // of the function instead, and the map is of memory that belongs to no tensor. Include tessera.h
+  // or dtensor/eigen.h.
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<const T, Rank>::map(data, shape);
+    return internal::EigenMap<const T, Rank>::map(data, shape, origin);
   }
 };
 
@@ -91,7 +102,7 @@ struct HostTensor {
   // As ShardView::eigen(). Not for bool, whose vector has no data().
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<const T, Rank>::map(absl::MakeConstSpan(data), shape);
+    return internal::EigenMap<const T, Rank>::map(absl::MakeConstSpan(data), shape, {});
   }
 };
 

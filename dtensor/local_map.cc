@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dtensor/local_map.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/exception_status.h"
+#include "device/buffer.h"
 #include "device/local_device.h"
 #include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
+#include "dtensor/view_errors.h"
 
 namespace tessera {
 namespace {
@@ -39,33 +43,41 @@ Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
 
 }  // namespace
 
-bool LocalContext::check_index(int index) const {
-  if (index >= 0 && index < num_inputs()) return true;
-  error_.Update(absl::InvalidArgumentError(
+void LocalContext::report_missing(int index) const {
+  errors_->report(absl::InvalidArgumentError(
       absl::StrCat("input ", index, " does not exist; ", num_inputs(),
                    num_inputs() == 1 ? " input was" : " inputs were", " given")));
-  return false;
 }
 
 const Box& LocalContext::input_box(int index) const {
-  static const Box* const kEmpty = new Box{{0}, {0}};
-  return check_index(index) ? inputs_[index].box : *kEmpty;
+  if (has_input(index)) return inputs_[index].box;
+  report_missing(index);
+  return errors_->missing_box(output_box_);
 }
 
-bool LocalContext::check_input(int index, DType dtype) {
-  if (!check_index(index)) return false;
-  if (input_dtypes_[index] == dtype) return true;
-  error_.Update(
-      absl::InvalidArgumentError(absl::StrCat("input ", index, " read as ", dtype_name(dtype),
-                                              ", and it is ", dtype_name(input_dtypes_[index]))));
-  return false;
+internal::RawShard LocalContext::raw_input(int index, DType dtype) {
+  internal::RawShard raw;
+  if (!has_input(index)) {
+    report_missing(index);
+    raw.box = errors_->missing_box(output_box_);
+    raw.buffer = Buffer::failed(errors_->first());
+    index = num_inputs();
+  } else {
+    raw = inputs_[index];
+    if (input_dtypes_[index] == dtype) return raw;
+    errors_->report(
+        absl::InvalidArgumentError(absl::StrCat("input ", index, " read as ", dtype_name(dtype),
+                                                ", and it is ", dtype_name(input_dtypes_[index]))));
+  }
+  raw.data = errors_->memory(index, raw.box.num_elements());
+  return raw;
 }
 
-bool LocalContext::check_output(DType dtype) {
-  if (output_dtype_ == dtype) return true;
-  error_.Update(absl::InvalidArgumentError(absl::StrCat(
+std::byte* LocalContext::raw_output(DType dtype) {
+  if (output_dtype_ == dtype) return output_;
+  errors_->report(absl::InvalidArgumentError(absl::StrCat(
       "output written as ", dtype_name(dtype), ", and it is ", dtype_name(output_dtype_))));
-  return false;
+  return errors_->memory(-1, output_box_.num_elements());
 }
 
 namespace internal {
@@ -89,6 +101,11 @@ class LocalMapPart {
       context->input_dtypes_.push_back(in.dtype);
     }
     LocalDevice& local = out.runtime->device(device.ordinal);
+    int64_t most_elements = context->output_box_.num_elements();
+    for (const RawShard& input : context->inputs_) {
+      most_elements = std::max(most_elements, input.box.num_elements());
+    }
+    context->errors_ = std::make_shared<ViewErrors>(local, most_elements);
     context->cuda_stream_ = local.native_stream();
     return [context, fn, &local, result = std::move(result)]() -> Status {
       const Status status = run(local, *context, fn, *result);
@@ -105,8 +122,10 @@ class LocalMapPart {
     }
     TESSERA_RETURN_IF_ERROR(result.take_memory());
     context.output_ = result.mutable_data();
-    Status status = call(fn, context);
-    status.Update(context.error_);
+    const Status returned = call(fn, context);
+    // What it asked for comes first: an error of the function's own may follow from it.
+    Status status = context.errors_->first();
+    status.Update(returned);
     return with_context(status, absl::StrCat("local_map on device ", context.device_id_));
   }
 

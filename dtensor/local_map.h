@@ -15,8 +15,10 @@
 #ifndef TESSERA_DTENSOR_LOCAL_MAP_H_
 #define TESSERA_DTENSOR_LOCAL_MAP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -52,16 +54,21 @@ struct MutableShardView {
   Box box;
   Shape shape;
   absl::Span<T> data;
+  internal::ViewOrigin origin = {};
 
-  // As ShardView::eigen().
+  // As ShardView::eigen(). To assign a tensor of another shape is an error of the function too.
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<T, Rank>::map(data, shape);
+    return internal::EigenMap<T, Rank>::map(data, shape, origin);
   }
 };
 
-// What the function sees of its device. Lives as long as the call. A view or box asked for with the
-// wrong type or index is empty, and the op fails with an error that says so.
+// What the function sees of its device. Lives as long as the call.
+//
+// A view asked for with the wrong type or index fails the op with an error that says so, whatever
+// the function does afterwards. The function may go on: the view it gets has memory that belongs to
+// no tensor, zeros at first, and the shape of the tensor. A missing input has the shape of the
+// output, and dims of 1 after it up to rank 8.
 class LocalContext {
  public:
   int device_id() const { return device_id_; }
@@ -76,27 +83,35 @@ class LocalContext {
 
   template <HasDType T>
   ShardView<T> input(int index) {
-    if (!check_input(index, dtype_of<T>())) return {};
-    const internal::RawShard& raw = inputs_[index];
-    return {raw.box, raw.box.sizes,
-            absl::MakeConstSpan(reinterpret_cast<const T*>(raw.data),
-                                static_cast<size_t>(raw.box.num_elements())),
-            raw.buffer};
+    internal::RawShard raw = raw_input(index, dtype_of<T>());
+    ShardView<T> view;
+    view.shape = raw.box.sizes;
+    view.data = absl::MakeConstSpan(reinterpret_cast<const T*>(raw.data), count(raw.data, raw.box));
+    view.box = std::move(raw.box);
+    view.buffer = std::move(raw.buffer);
+    view.origin = {errors_, has_input(index) ? index : num_inputs()};
+    return view;
   }
   // Not initialised.
   template <HasDType T>
   MutableShardView<T> output() {
-    if (!check_output(dtype_of<T>())) return {};
-    return {output_box_, output_box_.sizes,
-            absl::MakeSpan(reinterpret_cast<T*>(output_),
-                           static_cast<size_t>(output_box_.num_elements()))};
+    std::byte* const data = raw_output(dtype_of<T>());
+    return {output_box_,
+            output_box_.sizes,
+            absl::MakeSpan(reinterpret_cast<T*>(data), count(data, output_box_)),
+            {errors_, -1}};
   }
 
  private:
   friend class internal::LocalMapPart;
-  bool check_index(int index) const;
-  bool check_input(int index, DType dtype);
-  bool check_output(DType dtype);
+  bool has_input(int index) const { return index >= 0 && index < num_inputs(); }
+  // The shard, or memory in its place.
+  internal::RawShard raw_input(int index, DType dtype);
+  std::byte* raw_output(DType dtype);
+  static size_t count(const std::byte* data, const Box& box) {
+    return data == nullptr ? 0 : static_cast<size_t>(box.num_elements());
+  }
+  void report_missing(int index) const;
 
   int device_id_ = 0;
   std::vector<int64_t> coordinates_;
@@ -106,7 +121,7 @@ class LocalContext {
   DType output_dtype_ = DType::kFloat32;
   std::byte* output_ = nullptr;
   void* cuda_stream_ = nullptr;
-  mutable Status error_;  // the first thing that the function asked for and does not exist
+  std::shared_ptr<internal::ViewErrors> errors_;
 };
 
 // Any callable with a LocalContext&, that returns nothing or a Status. It is copied, called on the

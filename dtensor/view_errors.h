@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ViewErrors: what a function of local_map() asked for and does not exist, and memory in its place.
+// Internal to dtensor/.
+//
+//   errors->report(absl::InvalidArgumentError("output written as i32, and it is f32"));
+//   return errors->memory(/*view=*/-1, 12);
+//
+// The function goes on with the memory, which no tensor has, and the op fails with the first error.
+#ifndef TESSERA_DTENSOR_VIEW_ERRORS_H_
+#define TESSERA_DTENSOR_VIEW_ERRORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/shape.h"
+#include "base/status.h"
+#include "device/buffer.h"
+#include "device/local_device.h"
+
+namespace tessera::internal {
+
+// Thread-safe: a function may have threads of its own.
+class ViewErrors {
+ public:
+  // `most_elements`: as many as the largest shard of the call has. The device must outlive the
+  // call of the function.
+  ViewErrors(LocalDevice& device, int64_t most_elements)
+      : device_(device), most_elements_(most_elements) {}
+
+  // Keeps the first.
+  void report(Status error);
+  Status first() const;
+
+  // Memory of the device for `num_elements` elements of any type, at least for most_elements: so
+  // copies of another shard's size are in bounds. One memory for each `view`. Null where there is
+  // none.
+  std::byte* memory(int view, int64_t num_elements);
+  // Stands for the box of an input that does not exist: that of the output, followed by dims of
+  // one element up to rank 8, so that indices of dims are in bounds.
+  const Box& missing_box(const Box& output);
+
+ private:
+  struct Memory {
+    int64_t num_elements = 0;
+    std::vector<std::byte> on_host;
+    std::shared_ptr<Buffer> on_device;
+    std::byte* data = nullptr;
+  };
+  Memory new_memory(int64_t num_elements) const;
+
+  LocalDevice& device_;
+  const int64_t most_elements_;
+  mutable std::mutex mutex_;  // guards what follows
+  Status first_;
+  std::multimap<int, Memory> memories_;
+  std::unique_ptr<const Box> missing_box_;
+};
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_DTENSOR_VIEW_ERRORS_H_
