@@ -55,6 +55,11 @@ struct MemberInfo {
   std::string to_string() const;
 };
 
+// The Unavailable of a client, as "client 2 (host-b, pid 4711)", whose process or connections have
+// ended. On the host of that client the kernel tells of it, elsewhere the coordinator, and where
+// both do the first one counts: both say this, so that all survivors get one text.
+Status loss_without_shutdown(absl::string_view client);
+
 class Coordinator {
  public:
   // Called once for each client that is lost, with an Unavailable status that names the client and

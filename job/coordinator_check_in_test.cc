@@ -299,8 +299,8 @@ TEST(LossTest, BarrierFailsUponTaskError) {
   const AnswerPtr b = service->check_in(1, "b", "v");
   service->lose(2);
   const auto lost = StatusIs(StatusCode::kUnavailable,
-                             Eq("b: client 2 (host-2, pid 102) is lost: its connection to the "
-                                "coordinator broke off"));
+                             Eq("b: client 2 (host-2, pid 102) is lost: its process has ended "
+                                "without shutdown, or its connections broke off"));
   EXPECT_THAT((std::vector{a, b}), Each(Says(lost)));
 }
 
@@ -459,7 +459,8 @@ TEST(LossTest, LostClientStaysLost) {
       client_of(1),
       StatusIs(StatusCode::kFailedPrecondition,
                Eq("this client was declared lost, and the others went on without it: client 1 "
-                  "(host-1, pid 101) is lost: its connection to the coordinator broke off")));
+                  "(host-1, pid 101) is lost: its process has ended without shutdown, or its "
+                  "connections broke off")));
 }
 
 // Another connection cannot speak for a client, nor lose it.

@@ -85,7 +85,7 @@ TEST_F(CoordinatorRelayTest, EndOfTheRelayIsTheLossOfItsClients) {
   EXPECT_THAT(own.first(), ElementsAre(Pair(2, through_relay)));
   while (num_lost < 3) std::this_thread::yield();
   EXPECT_THAT(clients[0]->check_in("b", "v", {0, 1, 2, 3}, soon()),
-              StatusIs(StatusCode::kUnavailable, HasSubstr("connection to the coordinator broke")));
+              StatusIs(StatusCode::kUnavailable, HasSubstr("its connections broke off")));
   for (const auto& client : clients) client->set_lost_callback(nullptr);
   EXPECT_THAT(clients[0]->leave(soon()), IsOk());
 }

@@ -317,7 +317,9 @@ void CoordinatorState::disconnected(Connection connection) {
   const auto known = client_of_.find(connection);
   const int id = known == client_of_.end() ? -1 : known->second;
   if (!withdraw(connection)) {
-    if (left_.count(id) == 0) lose(id, " is lost: its connection to the coordinator broke off");
+    if (left_.count(id) == 0 && lost_.count(id) == 0) {
+      lose(ClientRanges::of({id}), loss_without_shutdown(describe(id)));
+    }
     return;
   }
   if (twins_.count(id) > 0) {

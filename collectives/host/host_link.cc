@@ -328,10 +328,9 @@ void HostLink::hang_up(int client) {
     std::lock_guard<std::mutex> lock(mutex_);
     in_order = peers_[client].left || leaving_;
   }
-  report_lost(client, absl::UnavailableError(absl::StrCat(
-                          member(client).to_string(),
-                          in_order ? " has left the job"
-                                   : " is lost: its process has ended without shutdown")));
+  const std::string name = member(client).to_string();
+  report_lost(client, in_order ? absl::UnavailableError(absl::StrCat(name, " has left the job"))
+                               : loss_without_shutdown(name));
 }
 
 std::byte* HostLink::find_in_control(uint64_t client, uint64_t offset, uint64_t num_bytes) const {

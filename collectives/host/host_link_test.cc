@@ -148,7 +148,8 @@ TEST_F(HostLinkTest, AHangUpWithoutGoodbyeIsALoss) {
     EXPECT_EQ(heard[0].first, 2);
     EXPECT_THAT(heard[0].second,
                 StatusIs(absl::StatusCode::kUnavailable,
-                         HasSubstr("is lost: its process has ended without shutdown")));
+                         HasSubstr("is lost: its process has ended without shutdown, or its "
+                                   "connections broke off")));
     EXPECT_THAT(heard[0].second,
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 2 (host-a, pid ")));
     EXPECT_EQ(links_[c]->client_status(2), heard[0].second);
