@@ -244,6 +244,9 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
   }
   if (status.ok()) status = rendezvous.wait_finished(run.op, meetings_.give_up_from());
   if (!status.ok()) {
+    // The record of this host may have been settled with an error of this host before the members
+    // of all hosts had their verdict.
+    status = propose(run, status);
     meetings_.abandon(run, status, /*found_mismatch=*/true);
     return status;
   }
@@ -257,9 +260,11 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
 
 Status SpanRuns::give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::Time called,
                          absl::Time deadline) {
-  return propose(run, absl::DeadlineExceededError(absl::StrCat(
-                          run.label(), ": not done in ", format_duration(deadline - called), "; ",
-                          describe_holdup(run.member(), device))));
+  Status error = meetings_.interruption(run);
+  error.Update(absl::DeadlineExceededError(absl::StrCat(run.label(), ": not done in ",
+                                                        format_duration(deadline - called), "; ",
+                                                        describe_holdup(run.member(), device))));
+  return propose(run, error);
 }
 
 void SpanRuns::end_late(SpanRun& run, const SpanRun::Waited& waited) {

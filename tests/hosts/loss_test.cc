@@ -193,5 +193,36 @@ TEST(DeadlineBetweenHostsTest, OneThatIsLateDoesNotPassAlone) {
   for (Verdicts& verdict : verdicts) EXPECT_THAT(verdict.same({0, 1}), IsOk());
 }
 
+// Each host may find a mistake of the program by itself, and two members of its own that differ.
+TEST(MismatchBetweenHostsTest, IsToldInOneText) {
+  constexpr int kMembers = 4;
+  constexpr int kRounds = 300;
+  constexpr size_t kTextBytes = 512;
+  struct Texts {
+    char of[kRounds][kMembers][kTextBytes];
+  };
+  Shared<Texts> texts;
+  const JobSpec spec = {.num_clients = kMembers, .hooks = {.host_ids = on_hosts(kMembers, 2)}};
+  const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2, 3}));
+    const int id = client.client_id();
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<float> data(id == 2 ? 65 : 64, 1.0f);
+      const Status told =
+          group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kNever);
+      TESSERA_RETURN_IF_ERROR(
+          expect_error(told, StatusCode::kInvalidArgument, {"count differs between clients"}));
+      told.message().copy(texts->of[round][id], kTextBytes - 1);
+    }
+    return client.shutdown();
+  });
+  for (const Status& status : statuses) EXPECT_THAT(status, IsOk());
+  for (int round = 0; round < kRounds; ++round) {
+    for (int id = 1; id < kMembers; ++id) {
+      ASSERT_STREQ(texts->of[round][id], texts->of[round][0]) << round;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
