@@ -206,6 +206,14 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
   const Rendezvous::Op late = meetings_.describe(run, called, deadline);
   // Whether runs before this one keep the member's device from it.
   const bool is_behind = was == Was::kQueued && seq_after(meetings_.done(late.member)) != late.seq;
+  // A loss, not the deadline, ends it then, and no device is to blame.
+  const Status interruption = meetings_.interruption(run);
+  if (!interruption.ok()) {
+    if (!rendezvous.all_have_passed_before(late.seq)) return interruption;
+    const Status verdict = rendezvous.settle(late.seq, VerdictKind::kError,
+                                             meetings_.give_up_from(), interruption, &late);
+    return verdict.ok() ? interruption : verdict;
+  }
   if (!is_behind && rendezvous.is_next(late.seq)) {
     return rendezvous.settle_timed_out(late, meetings_.give_up_from());
   }

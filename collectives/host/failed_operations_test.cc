@@ -295,5 +295,21 @@ TEST_F(FailedOperationsTest, LongNamesThatDifferAtTheEndAreShownToDiffer) {
   EXPECT_EQ(works[2].await(), told);
 }
 
+// A member that has left frees no record any more. The calls of the others do not wait for that,
+// and a deadline that passes at once blames no device.
+TEST_F(FailedOperationsTest, CallsAfterAMemberHasLeftSayThat) {
+  const Status left = absl::UnavailableError("client 1 (host-a, pid 7) has left the job");
+  job_->client(0).link->report_lost(1, left);
+  const std::vector<int64_t> in(2000, 1);
+  std::vector<int64_t> out(2000);
+  for (int i = 0; i < 8 * kRecords; ++i) {
+    const Work work = groups_[0]->all_reduce<int64_t>(in, absl::MakeSpan(out), ReduceOp::kSum);
+    ASSERT_THAT(work.wait(absl::ZeroDuration()),
+                StatusIs(StatusCode::kUnavailable,
+                         AllOf(HasSubstr("all_reduce"), HasSubstr(left.message()))))
+        << i;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::host

@@ -70,10 +70,11 @@ Status Meetings::reserve(JointRun& run, const Rendezvous::Op& op) {
   if (rendezvous_.was_freed(op.seq)) return absl::OkStatus();
   entries_.publish_running(run);
   while (true) {
+    // First: a member that is gone never frees its record. Errors of the call itself are not
+    // returned here: the others must read them in the record.
+    TESSERA_RETURN_IF_ERROR(interruption(run));
     const absl::Time deadline = std::min(op.deadline, steady_now() + kLossCheckInterval);
     if (rendezvous_.wait_free(op.seq, deadline)) return absl::OkStatus();
-    // Errors of the call itself are not returned here: the others must read them in the record.
-    TESSERA_RETURN_IF_ERROR(interruption(run));
     if (steady_now() >= op.deadline) return rendezvous_.describe_behind(op);
   }
 }
