@@ -66,7 +66,9 @@ TEST_P(LentInputsTest, SourcesOutliveTheirReaders) {
   EXPECT_THAT(run(check), IsOk());
 }
 
-// Memory that was lent is used again: a loop that drops its tensors does not take more and more.
+// Memory that was lent is used again: a loop that drops its tensors does not take more and more. An
+// allocation takes new memory where the others have not read yet what was lent, which is two inputs
+// of a group at most.
 TEST_P(LentInputsTest, MemoryComesBack) {
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
@@ -75,15 +77,14 @@ TEST_P(LentInputsTest, MemoryComesBack) {
     ArenaPool& pool = internal::runtime_of(client)->pool();
     const Shape shape = {1024, 1024};
     DTensor tensor = iota<float>(shape, rows);
-    uint64_t reserved = 0;
+    const uint64_t bytes_of_one = 4 * 1024 * 1024 * client.local_devices().size() / 8;
     for (int round = 0; round < 100; ++round) {
       const DTensor next = relayout(tensor, round % 2 == 0 ? columns : rows);
       TESSERA_RETURN_IF_ERROR(next.await());
       tensor = next;
-      if (round == 10) reserved = pool.reserved_bytes();
     }
-    TESSERA_REQUIRE(pool.reserved_bytes() == reserved, pool.reserved_bytes(), " bytes, not ",
-                    reserved);
+    // Source, result and two that are lent, and 1.5 times as much (ArenaPool).
+    TESSERA_REQUIRE(pool.reserved_bytes() <= 7 * bytes_of_one, pool.reserved_bytes(), " bytes");
     TESSERA_RETURN_IF_ERROR(expect_iota<float>(tensor));
     TESSERA_RETURN_IF_ERROR(relayout(tensor, columns).await());
     tensor = full<float>({8}, 0, Layout::parse(mesh, "[x]"));

@@ -67,6 +67,7 @@ class CollectiveRuns final : public HostGroup {
   Work start(Collective::Ptr collective, Arguments arguments) override;
   void reap() override;
   void wait_until_read(absl::Time deadline) override;
+  int num_lent() const override { return lent_.num_lent(); }
 
   // What a run calls; see above.
   void number(CollectiveRun& run);

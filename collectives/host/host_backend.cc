@@ -44,7 +44,7 @@ HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
   link.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
   resources_.pool().set_reclaim([this] {
     resources_.loans().reclaim();
-    wait_until_read();
+    return reclaim_lent();
   });
 }
 
@@ -70,14 +70,25 @@ void HostBackend::stop() {
   }
 }
 
-void HostBackend::wait_until_read() {
+std::vector<std::shared_ptr<HostGroup>> HostBackend::lenders() const {
   std::vector<std::shared_ptr<HostGroup>> groups;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [ids, known] : groups_[kGroupSalt]) groups.push_back(known.group);
-  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [ids, known] : groups_[kGroupSalt]) groups.push_back(known.group);
+  return groups;
+}
+
+void HostBackend::wait_until_read() {
   const absl::Time deadline = steady_now() + resources_.collective_timeout();
-  for (const auto& group : groups) group->wait_until_read(deadline);
+  for (const auto& group : lenders()) group->wait_until_read(deadline);
+}
+
+int HostBackend::reclaim_lent() {
+  int num_lent = 0;
+  for (const auto& group : lenders()) {
+    group->reap();
+    num_lent += group->num_lent();
+  }
+  return num_lent;
 }
 
 StatusOr<std::shared_ptr<GroupBackend>> HostBackend::group(absl::Span<const int> device_ids) {

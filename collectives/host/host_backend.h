@@ -20,7 +20,7 @@
 //
 // Threads. Any thread may call the functions, except stop() and the destructor: one thread calls
 // these when the client shuts down. on_lost() runs on the thread that reports a loss, and
-// wait_until_read() also on one that allocates memory when the pool has no free block.
+// reclaim_lent() on one that allocates memory when the pool has no free block.
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 
@@ -129,7 +129,15 @@ class HostBackend {
   void forget_unused(Forget which);
   void on_lost(int client, const Status& reason);
   void tell_of_losses(HostGroup& group) const;
-  // Without mutex_, for the memory of an operation may be destroyed by code of the user.
+  // What follows is called without mutex_, for the memory of an operation may be destroyed by code
+  // of the user.
+  // The groups whose operations may lend their inputs.
+  std::vector<std::shared_ptr<HostGroup>> lenders() const;
+  // Releases what the others have read. How many inputs they have yet to read: an allocation does
+  // not wait for that, since it may hold the turn, and has no deadline. A member lends the inputs
+  // of two operations of a group at most: it meets the others in one when all have read what the
+  // one before has lent.
+  int reclaim_lent();
   // Finds or makes a group, and frees what unused groups keep where there is no room for it.
   StatusOr<std::shared_ptr<HostGroup>> find_or_make(absl::Span<const int> device_ids, uint64_t salt,
                                                     uint32_t num_records);

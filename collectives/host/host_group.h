@@ -49,6 +49,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Blocks until the others have read what this client has lent them, are lost, or the deadline
   // passes; what they have read is free then.
   virtual void wait_until_read(absl::Time /*deadline*/) {}
+  // How many inputs of operations that are done here other clients still read.
+  virtual int num_lent() const { return 0; }
   // Ends what is pending if `client` is a member's.
   void on_lost(int client, const Status& reason);
   // Fails what waits and what comes: the client shuts down.

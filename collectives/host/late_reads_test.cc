@@ -127,6 +127,20 @@ TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheMemoryIsReused) {
                                AllOf(HasSubstr("broadcast"), HasSubstr("client 2 is lost"))));
 }
 
+// A thread that allocates may hold what every call of its client needs, and has no deadline.
+TEST_F(LateReadsTest, AnAllocationDoesNotWaitForTheReader) {
+  const Status status = read_late([&] {
+    // Of sizes that the pool has no free block for.
+    for (int64_t bytes = 64; bytes < 8 << 20; bytes *= 2) new_buffer(0, bytes, kReused);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Group group, job_->group(0, {0, 2}));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Group other, job_->group(2, {0, 2}));
+    const Work work = group.barrier();
+    EXPECT_THAT(other.barrier().await(), IsOk());
+    EXPECT_THAT(work.await(), IsOk());
+  });
+  EXPECT_THAT(status, IsOk());
+}
+
 // The next call of the group takes back what was lent, too.
 TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheNextCall) {
   const Status status = read_late([&] {

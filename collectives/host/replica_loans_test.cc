@@ -75,7 +75,10 @@ TEST_F(ReplicaLoansTest, ABlockThatNobodyHasHeldComesBackWithItsLender) {
 }
 
 TEST_F(ReplicaLoansTest, APoolThatIsFullTakesItsLoansBackBeforeItGrows) {
-  pool_->set_reclaim([this] { loans_->reclaim(); });
+  pool_->set_reclaim([this] {
+    loans_->reclaim();
+    return 0;
+  });
   uint64_t reserved = 0;
   for (int round = 0; round < 50; ++round) {
     TESSERA_ASSERT_OK_AND_ASSIGN(ReplicaLoans::Replica lender, loans_->lend(1 << 20, {1}));

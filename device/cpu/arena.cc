@@ -12,6 +12,7 @@
 #include <climits>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -186,7 +187,7 @@ Status ArenaPool::add_arena(uint64_t at_least_bytes) {
   return absl::OkStatus();
 }
 
-void ArenaPool::set_reclaim(std::function<void()> reclaim) {
+void ArenaPool::set_reclaim(std::function<int()> reclaim) {
   std::lock_guard<std::mutex> lock(reclaim_mutex_);
   reclaim_ = std::move(reclaim);
 }
@@ -204,14 +205,14 @@ ArenaPool::Found ArenaPool::take_free(int size_class, int largest_class) {
   return {};
 }
 
-StatusOr<ArenaPool::Found> ArenaPool::take_or_grow(int size_class) {
+StatusOr<ArenaPool::Found> ArenaPool::take_or_grow(int size_class, int* num_read) {
   // Four classes to a doubling.
   const int largest_class = is_large(size_class) ? size_class + 4 : size_class;
   Found found = take_free(size_class, largest_class);
   if (found.word != 0) return found;
   {
     std::lock_guard<std::mutex> calls(reclaim_mutex_);
-    if (reclaim_) reclaim_();
+    if (reclaim_) *num_read = reclaim_();
   }
   std::lock_guard<std::mutex> growing(growth_mutex_);
   found = take_free(size_class, largest_class);
@@ -327,11 +328,16 @@ StatusOr<MemoryPool::Memory> ArenaPool::take(int64_t size_bytes) {
         "a block of ", static_cast<uint64_t>(size_bytes), " bytes is beyond the address space"));
   }
   const int size_class = class_of(static_cast<uint64_t>(size_bytes));
-  const StatusOr<Found> found = take_or_grow(size_class);
+  int num_read = 0;
+  const StatusOr<Found> found = take_or_grow(size_class, &num_read);
   if (!found.ok()) {
+    const std::string read = num_read == 0
+                                 ? ""
+                                 : absl::StrCat(", of which others have yet to read ", num_read,
+                                                num_read == 1 ? " tensor" : " tensors");
     return with_context(found.status(),
                         absl::StrCat("a block of ", size_bytes, " bytes, beside the ",
-                                     reserved_bytes(), " bytes that the client holds"));
+                                     reserved_bytes(), " bytes that the client holds", read));
   }
   const ArenaAddress address = address_of(found->word);
   count_live(class_bytes(size_class));

@@ -127,11 +127,12 @@ class ArenaPool final : public MemoryPool {
   Status set_arena_callback(ArenaCallback callback);
 
   // Called, from the allocating thread, before the pool asks the system for memory: it may give
-  // blocks back. Null: no more; when this returns the former one is not running.
-  void set_reclaim(std::function<void()> reclaim);
+  // blocks back, and must not wait for another client. Returns how many blocks it would give back
+  // that other clients still read. Null: no more; when this returns the former one is not running.
+  void set_reclaim(std::function<int()> reclaim);
 
-  // A block of at least `size_bytes` >= 0, not initialised. ResourceExhausted names the need and
-  // what the pool holds.
+  // A block of at least `size_bytes` >= 0, not initialised. Never waits for another client.
+  // ResourceExhausted names the need, what the pool holds and what others still read of it.
   StatusOr<Block> allocate(uint64_t size_bytes);
 
   // The same memory without an owner. Memory::place is the address, as a word.
@@ -189,8 +190,9 @@ class ArenaPool final : public MemoryPool {
     int size_class = 0;
   };
   Found take_free(int size_class, int largest_class);
-  // The same, with pages of the system if need be.
-  StatusOr<Found> take_or_grow(int size_class);
+  // The same, with pages of the system if need be. `num_read`: what the reclaim function returned,
+  // where it was called.
+  StatusOr<Found> take_or_grow(int size_class, int* num_read);
   // What follows requires growth_mutex_.
   StatusOr<Found> grow(int size_class);
   // A block that is cold, or has never been used. Word 0: there is no room in the arenas.
@@ -210,7 +212,7 @@ class ArenaPool final : public MemoryPool {
   std::weak_ptr<ArenaPool> self_;
   const ForkGuard fork_guard_;
   std::mutex reclaim_mutex_;  // held while reclaim_ runs; before mutex_ where both are
-  std::function<void()> reclaim_;
+  std::function<int()> reclaim_;
   // Held while pages are taken from the system or given back, which takes long: blocks that are
   // free meanwhile are handed out without it. Before mutex_ where both are. Guards the members up
   // to mutex_.

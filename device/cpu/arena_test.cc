@@ -493,9 +493,22 @@ TEST(ArenaTest, AllBlocksThatWereGivenBackAreFound) {
 TEST(ArenaTest, WhatReclaimGivesBackIsFound) {
   const auto pool = ArenaPool::create(4096);
   TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block kept, pool->allocate(4096));
-  pool->set_reclaim([&kept] { kept = ArenaPool::Block(); });
+  pool->set_reclaim([&kept] {
+    kept = ArenaPool::Block();
+    return 0;
+  });
   TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(4096));
   EXPECT_EQ(pool->reserved_bytes(), 4096u);
+}
+
+TEST(ArenaTest, WithoutMemoryItSaysWhatOthersStillRead) {
+  const auto pool = ArenaPool::create(4096);
+  pool->set_reclaim([] { return 2; });
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ArenaPool::Block block, pool->allocate(4096));
+  EXPECT_THAT(pool->allocate(uint64_t{1} << 45).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("beside the 4096 bytes that the client holds, of which others "
+                                 "have yet to read 2 tensors: ")));
 }
 
 // The pool holds growth_mutex_ while it calls the callback.
