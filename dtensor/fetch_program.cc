@@ -90,7 +90,7 @@ StatusOr<DeviceStep> make_row(const ProgramClient& client, const Fetch& fetch, c
   for (const int64_t member : group) {
     most_elements = std::max(most_elements, fetch.from().box(fetch.shape(), member).num_elements());
   }
-  TESSERA_ASSIGN_OR_RETURN(row.group, client.group(ids));
+  row.set_group(client.group(ids));
   row.member_ordinals = ordinals_of(client, ids);
   TESSERA_ASSIGN_OR_RETURN(
       row.collective,

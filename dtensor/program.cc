@@ -24,7 +24,7 @@ namespace {
 // to look it up for each row anew would take longer than the step itself with many devices.
 struct StepGroup {
   std::vector<int> ids;
-  std::shared_ptr<GroupBackend> backend;
+  StatusOr<std::shared_ptr<GroupBackend>> backend;
   absl::flat_hash_map<int, int> positions;  // by device id
   // By position; null where some members are another client's.
   std::shared_ptr<const std::vector<int>> ordinals;
@@ -135,7 +135,7 @@ class StepGroups {
   StatusOr<StepGroup*> make(std::vector<int> ids) {
     if (is_reduction(step_.kind())) TESSERA_RETURN_IF_ERROR(check_terms(step_, ids));
     auto group = std::make_unique<StepGroup>();
-    TESSERA_ASSIGN_OR_RETURN(group->backend, client_.group(ids));
+    group->backend = client_.group(ids);
     std::vector<int> ordinals;
     for (const int id : ids) {
       group->positions.emplace(id, static_cast<int>(group->positions.size()));
@@ -222,6 +222,7 @@ int64_t elements_written(const ProgramClient& client, const PlanStep& step) {
 bool needs_no_copy(const StepProgram& program) {
   for (const std::vector<DeviceStep>& rows : program.steps) {
     for (const DeviceStep& row : rows) {
+      if (!row.group_error.ok()) return false;
       const bool has_nothing = row.group == nullptr && !row.new_box.has_value();
       if (!has_nothing && !row.view_offset_bytes.has_value()) return false;
     }
@@ -315,7 +316,7 @@ Status set_own_copy(const ProgramClient& client, const StepOfRows& rows, const D
                        .are_pulls_checked = true,
                        .fill = fills ? step.op() : std::nullopt,
                        .elements_written = rows.elements_written};
-  TESSERA_ASSIGN_OR_RETURN(row.group, client.group({device.id}));
+  row.set_group(client.group({device.id}));
   TESSERA_ASSIGN_OR_RETURN(row.collective,
                            Collective::exchange({}, rows.plan.dtype(), std::move(boxes)));
   row.member_ordinals =
@@ -334,7 +335,7 @@ StatusOr<DeviceStep> make_row(const ProgramClient& client, StepOfRows& rows, con
     TESSERA_RETURN_IF_ERROR(set_own_copy(client, rows, device, row));
     return row;
   }
-  row.group = group->backend;
+  row.set_group(group->backend);
   row.member_ordinals = group->ordinals;
   TESSERA_ASSIGN_OR_RETURN(row.collective, make_collective(rows, *group, device.id, row));
   row.detail = rows.detail;

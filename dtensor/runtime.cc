@@ -467,6 +467,7 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
   TESSERA_ASSIGN_OR_RETURN(
       std::shared_ptr<const RelayoutProgram> program,
       RelayoutProgram::create(program_client(find_group), std::move(plan), key.replicas));
+  if (program->lacks_groups()) return program;
   const int64_t weight = program->weight();
   return programs_.insert(std::move(key), std::move(program), weight);
 }
@@ -477,6 +478,7 @@ StatusOr<std::shared_ptr<const StepProgram>> Runtime::fetch_program(
   const auto find_group = [this](absl::Span<const int> ids) { return group(ids); };
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const StepProgram> program,
                            make_fetch_program(program_client(find_group), *fetch));
+  if (program->lacks_groups()) return program;
   const int64_t weight = program->weight();
   return fetches_.insert(fetch, std::move(program), weight);
 }

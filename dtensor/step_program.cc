@@ -3,8 +3,10 @@
 // Executes the rows of a StepProgram, one step after another, on the streams.
 #include "dtensor/step_program.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "base/math.h"
@@ -43,6 +45,11 @@ struct Launch {
 void run_row(const Launch& launch, const DeviceStep& row, Held& held) {
   if (shares_memory(row, held)) return share_memory(row, launch.dtype, held);
   std::shared_ptr<const Buffer> in = std::exchange(held, Held()).buffer;
+  if (!row.group_error.ok()) {
+    const Status error = with_context(row.group_error, launch.label.to_string());
+    if (row.new_box.has_value()) held.buffer = Buffer::failed(error);
+    return;
+  }
   if (row.group == nullptr && !row.new_box.has_value()) return;
   std::shared_ptr<Buffer> out;
   if (row.new_box.has_value()) {
@@ -141,7 +148,15 @@ int64_t StepProgram::weight() const {
   return weight;
 }
 
+bool StepProgram::lacks_groups() const {
+  return std::any_of(steps.begin(), steps.end(), [](const std::vector<DeviceStep>& rows) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [](const DeviceStep& row) { return !row.group_error.ok(); });
+  });
+}
+
 bool StepProgram::is_for_caller(DType dtype) const {
+  if (lacks_groups()) return false;
   constexpr int64_t kMostBytes = 32 << 10;
   int64_t written = 0;
   for (const std::vector<DeviceStep>& rows : steps) {

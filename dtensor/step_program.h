@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -54,6 +55,13 @@ struct DeviceStep {
   // What it does with the members of the group, of which it may be the only one. Null where it
   // passes its buffer on, or has no new box and no peers.
   std::shared_ptr<GroupBackend> group;
+  // Why this client could not make the group. The step fails with it, and the steps after it run:
+  // they tell it to the members of their groups, which would wait for this client otherwise.
+  Status group_error;
+  void set_group(StatusOr<std::shared_ptr<GroupBackend>> made) {
+    group_error = made.status();
+    if (made.ok()) group = *std::move(made);
+  }
   Collective::Ptr collective;
   SharedText detail;  // what all members must have in common: the plan and the step, or the call
   absl::string_view detail_field = "layouts";  // its name in messages
@@ -73,6 +81,8 @@ struct StepProgram {
   // How many rows and pulls it holds, which is what it costs to keep. A list of pulls that rows
   // have in common counts once.
   int64_t weight() const;
+  // Whether a group could not be made. It may be possible later: such a program is not kept.
+  bool lacks_groups() const;
   // Whether the calling thread may run these steps of elements of this type, as above.
   bool is_for_caller(DType dtype) const;
 };

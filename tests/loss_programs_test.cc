@@ -10,9 +10,12 @@
 //   client 3   step 1 with client 2; step 2 with client 1: fails
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +24,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/group.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
@@ -54,6 +58,23 @@ const Shape kShape = {64, 64};
 // Device d is of client d / 2. Axis y lies between clients 0 and 1, and between 2 and 3.
 constexpr const char* kSquare = "{x=2, y=2} on 0,2,4,6";
 constexpr const char* kLong = "{x=4, y=2} on 0,2,1,3,4,6,5,7";
+
+// Groups of the devices of client 0 in ever new orders, until there is no room for another pair.
+Status fill_control_region(const Client& client, std::vector<Group>& groups) {
+  std::vector<int> ids = {0, 1, 2, 3, 4, 5, 6, 7};
+  Status status;
+  for (const int size : {8, 4, 2}) {
+    const auto end = ids.begin() + size;
+    do {
+      StatusOr<Group> group = client.group({ids.begin(), end}, ids[0]);
+      status = group.status();
+      if (group.ok()) groups.push_back(*std::move(group));
+      // So that the next permutation has another order of the first ones.
+      std::sort(end, ids.end(), std::greater<int>());
+    } while (status.ok() && std::next_permutation(ids.begin(), ids.end()));
+  }
+  return status;
+}
 
 DTensor relayout_to(const DTensor& tensor, const char* layout) {
   return relayout(tensor, Layout::parse(tensor.layout().mesh(), layout));
@@ -207,6 +228,41 @@ TEST_P(LossProgramsTest, AllSurvivorsGetTheLoss) {
   if (c.call.is_one_relayout) {
     EXPECT_THAT(verdicts_.same({0, 2, 3}), IsOk());
   }
+}
+
+// The groups that client 0 leads have no room. Clients 0, 1 and 2 are in one, client 3 is not: it
+// has the error of step 2 from client 1, which could not run step 1.
+TEST(GroupErrorTest, ReachesTheClientsOfOtherGroups) {
+  const JobSpec spec = {
+      .num_clients = kClients, .num_devices = {8, 1, 1, 1}, .deadline = absl::Seconds(100)};
+  const std::vector<Status> statuses = run_processes(spec, [](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2} on 0,8,9,10"));
+    const DTensor source = full<float>(kShape, 1, Layout::parse(mesh, "[x, -] sum{y}"));
+    TESSERA_RETURN_IF_ERROR(source.await());
+    std::vector<Group> groups;
+    if (client.client_id() == 0) {
+      TESSERA_RETURN_IF_ERROR(expect_error(fill_control_region(client, groups),
+                                           StatusCode::kResourceExhausted,
+                                           {"no room for another group", "of client 0"}));
+    }
+    TESSERA_RETURN_IF_ERROR(
+        create_mesh(client, {{"x", 4}}, std::vector<int>{0, 8, 9, 10}).status());
+    const std::string label = "relayout #1 ";
+    TESSERA_RETURN_IF_ERROR(expect_error(gather(source).await(), StatusCode::kResourceExhausted,
+                                         {label, "no room for another group", "of client 0"}));
+    // Such a program is not kept.
+    TESSERA_RETURN_IF_ERROR(
+        create_mesh(client, {{"y", 4}}, std::vector<int>{0, 8, 9, 10}).status());
+    groups.clear();
+    // Client 0 gives room back when it needs some itself.
+    if (client.client_id() == 0) TESSERA_RETURN_IF_ERROR(client.group({0, 8}, 0).status());
+    TESSERA_RETURN_IF_ERROR(
+        create_mesh(client, {{"z", 4}}, std::vector<int>{0, 8, 9, 10}).status());
+    const DTensor whole = gather(source);
+    TESSERA_RETURN_IF_ERROR(expect_shards<float>(whole, [](int64_t) { return 1.0f; }));
+    return client.shutdown(absl::Seconds(20));
+  });
+  for (const Status& status : statuses) EXPECT_THAT(status, IsOk());
 }
 
 }  // namespace
