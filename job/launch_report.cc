@@ -36,8 +36,11 @@ void TailLines::add(absl::string_view line) {
 }
 
 bool ClientEnd::lost_a_peer() const {
-  return absl::StartsWith(reported_status,
-                          absl::StatusCodeToString(absl::StatusCode::kUnavailable) + ":");
+  const bool is_loss = absl::StartsWith(
+      reported_status, absl::StatusCodeToString(absl::StatusCode::kUnavailable) + ":");
+  // A client that was stopped, and then goes on, is told of its own loss.
+  return is_loss &&
+         (is_host || !absl::StrContains(reported_status, absl::StrCat("client ", client_id, " (")));
 }
 
 std::string ClientEnd::name() const {

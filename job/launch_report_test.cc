@@ -51,6 +51,17 @@ TEST(LaunchReportTest, LossOfAPeerComesAfterEveryOtherFailure) {
               ElementsAre(1, 0));
 }
 
+// It was stopped in a debugger, was declared lost, went on, and was the last to end.
+TEST(LaunchReportTest, ClientThatIsToldOfItsOwnLossComesFirst) {
+  const char* const reason =
+      "UNAVAILABLE: barrier \"b\" on {x=3}: client 1 (host-a, pid 7) was declared lost: it missed "
+      "3 "
+      "heartbeats of 1 s";
+  EXPECT_THAT(order_of({end_at(0, 4, {.code = 1}, reason), end_at(11, 5, {.code = 1}, reason),
+                        end_at(1, 10, {.code = 1}, reason)}),
+              ElementsAre(1, 0, 11));
+}
+
 // R4. Client 1 was killed and its memory was being freed while client 0, which hides what it was
 // told, ended.
 TEST(LaunchReportTest, ClientThatWasEndingAlreadyComesFirst) {
