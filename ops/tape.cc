@@ -6,6 +6,9 @@
 // A node holds its result without a trace, and, for the gradient of a gradient, the result's nodes
 // of older tapes. Nothing points from an older tape's node to a younger one's, or from an operand's
 // to a result's, so there are no cycles.
+//
+// A tape lists its nodes, and empties them when it ends: tensors that outlive it, as a sum of the
+// losses of all steps does, hold empty nodes then, and no step.
 #include "ops/tape.h"
 
 #include <algorithm>
@@ -13,6 +16,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -50,59 +54,105 @@ struct TapeNode {
 };
 using Trace = absl::InlinedVector<TapeNode, 2>;
 
-struct Node {
-  uint64_t number;                            // of a result higher than of its operands
-  std::vector<std::shared_ptr<Node>> inputs;  // by operand; null where the tape does not know it
-  GradientFn gradient;                        // none of a watched tensor
-  std::vector<DTensor> operands;
-  std::optional<DTensor> result;  // without a trace
-  Trace older;                    // of the result
-  Status error = {};              // of a gradient that reaches it
-
-  // Frees what it holds, node by node: a chain of them may be longer than the stack. The operands
-  // hold the same nodes.
-  ~Node() {
-    operands.clear();
-    std::vector<std::shared_ptr<Node>> dropped = std::move(inputs);
-    while (!dropped.empty()) {
-      const std::shared_ptr<Node> node = std::move(dropped.back());
-      dropped.pop_back();
-      if (node == nullptr || node.use_count() > 1) continue;
-      node->operands.clear();
-      dropped.insert(dropped.end(), std::make_move_iterator(node->inputs.begin()),
-                     std::make_move_iterator(node->inputs.end()));
-      node->inputs.clear();
-    }
-  }
-};
-
 uint64_t next_number() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// Tapes whose gradient() this thread runs without being asked to record it.
-thread_local std::vector<uint64_t> resting_tapes;
+}  // namespace
+
+// What a tape and its nodes have in common.
+class internal::TapeRecord {
+ public:
+  const uint64_t number = next_number();
+
+  // Whether nothing is recorded: the tape has ended, or gradient() runs and was not asked to
+  // record.
+  bool is_resting() const {
+    return has_ended.load(std::memory_order_acquire) ||
+           num_resting.load(std::memory_order_relaxed) > 0;
+  }
+
+  std::atomic<bool> has_ended{false};
+  std::atomic<int> num_resting{0};
+  // Guards the list, and the contents of its nodes against the end of the tape.
+  std::mutex mutex;
+  Node* first = nullptr;
+};
+
+namespace {
+
+using internal::TapeRecord;
+
+// What was recorded of one tensor.
+struct Recorded {
+  std::vector<std::shared_ptr<Node>> inputs;  // by operand; null where the tape does not know it
+  GradientFn gradient;                        // none of a watched tensor
+  std::vector<DTensor> operands;
+  std::optional<DTensor> result;  // without a trace
+  Trace older;                    // of the result
+};
+
+struct Node {
+  explicit Node(std::shared_ptr<TapeRecord> of) : tape(std::move(of)) {
+    std::lock_guard<std::mutex> lock(tape->mutex);
+    next = tape->first;
+    if (next != nullptr) next->before = this;
+    tape->first = this;
+  }
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Frees what it holds, node by node: a chain of them may be longer than the stack.
+  ~Node() {
+    {
+      std::lock_guard<std::mutex> lock(tape->mutex);
+      (before == nullptr ? tape->first : before->next) = next;
+      if (next != nullptr) next->before = before;
+    }
+    std::vector<Recorded> dropped;
+    dropped.push_back(std::move(recorded));
+    while (!dropped.empty()) {
+      Recorded each = std::move(dropped.back());
+      dropped.pop_back();
+      each.operands.clear();  // they hold the same nodes
+      for (const std::shared_ptr<Node>& input : each.inputs) {
+        if (input != nullptr && input.use_count() == 1) dropped.push_back(input->take());
+      }
+    }
+  }
+
+  Recorded take() {
+    std::lock_guard<std::mutex> lock(tape->mutex);
+    return std::exchange(recorded, {});
+  }
+
+  const uint64_t number = next_number();  // of a result higher than of its operands
+  const std::shared_ptr<TapeRecord> tape;
+  Recorded recorded;
+  Status error = {};  // of a gradient that reaches it
+
+  // The list of the tape's nodes.
+  Node* before = nullptr;
+  Node* next = nullptr;
+};
 
 // Lets a tape rest for as long as this object lives.
 class Rest {
  public:
-  Rest(uint64_t tape, bool rests) : rests_(rests) {
-    if (rests_) resting_tapes.push_back(tape);
+  Rest(TapeRecord& tape, bool rests) : tape_(tape), rests_(rests) {
+    if (rests_) tape_.num_resting.fetch_add(1, std::memory_order_relaxed);
   }
   ~Rest() {
-    if (rests_) resting_tapes.pop_back();
+    if (rests_) tape_.num_resting.fetch_sub(1, std::memory_order_relaxed);
   }
   Rest(const Rest&) = delete;
   Rest& operator=(const Rest&) = delete;
 
  private:
+  TapeRecord& tape_;
   const bool rests_;
 };
-
-bool is_resting(uint64_t tape) {
-  return std::find(resting_tapes.begin(), resting_tapes.end(), tape) != resting_tapes.end();
-}
 
 const Trace* trace_of(const DTensor& tensor) {
   return static_cast<const Trace*>(internal::trace_of(tensor).get());
@@ -180,7 +230,7 @@ std::map<const Node*, int> count_uses(const PendingNodes& pending) {
   while (!left.empty()) {
     const Node* const node = left.back();
     left.pop_back();
-    for (const std::shared_ptr<Node>& input : node->inputs) {
+    for (const std::shared_ptr<Node>& input : node->recorded.inputs) {
       if (input != nullptr && uses[input.get()]++ == 0) left.push_back(input.get());
     }
   }
@@ -219,28 +269,26 @@ StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
       found.emplace(&node, next.cotangent);
     }
     TESSERA_RETURN_IF_ERROR(node.error);
-    if (node.gradient == nullptr) continue;
+    const Recorded& recorded = node.recorded;
+    if (recorded.gradient == nullptr) continue;
     std::vector<bool> needed;
-    for (const std::shared_ptr<Node>& input : node.inputs) needed.push_back(input != nullptr);
+    for (const std::shared_ptr<Node>& input : recorded.inputs) needed.push_back(input != nullptr);
     // With its own node: a tape that is kept records what is computed from the result here.
-    Trace trace = node.older;
+    Trace trace = recorded.older;
     trace.push_back({tape, next.node});
-    const DTensor result = with_trace(*node.result, std::move(trace));
-    const Gradients gradients = node.gradient({node.operands, result, next.cotangent, needed});
+    const DTensor result = with_trace(*recorded.result, std::move(trace));
+    const Gradients gradients =
+        recorded.gradient({recorded.operands, result, next.cotangent, needed});
     for (size_t i = 0; i < gradients.size(); ++i) {
-      if (node.inputs[i] == nullptr || !gradients[i].has_value()) continue;
-      add_cotangent(node.inputs[i], *gradients[i], pending);
+      if (recorded.inputs[i] == nullptr || !gradients[i].has_value()) continue;
+      add_cotangent(recorded.inputs[i], *gradients[i], pending);
     }
-    for (const std::shared_ptr<Node>& input : node.inputs) {
+    for (const std::shared_ptr<Node>& input : recorded.inputs) {
       if (input != nullptr) note_used(input.get());
     }
     if (keeps) continue;
     node.error = used_up();
-    node.gradient = nullptr;
-    node.operands.clear();
-    node.result.reset();
-    node.inputs.clear();
-    node.older.clear();
+    node.take();
   }
   return found;
 }
@@ -266,17 +314,18 @@ DTensor finished(const DTensor& cotangent, const DTensor& source, Reduce reduce)
   return relayout(cotangent, partial.ok() ? *partial : layout);
 }
 
-// Those that record what is made of the operands.
-std::vector<uint64_t> tapes_of(absl::Span<const DTensor> operands) {
-  std::vector<uint64_t> tapes;
+// Those that record what is made of the operands, the oldest first.
+std::vector<std::shared_ptr<TapeRecord>> tapes_of(absl::Span<const DTensor> operands) {
+  std::vector<std::shared_ptr<TapeRecord>> tapes;
   for (const DTensor& operand : operands) {
     const Trace* const trace = trace_of(operand);
     if (trace == nullptr) continue;
     for (const TapeNode& each : *trace) {
-      if (!is_resting(each.tape)) tapes.push_back(each.tape);
+      if (!each.node->tape->is_resting()) tapes.push_back(each.node->tape);
     }
   }
-  std::sort(tapes.begin(), tapes.end());
+  std::sort(tapes.begin(), tapes.end(),
+            [](const auto& a, const auto& b) { return a->number < b->number; });
   tapes.erase(std::unique(tapes.begin(), tapes.end()), tapes.end());
   return tapes;
 }
@@ -287,14 +336,13 @@ namespace internal {
 
 DTensor without_gradient(DTensor result, absl::Span<const DTensor> operands,
                          absl::string_view error) {
-  const std::vector<uint64_t> tapes = tapes_of(operands);
+  const std::vector<std::shared_ptr<TapeRecord>> tapes = tapes_of(operands);
   if (tapes.empty() || !facts_of(result).error.ok()) return result;
   Trace trace;
-  for (const uint64_t tape : tapes) {
-    auto node = std::make_shared<Node>();
-    node->number = next_number();
+  for (const std::shared_ptr<TapeRecord>& tape : tapes) {
+    auto node = std::make_shared<Node>(tape);
     node->error = absl::InvalidArgumentError(error);
-    trace.push_back({tape, std::move(node)});
+    trace.push_back({tape->number, std::move(node)});
   }
   return tessera::with_trace(result, std::move(trace));
 }
@@ -305,18 +353,20 @@ namespace ops {
 
 DTensor record(DTensor result, absl::Span<const DTensor> operands, GradientFn gradient) {
   if (!internal::facts_of(result).error.ok()) return result;
-  const std::vector<uint64_t> tapes = tapes_of(operands);
+  const std::vector<std::shared_ptr<TapeRecord>> tapes = tapes_of(operands);
   if (tapes.empty()) return result;
   Trace trace;
-  for (const uint64_t tape : tapes) {
-    auto node = std::make_shared<Node>();
-    node->number = next_number();
-    for (const DTensor& operand : operands) node->inputs.push_back(node_of(operand, tape));
-    node->gradient = gradient;
-    node->operands.assign(operands.begin(), operands.end());
-    node->result = result;
-    node->older = trace;
-    trace.push_back({tape, std::move(node)});
+  for (const std::shared_ptr<TapeRecord>& tape : tapes) {
+    auto node = std::make_shared<Node>(tape);
+    Recorded& recorded = node->recorded;
+    for (const DTensor& operand : operands) {
+      recorded.inputs.push_back(node_of(operand, tape->number));
+    }
+    recorded.gradient = gradient;
+    recorded.operands.assign(operands.begin(), operands.end());
+    recorded.result = result;
+    recorded.older = trace;
+    trace.push_back({tape->number, std::move(node)});
   }
   return with_trace(result, std::move(trace));
 }
@@ -335,7 +385,19 @@ DTensor sum_to(const DTensor& cotangent, const Shape& shape) {
 
 }  // namespace ops
 
-Tape::Tape() : number_(next_number()) { internal::set_record_relayout(record_relayout); }
+Tape::Tape() : record_(std::make_shared<internal::TapeRecord>()) {
+  internal::set_record_relayout(record_relayout);
+}
+
+Tape::~Tape() {
+  record_->has_ended.store(true, std::memory_order_release);
+  // Freed when the lock is released: a tensor that is freed may free nodes of this tape.
+  std::vector<Recorded> dropped;
+  std::lock_guard<std::mutex> lock(record_->mutex);
+  for (Node* node = record_->first; node != nullptr; node = node->next) {
+    dropped.push_back(std::exchange(node->recorded, {}));
+  }
+}
 
 DTensor Tape::watch(const DTensor& x) {
   if (!internal::facts_of(x).error.ok()) return x;
@@ -345,13 +407,12 @@ DTensor Tape::watch(const DTensor& x) {
                                            " has no gradient; watch floating-point numbers")));
   }
   Trace trace;
-  if (const Trace* const known = trace_of(x); known != nullptr) trace = *known;
-  trace.erase(std::remove_if(trace.begin(), trace.end(),
-                             [this](const TapeNode& each) { return each.tape == number_; }),
-              trace.end());
-  auto node = std::make_shared<Node>();
-  node->number = next_number();
-  trace.push_back({number_, std::move(node)});
+  if (const Trace* const known = trace_of(x); known != nullptr) {
+    for (const TapeNode& each : *known) {
+      if (each.tape != record_->number && !each.node->tape->has_ended) trace.push_back(each);
+    }
+  }
+  trace.push_back({record_->number, std::make_shared<Node>(record_)});
   std::sort(trace.begin(), trace.end(),
             [](const TapeNode& a, const TapeNode& b) { return a.tape < b.tape; });
   return with_trace(x, std::move(trace));
@@ -359,7 +420,8 @@ DTensor Tape::watch(const DTensor& x) {
 
 std::vector<DTensor> Tape::gradient(const DTensor& target, absl::Span<const DTensor> sources,
                                     const GradientOptions& options) {
-  const Rest rest(number_, !options.keep);
+  const Rest rest(*record_, !options.keep);
+  const uint64_t number = record_->number;
   Status status = check_target(target, options);
   for (const DTensor& source : sources) status.Update(internal::facts_of(source).error);
   std::vector<std::optional<DTensor>> known(sources.size());
@@ -376,13 +438,13 @@ std::vector<DTensor> Tape::gradient(const DTensor& target, absl::Span<const DTen
   };
   if (status.ok()) {
     PendingNodes pending;
-    for (const DTensor& source : sources) wanted.push_back(node_of(source, number_).get());
-    const std::shared_ptr<Node> node = node_of(target, number_);
+    for (const DTensor& source : sources) wanted.push_back(node_of(source, number).get());
+    const std::shared_ptr<Node> node = node_of(target, number);
     if (node != nullptr) {
       add_cotangent(node, options.seed.has_value() ? *options.seed : full_like(target, 1), pending);
     }
     const StatusOr<std::map<const Node*, DTensor>> found =
-        run_backward(std::move(pending), wanted, number_, options.keep,
+        run_backward(std::move(pending), wanted, number, options.keep,
                      options.on_finished ? OnKnown(finish_all_of) : OnKnown());
     status = found.status();
     for (size_t i = 0; status.ok() && i < sources.size(); ++i) {

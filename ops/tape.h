@@ -8,8 +8,8 @@
 //   const DTensor gradient = tape.gradient(loss, {w})[0];       in the layout of the weights
 //
 // What is computed from a watched tensor, by operations and relayout(), is recorded with the tensor
-// that is computed, and forgotten with it. gradient() uses up what led to its target, unless it is
-// asked to keep it.
+// that is computed, and forgotten with it, or with the tape if that ends first. gradient() uses up
+// what led to its target, unless it is asked to keep it.
 //
 // Second derivatives: a gradient is made of operations. An outer tape that watches a tensor before
 // an inner one does records the inner one's gradient(); or one tape keeps what it recorded.
@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -55,9 +56,15 @@ struct GradientOptions {
   std::function<void(size_t source, const DTensor& gradient)> on_finished = {};
 };
 
+namespace internal {
+class TapeRecord;
+}  // namespace internal
+
 class Tape {
  public:
   Tape();
+  // Forgets what it recorded: tensors that were computed from watched ones keep their values alone.
+  ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -72,7 +79,7 @@ class Tape {
                                 const GradientOptions& options = {});
 
  private:
-  const uint64_t number_;
+  const std::shared_ptr<internal::TapeRecord> record_;
 };
 
 // The same value, of which no tape knows where it came from.

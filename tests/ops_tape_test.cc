@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a tape knows, and for how long.
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "device/buffer.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+#include "ops/pointwise.h"
+#include "ops/reductions.h"
+#include "ops/tape.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::testing {
+namespace {
+
+class TapeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TESSERA_ASSERT_OK_AND_ASSIGN(client_, Client::connect({.num_local_devices = 2}));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, create_mesh(*client_, {{"x", 2}}));
+    rows_ = Layout::parse(mesh, "[x]");
+  }
+
+  DTensor numbers() const { return iota<double>({4}, rows_); }
+  static std::vector<double> values(const DTensor& tensor) {
+    const StatusOr<HostTensor<double>> host = tensor.to_host<double>();
+    EXPECT_THAT(host.status(), IsOk());
+    return host.ok() ? host->data : std::vector<double>();
+  }
+
+  // The buffers that something holds besides the devices, which have done all work.
+  int num_alive(const std::vector<std::weak_ptr<const Buffer>>& buffers) {
+    EXPECT_THAT(client_->sync_devices(), IsOk());
+    int count = 0;
+    for (const auto& each : buffers) count += each.expired() ? 0 : 1;
+    return count;
+  }
+
+  std::optional<Client> client_;
+  StatusOr<Layout> rows_;   // [x] on {x=2}
+};
+
+// ---- The end of a tape
+
+// The buffers of a tensor, as long as something holds them.
+std::weak_ptr<const Buffer> buffer_of(const DTensor& tensor) {
+  const StatusOr<ShardView<double>> shard = tensor.shard<double>(0);
+  return shard.ok() ? shard->buffer : nullptr;
+}
+
+// A sum of the losses of all steps, with a tape for each, holds nothing of the steps.
+TEST_F(TapeTest, ASumOfLossesHoldsNoStep) {
+  const DTensor weights = numbers();
+  DTensor total = full<double>({}, 0, Layout::replicated(rows_->mesh(), 0));
+  std::vector<std::weak_ptr<const Buffer>> activations;
+  for (int step = 0; step < 1000; ++step) {
+    Tape tape;
+    const DTensor w = tape.watch(weights);
+    const DTensor hidden = ops::square(w);
+    activations.push_back(buffer_of(hidden));
+    const DTensor loss = ops::sum(ops::mul(hidden, w));
+    total = total + loss;
+    // That of this step alone.
+    ASSERT_LE(num_alive(activations), 1) << step;
+    if (step % 2 == 0) tape.gradient(loss, {w});
+  }
+  EXPECT_EQ(num_alive(activations), 0);
+  EXPECT_EQ(values(total)[0], 1000 * 36.0);
+}
+
+// The same of weights that are no variable.
+TEST_F(TapeTest, WeightsThatAreComputedHoldNoStep) {
+  DTensor weights = numbers();
+  std::vector<std::weak_ptr<const Buffer>> activations;
+  for (int step = 0; step < 200; ++step) {
+    Tape tape;
+    const DTensor w = tape.watch(weights);
+    const DTensor hidden = ops::square(w);
+    activations.push_back(buffer_of(hidden));
+    const DTensor gradient = tape.gradient(ops::sum(hidden), {w}, {.keep = true})[0];
+    weights = w - ops::mul(gradient, 0.25);
+    ASSERT_LE(num_alive(activations), 1) << step;
+  }
+  EXPECT_EQ(num_alive(activations), 0);
+}
+
+// What is computed when the tape has ended is recorded by other tapes alone.
+TEST_F(TapeTest, OtherTapesRecordWhatIsMadeOfTensorsOfAnEndedOne) {
+  auto ended = std::make_unique<Tape>();
+  Tape tape;
+  const DTensor x = tape.watch(ended->watch(numbers()));
+  const DTensor y = ops::square(x);
+  ended.reset();
+  EXPECT_THAT(values(tape.gradient(ops::sum(ops::mul(y, x)), {x})[0]),
+              ::testing::ElementsAre(0, 3, 12, 27));
+}
+
+// Tensors of a tape are dropped on another thread while the tape ends.
+TEST_F(TapeTest, EndsWhileAnotherThreadDropsItsTensors) {
+  for (int round = 0; round < 50; ++round) {
+    auto tape = std::make_unique<Tape>();
+    std::vector<DTensor> tensors = {tape->watch(numbers())};
+    for (int k = 0; k < 20; ++k) tensors.push_back(ops::square(tensors.back()));
+    std::thread drops([tensors = std::move(tensors)]() mutable {
+      while (!tensors.empty()) tensors.pop_back();
+    });
+    tape.reset();
+    drops.join();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
