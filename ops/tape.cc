@@ -330,6 +330,33 @@ std::vector<std::shared_ptr<TapeRecord>> tapes_of(absl::Span<const DTensor> oper
   return tapes;
 }
 
+// Why a tape does not know a tensor, and what to do.
+std::string why_unknown(const DTensor& tensor) {
+  const Trace* const trace = trace_of(tensor);
+  if (trace == nullptr || trace->empty()) return "this tape does not watch it";
+  const bool has_ended = std::all_of(trace->begin(), trace->end(), [](const TapeNode& each) {
+    return each.node->tape->has_ended.load(std::memory_order_acquire);
+  });
+  return has_ended ? "it belongs to a tape that has ended" : "it belongs to another tape";
+}
+
+// A target without a trace is a constant.
+Status check_known(const DTensor& target, absl::Span<const DTensor> sources, uint64_t tape) {
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (node_of(sources[i], tape) != nullptr) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradient: source ", i, ", ", dtype_name(sources[i].dtype()), " ",
+        shape_to_string(sources[i].shape()), ", is not known: ", why_unknown(sources[i]),
+        "; compute the target from what watch() returns, and give that as the source"));
+  }
+  if (trace_of(target) == nullptr || node_of(target, tape) != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("gradient: the target, ", dtype_name(target.dtype()), " ",
+                   shape_to_string(target.shape()), ", is not known: ", why_unknown(target),
+                   "; compute it from what watch() of this tape "
+                   "returns"));
+}
+
 }  // namespace
 
 namespace internal {
@@ -424,6 +451,7 @@ std::vector<DTensor> Tape::gradient(const DTensor& target, absl::Span<const DTen
   const uint64_t number = record_->number;
   Status status = check_target(target, options);
   for (const DTensor& source : sources) status.Update(internal::facts_of(source).error);
+  if (status.ok()) status = check_known(target, sources, number);
   std::vector<std::optional<DTensor>> known(sources.size());
   std::vector<const Node*> wanted;
   const auto finish = [&](size_t source, const DTensor& gradient) {
@@ -477,16 +505,23 @@ DTensor rematerialize(const Forward& forward, absl::Span<const DTensor> inputs) 
       [forward](absl::Span<const DTensor> kept, const DTensor&,
                 const DTensor& cotangent) -> Gradients {
         Tape tape;
+        std::vector<DTensor> inputs;
         std::vector<DTensor> watched;
         for (const DTensor& input : kept) {
-          watched.push_back(is_floating_point(input.dtype()) ? tape.watch(input) : input);
+          inputs.push_back(is_floating_point(input.dtype()) ? tape.watch(input) : input);
+          if (is_floating_point(input.dtype())) watched.push_back(inputs.back());
         }
-        Gradients gradients;
         GradientOptions options;
         options.seed = cotangent;
         options.reduce = Reduce::kLater;
-        for (DTensor& gradient : tape.gradient(forward(watched), watched, options)) {
-          gradients.push_back(std::move(gradient));
+        Gradients gradients(kept.size());
+        if (watched.empty()) return gradients;
+        const DTensor target = forward(inputs);
+        // Tensors that the function has besides its inputs may be all that the target is made of.
+        if (node_of(target, trace_of(watched[0])->back().tape) == nullptr) return gradients;
+        std::vector<DTensor> found = tape.gradient(target, watched, options);
+        for (size_t i = 0, next = 0; i < kept.size(); ++i) {
+          if (is_floating_point(kept[i].dtype())) gradients[i] = std::move(found[next++]);
         }
         return gradients;
       });

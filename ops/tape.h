@@ -73,8 +73,14 @@ class Tape {
 
   // d(target)/d(source) for each source, which is a watched tensor or computed from one: under the
   // source's layout without its partial axes. Zeros where the target does not depend on it. Errors
-  // are in the tensors: InvalidArgument for a target that is no scalar without a seed, and for a
-  // seed of another shape or dtype; FailedPrecondition where what led to the target was used up.
+  // are in the tensors, all of them then:
+  //   InvalidArgument for a source that this tape does not know: one that watch() did not return
+  //       and that is not computed from one, as the value of a variable in place of the watched
+  //       tensor, or a tensor of another tape;
+  //   InvalidArgument for a target that other tapes know and this one does not;
+  //   InvalidArgument for a target that is no scalar without a seed, and for a seed of another
+  //       shape or dtype;
+  //   FailedPrecondition where what led to the target was used up.
   std::vector<DTensor> gradient(const DTensor& target, absl::Span<const DTensor> sources,
                                 const GradientOptions& options = {});
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a tape knows, and for how long.
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "device/buffer.h"
 #include "dtensor/client.h"
@@ -18,10 +23,16 @@
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/tape.h"
+#include "ops/variable.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::testing {
 namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 class TapeTest : public ::testing::Test {
  protected:
@@ -117,6 +128,98 @@ TEST_F(TapeTest, EndsWhileAnotherThreadDropsItsTensors) {
     tape.reset();
     drops.join();
   }
+}
+
+// ---- Sources and targets that a tape does not know
+
+TEST_F(TapeTest, NamesASourceThatItDoesNotKnow) {
+  Variable variable("w", numbers());
+  Tape tape;
+  Tape other;
+  auto ended = std::make_unique<Tape>();
+  const DTensor of_ended = ended->watch(numbers());
+  ended.reset();
+  const DTensor w = tape.watch(variable.value());
+  const DTensor loss = ops::sum(ops::square(w));
+  struct Row {
+    const char* name;
+    DTensor source;
+    const char* reason;
+  };
+  const Row rows[] = {
+      {"value of the variable", variable.value(), "this tape does not watch it"},
+      {"stopped", stop_gradient(w), "this tape does not watch it"},
+      {"of another tape", other.watch(variable.value()), "it belongs to another tape"},
+      {"of a tape that has ended", of_ended, "it belongs to a tape that has ended"},
+      {"without a gradient", ops::cast<int32_t>(w), "this tape does not watch it"},
+  };
+  for (const Row& row : rows) {
+    // All gradients are the error, that of the watched source too.
+    for (const DTensor& each : tape.gradient(loss, {w, row.source}, {.keep = true})) {
+      EXPECT_THAT(each.status(),
+                  StatusIs(kInvalid,
+                           absl::StrCat("gradient: source 1, ", dtype_name(row.source.dtype()),
+                                        " [4], is not known: ", row.reason,
+                                        "; compute the target from what watch() returns, and give "
+                                        "that as the source")))
+          << row.name;
+    }
+  }
+  EXPECT_THAT(values(tape.gradient(loss, {w})[0]), ::testing::ElementsAre(0, 2, 4, 6));
+}
+
+TEST_F(TapeTest, GivesZerosWhereTheTargetDoesNotDependOnAWatchedSource) {
+  Tape tape;
+  const DTensor x = tape.watch(numbers());
+  const DTensor y = tape.watch(numbers());
+  EXPECT_THAT(values(tape.gradient(ops::sum(x), {x, y})[1]), Each(0.0));
+  // Of a constant, and of the slope of a linear function.
+  EXPECT_THAT(values(tape.gradient(ops::sum(numbers()), {x})[0]), Each(0.0));
+  Tape outer;
+  Tape inner;
+  const DTensor z = inner.watch(outer.watch(numbers()));
+  const DTensor slope = inner.gradient(ops::sum(3 * z), {z})[0];
+  EXPECT_THAT(values(outer.gradient(ops::sum(slope), {z})[0]), Each(0.0));
+}
+
+TEST_F(TapeTest, NamesATargetThatOtherTapesKnow) {
+  Tape tape;
+  Tape other;
+  const DTensor x = tape.watch(numbers());
+  const DTensor target = ops::sum(ops::square(other.watch(numbers())));
+  EXPECT_THAT(tape.gradient(target, {x})[0].status(),
+              StatusIs(kInvalid, HasSubstr("gradient: the target, f64 [], is not known: it belongs "
+                                           "to another tape; compute it from what watch() of this "
+                                           "tape returns")));
+  auto ended = std::make_unique<Tape>();
+  const DTensor late = ops::sum(ops::square(ended->watch(numbers())));
+  ended.reset();
+  EXPECT_THAT(tape.gradient(late, {x})[0].status(),
+              StatusIs(kInvalid, HasSubstr("it belongs to a tape that has ended")));
+  // The second derivative by the tape that made the first one and was not asked to keep it.
+  Tape outer;
+  Tape inner;
+  const DTensor z = inner.watch(outer.watch(numbers()));
+  const DTensor slope = inner.gradient(ops::sum(ops::square(z) * z), {z})[0];
+  EXPECT_THAT(inner.gradient(ops::sum(slope), {z})[0].status(),
+              StatusIs(kInvalid, HasSubstr("it belongs to another tape")));
+  EXPECT_THAT(values(outer.gradient(ops::sum(slope), {z})[0]),
+              ::testing::ElementsAre(0, 6, 12, 18));
+}
+
+TEST_F(TapeTest, RematerializesWhatDoesNotDependOnItsInputs) {
+  Tape tape;
+  const DTensor x = tape.watch(numbers());
+  const DTensor y = tape.watch(numbers());
+  const DTensor indices = ops::cast<int64_t>(numbers());
+  const Forward of_indices = [](absl::Span<const DTensor> in) {
+    return ops::square(ops::cast<double>(in[1]));
+  };
+  const DTensor loss = ops::sum(ops::rematerialize(of_indices, {x, indices}) * y);
+  EXPECT_THAT(values(tape.gradient(loss, {x}, {.keep = true})[0]), Each(0.0));
+  const Forward of_captured = [&](absl::Span<const DTensor>) { return ops::square(y); };
+  EXPECT_THAT(values(tape.gradient(ops::sum(ops::rematerialize(of_captured, {x})), {x})[0]),
+              Each(0.0));
 }
 
 }  // namespace
