@@ -2,6 +2,7 @@
 #include "distribute/strategy.h"
 
 #include <algorithm>
+#include <mutex>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -365,13 +366,15 @@ Status Strategy::update(
       for (size_t i = 0; i < parts.size(); ++i) by_replica[i].push_back(parts[i]);
     }
     // All or none.
+    const std::vector<DTensor> components = variable.state_->all_components();
     std::vector<DTensor> changed;
     for (size_t i = 0; i < by_replica.size(); ++i) {
       const DTensor value =
-          tensor_of(mesh(), [&] { return fn(variable.state_->components[i], by_replica[i]); });
+          tensor_of(mesh(), [&] { return fn(components[i], by_replica[i]); });
       TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
       changed.push_back(state_->on_replica(stop_gradient(value), local_replicas()[i]));
     }
+    std::lock_guard<std::mutex> lock(*variable.state_->changing);
     variable.state_->components = std::move(changed);
     return absl::OkStatus();
   }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distribute/variable.h"
 
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "distribute/replica_run.h"
@@ -85,6 +87,7 @@ DTensor DistributedVariable::value() const {
   if (options().synchronization == VariableSynchronization::kOnWrite) {
     return state_->variable.value();
   }
+  const std::vector<DTensor> components = state_->all_components();
   StatusOr<DTensor> result;
   switch (options().aggregation) {
     case VariableAggregation::kNone:
@@ -94,13 +97,12 @@ DTensor DistributedVariable::value() const {
           "value(replica) is a component"));
       break;
     case VariableAggregation::kOnlyFirstReplica:
-      result = strategy.from_first(state_->components.empty()
-                                       ? failed(*this, strategy.mesh(), absl::OkStatus())
-                                       : state_->components[0],
-                                   dtype(), shape());
+      result = strategy.from_first(
+          components.empty() ? failed(*this, strategy.mesh(), absl::OkStatus()) : components[0],
+          dtype(), shape());
       break;
     default:
-      result = strategy.whole_of_terms(state_->components, reduce_op_of(options().aggregation));
+      result = strategy.whole_of_terms(components, reduce_op_of(options().aggregation));
       if (result.ok()) *result = relayout(*result, result->layout().without_partial());
   }
   return result.ok() ? *result : failed(*this, strategy.mesh(), result.status());
@@ -119,6 +121,7 @@ Status DistributedVariable::change(Change change, const DTensor& value) {
     return change == Change::kAdd ? variable.assign_add(delta) : variable.assign_sub(delta);
   }
   TESSERA_ASSIGN_OR_RETURN(std::vector<DTensor> parts, components_of(value));
+  std::lock_guard<std::mutex> lock(*state_->changing);
   std::vector<DTensor>& components = state_->components;
   for (size_t i = 0; i < parts.size() && change != Change::kAssign; ++i) {
     parts[i] = change == Change::kAdd ? components[i] + parts[i] : components[i] - parts[i];
@@ -136,7 +139,7 @@ DTensor DistributedVariable::value(ReplicaContext& replica) const {
     return failed(*this, replica.mesh(), status);
   }
   if (options().synchronization == VariableSynchronization::kOnRead) {
-    return state_->components[replica.index_];
+    return state_->all_components()[replica.index_];
   }
   const StrategyState& strategy = *state_->strategy.state_;
   return strategy.on_replica(state_->variable.value(), replica.replica_id_in_sync_group());
@@ -149,6 +152,7 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   const StrategyState& strategy = *state_->strategy.state_;
   const DTensor own = strategy.on_replica(stop_gradient(value), replica.replica_id_in_sync_group());
   if (options().synchronization == VariableSynchronization::kOnRead) {
+    std::lock_guard<std::mutex> lock(*state_->changing);
     DTensor& component = state_->components[replica.index_];
     component = change == Change::kAdd   ? component + own
                 : change == Change::kSub ? component - own

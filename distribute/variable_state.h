@@ -5,6 +5,7 @@
 #define TESSERA_DISTRIBUTE_VARIABLE_STATE_H_
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,13 @@ struct DistributedVariable::State {
   Variable variable;
   // Of kOnRead, by local replica.
   std::vector<DTensor> components = {};
+  // Guards the components, from the read of a call that changes them to its write.
+  std::unique_ptr<std::mutex> changing = std::make_unique<std::mutex>();
+
+  std::vector<DTensor> all_components() const {
+    std::lock_guard<std::mutex> lock(*changing);
+    return components;
+  }
 };
 
 }  // namespace tessera::distribute

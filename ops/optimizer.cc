@@ -149,14 +149,16 @@ Status apply_step(const Change& change, Variable& variable, const DTensor& gradi
     }
   }
   ++slots.step;
-  if (layout == variable.layout()) {
-    return internal::update_value(
-        variable, [&](DTensor& value) { return run_step(change, value, moved, slots); });
-  }
-  DTensor value = relayout(variable.value(), layout);
-  TESSERA_RETURN_IF_ERROR(internal::facts_of(value).error);
-  TESSERA_RETURN_IF_ERROR(run_step(change, value, moved, slots));
-  return variable.assign(value);
+  return internal::update_value(variable, [&](DTensor& value) -> Status {
+    if (layout == variable.layout()) return run_step(change, value, moved, slots);
+    DTensor shards = relayout(value, layout);
+    TESSERA_RETURN_IF_ERROR(internal::facts_of(shards).error);
+    TESSERA_RETURN_IF_ERROR(run_step(change, shards, moved, slots));
+    DTensor changed = relayout(std::move(shards), variable.layout());
+    TESSERA_RETURN_IF_ERROR(internal::facts_of(changed).error);
+    value = std::move(changed);
+    return absl::OkStatus();
+  });
 }
 
 Status apply_steps(OptimizerState& state, absl::Span<Variable> variables,

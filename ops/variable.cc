@@ -20,7 +20,9 @@ struct Variable::State {
   const Shape shape;
   const Layout layout;
   std::function<Status(const char* call)> guard = {};
-  std::mutex mutex;
+  // Held by a call that changes the value, from its read to its write. Acquired before `mutex`.
+  std::mutex changing;
+  std::mutex mutex;  // guards value
   DTensor value;
 };
 
@@ -64,29 +66,38 @@ Status Variable::check(const char* function, const DTensor& value) const {
       function, " got ", dtype_name(value.dtype()), " ", shape_to_string(value.shape())));
 }
 
-Status Variable::assign(const DTensor& value) {
-  TESSERA_RETURN_IF_ERROR(check("assign", value));
-  DTensor moved = relayout(stop_gradient(value), layout());
+Status Variable::change(const char* function, const DTensor& operand,
+                        absl::FunctionRef<DTensor(const DTensor& value)> change) {
+  TESSERA_RETURN_IF_ERROR(check(function, operand));
+  std::lock_guard<std::mutex> changing(state_->changing);
+  DTensor moved = relayout(change(value()), layout());
   TESSERA_RETURN_IF_ERROR(internal::facts_of(moved).error);
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->value = std::move(moved);
   return absl::OkStatus();
 }
 
+Status Variable::assign(const DTensor& value) {
+  return change("assign", value, [&](const DTensor&) { return stop_gradient(value); });
+}
+
 Status Variable::assign_add(const DTensor& delta) {
-  TESSERA_RETURN_IF_ERROR(check("assign_add", delta));
-  return assign(ops::add(value(), stop_gradient(delta), layout()));
+  return change("assign_add", delta, [&](const DTensor& value) {
+    return ops::add(value, stop_gradient(delta), layout());
+  });
 }
 
 Status Variable::assign_sub(const DTensor& delta) {
-  TESSERA_RETURN_IF_ERROR(check("assign_sub", delta));
-  return assign(ops::sub(value(), stop_gradient(delta), layout()));
+  return change("assign_sub", delta, [&](const DTensor& value) {
+    return ops::sub(value, stop_gradient(delta), layout());
+  });
 }
 
 Status internal::update_value(const Variable& variable,
                               absl::FunctionRef<Status(DTensor& value)> update) {
   const auto& guard = variable.state_->guard;
   if (guard != nullptr) TESSERA_RETURN_IF_ERROR(guard("the optimizer's update"));
+  std::lock_guard<std::mutex> changing(variable.state_->changing);
   std::lock_guard<std::mutex> lock(variable.state_->mutex);
   return update(variable.state_->value);
 }

@@ -9,8 +9,9 @@
 // returned before keep theirs. The memory of a value goes back to its pool as soon as nothing holds
 // it.
 //
-// Thread-safe; but calls that change it come in the same order on every client.
-// TF: tf.Variable. PyTorch: torch.nn.Parameter.
+// Thread-safe: each call that changes the value does so as a whole, so that no update is lost.
+// Calls that change it come in the same order on every client. TF: tf.Variable. PyTorch:
+// torch.nn.Parameter.
 #ifndef TESSERA_OPS_VARIABLE_H_
 #define TESSERA_OPS_VARIABLE_H_
 
@@ -31,8 +32,8 @@ namespace tessera {
 class Variable;
 
 namespace internal {
-// For optimizers: `update` replaces the value by another of its dtype, shape and layout, which no
-// other thread reads meanwhile.
+// For optimizers: `update` replaces the value by another of its dtype, shape and layout. No other
+// thread reads or changes the value meanwhile.
 Status update_value(const Variable& variable, absl::FunctionRef<Status(DTensor& value)> update);
 // `guard`, given the call, is asked before every assignment; its error is that of the assignment.
 // Set before the variable is shared.
@@ -70,6 +71,9 @@ class Variable {
                                        absl::FunctionRef<Status(DTensor& value)> update);
   friend void internal::guard_assignments(const Variable& variable,
                                           std::function<Status(const char* call)> guard);
+  // The one way to change the value: to change(value), which is moved to the layout.
+  Status change(const char* function, const DTensor& operand,
+                absl::FunctionRef<DTensor(const DTensor& value)> change);
   Status check(const char* function, const DTensor& value) const;
 
   std::shared_ptr<State> state_;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -400,6 +401,35 @@ TEST_P(DistributeVariableTest, Updates) {
             TESSERA_RETURN_IF_ERROR(expect_local<float>(held, [&](int r) {
               return Values<float>{{}, {expected[r]}};
             }));
+            return absl::OkStatus();
+          }),
+      IsOk());
+}
+
+// The changes communicate nothing, so that their order may differ between clients.
+TEST_P(DistributeVariableTest, NoChangeOfAnotherThreadIsLost) {
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            for (const VariableSynchronization synchronization : {kOnWrite, kOnRead}) {
+              TESSERA_ASSIGN_OR_RETURN(
+                  DistributedVariable variable,
+                  strategy.variable("v", everywhere(strategy, 10),
+                                    {.synchronization = synchronization, .aggregation = kMean}));
+              const DTensor one = everywhere(strategy, 1);
+              Status statuses[2];
+              std::vector<std::thread> threads;
+              for (Status& status : statuses) {
+                threads.emplace_back([&status, &one, variable]() mutable {
+                  for (int k = 0; k < 200; ++k) status.Update(variable.assign_add(one));
+                });
+              }
+              for (std::thread& each : threads) each.join();
+              for (const Status& status : statuses) TESSERA_RETURN_IF_ERROR(status);
+              TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value,
+                                       variable.value().to_host<float>());
+              TESSERA_REQUIRE(value.data[0] == 410, value.data[0]);
+            }
             return absl::OkStatus();
           }),
       IsOk());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a tape knows, and for how long.
+// What a tape knows and for how long, and variables that several threads change.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/optimizer.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/tape.h"
@@ -40,6 +41,7 @@ class TapeTest : public ::testing::Test {
     TESSERA_ASSERT_OK_AND_ASSIGN(client_, Client::connect({.num_local_devices = 2}));
     TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, create_mesh(*client_, {{"x", 2}}));
     rows_ = Layout::parse(mesh, "[x]");
+    whole_ = Layout::parse(mesh, "[-]");
   }
 
   DTensor numbers() const { return iota<double>({4}, rows_); }
@@ -59,6 +61,7 @@ class TapeTest : public ::testing::Test {
 
   std::optional<Client> client_;
   StatusOr<Layout> rows_;   // [x] on {x=2}
+  StatusOr<Layout> whole_;  // [-]
 };
 
 // ---- The end of a tape
@@ -220,6 +223,50 @@ TEST_F(TapeTest, RematerializesWhatDoesNotDependOnItsInputs) {
   const Forward of_captured = [&](absl::Span<const DTensor>) { return ops::square(y); };
   EXPECT_THAT(values(tape.gradient(ops::sum(ops::rematerialize(of_captured, {x})), {x})[0]),
               Each(0.0));
+}
+
+// ---- Variables and threads
+
+// Each thread makes `count` calls.
+template <class Call>
+void run_threads(int num_threads, int count, Call call) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < num_threads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int k = 0; k < count; ++k) EXPECT_THAT(call(t), IsOk());
+    });
+  }
+  for (std::thread& each : threads) each.join();
+}
+
+TEST_F(TapeTest, NoUpdateOfAVariableIsLost) {
+  const DTensor one = ones<double>({4}, rows_);
+  for (const StatusOr<Layout>& layout : {rows_, whole_}) {
+    Variable variable("w", zeros<double>({4}, layout));
+    run_threads(3, 300, [&](int thread) {
+      return thread == 0 ? variable.assign_sub(one) : variable.assign_add(one);
+    });
+    EXPECT_THAT(values(variable.value()), Each(300.0));
+  }
+}
+
+TEST_F(TapeTest, NoStepOfAnOptimizerIsLost) {
+  const DTensor minus_one = full<double>({4}, -1, rows_);
+  const DTensor one = ones<double>({4}, rows_);
+  for (const bool shard_state : {false, true}) {
+    Variable variable("w", zeros<double>({4}, whole_));
+    Sgd optimizers[2];
+    for (Sgd& each : optimizers) {
+      each.learning_rate = 1;
+      each.shard_state = shard_state;
+    }
+    run_threads(3, 200, [&](int thread) {
+      std::vector<Variable> variables = {variable};
+      return thread == 2 ? variable.assign_add(one)
+                         : optimizers[thread].apply(absl::MakeSpan(variables), {minus_one});
+    });
+    EXPECT_THAT(values(variable.value()), Each(600.0)) << shard_state;
+  }
 }
 
 }  // namespace
