@@ -40,7 +40,9 @@ namespace tessera::kernels {
   X(add, 2, kNumbers, false)           \
   X(sub, 2, kNumbers, false)           \
   X(mul, 2, kNumbers, false)           \
+  X(mul_or_zero, 2, kFloats, false)    \
   X(div, 2, kFloats, false)            \
+  X(div_or_zero, 2, kFloats, false)    \
   X(floor_div, 2, kNumbers, false)     \
   X(mod, 2, kNumbers, false)           \
   X(pow, 2, kNumbers, false)           \

@@ -37,7 +37,11 @@ DTensor failed(const DistributedVariable& variable, const Mesh& mesh, Status err
       Layout::replicated(mesh, static_cast<int>(variable.shape().size())), std::move(error));
 }
 
-DTensor zeros_like(const DTensor& x) { return ops::cast(ops::not_equal(x, x), x.dtype()); }
+// Of integers, whose NaN and infinity do not exist, and of floats.
+DTensor zeros_like(const DTensor& x) {
+  return is_floating_point(x.dtype()) ? ops::mul_or_zero(x, 0)
+                                      : ops::cast(ops::not_equal(x, x), x.dtype());
+}
 
 }  // namespace
 

@@ -126,7 +126,7 @@ DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& o
     // The dims of the indices become one.
     Shape slices = table.shape();
     slices[along] = count;
-    return {scatter_add(mul(table, 0), reshape(call.operands[1], {count}),
+    return {scatter_add(mul_or_zero(table, 0), reshape(call.operands[1], {count}),
                         reshape(call.cotangent, slices), along),
             std::nullopt};
   });

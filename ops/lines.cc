@@ -340,7 +340,7 @@ DTensor send_back(const DTensor& cotangent, const DTensor& places, int64_t dim,
   std::vector<int64_t> back(rank);
   for (int64_t d = 0; d < rank; ++d) back[to_last[d]] = d;
   const DTensor hits = cast(one_hot(transpose(places, to_last), shape[along]), cotangent.dtype());
-  const DTensor sent = mul(expand_dims(transpose(cotangent, to_last), -1), hits);
+  const DTensor sent = mul_or_zero(expand_dims(transpose(cotangent, to_last), -1), hits);
   return transpose(sum(sent, {-2}), back);
 }
 

@@ -95,7 +95,7 @@ DTensor pick(const DTensor& rows, const DTensor& labels) {
   return differentiable(std::move(result), operands, [](const GradientCall& call) -> Gradients {
     const DTensor& from = call.operands[0];
     const DTensor hits = cast(one_hot(call.operands[1], from.shape().back()), from.dtype());
-    return {mul(expand_dims(call.cotangent, -1), hits), std::nullopt};
+    return {mul_or_zero(expand_dims(call.cotangent, -1), hits), std::nullopt};
   });
 }
 
@@ -190,7 +190,7 @@ Gradients derivatives_of(const GradientCall& call, Gradient gradient) {
 // The gradient of the sum of y c, where y is a softmax, by what the softmax was taken of.
 DTensor softmax_gradient(const DTensor& y, const DTensor& c) {
   const auto by_operations = [](const DTensor& a, const DTensor& b) {
-    return mul(a, sub(b, sum(mul(a, b), {-1}, KeepDims::kYes)));
+    return mul_or_zero(a, sub(b, sum(mul_or_zero(a, b), {-1}, KeepDims::kYes)));
   };
   if (!has_whole_rows(y) || !has_whole_rows(c)) return by_operations(y, c);
   const DTensor operands[] = {y, c};
@@ -200,7 +200,7 @@ DTensor softmax_gradient(const DTensor& y, const DTensor& c) {
 }
 DTensor log_softmax_gradient(const DTensor& y, const DTensor& c) {
   const auto by_operations = [](const DTensor& a, const DTensor& b) {
-    return sub(b, mul(exp(a), sum(b, {-1}, KeepDims::kYes)));
+    return sub(b, mul_or_zero(exp(a), sum(b, {-1}, KeepDims::kYes)));
   };
   if (!has_whole_rows(y) || !has_whole_rows(c)) return by_operations(y, c);
   const DTensor operands[] = {y, c};

@@ -57,9 +57,11 @@ void set_linearity(PointwiseOp op, bool has_scalar, Rule& rule) {
       rule.linearity = Linearity::kJoint;
       break;
     case PointwiseOp::mul:
+    case PointwiseOp::mul_or_zero:
       rule.linearity = has_scalar ? Linearity::kJoint : Linearity::kEach;
       break;
     case PointwiseOp::div:
+    case PointwiseOp::div_or_zero:
       rule.linearity = Linearity::kEach;
       if (!has_scalar) rule.carriers = {true, false};
       break;
@@ -107,7 +109,8 @@ StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar&
   TESSERA_RETURN_IF_ERROR(check_dtype(info, dtype));
   TESSERA_ASSIGN_OR_RETURN(const ElementBytes element, element_of(info.name, scalar, dtype));
   Rule rule = broadcast_rule({&x, 1}, x.shape());
-  if (op != PointwiseOp::div || place == 1) set_linearity(op, true, rule);
+  const bool is_quotient = op == PointwiseOp::div || op == PointwiseOp::div_or_zero;
+  if (!is_quotient || place == 1) set_linearity(op, true, rule);
   const bool is_added = op == PointwiseOp::add || op == PointwiseOp::sub;
   const auto kernel = [op, dtype, element, place, is_added](const LocalCall& call) -> Status {
     static constexpr ElementBytes kZero = {};
@@ -209,7 +212,7 @@ DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, con
   const DTensor operands[] = {condition, a, b};
   DTensor result = run({"select", operands, {}, out}, [&] { return plan_select(condition, a, b); });
   return differentiable(std::move(result), operands, [](const GradientCall& call) -> Gradients {
-    const DTensor none = mul(call.cotangent, 0);
+    const DTensor none = mul_or_zero(call.cotangent, 0);
     const DTensor& chosen = call.operands[0];
     return {std::nullopt, sum_to(select(chosen, call.cotangent, none), call.operands[1].shape()),
             sum_to(select(chosen, none, call.cotangent), call.operands[2].shape())};
@@ -225,7 +228,7 @@ DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out&
       std::move(result), {&x, 1}, [low, high](const GradientCall& call) -> Gradients {
         const DTensor& value = call.operands[0];
         const DTensor inside = logical_and(greater_equal(value, low), less_equal(value, high));
-        return {mul(call.cotangent, cast(inside, value.dtype()))};
+        return {mul_or_zero(call.cotangent, cast(inside, value.dtype()))};
       });
 }
 

@@ -63,6 +63,10 @@ TESSERA_BINARY_(add)
 TESSERA_BINARY_(sub)
 TESSERA_BINARY_(mul)
 TESSERA_BINARY_(div)
+// For masks and gradients, of floats: 0 where a is 0, or b is 0 or (of div_or_zero) infinite,
+// whatever the other one is; else a b, or a / b.
+TESSERA_BINARY_(mul_or_zero)
+TESSERA_BINARY_(div_or_zero)
 TESSERA_BINARY_(floor_div)  // an integer divided by 0 is 0
 TESSERA_BINARY_(mod)        // has the sign of b; of an integer and 0 it is 0
 TESSERA_BINARY_(pow)        // an integer to a negative power is truncated

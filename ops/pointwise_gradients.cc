@@ -1,15 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A cotangent of 0 passes nothing on, and neither does a derivative of 0, whatever the other one
+// is: mul_or_zero. So a branch that was not taken adds no NaN to a gradient, nor does a function
+// whose derivative is infinite at a place where what it is applied to is flat.
 #include "ops/pointwise_gradients.h"
 
 #include <cmath>
 #include <variant>
 
+#include "base/check.h"
 #include "ops/pointwise.h"
 
 namespace tessera::ops {
 namespace {
 
 using kernels::PointwiseOp;
+
+// Labels of a switch: all operations with so many operands. What is in no list, as a new operation,
+// does not compile.
+#define TESSERA_NONE_(name)
+#define TESSERA_LABEL_(name) case PointwiseOp::name:
+#define TESSERA_UNARY_1_(name) TESSERA_LABEL_(name)
+#define TESSERA_UNARY_2_(name) TESSERA_NONE_(name)
+#define TESSERA_BINARY_1_(name) TESSERA_NONE_(name)
+#define TESSERA_BINARY_2_(name) TESSERA_LABEL_(name)
+#define TESSERA_IF_UNARY_(name, operands, dtypes, gives_bool) TESSERA_UNARY_##operands##_(name)
+#define TESSERA_IF_BINARY_(name, operands, dtypes, gives_bool) TESSERA_BINARY_##operands##_(name)
+#define TESSERA_UNARY_OPS_ TESSERA_POINTWISE_OPS_(TESSERA_IF_UNARY_)
+#define TESSERA_BINARY_OPS_ TESSERA_POINTWISE_OPS_(TESSERA_IF_BINARY_)
+// Operations of two operands that have no gradient: has_gradient().
+#define TESSERA_BINARY_OPS_WITHOUT_GRADIENT_                              \
+  TESSERA_LABEL_(floor_div)                                               \
+  TESSERA_LABEL_(equal)                                                   \
+  TESSERA_LABEL_(not_equal)                                               \
+  TESSERA_LABEL_(less) TESSERA_LABEL_(less_equal) TESSERA_LABEL_(greater) \
+      TESSERA_LABEL_(greater_equal) TESSERA_LABEL_(logical_and) TESSERA_LABEL_(logical_or)
 
 // 1 where the condition holds, else 0.
 DTensor mask(const DTensor& condition, const DTensor& like) {
@@ -50,35 +75,98 @@ DTensor unary_derivative(PointwiseOp op, const DTensor& x, const DTensor& y) {
     case PointwiseOp::gelu: {
       const DTensor density = mul(exp(mul(square(x), -0.5)), M_2_SQRTPI * M_SQRT1_2 / 2);
       const DTensor share = mul(add(erf(mul(x, M_SQRT1_2)), 1), 0.5);
-      return add(share, mul(x, density));
+      return add(share, mul_or_zero(x, density));
     }
     case PointwiseOp::silu: {
       const DTensor share = sigmoid(x);
-      return add(share, mul(y, sub(1, share)));
+      return mul_or_zero(share, add(mul_or_zero(x, sub(1, share)), 1));
     }
     case PointwiseOp::erf:
       return mul(exp(neg(square(x))), M_2_SQRTPI);
     case PointwiseOp::softplus:
       return sigmoid(x);
-    default:
-      return sigmoid(x);
+    case PointwiseOp::neg:
+    case PointwiseOp::sign:
+    case PointwiseOp::floor:
+    case PointwiseOp::ceil:
+    case PointwiseOp::round:
+    case PointwiseOp::is_nan:
+    case PointwiseOp::logical_not:
+      TESSERA_BINARY_OPS_
+      break;
   }
+  TESSERA_CHECK(false, kernels::pointwise_info(op).name);
 }
 
 // Which of two operands maximum or minimum gives, half of equal ones.
-DTensor chosen_share(bool is_larger, const DTensor& a, const DTensor& b) {
-  const DTensor wins = is_larger ? greater(a, b) : less(a, b);
-  return add(mask(wins, a), mul(mask(equal(a, b), a), 0.5));
+DTensor chosen_share(const DTensor& own, const DTensor& other, const DTensor& result) {
+  return mul(mask(equal(own, result), own), sub(1, mul(mask(equal(other, result), own), 0.5)));
 }
 
 // The logarithm of positive numbers, 0 of others.
 DTensor log_of_positive(const DTensor& x) {
-  const DTensor is_positive = greater(x, 0);
-  return select(is_positive, log(x), mul(mask(is_positive, x), 0));
+  return select(greater(x, 0), log(x), mul_or_zero(x, 0));
 }
 
 double real(const Scalar& scalar) {
   return std::visit([](auto value) { return static_cast<double>(value); }, scalar.value());
+}
+
+// The gradient by operand 0 or 1 of an operation with two.
+DTensor gradient_of_first(PointwiseOp op, const GradientCall& call) {
+  const DTensor& c = call.cotangent;
+  const DTensor& a = call.operands[0];
+  const DTensor& b = call.operands[1];
+  switch (op) {
+    case PointwiseOp::add:
+    case PointwiseOp::sub:
+    case PointwiseOp::mod:
+      return c;
+    case PointwiseOp::mul:
+    case PointwiseOp::mul_or_zero:
+      return mul_or_zero(c, b);
+    case PointwiseOp::div:
+    case PointwiseOp::div_or_zero:
+      return div_or_zero(c, b);
+    case PointwiseOp::pow:
+      return mul_or_zero(c, mul_or_zero(b, pow(a, sub(b, 1))));
+    case PointwiseOp::maximum:
+    case PointwiseOp::minimum:
+      return mul_or_zero(c, chosen_share(a, b, call.result));
+      TESSERA_BINARY_OPS_WITHOUT_GRADIENT_
+      TESSERA_UNARY_OPS_
+      break;
+  }
+  TESSERA_CHECK(false, kernels::pointwise_info(op).name);
+}
+
+DTensor gradient_of_second(PointwiseOp op, const GradientCall& call) {
+  const DTensor& c = call.cotangent;
+  const DTensor& a = call.operands[0];
+  const DTensor& b = call.operands[1];
+  switch (op) {
+    case PointwiseOp::add:
+      return c;
+    case PointwiseOp::sub:
+      return neg(c);
+    case PointwiseOp::mul:
+    case PointwiseOp::mul_or_zero:
+      return mul_or_zero(c, a);
+    case PointwiseOp::div:
+    case PointwiseOp::div_or_zero:
+      return neg(mul_or_zero(c, div_or_zero(call.result, b)));
+    case PointwiseOp::mod:
+      return neg(mul_or_zero(c, floor_div(a, b)));
+    case PointwiseOp::pow:
+      return mul_or_zero(c, mul_or_zero(call.result, log_of_positive(a)));
+    case PointwiseOp::maximum:
+    case PointwiseOp::minimum:
+      return mul_or_zero(c, chosen_share(b, a, call.result));
+      TESSERA_BINARY_OPS_WITHOUT_GRADIENT_
+      TESSERA_UNARY_OPS_
+      break;
+  }
+  TESSERA_CHECK(false, kernels::pointwise_info(op).name);
 }
 
 }  // namespace
@@ -100,46 +188,12 @@ Gradients pointwise_gradient(PointwiseOp op, const GradientCall& call) {
   const DTensor& c = call.cotangent;
   const DTensor& a = call.operands[0];
   if (op == PointwiseOp::neg) return {neg(c)};
-  if (call.operands.size() == 1) return {mul(c, unary_derivative(op, a, call.result))};
-  const DTensor& b = call.operands[1];
-  const bool is_larger = op == PointwiseOp::maximum;
-  const auto of_a = [&]() -> DTensor {
-    switch (op) {
-      case PointwiseOp::mul:
-        return mul(c, b);
-      case PointwiseOp::div:
-        return div(c, b);
-      case PointwiseOp::pow:
-        return mul(c, mul(b, pow(a, sub(b, 1))));
-      case PointwiseOp::maximum:
-      case PointwiseOp::minimum:
-        return mul(c, chosen_share(is_larger, a, b));
-      default:
-        return c;
-    }
-  };
-  const auto of_b = [&]() -> DTensor {
-    switch (op) {
-      case PointwiseOp::sub:
-        return neg(c);
-      case PointwiseOp::mul:
-        return mul(c, a);
-      case PointwiseOp::div:
-        return neg(mul(c, div(call.result, b)));
-      case PointwiseOp::mod:
-        return neg(mul(c, floor_div(a, b)));
-      case PointwiseOp::pow:
-        return mul(c, mul(call.result, log_of_positive(a)));
-      case PointwiseOp::maximum:
-      case PointwiseOp::minimum:
-        return mul(c, chosen_share(is_larger, b, a));
-      default:
-        return c;
-    }
-  };
+  if (call.operands.size() == 1) return {mul_or_zero(c, unary_derivative(op, a, call.result))};
   Gradients gradients(2);
-  if (call.needed[0]) gradients[0] = sum_to(of_a(), a.shape());
-  if (call.needed[1]) gradients[1] = sum_to(of_b(), b.shape());
+  if (call.needed[0]) gradients[0] = sum_to(gradient_of_first(op, call), a.shape());
+  if (call.needed[1]) {
+    gradients[1] = sum_to(gradient_of_second(op, call), call.operands[1].shape());
+  }
   return gradients;
 }
 
@@ -149,26 +203,33 @@ Gradients scalar_gradient(PointwiseOp op, const Scalar& scalar, size_t place,
   const DTensor& x = call.operands[0];
   const bool is_left = place == 0;  // the scalar
   switch (op) {
+    case PointwiseOp::add:
+      return {c};
     case PointwiseOp::sub:
       return {is_left ? neg(c) : c};
     case PointwiseOp::mul:
-      return {mul(c, scalar)};
+    case PointwiseOp::mul_or_zero:
+      return {mul_or_zero(c, scalar)};
     case PointwiseOp::div:
-      return {is_left ? neg(mul(c, div(call.result, x))) : div(c, scalar)};
+    case PointwiseOp::div_or_zero:
+      return {is_left ? neg(mul_or_zero(c, div_or_zero(call.result, x))) : div_or_zero(c, scalar)};
     case PointwiseOp::mod:
-      return {is_left ? neg(mul(c, floor_div(scalar, x))) : c};
-    case PointwiseOp::pow:
-      if (is_left) return {mul(c, mul(call.result, std::log(real(scalar))))};
-      return {mul(c, mul(pow(x, real(scalar) - 1), scalar))};
+      return {is_left ? neg(mul_or_zero(c, floor_div(scalar, x))) : c};
+    case PointwiseOp::pow: {
+      if (!is_left) return {mul_or_zero(c, mul_or_zero(pow(x, real(scalar) - 1), scalar))};
+      const double base = real(scalar);
+      return {mul_or_zero(c, mul_or_zero(call.result, base > 0 ? std::log(base) : 0))};
+    }
     case PointwiseOp::maximum:
     case PointwiseOp::minimum: {
-      const bool is_larger = op == PointwiseOp::maximum;
-      const DTensor wins = is_larger ? greater(x, scalar) : less(x, scalar);
-      return {mul(c, add(mask(wins, x), mul(mask(equal(x, scalar), x), 0.5)))};
+      const DTensor share = sub(1, mul(mask(equal(call.result, scalar), x), 0.5));
+      return {mul_or_zero(c, mul(mask(equal(x, call.result), x), share))};
     }
-    default:
-      return {c};
+      TESSERA_BINARY_OPS_WITHOUT_GRADIENT_
+      TESSERA_UNARY_OPS_
+      break;
   }
+  TESSERA_CHECK(false, kernels::pointwise_info(op).name);
 }
 
 }  // namespace tessera::ops

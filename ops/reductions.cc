@@ -141,10 +141,10 @@ DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const G
     case ReduceOp::kMax: {
       // Equal elements share.
       const DTensor is_chosen = cast(equal(x, with_dims(call.result, dims, x.shape())), x.dtype());
-      return div(mul(spread, is_chosen), sum(is_chosen, dims, KeepDims::kYes));
+      return div_or_zero(mul_or_zero(spread, is_chosen), sum(is_chosen, dims, KeepDims::kYes));
     }
     case ReduceOp::kProd:
-      return mul(spread, products_of_others(x, dims));
+      return mul_or_zero(spread, products_of_others(x, dims));
     default:
       break;
   }

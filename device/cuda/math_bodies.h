@@ -168,6 +168,10 @@ TESSERA_KERNEL_BODY W compute_float(PointwiseOp op, W a, W b) {
       return std::rint(a);
     case PointwiseOp::div:
       return a / b;
+    case PointwiseOp::mul_or_zero:
+      return a == 0 || b == 0 ? W(0) : a * b;
+    case PointwiseOp::div_or_zero:
+      return a == 0 || std::isinf(b) ? W(0) : a / b;
     default:
       return W(0);
   }

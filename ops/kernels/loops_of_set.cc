@@ -251,6 +251,13 @@ bool compute_floats(PointwiseOp op, const T* a, const T* b, T* out, int64_t n) {
       return loop1(a, out, n, [](T x) { return m_round(x); });
     case PointwiseOp::div:
       return loop2(a, b, out, n, [](T x, T y) { return x / y; });
+    case PointwiseOp::mul_or_zero:
+      return loop2(a, b, out, n, [](T x, T y) { return ((x == 0) | (y == 0)) ? T(0) : x * y; });
+    case PointwiseOp::div_or_zero:
+      return loop2(a, b, out, n, [](T x, T y) {
+        const T infinity = static_cast<T>(__builtin_inf());
+        return ((x == 0) | (m_abs(y) == infinity)) ? T(0) : x / y;
+      });
     default:
       return false;
   }

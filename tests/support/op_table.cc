@@ -209,6 +209,7 @@ Table elementwise() {
       TESSERA_UNARY_(round),        TESSERA_UNARY_(is_nan),
       TESSERA_UNARY_(logical_not),  TESSERA_BINARY_(add),
       TESSERA_BINARY_(sub),         TESSERA_BINARY_(mul),
+      TESSERA_BINARY_(mul_or_zero), TESSERA_BINARY_(div_or_zero),
       TESSERA_BINARY_(div),         TESSERA_BINARY_(floor_div),
       TESSERA_BINARY_(mod),         TESSERA_BINARY_(pow),
       TESSERA_BINARY_(maximum),     TESSERA_BINARY_(minimum),
