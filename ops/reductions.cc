@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
@@ -14,6 +16,7 @@
 #include "ops/catalog_entries.h"
 #include "ops/composite.h"
 #include "ops/gradient.h"
+#include "ops/kernels/products.h"
 #include "ops/kernels/reduce.h"
 #include "ops/op.h"
 #include "ops/operand_type.h"
@@ -121,8 +124,9 @@ DTensor with_dims(const DTensor& reduced, const Dims& dims, const Shape& shape) 
   return reshape(reduced, kept);
 }
 
-// The product of all other elements along the dims, right where some of them are zero.
-DTensor products_of_others(const DTensor& x, const Dims& dims) {
+// The product of all other elements along the dims, by operations alone. Right where some of them
+// are 0, and where the product of all is no more out of range than that of the others is.
+DTensor products_by_quotients(const DTensor& x, const Dims& dims) {
   const DTensor is_zero = cast(equal(x, 0), x.dtype());
   const DTensor filled = add(x, is_zero);  // 1 for 0
   const DTensor of_filled = prod(filled, dims, KeepDims::kYes);
@@ -131,6 +135,48 @@ DTensor products_of_others(const DTensor& x, const Dims& dims) {
   const DTensor no_zero = cast(equal(num_zeros, 0), x.dtype());
   const DTensor one_zero = mul(cast(equal(num_zeros, 1), x.dtype()), is_zero);
   return mul(div(of_filled, filled), add(no_zero, one_zero));
+}
+
+// kernels::products_of_others() along dims that each device has whole.
+DTensor products_of_others(const std::vector<DTensor>& operands, const Dims& dims) {
+  constexpr const char* kName = "prod gradient";
+  OpCall call = {kName, operands, attributes_of(dims, KeepDims::kYes), {}};
+  call.needs_host = true;
+  DTensor result = run(call, [&]() -> StatusOr<OpPlan> {
+    const OperandType x = operands[0];
+    const Shape& shape = x.shape();
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<bool> joined,
+                             marked_dims(kName, dims, static_cast<int64_t>(shape.size())));
+    OpPlan plan;
+    plan.dtype = x.dtype();
+    plan.shape = shape;
+    for (size_t dim = 0; dim < shape.size(); ++dim) {
+      plan.rule.result.push_back({plan.rule.add_factor(
+          shape[dim], joined[dim] ? FactorKind::kWhole : FactorKind::kPassed)});
+    }
+    plan.rule.operands.assign(operands.size(), plan.rule.result);
+    plan.kernel = [dtype = x.dtype(), joined](const LocalCall& local) -> Status {
+      kernels::products_of_others(dtype, local.in, local.out_box.sizes, joined, local.out);
+      return absl::OkStatus();
+    };
+    return plan;
+  });
+  // By x the cotangent is one more direction; by a direction it is in the place of that one.
+  return differentiable(
+      std::move(result), operands, [dims](const GradientCall& gradient) -> Gradients {
+        Gradients found(gradient.operands.size());
+        for (size_t i = 0; i < found.size(); ++i) {
+          if (!gradient.needed[i]) continue;
+          std::vector<DTensor> of(gradient.operands.begin(), gradient.operands.end());
+          if (i == 0) {
+            of.push_back(gradient.cotangent);
+          } else {
+            of[i] = gradient.cotangent;
+          }
+          found[i] = products_of_others(of, dims);
+        }
+        return found;
+      });
 }
 
 DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const GradientCall& call) {
@@ -144,7 +190,9 @@ DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const G
       return div_or_zero(mul_or_zero(spread, is_chosen), sum(is_chosen, dims, KeepDims::kYes));
     }
     case ReduceOp::kProd:
-      return mul_or_zero(spread, products_of_others(x, dims));
+      return mul_or_zero(spread, internal::facts_of(x).uses_host_memory
+                                     ? products_of_others({x}, dims)
+                                     : products_by_quotients(x, dims));
     default:
       break;
   }

@@ -80,6 +80,42 @@ TEST_F(ReportedTest, NormAtZero) {  // pytorch#2421
   EXPECT_THAT(of_rows, ElementsAre(0, 0, 0, FloatNear(0.6F, 1e-6F), FloatNear(0.8F, 1e-6F), 0));
 }
 
+TEST_F(ReportedTest, ProductsOutOfRange) {  // burn#5533
+  const float inf = std::numeric_limits<float>::infinity();
+  const auto product = [](const DTensor& x) { return ops::prod(x); };
+  for (const char* layout : {"[-]", "[x]"}) {
+    EXPECT_THAT(gradient_of<float>(make<float>({1e20F, 1e20F, 0, 2}, {4}, layout), product),
+                ElementsAre(0, 0, inf, 0));
+    EXPECT_THAT(
+        gradient_of<float>(make<float>({1e30F, 1e30F, 1e-30F, 1e-30F}, {4}, layout), product),
+        ElementsAre(1e-30F, 1e-30F, 1e30F, 1e30F));
+    EXPECT_THAT(gradient_of<float>(make<float>({inf, 2}, {2}, layout), product),
+                ElementsAre(2, inf));
+  }
+}
+
+// Second and third derivatives of a product, also by elements that are 0.
+TEST_F(ReportedTest, HigherDerivativesOfProducts) {
+  for (const char* layout : {"[-]", "[x]"}) {
+    Tape tape;
+    const DTensor x = tape.watch(make<double>({0, 0, 3, 5}, {4}, layout));
+    const DTensor weights = make<double>({1, 10, 100, 1000}, {4}, "[-]");
+    const GradientOptions keep = {.keep = true};
+    const DTensor first = tape.gradient(ops::prod(x), {x}, keep)[0];
+    const DTensor second = tape.gradient(ops::sum(first * weights), {x}, keep)[0];
+    const DTensor third = tape.gradient(ops::sum(second), {x}, keep)[0];
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<double> a, first.to_host<double>());
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<double> b, second.to_host<double>());
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<double> c, third.to_host<double>());
+    EXPECT_THAT(a.data, ElementsAre(0, 0, 0, 0));
+    // The sum over i of w_i times the product of all elements but i and k.
+    EXPECT_THAT(b.data, ElementsAre(10 * 15, 1 * 15, 0, 0));
+    // The sum over i and k of w_i times the product of all but i, k and m.
+    EXPECT_THAT(c.data, ElementsAre(10 * 8 + 100 * 5 + 1000 * 3, 1 * 8 + 100 * 5 + 1000 * 3, 11 * 5,
+                                    11 * 3));
+  }
+}
+
 // An infinite cotangent, or an infinite element, reaches no branch that was not taken.
 TEST_F(ReportedTest, InfinitiesStayInTheBranchThatWasTaken) {
   const DTensor x = make<double>({-1, 2, 0, 5}, {4}, "[x]");
