@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/device_op.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
 #include "ops/broadcast.h"
 #include "ops/catalog_entries.h"
 #include "ops/composite.h"
@@ -70,6 +74,12 @@ DTensor mask_later_keys(const DTensor& scores) {
   // The cotangent of an element that is masked is 0 already: its weight is.
   return differentiable(std::move(result), {&scores, 1},
                         [](const GradientCall& call) -> Gradients { return {call.cotangent}; });
+}
+
+// Whether each query, [queries, 1], sees a key: all but the first `num_blind`.
+DTensor sees_a_key(const DTensor& scores, int64_t num_blind) {
+  const StatusOr<Layout> layout = Layout::replicated(scores.layout().mesh(), 2);
+  return greater_equal(iota<int64_t>({scores.shape()[2], 1}, layout), num_blind);
 }
 
 // Element labels[i] of row i; of a device that holds a part of the rows, 0 where it does not hold
@@ -332,7 +342,16 @@ DTensor attention(const DTensor& q, const DTensor& k, const DTensor& v,
   DTensor scores =
       mul(einsum("bhqd,bhkd->bhqk", pair), options.scale.value_or(1 / std::sqrt(depth)));
   if (options.causal) scores = mask_later_keys(scores);
-  const DTensor weighted[] = {softmax(scores, -1), v};
+  // The first queries see no key where there are fewer keys than queries.
+  const int64_t num_blind = options.causal ? q.shape()[2] - k.shape()[2] : 0;
+  std::optional<DTensor> sees;
+  if (num_blind > 0 && k.shape()[2] > 0) {
+    sees = sees_a_key(scores, num_blind);
+    scores = select(*sees, scores, mul_or_zero(stop_gradient(scores), 0));
+  }
+  DTensor weights = softmax(scores, -1);
+  if (sees.has_value()) weights = select(*sees, weights, mul_or_zero(stop_gradient(weights), 0));
+  const DTensor weighted[] = {weights, v};
   return finish(einsum("bhqk,bhkd->bhqd", weighted), out);
 }
 

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/nn.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/tape.h"
@@ -113,6 +114,27 @@ TEST_F(ReportedTest, HigherDerivativesOfProducts) {
     // The sum over i and k of w_i times the product of all but i, k and m.
     EXPECT_THAT(c.data, ElementsAre(10 * 8 + 100 * 5 + 1000 * 3, 1 * 8 + 100 * 5 + 1000 * 3, 11 * 5,
                                     11 * 3));
+  }
+}
+
+TEST_F(ReportedTest, AttentionOfQueriesBeforeTheFirstKey) {  // pytorch#41508
+  for (const char* layout : {"[-, -, -, -]", "[-, -, x, -]"}) {
+    Tape tape;
+    const DTensor q = tape.watch(make<float>({1, 2, 3}, {1, 1, 3, 1}, layout));
+    const DTensor k = tape.watch(make<float>({1, 2}, {1, 1, 2, 1}, "[-, -, -, -]"));
+    const DTensor v = tape.watch(make<float>({10, 20}, {1, 1, 2, 1}, "[-, -, -, -]"));
+    const DTensor y = ops::attention(q, k, v, {.causal = true});
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<float> value, y.to_host<float>());
+    EXPECT_THAT(value.data, ElementsAre(0, FloatNear(10, 1e-4F), FloatNear(19.5257F, 1e-4F)));
+    const std::vector<DTensor> gradients = tape.gradient(ops::sum(y), {q, k, v});
+    for (const DTensor& each : gradients) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<float> host, each.to_host<float>());
+      for (const float element : host.data) EXPECT_TRUE(std::isfinite(element));
+    }
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<float> by_v, gradients[2].to_host<float>());
+    EXPECT_THAT(by_v.data, ElementsAre(FloatNear(1.0474F, 1e-4F), FloatNear(0.9526F, 1e-4F)));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<float> by_q, gradients[0].to_host<float>());
+    EXPECT_EQ(by_q.data[0], 0);
   }
 }
 
