@@ -228,10 +228,30 @@ struct Convolution {
   }
 };
 
+// A window that has padding alone has no mean and no largest element. The first or the last one is
+// such, if any is.
+Status check_pool_windows(const char* name, const Shape& shape, const Window (&windows)[2]) {
+  for (int k = 0; k < 2; ++k) {
+    const Window& window = windows[k];
+    const int64_t size = shape[1 + k];
+    TESSERA_ASSIGN_OR_RETURN(const int64_t count, result_size(name, size, window));
+    for (const int64_t number : {int64_t{0}, count - 1}) {
+      const int64_t begin = number * window.stride - window.before;
+      if (begin + window.size > 0 && begin < size) continue;
+      return refusal(name, "window ", number, " along dim ", 1 + k,
+                     " has padding alone: windows of ", window.size, ", stride ", window.stride,
+                     ", padding ", window.before, " and ", window.after, ", over ", size,
+                     " elements; pad by less than the window");
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A plan over images of one shape.
 StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const OperandType> images,
                            const Window (&windows)[2], LocalKernel kernel) {
   TESSERA_RETURN_IF_ERROR(check_image(name, images[0]));
+  TESSERA_RETURN_IF_ERROR(check_pool_windows(name, images[0].shape(), windows));
   OpPlan plan = plan_same(images[0]);
   TESSERA_RETURN_IF_ERROR(set_windows(name, images[0], windows, plan));
   plan.rule.linearity = Linearity::kNone;

@@ -57,7 +57,7 @@ struct Pool2dOptions {
   std::array<std::array<int64_t, 2>, 2> padding = {};
 };
 // The largest element, and the mean, of each window of x, which is [batch, height, width,
-// channels]. Padding counts for neither.
+// channels]. Padding counts for neither; a window of padding alone is InvalidArgument.
 DTensor max_pool2d(const DTensor& x, const Pool2dOptions& options = {}, const Out& out = {});
 DTensor avg_pool2d(const DTensor& x, const Pool2dOptions& options = {}, const Out& out = {});
 

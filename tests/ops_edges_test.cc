@@ -4,11 +4,13 @@
 // right.
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/shape.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -135,6 +137,23 @@ TEST_F(ReportedTest, AttentionOfQueriesBeforeTheFirstKey) {  // pytorch#41508
     EXPECT_THAT(by_v.data, ElementsAre(FloatNear(1.0474F, 1e-4F), FloatNear(0.9526F, 1e-4F)));
     TESSERA_ASSERT_OK_AND_ASSIGN(const HostTensor<float> by_q, gradients[0].to_host<float>());
     EXPECT_EQ(by_q.data[0], 0);
+  }
+}
+
+TEST_F(ReportedTest, PoolsOverPaddingAlone) {  // FastNN#5
+  const DTensor x = make<float>({1}, {1, 1, 1, 1}, "[-, -, -, -]");
+  const ops::Pool2dOptions options = {
+      .window = {1, 3}, .strides = {1, 3}, .padding = {{{0, 0}, {3, 2}}}};
+  for (const auto& [name, y] :
+       std::map<std::string, DTensor>{{"avg_pool2d", ops::avg_pool2d(x, options)},
+                                      {"max_pool2d", ops::max_pool2d(x, options)}}) {
+    EXPECT_THAT(
+        y.status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 absl::StrCat(name,
+                              ": window 0 along dim 2 has padding alone: windows of 3, "
+                              "stride 3, padding 3 and 2, over 1 elements; pad by less than "
+                              "the window")));
   }
 }
 
