@@ -21,6 +21,7 @@
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
 #include "ops/pointwise.h"
+#include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/tape.h"
 
@@ -103,6 +104,20 @@ std::vector<DTensor> Caller::all_reduce_values(const std::string& text, ReduceOp
       .tensors;
 }
 
+// The gradient of prod() over all terms, which each replica gathers: a quotient of the product and
+// its own term would not exist where that is 0, and may be out of range.
+DTensor product_of_other_terms(const Caller& caller, const DTensor& x, const DTensor& cotangent,
+                               const CommunicationOptions& options) {
+  Tape tape;
+  const DTensor terms = tape.watch(caller.all_gather(ops::expand_dims(x, 0), 0, options));
+  const DTensor gradients = tape.gradient(ops::prod(terms, {0}), {terms}, {.seed = cotangent})[0];
+  std::vector<int64_t> starts(gradients.shape().size(), 0);
+  std::vector<int64_t> limits = gradients.shape();
+  starts[0] = caller.id;
+  limits[0] = caller.id + 1;
+  return ops::reshape(ops::slice(gradients, starts, limits), x.shape());
+}
+
 // The gradient by a term: of a sum or mean that of the cotangents; of an extreme that of the terms
 // which are it, in equal parts; of a product the product of the others.
 std::vector<std::optional<DTensor>> gradient_of_term(const Caller& caller, ReduceOp op,
@@ -117,10 +132,11 @@ std::vector<std::optional<DTensor>> gradient_of_term(const Caller& caller, Reduc
     case ReduceOp::kAvg:
       return {reduce(op, cotangent)};
     case ReduceOp::kProd:
-      return {reduce(ReduceOp::kSum, cotangent) * y / x};
+      return {product_of_other_terms(caller, x, reduce(ReduceOp::kSum, cotangent), options)};
     default: {
       const DTensor is_extreme = ops::cast(ops::equal(x, y), x.dtype());
-      return {reduce(ReduceOp::kSum, cotangent) * is_extreme / reduce(ReduceOp::kSum, is_extreme)};
+      return {ops::div_or_zero(ops::mul_or_zero(reduce(ReduceOp::kSum, cotangent), is_extreme),
+                               reduce(ReduceOp::kSum, is_extreme))};
     }
   }
 }

@@ -4,6 +4,7 @@
 // facts, on one client with all replicas and on a client for each. Rows are named as there.
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -182,6 +183,30 @@ TEST_P(DistributeGradientsTest, GradientsOfOtherReductions) {
               const float first[] = {6, 3, 2};
               const float second[] = {4, 2, 2};
               return vector_of<float>({3 * first[r], 3 * second[r]});
+            });
+          }),
+      IsOk());
+}
+
+// Products of the other terms, where a term is 0 and where the product of all is out of range.
+TEST_P(DistributeGradientsTest, GradientOfAProductWithZeros) {
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            const PerReplica gradient = strategy.run([](ReplicaContext& replica) {
+              Tape tape;
+              const int r = replica.replica_id_in_sync_group();
+              const DTensor x =
+                  tape.watch(from_host<float>({r == 0 ? 0.0F : static_cast<float>(r + 1),
+                                               r == 2 ? 1e-30F : 1e30F, r < 2 ? 0.0F : 5.0F},
+                                              {3}, Layout::replicated(replica.mesh(), 1)));
+              return tape.gradient(ops::sum(replica.all_reduce(ReduceOp::kProd, x)), {x})[0];
+            });
+            // Three losses.
+            return expect_local<float>(gradient, [](int r) {
+              return vector_of<float>({r == 0 ? 3 * 6.0F : 0.0F,
+                                       r == 2 ? std::numeric_limits<float>::infinity() : 3.0F,
+                                       0.0F});
             });
           }),
       IsOk());
