@@ -43,18 +43,25 @@ struct OperandKey {
 };
 // Everything that a decision of one client depends on.
 struct CallKey {
+  const void* operation;
   const char* name;
   std::vector<int64_t> attributes;
   std::vector<OperandKey> operands;
   std::optional<Layout> out;
 };
 
+// A call of an operation.
+struct Asked {
+  const OpCall& call;
+  const void* operation;
+};
+
 // A key, or a call that has the key: found without a copy.
 struct CallHash {
   template <class Operands>
-  static size_t hash(const char* name, absl::Span<const int64_t> attributes,
+  static size_t hash(const void* operation, const char* name, absl::Span<const int64_t> attributes,
                      const Operands& operands, const Layout* out) {
-    size_t result = absl::HashOf(absl::string_view(name), attributes);
+    size_t result = absl::HashOf(operation, absl::string_view(name), attributes);
     for (const auto& operand : operands) {
       result = absl::HashOf(result, layout_of(operand), shape_of(operand), dtype_of(operand));
     }
@@ -68,10 +75,12 @@ struct CallHash {
   static DType dtype_of(const DTensor& tensor) { return tensor.dtype(); }
 
   size_t operator()(const CallKey& key) const {
-    return hash(key.name, key.attributes, key.operands, key.out.has_value() ? &*key.out : nullptr);
+    return hash(key.operation, key.name, key.attributes, key.operands,
+                key.out.has_value() ? &*key.out : nullptr);
   }
-  size_t operator()(const OpCall& call) const {
-    return hash(call.name, call.attributes, call.operands,
+  size_t operator()(const Asked& asked) const {
+    const OpCall& call = asked.call;
+    return hash(asked.operation, call.name, call.attributes, call.operands,
                 call.out.layout.has_value() ? &**call.out.layout : nullptr);
   }
 };
@@ -94,12 +103,15 @@ struct SameCall {
     }
     return true;
   }
-  bool operator()(const CallKey& key, const OpCall& call) const {
-    return same(key, call.name, call.attributes, call.operands,
+  bool operator()(const CallKey& key, const Asked& asked) const {
+    const OpCall& call = asked.call;
+    return key.operation == asked.operation &&
+           same(key, call.name, call.attributes, call.operands,
                 call.out.layout.has_value() ? &**call.out.layout : nullptr);
   }
   bool operator()(const CallKey& key, const CallKey& other) const {
-    return same(key, other.name, other.attributes, other.operands,
+    return key.operation == other.operation &&
+           same(key, other.name, other.attributes, other.operands,
                 other.out.has_value() ? &*other.out : nullptr);
   }
 };
@@ -116,8 +128,13 @@ Layout without_runtime(const Layout& layout) {
   return *layout.with_mesh(layout.mesh().with_runtime(nullptr));
 }
 
-CallKey key_of(const OpCall& call) {
-  CallKey key = {call.name, {call.attributes.begin(), call.attributes.end()}, {}, std::nullopt};
+CallKey key_of(const Asked& asked) {
+  const OpCall& call = asked.call;
+  CallKey key = {asked.operation,
+                 call.name,
+                 {call.attributes.begin(), call.attributes.end()},
+                 {},
+                 std::nullopt};
   for (const DTensor& operand : call.operands) {
     key.operands.push_back({without_runtime(operand.layout()), operand.shape(), operand.dtype()});
   }
@@ -212,18 +229,20 @@ DTensor refuse(const OpCall& call, Status error) {
   return internal::failed_tensor(first.dtype(), first.shape(), first.layout(), std::move(error));
 }
 
-DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan) {
+DTensor run_operation(const OpCall& call, const void* operation,
+                      absl::FunctionRef<StatusOr<OpPlan>()> plan) {
   Status status = check_call(call);
   if (!status.ok()) return refuse(call, std::move(status));
   DecisionCache& decisions = decisions_of(call.operands[0]);
-  std::shared_ptr<const Decision> decision = call.is_cached ? decisions.find(call) : nullptr;
+  const Asked asked = {call, operation};
+  std::shared_ptr<const Decision> decision = call.is_cached ? decisions.find(asked) : nullptr;
   if (decision == nullptr) {
     StatusOr<OpPlan> planned = plan();
     if (!planned.ok()) return refuse(call, planned.status());
     StatusOr<Decision> made = decide(call, *std::move(planned));
     if (!made.ok()) return refuse(call, made.status());
     decision = std::make_shared<const Decision>(*std::move(made));
-    if (call.is_cached) decision = decisions.insert(key_of(call), decision, 1);
+    if (call.is_cached) decision = decisions.insert(key_of(asked), decision, 1);
   }
   const Mesh& mesh = call.operands[0].layout().mesh();
   absl::InlinedVector<DTensor, 3> inputs;

@@ -71,7 +71,16 @@ struct OpCall {
   bool needs_host = false;
 };
 
-DTensor run(const OpCall& call, absl::FunctionRef<StatusOr<OpPlan>()> plan);
+// `operation` tells operations apart, even with one name: an address that no other has.
+DTensor run_operation(const OpCall& call, const void* operation,
+                      absl::FunctionRef<StatusOr<OpPlan>()> plan);
+template <class T>
+inline constexpr char kOperationTag = 0;
+// The operation is the type of the plan: that of a lambda is its own.
+template <class Plan>
+DTensor run(const OpCall& call, const Plan& plan) {
+  return run_operation(call, &kOperationTag<Plan>, plan);
+}
 // A result that was refused.
 DTensor refuse(const OpCall& call, Status error);
 
