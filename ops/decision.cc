@@ -57,8 +57,8 @@ StatusOr<std::string> explain(const char* name, const OpPlan& plan,
     if (fetch != nullptr) absl::StrAppend(&text, explain_fetch(*fetch));
   }
   if (assignment.is_contested) {
-    absl::StrAppend(&text, "  the best of ", assignment.num_alternatives,
-                    " assignments of axes, predicted ",
+    absl::StrAppend(&text, "  the best of ", assignment.num_alternatives, " assignments of axes",
+                    assignment.is_limited ? " that were tried" : "", ", predicted ",
                     format_prediction(assignment.predicted_time), "\n");
   }
   if (!out.has_value()) return text;

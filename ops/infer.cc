@@ -109,7 +109,8 @@ class Inference {
         options_(options),
         call_(call),
         mesh_(operands[0].layout.mesh()),
-        moved_(operands.size()) {}
+        moved_(operands.size()),
+        fetched_(operands.size()) {}
 
   StatusOr<Assignment> run() {
     collect();
@@ -120,10 +121,12 @@ class Inference {
     current_.factors.resize(rule_.factors.size());
     current_.partial.resize(operands_.size());
     choose_factor(0);
+    if (is_limited_) improve();
     if (!best_.has_value()) return first_error_;
     Assignment result = assignment(*best_);
     result.is_contested = true;
     result.num_alternatives = num_alternatives_;
+    result.is_limited = is_limited_;
     result.predicted_time = absl::Seconds(best_seconds_);
     return result;
   }
@@ -288,6 +291,7 @@ class Inference {
 
   // All assignments of axes to factors, and then all uses of partial axes.
   void choose_factor(size_t f) {
+    if (is_limited_) return;
     if (f == rule_.factors.size()) {
       std::vector<SubAxes> lists = current_.factors;
       if (fit_all(lists)) return;
@@ -315,6 +319,7 @@ class Inference {
     }
   }
   void choose_partial(size_t operand) {
+    if (is_limited_) return;
     if (operand == operands_.size()) return consider();
     current_.partial[operand] = partial_[operand];
     choose_partial(operand + 1);
@@ -324,13 +329,43 @@ class Inference {
   }
 
   void consider() {
-    if (!is_disjoint(current_)) return;
+    if (is_limited_ || !is_disjoint(current_)) return;
+    is_limited_ = num_alternatives_ >= most_alternatives(operands_.size());
+    if (!is_limited_) compare();
+  }
+  void compare() {
     StatusOr<double> seconds = predict(current_);
     if (!seconds.ok()) return first_error_.Update(seconds.status());
     ++num_alternatives_;
     if (best_.has_value() && *seconds >= best_seconds_) return;
     best_ = current_;
     best_seconds_ = *seconds;
+  }
+
+  // Changes one factor of the best choice, or the partial axes of one operand, as long as that is
+  // better. Other factors give up what the one takes.
+  void improve() {
+    for (bool again = true; again && best_.has_value();) {
+      const double before = best_seconds_;
+      for (size_t f = 0; f < rule_.factors.size(); ++f) {
+        for (const SubAxes& option : with_prefixes(wants_[f])) {
+          current_ = *best_;
+          for (SubAxes& list : current_.factors) {
+            while (overlap(list, option)) list.pop_back();
+          }
+          current_.factors[f] = option;
+          fit_all(current_.factors);
+          if (is_disjoint(current_)) compare();
+        }
+      }
+      for (size_t i = 0; rule_.linearity != Linearity::kJoint && i < operands_.size(); ++i) {
+        if (partial_[i].empty()) continue;
+        current_ = *best_;
+        current_.partial[i] = current_.partial[i].empty() ? partial_[i] : SubAxes();
+        if (is_disjoint(current_)) compare();
+      }
+      again = best_seconds_ < before;
+    }
   }
 
   StatusOr<double> predict(const Choice& choice) {
@@ -342,8 +377,7 @@ class Inference {
     for (size_t i = 0; i < operands_.size(); ++i) {
       const Operand& operand = operands_[i];
       const Layout to = operand_layout(choice, static_cast<int>(i));
-      const std::shared_ptr<const Fetch> fetch = fetch_of(choice, i, to);
-      if (fetch != nullptr) seconds += absl::ToDoubleSeconds(fetch->predicted_time());
+      seconds += fetch_seconds(choice, i, to);
       if (to == operand.layout) continue;
       const auto known = moved_[i].find(to);
       if (known != moved_[i].end()) {
@@ -358,9 +392,26 @@ class Inference {
     const Layout result = result_layout(choice);
     const Layout wanted = out_.has_value() ? *out_ : reduced_to_shards(result);
     if (wanted == result) return seconds;
+    const auto known = reduced_.find(result);
+    if (known != reduced_.end()) return seconds + known->second;
     TESSERA_ASSIGN_OR_RETURN(const double reducing,
                              relayout_seconds(result, wanted, result_shape_, result_dtype_));
+    reduced_.emplace(result, reducing);
     return seconds + reducing;
+  }
+  double fetch_seconds(const Choice& choice, size_t operand, const Layout& layout) {
+    if (rule_.moved.empty()) return 0;
+    std::pair<Layout, std::vector<SubAxes>> key = {layout, {}};
+    for (const MovedDim& each : rule_.moved) {
+      if (each.operand != static_cast<int>(operand)) continue;
+      key.second.push_back(choice.factors[rule_.operands[operand][each.dim][0]]);
+    }
+    const auto known = fetched_[operand].find(key);
+    if (known != fetched_[operand].end()) return known->second;
+    const std::shared_ptr<const Fetch> fetch = fetch_of(choice, operand, layout);
+    const double seconds = fetch == nullptr ? 0 : absl::ToDoubleSeconds(fetch->predicted_time());
+    fetched_[operand].emplace(std::move(key), seconds);
+    return seconds;
   }
 
   StatusOr<double> relayout_seconds(const Layout& from, const Layout& to, const Shape& shape,
@@ -470,7 +521,7 @@ class Inference {
       layouts.push_back(operand_layout(choice, static_cast<int>(i)));
       fetches.push_back(fetch_of(choice, i, layouts.back()));
     }
-    return {std::move(layouts),  std::move(fetches), result_layout(choice), false, 1,
+    return {std::move(layouts),  std::move(fetches), result_layout(choice), false, 1, false,
             absl::ZeroDuration()};
   }
 
@@ -491,8 +542,13 @@ class Inference {
   std::optional<Choice> best_;
   double best_seconds_ = 0;
   int num_alternatives_ = 0;
+  bool is_limited_ = false;
   Status first_error_;
-  std::vector<absl::flat_hash_map<Layout, double>> moved_;  // by operand: what a move to it takes
+  // What moves to a layout take, by operand; fetches of a layout for parts; and the reduction of a
+  // result.
+  std::vector<absl::flat_hash_map<Layout, double>> moved_;
+  std::vector<absl::flat_hash_map<std::pair<Layout, std::vector<SubAxes>>, double>> fetched_;
+  absl::flat_hash_map<Layout, double> reduced_;
 };
 
 }  // namespace

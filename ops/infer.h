@@ -17,7 +17,9 @@
 //   3. operands that agree are not moved: one that splits a factor by a prefix of its list, or not
 //      at all, is sliced, and nothing is sent;
 //   4. where they disagree, no assignment of prefixes of their lists takes less predicted time; of
-//      equals the one that is nearest to the earlier operands is taken;
+//      equals the one that is nearest to the earlier operands is taken. Of more than
+//      most_alternatives() assignments so many are compared, and then those that differ from the
+//      best in one factor, as long as one of them is better;
 //   5. it depends on the arguments alone, so it is the same on every client.
 //
 // Pure: abstract meshes will do. Costs are those of plan_relayout(), of the arithmetic of a device
@@ -25,6 +27,8 @@
 #ifndef TESSERA_OPS_INFER_H_
 #define TESSERA_OPS_INFER_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -49,6 +53,11 @@ struct Operand {
   DType dtype;
 };
 
+// Each alternative costs a prediction for each operand. Two operands on six axes have 729 at most.
+inline int most_alternatives(size_t num_operands) {
+  return std::max(64, static_cast<int>(2000 / num_operands));
+}
+
 struct Assignment {
   // What each operand is moved to before the kernels run.
   std::vector<Layout> operands;
@@ -58,8 +67,10 @@ struct Assignment {
   Layout result;
   // Whether operands disagreed, or `out` is not what they agreed on.
   bool is_contested = false;
-  // Of a contested one: what was compared, and the predicted time of this one.
+  // Of a contested one: how many assignments were compared, whether there are more, and the
+  // predicted time of this one.
   int num_alternatives = 1;
+  bool is_limited = false;
   absl::Duration predicted_time;
 };
 

@@ -23,7 +23,9 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/decision.h"
 #include "ops/infer.h"
+#include "ops/op.h"
 #include "ops/rule.h"
 #include "relayout/plan.h"
 #include "tests/support/matchers.h"
@@ -275,6 +277,47 @@ TEST(InferTest, ManyDevices) {
   ASSERT_THAT(found, IsOk());
   EXPECT_TRUE(found->is_contested);
   EXPECT_GT(found->predicted_time, absl::ZeroDuration());
+}
+
+// 16 operands on six axes, as of concat(): the dim 0 of each is at its own place of the result.
+TEST(InferTest, TheSearchHasALimit) {
+  constexpr int kNumOperands = 16;
+  const std::vector<std::string> axes = {"a", "b", "c", "d", "e", "f"};
+  const auto axis = [&](int number) { return axes[number % axes.size()]; };
+  std::vector<Layout> layouts;
+  for (int i = 0; i < kNumOperands; ++i) {
+    layouts.push_back(layout("{a=2, b=2, c=2, d=2, e=2, f=2}",
+                             absl::StrCat("[(", axis(i), ",", axis(i + 1), "), ", axis(i + 3),
+                                          ", -, ", axis(i + 5), "]")));
+  }
+  const Shape shape = {16, 16, 16, 16};
+  const Shape result = {16 * kNumOperands, 16, 16, 16};
+  Rule rule;
+  for (const int64_t size : result) rule.result.push_back({rule.add_factor(size)});
+  std::vector<Operand> operands;
+  for (int i = 0; i < kNumOperands; ++i) {
+    rule.operands.push_back(rule.result);
+    rule.moved.push_back({i, 0, {1, -16 * i, -16 * i}});
+    operands.push_back({layouts[i], shape, kDType});
+  }
+  const auto found = infer(rule, operands, result, kDType, std::nullopt);
+  ASSERT_THAT(found, IsOk());
+  EXPECT_TRUE(found->is_contested);
+  EXPECT_TRUE(found->is_limited);
+  // Some rounds of changes of one factor come after the limit.
+  const int most = most_alternatives(kNumOperands);
+  EXPECT_GE(found->num_alternatives, most);
+  EXPECT_LE(found->num_alternatives, 3 * most);
+  const auto again = infer(rule, operands, result, kDType, std::nullopt);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(again->result, found->result);
+  const OpPlan plan = {rule, kDType, result, nullptr};
+  const auto decided = decide_layouts("concat", plan, operands, std::nullopt, {});
+  ASSERT_THAT(decided, IsOk());
+  EXPECT_THAT(decided->explanation,
+              HasSubstr(absl::StrCat("  the best of ", found->num_alternatives,
+                                     " assignments of axes that were tried, "
+                                     "predicted ")));
 }
 
 TEST(RuleTest, Texts) {
