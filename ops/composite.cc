@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/composite.h"
 
+#include <cstddef>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "Eigen/Core"
-#include "base/dtype.h"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
 #include "ops/tape.h"
@@ -41,6 +42,40 @@ DTensor finite_max(const DTensor& x, const Dims& dims) {
   const double limit = largest(x.dtype());
   // What is subtracted changes no derivative of what the callers compute.
   return clip(max(stop_gradient(x), dims, KeepDims::kYes), -limit, limit);
+}
+
+DTensor in_f32(absl::Span<const DTensor> operands, const Out& out, Computation compute) {
+  const DType dtype = operands[0].dtype();
+  if (!is_half(dtype)) return compute(operands, out);
+  return cast(compute(widened(operands), {}), dtype, out);
+}
+
+std::vector<DTensor> widened(absl::Span<const DTensor> tensors) {
+  std::vector<DTensor> result;
+  result.reserve(tensors.size());
+  for (const DTensor& each : tensors) {
+    result.push_back(is_half(each.dtype()) ? cast(each, DType::kFloat32) : each);
+  }
+  return result;
+}
+
+Gradients gradients_in_f32(const GradientCall& call, Derivative derivative) {
+  if (!is_half(call.result.dtype())) return derivative(call);
+  return gradients_in_f32(
+      call, [&](absl::Span<const DTensor>) { return cast(call.result, DType::kFloat32); },
+      derivative);
+}
+
+Gradients gradients_in_f32(const GradientCall& call, Recomputation result, Derivative derivative) {
+  const DType dtype = call.result.dtype();
+  if (!is_half(dtype)) return derivative(call);
+  const std::vector<DTensor> operands = widened(call.operands);
+  Gradients gradients =
+      derivative({operands, result(operands), cast(call.cotangent, DType::kFloat32), call.needed});
+  for (std::optional<DTensor>& each : gradients) {
+    if (each.has_value()) each = cast(*each, dtype);
+  }
+  return gradients;
 }
 
 }  // namespace tessera::ops

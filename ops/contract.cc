@@ -18,6 +18,7 @@
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
 #include "ops/catalog_entries.h"
+#include "ops/composite.h"
 #include "ops/gradient.h"
 #include "ops/kernels/contract.h"
 #include "ops/moving.h"
@@ -321,6 +322,41 @@ DTensor single(const DTensor& x, std::string letters, const std::string& result,
   return transpose(summed, permutation, out);
 }
 
+// Operands of the equation's letters and sizes.
+DTensor multiply(const Equation& equation, absl::Span<const DTensor> operands, const Out& out) {
+  DTensor left = operands[0];
+  std::string letters = equation.operands[0];
+  for (size_t k = 1; k < operands.size(); ++k) {
+    // What is needed later on.
+    std::string later = equation.result;
+    for (size_t rest = k + 1; rest < operands.size(); ++rest) later += equation.operands[rest];
+    std::string next = equation.operands[k];
+    left = sum_letters(left, later + next, letters);
+    const DTensor right = sum_letters(operands[k], later + letters, next);
+    const bool is_last = k + 1 == operands.size();
+    std::string joined = is_last ? equation.result : "";
+    for (const char c : is_last ? "" : letters + next) {
+      if (absl::StrContains(later, c) && !absl::StrContains(joined, c)) joined += c;
+    }
+    left = product(left, right, letters, next, joined, is_last ? out : Out());
+    letters = joined;
+  }
+  return operands.size() == 1 ? single(left, letters, equation.result, out) : left;
+}
+
+// Whether multiply() makes the result by one operation that rounds.
+bool is_one_step(const Equation& equation) {
+  if (equation.operands.size() == 1) return true;
+  const std::string& a = equation.operands[0];
+  const std::string& b = equation.operands[1];
+  const auto is_summed_alone = [&](const std::string& own, const std::string& other) {
+    return std::any_of(own.begin(), own.end(), [&](char c) {
+      return !absl::StrContains(other, c) && !absl::StrContains(equation.result, c);
+    });
+  };
+  return equation.operands.size() == 2 && !is_summed_alone(a, b) && !is_summed_alone(b, a);
+}
+
 }  // namespace
 
 DTensor matmul(const DTensor& a, const DTensor& b, const Out& out) {
@@ -346,24 +382,12 @@ DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, c
   if (!parsed.ok()) return refuse(call, parsed.status());
   const Status sizes = letter_sizes(*parsed, types_of(operands)).status();
   if (!sizes.ok()) return refuse(call, sizes);
-  DTensor left = operands[0];
-  std::string letters = parsed->operands[0];
-  for (size_t k = 1; k < operands.size(); ++k) {
-    // What is needed later on.
-    std::string later = parsed->result;
-    for (size_t rest = k + 1; rest < operands.size(); ++rest) later += parsed->operands[rest];
-    std::string next = parsed->operands[k];
-    left = sum_letters(left, later + next, letters);
-    const DTensor right = sum_letters(operands[k], later + letters, next);
-    const bool is_last = k + 1 == operands.size();
-    std::string joined = is_last ? parsed->result : "";
-    for (const char c : is_last ? "" : letters + next) {
-      if (absl::StrContains(later, c) && !absl::StrContains(joined, c)) joined += c;
-    }
-    left = product(left, right, letters, next, joined, is_last ? out : Out());
-    letters = joined;
-  }
-  return operands.size() == 1 ? single(left, letters, parsed->result, out) : left;
+  const Status dtypes = check_same_dtype("einsum", types_of(operands));
+  if (!dtypes.ok()) return refuse(call, dtypes);
+  if (is_one_step(*parsed)) return multiply(*parsed, operands, out);
+  return in_f32(operands, out, [&](absl::Span<const DTensor> wide, const Out& to) {
+    return multiply(*parsed, wide, to);
+  });
 }
 
 std::vector<CatalogEntry> contract_entries() {

@@ -6,8 +6,8 @@
 // part, and nothing is sent. An operand may be partial (sums and averages) where the others are
 // whole along those axes.
 //
-// Operands have one dtype, of numbers. f16 and bf16 are accumulated in f32 and rounded once;
-// integers wrap.
+// Operands have one dtype, of numbers. f16 and bf16 are computed in f32 and rounded once, products
+// of several operands too; each term of a partial result is rounded. Integers wrap.
 #ifndef TESSERA_OPS_CONTRACT_H_
 #define TESSERA_OPS_CONTRACT_H_
 

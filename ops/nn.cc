@@ -269,34 +269,59 @@ DTensor normalize_rows(const DTensor& x, const DTensor& scale, const DTensor& bi
                         });
 }
 
+// Whether Engine::rows gives the result of f16 and bf16 rounded once: it computes them in f32. Its
+// gradients would begin at the rounded result.
+bool is_recorded(const DTensor& x) { return internal::trace_of(x) != nullptr; }
+bool rows_round_once(const DTensor& x) {
+  return is_half(x.dtype()) && has_whole_rows(x) && !is_recorded(x);
+}
+
+DTensor softmax_of(const DTensor& x, int64_t dim, const Out& out) {
+  if (is_last(dim, x) && has_whole_rows(x)) {
+    return differentiable(run_rows("softmax", RowKind::kSoftmax, {&x, 1}, 0, out), {&x, 1},
+                          [](const GradientCall& call) -> Gradients {
+                            return {softmax_gradient(call.result, call.cotangent)};
+                          });
+  }
+  const DTensor powers = exp(sub(x, finite_max(x, {dim})));
+  return div(powers, sum(powers, {dim}, KeepDims::kYes), out);
+}
+
+DTensor log_softmax_of(const DTensor& x, int64_t dim, const Out& out) {
+  if (is_last(dim, x) && has_whole_rows(x)) {
+    return differentiable(run_rows("log_softmax", RowKind::kLogSoftmax, {&x, 1}, 0, out), {&x, 1},
+                          [](const GradientCall& call) -> Gradients {
+                            return {log_softmax_gradient(call.result, call.cotangent)};
+                          });
+  }
+  const DTensor below = sub(x, finite_max(x, {dim}));
+  return sub(below, log(sum(exp(below), {dim}, KeepDims::kYes)), out);
+}
+
 }  // namespace
 
 DTensor softmax(const DTensor& x, int64_t dim, const Out& out) {
   const Status status = check_softmax("softmax", x, dim);
   if (!status.ok()) return refuse({"softmax", {&x, 1}, {}, out}, status);
   const DTensor whole = without_partial(x);
-  if (is_last(dim, x) && has_whole_rows(whole)) {
-    return differentiable(run_rows("softmax", RowKind::kSoftmax, {&whole, 1}, 0, out), {&whole, 1},
-                          [](const GradientCall& call) -> Gradients {
-                            return {softmax_gradient(call.result, call.cotangent)};
-                          });
+  if (is_last(dim, x) && rows_round_once(whole)) {
+    return run_rows("softmax", RowKind::kSoftmax, {&whole, 1}, 0, out);
   }
-  const DTensor powers = exp(sub(whole, finite_max(whole, {dim})));
-  return div(powers, sum(powers, {dim}, KeepDims::kYes), out);
+  return in_f32({&whole, 1}, out, [dim](absl::Span<const DTensor> wide, const Out& to) {
+    return softmax_of(wide[0], dim, to);
+  });
 }
 
 DTensor log_softmax(const DTensor& x, int64_t dim, const Out& out) {
   const Status status = check_softmax("log_softmax", x, dim);
   if (!status.ok()) return refuse({"log_softmax", {&x, 1}, {}, out}, status);
   const DTensor whole = without_partial(x);
-  if (is_last(dim, x) && has_whole_rows(whole)) {
-    return differentiable(run_rows("log_softmax", RowKind::kLogSoftmax, {&whole, 1}, 0, out),
-                          {&whole, 1}, [](const GradientCall& call) -> Gradients {
-                            return {log_softmax_gradient(call.result, call.cotangent)};
-                          });
+  if (is_last(dim, x) && rows_round_once(whole)) {
+    return run_rows("log_softmax", RowKind::kLogSoftmax, {&whole, 1}, 0, out);
   }
-  const DTensor below = sub(whole, finite_max(whole, {dim}));
-  return sub(below, log(sum(exp(below), {dim}, KeepDims::kYes)), out);
+  return in_f32({&whole, 1}, out, [dim](absl::Span<const DTensor> wide, const Out& to) {
+    return log_softmax_of(wide[0], dim, to);
+  });
 }
 
 DTensor layer_norm(const DTensor& x, const DTensor& scale, const DTensor& bias, double epsilon,
@@ -315,21 +340,29 @@ DTensor layer_norm(const DTensor& x, const DTensor& scale, const DTensor& bias, 
     return absl::OkStatus();
   });
   if (!status.ok()) return refuse({"layer_norm", operands, {}, out}, status);
-  const DTensor whole = without_partial(x);
-  if (has_whole_rows(whole)) return normalize_rows(whole, scale, bias, epsilon, out);
-  return add(mul(normalize_by_operations(whole, epsilon), scale), bias, out);
+  const DTensor whole[] = {without_partial(x), scale, bias};
+  if (rows_round_once(whole[0]) && !is_recorded(scale) && !is_recorded(bias)) {
+    return run_rows("layer_norm", RowKind::kNormalize, whole, epsilon, out);
+  }
+  return in_f32(whole, out, [epsilon](absl::Span<const DTensor> wide, const Out& to) {
+    if (has_whole_rows(wide[0])) return normalize_rows(wide[0], wide[1], wide[2], epsilon, to);
+    return add(mul(normalize_by_operations(wide[0], epsilon), wide[1]), wide[2], to);
+  });
 }
 
 DTensor softmax_cross_entropy(const DTensor& logits, const DTensor& labels, const Out& out) {
   const DTensor operands[] = {logits, labels};
   const Status status = first_error(operands, [&] { return check_cross_entropy(logits, labels); });
   if (!status.ok()) return refuse({"softmax_cross_entropy", operands, {}, out}, status);
-  const DTensor whole = without_partial(logits);
-  if (is_floating_point(labels.dtype())) {
-    return finish(neg(sum(mul(labels, log_softmax(whole, -1)), {-1})), out);
-  }
-  if (has_whole_rows(whole)) return finish(neg(pick(log_softmax(whole, -1), labels)), out);
-  return finish(sub(logsumexp(whole, {-1}), pick(whole, labels)), out);
+  const DTensor whole[] = {without_partial(logits), labels};
+  return in_f32(whole, out, [](absl::Span<const DTensor> wide, const Out& to) {
+    const DTensor& scores = wide[0];
+    if (is_floating_point(wide[1].dtype())) {
+      return finish(neg(sum(mul(wide[1], log_softmax(scores, -1)), {-1})), to);
+    }
+    if (has_whole_rows(scores)) return finish(neg(pick(log_softmax(scores, -1), wide[1])), to);
+    return finish(sub(logsumexp(scores, {-1}), pick(scores, wide[1])), to);
+  });
 }
 
 DTensor attention(const DTensor& q, const DTensor& k, const DTensor& v,
@@ -337,22 +370,23 @@ DTensor attention(const DTensor& q, const DTensor& k, const DTensor& v,
   const DTensor operands[] = {q, k, v};
   const Status status = first_error(operands, [&] { return check_attention(q, k, v); });
   if (!status.ok()) return refuse({"attention", operands, {}, out}, status);
-  const double depth = static_cast<double>(q.shape()[3]);
-  const DTensor pair[] = {q, k};
-  DTensor scores =
-      mul(einsum("bhqd,bhkd->bhqk", pair), options.scale.value_or(1 / std::sqrt(depth)));
-  if (options.causal) scores = mask_later_keys(scores);
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.shape()[3])));
   // The first queries see no key where there are fewer keys than queries.
-  const int64_t num_blind = options.causal ? q.shape()[2] - k.shape()[2] : 0;
-  std::optional<DTensor> sees;
-  if (num_blind > 0 && k.shape()[2] > 0) {
-    sees = sees_a_key(scores, num_blind);
-    scores = select(*sees, scores, mul_or_zero(stop_gradient(scores), 0));
-  }
-  DTensor weights = softmax(scores, -1);
-  if (sees.has_value()) weights = select(*sees, weights, mul_or_zero(stop_gradient(weights), 0));
-  const DTensor weighted[] = {weights, v};
-  return finish(einsum("bhqk,bhkd->bhqd", weighted), out);
+  const int64_t num_keys = k.shape()[2];
+  const int64_t num_blind = options.causal ? q.shape()[2] - num_keys : 0;
+  return in_f32(operands, out, [&](absl::Span<const DTensor> wide, const Out& to) {
+    DTensor scores = mul(einsum("bhqd,bhkd->bhqk", wide.first(2)), scale);
+    if (options.causal) scores = mask_later_keys(scores);
+    std::optional<DTensor> sees;
+    if (num_blind > 0 && num_keys > 0) {
+      sees = sees_a_key(scores, num_blind);
+      scores = select(*sees, scores, mul_or_zero(stop_gradient(scores), 0));
+    }
+    DTensor weights = softmax(scores, -1);
+    if (sees.has_value()) weights = select(*sees, weights, mul_or_zero(stop_gradient(weights), 0));
+    const DTensor weighted[] = {weights, wide[2]};
+    return finish(einsum("bhqk,bhkd->bhqd", weighted), to);
+  });
 }
 
 std::vector<CatalogEntry> network_entries() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations of neural networks. They take floats of one dtype.
+// Operations of neural networks. They take floats of one dtype. f16 and bf16 are computed in f32,
+// and results and gradients are rounded once, under every layout.
 //
 // softmax, log_softmax and layer_norm keep a dim split that they reduce along: only the maxima and
 // sums of rows are all-reduced. Of softmax_cross_entropy, and of attention over split keys, the

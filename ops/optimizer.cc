@@ -18,6 +18,7 @@
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/composite.h"
 #include "ops/kernels/host_engine.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
@@ -254,15 +255,24 @@ ClippedGradients clip_by_global_norm(absl::Span<const DTensor> gradients, double
         internal::failed_tensor(DType::kFloat32, {}, StatusOr<Layout>(error), error);
     return {std::vector<DTensor>(gradients.size(), failed), failed};
   }
-  DTensor squares = ops::sum(ops::square(gradients[0]));
+  // Of f16 and bf16 in f32: squares are out of their range.
+  const auto squares_of = [](const DTensor& gradient) {
+    return ops::sum(ops::square(ops::widened({&gradient, 1})[0]));
+  };
+  DTensor squares = squares_of(gradients[0]);
   for (const DTensor& gradient : gradients.subspan(1)) {
-    squares = add(squares, ops::sum(ops::square(gradient)));
+    squares = add(squares, squares_of(gradient));
   }
-  DTensor norm = ops::sqrt(squares);
+  const DTensor norm = ops::sqrt(squares);
   const DTensor factor = div(max_norm, ops::maximum(norm, max_norm));
   std::vector<DTensor> clipped;
-  for (const DTensor& gradient : gradients) clipped.push_back(mul(gradient, factor));
-  return {std::move(clipped), std::move(norm)};
+  for (const DTensor& gradient : gradients) {
+    clipped.push_back(ops::in_f32(
+        {&gradient, 1}, {},
+        [&](absl::Span<const DTensor> x, const ops::Out& out) { return mul(x[0], factor, out); }));
+  }
+  const DType dtype = gradients[0].dtype();
+  return {std::move(clipped), ops::is_half(dtype) ? ops::cast(norm, dtype) : norm};
 }
 
 }  // namespace tessera

@@ -90,7 +90,8 @@ struct Adagrad {
 
 // The gradients times max_norm / max(norm, max_norm), and the norm: the square root of the sum of
 // squares of all elements, each once, however they are replicated. Of one dtype and one mesh; not
-// of none.
+// of none. f16 and bf16 are computed in f32; the norm has their dtype, and may be infinite in f16
+// where the gradients are not.
 struct ClippedGradients {
   std::vector<DTensor> gradients;
   DTensor norm;

@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "ops/broadcast.h"
 #include "ops/catalog_entries.h"
+#include "ops/composite.h"
 #include "ops/gradient.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
@@ -97,8 +98,12 @@ DTensor pointwise(PointwiseOp op, absl::Span<const DTensor> operands, const Out&
   DTensor result = run({kernels::pointwise_info(op).name, operands, {}, out},
                        [&] { return plan_tensors(op, types_of(operands)); });
   if (!has_gradient(op)) return result;
-  return differentiable(std::move(result), operands,
-                        [op](const GradientCall& call) { return pointwise_gradient(op, call); });
+  return differentiable(std::move(result), operands, [op](const GradientCall& call) {
+    if (rounds_once(op, call)) return pointwise_gradient(op, call);
+    return gradients_in_f32(
+        call, [op](absl::Span<const DTensor> wide) { return pointwise(op, wide, {}); },
+        [op](const GradientCall& wide) { return pointwise_gradient(op, wide); });
+  });
 }
 
 // With a scalar as operand number `place`.
@@ -134,7 +139,15 @@ DTensor pointwise(PointwiseOp op, const DTensor& x, const Scalar& scalar, size_t
                        [&] { return plan_scalar(op, x, scalar, place); });
   if (!has_gradient(op)) return result;
   return differentiable(std::move(result), {&x, 1}, [op, scalar, place](const GradientCall& call) {
-    return scalar_gradient(op, scalar, place, call);
+    if (rounds_once(op, call) || (op == PointwiseOp::div && place == 1)) {
+      return scalar_gradient(op, scalar, place, call);
+    }
+    // The number that the result was computed of.
+    const Scalar used = rounded_scalar(scalar, call.result.dtype());
+    return gradients_in_f32(
+        call,
+        [&](absl::Span<const DTensor> wide) { return pointwise(op, wide[0], used, place, {}); },
+        [&](const GradientCall& wide) { return scalar_gradient(op, used, place, wide); });
   });
 }
 

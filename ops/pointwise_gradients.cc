@@ -5,6 +5,7 @@
 // whose derivative is infinite at a place where what it is applied to is flat.
 #include "ops/pointwise_gradients.h"
 
+#include <algorithm>
 #include <cmath>
 #include <variant>
 
@@ -181,6 +182,26 @@ bool has_gradient(PointwiseOp op) {
       return false;
     default:
       return !kernels::pointwise_info(op).gives_bool;
+  }
+}
+
+bool rounds_once(PointwiseOp op, const GradientCall& call) {
+  switch (op) {
+    case PointwiseOp::neg:
+    case PointwiseOp::abs:
+    case PointwiseOp::relu:
+    case PointwiseOp::add:
+    case PointwiseOp::sub:
+    case PointwiseOp::maximum:
+    case PointwiseOp::minimum:
+      return true;
+    case PointwiseOp::mul:
+      // The products of an operand that was broadcast are added up.
+      return std::all_of(call.operands.begin(), call.operands.end(), [&](const DTensor& operand) {
+        return operand.shape() == call.result.shape();
+      });
+    default:
+      return false;
   }
 }
 

@@ -179,6 +179,20 @@ DTensor products_of_others(const std::vector<DTensor>& operands, const Dims& dim
       });
 }
 
+DTensor sum_gradient(const Reduction& reduction, const Dims& dims, const GradientCall& call) {
+  const Shape& shape = call.operands[0].shape();
+  DTensor share = call.cotangent;
+  if (reduction.is_mean) {
+    const int64_t results = std::max<int64_t>(1, num_elements(call.result.shape()));
+    const auto count = static_cast<double>(num_elements(shape) / results);
+    // A count above 256 may be none of bf16.
+    share = in_f32({&share, 1}, {}, [count](absl::Span<const DTensor> c, const Out& out) {
+      return div(c[0], count, out);
+    });
+  }
+  return broadcast_to(with_dims(share, dims, shape), shape);
+}
+
 DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const GradientCall& call) {
   const DTensor& x = call.operands[0];
   const DTensor spread = broadcast_to(with_dims(call.cotangent, dims, x.shape()), x.shape());
@@ -194,11 +208,8 @@ DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const G
                                      ? products_of_others({x}, dims)
                                      : products_by_quotients(x, dims));
     default:
-      break;
+      return spread;
   }
-  if (!reduction.is_mean) return spread;
-  const int64_t results = std::max<int64_t>(1, num_elements(call.result.shape()));
-  return div(spread, static_cast<double>(num_elements(x.shape()) / results));
 }
 
 DTensor reduce(const Reduction& reduction, const DTensor& x, const Dims& dims, KeepDims keep,
@@ -206,7 +217,12 @@ DTensor reduce(const Reduction& reduction, const DTensor& x, const Dims& dims, K
   return differentiable(run({reduction.name, {&x, 1}, attributes_of(dims, keep), out},
                             [&] { return plan_reduction(reduction, x, dims, keep); }),
                         {&x, 1}, [reduction, dims](const GradientCall& call) -> Gradients {
-                          return {reduction_gradient(reduction, dims, call)};
+                          if (reduction.op == ReduceOp::kSum) {
+                            return {sum_gradient(reduction, dims, call)};
+                          }
+                          return gradients_in_f32(call, [&](const GradientCall& wide) -> Gradients {
+                            return {reduction_gradient(reduction, dims, wide)};
+                          });
                         });
 }
 
@@ -245,19 +261,26 @@ DTensor any(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
 
 DTensor var(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
   const DTensor whole = whole_floats("var", x, dims);
-  // In two passes: a sum of squares cancels.
-  const DTensor away = sub(whole, mean(whole, dims, KeepDims::kYes));
-  return finish(mean(square(away), dims, keep), out);
+  return in_f32({&whole, 1}, out, [&](absl::Span<const DTensor> wide, const Out& to) {
+    // In two passes: a sum of squares cancels.
+    const DTensor away = sub(wide[0], mean(wide[0], dims, KeepDims::kYes));
+    return finish(mean(square(away), dims, keep), to);
+  });
 }
 DTensor norm(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return sqrt(sum(square(whole_floats("norm", x, dims)), dims, keep), out);
+  const DTensor whole = whole_floats("norm", x, dims);
+  return in_f32({&whole, 1}, out, [&](absl::Span<const DTensor> wide, const Out& to) {
+    return sqrt(sum(square(wide[0]), dims, keep), to);
+  });
 }
 DTensor logsumexp(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
   const DTensor whole = whole_floats("logsumexp", x, dims);
-  const DTensor top = finite_max(whole, dims);
-  const DTensor logs = log(sum(exp(sub(whole, top)), dims, KeepDims::kYes));
-  const DTensor kept = add(logs, top);
-  return finish(keep == KeepDims::kYes ? kept : max(kept, dims), out);
+  return in_f32({&whole, 1}, out, [&](absl::Span<const DTensor> wide, const Out& to) {
+    const DTensor top = finite_max(wide[0], dims);
+    const DTensor logs = log(sum(exp(sub(wide[0], top)), dims, KeepDims::kYes));
+    const DTensor kept = add(logs, top);
+    return finish(keep == KeepDims::kYes ? kept : max(kept, dims), to);
+  });
 }
 
 namespace {

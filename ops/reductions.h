@@ -14,7 +14,8 @@
 // Dims may be negative, from -rank. InvalidArgument for a dim out of range or given twice, and for
 // dtypes that an operation does not take: sum, prod, argmax and argmin take numbers, all and any
 // bool, mean, var, norm and logsumexp floats. max and min, argmax and argmin of no elements are
-// refused; they ignore NaN, and of nothing but NaN give NaN, and index 0. Integers wrap.
+// refused; they ignore NaN, and of nothing but NaN give NaN, and index 0. Integers wrap. f16 and
+// bf16 are computed in f32 and rounded once; each term of a partial result is rounded.
 #ifndef TESSERA_OPS_REDUCTIONS_H_
 #define TESSERA_OPS_REDUCTIONS_H_
 

@@ -2,6 +2,7 @@
 #include "ops/scalar.h"
 
 #include <cstring>
+#include <variant>
 
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
@@ -41,6 +42,15 @@ ElementBytes rounded_element(double value, DType dtype) {
   kernels::cast(DType::kFloat64, dtype, reinterpret_cast<const std::byte*>(&value), element.data(),
                 1);
   return element;
+}
+
+Scalar rounded_scalar(const Scalar& scalar, DType dtype) {
+  const double value =
+      std::visit([](auto number) { return static_cast<double>(number); }, scalar.value());
+  const ElementBytes element = rounded_element(value, dtype);
+  double rounded = 0;
+  kernels::cast(dtype, DType::kFloat64, element.data(), reinterpret_cast<std::byte*>(&rounded), 1);
+  return rounded;
 }
 
 std::array<int64_t, 2> scalar_attributes(const Scalar& scalar) {
