@@ -60,8 +60,8 @@ DTensor one_hot(const DTensor& indices, int64_t depth, const Out& out = {});
 // index out of range is OutOfRange in the result. Where the dim is split, each device gives what it
 // has, and the result is partial.
 DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& out = {});
-// x with updates[k] added to its slice indices[k] along the dim. Indices are of rank 1. Errors as
-// take().
+// x with updates[k] added to its slice indices[k] along the dim, of f16 and bf16 in f32. Indices
+// are of rank 1. Errors as take().
 DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates, int64_t dim,
                     const Out& out = {});
 

@@ -437,6 +437,51 @@ TEST(OpsHalfTest, NormOutOfTheRangeOfSquares) {
       IsOk());
 }
 
+// 5,000 ones at one index: 4992 is the bf16 next to it.
+TEST(OpsHalfTest, ManyUpdatesOfOneIndex) {
+  constexpr int64_t kCount = 5000;
+  EXPECT_THAT(run_one_client([](Client& client) {
+                return under_layouts(client, {"[-]", "[x]"}, [](const Layout& layout) -> Status {
+                  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+                    const double expected = dtype == DType::kFloat16 ? 5000 : 4992;
+                    const DTensor indices = zeros<int32_t>({kCount}, layout);
+                    const DTensor table =
+                        filled(dtype, {2}, 0, *Layout::replicated(layout.mesh(), 1));
+                    const DTensor sums =
+                        ops::scatter_add(table, indices, filled(dtype, {kCount}, 1, layout), 0);
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_all(ops::slice(sums, {0}, {1}), expected, "scatter_add"));
+                    Tape tape;
+                    const DTensor watched = tape.watch(table);
+                    const DTensor gradient =
+                        tape.gradient(ops::sum(ops::take(watched, indices, 0)), {watched})[0];
+                    TESSERA_RETURN_IF_ERROR(
+                        expect_all(ops::slice(gradient, {0}, {1}), expected, "gradient of take"));
+                  }
+                  return absl::OkStatus();
+                });
+              }),
+              IsOk());
+}
+
+// Slices of several indices, some of them out of a device's range: in the order of the indices.
+TEST(OpsHalfTest, UpdatesOfSlicesAreAddedInF32) {
+  EXPECT_THAT(run_one_client([](Client& client) {
+                return under_layouts(
+                    client, {"[-, -]", "[x, -]", "[-, x]"}, [](const Layout& layout) -> Status {
+                      const Layout whole = *Layout::replicated(layout.mesh(), 1);
+                      const int32_t order[] = {1, 5, 1, 0, 1, 5};
+                      const DTensor indices = from_host<int32_t>(order, {6}, whole);
+                      const DTensor sums =
+                          ops::scatter_add(filled(DType::kBFloat16, {6, 3}, 256, layout), indices,
+                                           filled(DType::kBFloat16, {6, 3}, 0.75, layout), 0);
+                      // Each update by itself is below half of a unit of 256.
+                      return expect_all(ops::slice(sums, {1, 0}, {2, 3}), 258, "three updates");
+                    });
+              }),
+              IsOk());
+}
+
 // The count of a mean, and of equal elements, may be no number of the dtype.
 TEST(OpsHalfTest, GradientsDividedByCounts) {
   constexpr int64_t kCount = 70'000;

@@ -472,14 +472,14 @@ struct ScatterAddBody {
         most = probe;
       }
     }
-    T total = scatter.in == nullptr ? Wide<T>::back(0) : reinterpret_cast<const T*>(scatter.in)[i];
+    Computed<T> total = scatter.in == nullptr ? Computed<T>(0) : load<T>(scatter.in, i);
     for (; least < count; ++least) {
       const int64_t k = number_at(scatter, least);
       if (index_at(scatter.indices, k) != index) break;
       const int64_t from = (line.quotient * count + k) * scatter.lines.inner + at.remainder;
-      total = Wide<T>::back(add(Wide<T>::of(total), load<T>(scatter.updates, from)));
+      total = add(total, load<T>(scatter.updates, from));
     }
-    reinterpret_cast<T*>(scatter.out)[i] = total;
+    store<T>(scatter.out, i, total);
   }
 
   static TESSERA_KERNEL_BODY int64_t number_at(const ScatterAdd& scatter, int64_t place) {

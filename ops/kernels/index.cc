@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "Eigen/Core"
 #include "device/cpu/kernels.h"
+#include "ops/kernels/loops.h"
 
 namespace tessera::kernels {
 namespace {
@@ -16,7 +18,7 @@ int64_t index_at(const Indices& indices, int64_t k) {
   return reinterpret_cast<const int64_t*>(indices.data)[k];
 }
 
-// f16 and bf16 are added in f32 and rounded each time; integers wrap.
+// Integers wrap.
 template <class T>
 void add_slice(T* to, const T* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -25,6 +27,42 @@ void add_slice(T* to, const T* from, int64_t n) {
       to[i] = static_cast<T>(static_cast<U>(static_cast<U>(to[i]) + static_cast<U>(from[i])));
     } else {
       to[i] = static_cast<T>(to[i] + from[i]);
+    }
+  }
+}
+
+template <class T>
+constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
+
+// What is added at one place is added in f32, in the order of the indices, and rounded once.
+template <class T>
+void scatter_add_halves(T* out, const Lines& lines, const DimPart& part, const Indices& indices,
+                        const T* updates) {
+  constexpr HalfType kType =
+      std::is_same_v<T, Eigen::half> ? HalfType::kFloat16 : HalfType::kBFloat16;
+  const auto place_of = [&](int64_t k) { return index_at(indices, k) - part.first; };
+  std::vector<int64_t> order;
+  for (int64_t k = 0; k < indices.count; ++k) {
+    if (place_of(k) >= 0 && place_of(k) < lines.size) order.push_back(k);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return place_of(a) < place_of(b); });
+  const int64_t n = lines.inner;
+  std::vector<float> sums(n);
+  std::vector<float> update(n);
+  const auto widen = [n](const T* from, std::vector<float>& to) {
+    loops().widen(kType, reinterpret_cast<const uint16_t*>(from), to.data(), n);
+  };
+  for (int64_t o = 0; o < lines.outer; ++o) {
+    for (size_t i = 0; i < order.size();) {
+      const int64_t place = place_of(order[i]);
+      T* const to = out + (o * lines.size + place) * n;
+      widen(to, sums);
+      for (; i < order.size() && place_of(order[i]) == place; ++i) {
+        widen(updates + (o * indices.count + order[i]) * n, update);
+        for (int64_t k = 0; k < n; ++k) sums[k] += update[k];
+      }
+      loops().narrow(kType, sums.data(), reinterpret_cast<uint16_t*>(to), n);
     }
   }
 }
@@ -77,6 +115,7 @@ Status scatter_add(DType dtype, std::byte* out, const Lines& lines, const DimPar
   visit_dtype(dtype, [&]<class T>() {
     T* const to = reinterpret_cast<T*>(out);
     const T* from = reinterpret_cast<const T*>(updates);
+    if constexpr (kIsHalf<T>) return scatter_add_halves(to, lines, part, indices, from);
     for (int64_t o = 0; o < lines.outer; ++o) {
       for (int64_t k = 0; k < indices.count; ++k, from += lines.inner) {
         const int64_t place = index_at(indices, k) - part.first;
