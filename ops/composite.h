@@ -40,6 +40,8 @@ inline bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == D
 using Computation = absl::FunctionRef<DTensor(absl::Span<const DTensor> operands, const Out& out)>;
 DTensor in_f32(absl::Span<const DTensor> operands, const Out& out, Computation compute);
 
+// As cast() of floats, of each term of a sum or average by itself: nothing is sent.
+DTensor cast_terms(const DTensor& x, DType dtype);
 // Tensors of f16 and bf16 as f32, others as they are.
 std::vector<DTensor> widened(absl::Span<const DTensor> tensors);
 

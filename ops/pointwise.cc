@@ -254,6 +254,19 @@ DTensor cast(const DTensor& x, DType dtype, const Out& out) {
   });
 }
 
+DTensor cast_terms(const DTensor& x, DType dtype) {
+  const int64_t attributes[] = {static_cast<int64_t>(dtype), /*of terms*/ 1};
+  DTensor result = run({"cast", {&x, 1}, attributes, {}}, [&]() -> StatusOr<OpPlan> {
+    TESSERA_ASSIGN_OR_RETURN(OpPlan plan, plan_cast(x, dtype));
+    plan.rule.linearity = Linearity::kJoint;
+    plan.rule.reductions = kSums;
+    return plan;
+  });
+  return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
+    return {cast_terms(call.cotangent, call.operands[0].dtype())};
+  });
+}
+
 namespace {
 
 StatusOr<OpPlan> plan_binary(PointwiseOp op, Operands x, const Attributes& attributes) {

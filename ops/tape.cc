@@ -29,6 +29,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
+#include "ops/composite.h"
 #include "ops/gradient.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
@@ -208,25 +209,59 @@ Status check_target(const DTensor& target, const GradientOptions& options) {
   return absl::OkStatus();
 }
 
-// Nodes with the sums of their cotangents so far.
-struct Pending {
-  std::shared_ptr<Node> node;
-  DTensor cotangent;
+// A node with the sum of its cotangents so far. More than two of f16 or bf16 are added in f32: a
+// weight that each step of a loop uses has thousands.
+class Pending {
+ public:
+  Pending(std::shared_ptr<Node> node, const DTensor& cotangent)
+      : node_(std::move(node)), dtype_(cotangent.dtype()), sum_(cotangent) {}
+
+  const std::shared_ptr<Node>& node() const { return node_; }
+
+  void add_cotangent(const DTensor& next) {
+    if (!ops::is_half(next.dtype())) {
+      sum_ = add(sum_, next);
+      return;
+    }
+    if (!second_.has_value() && !ops::is_half(sum_.dtype())) {
+      sum_ = add(sum_, widened(next));
+    } else if (!second_.has_value()) {
+      second_ = next;
+    } else {
+      sum_ = add(add(widened(sum_), widened(*second_)), widened(next));
+      second_.reset();
+    }
+  }
+  // Of all cotangents; none is added afterwards.
+  const DTensor& settled() {
+    if (second_.has_value()) sum_ = add(sum_, *second_);
+    second_.reset();
+    if (sum_.dtype() != dtype_) sum_ = ops::cast_terms(sum_, dtype_);
+    return sum_;
+  }
+
+ private:
+  static DTensor widened(const DTensor& x) { return ops::cast_terms(x, DType::kFloat32); }
+
+  std::shared_ptr<Node> node_;
+  DType dtype_;
+  DTensor sum_;  // f32 where three or more of a half type were added
+  std::optional<DTensor> second_;
 };
 // The one that was computed last comes first.
 using PendingNodes = std::map<uint64_t, Pending, std::greater<>>;
 
 void add_cotangent(const std::shared_ptr<Node>& node, const DTensor& cotangent,
                    PendingNodes& pending) {
-  const auto [place, is_new] = pending.try_emplace(node->number, Pending{node, cotangent});
-  if (!is_new) place->second.cotangent = add(place->second.cotangent, cotangent);
+  const auto [place, is_new] = pending.try_emplace(node->number, node, cotangent);
+  if (!is_new) place->second.add_cotangent(cotangent);
 }
 
 // How many of the nodes that lead to these lead to each node.
 std::map<const Node*, int> count_uses(const PendingNodes& pending) {
   std::map<const Node*, int> uses;
   std::vector<const Node*> left;
-  for (const auto& [number, each] : pending) left.push_back(each.node.get());
+  for (const auto& [number, each] : pending) left.push_back(each.node().get());
   while (!left.empty()) {
     const Node* const node = left.back();
     left.pop_back();
@@ -259,14 +294,15 @@ StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
     if (!on_known || --uses[input] > 0) return;
     if (std::find(wanted.begin(), wanted.end(), input) == wanted.end()) return;
     const auto place = pending.find(input->number);
-    if (place != pending.end()) on_known(input, place->second.cotangent);
+    if (place != pending.end()) on_known(input, place->second.settled());
   };
   while (!pending.empty()) {
-    const Pending next = pending.begin()->second;
+    const std::shared_ptr<Node> next = pending.begin()->second.node();
+    const DTensor cotangent = pending.begin()->second.settled();
     pending.erase(pending.begin());
-    Node& node = *next.node;
+    Node& node = *next;
     if (std::find(wanted.begin(), wanted.end(), &node) != wanted.end()) {
-      found.emplace(&node, next.cotangent);
+      found.emplace(&node, cotangent);
     }
     TESSERA_RETURN_IF_ERROR(node.error);
     const Recorded& recorded = node.recorded;
@@ -275,10 +311,9 @@ StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
     for (const std::shared_ptr<Node>& input : recorded.inputs) needed.push_back(input != nullptr);
     // With its own node: a tape that is kept records what is computed from the result here.
     Trace trace = recorded.older;
-    trace.push_back({tape, next.node});
+    trace.push_back({tape, next});
     const DTensor result = with_trace(*recorded.result, std::move(trace));
-    const Gradients gradients =
-        recorded.gradient({recorded.operands, result, next.cotangent, needed});
+    const Gradients gradients = recorded.gradient({recorded.operands, result, cotangent, needed});
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (recorded.inputs[i] == nullptr || !gradients[i].has_value()) continue;
       add_cotangent(recorded.inputs[i], *gradients[i], pending);

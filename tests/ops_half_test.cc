@@ -482,6 +482,28 @@ TEST(OpsHalfTest, UpdatesOfSlicesAreAddedInF32) {
               IsOk());
 }
 
+// A weight that is used at each of many steps.
+TEST(OpsHalfTest, CotangentsOfManyUsesAreAddedInF32) {
+  constexpr int kUses = 600;
+  EXPECT_THAT(run_one_client([](Client& client) {
+                return under_layouts(client, {"[-]", "[x]"}, [](const Layout& layout) -> Status {
+                  Tape tape;
+                  const DTensor weight = tape.watch(filled(DType::kBFloat16, {4}, 1, layout));
+                  const DTensor input = filled(DType::kBFloat16, {4}, 1, layout);
+                  std::vector<DTensor> uses;
+                  for (int k = 0; k < kUses; ++k) uses.push_back(ops::sum(weight * input));
+                  const DTensor total = ops::sum(ops::stack(uses, 0));
+                  size_t num_finished = 0;
+                  GradientOptions options;
+                  options.on_finished = [&](size_t, const DTensor&) { ++num_finished; };
+                  const DTensor gradient = tape.gradient(total, {weight}, options)[0];
+                  TESSERA_REQUIRE(num_finished == 1);
+                  return expect_all(gradient, kUses, "gradient");
+                });
+              }),
+              IsOk());
+}
+
 // The count of a mean, and of equal elements, may be no number of the dtype.
 TEST(OpsHalfTest, GradientsDividedByCounts) {
   constexpr int64_t kCount = 70'000;
