@@ -35,7 +35,7 @@ struct UpdateArrays {
 using UpdateKernel = std::function<Status(Engine* engine, const UpdateArrays& arrays)>;
 
 // Replaces each of `state` by what the kernel makes of it. Requires tensors without errors, of one
-// client, dtype, shape and layout. An error of a device's input or old state is that of its new
+// client, shape and layout. An error of a device's input or old state is that of its new
 // state. FailedPrecondition after shutdown; nothing is changed then.
 Status update_on_devices(const char* label, absl::Span<DTensor* const> state, const DTensor& input,
                          UpdateKernel kernel);

@@ -102,10 +102,12 @@ Layout sharded(const Layout& layout, const Shape& shape) {
   return result.ok() ? *result : layout;
 }
 
-// A tensor of equal elements.
-DTensor filled(double value, const DTensor& like, const Layout& layout) {
-  const ops::ElementBytes element = ops::rounded_element(value, like.dtype());
-  return internal::full_raw(like.dtype(), like.shape(), layout, element.data());
+// What an optimizer remembers, before the first step. Means of squares change by less than f16 and
+// bf16 can say: 0.999 v rounds to v.
+DTensor filled_state(double value, const DTensor& like, const Layout& layout) {
+  const DType dtype = ops::is_half(like.dtype()) ? DType::kFloat32 : like.dtype();
+  const ops::ElementBytes element = ops::rounded_element(value, dtype);
+  return internal::full_raw(dtype, like.shape(), layout, element.data());
 }
 
 // How an optimizer changes all variables of a call.
@@ -145,7 +147,7 @@ Status apply_step(const Change& change, Variable& variable, const DTensor& gradi
   TESSERA_RETURN_IF_ERROR(internal::facts_of(moved).error);
   if (slots.tensors.empty()) {
     for (int k = 0; k < kernels::num_step_slots(change.rule); ++k) {
-      slots.tensors.push_back(filled(change.initial, moved, layout));
+      slots.tensors.push_back(filled_state(change.initial, moved, layout));
       TESSERA_RETURN_IF_ERROR(internal::facts_of(slots.tensors.back()).error);
     }
   }

@@ -12,8 +12,12 @@
 // way.
 //
 // A step is one pass over the value, the gradient and the state, in place where nothing else holds
-// the memory of a device: tensors that value() returned before keep theirs. f16 and bf16 are
-// computed in f32, and each array is rounded once.
+// the memory of a device: tensors that value() returned before keep theirs.
+//
+// Variables of f16 and bf16 are computed in f32, and their state is f32. The new value is rounded
+// to the variable's dtype, and there is no copy of it in f32: a step below half a unit in the last
+// place of the value (at 1: 2^-11 in f16, 2^-8 in bf16) is lost. To train with such steps keep the
+// variable in f32, and cast() its value where the network uses it.
 //
 // apply() changes nothing unless every gradient fits its variable. InvalidArgument where their
 // numbers, shapes or dtypes differ, naming the variable; and for options out of range. It returns

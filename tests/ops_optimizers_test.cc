@@ -351,5 +351,58 @@ TEST_P(OptimizersTest, HalvesAreComputedInF32) {
               IsOk());
 }
 
+// How far step number kSteps moves a variable of T from 0, under the same gradient at each step.
+template <class T, class Optimizer>
+StatusOr<double> length_of_last_step(const Layout& layout, Optimizer optimizer, double gradient) {
+  constexpr int kSteps = 400;
+  constexpr int64_t kSize = 9;
+  std::vector<Variable> one = {Variable("v", zeros<T>({kSize}, layout))};
+  const DTensor same = full<T>({kSize}, static_cast<T>(static_cast<float>(gradient)), layout);
+  for (int step = 0; step < kSteps; ++step) {
+    TESSERA_RETURN_IF_ERROR(one[0].assign(zeros<T>({kSize}, layout)));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(one), {same}));
+  }
+  for (const DTensor& state : optimizer.state.at(one[0]).tensors) {
+    TESSERA_REQUIRE(state.dtype() == DType::kFloat32, dtype_name(state.dtype()));
+    TESSERA_REQUIRE(state.layout() == layout);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<T> host, one[0].value().template to_host<T>());
+  for (const T value : host.data) TESSERA_REQUIRE(value == host.data[0]);
+  return -static_cast<double>(host.data[0]);
+}
+
+// State of f16 and bf16 would stop: 0.001 g^2 may be below the least f16, 0.999 v rounds to v in
+// bf16, and so does 256 + 1.
+TEST_P(OptimizersTest, StateOfHalvesIsF32) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        TESSERA_ASSIGN_OR_RETURN(const Layout split, Layout::parse(mesh, "[x]"));
+        const auto check = [](const char* name, StatusOr<double> step, double expected) -> Status {
+          TESSERA_RETURN_IF_ERROR(step.status());
+          TESSERA_REQUIRE(std::abs(*step / expected - 1) < 0.004, name, " ", *step, ", not ",
+                          expected);
+          return absl::OkStatus();
+        };
+        using Half = Eigen::half;
+        using BFloat16 = Eigen::bfloat16;
+        const AdamW adamw{.learning_rate = 0.01, .weight_decay = 0};
+        TESSERA_RETURN_IF_ERROR(
+            check("AdamW f16", length_of_last_step<Half>(split, adamw, 1e-3), 0.01));
+        TESSERA_RETURN_IF_ERROR(
+            check("AdamW bf16", length_of_last_step<BFloat16>(split, adamw, 1), 0.01));
+        TESSERA_RETURN_IF_ERROR(
+            check("Adam bf16", length_of_last_step<BFloat16>(split, Adam{.learning_rate = 0.01}, 1),
+                  0.01));
+        TESSERA_RETURN_IF_ERROR(check(
+            "Adagrad bf16", length_of_last_step<BFloat16>(split, Adagrad{.learning_rate = 1}, 1),
+            1 / std::sqrt(400)));
+        const Sgd sgd{.learning_rate = 0.001, .momentum = 0.999};
+        return check("Sgd bf16", length_of_last_step<BFloat16>(split, sgd, 1),
+                     1 - std::pow(0.999, 400));
+      }),
+      IsOk());
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -301,7 +301,8 @@ struct Product {
 // X(type of the kernel)
 // One step of an optimizer. An item is one element.
 struct Step {
-  ElementType type = ElementType::kFloat32;  // of all arrays
+  // Of the value and the gradient. What the rule remembers is f32 where this is a half type.
+  ElementType type = ElementType::kFloat32;
   kernels::OptimizerStep step;
   const std::byte* gradient = nullptr;
   // The value, and what the rule remembers; an old and its new array may be the same.

@@ -601,13 +601,14 @@ struct StepBody {
     using W = Computed<T>;
     constexpr int kNumSlots = kernels::num_step_slots(kRule);
     W value = load<T>(step.from[0], i);
-    W first = kNumSlots > 0 ? load<T>(step.from[1], i) : W(0);
-    W second = kNumSlots > 1 ? load<T>(step.from[2], i) : W(0);
+    // What is remembered is as it is computed.
+    W first = kNumSlots > 0 ? load<W>(step.from[1], i) : W(0);
+    W second = kNumSlots > 1 ? load<W>(step.from[2], i) : W(0);
     kernels::step_element<kRule>(kernels::numbers_as<W>(step.step.numbers),
                                  load<T>(step.gradient, i), value, first, second);
     store<T>(step.to[0], i, value);
-    if (kNumSlots > 0) store<T>(step.to[1], i, first);
-    if (kNumSlots > 1) store<T>(step.to[2], i, second);
+    if (kNumSlots > 0) store<W>(step.to[1], i, first);
+    if (kNumSlots > 1) store<W>(step.to[2], i, second);
   }
 };
 

@@ -52,9 +52,11 @@ void step_of(const OptimizerStep& step, const StepArrays& arrays, int64_t num_el
   for (int64_t first = 0; first < num_elements; first += kBlock) {
     const int64_t n = std::min(kBlock, num_elements - first);
     load<T>(arrays.gradient, first, n, gradient);
-    for (int k = 0; k < num_arrays; ++k) load<T>(arrays.from[k], first, n, state[k]);
+    load<T>(arrays.from[0], first, n, state[0]);
+    for (int k = 1; k < num_arrays; ++k) load<Wide>(arrays.from[k], first, n, state[k]);
     loops().optimizer_step(kType, step, gradient, state[0], state[1], state[2], n);
-    for (int k = 0; k < num_arrays; ++k) store<T>(state[k], first, n, arrays.to[k]);
+    store<T>(state[0], first, n, arrays.to[0]);
+    for (int k = 1; k < num_arrays; ++k) store<Wide>(state[k], first, n, arrays.to[k]);
   }
 }
 

@@ -14,7 +14,7 @@
 
 namespace tessera::kernels {
 
-// As Engine::optimizer_step(). f16 and bf16 are computed in f32, and the results rounded once. The
+// As Engine::optimizer_step(). f16 and bf16 are computed in f32, and the value is rounded once. The
 // same bits on every instruction set.
 void optimizer_step(const OptimizerStep& step, DType dtype, const StepArrays& arrays,
                     int64_t num_elements);
