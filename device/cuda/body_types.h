@@ -23,6 +23,15 @@ struct IsSame<A, A> {
   static constexpr bool kValue = true;
 };
 
+template <bool kFirst, class A, class B>
+struct Choose {
+  using Type = A;
+};
+template <class A, class B>
+struct Choose<false, A, B> {
+  using Type = B;
+};
+
 // What elements of T are computed in.
 template <class T>
 using Computed = typename Wide<T>::Type;

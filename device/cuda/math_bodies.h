@@ -311,10 +311,13 @@ struct CumSumBody {
     const Divided at = divided(i, sums.lines.inner);
     const int64_t from = at.quotient * sums.lines.size * sums.lines.inner + at.remainder;
     const int64_t to = at.quotient * sums.count * sums.lines.inner + at.remainder;
-    Computed<T> total = 0;
+    // As the host: f32 accumulates in f64.
+    using A = typename Choose<IsSame<T, float>::kValue, double, Computed<T>>::Type;
+    A total = 0;
     for (int64_t k = 0; k < sums.first + sums.count; ++k) {
-      total = add(total, load<T>(sums.in, from + k * sums.lines.inner));
-      if (k >= sums.first) store<T>(sums.out, to + (k - sums.first) * sums.lines.inner, total);
+      total = add(total, static_cast<A>(load<T>(sums.in, from + k * sums.lines.inner)));
+      if (k < sums.first) continue;
+      store<T>(sums.out, to + (k - sums.first) * sums.lines.inner, static_cast<Computed<T>>(total));
     }
   }
 };

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <type_traits>
+#include <utility>
 
 #include "Eigen/Core"
 #include "absl/container/inlined_vector.h"
@@ -59,11 +61,25 @@ A identity(ReduceOp op) {
   }
 }
 
-// A run is reduced in lanes, so that the compiler may use vectors and errors of sums stay small.
+// The most floats that are added one after the other. The sums of more are added pairwise, so that
+// the error grows with the logarithm of their number.
+constexpr int64_t kMostTerms = 128;
+constexpr int64_t kLeastElements = 2048;
+template <ReduceOp op, class T>
+constexpr bool kIsPairwise = op == ReduceOp::kSum&& std::is_floating_point_v<Computed<T>>;
+
+// A run is reduced in lanes, so that the compiler may use vectors.
 template <ReduceOp op, class T>
 Computed<T> reduce_run(const T* in, int64_t stride, int64_t n) {
   using A = Computed<T>;
   constexpr int kLanes = 16;
+  if constexpr (kIsPairwise<op, T>) {
+    if (n > kMostTerms * kLanes) {
+      const int64_t half = n / 2 / kLanes * kLanes;
+      return reduce_run<op>(in, stride, half) +
+             reduce_run<op>(in + half * stride, stride, n - half);
+    }
+  }
   A lanes[kLanes];
   std::fill_n(lanes, kLanes, identity<A>(op));
   int64_t i = 0;
@@ -79,19 +95,79 @@ Computed<T> reduce_run(const T* in, int64_t stride, int64_t n) {
   return lanes[0];
 }
 
+// An array, and the place of the reduction of each element: strides are 0 along reduced dims.
+struct ReducedSpace {
+  absl::InlinedVector<int64_t, 8> sizes;
+  absl::InlinedVector<int64_t, 8> in_strides;
+  absl::InlinedVector<int64_t, 8> out_strides;
+};
+
+// Each element with the one of the same place.
+template <ReduceOp op, class T>
+void combine_run(const T* __restrict run, int64_t n, Computed<T>* __restrict to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = combine(op, to[i], static_cast<Computed<T>>(run[i]));
+}
+
+// Adds to what `sums` holds, run by run.
+template <ReduceOp op, class T>
+void reduce_runs(const T* from, const ReducedSpace& space, Computed<T>* sums) {
+  StridedWalk walk(space.sizes, {space.in_strides, space.out_strides});
+  const int64_t n = walk.run();
+  if (walk.run_stride(1) == 0) {
+    const int64_t stride = walk.run_stride(0);
+    return walk.for_each_run([&](absl::Span<const int64_t> offsets) {
+      Computed<T>& to = sums[offsets[1]];
+      to = combine(op, to, reduce_run<op>(from + offsets[0], stride, n));
+    });
+  }
+  walk.for_each_run([&](absl::Span<const int64_t> offsets) {
+    combine_run<op>(from + offsets[0], n, sums + offsets[1]);
+  });
+}
+
+// The same, by halves of the outermost reduced dim until few runs are added to an element. Dims
+// behind the last one that is kept are in the runs.
+template <ReduceOp op, class T>
+void reduce_halves(const T* from, ReducedSpace space, int64_t kept, Computed<T>* sums) {
+  size_t behind = space.sizes.size();
+  while (behind > 0 && space.out_strides[behind - 1] == 0) --behind;
+  int64_t terms = 1;
+  int64_t run = 0;
+  size_t outermost = behind;
+  for (size_t dim = behind; dim-- > 0;) {
+    if (space.out_strides[dim] != 0) continue;
+    if (run == 0) run = space.in_strides[dim];
+    terms *= space.sizes[dim];
+    if (space.sizes[dim] > 1) outermost = dim;
+  }
+  // A walk of few elements is slow.
+  const int64_t most = run == 0 ? kMostTerms : std::max(kMostTerms, kLeastElements / run);
+  if (terms <= most) return reduce_runs<op>(from, space, sums);
+  const int64_t half = space.sizes[outermost] / 2;
+  const int64_t rest = space.sizes[outermost] - half;
+  space.sizes[outermost] = half;
+  reduce_halves<op>(from, space, kept, sums);
+  std::vector<Computed<T>> others(kept);
+  space.sizes[outermost] = rest;
+  reduce_halves<op>(from + half * space.in_strides[outermost], space, kept, others.data());
+  for (int64_t i = 0; i < kept; ++i) sums[i] += others[i];
+}
+
 template <ReduceOp op, class T>
 void reduce_of(const std::byte* in, absl::Span<const int64_t> sizes,
                const std::vector<bool>& is_reduced, double divisor, std::byte* out) {
   using A = Computed<T>;
-  absl::InlinedVector<int64_t, 8> in_strides(sizes.size());
-  absl::InlinedVector<int64_t, 8> out_strides(sizes.size(), 0);
+  ReducedSpace space;
+  space.sizes.assign(sizes.begin(), sizes.end());
+  space.in_strides.resize(sizes.size());
+  space.out_strides.resize(sizes.size(), 0);
   int64_t dense = 1;
   int64_t kept = 1;
   for (size_t dim = sizes.size(); dim-- > 0;) {
-    in_strides[dim] = dense;
+    space.in_strides[dim] = dense;
     dense *= sizes[dim];
     if (is_reduced[dim]) continue;
-    out_strides[dim] = kept;
+    space.out_strides[dim] = kept;
     kept *= sizes[dim];
   }
   std::vector<A> wide;
@@ -104,18 +180,11 @@ void reduce_of(const std::byte* in, absl::Span<const int64_t> sizes,
   }
   std::fill_n(sums, kept, identity<A>(op));
   const T* const from = reinterpret_cast<const T*>(in);
-  StridedWalk walk(sizes, {in_strides, out_strides});
-  const int64_t n = walk.run();
-  const int64_t stride = walk.run_stride(0);
-  walk.for_each_run([&](absl::Span<const int64_t> offsets) {
-    const T* const run = from + offsets[0];
-    A* const to = sums + offsets[1];
-    if (walk.run_stride(1) == 0) {
-      *to = combine(op, *to, reduce_run<op>(run, stride, n));
-    } else {
-      for (int64_t i = 0; i < n; ++i) to[i] = combine(op, to[i], static_cast<A>(run[i]));
-    }
-  });
+  if constexpr (kIsPairwise<op, T>) {
+    reduce_halves<op>(from, std::move(space), kept, sums);
+  } else {
+    reduce_runs<op>(from, space, sums);
+  }
   if constexpr (std::is_floating_point_v<A>) {
     if (divisor != 1) {
       for (int64_t i = 0; i < kept; ++i)
@@ -128,21 +197,28 @@ void reduce_of(const std::byte* in, absl::Span<const int64_t> sizes,
   }
 }
 
+// Adds an element to each sum, and stores the sums in `out` if there is one.
+template <class T, class A>
+void add_to_sums(const T* __restrict in, int64_t n, A* __restrict sums, T* __restrict out) {
+  for (int64_t k = 0; k < n; ++k) {
+    sums[k] = combine<A>(ReduceOp::kSum, sums[k], static_cast<A>(in[k]));
+    if (out != nullptr) out[k] = static_cast<T>(sums[k]);
+  }
+}
+
 template <class T>
 void cumsum_of(const std::byte* in, const Lines& lines, int64_t first, int64_t count,
                std::byte* out) {
-  using A = Computed<T>;
+  // The error of a long sum in f32 grows with its length.
+  using A = std::conditional_t<std::is_same_v<T, float>, double, Computed<T>>;
   const T* from = reinterpret_cast<const T*>(in);
   T* to = reinterpret_cast<T*>(out);
-  std::vector<A> sums(lines.inner);
+  const auto sums = std::make_unique<A[]>(lines.inner);
   for (int64_t o = 0; o < lines.outer; ++o) {
-    std::fill(sums.begin(), sums.end(), A(0));
+    std::fill_n(sums.get(), lines.inner, A(0));
     for (int64_t i = 0; i < first + count; ++i) {
-      for (int64_t k = 0; k < lines.inner; ++k) {
-        sums[k] = combine<A>(ReduceOp::kSum, sums[k], static_cast<A>(from[i * lines.inner + k]));
-      }
-      if (i < first) continue;
-      for (int64_t k = 0; k < lines.inner; ++k) *to++ = static_cast<T>(sums[k]);
+      add_to_sums(from + i * lines.inner, lines.inner, sums.get(), i < first ? nullptr : to);
+      if (i >= first) to += lines.inner;
     }
     from += lines.size * lines.inner;
   }

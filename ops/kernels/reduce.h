@@ -18,14 +18,16 @@ namespace tessera::kernels {
 
 // out = reduction of a dense array over the dims that are marked, in an order that depends on the
 // sizes alone. kSum, kProd, kMin or kMax. f16 and bf16 accumulate in f32 and are rounded once;
-// integers wrap; min and max ignore NaN. Of no elements 0, 1, and for min and max the identity: of
-// floats NaN. The sum is divided by `divisor`, which is 1 for integers.
+// floats are added pairwise; integers wrap; min and max ignore NaN. Of no elements 0, 1, and for
+// min and max the identity: of floats NaN. The sum is divided by `divisor`, which is 1 for
+// integers.
 void reduce_dims(ReduceOp op, DType dtype, const std::byte* in, absl::Span<const int64_t> sizes,
                  const std::vector<bool>& is_reduced, double divisor, std::byte* out);
 
 Lines lines_along(absl::Span<const int64_t> sizes, int dim);
 
-// Elements [first, first + count) of the inclusive sums along the lines; integers wrap.
+// Elements [first, first + count) of the inclusive sums along the lines. f32 accumulates in f64,
+// f16 and bf16 in f32; integers wrap.
 void cumsum(DType dtype, const std::byte* in, const Lines& lines, int64_t first, int64_t count,
             std::byte* out);
 
