@@ -2,10 +2,13 @@
 #include "base/text.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -35,6 +38,67 @@ size_t edit_distance(absl::string_view a, absl::string_view b) {
   return last[b.size()];
 }
 
+// A character of UTF-8 at the front of a text: its code point and its bytes; 1 byte and no code
+// point where the bytes are none.
+struct Character {
+  std::optional<uint32_t> code = {};
+  size_t num_bytes = 1;
+};
+
+Character front_character(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  if (byte(0) < 0x80) return {byte(0), 1};
+  // The first byte has as many ones before its first zero as the character has bytes.
+  const auto size = static_cast<size_t>(std::countl_one(byte(0)));
+  if (size < 2 || size > 4 || size > text.size()) return {};
+  uint32_t code = byte(0) & (0x7F >> size);
+  for (size_t i = 1; i < size; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    code = code << 6 | (byte(i) & 0x3F);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = code >= 0xD800 && code < 0xE000;
+  if (code < kLeast[size] || code > 0x10FFFF || is_surrogate) return {};
+  return {code, size};
+}
+
+// Whether a terminal shows the character: no control, no blank but the space, nothing of no width,
+// nothing that changes the direction of the text, nothing that has no meaning of its own.
+bool is_visible(uint32_t code) {
+  constexpr std::pair<uint32_t, uint32_t> kInvisible[] = {
+      {0x00, 0x1F},       {0x7F, 0xA0},       {0xAD, 0xAD},     {0x34F, 0x34F},   {0x61C, 0x61C},
+      {0x115F, 0x1160},   {0x1680, 0x1680},   {0x17B4, 0x17B5}, {0x180B, 0x180F}, {0x2000, 0x200F},
+      {0x2028, 0x202F},   {0x205F, 0x206F},   {0x2800, 0x2800}, {0x3000, 0x3000}, {0x3164, 0x3164},
+      {0xE000, 0xF8FF},   {0xFE00, 0xFE0F},   {0xFEFF, 0xFEFF}, {0xFFA0, 0xFFA0}, {0xFFF0, 0xFFFF},
+      {0x1D173, 0x1D17A}, {0xE0000, 0x10FFFF}};
+  return std::none_of(std::begin(kInvisible), std::end(kInvisible), [code](const auto& range) {
+    return code >= range.first && code <= range.second;
+  });
+}
+
+// Quotes, backslashes, and what a terminal does not show, as escapes: "\n", "\xef\xbb\xbf".
+std::string escaped(absl::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const Character front = front_character(text);
+    const absl::string_view bytes = text.substr(0, front.num_bytes);
+    text.remove_prefix(front.num_bytes);
+    const char c = bytes[0];
+    if (c == '"' || c == '\\') {
+      absl::StrAppend(&result, "\\", bytes);
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      absl::StrAppend(&result, c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
+    } else if (front.code.has_value() && is_visible(*front.code)) {
+      absl::StrAppend(&result, bytes);
+    } else {
+      for (const char byte : bytes) {
+        absl::StrAppend(&result, "\\x", absl::Hex(static_cast<uint8_t>(byte), absl::kZeroPad2));
+      }
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 bool is_name(absl::string_view text) {
@@ -48,13 +112,10 @@ std::string quoted(absl::string_view text) {
   size_t end = kMost;
   // Not within a character of UTF-8, whose bytes but the first are 10xxxxxx.
   while (end > kMost - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(text.substr(0, end)), "...\" (", text.size(),
-                      " bytes)");
+  return absl::StrCat("\"", escaped(text.substr(0, end)), "...\" (", text.size(), " bytes)");
 }
 
-std::string quoted_whole(absl::string_view text) {
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
-}
+std::string quoted_whole(absl::string_view text) { return absl::StrCat("\"", escaped(text), "\""); }
 
 std::string quoted_list(absl::Span<const std::string> names) {
   return absl::StrJoin(names, ", ", [](std::string* out, const std::string& name) {

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock-matchers.h"
@@ -28,7 +29,30 @@ TEST(NameTest, IsALetterThenLettersOrDigits) {
 TEST(QuotedTest, EscapesWhatWouldHideInAMessage) {
   EXPECT_EQ(quoted("x"), "\"x\"");
   EXPECT_EQ(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\\n\"");
-  EXPECT_EQ(quoted("\xc3\xa9"), "\"\xc3\xa9\"");
+  EXPECT_EQ(quoted("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 it's"),
+            "\"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 it's\"");
+  const std::pair<std::string, const char*> hidden[] = {
+      {std::string(1, '\0'), "\\x00"},
+      {"\x1b[31m", "\\x1b[31m"},
+      {"\r\t\x7f", "\\r\\t\\x7f"},
+      {"\xc2\x85", "\\xc2\\x85"},                    // a control of 8 bits
+      {"\xc2\xa0", "\\xc2\\xa0"},                    // a blank that does not break
+      {"\xc2\xad", "\\xc2\\xad"},                    // a soft hyphen
+      {"\xe2\x80\x8b", "\\xe2\\x80\\x8b"},           // of no width
+      {"\xe2\x80\xae", "\\xe2\\x80\\xae"},           // from right to left
+      {"\xef\xbb\xbf", "\\xef\\xbb\\xbf"},           // a byte order mark
+      {"\xf3\xa0\x81\x81", "\\xf3\\xa0\\x81\\x81"},  // a tag
+      {"\xff\xfe", "\\xff\\xfe"},                    // no UTF-8
+      {"\xe9t\xe9", "\\xe9t\\xe9"},                  // Latin-1
+      {"\xc0\x80", "\\xc0\\x80"},                    // a zero in two bytes
+      {"\xed\xa0\x80", "\\xed\\xa0\\x80"},           // half a pair of UTF-16
+      {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},  // beyond the last character
+      {"\xe2\x82", "\\xe2\\x82"},                    // cut off
+  };
+  for (const auto& [text, shown] : hidden) {
+    EXPECT_EQ(tessera::quoted(text), std::string("\"") + shown + "\"");
+    EXPECT_EQ(tessera::quoted("1" + text + "a"), std::string("\"1") + shown + "a\"");
+  }
   EXPECT_EQ(quoted_list({"batch", "model"}), "\"batch\", \"model\"");
   EXPECT_EQ(quoted_list({}), "");
 }

@@ -309,7 +309,7 @@ const Row kLayoutRows[] = {
      "layout \"[((((...\" (100001 bytes) has \"(\" at character 3, where an axis should be",
      [](Bench& b) { return Layout::parse(b.mesh, "[" + std::string(100000, '(')).status(); }},
     {"text_with_a_zero_byte", kInvalid,
-     "layout \"[x\\000]\" has \"\\000\" at character 3, where \",\" or \"]\" should be",
+     "layout \"[x\\x00]\" has \"\\x00\" at character 3, where \",\" or \"]\" should be",
      [](Bench& b) { return Layout::parse(b.mesh, absl::string_view("[x\0]", 4)).status(); }},
     {"shape_of_another_rank", kInvalid,
      "layout [x, -] has 2 dims, shape [8] has 1; give one entry per dim",
