@@ -9,11 +9,13 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -39,7 +41,7 @@ uint64_t read_integer(absl::string_view bytes, bool is_big_endian) {
   return value;
 }
 
-// The type behind a '<f4' of NumPy without its first letter.
+// The type of a 'f4' of NumPy.
 std::optional<DType> dtype_of_npy(absl::string_view name) {
   constexpr std::pair<absl::string_view, DType> kNames[] = {
       {"b1", DType::kBool},    {"i1", DType::kInt8},    {"u1", DType::kUint8},
@@ -65,7 +67,7 @@ class NpyDictionary {
       if (key == "descr") {
         TESSERA_RETURN_IF_ERROR(read_descr(header));
       } else if (key == "fortran_order") {
-        TESSERA_RETURN_IF_ERROR(read_order());
+        TESSERA_RETURN_IF_ERROR(read_order(header));
       } else if (key == "shape") {
         TESSERA_RETURN_IF_ERROR(read_shape(header));
       } else {
@@ -83,10 +85,13 @@ class NpyDictionary {
   }
 
  private:
+  // A text of Python, of 2 or 3: 'f4', "f4", u'f4' or b'f4'.
   StatusOr<std::string> read_text() {
-    if (!cursor_.consume('\'')) return cursor_.expected("a text in single quotes");
+    if (!cursor_.consume('u')) (void)cursor_.consume('b');
+    const char quote = cursor_.next_is('"') ? '"' : '\'';
+    if (!cursor_.consume(quote)) return cursor_.expected("a text in quotes");
     const absl::string_view rest = cursor_.rest();
-    const size_t end = rest.find('\'');
+    const size_t end = rest.find(quote);
     if (end == absl::string_view::npos) return cursor_.expected("a closing quote");
     cursor_ = TextCursor("header", rest.substr(end + 1));
     return std::string(rest.substr(0, end));
@@ -97,25 +102,26 @@ class NpyDictionary {
           "its elements are structures; save each of their fields as an array");
     }
     TESSERA_ASSIGN_OR_RETURN(const std::string name, read_text());
-    const std::optional<DType> dtype =
-        name.empty() ? std::nullopt : dtype_of_npy(absl::string_view(name).substr(1));
-    if (!dtype.has_value() || !absl::StrContains("<>|=", absl::string_view(name).substr(0, 1))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("its element type is ", quoted(name),
-                       "; supported are b1, i1, u1, i4, i8, f2, f4 and f8, in either byte order"));
+    // The byte order may be left out: it is that of the machine, as '=' says too.
+    absl::string_view type = name;
+    const bool has_order = !type.empty() && absl::StrContains("<>|=", type.substr(0, 1));
+    if (has_order) type.remove_prefix(1);
+    const std::optional<DType> dtype = dtype_of_npy(type);
+    if (!dtype.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "its element type is ", quoted(name),
+          "; types are b1, i1, u1, i4, i8, f2, f4 and f8, after <, >, =, | or nothing"));
     }
     header->dtype = *dtype;
-    header->is_big_endian = name[0] == '>';
+    header->is_big_endian = has_order && name[0] == '>';
     has_descr_ = true;
     return absl::OkStatus();
   }
-  Status read_order() {
+  Status read_order(ArrayHeader* header) {
+    TextCursor before = cursor_;
     const absl::string_view order = cursor_.read_name();
-    if (order == "True") {
-      return absl::InvalidArgumentError(
-          "it is in Fortran order; save numpy.ascontiguousarray(array)");
-    }
-    if (order != "False") return cursor_.expected("\"True\" or \"False\"");
+    if (order != "True" && order != "False") return before.expected("\"True\" or \"False\"");
+    header->is_fortran = order == "True";
     has_order_ = true;
     return absl::OkStatus();
   }
@@ -126,6 +132,7 @@ class NpyDictionary {
       const std::optional<int64_t> size = cursor_.read_integer();
       if (!size.has_value()) return cursor_.expected("a size or \")\"");
       header->shape.push_back(*size);
+      (void)cursor_.consume('L');  // a long number of Python 2
       if (!cursor_.consume(',') && !cursor_.next_is(')')) return cursor_.expected("\",\" or \")\"");
     }
     has_shape_ = true;
@@ -136,14 +143,98 @@ class NpyDictionary {
   bool has_descr_ = false, has_order_ = false, has_shape_ = false;
 };
 
-// Elements are parts along dim 0 of a row-major array.
+// The data of an array in Fortran order: columns, one for each number of an element, that hold
+// this number of all elements:
+//
+//   shape [3, 2, 2]    file: 000 100 200 | 010 110 210 | 001 101 201 | 011 111 211
+//   element 1          100, 101, 110, 111: one number of each column
+//
+// Elements in a row come from a block, which has a part of each column; others are read number by
+// number. Thread-safe.
+class FortranReader {
+ public:
+  FortranReader(std::shared_ptr<const InputFile> file, const ArrayHeader& header)
+      : file_(std::move(file)),
+        offset_(header.data_offset),
+        num_elements_(header.shape[0]),
+        shape_(header.shape.begin() + 1, header.shape.end()),
+        number_bytes_(dtype_size(header.dtype)),
+        num_columns_(tessera::num_elements(shape_)) {
+    // A page of each column, but a block of 16 MiB at most.
+    constexpr int64_t kPageBytes = 1 << 12;
+    constexpr int64_t kMostBlockBytes = 1 << 24;
+    const int64_t element_bytes = std::max<int64_t>(1, num_columns_ * number_bytes_);
+    block_elements_ =
+        std::clamp<int64_t>(kMostBlockBytes / element_bytes, 1, kPageBytes / number_bytes_);
+  }
+
+  Status read(int64_t index, absl::Span<std::byte> out,
+              absl::FunctionRef<std::string()> name) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool is_next = index == std::exchange(last_, index) + 1;
+    if (index < block_first_ || index >= block_first_ + block_count_) {
+      if (!is_next) return read_columns(index, 1, out, name);
+      block_count_ = 0;
+      const int64_t count = std::min(block_elements_, num_elements_ - index);
+      block_.resize(static_cast<size_t>(count * num_columns_ * number_bytes_));
+      TESSERA_RETURN_IF_ERROR(read_columns(index, count, absl::MakeSpan(block_), name));
+      block_first_ = index;
+      block_count_ = count;
+    }
+    const auto from = block_.begin() + (index - block_first_) * static_cast<int64_t>(out.size());
+    std::copy_n(from, out.size(), out.begin());
+    return absl::OkStatus();
+  }
+
+ private:
+  // `count` elements from `first` on, row-major.
+  Status read_columns(int64_t first, int64_t count, absl::Span<std::byte> out,
+                      absl::FunctionRef<std::string()> name) const {
+    std::vector<std::byte> part(static_cast<size_t>(count * number_bytes_));
+    Shape place(shape_.size(), 0);  // of the column in an element; its first dim moves first
+    for (int64_t column = 0; column < num_columns_; ++column) {
+      TESSERA_RETURN_IF_ERROR(file_->read(
+          offset_ + (column * num_elements_ + first) * number_bytes_, absl::MakeSpan(part), name));
+      int64_t at = 0;
+      for (size_t dim = 0; dim < place.size(); ++dim) at = at * shape_[dim] + place[dim];
+      for (int64_t i = 0; i < count; ++i) {
+        std::copy_n(part.begin() + i * number_bytes_, number_bytes_,
+                    out.begin() + (i * num_columns_ + at) * number_bytes_);
+      }
+      for (size_t dim = 0; dim < place.size() && ++place[dim] == shape_[dim]; ++dim) {
+        place[dim] = 0;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<const InputFile> file_;
+  const int64_t offset_;
+  const int64_t num_elements_;
+  const Shape shape_;  // of an element
+  const int64_t number_bytes_;
+  const int64_t num_columns_;
+  int64_t block_elements_;
+
+  mutable std::mutex mutex_;  // guards the members below
+  mutable std::vector<std::byte> block_;
+  mutable int64_t block_first_ = 0;
+  mutable int64_t block_count_ = 0;
+  mutable int64_t last_ = -1;
+};
+
+// Elements are parts along dim 0 of an array.
 class ArraySource : public Source {
  public:
   ArraySource(std::shared_ptr<const InputFile> file, ArrayHeader header)
       : file_(std::move(file)),
         header_(std::move(header)),
         element_shape_(header_.shape.begin() + 1, header_.shape.end()),
-        element_bytes_(num_bytes(element_shape_, header_.dtype)) {}
+        element_bytes_(num_bytes(element_shape_, header_.dtype)) {
+    if (header_.is_fortran && !element_shape_.empty()) {
+      fortran_ = std::make_unique<const FortranReader>(file_, header_);
+    }
+  }
 
   std::vector<TensorSpec> spec() const override { return {{header_.dtype, element_shape_}}; }
   std::optional<int64_t> size() const override { return header_.shape[0]; }
@@ -151,8 +242,10 @@ class ArraySource : public Source {
     HostArray array{header_.dtype, element_shape_,
                     std::vector<std::byte>(static_cast<size_t>(element_bytes_))};
     const auto name = [index] { return absl::StrCat("element ", index); };
-    TESSERA_RETURN_IF_ERROR(file_->read(header_.data_offset + index * element_bytes_,
-                                        absl::MakeSpan(array.bytes), name));
+    const absl::Span<std::byte> out = absl::MakeSpan(array.bytes);
+    TESSERA_RETURN_IF_ERROR(
+        fortran_ == nullptr ? file_->read(header_.data_offset + index * element_bytes_, out, name)
+                            : fortran_->read(index, out, name));
     const int64_t size = dtype_size(header_.dtype);
     if (header_.is_big_endian && size > 1) {
       for (size_t i = 0; i < array.bytes.size(); i += static_cast<size_t>(size)) {
@@ -184,6 +277,7 @@ class ArraySource : public Source {
   const ArrayHeader header_;
   const Shape element_shape_;
   const int64_t element_bytes_;
+  std::unique_ptr<const FortranReader> fortran_;
 };
 
 // What is wrong with an array of this header in a file of so many bytes.
@@ -251,8 +345,11 @@ StatusOr<ArrayHeader> parse_idx_header(absl::string_view bytes) {
   if (bytes[0] != 0 || bytes[1] != 0) {
     return absl::InvalidArgumentError("it is no IDX file: it does not begin with two zero bytes");
   }
-  ArrayHeader header = {
-      .dtype = DType::kUint8, .shape = {}, .is_big_endian = true, .data_offset = 0};
+  ArrayHeader header = {.dtype = DType::kUint8,
+                        .shape = {},
+                        .is_big_endian = true,
+                        .is_fortran = false,
+                        .data_offset = 0};
   switch (const int type = static_cast<uint8_t>(bytes[2])) {
     case 0x08:
       header.dtype = DType::kUint8;

@@ -41,6 +41,7 @@ struct ArrayHeader {
   DType dtype;
   Shape shape;
   bool is_big_endian;
+  bool is_fortran;  // the first dim is the innermost in the file
   int64_t data_offset;
 };
 // From the first bytes of a file: at most kMaxNpyHeaderBytes, kMaxIdxHeaderBytes.

@@ -17,10 +17,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/host_array.h"
+#include "base/shape.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -125,6 +127,98 @@ TEST(NpyTest, EveryVersionTypeAndByteOrder) {
   }
 }
 
+// What NumPy reads: headers of Python 2, types without a byte order, every kind of quotes.
+TEST(NpyTest, HeadersOfEveryWriter) {
+  const std::string data =
+      bytes_of("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\x80\x40\0\0\xa0\x40\0\0\xc0\x40");
+  for (const char* const header : {
+           // npy-matlab#2
+           "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }",
+           "{'descr': 'f4', 'fortran_order': False, 'shape': (2, 3), }",
+           "{'descr': '=f4', 'fortran_order': False, 'shape': (2, 3), }",
+           "{'descr': '|f4', 'fortran_order': False, 'shape': (2 , 3L)}",
+           "{u'descr': u'<f4', u'fortran_order': False, u'shape': (2L, 3L,), }",
+           "{b'descr': b'<f4', 'fortran_order': False, 'shape': (2, 3), }",
+           "{\"descr\": \"<f4\", \"fortran_order\": False, \"shape\": (2, 3)}     ",
+       }) {
+    SCOPED_TRACE(header);
+    EXPECT_THAT(
+        read_all(Dataset::npy(write_file("writers.npy", npy_of(header, data)))),
+        testing::IsOkAndHolds(ElementsAre(ElementsAre(HostArray::of<float>({1, 2, 3}, {3})),
+                                          ElementsAre(HostArray::of<float>({4, 5, 6}, {3})))));
+  }
+}
+
+// The number at each place of an array of this shape, as NumPy counts them; in either order.
+std::vector<int32_t> numbers_of(const std::vector<int64_t>& shape, bool is_fortran) {
+  std::vector<int32_t> numbers(num_elements(shape));
+  std::vector<int64_t> place(shape.size(), 0);
+  for (int32_t row_major = 0; row_major < static_cast<int32_t>(numbers.size()); ++row_major) {
+    int64_t at = 0;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      const size_t dim = is_fortran ? shape.size() - 1 - i : i;
+      at = at * shape[dim] + place[dim];
+    }
+    numbers[at] = row_major;
+    for (size_t dim = shape.size(); dim-- > 0 && ++place[dim] == shape[dim];) place[dim] = 0;
+  }
+  return numbers;
+}
+
+std::string array_file(const std::string& name, const std::vector<int64_t>& shape, bool is_fortran,
+                       bool is_big_endian = false) {
+  std::string data;
+  for (const int32_t number : numbers_of(shape, is_fortran)) {
+    for (int i = 0; i < 4; ++i) {
+      data.push_back(static_cast<char>(number >> (is_big_endian ? 24 - 8 * i : 8 * i) & 0xff));
+    }
+  }
+  return write_file(name,
+                    npy_of(absl::StrCat("{'descr': '", is_big_endian ? ">" : "<",
+                                        "i4', 'fortran_order': ", is_fortran ? "True" : "False",
+                                        ", 'shape': (", absl::StrJoin(shape, ","), ",)}"),
+                           data));
+}
+
+// In a row, which blocks answer, and in other orders, by one thread and by several.
+TEST(NpyTest, FortranOrderHasTheElementsOfTheOtherOrder) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5},
+                                            {1},
+                                            {0, 3},
+                                            {3, 0},
+                                            {3, 0, 2},
+                                            {1, 1},
+                                            {4, 3},
+                                            {3, 4},
+                                            {2, 3, 4},
+                                            {5, 1, 2, 3},
+                                            {3000, 2},
+                                            {2500, 2, 3}}) {
+    for (const bool is_big_endian : {false, true}) {
+      SCOPED_TRACE(absl::StrJoin(shape, ","));
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const Dataset rows, Dataset::npy(array_file("rows.npy", shape, false, is_big_endian)));
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const Dataset columns,
+          Dataset::npy(array_file("columns.npy", shape, true, is_big_endian)));
+      EXPECT_EQ(columns.element_spec(), rows.element_spec());
+      EXPECT_EQ(columns.cardinality(), rows.cardinality());
+      const auto same = [](Element element) -> StatusOr<Element> { return element; };
+      const std::pair<Dataset, Dataset> orders[] = {
+          {columns, rows},
+          {columns.shuffle(1), rows.shuffle(1)},
+          {columns.shard(3, 1), rows.shard(3, 1)},
+          {columns.skip(1).repeat(2).map(same, 4), rows.skip(1).repeat(2)},
+      };
+      for (const auto& [of_columns, of_rows] : orders) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<Element> expected, read_all(of_rows));
+        TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<Element> read, read_all(of_columns));
+        ASSERT_TRUE(read == expected);
+      }
+    }
+  }
+}
+
 TEST(IdxTest, ElementsAreTheImages) {
   const std::string images =
       write_file("images.idx", bytes_of("\0\0\x08\3\0\0\0\2\0\0\0\1\0\0\0\2\1\2\3\4"));
@@ -151,6 +245,42 @@ TEST(CsvTest, ElementsAreTheLines) {
           ElementsAre(HostArray::scalar(1), HostArray::scalar(2.5f), HostArray::scalar(true)),
           ElementsAre(HostArray::scalar(-3), HostArray::scalar(1e-3f), HostArray::scalar(false)),
           ElementsAre(HostArray::scalar(7), HostArray::scalar(.5f), HostArray::scalar(true)))));
+}
+
+// miller#161: the mark is no part of the first line, also of a line that is skipped.
+TEST(CsvTest, AByteOrderMarkIsNoPartOfTheFirstLine) {
+  const std::string a = write_file("marked.csv",
+                                   "\xef\xbb\xbf"
+                                   "1,2.5\n3,4.5\n");
+  const std::string b = write_file("plain.csv", "5,6.5\n");
+  const auto row = [](int32_t x, float y) {
+    return ElementsAre(HostArray::scalar(x), HostArray::scalar(y));
+  };
+  EXPECT_THAT(read_all(Dataset::csv({a, b, a}, {DType::kInt32, DType::kFloat32})),
+              testing::IsOkAndHolds(
+                  ElementsAre(row(1, 2.5), row(3, 4.5), row(5, 6.5), row(1, 2.5), row(3, 4.5))));
+  EXPECT_THAT(read_all(Dataset::csv({a}, {DType::kInt32, DType::kFloat32}, {.skip_lines = 1})),
+              testing::IsOkAndHolds(ElementsAre(row(3, 4.5))));
+  EXPECT_THAT(read_all(Dataset::csv({write_file("quoted.csv", "\xef\xbb\xbf\"1\",2.5")},
+                                    {DType::kInt32, DType::kFloat32})),
+              testing::IsOkAndHolds(ElementsAre(row(1, 2.5))));
+}
+
+TEST(TextTest, AByteOrderMarkIsNoPartOfTheFirstLine) {
+  const auto line = [](absl::string_view text) {
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(text.data());
+    return ElementsAre(HostArray::of<uint8_t>(absl::MakeConstSpan(bytes, text.size()),
+                                              {static_cast<int64_t>(text.size())}));
+  };
+  const std::string marked = write_file("marked.txt",
+                                        "\xef\xbb\xbf"
+                                        "a\n\xef\xbb\xbf"
+                                        "b");
+  EXPECT_THAT(read_all(Dataset::text_lines({marked})),
+              testing::IsOkAndHolds(ElementsAre(line("a"), line("\xef\xbb\xbf"
+                                                                "b"))));
+  EXPECT_THAT(read_all(Dataset::text_lines({write_file("mark.txt", "\xef\xbb\xbf")})),
+              testing::IsOkAndHolds(IsEmpty()));
 }
 
 TEST(CsvTest, EveryTypeAtItsLimits) {
@@ -380,22 +510,31 @@ const MalformedCase kMalformed[] = {
     {"npy_no_order", npy, npy_of("{'descr': '<f4', 'shape': (2,)}", ""),
      "its header has no fortran_order"},
     {"npy_unknown_key", npy, npy_of("{'color': 'red'}", ""), "its header has the key \"color\""},
-    {"npy_key_without_quote", npy, npy_of("{descr: '<f4'}", ""), "a text in single quotes"},
+    {"npy_key_without_quote", npy, npy_of("{descr: '<f4'}", ""), "a text in quotes"},
     {"npy_quote_not_closed", npy, npy_of("{'descr: ", ""), "a closing quote"},
     {"npy_no_colon", npy, npy_of("{'descr' '<f4'}", ""), "\":\""},
     {"npy_no_comma", npy, npy_of("{'descr': '<f4' 'shape': (2,)}", ""), "\",\" or \"}\""},
     {"npy_text_after", npy, npy_of(absl::StrCat(kGoodNpy, " x"), std::string(8, '\0')),
      "the end of the header"},
     {"npy_wrong_type", npy, npy_of("{'descr': '<c8', 'fortran_order': False, 'shape': (2,)}", ""),
-     "its element type is \"<c8\"; supported are b1"},
+     "its element type is \"<c8\"; types are b1, i1, u1, i4, i8, f2, f4 and f8, after <, >, =, | "
+     "or nothing"},
+    {"npy_hidden_bytes", npy,
+     npy_of("{'descr': '<f4\xef\xbb\xbf', 'fortran_order': False, 'shape': (2,)}", ""),
+     "its element type is \"<f4\\xef\\xbb\\xbf\"; types are"},
+    {"npy_hidden_key", npy, npy_of("{'shape\xe2\x80\x8b': (2,)}", ""),
+     "its header has the key \"shape\\xe2\\x80\\x8b\"; descr,"},
     {"npy_no_type", npy, npy_of("{'descr': '', 'fortran_order': False, 'shape': (2,)}", ""),
      "its element type is \"\""},
     {"npy_no_byte_order", npy, npy_of("{'descr': 'xf4', 'fortran_order': False, 'shape': ()}", ""),
-     "its element type is \"xf4\""},
+     "its element type is \"xf4\"; types are b1"},
+    {"npy_two_byte_orders", npy,
+     npy_of("{'descr': '<<f4', 'fortran_order': False, 'shape': (2,)}", ""),
+     "its element type is \"<<f4\""},
+    {"npy_fortran_truncated", npy,
+     npy_of("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 2)}", "123"), "and the file has"},
     {"npy_structures", npy, npy_of("{'descr': [('a', '<f4')], 'shape': (2,)}", ""),
      "its elements are structures"},
-    {"npy_fortran_order", npy, npy_of("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)}", ""),
-     "it is in Fortran order; save numpy.ascontiguousarray"},
     {"npy_order", npy, npy_of("{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}", ""),
      "\"True\" or \"False\""},
     {"npy_shape_no_tuple", npy, npy_of("{'shape': 2}", ""), "\"(\""},
@@ -428,6 +567,28 @@ const MalformedCase kMalformed[] = {
      "shape [4294967295"},
 
     {"csv_empty_file", csv<DType::kInt64>, "", "it is empty"},
+    {"csv_only_a_mark", csv<DType::kInt64>, "\xef\xbb\xbf", "it is empty"},
+    {"csv_two_marks", csv<DType::kInt64>,
+     "\xef\xbb\xbf\xef\xbb\xbf"
+     "1\n",
+     "line 1, column 1: \"\\xef\\xbb\\xbf1\" is no i64"},
+    {"csv_hidden_blank", csv<DType::kInt64>,
+     "1\n\xc2\xa0"
+     "2\n",
+     "line 2, column 1: \"\\xc2\\xa02\" is no i64"},
+    {"csv_utf16", csv<DType::kInt64>,
+     bytes_of("\xff\xfe"
+              "1\0\n\0"),
+     "its text is UTF-16, by its byte order mark; save it as UTF-8"},
+    {"csv_utf16_big", csv<DType::kInt64>,
+     bytes_of("\xfe\xff\0"
+              "1\0\n"),
+     "its text is UTF-16"},
+    {"csv_utf32", csv<DType::kInt64>,
+     bytes_of("\xff\xfe\0\0"
+              "1\0\0\0"),
+     "its text is UTF-32"},
+    {"csv_zeros", csv<DType::kInt64>, bytes_of("1\0\n"), "line 1, column 1: \"1\\x00\" is no i64"},
     {"csv_missing_column", csv<DType::kInt64, DType::kInt64>, "1,2\n3\n",
      "line 2, it has 1 columns, not 2"},
     {"csv_too_many_columns", csv<DType::kInt64>, "1\n2,x\n", "line 2, it has 2 columns, not 1"},

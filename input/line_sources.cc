@@ -2,6 +2,8 @@
 //
 // Sources of files whose elements are lines: text, and CSV by RFC 4180 with numbers as fields.
 //
+// A byte order mark of UTF-8 at the front of a file is no part of its first line.
+//
 // Where the lines begin is found when the source is made, by one pass over the files: 8 bytes of
 // memory a line. A line is then read by itself.
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "Eigen/Core"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -37,6 +40,23 @@ struct LinesOfFile {
 };
 using Lines = std::vector<std::shared_ptr<const LinesOfFile>>;
 
+constexpr absl::string_view kUtf8Mark = "\xEF\xBB\xBF";
+
+// Where the lines of a file begin: after its byte order mark. InvalidArgument for UTF-16 and
+// UTF-32, whose line ends and digits are no single bytes.
+StatusOr<int64_t> front_of(const InputFile& file) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string front, file.read_front(4));
+  for (const auto& [mark, name] : {std::pair(absl::string_view("\xFF\xFE\0\0", 4), "UTF-32"),
+                                   std::pair(absl::string_view("\0\0\xFE\xFF", 4), "UTF-32"),
+                                   std::pair(absl::string_view("\xFF\xFE"), "UTF-16"),
+                                   std::pair(absl::string_view("\xFE\xFF"), "UTF-16")}) {
+    if (!absl::StartsWith(front, mark)) continue;
+    return file.error(
+        absl::StrCat("its text is ", name, ", by its byte order mark; save it as UTF-8"));
+  }
+  return absl::StartsWith(front, kUtf8Mark) ? static_cast<int64_t>(kUtf8Mark.size()) : 0;
+}
+
 StatusOr<std::shared_ptr<const LinesOfFile>> find_lines(std::shared_ptr<const InputFile> file,
                                                         int64_t skip_lines) {
   constexpr int64_t kBlockBytes = 1 << 18;
@@ -45,7 +65,7 @@ StatusOr<std::shared_ptr<const LinesOfFile>> find_lines(std::shared_ptr<const In
   lines->first_line = skip_lines;
   std::vector<std::byte> block(static_cast<size_t>(std::min(kBlockBytes, file->size())));
   int64_t line = 0;
-  int64_t line_start = 0;
+  TESSERA_ASSIGN_OR_RETURN(int64_t line_start, front_of(*file));
   for (int64_t offset = 0; offset < file->size(); offset += kBlockBytes) {
     const auto count = static_cast<size_t>(std::min(kBlockBytes, file->size() - offset));
     TESSERA_RETURN_IF_ERROR(file->read(offset, absl::MakeSpan(block.data(), count),
@@ -271,7 +291,8 @@ StatusOr<NamedSource> csv_source(const std::vector<std::string>& files,
   }
   TESSERA_ASSIGN_OR_RETURN(const auto opened, open_files(files));
   for (const auto& file : opened) {
-    if (file->size() == 0) return file->error("it is empty");
+    TESSERA_ASSIGN_OR_RETURN(const int64_t front, front_of(*file));
+    if (file->size() == front) return file->error("it is empty");
   }
   TESSERA_ASSIGN_OR_RETURN(Lines lines, find_lines(opened, options.skip_lines));
   uint64_t hash = hash_of_files("csv", opened);
