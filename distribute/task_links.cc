@@ -70,6 +70,7 @@ void TaskLinks::say_goodbye(const Status& reason) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const Link& link : links_) {
       if (!link.is_up && !link.is_dismissed) continue;
+      if (link.client == nullptr) continue;  // it was lost before it was dismissed
       rpc::ByeRequest request;
       request.mutable_caller()->set_chief(chief_);
       set_outcome(request.mutable_reason(), link.is_dismissed ? link.why_away : reason);
@@ -243,6 +244,8 @@ void TaskLinks::lose(size_t index, const Status& why) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Link& link = links_[index];
+    // Dismissed since the tick has found the loss: its goodbye goes through its connection.
+    if (!link.is_up) return;
     link.is_up = false;
     link.why_away = why;
     link.token.clear();
@@ -288,6 +291,7 @@ void TaskLinks::dismiss(const Task& task, const Status& reason) {
       client = link.client;
     }
   }
+  if (client == nullptr) return;  // it is lost already
   client->call<rpc::ByeRequest, rpc::Outcome>(&TaskClient::Stub::PrepareAsyncBye, request,
                                               steady_now() + kByeTimeout,
                                               [](const grpc::Status&, rpc::Outcome&) {});
