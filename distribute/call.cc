@@ -105,15 +105,18 @@ std::optional<Call> decode_call(absl::string_view text) {
       !absl::SimpleAtoi(lines[2], &code) || !absl::CUnescape(lines[3], &message)) {
     return std::nullopt;
   }
+  if (code < 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) return std::nullopt;
   call.error = Status(static_cast<absl::StatusCode>(code), message);
   for (size_t i = kLinesBeforeTensors; i < lines.size(); ++i) {
     const std::vector<absl::string_view> parts = absl::StrSplit(lines[i], absl::MaxSplits(';', 2));
     int dtype = 0;
     if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &dtype)) return std::nullopt;
+    if (dtype < 0 || dtype >= kNumDTypes) return std::nullopt;
     TensorKind& tensor = call.tensors.emplace_back();
     tensor.dtype = static_cast<DType>(dtype);
     for (const absl::string_view size : absl::StrSplit(parts[1], ',', absl::SkipEmpty())) {
-      if (!absl::SimpleAtoi(size, &tensor.shape.emplace_back())) return std::nullopt;
+      int64_t& added = tensor.shape.emplace_back();
+      if (!absl::SimpleAtoi(size, &added) || added < 0) return std::nullopt;
     }
     tensor.layout = std::string(parts[2]);
   }

@@ -36,8 +36,10 @@ TEST(CallTest, TextsAreReadAsTheyWereWritten) {
   EXPECT_EQ(read->tensors, call.tensors);
   EXPECT_EQ(read->value, call.value);
   EXPECT_EQ(read->error, call.error);
-  for (const char* wrong : {"", "a", "a\n\nx\n", "a\n\n0\n\n1;2", "a\n\n0\n\nx;2;[]",
-                            "a\n\n0\n\n1;x;[]", "\\q\n\n0\n"}) {
+  for (const char* wrong :
+       {"", "a", "a\n\nx\n", "a\n\n0\n\n1;2", "a\n\n0\n\nx;2;[]", "a\n\n0\n\n1;x;[]", "\\q\n\n0\n",
+        "a\n\n17\n\n", "a\n\n-1\n\n", "a\n\n0\n\n9;2;[]", "a\n\n0\n\n-1;2;[]", "a\n\n0\n\n263;2;[]",
+        "a\n\n0\n\n1;-2;[]"}) {
     EXPECT_FALSE(decode_call(wrong).has_value()) << wrong;
   }
 }

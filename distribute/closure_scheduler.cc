@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/check.h"
 #include "base/format.h"
 
 namespace tessera::distribute {
@@ -104,18 +103,17 @@ void ClosureScheduler::run_finished(const RunKey& run, const Status& status,
   const auto it = closures_.find(id);
   if (it == closures_.end()) return release(run);   // it failed with a parameter server
   if (it->second.state != State::kRunning) return;  // the answer has come twice
-  if (!status.ok()) {
-    fail(id, status);
+  const Status failed = status.ok() ? check_answer(run.worker, num_pushes, positions) : status;
+  if (!failed.ok()) {
+    fail(id, failed);
     return release(run);
   }
   // From here on the run counts, on every parameter server, and what it has read.
   it->second.state = State::kCommitting;
   for (DatasetPosition& reached : positions) {
-    TESSERA_CHECK(reached.dataset >= 0 && reached.dataset < static_cast<int>(positions_.size()),
-                  "a worker has read a data set that is not there");
     positions_[reached.dataset][run.worker] = std::move(reached.position);
   }
-  for (size_t i = 0; i < ps_.size() && i < num_pushes.size(); ++i) {
+  for (size_t i = 0; i < ps_.size(); ++i) {
     if (num_pushes[i] == 0) continue;
     ps_[i].next.commits.push_back({run, num_pushes[i]});
     ps_[i].next_closures.push_back(id);
@@ -124,6 +122,29 @@ void ClosureScheduler::run_finished(const RunKey& run, const Status& status,
   if (it->second.num_updates_left > 0) return;
   settle(id, absl::OkStatus());
   release(run);
+}
+
+Status ClosureScheduler::check_answer(int worker, absl::Span<const int> num_pushes,
+                                      absl::Span<const DatasetPosition> positions) const {
+  const auto wrong = [&](const auto&... parts) {
+    return absl::InternalError(absl::StrCat(
+        options_.workers[worker], " has answered with ", parts...,
+        "; build all tasks of the cluster from one Tessera; where they are, report this as a bug "
+        "of Tessera"));
+  };
+  if (num_pushes.size() != ps_.size()) {
+    return wrong("the numbers of pushes on ", num_pushes.size(), " parameter servers, and not on ",
+                 ps_.size());
+  }
+  for (const int num : num_pushes) {
+    if (num < 0) return wrong(num, " pushes");
+  }
+  const int num_datasets = static_cast<int>(positions_.size());
+  for (const DatasetPosition& reached : positions) {
+    if (reached.dataset >= 0 && reached.dataset < num_datasets) continue;
+    return wrong("a position in data set ", reached.dataset, ", and ", num_datasets, " were made");
+  }
+  return absl::OkStatus();
 }
 
 void ClosureScheduler::update_applied(int ps, uint64_t number) {

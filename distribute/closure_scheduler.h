@@ -103,7 +103,7 @@ class ClosureScheduler {
   void worker_lost(int worker, const Status& why, absl::Time now);
   // The worker has answered: its status, and to OK the number of pushes that it has staged on each
   // parameter server, and where it is in the data sets that it has read. Of a run that is not
-  // current nothing happens.
+  // current nothing happens. A run whose numbers are of no server or no data set fails as Internal.
   void run_finished(const RunKey& run, const Status& status, absl::Span<const int> num_pushes,
                     std::vector<DatasetPosition> positions = {});
   void update_applied(int ps, uint64_t number);
@@ -163,6 +163,9 @@ class ClosureScheduler {
     uint64_t last_number = 0;
   };
 
+  // Whether an answer OK of this worker can be true.
+  Status check_answer(int worker, absl::Span<const int> num_pushes,
+                      absl::Span<const DatasetPosition> positions) const;
   void settle(ClosureId closure, Status status);
   // Settles with an error that the program is told, and cancels what waits.
   void fail(ClosureId closure, const Status& status);

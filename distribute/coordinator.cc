@@ -100,7 +100,8 @@ class ClusterCoordinator::Impl {
         chief_(random_number()),
         partitioner_(std::move(partitioner)),
         worker_wait_(options.worker_wait),
-        workers_(names_of_workers(spec)),
+        workers_(names_of("worker", spec)),
+        ps_names_(names_of("ps", spec)),
         scheduler_({.workers = workers_,
                     .num_ps = num_ps_,
                     .queue_limit = options.queue_limit,
@@ -251,11 +252,10 @@ class ClusterCoordinator::Impl {
     std::shared_ptr<ValueState> value;
   };
 
-  static std::vector<std::string> names_of_workers(const cluster::ClusterSpec& spec) {
+  static std::vector<std::string> names_of(const char* job, const cluster::ClusterSpec& spec) {
     std::vector<std::string> names;
-    for (int i = 0; i < spec.num_tasks("worker"); ++i) {
-      names.push_back(
-          TaskLinks::Task{"worker", i, spec.task_address("worker", i).value_or("")}.to_string());
+    for (int i = 0; i < spec.num_tasks(job); ++i) {
+      names.push_back(TaskLinks::Task{job, i, spec.task_address(job, i).value_or("")}.to_string());
     }
     return names;
   }
@@ -362,16 +362,22 @@ class ClusterCoordinator::Impl {
       if (task.is_worker()) {
         scheduler_.worker_lost(task.index, why, steady_now());
       } else {
-        const std::string names = variables_.names_on(task.index);
-        ps_lost_.Update(absl::UnavailableError(absl::StrCat(
-            why.message(),
-            names.empty() ? "; it held no variables" : "; with it are lost the variables ",
-            names)));
-        scheduler_.ps_lost(ps_lost_);
+        lose_ps(task.index, why);
       }
     }
     if (!task.is_worker() && servers_ != nullptr) servers_->close();
     act();
+  }
+  // With the lock; without it the caller closes servers_ and acts.
+  void lose_ps(int ps, const Status& why) {
+    const std::string names = variables_.names_on(ps);
+    ps_lost_.Update(Status(
+        why.code(),
+        absl::StrCat(why.message(),
+                     names.empty() ? "; it held no variables" : "; with it are lost the variables ",
+                     names)));
+    scheduler_.ps_lost(ps_lost_);
+    changed_.notify_all();
   }
 
   void tick() {
@@ -455,7 +461,12 @@ class ClusterCoordinator::Impl {
       Status outcome =
           status.ok() ? with_context(internal::status_of(response.outcome()), where)
                       : absl::InternalError(absl::StrCat(where, ": ", internal::text_of(status)));
-      if (outcome.ok()) outcome = keep_results(runs_[run.worker], response);
+      if (outcome.ok()) {
+        outcome = keep_results(runs_[run.worker], response);
+        if (!outcome.ok()) {
+          outcome = absl::InternalError(absl::StrCat(where, ": ", outcome.message()));
+        }
+      }
       std::vector<DatasetPosition> positions;
       for (const rpc::RunResponse::Position& reached : response.positions()) {
         positions.push_back({reached.dataset(), reached.position()});
@@ -471,9 +482,12 @@ class ClusterCoordinator::Impl {
     const auto it = closures_.find(id);
     if (it == closures_.end()) return absl::OkStatus();  // it is over
     std::vector<HostArray> results;
-    for (const rpc::Array& message : response.results()) {
-      TESSERA_ASSIGN_OR_RETURN(HostArray array, internal::array_of(message));
-      results.push_back(std::move(array));
+    for (int i = 0; i < response.results_size(); ++i) {
+      StatusOr<HostArray> array = internal::array_of(response.results(i));
+      TESSERA_RETURN_IF_ERROR(with_context(
+          array.status(), absl::StrCat("result ", i, " of function \"",
+                                       it->second.request.function(), "\" cannot be read")));
+      results.push_back(*std::move(array));
     }
     it->second.value->set_results(std::move(results));
     return absl::OkStatus();
@@ -489,22 +503,32 @@ class ClusterCoordinator::Impl {
     links_->call<rpc::UpdateRequest, rpc::Outcome>(
         "ps", ps, &TaskClient::Stub::PrepareAsyncUpdate, request,
         [this, ps, number](const grpc::Status& status, rpc::Outcome& outcome) {
-          updated(ps, number, status, internal::status_of(outcome));
+          updated(ps, number, status, outcome);
         });
   }
   // Where there is no answer the same update is sent again by the next tick, until it is answered
-  // or the server is lost.
-  void updated(int ps, uint64_t number, const grpc::Status& status, const Status& outcome) {
+  // or the server is lost. One that is refused can never be applied: the variables of this server
+  // would not be those of the others, so it is lost.
+  void updated(int ps, uint64_t number, const grpc::Status& status, const rpc::Outcome& answer) {
+    if (!status.ok() && internal::is_transient(status)) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_updating_[ps] = false;
+      return;
+    }
+    const Status outcome =
+        status.ok() ? internal::status_of(answer) : absl::InternalError(internal::text_of(status));
     {
       std::lock_guard<std::mutex> lock(mutex_);
       is_updating_[ps] = false;
-      if (!status.ok()) return;
-      if (!outcome.ok() && !absl::IsFailedPrecondition(outcome)) {
-        scheduler_.ps_lost(with_context(outcome, absl::StrCat("ps ", ps)));
+      if (absl::IsFailedPrecondition(outcome)) return;  // as the next heartbeat says
+      if (outcome.ok()) {
+        scheduler_.update_applied(ps, number);
+      } else {
+        lose_ps(ps, with_context(outcome, absl::StrCat(ps_names_[ps], " refuses update ", number)));
       }
-      if (outcome.ok()) scheduler_.update_applied(ps, number);
     }
-    if (outcome.ok()) act();
+    if (!outcome.ok() && servers_ != nullptr) servers_->close();
+    act();
   }
 
   const int num_workers_;
@@ -512,8 +536,9 @@ class ClusterCoordinator::Impl {
   const uint64_t chief_;
   const Partitioner partitioner_;
   const absl::Duration worker_wait_;
-  const std::vector<std::string> workers_;  // their names in messages
-  std::mutex mutex_;                        // guards what follows
+  const std::vector<std::string> workers_;   // their names in messages
+  const std::vector<std::string> ps_names_;  // the same
+  std::mutex mutex_;                         // guards what follows
   std::condition_variable changed_;
   ClosureScheduler scheduler_;
   std::map<ClosureId, Closure> closures_;  // those that are not over

@@ -22,9 +22,14 @@ std::string text_of(const DatasetAnswers::Spec& spec) {
 
 void DatasetAnswers::add(const std::string& worker, const grpc::Status& status,
                          const rpc::MakeDatasetResponse& response) {
-  StatusOr<Spec> spec = spec_of(response.spec());
   const Status outcome = status_of(response.outcome());
-  if (!outcome.ok()) spec = with_context(outcome, worker);
+  StatusOr<Spec> spec = spec_of(response.spec());
+  if (!outcome.ok()) {
+    spec = with_context(outcome, worker);
+  } else if (!spec.ok()) {
+    spec =
+        absl::InternalError(absl::StrCat(worker, ": ", spec.status().message(), "; ", kSameBuild));
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   // A call fails with its connection: the worker is lost, or will be at the next heartbeats.
   if (status.ok() && !response.was_given_up()) answers_.emplace(worker, std::move(spec));

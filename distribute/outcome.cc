@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace tessera::distribute::internal {
 
 void set_outcome(rpc::Outcome* outcome, const Status& status) {
@@ -11,6 +13,13 @@ void set_outcome(rpc::Outcome* outcome, const Status& status) {
 }
 
 Status status_of(const rpc::Outcome& outcome) {
+  if (!outcome.has_code()) {
+    return absl::InternalError(absl::StrCat("an answer without an outcome; ", kSameBuild));
+  }
+  if (outcome.code() < 0 || outcome.code() > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
+    return absl::InternalError(absl::StrCat("an answer with the code ", outcome.code(),
+                                            ", which is none of a Status; ", kSameBuild));
+  }
   return Status(static_cast<absl::StatusCode>(outcome.code()), outcome.message());
 }
 

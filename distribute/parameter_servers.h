@@ -39,6 +39,7 @@ class ParameterServers {
   static StatusOr<std::unique_ptr<ParameterServers>> connect(uint64_t chief,
                                                              const std::vector<Address>& servers);
 
+  int num_servers() const { return static_cast<int>(clients_.size()); }
   // Puts the shards of a variable in their places.
   Status create(const VariablePlace& place, const HostArray& initial);
   // The whole tensor, row-major; all shards at a time.

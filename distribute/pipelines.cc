@@ -33,7 +33,9 @@ std::optional<ReadPolicy> policy_of(const IteratorState& state) {
     if (state.dataset == 0 && state.pipelines.empty()) return std::nullopt;
     return ReadPolicy::kData;
   }
-  return static_cast<ReadPolicy>(-state.pipelines[0]);
+  // ReadPolicy has 8 bits: a number that it does not hold stands for no policy.
+  const int64_t number = state.pipelines[0];
+  return static_cast<ReadPolicy>(number < -UINT8_MAX ? UINT8_MAX : -number);
 }
 
 template <class... Parts>
@@ -287,6 +289,11 @@ StatusOr<std::optional<DistributedBatch>> PipelineIterator::settle(LocalStep ste
   const Call* example = nullptr;  // of the first replica whose pipeline has more
   for (size_t i = 0; i < calls.size(); ++i) {
     if (calls[i].tensors.empty()) continue;
+    if (calls[i].tensors[0].shape.empty()) {
+      return absl::InternalError(absl::StrCat("step ", step_, ": ", names[i],
+                                              " has a batch without rows; report this as a bug of "
+                                              "Tessera"));
+    }
     batch.size += calls[i].tensors[0].shape[0];
     if (example == nullptr) example = &calls[i];
     if (has_like_tensors(*example, calls[i])) continue;

@@ -211,6 +211,11 @@ class Server::Impl {
                                                         " of the chief's cluster is ", name(),
                                                         "; give all tasks the same cluster"));
     }
+    if (request.heartbeat_interval_us() <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name(), ": the chief gives an interval of heartbeats of ",
+                       request.heartbeat_interval_us(), " us; ", internal::kSameBuild));
+    }
     if (is_over_) return absl::UnavailableError(absl::StrCat(name(), " has ended"));
     if (chief_.has_value() && *chief_ != request.caller().chief()) {
       return absl::FailedPreconditionError(
@@ -252,11 +257,10 @@ class Server::Impl {
     TensorBytes data;
     TESSERA_RETURN_IF_ERROR(internal::read_message(request, &head, &data));
     TESSERA_RETURN_IF_ERROR(check_chief(head.chief()));
-    HostArray value = {.dtype = static_cast<DType>(head.dtype()),
-                       .shape = Shape(head.shape().begin(), head.shape().end()),
-                       .bytes = std::vector<std::byte>(data.size())};
-    data.copy_to(value.bytes.data());
-    return store_.create(head.variable(), head.shard(), head.name(), std::move(value));
+    StatusOr<HostArray> value = internal::array_of(head, data);
+    TESSERA_RETURN_IF_ERROR(
+        with_context(value.status(), absl::StrCat("variable \"", head.name(), "\"")));
+    return store_.create(head.variable(), head.shard(), head.name(), *std::move(value));
   }
   Status read(const grpc::ByteBuffer& request, TensorBytes* data) {
     rpc::ReadRequest::Head head;

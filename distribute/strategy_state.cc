@@ -31,6 +31,14 @@ using tessera::internal::part_of;
 
 // A record of an exchange is the size of the text, and as much of it as fits.
 constexpr int64_t kSizeBytes = sizeof(int64_t);
+constexpr int64_t kMostCallBytes = 1 << 30;
+
+Status unreadable(const std::string& replica, int64_t num_bytes) {
+  return absl::InternalError(
+      absl::StrCat("the call of ", replica, ", of ", num_bytes,
+                   " bytes, cannot be read; build all clients from ",
+                   "one Tessera; where they are, report this as a bug of Tessera"));
+}
 
 std::string sub_axis_text(const Mesh& mesh, const SubAxis& axis) {
   const MeshAxis& whole = mesh.axes()[axis.axis];
@@ -320,7 +328,11 @@ StatusOr<std::vector<DTensor>> StrategyState::parts_of(const DistributedValues& 
   if (!find_forms()) {
     TESSERA_ASSIGN_OR_RETURN(const Layout layout, separated(tensor.layout()));
     source = relayout(tensor, layout);
-    if (!find_forms()) return absl::InternalError("a replica has no box of the tensor");
+    if (!find_forms())
+      return absl::InternalError(absl::StrCat("layout ", source.layout().to_string(),
+                                              " gives a replica no box of its own; report this "
+                                              "as a bug of Tessera, with the layout ",
+                                              tensor.layout().to_string(), " of the tensor"));
   }
   std::vector<DTensor> parts;
   for (const int replica : local_) {
@@ -391,7 +403,9 @@ StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
   const int64_t end = num_clients * static_cast<int64_t>(num_records);
   int64_t largest = 0;
   for (int64_t i = 0; i < end; ++i) {
-    largest = std::max(largest, static_cast<int64_t>(record_at(i).size()));
+    const auto size = static_cast<int64_t>(record_at(i).size());
+    if (size < 0 || size > kMostCallBytes) return unreadable("a replica", size);
+    largest = std::max(largest, size);
   }
   if (largest > bytes - kSizeBytes) {
     bytes = record_bytes_ = largest + kSizeBytes;
@@ -402,11 +416,9 @@ StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
   int64_t first = 0;
   for (const auto& [client, replicas] : replicas_of_client_) {
     for (size_t i = 0; i < replicas.size(); ++i) {
-      std::optional<Call> call = decode_call(record_at(first + static_cast<int64_t>(i)));
-      if (!call.has_value()) {
-        return absl::InternalError(
-            absl::StrCat("the call of ", names_[replicas[i]], " cannot be read"));
-      }
+      const absl::string_view text = record_at(first + static_cast<int64_t>(i));
+      std::optional<Call> call = decode_call(text);
+      if (!call.has_value()) return unreadable(names_[replicas[i]], int64_t(text.size()));
       // Of a replica that several clients have: the first of them, or the first with an error.
       Call& known = calls[replicas[i]];
       if (has_call[replicas[i]]) {

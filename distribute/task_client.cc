@@ -2,6 +2,7 @@
 #include "distribute/task_client.h"
 
 #include "absl/strings/str_cat.h"
+#include "distribute/outcome.h"
 #include "job/coordinator_channel.h"
 
 namespace tessera::distribute::internal {
@@ -28,6 +29,11 @@ void TaskClient::serve() {
   bool is_ok = false;
   while (queue_.Next(&tag, &is_ok)) {
     const std::unique_ptr<Call> call(static_cast<Call*>(tag));
+    // gRPC leaves the status OK where the bytes of the answer are no such message.
+    if (!is_ok && call->status.ok()) {
+      call->status = {grpc::StatusCode::INTERNAL,
+                      absl::StrCat("an answer that cannot be read; ", kSameBuild)};
+    }
     call->finish();
     remove(&call->context);
   }

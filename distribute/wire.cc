@@ -6,10 +6,45 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 
 namespace tessera::distribute::internal {
+
+namespace {
+
+// DType has 8 bits: a number is checked before it becomes one.
+StatusOr<DType> dtype_of(int number) {
+  if (number >= 0 && number < kNumDTypes) return static_cast<DType>(number);
+  return absl::InvalidArgumentError(absl::StrCat(number, " is not the number of an element type"));
+}
+
+// Of a place that came by wire: each index in it is of a shard, or of a server.
+Status check_place(const VariablePlace& place, int num_ps) {
+  TESSERA_RETURN_IF_ERROR(validate_shape(place.shape, place.dtype));
+  const auto num_shards = static_cast<int64_t>(place.rows.size());
+  int64_t left = place.shape.empty() ? 1 : place.shape[0];
+  bool is_whole = num_shards > 0 && num_shards == static_cast<int64_t>(place.ps.size());
+  for (const int64_t rows : place.rows) {
+    is_whole = is_whole && rows >= 0 && rows <= left;
+    if (is_whole) left -= rows;
+  }
+  if (!is_whole || left != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its shards, of ", absl::StrJoin(place.rows, ", "), " rows on ", place.ps.size(),
+        " parameter servers, do not make up shape ", shape_to_string(place.shape)));
+  }
+  for (const int ps : place.ps) {
+    if (ps >= 0 && ps < num_ps) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a shard is on ps ", ps, ", and the cluster has ", num_ps));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void set_array(rpc::Array* message, const HostArray& array) {
   message->set_dtype(static_cast<int>(array.dtype));
@@ -18,11 +53,21 @@ void set_array(rpc::Array* message, const HostArray& array) {
 }
 
 StatusOr<HostArray> array_of(const rpc::Array& message) {
-  HostArray array = {.dtype = static_cast<DType>(message.dtype()),
-                     .shape = Shape(message.shape().begin(), message.shape().end()),
-                     .bytes = {}};
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, dtype_of(message.dtype()));
+  HostArray array = {
+      .dtype = dtype, .shape = Shape(message.shape().begin(), message.shape().end()), .bytes = {}};
   const auto* const data = reinterpret_cast<const std::byte*>(message.data().data());
   array.bytes.assign(data, data + message.data().size());
+  TESSERA_RETURN_IF_ERROR(array.validate());
+  return array;
+}
+
+StatusOr<HostArray> array_of(const rpc::CreateRequest::Head& head, const TensorBytes& data) {
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, dtype_of(head.dtype()));
+  HostArray array = {.dtype = dtype,
+                     .shape = Shape(head.shape().begin(), head.shape().end()),
+                     .bytes = std::vector<std::byte>(static_cast<size_t>(data.size()))};
+  data.copy_to(array.bytes.data());
   TESSERA_RETURN_IF_ERROR(array.validate());
   return array;
 }
@@ -40,9 +85,13 @@ StatusOr<std::vector<input::TensorSpec>> spec_of(
     const google::protobuf::RepeatedPtrField<rpc::TensorSpec>& messages) {
   std::vector<input::TensorSpec> spec;
   for (const rpc::TensorSpec& message : messages) {
-    spec.push_back({static_cast<DType>(message.dtype()),
-                    Shape(message.shape().begin(), message.shape().end())});
-    TESSERA_RETURN_IF_ERROR(validate_dtype(spec.back().dtype));
+    TESSERA_ASSIGN_OR_RETURN(const DType dtype, dtype_of(message.dtype()));
+    spec.push_back({dtype, Shape(message.shape().begin(), message.shape().end())});
+    for (const int64_t size : message.shape()) {
+      if (size >= -1) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("a spec has size ", size, "; a size is 0 or more, or -1 for any"));
+    }
   }
   return spec;
 }
@@ -59,6 +108,10 @@ StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief) {
                         .chief = chief,
                         .number = message.number(),
                         .num_workers = message.num_workers()};
+  if (place.num_workers < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data set \"", place.name, "\" is dealt to ", place.num_workers, " workers"));
+  }
   TESSERA_ASSIGN_OR_RETURN(place.spec, spec_of(message.spec()));
   return place;
 }
@@ -82,7 +135,7 @@ void set_argument(rpc::Argument* message, const Argument& argument) {
   variable->mutable_ps()->Assign(place.ps.begin(), place.ps.end());
 }
 
-StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief) {
+StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief, int num_ps) {
   if (message.has_array()) {
     TESSERA_ASSIGN_OR_RETURN(HostArray array, array_of(message.array()));
     return Argument(std::move(array));
@@ -91,16 +144,20 @@ StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief) {
     TESSERA_ASSIGN_OR_RETURN(DatasetPlace place, dataset_of(message.dataset(), chief));
     return Argument(RemoteDatasetAccess::make(std::move(place)));
   }
+  if (!message.has_variable()) {
+    return absl::InvalidArgumentError("it is no array, no data set and no variable");
+  }
   const rpc::Variable& variable = message.variable();
+  TESSERA_ASSIGN_OR_RETURN(const DType dtype, dtype_of(variable.dtype()));
   VariablePlace place = {.name = variable.name(),
-                         .dtype = static_cast<DType>(variable.dtype()),
+                         .dtype = dtype,
                          .shape = Shape(variable.shape().begin(), variable.shape().end()),
                          .chief = chief,
                          .number = variable.number(),
                          .rows = {variable.rows().begin(), variable.rows().end()},
                          .ps = {variable.ps().begin(), variable.ps().end()}};
-  TESSERA_RETURN_IF_ERROR(validate_dtype(place.dtype));
-  TESSERA_RETURN_IF_ERROR(validate_shape(place.shape, place.dtype));
+  TESSERA_RETURN_IF_ERROR(
+      with_context(check_place(place, num_ps), absl::StrCat("variable \"", place.name, "\"")));
   return Argument(VariableAccess::make(std::move(place)));
 }
 

@@ -15,6 +15,7 @@
 #include "distribute/push_ledger.h"
 #include "distribute/remote_dataset.h"
 #include "distribute/remote_variable.h"
+#include "distribute/tensor_message.h"
 #include "input/source.h"
 
 namespace tessera::distribute::internal {
@@ -22,6 +23,8 @@ namespace tessera::distribute::internal {
 void set_array(rpc::Array* message, const HostArray& array);
 // InvalidArgument where the message is no array.
 StatusOr<HostArray> array_of(const rpc::Array& message);
+// The head of a shard that is created.
+StatusOr<HostArray> array_of(const rpc::CreateRequest::Head& head, const TensorBytes& data);
 
 void set_spec(google::protobuf::RepeatedPtrField<rpc::TensorSpec>* messages,
               absl::Span<const input::TensorSpec> spec);
@@ -33,7 +36,8 @@ void set_dataset(rpc::Dataset* message, const DatasetPlace& place);
 StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief);
 
 void set_argument(rpc::Argument* message, const Argument& argument);
-StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief);
+// InvalidArgument where the message is no argument on a cluster with so many parameter servers.
+StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief, int num_ps);
 
 void set_update(rpc::UpdateRequest* message, const ServerUpdate& update);
 ServerUpdate update_of(const rpc::UpdateRequest& message);

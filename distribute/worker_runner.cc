@@ -95,7 +95,8 @@ void WorkerRunner::run(const rpc::RunRequest& request, Answer answer) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (is_stopping_) {
       response = given_up("the worker has ended");
-    } else if (request.caller().session() != session_ || request.run() < last_run_) {
+    } else if (request.caller().session() != session_ || request.run() < last_run_ ||
+               request.run() == 0) {
       response = given_up("the run is of an earlier session");
     } else if (request.run() == last_run_ && answer_.has_value()) {
       response = *answer_;
@@ -210,7 +211,9 @@ rpc::RunResponse WorkerRunner::run_function(const rpc::RunRequest& request,
                                             ParameterServers& servers) {
   rpc::RunResponse response;
   const Status status = call(request, servers, &response);
-  return status.ok() ? response : failed(status);
+  if (!status.ok()) return failed(status);
+  set_outcome(response.mutable_outcome(), status);
+  return response;
 }
 
 Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& servers,
@@ -225,9 +228,11 @@ Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& serv
   const uint64_t chief = request.caller().chief();
   std::vector<Argument> arguments;
   datasets_.begin_run(chief);
-  for (const rpc::Argument& message : request.arguments()) {
-    StatusOr<Argument> argument = argument_of(message, chief);
-    TESSERA_RETURN_IF_ERROR(argument.status());
+  for (int i = 0; i < request.arguments_size(); ++i) {
+    const rpc::Argument& message = request.arguments(i);
+    StatusOr<Argument> argument = argument_of(message, chief, servers.num_servers());
+    TESSERA_RETURN_IF_ERROR(
+        with_context(argument.status(), absl::StrCat("argument ", i, " of ", where)));
     if (const auto* const dataset = std::get_if<RemoteDataset>(&*argument)) {
       datasets_.pass(RemoteDatasetAccess::place(*dataset), message.dataset().position());
     }
