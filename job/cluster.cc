@@ -103,6 +103,12 @@ Status check_spec(const ClusterSpec& spec, int least_port) {
   return absl::OkStatus();
 }
 
+Status check_lookup(absl::string_view resolver, const EnvironmentLookup& lookup) {
+  if (lookup != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      resolver, ": the lookup of variables is empty; give a function, such as std::getenv"));
+}
+
 Status check_complete(const ClusterSpec& spec) {
   for (const auto& [job, tasks] : spec.jobs) {
     int next = 0;

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/text.h"
 #include "job/address.h"
+#include "job/cluster_tasks.h"
 
 namespace tessera::cluster {
 namespace {
@@ -28,6 +29,7 @@ StatusOr<Cluster> read_with_address(const LaunchForm& form, const char* command,
 
 StatusOr<Cluster> read_launcher(const LaunchForm& form, const char* command,
                                 const EnvironmentLookup& lookup) {
+  TESSERA_RETURN_IF_ERROR(check_lookup(form.name, lookup));
   if (!any_set(lookup, form.marks)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "this process is not under ", command, ": none of ", absl::StrJoin(form.marks, ", "),
@@ -66,6 +68,7 @@ StatusOr<Cluster> hydra(const EnvironmentLookup& lookup) {
 }
 
 StatusOr<Cluster> pmix(const EnvironmentLookup& lookup) {
+  TESSERA_RETURN_IF_ERROR(check_lookup(kPmixForm.name, lookup));
   const char* const rank = lookup(kPmixForm.client_id);
   if (rank != nullptr && !read_number("", rank, 0, kMostClients - 1).ok()) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -2,6 +2,7 @@
 //
 // torchrun, Open MPI, Hydra and PMIx: rows of tests/facts/cluster.md, and the other messages.
 #include <string>
+#include <utility>
 
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -14,6 +15,7 @@ namespace tessera::cluster {
 namespace {
 
 using testing::expect_cluster;
+using ::testing::HasSubstr;
 using testing::lookup_of;
 using testing::StatusIs;
 using ::testing::ValuesIn;
@@ -143,6 +145,24 @@ INSTANTIATE_TEST_SUITE_P(Launchers, OutsideTest, ValuesIn(kOutside),
 TEST_P(OutsideTest, IsAFailedPrecondition) {
   EXPECT_THAT(GetParam().resolver(lookup_of({})),
               StatusIs(absl::StatusCode::kFailedPrecondition, GetParam().message));
+}
+
+// A std::function that is empty is called by none of the resolvers.
+TEST(ClusterLaunchersTest, AnEmptyLookup) {
+  const std::pair<const char*, Resolver> resolvers[] = {
+      {"tf_config", tf_config},
+      {"slurm", [](const EnvironmentLookup& lookup) { return slurm(lookup); }},
+      {"torchrun", torchrun},
+      {"open_mpi", open_mpi},
+      {"hydra", hydra},
+      {"pmix", pmix}};
+  for (const auto& [name, resolver] : resolvers) {
+    SCOPED_TRACE(name);
+    EXPECT_THAT(resolver(EnvironmentLookup()),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(": the lookup of variables is empty; give a function, such as "
+                                   "std::getenv")));
+  }
 }
 
 }  // namespace

@@ -194,6 +194,7 @@ StatusOr<std::vector<Task>> name_tasks(std::map<std::string, int> jobs, int num_
 }  // namespace
 
 StatusOr<Cluster> slurm(const EnvironmentLookup& lookup, const SlurmOptions& options) {
+  TESSERA_RETURN_IF_ERROR(check_lookup("slurm", lookup));
   if (!any_set(lookup, kSlurmStepForm.marks) && any_set(lookup, kSlurmForm.marks)) {
     return refuse(
         "SLURM_STEP_NUM_TASKS is not set: this process is not in a step of Slurm, as a batch "

@@ -21,6 +21,9 @@ std::string known_jobs();
 // The errors of ClusterSpec::create(). `least_port` is 0 or 1.
 Status check_spec(const ClusterSpec& spec, int least_port);
 
+// InvalidArgument for an empty function, which `resolver` was given.
+Status check_lookup(absl::string_view resolver, const EnvironmentLookup& lookup);
+
 // InvalidArgument naming the first task that is missing in `spec`.
 Status check_complete(const ClusterSpec& spec);
 

@@ -32,6 +32,7 @@ StatusOr<Cluster> read_tf_config(const char* text) {
 }  // namespace
 
 StatusOr<Cluster> tf_config(const EnvironmentLookup& lookup) {
+  TESSERA_RETURN_IF_ERROR(check_lookup("tf_config", lookup));
   const char* const text = lookup(kTfConfig);
   if (text == nullptr) return Cluster{.source = kTfConfig};
   StatusOr<Cluster> cluster = read_tf_config(text);
