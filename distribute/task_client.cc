@@ -90,6 +90,10 @@ bool is_transient(const grpc::Status& status) {
 }
 
 std::string text_of(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    return "another process answers at its address: it was started again, or its TESSERA_TOKEN is "
+           "not that of this process";
+  }
   // The codes of gRPC and of Abseil are the same.
   return Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message())
       .ToString();

@@ -42,7 +42,7 @@ StatusOr<TaskToken> make_token(const std::string& address) {
 StatusOr<std::string> find_token(const std::string& address, absl::Time deadline) {
   std::string token = given_token();
   if (!token.empty()) return token;
-  return await_token(address, deadline);
+  return await_token(address, deadline, "it");
 }
 
 }  // namespace tessera::distribute::internal

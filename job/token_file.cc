@@ -202,7 +202,7 @@ StatusOr<TokenFile> TokenFile::publish(const std::string& address, const std::st
   if (other.state == Published::State::kUnknown) return cannot("kept in", path, other.error);
   if (other.state == Published::State::kLive) {
     return absl::UnavailableError(absl::StrCat("the process ", other.pid,
-                                               " of this user already hosts a coordinator at port ",
+                                               " of this user already serves at port ",
                                                port_of(address), "; use a free port of this host"));
   }
   const std::string complete = absl::StrCat(folder, "/.new-", getpid(), namespace_suffix());
@@ -219,7 +219,8 @@ TokenFile::~TokenFile() {
   if (!path_.empty() && pid_ == getpid()) unlink(path_.c_str());
 }
 
-StatusOr<std::string> await_token(const std::string& address, absl::Time deadline) {
+StatusOr<std::string> await_token(const std::string& address, absl::Time deadline,
+                                  absl::string_view service) {
   TESSERA_ASSIGN_OR_RETURN(const std::string folder, runtime_folder());
   const std::string path = absl::StrCat(folder, "/", file_name(address));
   FileDescriptor watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
@@ -233,7 +234,8 @@ StatusOr<std::string> await_token(const std::string& address, absl::Time deadlin
     const absl::Duration left = deadline - steady_now();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "the coordinator at ", address, " has left no job token in ", folder,
+          service.empty() ? absl::StrCat("the coordinator at ", address) : std::string(service),
+          " has left no job token in ", folder,
           "; see whether it was started on this host and by this user, or set TESSERA_TOKEN to the "
           "same secret on all clients"));
     }

@@ -24,6 +24,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 
@@ -52,8 +53,9 @@ class TokenFile {
 };
 
 // Waits until a living process has published a token for the service at `address`. DeadlineExceeded
-// names the folder and what to do.
-StatusOr<std::string> await_token(const std::string& address, absl::Time deadline);
+// names the service, as `service` or as the coordinator, the folder and what to do.
+StatusOr<std::string> await_token(const std::string& address, absl::Time deadline,
+                                  absl::string_view service = {});
 
 // Whether `address` ("host:port") is one of this host.
 bool is_address_of_this_host(const std::string& address);
