@@ -4,6 +4,7 @@
 // a connection in the middle of a refusal does: the chief goes on, and says which task it was.
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "job/cluster.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::distribute {
@@ -155,6 +157,20 @@ TEST(AnswersTest, AGreetingWithoutAnOutcomeReachesNoTask) {
                              HasSubstr("an answer without an outcome"))));
 }
 
+// Another process has the address of the task, as after a start that took another token.
+TEST(AnswersTest, ATaskWithAnotherTokenWasStartedAgain) {
+  FakeTask worker;
+  FakeTask ps;
+  const cluster::Cluster chief = fake_cluster(worker, ps);
+  setenv("TESSERA_TOKEN", "another token", 1);
+  EXPECT_THAT(
+      ClusterCoordinator::create(chief, {}, {.worker_wait = absl::Milliseconds(600)}),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("ps 0 (127.0.0.1:"),
+                     HasSubstr("another process answers at its address: it was started "
+                               "again, or its TESSERA_TOKEN is not that of this process"))));
+}
+
 // The variables of a parameter server that refuses an update are lost, for every call.
 TEST(AnswersTest, AParameterServerThatRefusesAnUpdateIsLost) {
   rpc::Outcome broke;
@@ -199,7 +215,7 @@ TEST(AnswersTest, ATaskThatIsLostMayBeDismissed) {
   std::unique_ptr<internal::TaskLinks> links;
   using Task = internal::TaskLinks::Task;
   StatusOr<std::unique_ptr<internal::TaskLinks>> started = internal::TaskLinks::start(
-      fake_cluster(worker, ps).spec, 1,
+      fake_cluster(worker, ps).spec, 1, absl::Milliseconds(100),
       {.new_session =
            [&](const Task&) {
              std::lock_guard<std::mutex> lock(mutex);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -32,6 +33,7 @@
 #include "distribute/wire.h"
 #include "input/source.h"
 #include "job/coordinator_server.h"
+#include "job/environment.h"
 
 namespace tessera::distribute {
 
@@ -85,9 +87,27 @@ Status check_options(const CoordinatorOptions& options) {
   };
   TESSERA_RETURN_IF_ERROR(check("queue_limit", options.queue_limit));
   TESSERA_RETURN_IF_ERROR(check("max_attempts", options.max_attempts));
+  if (options.heartbeat_interval.has_value() &&
+      (*options.heartbeat_interval < kLeastHeartbeatInterval ||
+       *options.heartbeat_interval > kMostHeartbeatInterval)) {
+    return absl::InvalidArgumentError(absl::StrCat("heartbeat_interval is ",
+                                                   format_duration(*options.heartbeat_interval),
+                                                   "; it must be from 1 ms to 1 h"));
+  }
   if (options.worker_wait > absl::ZeroDuration()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "worker_wait is ", format_duration(options.worker_wait), "; it must be longer than 0"));
+}
+
+// What the program says, else the environment.
+StatusOr<absl::Duration> heartbeat_interval_of(const CoordinatorOptions& options) {
+  constexpr absl::Duration kDefault = absl::Seconds(4);
+  TESSERA_ASSIGN_OR_RETURN(const JobTimes times,
+                           read_job_times({.heartbeat_interval = options.heartbeat_interval},
+                                          [](const char* name) { return std::getenv(name); }));
+  const bool is_given = options.heartbeat_interval.has_value() ||
+                        std::getenv("TESSERA_HEARTBEAT_INTERVAL") != nullptr;
+  return is_given ? times.heartbeat_interval : kDefault;
 }
 
 }  // namespace
@@ -124,13 +144,13 @@ class ClusterCoordinator::Impl {
   // What the servers are told; OK, the end in order, by default.
   void set_end(const Status& reason) { end_ = reason; }
 
-  Status connect(const cluster::ClusterSpec& spec) {
+  Status connect(const cluster::ClusterSpec& spec, absl::Duration heartbeat_interval) {
     prepare_grpc();
     const absl::Time deadline = steady_now() + std::min(kConnectTimeout, worker_wait_);
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<TaskLinks> links,
         TaskLinks::start(
-            spec, chief_,
+            spec, chief_, heartbeat_interval,
             {.new_session = [this](const TaskLinks::Task& task) { return new_session(task); },
              .up = [this](const TaskLinks::Task& task, uint64_t session,
                           const rpc::HelloResponse& response) { up(task, session, response); },
@@ -225,7 +245,7 @@ class ClusterCoordinator::Impl {
                                                    "\": no worker was there for ",
                                                    format_duration(worker_wait_)));
       }
-      changed_.wait_until(lock, to_chrono_steady(steady_now() + kHeartbeatInterval),
+      changed_.wait_until(lock, to_chrono_steady(steady_now() + kLongestTick),
                           [this] { return !ps_lost_.ok(); });
     }
   }
@@ -568,8 +588,9 @@ StatusOr<ClusterCoordinator> ClusterCoordinator::create(const cluster::Cluster& 
   TESSERA_RETURN_IF_ERROR(check_cluster(cluster));
   TESSERA_RETURN_IF_ERROR(check_options(options));
   TESSERA_RETURN_IF_ERROR(internal::validate(partitioner));
+  TESSERA_ASSIGN_OR_RETURN(const absl::Duration heartbeat_interval, heartbeat_interval_of(options));
   auto impl = std::make_unique<Impl>(cluster.spec, std::move(partitioner), options);
-  const Status connected = impl->connect(cluster.spec);
+  const Status connected = impl->connect(cluster.spec, heartbeat_interval);
   if (!connected.ok()) {
     impl->set_end(connected);
     return connected;

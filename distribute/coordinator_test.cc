@@ -438,11 +438,16 @@ TEST(CoordinatorTest, RefusesOptions) {
   expect({}, {.queue_limit = 0}, "queue_limit is 0; it must be 1 or more");
   expect({}, {.max_attempts = -1}, "max_attempts is -1; it must be 1 or more");
   expect({}, {.worker_wait = absl::ZeroDuration()}, "worker_wait is 0 ms; it must be longer than");
+  expect({}, {.heartbeat_interval = absl::ZeroDuration()},
+         "heartbeat_interval is 0 ms; it must be from 1 ms to 1 h");
+  expect({}, {.heartbeat_interval = absl::InfiniteDuration()}, "heartbeat_interval is no limit");
   // Nothing was started: the wait is as long as worker_wait.
   EXPECT_THAT(ClusterCoordinator::create(cluster.chief(), {}, {.worker_wait = absl::Seconds(1)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("tasks of the cluster that were not reached: ps 0 (127"),
-                             HasSubstr("worker 0 (127"))));
+                             HasSubstr("): it has left no job token in "),
+                             HasSubstr("; see whether it was started on this host"),
+                             HasSubstr("worker 0 (127"), Not(HasSubstr("the coordinator at")))));
 }
 
 // Why a task is not reached is what the last attempt to connect failed with.

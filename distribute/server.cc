@@ -86,7 +86,11 @@ class Server::Impl {
     builder.RegisterCallbackGenericService(service_.get());
     builder.SetMaxReceiveMessageSize(-1);  // of callers that have shown the token
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr) return absl::InternalError("gRPC does not start the server");
+    if (server_ == nullptr)
+      return absl::InternalError(absl::StrCat(
+          "gRPC does not start the server at ", address_,
+          "; see its log (GRPC_VERBOSITY=ERROR), and the limits of threads and memory (ulimit -u, "
+          "-v)"));
     TESSERA_ASSIGN_OR_RETURN(watch_,
                              start_thread("the heartbeats of a server", [this] { watch(); }));
     return listener_->start([this](int fd) {
@@ -158,6 +162,9 @@ class Server::Impl {
         "Hello", Size::kSmall,
         [this](const rpc::HelloRequest& request, auto answer) { answer(greeting(request)); });
     add_outcome("Beat", &Impl::beat);
+    service_->add_open<rpc::BeatRequest>(
+        "Attend", [this](const rpc::BeatRequest& request) { return attend(request); },
+        [this] { attend_less(); });
     add_outcome("Bye", &Impl::bye);
     add_outcome("Update", &Impl::update);
     add_by_runner("Run", Size::kLarge, &WorkerRunner::run);
@@ -178,6 +185,20 @@ class Server::Impl {
     return response;
   }
   Status beat(const rpc::BeatRequest& request) { return check_caller(request.caller()); }
+  grpc::Status attend(const rpc::BeatRequest& request) {
+    const Status known = check_caller(request.caller());
+    if (!known.ok()) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, std::string(known.message())};
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++num_attending_;
+    was_attended_ = true;
+    return grpc::Status::OK;
+  }
+  void attend_less() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --num_attending_;
+  }
   Status bye(const rpc::ByeRequest& request) {
     TESSERA_RETURN_IF_ERROR(check_chief(request.caller().chief()));
     end(internal::status_of(request.reason()));
@@ -231,6 +252,7 @@ class Server::Impl {
     session_.reset();
     interval_ = absl::Microseconds(request.heartbeat_interval_us());
     is_alive_ = true;
+    was_attended_ = false;
     changed_.notify_all();
     return absl::OkStatus();
   }
@@ -294,25 +316,36 @@ class Server::Impl {
     changed_.notify_all();
   }
 
-  // Counts heartbeats that are missed: intervals in which no sign of the chief has come.
+  // Counts ticks without a sign of the chief, and those without its connection (heartbeats.h).
   void watch() {
-    int num_missed = 0;
+    int64_t num_silent = 0;
+    int num_broken = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     while (!is_over_) {
       if (!chief_.has_value()) {
         changed_.wait(lock);
         continue;
       }
-      changed_.wait_until(lock, to_chrono_steady(steady_now() + interval_),
+      changed_.wait_until(lock, to_chrono_steady(steady_now() + tick_of(interval_)),
                           [this] { return is_over_; });
-      num_missed = std::exchange(is_alive_, false) ? 0 : num_missed + 1;
-      if (num_missed < kMissedHeartbeats || is_over_) continue;
-      is_over_ = true;
-      end_ = absl::UnavailableError(
-          absl::StrCat(name(), ": the chief on ", chief_name_, " is lost: ", num_missed,
-                       " heartbeats of ", format_duration(interval_), " were missed in a row"));
-      changed_.notify_all();
+      const bool is_alive = std::exchange(is_alive_, false);
+      num_silent = is_alive ? 0 : num_silent + 1;
+      num_broken = is_alive || num_attending_ > 0 || !was_attended_ ? 0 : num_broken + 1;
+      if (is_over_) break;
+      if (num_broken >= kMostBrokenTicks) {
+        lose_chief("its connection broke off, and it made no other");
+      } else if (num_silent >= most_silent_ticks(interval_)) {
+        lose_chief(absl::StrCat(kMissedHeartbeats, " heartbeats of ", format_duration(interval_),
+                                " were missed in a row"));
+      }
     }
+  }
+  // With the lock.
+  void lose_chief(absl::string_view why) {
+    is_over_ = true;
+    end_ = absl::UnavailableError(
+        absl::StrCat(name(), ": the chief on ", chief_name_, " is lost: ", why));
+    changed_.notify_all();
   }
 
   const std::string task_type_;
@@ -328,8 +361,10 @@ class Server::Impl {
   std::string chief_name_;
   uint64_t last_session_ = 0;
   std::optional<uint64_t> session_;  // unset while one begins
-  absl::Duration interval_ = kHeartbeatInterval;
-  bool is_alive_ = false;  // a sign of the chief has come in this interval
+  absl::Duration interval_;          // set with chief_
+  bool is_alive_ = false;            // a sign of the chief has come in this tick
+  bool was_attended_ = false;        // the chief has called Attend in this session
+  int num_attending_ = 0;            // calls of Attend that are open
   bool is_over_ = false;
   Status end_;
 

@@ -30,12 +30,17 @@ std::string TaskLinks::Task::to_string() const {
   return absl::StrCat(job, " ", index, " (", address, ")");
 }
 
-TaskLinks::TaskLinks(uint64_t chief, Callbacks callbacks)
-    : chief_(chief), chief_name_(name_of_this_process()), callbacks_(std::move(callbacks)) {}
+TaskLinks::TaskLinks(uint64_t chief, absl::Duration interval, Callbacks callbacks)
+    : chief_(chief),
+      chief_name_(name_of_this_process()),
+      interval_(interval),
+      callbacks_(std::move(callbacks)) {}
 
 StatusOr<std::unique_ptr<TaskLinks>> TaskLinks::start(const cluster::ClusterSpec& spec,
-                                                      uint64_t chief, Callbacks callbacks) {
-  std::unique_ptr<TaskLinks> links(new TaskLinks(chief, std::move(callbacks)));
+                                                      uint64_t chief,
+                                                      absl::Duration heartbeat_interval,
+                                                      Callbacks callbacks) {
+  std::unique_ptr<TaskLinks> links(new TaskLinks(chief, heartbeat_interval, std::move(callbacks)));
   for (const char* const job : {"ps", "worker"}) {
     for (int index = 0; index < spec.num_tasks(job); ++index) {
       Link link;
@@ -101,9 +106,30 @@ void TaskLinks::run() {
     callbacks_.tick();
     lock.lock();
     // A tick that is late is not made up for.
-    next_tick = std::max(next_tick + kHeartbeatInterval, steady_now());
+    next_tick = std::max(next_tick + tick_of(interval_), steady_now());
     changed_.wait_until(lock, to_chrono_steady(next_tick), [this] { return is_stopping_; });
   }
+}
+
+Status TaskLinks::count_tick(Link* link) {
+  const bool is_broken = std::exchange(link->is_broken, false);
+  if (std::exchange(link->is_answered, false)) {
+    link->num_silent = 0;
+    link->num_broken = 0;
+  } else {
+    ++link->num_silent;
+    if (is_broken) ++link->num_broken;
+  }
+  if (!link->why_over.ok()) return link->why_over;
+  if (link->num_broken >= kMostBrokenTicks) {
+    return absl::UnavailableError(
+        absl::StrCat("its connection broke off, and ", link->num_broken,
+                     " heartbeats in a row found none; the last: ", link->why_away.message()));
+  }
+  if (link->num_silent < most_silent_ticks(interval_)) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(kMissedHeartbeats, " heartbeats of ", format_duration(interval_),
+                   " were missed in a row; the last: ", link->why_away.message()));
 }
 
 // One tick of one link.
@@ -111,29 +137,22 @@ void TaskLinks::keep(size_t index) {
   Status why_lost;
   bool is_up;
   bool greets;
+  bool beats;
+  bool attends;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Link& link = links_[index];
     is_up = link.is_up;
     greets = !is_up && !link.is_greeting && !link.is_dismissed &&
              (!link.task.is_worker() || all_ps_are_up());
-    if (is_up) {
-      link.num_missed = std::exchange(link.is_answered, false) ? 0 : link.num_missed + 1;
-      why_lost = link.why_over;
-      if (why_lost.ok() && link.num_missed >= kMissedHeartbeats) {
-        why_lost = absl::UnavailableError(
-            absl::StrCat(link.num_missed, " heartbeats of ", format_duration(kHeartbeatInterval),
-                         " were missed in a row; the last: ", link.why_away.message()));
-      }
-    }
+    if (is_up) why_lost = count_tick(&link);
+    beats = is_up && why_lost.ok() && !std::exchange(link.is_beating, true);
+    attends = is_up && why_lost.ok() && !std::exchange(link.is_attending, true);
   }
-  if (!why_lost.ok()) {
-    lose(index, why_lost);
-  } else if (is_up) {
-    beat(index);
-  } else if (greets) {
-    greet(index);
-  }
+  if (!why_lost.ok()) lose(index, why_lost);
+  if (greets) greet(index);
+  if (attends) attend(index);
+  if (beats) beat(index);
 }
 
 void TaskLinks::beat(size_t index) {
@@ -141,31 +160,57 @@ void TaskLinks::beat(size_t index) {
   std::shared_ptr<TaskClient> client;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    Link& link = links_[index];
+    if (link.client == nullptr) return;
     request.mutable_caller()->set_chief(chief_);
-    request.mutable_caller()->set_session(links_[index].session);
-    client = links_[index].client;
-    links_[index].why_away = absl::UnavailableError("no answer");
+    request.mutable_caller()->set_session(link.session);
+    client = link.client;
+    link.why_away = absl::UnavailableError("no answer");
   }
   const uint64_t session = request.caller().session();
   client->call<rpc::BeatRequest, rpc::Outcome>(
-      &TaskClient::Stub::PrepareAsyncBeat, request,
-      steady_now() + (kMissedHeartbeats + 1) * kHeartbeatInterval,
+      &TaskClient::Stub::PrepareAsyncBeat, request, steady_now() + kMissedHeartbeats * interval_,
       [this, index, session](const grpc::Status& status, rpc::Outcome& response) {
         std::lock_guard<std::mutex> lock(mutex_);
         Link& link = links_[index];
         if (link.session != session) return;
-        const Status outcome = status_of(response);
+        link.is_beating = false;
         if (!status.ok()) {
           link.why_away = absl::UnavailableError(text_of(status));
+          link.is_broken = status.error_code() == grpc::StatusCode::UNAVAILABLE;
           // The task was started again: another process answers, with another token.
           if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED)
             link.why_over = link.why_away;
-        } else if (!outcome.ok()) {
-          link.why_over = outcome;
-        } else {
-          link.is_answered = true;
+          return;
         }
-      });
+        const Status outcome = status_of(response);
+        if (outcome.ok()) {
+          link.is_answered = true;
+        } else {
+          link.why_over = outcome;
+        }
+      },
+      TaskClient::Unconnected::kFail);
+}
+
+// The call ends with the connection, which the next tick makes again.
+void TaskLinks::attend(size_t index) {
+  rpc::BeatRequest request;
+  std::shared_ptr<TaskClient> client;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    client = links_[index].client;
+    if (client == nullptr) return;
+    request.mutable_caller()->set_chief(chief_);
+    request.mutable_caller()->set_session(links_[index].session);
+  }
+  client->call<rpc::BeatRequest, rpc::Outcome>(
+      &TaskClient::Stub::PrepareAsyncAttend, request, absl::InfiniteFuture(),
+      [this, index, session = request.caller().session()](const grpc::Status&, rpc::Outcome&) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (links_[index].session == session) links_[index].is_attending = false;
+      },
+      TaskClient::Unconnected::kFail);
 }
 
 void TaskLinks::greet(size_t index) {
@@ -206,7 +251,7 @@ void TaskLinks::greet(size_t index) {
   request.set_chief_name(chief_name_);
   request.set_task_type(task.job);
   request.set_task(task.index);
-  request.set_heartbeat_interval_us(absl::ToInt64Microseconds(kHeartbeatInterval));
+  request.set_heartbeat_interval_us(absl::ToInt64Microseconds(interval_));
   client->call<rpc::HelloRequest, rpc::HelloResponse>(
       &TaskClient::Stub::PrepareAsyncHello, request, steady_now() + kHelloTimeout,
       [this, index, session](const grpc::Status& status, rpc::HelloResponse& response) {
@@ -228,7 +273,11 @@ void TaskLinks::greeted(size_t index, uint64_t session, const grpc::Status& stat
     if (outcome.ok()) {
       link.is_up = true;
       link.is_answered = true;
-      link.num_missed = 0;
+      link.is_broken = false;
+      link.is_beating = false;
+      link.is_attending = false;
+      link.num_silent = 0;
+      link.num_broken = 0;
       link.session = session;
       link.why_over = absl::OkStatus();
     }

@@ -2,16 +2,17 @@
 //
 // TaskLinks: the chief's connections to all tasks of its cluster, with sessions and heartbeats.
 //
-//   a task:    away --hello--> up --3 heartbeats missed, or it says that the session is over--+
-//               ^                                                                            |
-//               +------------------------------- lost ---------------------------------------+
+//   a task:    away --hello--> up --silent or gone, or it says that the session is over--+
+//               ^                                                                       |
+//               +------------------------------- lost ----------------------------------+
 //
 // One thread keeps the links: at each tick it sends a heartbeat to each task that is up, and greets
 // each that is away. Workers are greeted once all parameter servers are up.
 //
 // Invariants:
-//   1. A heartbeat is missed where the tick after it finds no answer to any. Ticks are counted, and
-//      not the time: a pause of this process ends no task.
+//   1. A tick without an answer to a heartbeat is silent, and one in which a heartbeat finds no
+//      connection is broken; heartbeats.h says how many make a loss. Ticks are counted, and not the
+//      time: a pause of this process ends no task.
 //   2. `up` and `lost` of one task alternate. After `lost` no callback of a call to the session
 //      that was lost is under way; later ones may be started and fail.
 //
@@ -62,7 +63,9 @@ class TaskLinks {
 
   // Of the workers and parameter servers of `spec`.
   static StatusOr<std::unique_ptr<TaskLinks>> start(const cluster::ClusterSpec& spec,
-                                                    uint64_t chief, Callbacks callbacks);
+                                                    uint64_t chief,
+                                                    absl::Duration heartbeat_interval,
+                                                    Callbacks callbacks);
   ~TaskLinks() { stop(absl::CancelledError("the chief has ended")); }
   // Tells the tasks that are up that the chief ends, in order where `reason` is OK, waits a second
   // at most for their answers, and closes all links: no callback runs afterwards. Idempotent.
@@ -96,16 +99,23 @@ class TaskLinks {
     bool is_up = false;
     bool is_greeting = false;
     bool is_dismissed = false;
-    bool is_answered = false;  // a heartbeat, since the last tick
-    int num_missed = 0;
-    Status why_over;  // the task itself has said that the session is over
+    bool is_beating = false;    // a heartbeat is under way
+    bool is_attending = false;  // the call that shows the connection is open
+    bool is_answered = false;   // a heartbeat, since the last tick
+    bool is_broken = false;     // a heartbeat has found no connection, since the last tick
+    int64_t num_silent = 0;     // ticks in a row
+    int num_broken = 0;         // the same
+    Status why_over;            // the task itself has said that the session is over
     Status why_away = absl::UnavailableError("it was not reached yet");
   };
 
-  TaskLinks(uint64_t chief, Callbacks callbacks);
+  TaskLinks(uint64_t chief, absl::Duration interval, Callbacks callbacks);
   void run();
   void keep(size_t link);
+  // Why a task that is up is given up; needs the lock.
+  Status count_tick(Link* link);
   void beat(size_t link);
+  void attend(size_t link);
   void greet(size_t link);
   void greeted(size_t link, uint64_t session, const grpc::Status& status,
                const rpc::HelloResponse& response);
@@ -116,6 +126,7 @@ class TaskLinks {
 
   const uint64_t chief_;
   const std::string chief_name_;
+  const absl::Duration interval_;
   const Callbacks callbacks_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

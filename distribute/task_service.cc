@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distribute/task_service.h"
 
+#include <mutex>
+
 #include "absl/strings/str_cat.h"
 #include "base/format.h"
 #include "distribute/parameter_server.grpc.pb.h"
@@ -31,19 +33,38 @@ class TaskService::Call : public grpc::ServerGenericBidiReactor {
       response_ = response;
       StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
     });
-    if (!read.ok()) Finish(read);
+    if (!read.ok()) return Finish(read);
+    if (method_->end != nullptr) stay_open();
   }
-  void OnDone() override { delete this; }
+  void OnCancel() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_cancelled_ = true;
+    if (is_open_) Finish(grpc::Status::CANCELLED);
+  }
+  void OnDone() override {
+    if (is_open_) method_->end();
+    delete this;
+  }
 
  private:
+  void stay_open() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = true;
+    if (is_cancelled_) Finish(grpc::Status::CANCELLED);
+  }
+
   const Method* method_ = nullptr;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer response_;
+  std::mutex mutex_;  // guards what follows
+  bool is_open_ = false;
+  bool is_cancelled_ = false;
 };
 
-void TaskService::add_method(const std::string& name, Size size, Serve serve) {
+void TaskService::add_method(const std::string& name, Size size, Serve serve,
+                             std::function<void()> end) {
   methods_[absl::StrCat("/", rpc::TaskService::service_full_name(), "/", name)] = {
-      .name = name, .size = size, .serve = std::move(serve)};
+      .name = name, .size = size, .serve = std::move(serve), .end = std::move(end)};
 }
 
 grpc::ServerGenericBidiReactor* TaskService::CreateReactor(

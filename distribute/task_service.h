@@ -73,6 +73,22 @@ class TaskService : public grpc::CallbackGenericService {
     });
   }
 
+  // A small method whose calls stay open: begin() says whether a call may, and end() is called once
+  // when the connection of such a call has ended, or its caller has given it up.
+  template <class Request>
+  void add_open(const std::string& method, std::function<grpc::Status(const Request&)> begin,
+                std::function<void()> end) {
+    add_method(
+        method, Size::kSmall,
+        [begin = std::move(begin)](grpc::ByteBuffer& bytes, RawAnswer) {
+          Request request;
+          const grpc::Status parsed =
+              grpc::SerializationTraits<Request>::Deserialize(&bytes, &request);
+          return parsed.ok() ? begin(request) : parsed;
+        },
+        std::move(end));
+  }
+
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
 
@@ -83,10 +99,12 @@ class TaskService : public grpc::CallbackGenericService {
     std::string name;
     Size size = Size::kSmall;
     Serve serve;
+    std::function<void()> end = {};  // of a method whose calls stay open
   };
   class Call;
 
-  void add_method(const std::string& name, Size size, Serve serve);
+  void add_method(const std::string& name, Size size, Serve serve,
+                  std::function<void()> end = nullptr);
 
   const std::string token_metadata_;
   const std::function<void(const std::string& peer)> proven_;

@@ -7,7 +7,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -50,6 +52,22 @@ class TaskServiceTest : public ::testing::Test {
       const grpc::Slice size(std::to_string(request.Length()));
       answer(grpc::ByteBuffer(&size, 1));
     });
+    service_.add_open<rpc::BeatRequest>(
+        "Attend",
+        [this](const rpc::BeatRequest& request) {
+          if (request.caller().session() == 0) {
+            return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "no session");
+          }
+          std::lock_guard<std::mutex> lock(mutex_);
+          ++num_open_;
+          changed_.notify_all();
+          return grpc::Status::OK;
+        },
+        [this] {
+          std::lock_guard<std::mutex> lock(mutex_);
+          --num_open_;
+          changed_.notify_all();
+        });
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -97,6 +115,9 @@ class TaskServiceTest : public ::testing::Test {
 
   std::atomic<int> num_proven_{0};
   std::atomic<int> num_served_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_open_ = 0;
   TaskService service_;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -133,6 +154,33 @@ TEST_F(TaskServiceTest, WithoutTheTokenNothingIsReceived) {
     }
   }
   EXPECT_EQ(num_proven_, 0);
+}
+
+// Its end is told once, whether the caller gives the call up or was refused by begin().
+TEST_F(TaskServiceTest, AnOpenCallEndsWithItsConnection) {
+  const auto stub = rpc::TaskService::NewStub(channel_);
+  rpc::BeatRequest beat;
+  rpc::Outcome outcome;
+  grpc::ClientContext refused;
+  set_token(&refused, kToken);
+  EXPECT_EQ(stub->Attend(&refused, beat, &outcome).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  beat.mutable_caller()->set_session(1);
+  grpc::ClientContext open;
+  set_token(&open, kToken);
+  grpc::CompletionQueue queue;
+  grpc::Status status;
+  const auto reader = stub->AsyncAttend(&open, beat, &queue);
+  reader->Finish(&outcome, &status, this);
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return num_open_ == 1; });
+  open.TryCancel();
+  changed_.wait(lock, [this] { return num_open_ == 0; });
+  lock.unlock();
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(TaskServiceTest, SmallMethodsHaveALimit) {
