@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "base/stable_hash.h"
+#include "base/text.h"
 #include "distribute/call.h"
 #include "distribute/pipelines.h"
 #include "distribute/strategy_state.h"
@@ -63,6 +64,15 @@ Status check_call(const StrategyState& strategy, const char* call, const InputOp
         absl::StrCat(call, ": client ", strategy.client().client_id(), " has no device of ",
                      strategy.mesh().to_string(), "; only clients with one take part"));
   }
+  const auto check = [&](const char* type, auto value, auto last, const char* names) {
+    if (value <= last) return absl::OkStatus();
+    return refused(call, type, "(", static_cast<int>(value), ") is no enumerator; use ", names);
+  };
+  TESSERA_RETURN_IF_ERROR(check("AutoShardPolicy", options.auto_shard, AutoShardPolicy::kOff,
+                                "kAuto, kData, kFile or kOff"));
+  TESSERA_RETURN_IF_ERROR(check("InputReplicationMode", options.replication_mode,
+                                InputReplicationMode::kPerReplica, "kPerWorker or kPerReplica"));
+  TESSERA_RETURN_IF_ERROR(check("AtEnd", options.at_end, AtEnd::kFirst, "kAll or kFirst"));
   return input::internal::check_load_options(call, strategy.client(), strategy.mesh(),
                                              options.load);
 }
@@ -186,7 +196,10 @@ Status complete(const std::string& text, const Status& error, PipelineSet* set) 
   for (const int replica : set->first_replicas) {
     const std::vector<std::string> parts = absl::StrSplit(values[replica], ',');
     if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &steps.emplace_back())) {
-      return absl::InternalError("what a pipeline says of itself cannot be read");
+      return absl::InternalError(absl::StrCat(
+          "what replica ", replica, " says of its pipeline, ", quoted(values[replica]),
+          ", cannot be read; build all clients from one Tessera; where they are, report this as a "
+          "bug of Tessera"));
     }
     set->hash = stable_hash(parts[0], set->hash);
   }

@@ -2,8 +2,10 @@
 #include "distribute/strategy.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
@@ -99,6 +101,10 @@ Status check_enumerators(const VariableOptions& options) {
   };
   TESSERA_RETURN_IF_ERROR(check("VariableSynchronization", options.synchronization,
                                 VariableSynchronization::kOnRead, "kAuto, kOnWrite or kOnRead"));
+  TESSERA_RETURN_IF_ERROR(
+      check("Trainable", options.trainable, Trainable::kNo, "kAuto, kYes or kNo"));
+  TESSERA_RETURN_IF_ERROR(check("InitialValue", options.initial, InitialValue::kFromFirstReplica,
+                                "kAgree or kFromFirstReplica"));
   return check("VariableAggregation", options.aggregation, VariableAggregation::kOnlyFirstReplica,
                "kNone, kSum, kMean or kOnlyFirstReplica");
 }
@@ -114,10 +120,21 @@ absl::Span<const int> PerReplica::local_replicas() const {
 
 const DTensor& PerReplica::local(int index) const {
   if (index >= 0 && index < static_cast<int>(rep_->tensors.size())) return rep_->tensors[index];
-  static const DTensor* const kNone = new DTensor(tessera::internal::failed_tensor(
-      DType::kFloat32, {}, Layout::create(*Mesh::create({{"none", 1}}), {}),
-      absl::InvalidArgumentError("a PerReplica has no local value of this index")));
-  return *kNone;
+  // A reference is returned: the error of each index is made once, and kept.
+  static std::mutex mutex;
+  static std::map<std::pair<int, size_t>, DTensor>* const errors =
+      new std::map<std::pair<int, size_t>, DTensor>();
+  const size_t num_local = rep_->tensors.size();
+  std::lock_guard<std::mutex> lock(mutex);
+  return errors
+      ->try_emplace(
+          {index, num_local},
+          tessera::internal::failed_tensor(
+              DType::kFloat32, {}, Layout::create(*Mesh::create({{"none", 1}}), {}),
+              absl::InvalidArgumentError(absl::StrCat(
+                  "local(", index, ") is out of range; this client has ", num_local,
+                  " local values", num_local == 0 ? "" : absl::StrCat(", 0 to ", num_local - 1)))))
+      .first->second;
 }
 
 Status PerReplica::await() const {
@@ -401,6 +418,10 @@ Status Strategy::update(
 StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initial,
                                                  const VariableOptions& options) const {
   TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("variable()", "it outside of run()"));
+  if (name.empty()) {
+    return absl::InvalidArgumentError(
+        "variable(): a variable needs a name, for messages and calls");
+  }
   TESSERA_RETURN_IF_ERROR(with_context(initial.status(), absl::StrCat("variable \"", name, "\"")));
   VariableOptions policy = options;
   TESSERA_RETURN_IF_ERROR(

@@ -308,6 +308,10 @@ Dataset Dataset::cache() const {
 Dataset Dataset::batch(int64_t size, Remainder remainder) const {
   return operation(*this, "batch", [&](const NodePtr& node) {
     if (size < 1) return refused("batch: the size is ", size, "; give 1 or more");
+    if (remainder != Remainder::kKeep && remainder != Remainder::kDrop) {
+      return refused("batch: Remainder(", static_cast<int>(remainder),
+                     ") is no enumerator; use kKeep or kDrop");
+    }
     return DatasetAccess::make(
         {.status = {}, .node = node, .batching = internal::Batching{size, remainder}});
   });

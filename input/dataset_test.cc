@@ -534,6 +534,8 @@ TEST(DatasetTest, RefusesWrongArguments) {
       {"no_shards", range.shard(0, 0), "shard: the number of shards is 0"},
       {"shard_index", range.shard(3, 3), "shard: the index is 3; of 3 shards it is 0 to 2"},
       {"batch_0", range.batch(0), "batch: the size is 0"},
+      {"batch_remainder", range.batch(2, static_cast<Remainder>(9)),
+       "batch: Remainder(9) is no enumerator; use kKeep or kDrop"},
       {"after_batch", range.batch(2).repeat(), "repeat comes after batch; batch is the last"},
       {"endless_shuffle", range.repeat().shuffle(1), "shuffle before repeat"},
       {"endless_cache", range.repeat().cache(), "cache before repeat"},

@@ -61,7 +61,12 @@ Status check_load_options(absl::string_view call, const Client& client, const Me
     return absl::InvalidArgumentError(
         absl::StrCat(call, ": prefetch is ", options.prefetch, "; give 0 to ", kMaxPrefetch));
   }
-  if (options.transfer != Transfer::kOnHost) return absl::OkStatus();
+  if (options.transfer == Transfer::kToDevice) return absl::OkStatus();
+  if (options.transfer != Transfer::kOnHost) {
+    return absl::InvalidArgumentError(absl::StrCat(call, ": Transfer(",
+                                                   static_cast<int>(options.transfer),
+                                                   ") is no enumerator; use kToDevice or kOnHost"));
+  }
   for (const Device& device : client.local_devices()) {
     if (device.type != DeviceType::kCuda) continue;
     if (!mesh.position_of_device(device.id).has_value()) continue;

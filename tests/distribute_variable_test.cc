@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
@@ -216,9 +217,21 @@ TEST_P(DistributeVariableTest, RefusedPolicies) {
                 bad, {"\"v\"", "kNone"}));
             for (const VariableOptions& unknown :
                  {VariableOptions{.synchronization = static_cast<VariableSynchronization>(9)},
-                  VariableOptions{.aggregation = static_cast<VariableAggregation>(9)}}) {
+                  VariableOptions{.aggregation = static_cast<VariableAggregation>(9)},
+                  VariableOptions{.trainable = static_cast<distribute::Trainable>(9)},
+                  VariableOptions{.initial = static_cast<distribute::InitialValue>(9)}}) {
               TESSERA_RETURN_IF_ERROR(expect_error(strategy.variable("v", ten, unknown).status(),
                                                    bad, {"\"v\"", "(9) is no enumerator; use k"}));
+            }
+            TESSERA_RETURN_IF_ERROR(expect_error(strategy.variable("", ten).status(), bad,
+                                                 {"variable(): a variable needs a name"}));
+            const PerReplica tens =
+                strategy.values_from_function([&](const distribute::ValueContext&) { return ten; });
+            for (const int index : {-1, 99}) {
+              TESSERA_RETURN_IF_ERROR(expect_error(
+                  tens.local(index).status(), bad,
+                  {absl::StrCat("local(", index, ") is out of range; this client has "),
+                   " local values, 0 to "}));
             }
             const DTensor seven = full<int32_t>({}, 7, Layout::replicated(strategy.mesh(), 0));
             for (const VariableSynchronization each : {kOnWrite, kOnRead}) {

@@ -582,6 +582,10 @@ TEST_P(InputTest, Refusals) {
              "distribute: mesh {replica=8} is abstract"},
             {"prefetch", distribute(client, batches, {rows}, {.prefetch = -1}),
              StatusCode::kInvalidArgument, "distribute: prefetch is -1; give 0 to 1024"},
+            {"transfer",
+             distribute(client, batches, {rows}, {.transfer = static_cast<input::Transfer>(7)}),
+             StatusCode::kInvalidArgument,
+             "distribute: Transfer(7) is no enumerator; use kToDevice or kOnHost"},
         };
         for (const Case& row : cases) {
           TESSERA_RETURN_IF_ERROR(
