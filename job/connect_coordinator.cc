@@ -120,15 +120,30 @@ class GrpcCoordinator : public Coordinator {
   }
   StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) override {
     rpc::GetRequest request;
-    request.set_session(session_number_);
     request.set_key(std::string(key));
-    request.set_setter(setter);
-    request.set_timeout_us(timeout_us(deadline));
+    return get(request, setter, deadline);
+  }
+  StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value,
+                                absl::Time deadline) override {
+    rpc::ProposeRequest request;
+    request.set_session(session_number_);
+    request.set_series(std::string(series));
+    request.set_number(number);
+    request.set_value(std::string(value));
     rpc::GetResponse response;
+    // The service answers at once: there is no other deadline than this client's.
     TESSERA_RETURN_IF_ERROR(
-        call(&rpc::CoordinatorService::Stub::Get, request, &response, deadline));
+        call(&rpc::CoordinatorService::Stub::Propose, request, &response, deadline - kAnswerGrace));
     TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
     return response.value();
+  }
+  StatusOr<std::string> get_proposal(absl::string_view series, uint32_t number, int setter,
+                                     absl::Time deadline) override {
+    rpc::GetRequest request;
+    request.set_key(std::string(series));
+    request.set_is_proposal(true);
+    request.set_number(number);
+    return get(request, setter, deadline);
   }
   Status check_in(absl::string_view name, absl::string_view value,
                   absl::Span<const int> participants, absl::Time deadline) override {
@@ -191,6 +206,17 @@ class GrpcCoordinator : public Coordinator {
     GrpcCoordinator& owner_;
     grpc::ClientContext context_;
   };
+
+  StatusOr<std::string> get(rpc::GetRequest& request, int setter, absl::Time deadline) {
+    request.set_session(session_number_);
+    request.set_setter(setter);
+    request.set_timeout_us(timeout_us(deadline));
+    rpc::GetResponse response;
+    TESSERA_RETURN_IF_ERROR(
+        call(&rpc::CoordinatorService::Stub::Get, request, &response, deadline));
+    TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
+    return response.value();
+  }
 
   void prepare(grpc::ClientContext& context) const {
     context.AddMetadata(kTokenMetadata, token_metadata(options_.token));

@@ -89,6 +89,17 @@ class Coordinator {
   // key; Unavailable where that client is lost or has left before.
   virtual StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) = 0;
 
+  // The value that the first client has proposed for this number of the series: `value`, if that is
+  // this one. For what failures leave behind: the coordinator keeps the latest numbers of a series
+  // (proposals.h), whose numbers ascend. Of one that it has forgotten, every caller gets its own
+  // value. Does not wait for other clients; DeadlineExceeded where the coordinator does not answer
+  // by the deadline, without the half second of invariant 5.
+  virtual StatusOr<std::string> propose(absl::string_view series, uint32_t number,
+                                        absl::string_view value, absl::Time deadline) = 0;
+  // Waits until there is a value, as get() does. NotFound if it is forgotten.
+  virtual StatusOr<std::string> get_proposal(absl::string_view series, uint32_t number, int setter,
+                                             absl::Time deadline) = 0;
+
   // Waits until every participant has checked in under `name`, all with the same `value` and the
   // same participants (check_ins.h). A name may be used again and again.
   //   InvalidArgument   values or participants differ: names two clients that disagree, and both

@@ -178,6 +178,9 @@ class ServerImpl : public CoordinatorServer,
         case rpc::HostCall::GET:
           serve_call<rpc::GetRequest, rpc::GetResponse>(stream, call);
           break;
+        case rpc::HostCall::PROPOSE:
+          serve_call<rpc::ProposeRequest, rpc::GetResponse>(stream, call);
+          break;
         case rpc::HostCall::CHECK_IN:
           serve_call<rpc::CheckInRequest, rpc::Outcome>(stream, call);
           break;
@@ -204,6 +207,11 @@ class ServerImpl : public CoordinatorServer,
                                 const rpc::GetRequest* request,
                                 rpc::GetResponse* response) override {
     return serve(context, rpc::HostCall::GET, request, response);
+  }
+  grpc::ServerUnaryReactor* Propose(grpc::CallbackServerContext* context,
+                                    const rpc::ProposeRequest* request,
+                                    rpc::GetResponse* response) override {
+    return serve(context, rpc::HostCall::PROPOSE, request, response);
   }
   grpc::ServerUnaryReactor* CheckIn(grpc::CallbackServerContext* context,
                                     const rpc::CheckInRequest* request,
@@ -257,6 +265,12 @@ class ServerImpl : public CoordinatorServer,
   }
   static std::function<void(const Status&)> outcome_in(rpc::Outcome* response) {
     return [response](const Status& status) { fill(response, status); };
+  }
+  static std::function<void(const StatusOr<std::string>&)> value_in(rpc::GetResponse* response) {
+    return [response](const StatusOr<std::string>& value) {
+      fill(response->mutable_outcome(), value.status());
+      if (value.ok()) response->set_value(*value);
+    };
   }
   void finish(grpc::ServerUnaryReactor* reactor) const {
     reactor->Finish(aborting_ ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the service has ended")
@@ -359,12 +373,21 @@ class ServerImpl : public CoordinatorServer,
   }
   void handle(const rpc::GetRequest& request, rpc::GetResponse* response,
               const std::function<void()>& finish) {
-    const auto fill_in = [response](const StatusOr<std::string>& value) {
-      fill(response->mutable_outcome(), value.status());
-      if (value.ok()) response->set_value(*value);
-    };
-    run(request.session(), fill_in, finish, [&](int client, const auto& done) {
-      state_.get(client, request.key(), request.setter(), deadline_of(request.timeout_us()), done);
+    run(request.session(), value_in(response), finish, [&](int client, const auto& done) {
+      const absl::Time deadline = deadline_of(request.timeout_us());
+      if (request.is_proposal()) {
+        state_.get_proposal(client, request.key(), request.number(), request.setter(), deadline,
+                            done);
+      } else {
+        state_.get(client, request.key(), request.setter(), deadline, done);
+      }
+    });
+  }
+  void handle(const rpc::ProposeRequest& request, rpc::GetResponse* response,
+              const std::function<void()>& finish) {
+    run(request.session(), value_in(response), finish, [&](int, const auto& done) {
+      answers_.push_back([done, value = state_.propose(request.series(), request.number(),
+                                                       request.value())] { done(value); });
     });
   }
   void handle(const rpc::CheckInRequest& request, rpc::Outcome* response,

@@ -16,6 +16,11 @@ constexpr size_t kMostNameBytes = 64 << 10;
 // How long after the start of a job, at most, a second client of an id puts its member in doubt.
 constexpr absl::Duration kLongestStart = absl::Minutes(10);
 
+// By which those that wait for a proposal are found.
+std::string key_of_proposal(absl::string_view series, uint32_t number) {
+  return absl::StrCat(series, " ", number);
+}
+
 }  // namespace
 
 CoordinatorState::CoordinatorState(Options options)
@@ -213,6 +218,7 @@ void CoordinatorState::forget_job() {
   still_here_as_of_ = -1;
   values_.clear();
   value_bytes_ = 0;
+  proposals_.emplace();
   start_ends_ = absl::InfinitePast();
   next_tick_ = absl::InfiniteFuture();
   check_ins_.emplace(
@@ -403,12 +409,30 @@ Status CoordinatorState::put(absl::string_view key, absl::string_view value) {
   }
   value_bytes_ += num_bytes;
   values_.emplace(key, value);
-  const auto waiting = waiters_of_.find(std::string(key));
-  if (waiting == waiters_of_.end()) return absl::OkStatus();
+  wake_waiters(std::string(key), value);
+  return absl::OkStatus();
+}
+
+void CoordinatorState::wake_waiters(const std::string& key, absl::string_view value) {
+  const auto waiting = waiters_of_.find(key);
+  if (waiting == waiters_of_.end()) return;
   for (const uint64_t number : std::set<uint64_t>(waiting->second)) {
     finish_waiter(number, std::string(value));
   }
-  return absl::OkStatus();
+}
+
+StatusOr<std::string> CoordinatorState::propose(absl::string_view series, uint32_t number,
+                                                absl::string_view value) {
+  if (!stopped_.ok()) return stopped_;
+  if (series.size() + value.size() > kMostNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(series.substr(0, 100), " ", number, ": series and value have ",
+                     series.size() + value.size(), " bytes; use at most ", kMostNameBytes));
+  }
+  bool is_new;
+  std::string first = proposals_->propose(series, number, value, &is_new);
+  if (is_new) wake_waiters(key_of_proposal(series, number), first);
+  return first;
 }
 
 // Answers at once if the key is set or cannot be set any more; else the get waits for put(), for
@@ -418,6 +442,27 @@ void CoordinatorState::get(int client_id, absl::string_view key, int setter, abs
   if (!stopped_.ok()) return answer_get(found, stopped_);
   const auto known = values_.find(std::string(key));
   if (known != values_.end()) return answer_get(found, known->second);
+  wait_for(client_id, std::string(key), setter, deadline, std::move(found));
+}
+
+void CoordinatorState::get_proposal(int client_id, absl::string_view series, uint32_t number,
+                                    int setter, absl::Time deadline, Found found) {
+  if (!stopped_.ok()) return answer_get(found, stopped_);
+  if (const std::string* const known = proposals_->find(series, number)) {
+    return answer_get(found, *known);
+  }
+  const std::string key = key_of_proposal(series, number);
+  if (proposals_->is_forgotten(series, number)) {
+    return answer_get(found, absl::NotFoundError(absl::StrCat(
+                                 "\"", key, "\" is forgotten: ", Proposals::kMostOfSeries,
+                                 " later ones are known; see why this client is so far behind the "
+                                 "others")));
+  }
+  wait_for(client_id, key, setter, deadline, std::move(found));
+}
+
+void CoordinatorState::wait_for(int client_id, const std::string& key, int setter,
+                                absl::Time deadline, Found found) {
   if (setter < 0 || setter >= options_.num_clients) {
     return answer_get(found,
                       absl::InvalidArgumentError(absl::StrCat(
@@ -437,15 +482,15 @@ void CoordinatorState::get(int client_id, absl::string_view key, int setter, abs
   }
   ++clients_[client_id].num_waiting_gets;
   const uint64_t number = ++last_waiter_;
-  const auto expiry = deadlines_.add(deadline, [this, number, key = std::string(key)] {
+  const auto expiry = deadlines_.add(deadline, [this, number, key] {
     finish_waiter(number, absl::DeadlineExceededError(
                               absl::StrCat("key \"", key,
                                            "\" was not set in time; see whether the client that "
                                            "sets it has reached that call")));
   });
-  waiters_of_[std::string(key)].insert(number);
+  waiters_of_[key].insert(number);
   clients_[setter].awaited_by.insert(number);
-  waiters_.emplace(number, Waiter{client_id, setter, std::string(key), std::move(found), expiry});
+  waiters_.emplace(number, Waiter{client_id, setter, key, std::move(found), expiry});
 }
 
 void CoordinatorState::finish_waiter(uint64_t number, const StatusOr<std::string>& value) {

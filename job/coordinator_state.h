@@ -40,6 +40,7 @@
 #include "job/client_ranges.h"
 #include "job/coordinator.h"
 #include "job/deadline_queue.h"
+#include "job/proposals.h"
 
 namespace tessera {
 
@@ -110,6 +111,13 @@ class CoordinatorState {
   Status put(absl::string_view key, absl::string_view value);
   // Unavailable where `setter` is lost or has left before it set the key.
   void get(int client_id, absl::string_view key, int setter, absl::Time deadline, Found found);
+  // The value that stands. InvalidArgument where it is too long.
+  StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value);
+  // Of all keys, values and proposals.
+  int64_t num_value_bytes() const { return value_bytes_ + proposals_->num_bytes(); }
+  // As get(); NotFound where it is forgotten.
+  void get_proposal(int client_id, absl::string_view series, uint32_t number, int setter,
+                    absl::Time deadline, Found found);
   // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(int client_id, absl::string_view name, absl::string_view value,
                 const ClientRanges& participants, absl::Time now, absl::Time deadline, Done done);
@@ -176,6 +184,11 @@ class CoordinatorState {
   void missing_clients(absl::Duration timeout);
   void complete_if_all_came();
   bool withdraw(Connection connection);
+  // Answers those that wait for the key.
+  void wake_waiters(const std::string& key, absl::string_view value);
+  // Of a get that is not answered yet.
+  void wait_for(int client_id, const std::string& key, int setter, absl::Time deadline,
+                Found found);
   void tick();
   void finish_waiter(uint64_t number, const StatusOr<std::string>& value);
   void lose(int client_id, const std::string& how);
@@ -221,6 +234,7 @@ class CoordinatorState {
 
   std::map<std::string, std::string> values_;
   int64_t value_bytes_ = 0;
+  std::optional<Proposals> proposals_;  // of this job
   std::map<uint64_t, Waiter> waiters_;
   std::map<std::string, std::set<uint64_t>> waiters_of_;  // by key
   uint64_t last_waiter_ = 0;

@@ -10,6 +10,7 @@
 #ifndef TESSERA_JOB_COORDINATOR_STATE_SERVICE_H_
 #define TESSERA_JOB_COORDINATOR_STATE_SERVICE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -100,12 +101,14 @@ class StateService {
   AnswerPtr get(const std::string& key, absl::Duration timeout = absl::Seconds(60), int setter = 0,
                 int client = 0) {
     auto answer = std::make_shared<Answer>();
-    state.get(client, key, setter, now + timeout,
-              [this, answer](const StatusOr<std::string>& found) {
-                ++answer->count;
-                answer->status = found.status();
-                if (found.ok()) last_found = *found;
-              });
+    state.get(client, key, setter, now + timeout, found_in(answer));
+    run();
+    return answer;
+  }
+  AnswerPtr get_proposal(const std::string& series, uint32_t number, int setter) {
+    auto answer = std::make_shared<Answer>();
+    state.get_proposal(/*client_id=*/0, series, number, setter, now + absl::Seconds(60),
+                       found_in(answer));
     run();
     return answer;
   }
@@ -143,6 +146,13 @@ class StateService {
   std::string last_found;
 
  private:
+  CoordinatorState::Found found_in(const AnswerPtr& answer) {
+    return [this, answer](const StatusOr<std::string>& found) {
+      ++answer->count;
+      answer->status = found.status();
+      if (found.ok()) last_found = *found;
+    };
+  }
   template <class Call>
   AnswerPtr ask(const Call& call) {
     auto answer = std::make_shared<Answer>();

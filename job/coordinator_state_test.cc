@@ -33,6 +33,7 @@ using ::testing::Eq;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
+using testing::IsOkAndHolds;
 using testing::member;
 using testing::Says;
 using ::testing::SizeIs;
@@ -423,6 +424,57 @@ TEST(KeyValueTest, LossOfTheSetterEndsTheWait) {
   service->leave(1);
   EXPECT_THAT(other, Says(StatusIs(StatusCode::kUnavailable,
                                    Eq("client 1 (host-1, pid 101) has left the job"))));
+}
+
+TEST(ProposalTest, TheFirstIsToldToAll) {
+  const auto service = StateService::complete(3);
+  const AnswerPtr waiting = service->get_proposal("s", 7, /*setter=*/2);
+  const AnswerPtr other = service->get_proposal("s", 8, /*setter=*/1);
+  EXPECT_THAT(service->state.propose("s", 7, "first"), IsOkAndHolds("first"));
+  service->run();
+  EXPECT_THAT(waiting, Says(IsOk()));
+  EXPECT_EQ(service->last_found, "first");
+  EXPECT_THAT(service->state.propose("s", 7, "second"), IsOkAndHolds("first"));
+  EXPECT_THAT(service->get_proposal("s", 7, /*setter=*/0), Says(IsOk()));
+  EXPECT_THAT(other, Waits());
+  service->lose(1);
+  EXPECT_THAT(other, Says(StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 ("))));
+  service->stop();
+  EXPECT_THAT(service->state.propose("s", 9, "v"), StatusIs(StatusCode::kCancelled));
+}
+
+// A group whose runs fail without end, as a barrier that is polled with a short deadline.
+TEST(ProposalTest, FailuresWithoutEndTakeABoundedPlace) {
+  const auto service = StateService::complete(2);
+  const std::string text(300, 'x');
+  int64_t num_bytes = 0;
+  for (uint32_t seq = 1; seq <= 200'000; ++seq) {
+    ASSERT_THAT(service->state.propose("verdict of 3f", seq, text), IsOk());
+    if (seq == 1000) num_bytes = service->state.num_value_bytes();
+  }
+  EXPECT_EQ(service->state.num_value_bytes(), num_bytes);
+  // A client that waits for what is forgotten would wait for ever.
+  EXPECT_THAT(service->get_proposal("verdict of 3f", 1, /*setter=*/1),
+              Says(StatusIs(StatusCode::kNotFound,
+                            Eq("\"verdict of 3f 1\" is forgotten: 64 later ones are known; see why "
+                               "this client is so far behind the others"))));
+}
+
+// Verdicts are the same for all however full the store is.
+TEST(ProposalTest, AFullStoreHasOneVerdictForAll) {
+  const auto service = StateService::complete(2);
+  const std::string full(CoordinatorState::kMostValueBytes - 1, 'x');
+  ASSERT_THAT(service->state.put("k", full), IsOk());
+  ASSERT_THAT(service->state.put("l", "v"), StatusIs(StatusCode::kResourceExhausted));
+  EXPECT_THAT(service->state.propose("s", 1, "4:one"), IsOkAndHolds("4:one"));
+  EXPECT_THAT(service->state.propose("s", 1, "4:other"), IsOkAndHolds("4:one"));
+}
+
+TEST(ProposalTest, OfABoundedLength) {
+  const auto service = StateService::complete(1);
+  EXPECT_THAT(service->state.propose("s", 1, std::string(64 << 10, 'x')),
+              StatusIs(StatusCode::kInvalidArgument,
+                       Eq("s 1: series and value have 65537 bytes; use at most 65536")));
 }
 
 TEST(KeyValueTest, WhatIsKeptIsBounded) {

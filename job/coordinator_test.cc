@@ -75,6 +75,21 @@ TEST_F(CoordinatorTest, PutAndGet) {
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
 }
 
+TEST_F(CoordinatorTest, Propose) {
+  const auto clients = connect_all(3);
+  ASSERT_THAT(clients, SizeIs(3));
+  const std::string binary("a\0\xff", 3);
+  std::thread waiter(
+      [&] { EXPECT_THAT(clients[0]->get_proposal("s", 7, 2, soon()), IsOkAndHolds(binary)); });
+  EXPECT_THAT(clients[2]->propose("s", 7, binary, soon()), IsOkAndHolds(binary));
+  waiter.join();
+  EXPECT_THAT(clients[1]->propose("s", 7, "other", soon()), IsOkAndHolds(binary));
+  EXPECT_THAT(clients[1]->propose("s", 8, "other", soon()), IsOkAndHolds("other"));
+  EXPECT_THAT(clients[1]->get_proposal("s", 9, 0, steady_now() + absl::Milliseconds(50)),
+              StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("key \"s 9\" was not set")));
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
+}
+
 TEST_F(CoordinatorTest, CheckIn) {
   const auto clients = connect_all(3);
   ASSERT_THAT(clients, SizeIs(3));

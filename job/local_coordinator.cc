@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "base/clock.h"
 #include "job/client_ranges.h"
@@ -29,9 +30,31 @@ Status LocalCoordinator::put(absl::string_view key, absl::string_view value) {
 
 StatusOr<std::string> LocalCoordinator::get(absl::string_view key, int setter,
                                             absl::Time deadline) {
+  return await(deadline, [&](CoordinatorState::Found found) {
+    state_.get(0, key, setter, deadline, std::move(found));
+  });
+}
+
+StatusOr<std::string> LocalCoordinator::propose(absl::string_view series, uint32_t number,
+                                                absl::string_view value, absl::Time) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const StatusOr<std::string> first = state_.propose(series, number, value);
+  run_callbacks();
+  return first;
+}
+
+StatusOr<std::string> LocalCoordinator::get_proposal(absl::string_view series, uint32_t number,
+                                                     int setter, absl::Time deadline) {
+  return await(deadline, [&](CoordinatorState::Found found) {
+    state_.get_proposal(0, series, number, setter, deadline, std::move(found));
+  });
+}
+
+StatusOr<std::string> LocalCoordinator::await(
+    absl::Time deadline, absl::FunctionRef<void(CoordinatorState::Found)> start) {
   std::unique_lock<std::mutex> lock(mutex_);
   std::optional<StatusOr<std::string>> result;
-  state_.get(0, key, setter, deadline, [&](const StatusOr<std::string>& value) { result = value; });
+  start([&](const StatusOr<std::string>& value) { result = value; });
   run_callbacks();
   while (!result.has_value()) {
     if (deadline == absl::InfiniteFuture()) {

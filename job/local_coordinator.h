@@ -6,10 +6,12 @@
 #define TESSERA_JOB_LOCAL_COORDINATOR_H_
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -31,11 +33,18 @@ class LocalCoordinator final : public Coordinator {
 
   Status put(absl::string_view key, absl::string_view value) override;
   StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) override;
+  StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value,
+                                absl::Time deadline) override;
+  StatusOr<std::string> get_proposal(absl::string_view series, uint32_t number, int setter,
+                                     absl::Time deadline) override;
   Status check_in(absl::string_view name, absl::string_view value,
                   absl::Span<const int> participants, absl::Time deadline) override;
   Status leave(absl::Time) override { return absl::OkStatus(); }
 
  private:
+  // Starts a get by `start`, and waits for its answer.
+  StatusOr<std::string> await(absl::Time deadline,
+                              absl::FunctionRef<void(CoordinatorState::Found)> start);
   void run_callbacks();
 
   const std::vector<MemberInfo> members_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,6 +58,23 @@ class FakeJob::Client : public Coordinator {
     return job_.values_[name];
   }
 
+  StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value,
+                                absl::Time deadline) override {
+    ++job_.num_calls_;
+    std::unique_lock<std::mutex> lock(job_.mutex_);
+    if (!job_.wait_until(lock, deadline, [this] { return job_.is_answering_; })) {
+      return absl::DeadlineExceededError("the coordinator of the test does not answer");
+    }
+    const auto [it, added] = job_.values_.emplace(key_of(series, number), std::string(value));
+    job_.changed_.notify_all();
+    return it->second;
+  }
+
+  StatusOr<std::string> get_proposal(absl::string_view series, uint32_t number, int setter,
+                                     absl::Time deadline) override {
+    return get(key_of(series, number), setter, deadline);
+  }
+
   Status check_in(absl::string_view name, absl::string_view value,
                   absl::Span<const int> participants, absl::Time deadline) override;
 
@@ -76,6 +94,10 @@ class FakeJob::Client : public Coordinator {
 
  private:
   friend class FakeJob;
+
+  static std::string key_of(absl::string_view series, uint32_t number) {
+    return absl::StrCat(series, " ", number);
+  }
 
   FakeJob& job_;
   const int id_;
@@ -107,6 +129,12 @@ Coordinator& FakeJob::coordinator(int client) { return *clients_[client]; }
 
 void FakeJob::set_host_id(int client, std::string host_id) {
   members_[client].host_id = std::move(host_id);
+}
+
+void FakeJob::set_answering(bool is_answering) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  is_answering_ = is_answering;
+  changed_.notify_all();
 }
 
 void FakeJob::declare_lost(int client, const Status& reason) {

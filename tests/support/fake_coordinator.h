@@ -39,7 +39,9 @@ class FakeJob {
   void set_host_id(int client, std::string host_id);
   // From now on the client is lost: it is told to all others, once.
   void declare_lost(int client, const Status& reason);
-  // Of put() and get(), by all clients.
+  // Whether the coordinator answers propose(). It does at first.
+  void set_answering(bool is_answering);
+  // Of put(), get() and propose(), by all clients.
   int num_calls() const { return num_calls_; }
 
  private:
@@ -66,6 +68,7 @@ class FakeJob {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
+  bool is_answering_ = true;
   std::map<std::pair<std::string, int>, CheckIn> check_ins_;  // by name and number
   std::map<int, Status> lost_;
   std::vector<bool> left_;
