@@ -41,14 +41,17 @@ Status Communicator::settle(absl::Time deadline) {
       absl::SleepFor(absl::Microseconds(200));  // sleep: NCCL wakes no thread
     }
   }
-  return fail(absl::AbortedError("the communicator was given up"));
+  return give_up();
 }
 
 Status Communicator::init(const UniqueId& id, int rank, absl::Time deadline) {
   {
-    std::lock_guard<std::mutex> lock(lane_.calls);
+    std::unique_lock<std::mutex> lock(lane_.calls);
     TESSERA_RETURN_IF_ERROR(lane_.lost());
-    if (state_ != State::kNone) return fail(absl::AbortedError("the communicator was given up"));
+    if (state_ != State::kNone) {
+      lock.unlock();
+      return give_up();
+    }
     TESSERA_ASSIGN_OR_RETURN(handle_, api_.comm_init_rank(generations_.num_members(), id, rank));
     state_ = State::kInUse;
   }
@@ -57,9 +60,12 @@ Status Communicator::init(const UniqueId& id, int rank, absl::Time deadline) {
 
 Status Communicator::issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Time deadline) {
   {
-    std::lock_guard<std::mutex> lock(lane_.calls);
+    std::unique_lock<std::mutex> lock(lane_.calls);
     TESSERA_RETURN_IF_ERROR(lane_.lost());
-    if (state_ != State::kInUse) return fail(absl::AbortedError("the communicator was given up"));
+    if (state_ != State::kInUse) {
+      lock.unlock();
+      return give_up();
+    }
     is_settled_ = false;
     TESSERA_RETURN_IF_ERROR(api_.group_start());
     const Status called = calls(handle_);

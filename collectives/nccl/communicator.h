@@ -30,9 +30,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/generations.h"
+#include "collectives/nccl/other_hosts.h"
 #include "device/cuda/cuda_device.h"
 
 namespace tessera::nccl {
@@ -68,8 +70,15 @@ class Communicator {
   uint32_t generation() const { return generation_; }
   // Whether there is a verdict. Of a generation at which all have arrived.
   bool is_failed() const { return generations_.is_failed(generation_); }
-  // Makes `error` the verdict, unless there is one; the verdict.
-  Status fail(const Status& error) { return generations_.fail(generation_, error); }
+  // The verdict, once there is one. May wait for another client, as fail() does.
+  Status verdict() { return generations_.verdict(generation_); }
+  // Makes `error` the verdict, unless there is one; the verdict. `limit`: for the coordinator.
+  Status fail(const Status& error, absl::Time limit) {
+    return generations_.fail(generation_, error, limit);
+  }
+  Status fail(const Status& error) { return fail(error, steady_now() + OtherHosts::kVerdictLimit); }
+  // The same for a caller that needs no verdict: waits for the coordinator alone.
+  void end(const Status& error, absl::Time limit) { generations_.end(generation_, error, limit); }
   // Records that the device is through with a generation that has its verdict: it reads no other
   // member's memory any more. Once.
   void leave() { generations_.leave(generation_); }
@@ -127,6 +136,8 @@ class Communicator {
 
   // Locks the lane for a thread that does not wait for ever.
   std::unique_lock<std::mutex> lock_until(absl::Time deadline);
+  // Of a call that came after the end.
+  Status give_up() { return fail(absl::AbortedError("the communicator was given up")); }
   // Polls until NCCL is through with the last call.
   Status settle(absl::Time deadline);
   // Requires the lane's lock.

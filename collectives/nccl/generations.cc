@@ -60,10 +60,9 @@ StatusOr<UniqueId> Generations::meet(const Label& label, int member, uint32_t ge
     const StatusOr<UniqueId> id =
         others_ == nullptr ? make() : others_->share_id(generation, make, deadline);
     if (!id.ok()) {
-      const Status& error = id.status();
       const Status verdict =
-          settle(generation, others_ == nullptr ? error : others_->propose(generation, error));
-      return verdict.ok() ? error : verdict;
+          fail(generation, id.status(), steady_now() + OtherHosts::kVerdictLimit);
+      return verdict.ok() ? id.status() : verdict;
     }
     std::memcpy(entry.inlined, id->data(), id->size());
   }
@@ -74,13 +73,21 @@ StatusOr<UniqueId> Generations::meet(const Label& label, int member, uint32_t ge
   return id;
 }
 
-Status Generations::fail(uint32_t generation, const Status& error) {
-  const bool is_known = others_ == nullptr || rendezvous_.is_finished(generation);
-  return settle(generation, is_known ? error : others_->propose(generation, error));
+Status Generations::propose(uint32_t generation, const Status& error, absl::Time limit) const {
+  if (others_ == nullptr || rendezvous_.is_finished(generation)) return error;
+  return others_->propose(generation, error, limit);
+}
+
+Status Generations::fail(uint32_t generation, const Status& error, absl::Time limit) {
+  return settle(generation, propose(generation, error, limit));
+}
+
+void Generations::end(uint32_t generation, const Status& error, absl::Time limit) {
+  lose(generation, propose(generation, error, limit));
 }
 
 void Generations::lose(uint32_t generation, const Status& reason) {
-  settle(generation, reason).IgnoreError();
+  rendezvous_.settle_at_once(generation, Rendezvous::From::kRunning, reason);
 }
 
 }  // namespace tessera::nccl

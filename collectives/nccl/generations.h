@@ -53,10 +53,15 @@ class Generations {
                           absl::FunctionRef<StatusOr<UniqueId>()> make, absl::Time deadline);
   // Whether there is a verdict. Of a generation at which all of this host have arrived.
   bool is_failed(uint32_t generation) const { return rendezvous_.is_finished(generation); }
-  // Makes `error` the verdict of all hosts, unless there is one; the verdict. May wait for the
-  // coordinator. Before any member of this host has arrived it is this host's verdict alone.
-  Status fail(uint32_t generation, const Status& error);
-  // The same of a loss, which every client is told: this host's verdict alone. Does not wait.
+  // Makes `error` the verdict of all hosts, unless there is one; the verdict. Waits for the
+  // coordinator until `limit`, and for a client that has begun to settle the verdict. Before any
+  // member of this host has arrived it is this host's verdict alone.
+  Status fail(uint32_t generation, const Status& error, absl::Time limit);
+  // The same for a caller that needs no verdict: does not wait for another client.
+  void end(uint32_t generation, const Status& error, absl::Time limit);
+  // The verdict of a generation that is_failed(). Waits for a client that has begun to settle it.
+  Status verdict(uint32_t generation) { return settle(generation, absl::AbortedError("")); }
+  // end() with a loss, which every client is told: this host's verdict alone. Does not wait.
   void lose(uint32_t generation, const Status& reason);
   // Records that a member has done with a generation that has its verdict. Once.
   void leave(uint32_t generation) { rendezvous_.acknowledge(generation); }
@@ -69,6 +74,8 @@ class Generations {
   Generations(host::Rendezvous rendezvous, std::shared_ptr<OtherHosts> others)
       : rendezvous_(std::move(rendezvous)), others_(std::move(others)) {}
   Status settle(uint32_t generation, const Status& error);
+  // What all hosts are told, unless this host has a verdict.
+  Status propose(uint32_t generation, const Status& error, absl::Time limit) const;
 
   host::Rendezvous rendezvous_;
   std::shared_ptr<OtherHosts> others_;

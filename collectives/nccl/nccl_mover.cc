@@ -365,12 +365,14 @@ StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Label& lab
   std::shared_ptr<Communicator> communicator;
   std::shared_ptr<Communicator> former;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     Rank& rank = ranks_[member];
     rank.begun = seq;
     if (rank.generation == generation && rank.communicator != nullptr) {
-      if (rank.communicator->is_failed()) return rank.communicator->fail(absl::AbortedError(""));
-      return rank.communicator;
+      if (!rank.communicator->is_failed()) return rank.communicator;
+      communicator = rank.communicator;
+      lock.unlock();
+      return communicator->verdict();
     }
     // One that it has made the watch leaves for it.
     const uint32_t first = rank.communicator == nullptr ? rank.generation : rank.generation + 1;
@@ -460,7 +462,7 @@ void NcclMover::fail(uint32_t seq, int member, const Status& error) {
     generation = rank.generation;
   }
   // Without the lock: it may wait for the coordinator.
-  generations_.fail(generation, error).IgnoreError();
+  generations_.end(generation, error, steady_now() + OtherHosts::kVerdictLimit);
 }
 
 void NcclMover::lose(const Status& reason) {
@@ -469,10 +471,7 @@ void NcclMover::lose(const Status& reason) {
   for (const Rank& rank : ranks_) {
     if (rank.communicator != nullptr) rank.communicator->set_member_lost();
     if (rank.met_for_memory != 0) {
-      memory_
-          .settle(rank.met_for_memory, host::VerdictKind::kError, host::Rendezvous::From::kOpen,
-                  reason)
-          .IgnoreError();
+      memory_.settle_at_once(rank.met_for_memory, host::Rendezvous::From::kOpen, reason);
     }
     if (rank.generation == 0) continue;
     generations_.lose(rank.generation, reason);

@@ -23,8 +23,6 @@ namespace {
 
 // Tells the letters of a group's NCCL from those of its operations and messages.
 constexpr uint64_t kNameSeed = 3;
-// How long the coordinator may take to say which proposal was first.
-constexpr absl::Duration kVerdictLimit = absl::Seconds(10);
 
 uint64_t name_of(const std::vector<host::GroupMember>& members) {
   std::vector<int32_t> ids;
@@ -75,23 +73,25 @@ OtherHosts::~OtherHosts() {
   if (reads_) network_->letters.set_reader(name_, nullptr);
 }
 
-std::string OtherHosts::key(absl::string_view what, uint32_t number) const {
-  return absl::StrCat("NCCL ", what, " of ", absl::Hex(name_), " ", number);
+std::string OtherHosts::series(absl::string_view what) const {
+  return absl::StrCat("NCCL ", what, " of ", absl::Hex(name_));
 }
 
 StatusOr<UniqueId> OtherHosts::share_id(uint32_t generation,
                                         absl::FunctionRef<StatusOr<UniqueId>()> make,
                                         absl::Time deadline) const {
-  const std::string name = key("id", generation);
+  const std::string ids = series("id");
   const int first = first_clients_[0];
   if (first == network_->coordinator.client_id()) {
     TESSERA_ASSIGN_OR_RETURN(const UniqueId id, make());
     const absl::string_view bytes(reinterpret_cast<const char*>(id.data()), id.size());
-    TESSERA_RETURN_IF_ERROR(network_->coordinator.put(name, absl::BytesToHexString(bytes)));
+    TESSERA_RETURN_IF_ERROR(
+        network_->coordinator.propose(ids, generation, absl::BytesToHexString(bytes), deadline)
+            .status());
     return id;
   }
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
-                           network_->coordinator.get(name, first, deadline));
+                           network_->coordinator.get_proposal(ids, generation, first, deadline));
   const std::string bytes = absl::HexStringToBytes(text);
   UniqueId id;
   if (bytes.size() != id.size()) return absl::InternalError("a unique id of another size");
@@ -99,14 +99,10 @@ StatusOr<UniqueId> OtherHosts::share_id(uint32_t generation,
   return id;
 }
 
-Status OtherHosts::propose(uint32_t generation, const Status& error) const {
-  const std::string name = key("verdict", generation);
-  Status verdict = error;
-  if (absl::IsAlreadyExists(network_->coordinator.put(name, encode(error)))) {
-    const StatusOr<std::string> first = network_->coordinator.get(
-        name, network_->coordinator.client_id(), steady_now() + kVerdictLimit);
-    if (first.ok()) verdict = decode(*first);
-  }
+Status OtherHosts::propose(uint32_t generation, const Status& error, absl::Time limit) const {
+  const StatusOr<std::string> first =
+      network_->coordinator.propose(series("verdict"), generation, encode(error), limit);
+  const Status verdict = first.ok() ? decode(*first) : error;
   const std::string text = encode(verdict);
   const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
   const network::Letter letter = {.kind = network::Letter::Kind::kVerdict,
@@ -131,13 +127,14 @@ void OtherHosts::start_reading(const Reader& reader) {
 }
 
 Status OtherHosts::first_error(uint32_t seq, const Status& own, absl::Time deadline) const {
-  const auto key_of = [&](int client) {
-    return key(absl::StrCat("memory on the host of client ", client), seq);
+  const auto answers_of = [&](int client) {
+    return series(absl::StrCat("memory on the host of client ", client));
   };
   if (own_first_client_ == network_->coordinator.client_id()) {
-    const Status put = network_->coordinator.put(key_of(own_first_client_), encode(own));
-    // Another member of this client was first.
-    if (!absl::IsAlreadyExists(put)) TESSERA_RETURN_IF_ERROR(put);
+    // Another member of this client may have been first.
+    TESSERA_RETURN_IF_ERROR(
+        network_->coordinator.propose(answers_of(own_first_client_), seq, encode(own), deadline)
+            .status());
   }
   Status first;
   for (const int client : first_clients_) {
@@ -145,8 +142,9 @@ Status OtherHosts::first_error(uint32_t seq, const Status& own, absl::Time deadl
       first.Update(own);
       continue;
     }
-    TESSERA_ASSIGN_OR_RETURN(const std::string answer,
-                             network_->coordinator.get(key_of(client), client, deadline));
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::string answer,
+        network_->coordinator.get_proposal(answers_of(client), seq, client, deadline));
     first.Update(decode(answer));
   }
   return first;

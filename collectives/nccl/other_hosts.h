@@ -3,8 +3,8 @@
 // OtherHosts: what the hosts of one group of GPUs tell each other of NCCL. Members of one host use
 // the memory that they share (generations.h); between hosts that is
 //
-//   the unique id of a generation     put into the coordinator's key-value space by the client of
-//                                     the group's first member
+//   the unique id of a generation     proposed to the coordinator by the client of the group's
+//                                     first member
 //   the verdict on a generation       the first that any host proposes there stands; a letter tells
 //                                     the other hosts at once
 //   whether members have memory       one answer per host, there too
@@ -47,8 +47,11 @@ class OtherHosts {
   // else what that client has put there. Blocks until the deadline; Unavailable where it is lost.
   StatusOr<UniqueId> share_id(uint32_t generation, absl::FunctionRef<StatusOr<UniqueId>()> make,
                               absl::Time deadline) const;
-  // The verdict on a generation: `error`, unless another host has proposed one. Tells the others.
-  Status propose(uint32_t generation, const Status& error) const;
+  // How long the coordinator may take to say which verdict was first: it is asked at deadlines.
+  static constexpr absl::Duration kVerdictLimit = absl::Milliseconds(750);
+  // The verdict on a generation: `error`, unless another host has proposed one, or the coordinator
+  // does not answer by `limit`. Tells the others.
+  Status propose(uint32_t generation, const Status& error, absl::Time limit) const;
   // From the first call on its reader is called with the verdicts that other hosts tell of, those
   // before too, by a thread that must not wait.
   using Reader = std::function<void(uint32_t generation, const Status& verdict)>;
@@ -59,7 +62,8 @@ class OtherHosts {
   Status first_error(uint32_t seq, const Status& own, absl::Time deadline) const;
 
  private:
-  std::string key(absl::string_view what, uint32_t number) const;
+  // Of values at the coordinator (Coordinator::propose()).
+  std::string series(absl::string_view what) const;
 
   const std::shared_ptr<network::Network> network_;
   const uint64_t name_;

@@ -108,11 +108,11 @@ TEST_F(OtherHostsTest, TheFirstVerdictStandsAndIsTold) {
   hosts_[2]->start_reading([&](uint32_t generation, const Status& verdict) {
     told.set_value({generation, verdict});
   });
-  EXPECT_EQ(hosts_[0]->propose(kGeneration, first), first);
+  EXPECT_EQ(hosts_[0]->propose(kGeneration, first, soon()), first);
   std::future<std::pair<uint32_t, Status>> future = told.get_future();
   ASSERT_EQ(future.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_EQ(future.get(), std::make_pair(kGeneration, first));
-  EXPECT_EQ(hosts_[2]->propose(kGeneration, absl::AbortedError("later")), first);
+  EXPECT_EQ(hosts_[2]->propose(kGeneration, absl::AbortedError("later"), soon()), first);
 }
 
 TEST_F(OtherHostsTest, TheErrorOfOneHostIsThatOfAll) {

@@ -59,10 +59,13 @@ void Watch::add(std::shared_ptr<Communicator> communicator) {
 }
 
 StatusOr<uint64_t> Watch::begin(Flight flight) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   // What the task has seen so far may be what failed: then it goes no further.
   TESSERA_RETURN_IF_ERROR(flight.communicator->lane().device->stream().task_error());
-  if (flight.communicator->is_failed()) return flight.communicator->fail(absl::AbortedError(""));
+  if (flight.communicator->is_failed()) {
+    lock.unlock();
+    return flight.communicator->verdict();
+  }
   under_way_.push_back({next_id_, std::move(flight)});
   changed_.notify_all();
   return next_id_++;
@@ -77,7 +80,7 @@ void Watch::given(uint64_t id, cuda::Event begun, cuda::Event ended) {
   }
 }
 
-bool Watch::is_through(Entry& entry) {
+StatusOr<bool> Watch::is_through(Entry& entry) {
   Flight& flight = entry.flight;
   Communicator& communicator = *flight.communicator;
   const cuda::CudaQueue& queue = communicator.lane().device->queue();
@@ -90,26 +93,19 @@ bool Watch::is_through(Entry& entry) {
   if (communicator.is_failed()) return false;
   Status error = done.status();  // of the GPU: the peers' would wait for it
   error.Update(communicator.try_async_error());
-  if (!error.ok()) {
-    communicator.fail(error).IgnoreError();
-    return false;
-  }
+  TESSERA_RETURN_IF_ERROR(error);
   if (*done) return true;
   if (flight.timeout != absl::InfiniteDuration() && is_done(flight.begun).value_or(false)) {
     flight.deadline = std::min(flight.deadline, steady_now() + flight.timeout);
     flight.begun = nullptr;
   }
-  if (steady_now() >= flight.deadline) {
-    const std::string limit = flight.timeout == absl::InfiniteDuration()
-                                  ? ""
-                                  : absl::StrCat(" (", format_duration(flight.timeout), ")");
-    communicator
-        .fail(absl::DeadlineExceededError(
-            absl::StrCat("GPU ", communicator.lane().device->gpu(), " was not through with ",
-                         flight.label, " in time", limit, ", though all members had arrived")))
-        .IgnoreError();
-  }
-  return false;
+  if (steady_now() < flight.deadline) return false;
+  const std::string limit = flight.timeout == absl::InfiniteDuration()
+                                ? ""
+                                : absl::StrCat(" (", format_duration(flight.timeout), ")");
+  return absl::DeadlineExceededError(
+      absl::StrCat("GPU ", communicator.lane().device->gpu(), " was not through with ",
+                   flight.label, " in time", limit, ", though all members had arrived"));
 }
 
 Watch::Communicators Watch::communicators_under_way() {
@@ -132,46 +128,95 @@ Status Watch::check() {
       if (error.ok() && !communicator->is_failed()) continue;
       if (!error.ok()) communicator->fail(error).IgnoreError();
     }
-    std::lock_guard<std::mutex> lock(mutex_);
-    // What was through by the time of the verdict does not fail.
-    const bool is_under_way =
-        std::any_of(under_way_.begin(), under_way_.end(),
-                    [&](const Entry& entry) { return entry.flight.communicator == communicator; });
-    if (is_under_way) return fail_all(communicator->fail(absl::AbortedError("")));
+    uint64_t epoch;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      // What was through by the time of the verdict does not fail.
+      const bool is_under_way = std::any_of(
+          under_way_.begin(), under_way_.end(),
+          [&](const Entry& entry) { return entry.flight.communicator == communicator; });
+      if (!is_under_way) continue;
+      epoch = num_failures_;
+    }
+    return fail_all(*communicator, epoch);
   }
   return absl::OkStatus();
 }
 
-Status Watch::fail_all(const Status& verdict) {
+// What begins meanwhile is also ended: it may have been given to a stream whose work fails. All of
+// them have one limit, so that the number of communicators does not count.
+Status Watch::fail_all(Communicator& failed, uint64_t epoch) {
+  const Status verdict = failed.verdict();
+  const absl::Time limit = steady_now() + options_.verdict_limit;
+  Communicators told;
+  const auto find_untold = [&]() -> std::shared_ptr<Communicator> {
+    for (const Entry& entry : under_way_) {
+      const auto& communicator = entry.flight.communicator;
+      const bool is_told = std::find(told.begin(), told.end(), communicator) != told.end();
+      if (!is_told && !communicator->is_failed()) return communicator;
+    }
+    return nullptr;
+  };
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (num_failures_ == epoch) {
+    if (const std::shared_ptr<Communicator> untold = find_untold()) {
+      told.push_back(untold);
+      lock.unlock();
+      untold->end(verdict, limit);
+      lock.lock();
+    } else {
+      end_given(verdict);
+    }
+  }
+  return verdict;
+}
+
+void Watch::end_given(const Status& verdict) {
   for (const Entry& entry : under_way_) {
     const auto& communicator = entry.flight.communicator;
-    communicator->fail(verdict).IgnoreError();
     if (std::find(failed_.begin(), failed_.end(), communicator) == failed_.end()) {
       failed_.push_back(communicator);
     }
   }
   under_way_.clear();
+  ++num_failures_;
   for (const auto& lane : lanes_) lane->device->stream().fail_given(verdict);
   changed_.notify_all();
-  return verdict;
+}
+
+std::shared_ptr<Communicator> Watch::find_failed() const {
+  const auto failed = std::find_if(under_way_.begin(), under_way_.end(), [](const Entry& entry) {
+    return entry.flight.communicator->is_failed();
+  });
+  return failed == under_way_.end() ? nullptr : failed->flight.communicator;
+}
+
+// Looks at all that is under way, and ends it where anything of it has failed.
+void Watch::look(std::unique_lock<std::mutex>& lock) {
+  const uint64_t epoch = num_failures_;
+  std::vector<std::pair<std::shared_ptr<Communicator>, Status>> errors;
+  for (auto it = under_way_.begin(); it != under_way_.end();) {
+    const StatusOr<bool> through = is_through(*it);
+    if (!through.ok()) errors.emplace_back(it->flight.communicator, through.status());
+    it = through.value_or(false) ? under_way_.erase(it) : std::next(it);
+  }
+  if (!errors.empty()) {
+    lock.unlock();
+    const absl::Time limit = steady_now() + options_.verdict_limit;
+    for (const auto& [communicator, error] : errors) communicator->end(error, limit);
+    lock.lock();
+  }
+  if (const std::shared_ptr<Communicator> failed = find_failed()) {
+    lock.unlock();
+    fail_all(*failed, epoch).IgnoreError();
+    lock.lock();
+  }
 }
 
 void Watch::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
-    bool has_failed = false;
-    for (auto it = under_way_.begin(); it != under_way_.end();) {
-      const bool through = is_through(*it);
-      has_failed |= !through && it->flight.communicator->is_failed();
-      it = through ? under_way_.erase(it) : std::next(it);
-    }
-    if (has_failed) {
-      for (const Entry& entry : under_way_) {
-        if (!entry.flight.communicator->is_failed()) continue;
-        fail_all(entry.flight.communicator->fail(absl::AbortedError(""))).IgnoreError();
-        break;
-      }
-    }
+    look(lock);
     // Those with nothing under way end too, once there is a verdict.
     for (const auto& communicator : communicators_) {
       if (communicator->is_failed() &&

@@ -34,7 +34,8 @@
 //      and everything on them fails at once. A thread that ends what failed is made for each
 //      failure, so that the rest is still watched; it leaves nothing when it ends. A communicator
 //      whose issuing thread does not return from NCCL is tried again until it does;
-//   4. no thread waits for a lane while it holds mutex_: a call of NCCL may last, or not return.
+//   4. no thread waits for a lane, another client or the coordinator while it holds mutex_: a call
+//   of NCCL may last, or not return; the coordinator may not be reached, while a deadline passes.
 //
 // Thread-safe. Locks: mutex_, then those of lanes, which are then only tried.
 #ifndef TESSERA_COLLECTIVES_NCCL_WATCH_H_
@@ -55,6 +56,7 @@
 #include "base/thread.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/communicator.h"
+#include "collectives/nccl/other_hosts.h"
 #include "device/completion.h"
 #include "device/cuda/cuda_device.h"
 
@@ -66,6 +68,8 @@ struct WatchOptions {
   // The same where a member is lost, which does not come: for the others.
   absl::Duration lost_limit = absl::Seconds(1);
   absl::Duration abort_limit = absl::Seconds(20);
+  // How long the coordinator may take to say which verdict of several hosts was first.
+  absl::Duration verdict_limit = OtherHosts::kVerdictLimit;
 };
 
 class Watch {
@@ -112,11 +116,18 @@ class Watch {
   };
 
   void run();
+  // Of run(). `lock` is of mutex_, and is released while verdicts are made.
+  void look(std::unique_lock<std::mutex>& lock);
   Communicators communicators_under_way();
-  // Whether it is through; makes a verdict where it cannot go on. Requires mutex_.
-  bool is_through(Entry& entry);
-  // Steps 1 and 2. Requires mutex_.
-  Status fail_all(const Status& verdict);
+  // Whether it is through; an error where it cannot go on, which is to be the verdict. Requires
+  // mutex_.
+  StatusOr<bool> is_through(Entry& entry);
+  // Steps 1 and 2, unless they were taken since num_failures_ was `epoch`; the verdict on `failed`.
+  Status fail_all(Communicator& failed, uint64_t epoch);
+  // Step 2, once all that is under way has a verdict. Requires mutex_.
+  void end_given(const Status& verdict);
+  // The first communicator under way that has a verdict, or null. Requires mutex_.
+  std::shared_ptr<Communicator> find_failed() const;
   // Starts end() on a thread of its own, or runs it where there are no more threads.
   void start_end(Communicators communicators, std::unique_lock<std::mutex>& lock);
   // Steps 3 and 4.
@@ -152,6 +163,7 @@ class Watch {
   std::condition_variable changed_;
   std::list<Entry> under_way_;
   uint64_t next_id_ = 1;
+  uint64_t num_failures_ = 0;    // how often all that was under way was ended
   Communicators communicators_;  // that are not freed
   Communicators failed_;         // of these, to be ended
   int num_ending_ = 0;           // threads that run end()
