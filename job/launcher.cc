@@ -25,6 +25,7 @@
 #include "absl/time/clock.h"
 #include "job/child_process.h"
 #include "job/coordinator_process.h"
+#include "job/descendants.h"
 #include "job/file_descriptor.h"
 #include "job/host.h"
 #include "job/interface.h"
@@ -101,6 +102,8 @@ class Job {
   int num_processes() const;  // clients here, or hosts
   absl::Duration grace() const;
   void act_on_time();
+  // The processes of this launcher that have owners here.
+  std::vector<pid_t> own_processes() const;
   void end_group(RunningClient& client);
   void note_ending(absl::Time now);
 
@@ -145,6 +148,7 @@ StatusOr<int> Job::run() {
     started = start_clients(attempt);
     if (!started.ok()) break;
     while (!is_done()) poll_once();
+    if (options_.hosts.empty()) kill_orphans(own_processes());
     report_attempt();
     const bool restarts = failure_code_ != 0 && attempt < options_.max_restarts && !timed_out_ &&
                           interrupted_by_ == 0 && clock_.now() < job_deadline_;
@@ -152,6 +156,7 @@ StatusOr<int> Job::run() {
     say(absl::StrCat("tessera_run: restart ", attempt + 1, " of ", options_.max_restarts, "\n"));
   }
   clients_.clear();
+  if (options_.hosts.empty()) kill_orphans(own_processes());
   flush();
   TESSERA_RETURN_IF_ERROR(started);
   return exit_code();
@@ -197,6 +202,12 @@ Status Job::set_up_signals() {
     // nohup. A shell also ignores SIGINT for a background job, and still may send it on purpose.
     if (signal == SIGHUP && action.sa_handler == SIG_IGN) continue;
     sigaddset(&taken, signal);
+  }
+  // What clients leave behind is a child of this process, and ends with the job. ssh may leave a
+  // connection that other commands of the user share.
+  if (options_.hosts.empty()) {
+    adopt_descendants();
+    sigaddset(&taken, SIGCHLD);
   }
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   signal(SIGPIPE, SIG_IGN);
@@ -426,7 +437,19 @@ void Job::end_group(RunningClient& client) {
 void Job::take_signal() {
   signalfd_siginfo info = {};
   if (read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
-  interrupt(static_cast<int>(info.ssi_signo));
+  if (info.ssi_signo != SIGCHLD) return interrupt(static_cast<int>(info.ssi_signo));
+  const std::vector<pid_t> own = own_processes();
+  const auto ended = static_cast<pid_t>(info.ssi_pid);
+  if (std::find(own.begin(), own.end(), ended) == own.end()) reap_orphans(own);
+}
+
+std::vector<pid_t> Job::own_processes() const {
+  std::vector<pid_t> own;
+  if (coordinator_.has_value()) own.push_back(coordinator_->pid());
+  for (const auto& client : clients_) {
+    if (!client->process.is_reaped()) own.push_back(client->process.pid());
+  }
+  return own;
 }
 
 // From the launcher that started this one: a signal that it got, or its own end.

@@ -9,8 +9,10 @@
 //      +------ a signal, the timeout ------------------+      a second signal: killed at once
 //
 // What holds:
-//   1. When launch() returns no client is left, nor any process of a client's process group. When
-//      the launcher is killed with SIGKILL the kernel kills the clients.
+//   1. When launch() returns no client is left, nor any process that a client has started, whatever
+//      session it made for itself (descendants.h). The process group of a client is told to stop
+//      with it; what has left the group is killed when all clients have ended. When the launcher is
+//      killed with SIGKILL the kernel kills the clients, and not what they have started.
 //   2. A failure is a client that ended by itself, other than with exit(0), before the launcher
 //      sent it a signal. Failures are listed in the order in which the kernel ended the processes
 //      (an epoll set queues them so), however late the launcher sees them. Those that reported the

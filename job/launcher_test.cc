@@ -218,16 +218,51 @@ TEST(LauncherTest, WhatAClientLeavesBehindEndsWithIt) {
   EXPECT_TRUE(child.ends_within(absl::Seconds(10)));
 }
 
-// The launcher does not kill a process that left the group; it may hold the output open for ever.
-TEST(LauncherTest, EndsAlthoughAnEscapedProcessHoldsTheOutput) {
+// A process that left the group of its client, and holds the output open, ends with the job.
+TEST(LauncherTest, AProcessThatHasASessionOfItsOwnEndsWithTheJob) {
   LauncherRun run =
       LauncherRun::shell({"--clients", "1", "--grace", "100ms"},
                          "setsid sh -c 'echo child $$; exec sleep 1000' & exec sleep 1000");
   run.await_lines("child", 1);
-  const pid_t child = std::stoi(run.told("child")[0]);
+  const Watched child(std::stoi(run.told("child")[0]));
   run.send(SIGTERM);
   EXPECT_EQ(run.wait(), 128 + SIGTERM);
-  EXPECT_EQ(kill(child, SIGKILL), 0);
+  EXPECT_TRUE(child.ends_within(absl::ZeroDuration()));
+}
+
+// The parents of such a process have ended, its own children are in other sessions again, and its
+// client ends by itself, or begins again.
+TEST(LauncherTest, NoDescendantIsLeft) {
+  const std::string fifo = temporary_fifo("ready");
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "1", "--max-restarts", "1"},
+      absl::StrCat("(setsid sh -c 'setsid sh -c \"echo child \\$\\$; echo > ", fifo,
+                   "; exec sleep 1000\" & echo child $$; wait' &); read x < ", fifo, "; exit 3"));
+  run.await_lines("child", 4);
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_THAT(run.error(), HasSubstr("restart 1 of 1"));
+  std::istringstream lines(run.output());
+  int num_children = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(line, " child ");
+    EXPECT_TRUE(Watched(std::stoi(parts.second)).ends_within(absl::ZeroDuration())) << line;
+    ++num_children;
+  }
+  EXPECT_EQ(num_children, 4);
+}
+
+// Orphans that end while the job runs are reaped: a client may start many.
+TEST(LauncherTest, NoZombieIsLeftWhileTheJobRuns) {
+  const std::string fifo = temporary_fifo("end");
+  LauncherRun run = LauncherRun::shell(
+      {"--clients", "1"},
+      absl::StrCat("(setsid sh -c 'echo child $$; read x < ", fifo, "' &); ", kHang));
+  run.await_lines("child", 1);
+  const pid_t child = std::stoi(run.told("child")[0]);
+  std::ofstream(fifo) << "\n";
+  const absl::Time deadline = steady_now() + kTestTimeout;
+  while (kill(child, 0) == 0 && steady_now() < deadline) poll(nullptr, 0, 1);
+  EXPECT_NE(kill(child, 0), 0);
 }
 
 class ForwardedSignalTest : public ::testing::TestWithParam<int> {};
