@@ -102,8 +102,11 @@ class Job {
   int num_processes() const;  // clients here, or hosts
   absl::Duration grace() const;
   void act_on_time();
+  bool is_told_to_stop() const;
   // The processes of this launcher that have owners here.
   std::vector<pid_t> own_processes() const;
+  void take_output_error(const OutputSink& sink, absl::string_view name);
+  void say_output_error();
   void end_group(RunningClient& client);
   void note_ending(absl::Time now);
 
@@ -138,7 +141,8 @@ class Job {
   int interrupted_by_ = 0;                        // the signal that told this process to stop
   bool is_input_over_ = false;                    // of a launcher that started this one
   bool timed_out_ = false;
-  int failure_code_ = 0;  // of the last attempt
+  std::string output_error_;  // why output cannot be written, where that stopped the job
+  int failure_code_ = 0;      // of the last attempt
 };
 
 StatusOr<int> Job::run() {
@@ -150,8 +154,8 @@ StatusOr<int> Job::run() {
     while (!is_done()) poll_once();
     if (options_.hosts.empty()) kill_orphans(own_processes());
     report_attempt();
-    const bool restarts = failure_code_ != 0 && attempt < options_.max_restarts && !timed_out_ &&
-                          interrupted_by_ == 0 && clock_.now() < job_deadline_;
+    const bool restarts = failure_code_ != 0 && attempt < options_.max_restarts &&
+                          !is_told_to_stop() && clock_.now() < job_deadline_;
     if (!restarts) break;
     say(absl::StrCat("tessera_run: restart ", attempt + 1, " of ", options_.max_restarts, "\n"));
   }
@@ -404,8 +408,7 @@ void Job::take_exit(RunningClient& client) {
   if (client.end.exit.signal == 0) note_ending(client.end.time);
 
   // A SIGKILL of another sender, the kernel's for memory say, struck as it was asked to end.
-  const bool is_told_to_stop = interrupted_by_ != 0 || timed_out_;
-  if (client.end.exit.signal == SIGKILL && !client.was_killed && !is_told_to_stop) {
+  if (client.end.exit.signal == SIGKILL && !client.was_killed && !is_told_to_stop()) {
     client.was_stopped = false;
   }
   if (!client.end.exit.ok() && !client.was_stopped) {
@@ -452,6 +455,10 @@ std::vector<pid_t> Job::own_processes() const {
   return own;
 }
 
+bool Job::is_told_to_stop() const {
+  return interrupted_by_ != 0 || timed_out_ || !output_error_.empty();
+}
+
 // From the launcher that started this one: a signal that it got, or its own end.
 void Job::take_request() {
   char signal = 0;
@@ -473,12 +480,13 @@ void Job::interrupt(int signal) {
 // Changes the phase at its deadline, and closes output that stays open after a client's end.
 void Job::act_on_time() {
   const absl::Time now = clock_.now();
-  const bool is_broken = output_->is_broken() || error_->is_broken();
+  const bool is_broken = output_->error() != 0 || error_->error() != 0;
   const bool is_going = phase_ == Phase::kRunning || phase_ == Phase::kSettling;
   if (phase_ == Phase::kStopping && now >= deadline_) {
     kill_all();
   } else if (is_going && is_broken) {
-    interrupted_by_ = SIGPIPE;
+    take_output_error(*output_, "standard output");
+    take_output_error(*error_, "standard error");
     stop(SIGTERM);
   } else if (phase_ == Phase::kSettling && now >= std::min(deadline_, job_deadline_)) {
     stop(SIGTERM);
@@ -494,6 +502,22 @@ void Job::act_on_time() {
     }
     if (now >= client->drain_deadline) client->close_output();
   }
+}
+
+// As the signal would do it where the reader of the output has gone; else the report says why.
+void Job::take_output_error(const OutputSink& sink, absl::string_view name) {
+  if (sink.error() == 0 || is_told_to_stop()) return;
+  if (sink.error() == EPIPE) {
+    interrupted_by_ = SIGPIPE;
+  } else {
+    output_error_ = absl::StrCat("the ", name,
+                                 " of tessera_run cannot be written: ", std::strerror(sink.error()),
+                                 "; make room there, or send the output elsewhere");
+  }
+}
+
+void Job::say_output_error() {
+  if (!output_error_.empty()) say(absl::StrCat("tessera_run: stopped: ", output_error_, "\n"));
 }
 
 void Job::stop(int signal) {
@@ -564,6 +588,7 @@ void Job::report_attempt() {
                      " before the job was over\n"));
   }
   if (timed_out_) say(timeout_report(unfinished_, num_processes(), options_.timeout));
+  say_output_error();
   if (interrupted_by_ != 0) {
     say(absl::StrCat("tessera_run: stopped by SIG", sigabbrev_np(interrupted_by_), "\n"));
   }
@@ -571,12 +596,20 @@ void Job::report_attempt() {
 
 // The last lines may wait for a slow reader, but not longer than the job itself might.
 void Job::flush() {
-  const bool is_stopped = timed_out_ || interrupted_by_ != 0;
+  const bool is_stopped = is_told_to_stop();
   phase_ = Phase::kKilled;
   deadline_ = (is_stopped ? clock_.now() : job_deadline_) + options_.grace;
-  while ((output_->has_pending() || error_->has_pending()) && clock_.now() < deadline_) {
-    poll_once();
-  }
+  const auto drain = [this] {
+    while ((output_->has_pending() || error_->has_pending()) && clock_.now() < deadline_) {
+      poll_once();
+    }
+  };
+  drain();
+  if (is_stopped || output_->error() == 0 || output_->error() == EPIPE) return;
+  // The last lines of a job that ended by itself.
+  take_output_error(*output_, "standard output");
+  say_output_error();
+  drain();
 }
 
 int Job::num_processes() const {
@@ -596,6 +629,7 @@ bool Job::is_done() const {
 int Job::exit_code() const {
   if (failure_code_ != 0) return failure_code_;
   if (interrupted_by_ != 0) return 128 + interrupted_by_;
+  if (!output_error_.empty()) return 1;
   return timed_out_ ? kTimeoutExitCode : 0;
 }
 

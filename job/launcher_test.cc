@@ -375,6 +375,20 @@ TEST(LauncherTest, StopsWhenTheReaderOfItsOutputIsGone) {
   EXPECT_THAT(run.error(), HasSubstr("stopped by SIGPIPE"));
 }
 
+TEST(LauncherTest, SaysThatTheDiskOfItsOutputIsFull) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "there is no /dev/full";
+  // While the clients run, and when they have ended.
+  for (const std::string client : {"yes", "echo hello"}) {
+    LauncherRun run = LauncherRun::program(
+        {"sh", "-c", absl::StrCat("exec job/tessera_run --clients 2 ", client, " > /dev/full")});
+    EXPECT_EQ(run.wait(), 1);
+    EXPECT_THAT(run.error(),
+                HasSubstr("tessera_run: stopped: the standard output of tessera_run cannot be "
+                          "written: No space left on device; make room there, or send the output "
+                          "elsewhere\n"));
+  }
+}
+
 // Fact long_line.
 TEST(LauncherTest, LongLineIsCompleteAndNotMixedWithOthers) {
   LauncherRun run =

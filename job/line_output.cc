@@ -38,14 +38,14 @@ void LineSplitter::finish(LineFunction on_line) {
 }
 
 void OutputSink::append(absl::string_view text) {
-  if (!is_broken_) pending_.append(text.data(), text.size());
+  if (error_ == 0) pending_.append(text.data(), text.size());
 }
 
 void OutputSink::drain() {
   // poll says that PIPE_BUF bytes fit; a longer write to a pipe or a terminal could block, and
   // O_NONBLOCK would change the descriptor for every process that shares it.
   pollfd ready = {.fd = fd_, .events = POLLOUT, .revents = 0};
-  while (has_pending() && !is_broken_ && poll(&ready, 1, 0) == 1) {
+  while (has_pending() && error_ == 0 && poll(&ready, 1, 0) == 1) {
     absl::string_view chunk = absl::string_view(pending_).substr(begin_, PIPE_BUF);
     const size_t last_newline = chunk.rfind('\n');
     if (last_newline != absl::string_view::npos) chunk = chunk.substr(0, last_newline + 1);
@@ -55,10 +55,10 @@ void OutputSink::drain() {
     } else if (written < 0 && errno == EAGAIN) {
       break;
     } else if (written < 0 && errno != EINTR) {
-      is_broken_ = true;
+      error_ = errno;
     }
   }
-  if (!has_pending() || is_broken_) {
+  if (!has_pending() || error_ != 0) {
     pending_.clear();
     begin_ = 0;
   } else if (begin_ > kFullBytes) {

@@ -49,8 +49,9 @@ class OutputSink {
   void append(absl::string_view text);
   bool has_pending() const { return begin_ < pending_.size(); }
   bool is_full() const { return pending_.size() - begin_ > kFullBytes; }
-  // Its reader has gone away; what is appended is dropped.
-  bool is_broken() const { return is_broken_; }
+  // Why it takes no more, as errno: EPIPE where its reader has gone away, ENOSPC where a disk is
+  // full. 0 while it does. What is appended then is dropped.
+  int error() const { return error_; }
   int fd() const { return fd_; }
 
   // Writes while the descriptor takes bytes. Whole lines go in one write where they fit into
@@ -61,7 +62,7 @@ class OutputSink {
   const int fd_;
   std::string pending_;
   size_t begin_ = 0;  // what is before it has been written
-  bool is_broken_ = false;
+  int error_ = 0;
 };
 
 // Whether lines written to `fd` may be coloured: a terminal, not TERM=dumb, NO_COLOR not set.
