@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What tessera_run refuses, and the environment that it gives to a client.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -16,10 +17,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "job/address.h"
+#include "job/launch_form.h"
 #include "job/launcher.h"
 
 namespace tessera {
 namespace {
+
+// Of a client that starts: its output, errors, status and end, and whether its program was found.
+constexpr int64_t kDescriptorsOfClient = 5;
 
 Status refuse(absl::string_view flag, absl::string_view value, absl::string_view should_be) {
   return absl::InvalidArgumentError(
@@ -67,9 +72,10 @@ Status check_nodes(const LauncherOptions& options) {
         "node-id", absl::StrCat(options.node_id),
         absl::StrCat("from 0 to ", options.num_nodes - 1, " with --nodes ", options.num_nodes));
   }
-  if (int64_t{options.num_clients} * options.num_nodes > std::numeric_limits<int>::max()) {
+  if (int64_t{options.num_clients} * options.num_nodes > kMostClients) {
     return refuse("nodes", absl::StrCat(options.num_nodes),
-                  absl::StrCat("fewer with --clients ", options.num_clients));
+                  absl::StrCat("fewer with --clients ", options.num_clients, ": a job has at most ",
+                               kMostClients, " clients"));
   }
   if (options.num_nodes > 1 && options.coordinator.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -87,6 +93,35 @@ Status check_nodes(const LauncherOptions& options) {
 }
 
 }  // namespace
+
+Status check_limits(const LauncherOptions& options) {
+  if (!options.hosts.empty()) return absl::OkStatus();
+  const auto limit_of = [](auto resource) {
+    rlimit limit = {};
+    const bool is_known = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return is_known ? static_cast<int64_t>(limit.rlim_cur) : std::numeric_limits<int64_t>::max();
+  };
+  const auto refuse_number = [&](absl::string_view needs, int64_t limit, absl::string_view name) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "--clients is ", options.num_clients, ", for which ", needs, ", and the limit is ", limit,
+        " (", name, "); start fewer clients on this host, or raise the limit"));
+  };
+  const int64_t num_clients = options.num_clients;
+  const int64_t num_descriptors =
+      num_clients * (kDescriptorsOfClient + (options.log_dir.empty() ? 0 : 1));
+  const int64_t most_descriptors = limit_of(RLIMIT_NOFILE);
+  if (num_descriptors > most_descriptors) {
+    return refuse_number(absl::StrCat("tessera_run needs ", num_descriptors, " descriptors"),
+                         most_descriptors, "ulimit -n");
+  }
+  // It does not hold for root.
+  const int64_t most_processes = limit_of(RLIMIT_NPROC);
+  if (geteuid() != 0 && num_clients > most_processes) {
+    return refuse_number(absl::StrCat("the user needs ", num_clients, " processes"), most_processes,
+                         "ulimit -u");
+  }
+  return absl::OkStatus();
+}
 
 Status check_coordinator_name(const LauncherOptions& options, absl::string_view route) {
   const std::optional<Address> address = parse_address(options.coordinator);
@@ -107,6 +142,9 @@ Status LauncherOptions::validate() const {
   if (num_clients < 1) {
     return refuse("clients", absl::StrCat(num_clients),
                   "at least 1, as in tessera_run --clients 4 ./train");
+  }
+  if (num_clients > kMostClients) {
+    return refuse("clients", absl::StrCat(num_clients), absl::StrCat("at most ", kMostClients));
   }
   if (devices_per_client.has_value() && *devices_per_client < 1) {
     return refuse("devices-per-client", absl::StrCat(*devices_per_client), "at least 1");

@@ -139,8 +139,8 @@ TEST(LauncherOptionsTest, RefusesEachBadValue) {
       {"--nodes is 0; it should be at least 1", [](auto& o) { o.num_nodes = 0; }},
       {"--node-id is 2; it should be from 0 to 1 with --nodes 2",
        [](auto& o) { o.num_nodes = o.node_id = 2; }},
-      {"--nodes is 2000000000; it should be fewer with --clients 4",
-       [](auto& o) { o.num_nodes = 2000000000; }},
+      {"--nodes is 250001; it should be fewer with --clients 4: a job has at most 1000000 clients",
+       [](auto& o) { o.num_nodes = 250'001; }},
       {"--coordinator is not given; with --nodes 2 it should be HOST:PORT",
        [](auto& o) { o.num_nodes = 2; }},
       {"--max-restarts is 1; it should be 0 with --nodes",
@@ -177,6 +177,8 @@ TEST(LauncherOptionsTest, RefusesEachBadValue) {
          o.hosts = {"a"};
          o.coordinator = "a";
        }},
+      {"--clients is 1000000000; it should be at most 1000000",
+       [](auto& o) { o.num_clients = 1'000'000'000; }},
       {"no program is given", [](auto& o) { o.command.clear(); }},
   };
   for (const Row& row : rows) {
@@ -184,6 +186,15 @@ TEST(LauncherOptionsTest, RefusesEachBadValue) {
                 StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(row.message)));
   }
   EXPECT_THAT(with([](auto&) {}).validate(), IsOk());
+}
+
+TEST(LauncherTest, MoreClientsThanTheLimitsAllowAreRefusedAtOnce) {
+  LauncherRun run =
+      LauncherRun::program({"sh", "-c", "ulimit -n 100; exec job/tessera_run --clients 1000 true"});
+  EXPECT_EQ(run.wait(), 1);
+  EXPECT_EQ(run.error(),
+            "tessera_run: --clients is 1000, for which tessera_run needs 5000 descriptors, and the "
+            "limit is 100 (ulimit -n); start fewer clients on this host, or raise the limit\n");
 }
 
 TEST(LauncherTest, HelpListsEveryFlag) {

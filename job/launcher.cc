@@ -637,6 +637,7 @@ int Job::exit_code() const {
 
 StatusOr<int> launch(const LauncherOptions& options) {
   TESSERA_RETURN_IF_ERROR(options.validate());
+  TESSERA_RETURN_IF_ERROR(check_limits(options));
   return Job(options).run();
 }
 

@@ -87,6 +87,10 @@ struct ClientEnvironment {
 // InvalidArgument names /etc/hosts.
 Status check_coordinator_name(const LauncherOptions& options, absl::string_view route);
 
+// Refuses more clients on this host than the limits of this process allow: before any is started.
+// ResourceExhausted names what is needed, the limit, and its ulimit.
+Status check_limits(const LauncherOptions& options);
+
 // Runs the job to its end; output and reports go to this process's standard output and error.
 // Returns the exit code for the process: 0; the code of the first failure (128 + signal if a
 // signal ended it); 124 after the timeout; 128 + signal if a signal told this process to stop.
