@@ -141,7 +141,7 @@ TEST_F(ConnectTest, DeathAfterRegistrationIsToldToAll) {
     coordinator.self.num_local_devices = 1;
     coordinator.self.device_type = "cpu";
     coordinator.self.arithmetic = Arithmetic::of_this_host().to_string();
-    coordinator.heartbeat_interval = options.heartbeat_interval;
+    coordinator.heartbeat_interval = *options.heartbeat_interval;
     TESSERA_ASSIGN_OR_RETURN(const auto connected, connect_coordinator(coordinator));
     kill(getpid(), SIGKILL);
     return absl::OkStatus();
