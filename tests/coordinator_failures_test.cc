@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "collectives/group.h"
 #include "device/arithmetic.h"
 #include "dtensor/client.h"
@@ -207,6 +208,57 @@ TEST_F(ConnectTest, RestartWhileOthersRegister) {
         });
         TESSERA_REQUIRE(killed.code() == StatusCode::kAborted, killed.ToString());
         dead.open(2);
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(told, Each(IsOk()));
+}
+
+// The network between client 1 and the coordinator fails, and no heartbeat is missed for an hour:
+// the deadlines of client 1 hold all the same, though the verdict of a run between hosts is the
+// coordinator's to say.
+class SilenceTest : public CoordinatorFailuresTest {};
+
+TEST_F(SilenceTest, DeadlinesBetweenHostsHold) {
+  constexpr char kLastWords[] = "silent_from_now_on";
+  interval = absl::Hours(1);
+  const StatusOr<ReservedPort> proxy_port = ReservedPort::create();
+  ASSERT_THAT(proxy_port.status(), IsOk());
+  const std::string address = absl::StrCat("127.0.0.1:", proxy_port->port());
+  internal::ClientHooks hooks;
+  hooks.host_ids = {"host-a", "host-b", "host-a"};
+  Gate ready;
+  Gate ended;
+  const std::vector<Status> told = run(
+      [&](int id, const ClientOptions& options) -> Status {
+        ClientOptions own = options;
+        if (id == 1) {
+          own.coordinator = address;
+          TESSERA_RETURN_IF_ERROR(ready.wait());
+        }
+        TESSERA_ASSIGN_OR_RETURN(const Client client, internal::connect(own, hooks));
+        TESSERA_ASSIGN_OR_RETURN(const Mesh all, create_mesh(client, {{"x", kClients}}));
+        TESSERA_RETURN_IF_ERROR(all.barrier("go"));
+        // The answer to client 1 is the last that the proxy passes on.
+        const std::string axis = id == 0 ? kLastWords : "x";
+        TESSERA_RETURN_IF_ERROR(expect_error(create_mesh(client, {{axis, kClients}}).status(),
+                                             StatusCode::kInvalidArgument, {kLastWords}));
+        for (int i = 0; id == 1 && i < 3; ++i) {
+          const absl::Time start = steady_now();
+          TESSERA_RETURN_IF_ERROR(expect_error(all.barrier("alone", absl::Milliseconds(200)),
+                                               StatusCode::kDeadlineExceeded, {"in 200 ms"}));
+          // A second after the deadline, and as much again for a busy machine. A call to the
+          // coordinator may last a minute.
+          const absl::Duration time = steady_now() - start;
+          TESSERA_REQUIRE(time < absl::Milliseconds(2400), absl::FormatDuration(time));
+        }
+        if (id == 1) ended.open(kClients + 1);
+        return ended.wait();
+      },
+      [&]() -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const auto proxy, SilentProxy::start(address, port(), kLastWords));
+        ready.open();
+        TESSERA_RETURN_IF_ERROR(ended.wait());
+        TESSERA_REQUIRE(proxy->is_silent());
         return absl::OkStatus();
       });
   EXPECT_THAT(told, Each(IsOk()));

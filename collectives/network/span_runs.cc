@@ -264,7 +264,7 @@ Status SpanRuns::give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::
   error.Update(absl::DeadlineExceededError(absl::StrCat(run.label(), ": not done in ",
                                                         format_duration(deadline - called), "; ",
                                                         describe_holdup(run.member(), device))));
-  return propose(run, error);
+  return propose(run, error, deadline);
 }
 
 void SpanRuns::end_late(SpanRun& run, const SpanRun::Waited& waited) {

@@ -299,18 +299,20 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   std::optional<Status> failure(SpanRun& run);
   // OK while the run can go on; else its verdict.
   Status check(SpanRun& run);
-  // Makes `error` the verdict of the run, unless it has one. Returns the verdict.
-  Status propose(const SpanRun& run, const Status& error);
+  // Makes `error` the verdict of the run, unless it has one. Returns the verdict. `deadline`: of a
+  // caller that waits, where that is earlier than the run's.
+  Status propose(const SpanRun& run, const Status& error,
+                 absl::Time deadline = absl::InfiniteFuture());
   // The same of a run that has begun. Before other hosts are told, the record of this host is
   // settled (invariant 4).
   Status fail(const SpanRun& run, const Status& error);
-  // The two parts of these: the coordinator decides, and letters tell the other hosts of a verdict
-  // that this client had not kept before.
+  // The two parts of these: the coordinator decides, by a moment after the deadline, and letters
+  // tell the other hosts of a verdict that this client had not kept before.
   struct Verdict {
     Status status;
     bool is_new;
   };
-  Verdict decide(const SpanRun& run, const Status& error);
+  Verdict decide(const SpanRun& run, const Status& error, absl::Time deadline);
   void tell(const SpanRun& run, const Status& verdict);
   // The letter with a verdict, from a member of this client.
   Letter letter_of(uint32_t seq, const Signature& call, const Status& verdict) const;

@@ -31,6 +31,11 @@ using host::VerdictKind;
 constexpr absl::Duration kPingInterval = absl::Milliseconds(100);
 // How long a client has to say what it is doing.
 constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
+// How long after the deadline of a run, which has already waited for answers, the coordinator may
+// take to say which verdict was first; and how long from the question, at least and at most.
+constexpr absl::Duration kDecisionLimit = absl::Milliseconds(750);
+constexpr absl::Duration kLeastDecisionTime = absl::Milliseconds(200);
+constexpr absl::Duration kMostDecisionTime = absl::Seconds(10);
 // Verdicts that are kept for members that come late.
 constexpr size_t kMostFailed = 64;
 
@@ -166,36 +171,37 @@ std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
   return doing;
 }
 
-Status SpanRuns::propose(const SpanRun& run, const Status& error) {
-  const Verdict verdict = decide(run, error);
+Status SpanRuns::propose(const SpanRun& run, const Status& error, absl::Time deadline) {
+  const Verdict verdict = decide(run, error, deadline);
   if (verdict.is_new) tell(run, verdict.status);
   return verdict.status;
 }
 
 Status SpanRuns::fail(const SpanRun& run, const Status& error) {
-  const Verdict verdict = decide(run, error);
+  const Verdict verdict = decide(run, error, absl::InfiniteFuture());
   const Status settled = settle_here(run, verdict.status);
   if (verdict.is_new) tell(run, verdict.status);
   return settled;
 }
 
-SpanRuns::Verdict SpanRuns::decide(const SpanRun& run, const Status& error) {
+SpanRuns::Verdict SpanRuns::decide(const SpanRun& run, const Status& error, absl::Time deadline) {
   const uint32_t seq = run.op.seq;
+  deadline = std::min(deadline, run.op.deadline);
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (run.waited.has_value()) deadline = std::min(deadline, run.waited->deadline);
     if (const auto known = failed_.find(seq); known != failed_.end()) {
       return {known->second.verdict, /*is_new=*/false};
     }
   }
-  Coordinator& coordinator = network_->coordinator;
-  const std::string key = absl::StrCat("verdict of ", absl::Hex(name_), " ", seq);
-  Status verdict = error;
-  if (absl::IsAlreadyExists(coordinator.put(key, encode_verdict(error)))) {
-    constexpr absl::Duration kLimit = absl::Seconds(10);
-    const StatusOr<std::string> first =
-        coordinator.get(key, coordinator.client_id(), steady_now() + kLimit);
-    if (first.ok()) verdict = decode_verdict(*first);
-  }
+  // A coordinator that cannot be reached by then decides nothing: the error stands here, and where
+  // the letter comes first.
+  const absl::Time now = steady_now();
+  const absl::Time limit =
+      std::clamp(deadline + kDecisionLimit, now + kLeastDecisionTime, now + kMostDecisionTime);
+  const StatusOr<std::string> first = network_->coordinator.propose(
+      absl::StrCat("verdict of ", absl::Hex(name_)), seq, encode_verdict(error), limit);
+  const Status verdict = first.ok() ? decode_verdict(*first) : error;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     keep_failure(seq, run.op.signature, verdict);
