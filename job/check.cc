@@ -242,9 +242,11 @@ std::string describe(const HostFacts& facts, absl::string_view host) {
 
 std::vector<std::string> judge(const HostFacts& facts, bool has_several_hosts) {
   std::vector<std::string> findings;
-  if (facts.shm_bytes < kLeastShmBytes) {
+  // Clients share memory by descriptors, which takes no file system.
+  if (facts.num_gpus > 1 && facts.shm_bytes < kLeastShmBytes) {
     findings.push_back(absl::StrCat("/dev/shm has ", facts.shm_bytes >> 20,
-                                    " MiB free, too few for most jobs; mount it larger"));
+                                    " MiB free, too few for NCCL between ", facts.num_gpus,
+                                    " GPUs; mount it larger"));
   }
   if (facts.num_descriptors < kLeastDescriptors) {
     findings.push_back(absl::StrCat("a process may have ", facts.num_descriptors,

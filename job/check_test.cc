@@ -59,16 +59,22 @@ TEST(CheckTest, EachFindingSaysWhatToDo) {
   bad.shm_bytes = int64_t{64} << 20;
   bad.num_descriptors = 256;
   bad.ucx_version = "";
-  bad.num_gpus = 1;
+  bad.num_gpus = 2;
   bad.interfaces = absl::InternalError("cannot list the network interfaces: why");
-  EXPECT_THAT(judge(bad, true),
-              ElementsAre("/dev/shm has 64 MiB free, too few for most jobs; mount it larger",
-                          "a process may have 256 descriptors, too few for many clients; raise "
-                          "`ulimit -n`",
-                          "libucp.so.0 cannot be loaded; install libucx0, which moves the bytes",
-                          "libnccl.so.2 cannot be loaded; several GPUs need it, install libnccl2",
-                          "cannot list the network interfaces: why"));
+  EXPECT_THAT(
+      judge(bad, true),
+      ElementsAre("/dev/shm has 64 MiB free, too few for NCCL between 2 GPUs; mount it larger",
+                  "a process may have 256 descriptors, too few for many clients; raise "
+                  "`ulimit -n`",
+                  "libucp.so.0 cannot be loaded; install libucx0, which moves the bytes",
+                  "libnccl.so.2 cannot be loaded; several GPUs need it, install libnccl2",
+                  "cannot list the network interfaces: why"));
   EXPECT_EQ(judge(bad, false).size(), 4);
+  // Only NCCL takes it: a container has 64 MiB.
+  HostFacts container = good_facts();
+  container.shm_bytes = int64_t{64} << 20;
+  container.num_gpus = 0;
+  EXPECT_THAT(judge(container, true), ElementsAre());
 }
 
 TEST(CheckTest, MissingMessagesAreFound) {
