@@ -577,8 +577,8 @@ void CoordinatorState::tick() {
   for (Client& client : clients_) ++client.num_silent_ticks;
   for (int i = 0; i < options_.num_clients; ++i) {
     if (clients_[i].is_gone || clients_[i].num_silent_ticks <= kMissedHeartbeats) continue;
-    const std::string heartbeats =
-        absl::StrCat(" missed ", kMissedHeartbeats, " heartbeats of ", format_duration(interval_));
+    const std::string heartbeats = absl::StrCat(" missed more than ", kMissedHeartbeats,
+                                                " heartbeats of ", format_duration(interval_));
     const ClientRanges of_host = find_unreachable_host(i);
     if (of_host.empty()) {
       lose(i, absl::StrCat(" was declared lost: it", heartbeats));

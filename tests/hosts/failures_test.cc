@@ -41,7 +41,8 @@ using ::testing::Each;
 constexpr absl::Duration kNever = absl::Hours(1);
 
 constexpr char kCoordinator[] = "10.77.0.254:4000";
-constexpr char kHostLost[] = "host-b is unreachable: clients 2, 3 missed 3 heartbeats of 500 ms";
+constexpr char kHostLost[] =
+    "host-b is unreachable: clients 2, 3 missed more than 3 heartbeats of 500 ms";
 
 HostsJob job_of(std::vector<int> clients_per_host, Backend backend = Backend::kAuto) {
   HostsJob job = {.clients_per_host = std::move(clients_per_host)};
@@ -297,7 +298,8 @@ TEST_P(KilledHostTest, SurvivorsAreToldAndGoOn) {
     };
     const Status status = repeat(third, reduce);
     const char* loss = host == 0
-                           ? "host-a is unreachable: clients 0, 1 missed 3 heartbeats of 500 ms"
+                           ? "host-a is unreachable: clients 0, 1 missed more than 3 heartbeats of "
+                             "500 ms"
                            : "client 2 (host-b";
     TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kUnavailable, {loss}));
     TESSERA_RETURN_IF_ERROR(expect_error(reduce(), StatusCode::kUnavailable, {loss}));
