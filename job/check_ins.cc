@@ -239,11 +239,27 @@ Status CheckIns::disagreement(const std::string& name, const std::pair<int, std:
       describe_(second.first), " has ", second.second, "; make the same call on every client"));
 }
 
-Status CheckIns::missing_at_deadline(const Open& check_in) const {
+std::vector<int> CheckIns::missing_in(const Open& check_in) {
   std::vector<int> missing;
   check_in.key.second.for_each([&](int client) {
     if (!check_in.arrived[client]) missing.push_back(client);
   });
+  return missing;
+}
+
+std::vector<AwaitedCall> CheckIns::awaited(int client) const {
+  std::vector<AwaitedCall> calls;
+  for (const Open* const open : waiting_in_[client]) {
+    calls.push_back({.kind = AwaitedCall::kCheckIn,
+                     .text = open->value,
+                     .num_clients = static_cast<int>(open->key.second.size()),
+                     .missing = missing_in(*open)});
+  }
+  return calls;
+}
+
+Status CheckIns::missing_at_deadline(const Open& check_in) const {
+  const std::vector<int> missing = missing_in(check_in);
   const auto describe = [&](int client) {
     std::string text = describe_(client);
     for (const Open* const other : waiting_in_[client]) {

@@ -39,6 +39,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "job/client_ranges.h"
+#include "job/coordinator.h"
 #include "job/deadline_queue.h"
 
 namespace tessera {
@@ -80,6 +81,8 @@ class CheckIns {
   // Fails everything that waits.
   void stop(const Status& reason);
 
+  // What the calls of this client wait for.
+  std::vector<AwaitedCall> awaited(int client) const;
   // Calls of this client that wait.
   int num_waiting(int client) const { return static_cast<int>(waiting_in_[client].size()); }
   size_t num_open() const { return num_open_; }
@@ -131,6 +134,7 @@ class CheckIns {
   void answer(const Done& done, const Status& status);
   Status disagreement(const std::string& name, const std::pair<int, std::string>& first,
                       const std::pair<int, std::string>& second) const;
+  static std::vector<int> missing_in(const Open& check_in);
   Status missing_at_deadline(const Open& check_in) const;
 
   const int num_clients_;

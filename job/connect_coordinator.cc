@@ -85,6 +85,8 @@ class GrpcCoordinator : public Coordinator {
     }
     stub_ = rpc::CoordinatorService::NewStub(create_coordinator_channel(
         options_.relay.empty() ? options_.address : options_.relay, options_.num_clients));
+    const ReportedWait wait(
+        options_.reports, "connect", [this] { return missing_at_start(); }, options_.begin);
     TESSERA_RETURN_IF_ERROR(open_session(deadline));
     const Status joined = join(deadline);
     return joined.ok() ? joined : cause_of_failed_start(joined);
@@ -173,6 +175,30 @@ class GrpcCoordinator : public Coordinator {
     if (server_ != nullptr) server_->stop();
     close_session();
     return status;
+  }
+
+  std::vector<AwaitedCall> awaited(absl::Time deadline) override {
+    rpc::AwaitedRequest request;
+    request.set_session(session_number_);
+    rpc::AwaitedAnswer response;
+    if (!call(&rpc::CoordinatorService::Stub::Awaited, request, &response, deadline).ok())
+      return {};
+    const auto clients_in = [this](const auto& numbers) {
+      std::vector<int> clients;
+      ClientRanges::of_numbers(numbers).for_each([&](int client) {
+        if (client < options_.num_clients) clients.push_back(client);
+      });
+      return clients;
+    };
+    std::vector<AwaitedCall> calls;
+    for (const rpc::AwaitedAnswer::Call& call : response.calls()) {
+      calls.push_back({.kind = static_cast<AwaitedCall::Kind>(call.kind()),
+                       .text = call.text(),
+                       .num_clients = call.num_clients(),
+                       .missing = clients_in(call.missing()),
+                       .silent = clients_in(call.silent())});
+    }
+    return calls;
   }
 
   Status cause_of_failed_start(const Status& status) override {
@@ -266,12 +292,34 @@ class GrpcCoordinator : public Coordinator {
     }
   }
 
+  const char* why_silent() const {
+    return hosted_by_client0() ? "client 0 was started"
+                               : "the launcher or tessera_coordinator runs there";
+  }
   Status did_not_answer() const {
     return absl::DeadlineExceededError(
         absl::StrCat("client ", client_id(), ": ", describe_service(), " did not answer within ",
-                     format_duration(options_.connect_timeout), "; see whether ",
-                     hosted_by_client0() ? "client 0 was started"
-                                         : "the launcher or tessera_coordinator runs there"));
+                     format_duration(options_.connect_timeout), "; see whether ", why_silent()));
+  }
+
+  // What the start of this client waits for, as reports of long waits say it.
+  WaitReports::Missing missing_at_start() {
+    constexpr absl::Duration kLimit = absl::Seconds(1);
+    const bool is_answered = session_number_ != 0;
+    const std::vector<AwaitedCall> calls =
+        is_answered ? awaited(steady_now() + kLimit) : std::vector<AwaitedCall>();
+    if (calls.empty()) {
+      return {absl::StrCat(describe_service(), " does not answer; see whether ", why_silent()), {}};
+    }
+    const AwaitedCall& start = calls[0];
+    if (start.kind != AwaitedCall::kRegister) return {};
+    const int num_there = start.num_clients - static_cast<int>(start.missing.size());
+    return {
+        absl::StrCat(num_there, " of ", start.num_clients, " clients connected; missing ",
+                     start.missing.size() == 1 ? "client " : "clients ",
+                     ClientRanges::of(start.missing).to_list(),
+                     "; see whether they were started, and with the address ", options_.address),
+        start.missing};
   }
 
   // Returns when the service has answered. From then on the service and this client notice each

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/wait_reports.h"
 #include "job/coordinator.h"
 
 namespace tessera {
@@ -37,6 +38,10 @@ struct CoordinatorOptions {
   std::string job = {};
   // The job uses the shortest that one of its clients asks for, at most that of the service.
   absl::Duration heartbeat_interval = absl::Seconds(1);
+  // Reports the wait for the service and for the other clients, as a part of "connect" that has
+  // lasted since `begin`; null: not reported.
+  WaitReports* reports = nullptr;
+  absl::Time begin = absl::InfinitePast();
 };
 
 // Joins the job and waits for all its clients, no longer than connect_timeout and half a second for

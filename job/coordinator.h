@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -59,6 +60,16 @@ struct MemberInfo {
 // ended. On the host of that client the kernel tells of it, elsewhere the coordinator, and where
 // both do the first one counts: both say this, so that all survivors get one text.
 Status loss_without_shutdown(absl::string_view client);
+
+// A call of a client that waits for others.
+struct AwaitedCall {
+  enum Kind { kRegister, kGet, kCheckIn, kLeave };
+  Kind kind = kRegister;
+  std::string text = {};          // the key of a get, the value of a check-in
+  int num_clients = 0;            // that take part, this one included
+  std::vector<int> missing = {};  // those of them that it waits for
+  std::vector<int> silent = {};  // those of these that have missed heartbeats, and are not lost yet
+};
 
 class Coordinator {
  public:
@@ -115,6 +126,10 @@ class Coordinator {
   // it returns, calls under way in other threads and later ones fail: they are Cancelled where no
   // other status is known.
   virtual Status leave(absl::Time deadline) = 0;
+
+  // The calls of this client that wait here, and which clients they wait for: for reports of long
+  // waits. Empty where that is not known by the deadline.
+  virtual std::vector<AwaitedCall> awaited(absl::Time /*deadline*/) { return {}; }
 
   // The error of a client that cannot start because of `status`. The loss of one client ends the
   // start of all clients, and the loss of client 0 may end the service. So where `status` is

@@ -187,6 +187,9 @@ class ServerImpl : public CoordinatorServer,
         case rpc::HostCall::LEAVE:
           serve_call<rpc::LeaveRequest, rpc::Outcome>(stream, call);
           break;
+        case rpc::HostCall::AWAITED:
+          serve_call<rpc::AwaitedRequest, rpc::AwaitedAnswer>(stream, call);
+          break;
         default:
           break;  // of another Tessera, whose clients are refused
       }
@@ -222,6 +225,12 @@ class ServerImpl : public CoordinatorServer,
                                   const rpc::LeaveRequest* request,
                                   rpc::Outcome* response) override {
     return serve(context, rpc::HostCall::LEAVE, request, response);
+  }
+
+  grpc::ServerUnaryReactor* Awaited(grpc::CallbackServerContext* context,
+                                    const rpc::AwaitedRequest* request,
+                                    rpc::AwaitedAnswer* response) override {
+    return serve(context, rpc::HostCall::AWAITED, request, response);
   }
 
   grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>* Session(
@@ -403,6 +412,26 @@ class ServerImpl : public CoordinatorServer,
     run(request.session(), outcome_in(response), finish, [&](int client, const auto& done) {
       state_.leave(client, steady_now(), deadline_of(request.timeout_us()), done);
     });
+  }
+
+  void handle(const rpc::AwaitedRequest& request, rpc::AwaitedAnswer* response,
+              const std::function<void()>& finish) {
+    std::vector<AwaitedCall> calls;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      calls = state_.awaited(request.session());
+    }
+    for (const AwaitedCall& call : calls) {
+      rpc::AwaitedAnswer::Call& answer = *response->add_calls();
+      answer.set_kind(call.kind);
+      answer.set_text(call.text);
+      answer.set_num_clients(call.num_clients);
+      const std::vector<int32_t> missing = ClientRanges::of(call.missing).to_numbers();
+      answer.mutable_missing()->Assign(missing.begin(), missing.end());
+      const std::vector<int32_t> silent = ClientRanges::of(call.silent).to_numbers();
+      answer.mutable_silent()->Assign(silent.begin(), silent.end());
+    }
+    finish();
   }
 
   // One call of a client: `body(client, done)` under the lock, where done writes the answer with

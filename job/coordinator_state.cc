@@ -546,6 +546,45 @@ void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline,
        absl::CancelledError(absl::StrCat(describe(client_id), " is shutting down")));
 }
 
+std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const {
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end() || !stopped_.ok()) return {};
+  const int id = known->second;
+  const auto missing_where = [this](const auto& is_missing) {
+    std::vector<int> missing;
+    for (int client = 0; client < options_.num_clients; ++client) {
+      if (is_missing(client)) missing.push_back(client);
+    }
+    return missing;
+  };
+  if (members_.empty()) {
+    return {{.kind = AwaitedCall::kRegister,
+             .num_clients = options_.num_clients,
+             .missing = missing_where([&](int c) { return registering_.count(c) == 0; })}};
+  }
+  std::vector<AwaitedCall> calls = check_ins_->awaited(id);
+  if (leaving_.count(id) > 0) {
+    calls.push_back({.kind = AwaitedCall::kLeave,
+                     .num_clients = options_.num_clients,
+                     .missing = missing_where([&](int c) { return !clients_[c].is_gone; })});
+  }
+  for (const auto& [number, waiter] : waiters_) {
+    if (waiter.client != id) continue;
+    calls.push_back({.kind = AwaitedCall::kGet,
+                     .text = waiter.key,
+                     .num_clients = 2,
+                     .missing = {waiter.setter}});
+  }
+  // The latest heartbeat may be under way: one that is missing says nothing.
+  constexpr int kSilentTicks = 2;
+  for (AwaitedCall& call : calls) {
+    for (const int client : call.missing) {
+      if (clients_[client].num_silent_ticks >= kSilentTicks) call.silent.push_back(client);
+    }
+  }
+  return calls;
+}
+
 // The clients that leave wait for each other: all are answered when every client has left or is
 // lost.
 void CoordinatorState::finish_leaving() {

@@ -124,6 +124,9 @@ class CoordinatorState {
   // Each caller gets the answer that holds at its own deadline.
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
 
+  // What the calls of the client of this connection wait for, its registration included.
+  std::vector<AwaitedCall> awaited(Connection connection) const;
+
   // Settles what is due at `now`. A client is lost that has missed its heartbeats; with all clients
   // of its host, as one loss, if the host is another one and they are several and silent since the
   // same interval: its network has failed, or its power. next_event() is the time at which

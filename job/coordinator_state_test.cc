@@ -696,5 +696,53 @@ TEST(CoordinatorStateTest, RandomOperationsAreAnsweredExactlyOnce) {
   }
 }
 
+// What the calls of a client wait for: "KIND text MISSING, silent SILENT of NUM".
+std::vector<std::string> awaited_by(const StateService& service, int client) {
+  std::vector<std::string> texts;
+  for (const AwaitedCall& call : service.state.awaited(StateService::connection_of(client))) {
+    texts.push_back(absl::StrCat(
+        call.kind, " ", call.text, " ", ClientRanges::of(call.missing).to_string(), " silent ",
+        ClientRanges::of(call.silent).to_string(), " of ", call.num_clients));
+  }
+  return texts;
+}
+
+TEST(AwaitedTest, ARegistrationWaitsForTheClientsThatHaveNotCome) {
+  StateService service(3);
+  service.register_client(1);
+  EXPECT_THAT(awaited_by(service, 1), ::testing::ElementsAre(absl::StrCat(
+                                          AwaitedCall::kRegister, "  [0, 2] silent [] of 3")));
+  // Of a stranger nothing is known.
+  EXPECT_THAT(awaited_by(service, 2), IsEmpty());
+}
+
+TEST(AwaitedTest, EachCallWaitsForThoseThatHaveNotMadeIt) {
+  const auto service = StateService::complete(4);
+  service->check_in(0, "mesh", "{x=2}", absl::Seconds(60), {0, 1});
+  service->check_in(2, "mesh", "{y=4}");
+  service->get("key", absl::Seconds(60), /*setter=*/3, /*client=*/0);
+  service->leave(2);
+  EXPECT_THAT(
+      awaited_by(*service, 0),
+      ::testing::ElementsAre(absl::StrCat(AwaitedCall::kCheckIn, " {x=2} [1] silent [] of 2"),
+                             absl::StrCat(AwaitedCall::kGet, " key [3] silent [] of 2")));
+  // Its own leave has ended its check-in.
+  EXPECT_THAT(awaited_by(*service, 2), ::testing::ElementsAre(absl::StrCat(
+                                           AwaitedCall::kLeave, "  [0, 1, 3] silent [] of 4")));
+  EXPECT_THAT(awaited_by(*service, 3), IsEmpty());
+}
+
+TEST(AwaitedTest, AClientThatMissesHeartbeatsIsSilentBeforeItIsLost) {
+  const auto service = StateService::complete(3);
+  service->check_in(0, "mesh", "{x=3}");
+  for (int tick = 0; tick < 2; ++tick) {
+    service->pass(testing::kInterval);
+    service->heartbeat({0, 1});
+  }
+  EXPECT_THAT(
+      awaited_by(*service, 0),
+      ::testing::ElementsAre(absl::StrCat(AwaitedCall::kCheckIn, " {x=3} [1, 2] silent [2] of 3")));
+}
+
 }  // namespace
 }  // namespace tessera
