@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "device/arithmetic.h"
 #include "dtensor/client_options.h"
@@ -55,6 +56,8 @@ struct ClientHooks {
   // What is put around the engine between hosts.
   std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
       wrap_engine = {};
+  // What stands for 10 s in the times at which long waits are reported. Zero: 10 s.
+  absl::Duration wait_report_unit = absl::ZeroDuration();
 };
 
 // As Client::connect() and spawn() (of //dtensor:spawn).

@@ -5,6 +5,7 @@
 #define TESSERA_DTENSOR_CLIENT_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/wait_report.h"
 #include "device/device.h"
 #include "relayout/plan.h"
 #include "relayout/topology.h"
@@ -77,6 +79,14 @@ struct ClientOptions {
   // In which order relayouts and groups add the terms of devices of several hosts; equal on all
   // clients.
   ReductionOrder reduction_order = ReductionOrder::kByHost;
+  // A call that waits for other clients has no end without a deadline, but it is never silent:
+  // after 10 s, 30 s, 1, 2 and 5 minutes, and every 5 minutes, the client says in one line on
+  // stderr which operation waits, and what each client that it waits for was last seen doing
+  // (docs/errors.md, "Long waits"). This function gets the report instead of stderr; one that does
+  // nothing silences it. It is called by a thread of the client's own, one call at a time, from
+  // connect() to the end of the client, which waits for a call that runs. It must not block, nor
+  // throw; shutdown() in it is FailedPrecondition.
+  std::function<void(const WaitReport& report)> on_wait = {};
 };
 
 struct MeshOptions {

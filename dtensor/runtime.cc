@@ -86,13 +86,14 @@ uint64_t next_runtime_number() {
 //   where the last handle goes    the runtime
 //   on a thread of the user's     ends at once: ~Runtime waits for the threads of its devices
 //   on a thread of a device       ends on another thread, because no thread can wait for itself
+//   in a report of a long wait    the same
 //   in a forked child             stays: its threads and shared memory are the parent's
 //
 // The first: a program may rely on the job being left when the handle has gone. The second happens
 // where a local function holds a tensor, a mesh or the client, and outlives all other handles.
 void dispose(Runtime* runtime) {
   if (runtime->is_in_forked_child()) return keep_until_exit(runtime);
-  if (runtime->check_may_wait("~Client").ok()) {
+  if (runtime->check_may_wait("~Client").ok() && !runtime->is_in_report()) {
     delete runtime;
     return;
   }
@@ -118,7 +119,8 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   TESSERA_ASSIGN_OR_RETURN(const JobTimes times,
                            read_job_times({.heartbeat_interval = options.heartbeat_interval,
                                            .collective_timeout = options.collective_timeout}));
-  const absl::Time deadline = steady_now() + options.connect_timeout;
+  const absl::Time begin = steady_now();
+  const absl::Time deadline = begin + options.connect_timeout;
   std::shared_ptr<Runtime> runtime(new Runtime(options, hooks), dispose);
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<Platform> platform,
@@ -138,6 +140,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
                             .coordinator_is_hosted = options.coordinator_is_hosted}));
   TESSERA_RETURN_IF_ERROR(check_address(job));
   TESSERA_RETURN_IF_ERROR(platform->prepare(job));
+  TESSERA_RETURN_IF_ERROR(runtime->start_reports(job.client_id));
   CoordinatorOptions coordinator;
   coordinator.address = job.coordinator;
   coordinator.relay = job.relay;
@@ -161,10 +164,15 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.connect_timeout = options.connect_timeout;
   coordinator.deadline = deadline;
   coordinator.heartbeat_interval = times.heartbeat_interval;
+  coordinator.reports = runtime->reports_.get();
+  coordinator.begin = begin;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
   // Of one run of the job: a token may serve many.
   const uint64_t job_word =
       stable_hash(token.text, /*seed=*/runtime->coordinator_->members()[0].incarnation);
+  const ReportedWait wait(
+      runtime->reports_.get(), "connect",
+      [raw = runtime.get()] { return raw->awaited_by_connect(); }, begin);
   const Status started = runtime->start_devices(std::move(platform), times, job_word, deadline);
   if (!started.ok()) return runtime->coordinator_->cause_of_failed_start(started);
   runtime->open_ = true;
@@ -207,6 +215,7 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, const JobTimes
                             .job_word = job_word,
                             .wrap_engine = hooks_.wrap_engine},
                            deadline));
+  client_devices_->report_waits(*reports_);
   if (hooks_.topology.has_value()) {
     topology_ = *hooks_.topology;
   } else if (options_.link_costs.has_value() || !is_one_host) {
@@ -287,10 +296,11 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
     const std::vector<int> participants(owners.begin(), owners.end());
     const absl::Time deadline =
         options.timeout.has_value() ? steady_now() + *options.timeout : absl::InfiniteFuture();
-    const Status agreed = coordinator_->check_in(
-        "create_mesh",
-        absl::StrCat(mesh.to_string(), " of devices ", describe_devices(mesh.device_ids())),
-        participants, deadline);
+    const std::string value =
+        absl::StrCat(mesh.to_string(), " of devices ", describe_devices(mesh.device_ids()));
+    const ReportedWait wait(reports_.get(), absl::StrCat("create_mesh ", value),
+                            [this, value] { return awaited(AwaitedCall::kCheckIn, value); });
+    const Status agreed = coordinator_->check_in("create_mesh", value, participants, deadline);
     if (absl::IsUnavailable(agreed)) report_fatal_status(agreed);
     TESSERA_RETURN_IF_ERROR(agreed);
   }
@@ -491,6 +501,10 @@ void Runtime::close() {
 
 Status Runtime::shutdown(absl::Duration timeout) {
   TESSERA_RETURN_IF_ERROR(check_may_wait("shutdown"));
+  if (is_in_report()) {
+    return absl::FailedPreconditionError(
+        "shutdown is called in on_wait, and would wait for that call; call it in another thread");
+  }
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
   if (!open_) return absl::OkStatus();
   const absl::Time deadline = steady_now() + timeout;
@@ -500,8 +514,12 @@ Status Runtime::shutdown(absl::Duration timeout) {
   // Before the job is told that this client leaves: operations with other clients then end as
   // Cancelled, not with the loss of the service where this client hosts it.
   is_idle ? client_devices_->show_shutdown() : client_devices_->cancel();
-  const Status left =
-      coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));
+  Status left;
+  {
+    const ReportedWait wait(reports_.get(), "shutdown",
+                            [this] { return awaited(AwaitedCall::kLeave, ""); });
+    left = coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));
+  }
   client_devices_->leave();
   // What is cancelled needs a moment to end.
   const std::string still_run = stop(std::max(deadline, steady_now() + kCancelGrace));
@@ -519,6 +537,8 @@ std::string Runtime::stop(absl::Time deadline) {
   // So that the streams finish.
   client_devices_->cancel();
   const std::string still_run = client_devices_->stop(deadline);
+  reports_->stop();
+  reports_->set_listener(nullptr);
   if (still_run.empty()) {
     client_devices_->end_threads();
     return still_run;

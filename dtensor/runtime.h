@@ -29,6 +29,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "base/wait_reports.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/platform/client_devices.h"
@@ -95,6 +96,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Status check_may_wait(absl::string_view call) const {
     return client_devices_ == nullptr ? absl::OkStatus() : client_devices_->check_may_wait(call);
   }
+  // Whether this thread calls ClientOptions::on_wait.
+  bool is_in_report() const { return reports_ != nullptr && reports_->is_current(); }
   bool is_in_forked_child() const {
     return client_devices_ != nullptr && !client_devices_->check_process().ok();
   }
@@ -151,6 +154,13 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
 
  private:
   Runtime(const ClientOptions& options, const internal::ClientHooks& hooks);
+  // Reports of long waits, from now on.
+  Status start_reports(int client_id);
+  // What calls of this client at the coordinator wait for, of this kind, and of check-ins those
+  // with this value. Called by the thread of the reports.
+  WaitReports::Missing awaited(AwaitedCall::Kind kind, absl::string_view value) const;
+  // The same while the client connects.
+  WaitReports::Missing awaited_by_connect() const;
   Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times, uint64_t job_word,
                        absl::Time deadline);
   using FindGroup =
@@ -259,6 +269,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   BoundedCache<FetchKey, StepProgram, FetchHash, SameFetch> fetches_;
   // When groups take so many bytes, what the caches hold of them is released.
   std::atomic<uint64_t> most_group_bytes_;
+  // Uses what is above: it goes first.
+  std::unique_ptr<WaitReports> reports_;
 };
 
 }  // namespace tessera

@@ -173,4 +173,8 @@ DeviceActivity& activity_slot(std::byte* control, int ordinal) {
   return reinterpret_cast<DeviceActivity*>(control + kActivitiesOffset)[ordinal];
 }
 
+DeviceActivity& call_slot(std::byte* control, int num_devices) {
+  return activity_slot(control, num_devices);
+}
+
 }  // namespace tessera::host

@@ -62,6 +62,13 @@ void ring(DeviceActivity& slot);
 void wait_for_ring(DeviceActivity& slot, uint32_t seen, absl::Time deadline);
 // The slot of a device in its client's control region.
 DeviceActivity& activity_slot(std::byte* control, int ordinal);
+// That of the calls of the client's threads, written under a lock of its process.
+DeviceActivity& call_slot(std::byte* control, int num_devices);
+
+// Since when it is so, of steady_now().
+inline absl::Time since_of(const Activity& activity) {
+  return absl::FromUnixNanos(static_cast<int64_t>(activity.since_ns));
+}
 
 // To a few milliseconds: for messages only. Read on every operation.
 uint64_t monotonic_ns();

@@ -4,7 +4,8 @@
 //
 //   region of client c (a sealed memfd that every client of the host maps):
 //     ControlHeader
-//     DeviceActivity   one for each device of c: what its stream is doing
+//     DeviceActivity   one for each device of c: what its stream is doing; and one for the calls of
+//                      its threads that wait (call_slot())
 //     GroupSlot[]      the groups whose first member is a device of c (group_table.h)
 //     unit bits        which parts of the heap are in use
 //     heap             GroupBlocks, made by the first client that opens the group
@@ -248,7 +249,7 @@ struct alignas(64) ControlHeader {
 inline constexpr uint64_t align64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 inline constexpr uint64_t kActivitiesOffset = align64(sizeof(ControlHeader));
 inline constexpr uint64_t slots_offset(uint64_t num_devices) {
-  return align64(kActivitiesOffset + num_devices * sizeof(DeviceActivity));
+  return align64(kActivitiesOffset + (num_devices + 1) * sizeof(DeviceActivity));
 }
 
 // Whether the region is that of a client with so many devices.

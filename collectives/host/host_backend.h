@@ -69,6 +69,11 @@ class HostBackend {
   Status check_process() const { return resources_.check_process(); }
   Status check_may_wait(absl::string_view call) const { return resources_.check_may_wait(call); }
 
+  // See HostResources.
+  void set_wait_reports(WaitReports* reports, HostResources::DescribeClient describe) {
+    resources_.set_wait_reports(reports, std::move(describe));
+  }
+
   // Blocks until the other clients have read what operations that are done have lent to them,
   // or are lost; no longer than a collective may take.
   void wait_until_read();

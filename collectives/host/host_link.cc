@@ -224,6 +224,15 @@ Status HostLink::connect_to(int peer, absl::string_view name) {
   return absl::OkStatus();
 }
 
+void HostLink::publish_call(absl::string_view operation, bool is_waiting) {
+  Activity activity;
+  activity.kind = is_waiting ? DeviceActivity::kWaiting : DeviceActivity::kFinished;
+  activity.has_label = true;
+  activity.since_ns = monotonic_ns();
+  write_activity(call_slot(own_control_->data(), member(client_id_).num_local_devices), activity,
+                 operation);
+}
+
 bool HostLink::is_on_host(int client) const {
   return are_on_one_host(member(client), member(client_id_));
 }

@@ -131,6 +131,9 @@ class HostLink {
   // its task has no label.
   StreamObserver* observer(int ordinal);
   DeviceActivity& activity(int ordinal) const { return *activities_[ordinal]; }
+  // Publishes what a thread of this client waits in, or that none waits any more: a call that no
+  // device executes. Called by one thread at a time.
+  void publish_call(absl::string_view operation, bool is_waiting);
 
   // How a member waits for the others before it sleeps.
   WaitPolicy wait_policy() const { return wait_policy_; }

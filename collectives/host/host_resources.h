@@ -18,12 +18,14 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/fork_guard.h"
 #include "base/status.h"
+#include "base/wait_reports.h"
 #include "collectives/group.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/message_pump.h"
@@ -56,6 +58,16 @@ class HostResources {
     return find_messages_(from_device, to_device);
   }
 
+  // Where callers that wait for a message report that, and how reports describe a client that is
+  // waited for. Set before the first call, or never.
+  using DescribeClient = std::function<WaitReports::Missing(int client)>;
+  void set_wait_reports(WaitReports* reports, DescribeClient describe) {
+    wait_reports_ = reports;
+    describe_client_ = std::move(describe);
+  }
+  WaitReports* wait_reports() const { return wait_reports_; }
+  const DescribeClient& describe_client() const { return describe_client_; }
+
   // FailedPrecondition in a forked child of the client's process.
   Status check_process() const;
   // The same; and where this thread runs a task of a device of the client, which `call` would wait
@@ -83,6 +95,8 @@ class HostResources {
   const std::vector<Stream*> streams_;
   const absl::Duration collective_timeout_;
   const FindMessages find_messages_;
+  WaitReports* wait_reports_ = nullptr;
+  DescribeClient describe_client_;
 
   std::mutex mutex_;                                           // guards what follows
   std::map<int, std::unique_ptr<MessagePump>> message_pumps_;  // by ordinal

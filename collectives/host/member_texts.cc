@@ -23,16 +23,13 @@ std::string detail_of(const Statement& statement, int num_members) {
   return hash == equal.hash() ? equal.to_string().substr(0, kDetailBytes - 1) : statement.detail;
 }
 
-// "relayout #12" of "relayout #12 [x, -] -> [-, x] on {x=2}, ...": where the message goes on with
-// what both clients have, the layouts would be in it twice. Labels without a number, and those that
-// quote a name, as they are.
-absl::string_view name_of(absl::string_view label) {
+}  // namespace
+
+absl::string_view name_of_operation(absl::string_view label) {
   const size_t number = label.find(" #");
   if (number == label.npos || label.find('"') < number) return label;
   return label.substr(0, label.find(' ', number + 1));
 }
-
-}  // namespace
 
 Status describe_difference(const Statement& a, const Statement& b, absl::string_view detail_field,
                            int num_members, uint32_t seq) {
@@ -44,7 +41,7 @@ Status describe_difference(const Statement& a, const Statement& b, absl::string_
     // Entries have room for so much of a text.
     const bool is_cut = x_text == y_text;
     return absl::InvalidArgumentError(absl::StrCat(
-        says_both ? name_of(a.label) : absl::string_view(a.label), ": ", field,
+        says_both ? name_of_operation(a.label) : absl::string_view(a.label), ": ", field,
         is_plural ? " differ" : " differs", " between clients: ", a.member, " has ", x_text, ", ",
         b.member, " has ", y_text, is_cut ? ", which differ in what is left out here" : "",
         "; it is operation ", seq, " of the group; make the same call on every client"));
@@ -69,57 +66,103 @@ Status describe_difference(const Statement& a, const Statement& b, absl::string_
   return differ("sharing of outputs", sharing(x.inlined), sharing(y.inlined));
 }
 
-Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
-                        absl::FunctionRef<std::string(const GroupMember&)> last_seen) {
+namespace {
+
+// The members that are missing, by client.
+struct MissingMembers {
   struct Client {
     int num_members = 0;
     std::vector<int> missing;  // members
   };
   std::map<int, Client> clients;
-  int num_missing_clients = 0;
-  const int size = static_cast<int>(missing.members.size());
-  for (int m = 0; m < size; ++m) {
-    Client& client = clients[missing.members[m].client_id];
-    ++client.num_members;
-    if (missing.arrived[m]) continue;
-    if (client.missing.empty()) ++num_missing_clients;
-    client.missing.push_back(m);
+  int num_clients = 0;  // with missing members
+  int num_members = 0;
+
+  // Where all members are of one client, its devices are counted and named.
+  bool is_one_client() const { return clients.size() == 1; }
+  int num_missing() const { return is_one_client() ? num_members : num_clients; }
+  int num_all() const {
+    return is_one_client() ? clients.begin()->second.num_members : static_cast<int>(clients.size());
   }
-  const bool one_client = clients.size() == 1;
-  const int num_all = one_client ? size : static_cast<int>(clients.size());
-  int num_missing = num_missing_clients;
-  if (one_client) num_missing = static_cast<int>(clients.begin()->second.missing.size());
-  const bool is_unclear = num_missing == 0 && missing.is_open;
-  if (is_unclear) num_missing = 1;
-  std::string text =
-      absl::StrCat(missing.label, ": ", num_all - num_missing, " of ", num_all,
-                   one_client ? " devices" : " clients", " arrived in ", missing.waited);
-  if (is_unclear) absl::StrAppend(&text, "; one was about to arrive");
-  if (num_missing == 0) absl::StrAppend(&text, "; some had not finished");
-  const char* separator = "; missing ";
+  const char* counted() const { return is_one_client() ? " devices" : " clients"; }
+};
+
+MissingMembers find_missing(absl::Span<const GroupMember> members,
+                            absl::FunctionRef<bool(int member)> is_missing) {
+  MissingMembers result;
+  for (int m = 0; m < static_cast<int>(members.size()); ++m) {
+    MissingMembers::Client& client = result.clients[members[m].client_id];
+    ++client.num_members;
+    if (!is_missing(m)) continue;
+    if (client.missing.empty()) ++result.num_clients;
+    client.missing.push_back(m);
+    ++result.num_members;
+  }
+  return result;
+}
+
+// Names the first, and as many others as fit.
+void append_names(const MissingMembers& missing, absl::Span<const GroupMember> members,
+                  size_t most_bytes, absl::FunctionRef<std::string(int client)> name_of,
+                  absl::FunctionRef<std::string(const GroupMember&)> last_seen, std::string& text) {
+  const char* separator = " ";
   int num_named = 0;
-  for (const auto& [id, client] : clients) {
+  for (const auto& [id, client] : missing.clients) {
     if (client.missing.empty()) continue;
     std::string name = name_of(id);
     // Devices are named if other devices of the client have arrived, or if it is the only client.
-    if (one_client || static_cast<int>(client.missing.size()) < client.num_members) {
+    const bool are_some = static_cast<int>(client.missing.size()) < client.num_members;
+    if (missing.is_one_client() || are_some) {
       absl::StrAppend(&name, client.missing.size() == 1 ? " device " : " devices ",
                       absl::StrJoin(client.missing, ", ", [&](std::string* out, int m) {
-                        absl::StrAppend(out, missing.members[m].device_id);
+                        absl::StrAppend(out, members[m].device_id);
                       }));
     }
-    const std::string seen = last_seen(missing.members[client.missing[0]]);
+    const std::string seen = last_seen(members[client.missing[0]]);
     if (!seen.empty()) absl::StrAppend(&name, ", ", seen);
     constexpr size_t kMoreBytes = 32;
-    if (num_named > 0 && text.size() + name.size() + kMoreBytes > missing.most_bytes) {
-      absl::StrAppend(&text, "; and ", num_missing_clients - num_named, " more");
+    if (num_named > 0 && text.size() + name.size() + kMoreBytes > most_bytes) {
+      absl::StrAppend(&text, "; and ", missing.num_clients - num_named, " more");
       break;
     }
     absl::StrAppend(&text, separator, name);
     separator = "; ";
     ++num_named;
   }
+}
+
+}  // namespace
+
+Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
+                        absl::FunctionRef<std::string(const GroupMember&)> last_seen) {
+  const MissingMembers members =
+      find_missing(missing.members, [&](int m) { return !missing.arrived[m]; });
+  const bool is_unclear = members.num_missing() == 0 && missing.is_open;
+  const int num_missing = is_unclear ? 1 : members.num_missing();
+  std::string text =
+      absl::StrCat(missing.label, ": ", members.num_all() - num_missing, " of ", members.num_all(),
+                   members.counted(), " arrived in ", missing.waited);
+  if (is_unclear) absl::StrAppend(&text, "; one was about to arrive");
+  if (num_missing == 0) absl::StrAppend(&text, "; some had not finished");
+  if (members.num_members > 0) {
+    absl::StrAppend(&text, "; missing");
+    append_names(members, missing.members, missing.most_bytes, name_of, last_seen, text);
+  }
   return absl::DeadlineExceededError(text);
+}
+
+std::string describe_awaited(const AwaitedMembers& awaited,
+                             absl::FunctionRef<std::string(int client)> name_of,
+                             absl::FunctionRef<std::string(const GroupMember&)> doing) {
+  constexpr size_t kMostBytes = 1024;  // of one line
+  const MissingMembers members =
+      find_missing(awaited.members, [&](int m) { return awaited.awaited[m]; });
+  const int num_there =
+      awaited.all_arrived ? members.num_all() : members.num_all() - members.num_missing();
+  std::string text = absl::StrCat(num_there, " of ", members.num_all(), members.counted(),
+                                  " arrived; ", awaited.all_arrived ? "unfinished" : "missing");
+  append_names(members, awaited.members, kMostBytes, name_of, doing, text);
+  return text;
 }
 
 Status describe_conflict(std::vector<ConflictingWait> waits) {

@@ -34,6 +34,11 @@ struct Statement {
 Status describe_difference(const Statement& a, const Statement& b, absl::string_view detail_field,
                            int num_members, uint32_t seq);
 
+// "relayout #12" of "relayout #12 [x, -] -> [-, x] on {x=2}, ...": for messages that go on with
+// what both clients have, or that name several operations. Labels without a number, and those that
+// quote a name, as they are.
+absl::string_view name_of_operation(absl::string_view label);
+
 // Which members have not arrived.
 struct Missing {
   std::string label;
@@ -47,6 +52,18 @@ struct Missing {
 // may be empty.
 Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
                         absl::FunctionRef<std::string(const GroupMember&)> last_seen);
+
+// What a report of a long wait says of the members: "1 of 2 clients arrived; missing client 1
+// (host-a, pid 7), in user code for 12 s since relayout #6". `doing` says what follows a client's
+// name.
+struct AwaitedMembers {
+  absl::Span<const GroupMember> members;
+  const std::vector<bool>& awaited;  // by member
+  bool all_arrived = false;          // they are awaited until they have finished
+};
+std::string describe_awaited(const AwaitedMembers& awaited,
+                             absl::FunctionRef<std::string(int client)> name_of,
+                             absl::FunctionRef<std::string(const GroupMember&)> doing);
 
 // One of several devices that wait for each other.
 struct ConflictingWait {

@@ -35,10 +35,14 @@ bool SendRun::done() const {
 }
 
 bool SendRun::wait_in_time(absl::Time deadline) {
-  if (!published.wait_until(deadline)) return false;
-  runs_.wait_received(*this, deadline);
-  completion().wait().IgnoreError();
-  return true;
+  return wait_for_message(deadline, [this, deadline](absl::Time until) {
+    if (!published.wait_until(until)) return false;
+    // The deadline alone ends the message.
+    if (until < deadline && !runs_.wait_until_received(*this, until)) return false;
+    runs_.wait_received(*this, deadline);
+    completion().wait().IgnoreError();
+    return true;
+  });
 }
 
 void SendRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
@@ -172,6 +176,12 @@ void MessageRuns::wait_received(SendRun& run, absl::Time deadline) {
     meetings_.acknowledge(run);
   }
   reap_sent();
+}
+
+bool MessageRuns::wait_until_received(const SendRun& run, absl::Time until) {
+  if (run.completion().done()) return true;
+  return meetings_.rendezvous().wait_left(run.op.seq, std::min(until, run.receive_deadline)) ||
+         until >= run.receive_deadline;
 }
 
 void MessageRuns::reap_sent() {

@@ -143,6 +143,10 @@ class Rendezvous {
   void leave(uint32_t seq, int member) {
     progress_[member].left.store(seq, std::memory_order_release);
   }
+  // Whether it is, as reports of long waits say it.
+  bool has_left(uint32_t seq, int member) const {
+    return !is_later(seq, progress_[member].left.load(std::memory_order_acquire));
+  }
   // Counts this many members' parts as done. With kLeave the member gets OK whatever the others do:
   // it reads no verdict of a later failure, and does not acknowledge one.
   enum class Then { kWait, kLeave };
@@ -202,6 +206,8 @@ class Rendezvous {
   // waits in no operation of a group, or is on another host.
   struct Wait;
   static std::optional<Wait> wait_of(HostLink& link, const GroupMember& device);
+  // The same, also where the operation has begun to move bytes, or still waits for its record.
+  static std::optional<Wait> operation_of(HostLink& link, const GroupMember& device);
   // Another barrier of the same name whose mesh overlaps with this group.
   std::optional<Wait> find_same_name(const Op& op) const;
 
@@ -352,12 +358,21 @@ struct Rendezvous::Wait {
   std::unique_ptr<Rendezvous> group;  // a view: the members on this host
   uint32_t seq = 0;
   std::string label;
-  absl::Duration age;
+  absl::Time since;
   uint64_t name_hash = 0;
   size_t waited_for_by = 0;  // in the search: what led here
+  bool has_arrived = false;
 
   // The devices on this host that have not arrived.
   std::vector<int> missing() const;
+  // What the device waits for now, member by member: that it arrives; where all have arrived, that
+  // it finishes; where the record is not free, that it is done with the operation before. All false
+  // where the operation is over.
+  struct Awaited {
+    std::vector<bool> members;
+    bool all_arrived = false;
+  };
+  Awaited awaited() const;
   // Settles the operation, if it is still open.
   void end(const Status& error) const;
 };

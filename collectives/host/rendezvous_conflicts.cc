@@ -33,6 +33,26 @@ std::vector<int> Rendezvous::Wait::missing() const {
   return ids;
 }
 
+Rendezvous::Wait::Awaited Rendezvous::Wait::awaited() const {
+  const State state = group->load(seq);
+  const bool is_current = state.seq == seq;
+  Awaited awaited = {std::vector<bool>(group->size()), false};
+  if (is_current && (state.is_settled() || state.phase == Phase::kMet)) return awaited;
+  awaited.all_arrived = is_current && state.phase == Phase::kRunning;
+  if (is_current && !awaited.all_arrived) {
+    awaited.members = group->arrivals(seq, state);
+    awaited.members.flip();
+    return awaited;
+  }
+  const uint32_t last = is_current ? seq : seq_before(seq, group->num_records());
+  for (int m = 0; m < group->size(); ++m) {
+    // Where all have arrived the device itself is not done either.
+    const bool is_self = group->members_[m].device_id == device.device_id;
+    awaited.members[m] = !group->has_left(last, m) && !is_self;
+  }
+  return awaited;
+}
+
 void Rendezvous::Wait::end(const Status& error) const {
   GroupTable table = group->link_->groups_led_by(group->leader_client_);
   table.with_block(group->block_, group->generation_,
@@ -67,7 +87,7 @@ std::string Rendezvous::describe_wait(int member) const {
   Op op;
   op.seq = wait->seq;
   op.label = &label;
-  op.start = steady_now() - wait->age;
+  op.start = wait->since;
   return std::string(wait->group->describe_missing(op).message());
 }
 
@@ -75,10 +95,22 @@ std::optional<Rendezvous::Wait> Rendezvous::wait_of(HostLink& link, const GroupM
   if (!link.is_on_host(device.client_id)) return std::nullopt;
   const DeviceActivity& slot = activity_slot(link.control(device.client_id), device.ordinal);
   if (read_kind(slot) != DeviceActivity::kWaiting) return std::nullopt;
-  ActivitySnapshot seen = last_seen(link, device.client_id, device.ordinal);
   // A device that is about to wait writes that down first, and then looks for conflicts itself: of
   // several that wait for each other, the last one finds the words of all others complete.
-  if (!seen.consistent || seen.kind != DeviceActivity::kWaiting) return std::nullopt;
+  std::optional<Wait> wait = operation_of(link, device);
+  if (!wait.has_value() || !wait->has_arrived || !wait->group->is_open(wait->seq)) {
+    return std::nullopt;
+  }
+  return wait;
+}
+
+std::optional<Rendezvous::Wait> Rendezvous::operation_of(HostLink& link,
+                                                         const GroupMember& device) {
+  if (!link.is_on_host(device.client_id)) return std::nullopt;
+  ActivitySnapshot seen = last_seen(link, device.client_id, device.ordinal);
+  const bool has_arrived = seen.kind == DeviceActivity::kWaiting;
+  const bool is_active = has_arrived || seen.kind == DeviceActivity::kRunning;
+  if (!seen.consistent || !is_active || seen.block_offset == 0) return std::nullopt;
   const std::vector<int32_t> ids = ids_in(link, seen);
   const int leader = static_cast<int>(seen.leader_client);
   GroupBlock* const block =
@@ -91,11 +123,17 @@ std::optional<Rendezvous::Wait> Rendezvous::wait_of(HostLink& link, const GroupM
   // What the view has read of the block counts only if the block is still that group's.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (GroupTable::find(link.control(leader), seen.block_offset, seen.generation) != block ||
-      group->generation_ != seen.generation || !group->is_open(seen.seq)) {
+      group->generation_ != seen.generation) {
     return std::nullopt;
   }
-  const auto age = absl::Nanoseconds(static_cast<int64_t>(monotonic_ns() - seen.since_ns));
-  return Wait{device, std::move(group), seen.seq, std::move(seen.label), age, seen.name_hash, 0};
+  return Wait{.device = device,
+              .group = std::move(group),
+              .seq = seen.seq,
+              .label = std::move(seen.label),
+              .since = since_of(seen),
+              .name_hash = seen.name_hash,
+              .waited_for_by = 0,
+              .has_arrived = has_arrived};
 }
 
 // Breadth first, from each operation to what its missing members wait in: each device that waits is

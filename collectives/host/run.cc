@@ -5,7 +5,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/wait_reports.h"
 
 namespace tessera::host {
 namespace {
@@ -157,6 +159,30 @@ Status Run::wait_until(absl::Time deadline) {
   }
   // Where another waiter has just given it up, that one completes it.
   return completion_.wait();
+}
+
+bool Run::wait_in_time(absl::Time deadline) {
+  const auto wait = [this](absl::Time until) { return completion_.wait_until(until); };
+  return collective_->kind() == OpKind::kSendRecv ? wait_for_message(deadline, wait)
+                                                  : wait(deadline);
+}
+
+bool Run::wait_for_message(absl::Time deadline, absl::FunctionRef<bool(absl::Time until)> wait) {
+  const HostResources& resources = group_->resources();
+  WaitReports* const reports = resources.wait_reports();
+  if (reports == nullptr) return wait(deadline);
+  // Most messages come soon: these are not registered.
+  const absl::Time soon = steady_now() + reports->shortest() / 2;
+  if (deadline <= soon) return wait(deadline);
+  if (wait(soon)) return true;
+  const int peer = group_->all_members()[1 - collective_->place().position].client_id;
+  const auto missing = [describe = resources.describe_client(), peer] {
+    WaitReports::Missing missing = describe(peer);
+    missing.text = absl::StrCat("missing ", missing.text);
+    return missing;
+  };
+  const ReportedWait reported(reports, label(), missing, called_);
+  return wait(deadline);
 }
 
 Activity Run::activity(DeviceActivity::Kind kind) const {

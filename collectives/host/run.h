@@ -23,6 +23,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
@@ -107,6 +108,9 @@ class Run : public PendingWork, public Stream::Runnable {
   Mover& mover() const { return group_->mover(); }
   // Executes the run on this thread, if it is the next one of its stream and ends in time.
   void try_run_here(absl::Time deadline);
+  // As `wait`, which waits until a time and says whether that was enough: of a message, whose wait
+  // no device shows. A wait that lasts is reported.
+  bool wait_for_message(absl::Time deadline, absl::FunctionRef<bool(absl::Time until)> wait);
 
  private:
   enum class Stage { kQueued, kStarted, kGivenUp };
@@ -115,7 +119,7 @@ class Run : public PendingWork, public Stream::Runnable {
   // The steps of wait_until(). Runs the run on this thread, if it may.
   virtual void run_here(absl::Time /*deadline*/) {}
   // Whether the run is done in time.
-  virtual bool wait_in_time(absl::Time deadline) { return completion_.wait_until(deadline); }
+  virtual bool wait_in_time(absl::Time deadline);
   // The verdict of a run that was given up before it began. `device`: what its device was doing.
   virtual Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) = 0;
   // Ends a run that has begun, if that is still possible: the running thread completes it.

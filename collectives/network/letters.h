@@ -44,6 +44,8 @@ struct Letter {
     kCircle,   // of a search for circles (Network); `to` is a device
     kPing,     // of client `from`: is this client there (Network)?
     kPong,     // of client `from`: yes
+    kDoing,    // of client `from`: what is device `to` doing? `seq` is the number of the question
+    kDoes,     // of client `from`: that, in words
   };
 
   Kind kind = Kind::kEntry;

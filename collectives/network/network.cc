@@ -6,7 +6,9 @@
 
 #include "base/clock.h"
 #include "base/stable_hash.h"
+#include "collectives/host/doing.h"
 #include "collectives/host/member_texts.h"
+#include "collectives/network/letter_body.h"
 #include "job/host.h"
 
 namespace tessera::network {
@@ -224,6 +226,62 @@ void Network::read(const Letter& letter) {
   if (letter.from < 0 || letter.from >= coordinator.num_clients()) return;
   note_contact(letter.from);
   if (letter.kind == Letter::Kind::kPing) send_to_client(letter.from, Letter::Kind::kPong);
+  if (letter.kind == Letter::Kind::kDoing) answer_doing(letter);
+  if (letter.kind == Letter::Kind::kDoes) note_doing(letter);
+}
+
+std::optional<GroupWait> Network::awaited(const Rendezvous::Wait& wait) {
+  std::lock_guard<std::mutex> lock(groups_mutex_);
+  for (const auto& [_, group] : groups_) {
+    if (group->has_part(*wait.group)) return group->awaited_in(wait.seq);
+  }
+  return std::nullopt;
+}
+
+std::map<int, std::string> Network::ask_doing(absl::Span<const int> devices, absl::Duration limit) {
+  uint32_t question;
+  {
+    std::lock_guard<std::mutex> lock(doing_mutex_);
+    question = ++question_;
+    doing_.clear();
+  }
+  size_t num_asked = 0;
+  for (const int id : devices) {
+    const GroupMember* const device = find_device(id);
+    if (device == nullptr) continue;
+    ++num_asked;
+    letters.send(device->client_id, {.kind = Letter::Kind::kDoing,
+                                     .seq = question,
+                                     .group = kOfNoGroup,
+                                     .from = coordinator.client_id(),
+                                     .to = id,
+                                     .body = {}});
+  }
+  std::unique_lock<std::mutex> lock(doing_mutex_);
+  answered_.wait_until(lock, to_chrono_steady(steady_now() + limit),
+                       [&] { return doing_.size() == num_asked; });
+  return doing_;
+}
+
+void Network::answer_doing(const Letter& question) {
+  const GroupMember* const device = find_device(question.to);
+  const bool is_own = device != nullptr && device->client_id == coordinator.client_id();
+  if (link_ == nullptr || !is_own) return;
+  Letter answer = {.kind = Letter::Kind::kDoes,
+                   .seq = question.seq,
+                   .group = kOfNoGroup,
+                   .from = coordinator.client_id(),
+                   .to = question.to,
+                   .body = {}};
+  append_text(host::describe_doing(*link_, *device), answer.body);
+  letters.send(question.from, answer);
+}
+
+void Network::note_doing(const Letter& answer) {
+  std::lock_guard<std::mutex> lock(doing_mutex_);
+  if (answer.seq != question_) return;
+  doing_[answer.to] = text_of(answer.body);
+  answered_.notify_all();
 }
 
 void Network::read_circle(const Letter& letter) {

@@ -12,12 +12,14 @@
 #define TESSERA_COLLECTIVES_NETWORK_NETWORK_H_
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -33,6 +35,13 @@
 #include "job/coordinator.h"
 
 namespace tessera::network {
+
+// What a run of a group over several hosts waits for.
+struct GroupWait {
+  std::vector<host::GroupMember> members;
+  std::vector<bool> awaited;  // by member
+  bool all_arrived = false;   // their bytes are awaited
+};
 
 // A group over several hosts, as Links and the search for circles see it. Its functions are called
 // under the lock under which it is removed; they do not block.
@@ -50,6 +59,8 @@ class WaitingGroup {
   // As the functions of Links::Site.
   virtual void connection_broke(int client) = 0;
   virtual void connection_is_up(int client) = 0;
+  // For reports of long waits.
+  virtual GroupWait awaited_in(uint32_t seq) = 0;
 
  protected:
   ~WaitingGroup() = default;
@@ -80,6 +91,12 @@ class Network final : private CircleSite, private Links::Site {
   void remove_group(uint64_t name, const WaitingGroup& group);
   // Looks for a circle of waits through a device of this client. Call it again while that waits.
   void search_circle(int device) { circles_.search(device); }
+  // What an operation waits for that the members on this host wait in; nothing where its group is
+  // of this host alone, or has no member of this client.
+  std::optional<GroupWait> awaited(const host::Rendezvous::Wait& wait);
+  // Asks the clients of devices on other hosts what these do (host::describe_doing()): the answers
+  // that came by the limit, by device. Blocks.
+  std::map<int, std::string> ask_doing(absl::Span<const int> devices, absl::Duration limit);
   // The error of devices that wait for each other.
   Status describe_circle(absl::Span<const CircleHop> circle) const;
 
@@ -99,6 +116,8 @@ class Network final : private CircleSite, private Links::Site {
   void reopen_letters(int client) override { letters.open(client); }
   void connection_is_up(int client) override;
   void read(const Letter& letter);
+  void answer_doing(const Letter& question);
+  void note_doing(const Letter& answer);
   void read_circle(const Letter& letter);
   // Whether a client of the group is lost, as far as is known here.
   bool has_lost(absl::Span<const int> devices) const;
@@ -115,7 +134,12 @@ class Network final : private CircleSite, private Links::Site {
   Reach reach_;
   std::mutex groups_mutex_;                   // guards groups_; before the locks of a group
   std::map<uint64_t, WaitingGroup*> groups_;  // by name
-  Links links_;                               // ends first
+  // The last question of ask_doing(), of which the earlier ones are over.
+  std::mutex doing_mutex_;  // guards what follows
+  std::condition_variable answered_;
+  uint32_t question_ = 0;
+  std::map<int, std::string> doing_;  // by device
+  Links links_;                       // ends first
 };
 
 }  // namespace tessera::network

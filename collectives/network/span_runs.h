@@ -174,6 +174,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   void release(const CircleHop& hop) override;
   void connection_broke(int client) override;
   void connection_is_up(int client) override;
+  GroupWait awaited_in(uint32_t seq) override;
 
  private:
   // What a member has arrived with, as its letter says.

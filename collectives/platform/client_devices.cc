@@ -15,6 +15,7 @@
 #include "collectives/mpi/mpi_engine.h"
 #include "collectives/network/network.h"
 #include "collectives/network/span_runs.h"
+#include "collectives/platform/device_waits.h"
 #include "collectives/ucx/ucx_engine.h"
 #include "device/completion.h"
 #include "device/cpu/arena.h"
@@ -134,6 +135,7 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
   self->backend_ = std::make_unique<host::HostBackend>(
       *self->link_, self->pool_, std::move(devices), std::move(streams), options.collective_timeout,
       make_mover, std::move(make_span));
+  self->waits_ = std::make_unique<DeviceWaits>(*self->link_, self->network_.get());
   return self;
 }
 
@@ -171,6 +173,20 @@ Status ClientDevices::sync() {
 
 void ClientDevices::report_lost(int client, const Status& reason) {
   link_->report_lost(client, reason);
+}
+
+void ClientDevices::report_waits(WaitReports& reports) {
+  reports.set_source([this] { return waits_->list(); });
+  reports.set_listener([this](absl::string_view operation, bool is_waiting) {
+    link_->publish_call(operation, is_waiting);
+  });
+  backend_->set_wait_reports(&reports,
+                             [this](int client) { return waits_->describe_clients({client}, {}); });
+}
+
+WaitReports::Missing ClientDevices::describe_clients(absl::Span<const int> clients,
+                                                     absl::Span<const int> silent) const {
+  return waits_->describe_clients(clients, silent);
 }
 
 bool ClientDevices::drain(absl::Time deadline) {

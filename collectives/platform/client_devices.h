@@ -34,6 +34,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "base/wait_reports.h"
 #include "collectives/group.h"
 #include "collectives/network/link_measurement.h"
 #include "collectives/platform/platform.h"
@@ -45,6 +46,7 @@ namespace tessera {
 
 class ArenaPool;
 class Coordinator;
+class DeviceWaits;
 namespace mpi {
 class Calls;
 }  // namespace mpi
@@ -116,6 +118,14 @@ class ClientDevices {
   // Ends operations with this client, here or elsewhere, with this Status.
   void report_lost(int client, const Status& reason);
 
+  // Lists the waits of devices in the reports, and tells the other clients of the host what this
+  // one waits in. Until the reports have stopped; before end_threads().
+  void report_waits(WaitReports& reports);
+  // "client 1 (host-a, pid 7), in user code for 12 s since relayout #6; ..." for reports of other
+  // waits. `silent`: those of them that miss heartbeats.
+  WaitReports::Missing describe_clients(absl::Span<const int> clients,
+                                        absl::Span<const int> silent) const;
+
   // ---- The end.
 
   // Blocks until all streams are idle; false at the deadline. Nothing else may be given to them.
@@ -149,6 +159,7 @@ class ClientDevices {
   std::unique_ptr<Platform> platform_;         // goes before the devices
   std::shared_ptr<network::Network> network_;  // null: all clients are on one host
   std::unique_ptr<host::HostBackend> backend_;
+  std::unique_ptr<DeviceWaits> waits_;
 };
 
 }  // namespace tessera

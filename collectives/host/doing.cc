@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/doing.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/format.h"
+#include "collectives/host/activity.h"
+#include "collectives/host/member_texts.h"
+#include "collectives/host/rendezvous.h"
+
+namespace tessera::host {
+namespace {
+
+bool is_active(const ActivitySnapshot& seen) {
+  return seen.kind == DeviceActivity::kRunning || seen.kind == DeviceActivity::kWaiting;
+}
+
+std::string describe_activity(const ActivitySnapshot& seen) {
+  const absl::string_view name = name_of_operation(seen.label);
+  const std::string age = format_duration(steady_now() - since_of(seen));
+  switch (seen.kind) {
+    case DeviceActivity::kNothing:
+      return "in user code, without any operation so far";
+    case DeviceActivity::kRunning:
+      return absl::StrCat("in ", name, " for ", age);
+    case DeviceActivity::kWaiting:
+      return absl::StrCat("waiting in ", name, " for ", age);
+    default:
+      return absl::StrCat("in user code for ", age, " since ", name);
+  }
+}
+
+// What the device does; where it is idle, what a thread of its client waits in, or else what the
+// client has done last.
+ActivitySnapshot find_activity(const HostLink& link, const GroupMember& device) {
+  const int client = device.client_id;
+  const ActivitySnapshot own = Rendezvous::last_seen(link, client, device.ordinal);
+  if (is_active(own)) return own;
+  const int num_devices = link.member(client).num_local_devices;
+  ActivitySnapshot latest = read_activity(call_slot(link.control(client), num_devices));
+  if (is_active(latest)) return latest;
+  for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
+    const ActivitySnapshot seen = Rendezvous::last_seen(link, client, ordinal);
+    if (seen.kind != DeviceActivity::kFinished) continue;
+    if (latest.kind == DeviceActivity::kNothing || seen.since_ns > latest.since_ns) latest = seen;
+  }
+  return latest;
+}
+
+}  // namespace
+
+std::string describe_stop(const MemberInfo& member) {
+  std::ifstream file(absl::StrCat("/proc/", member.pid, "/stat"));
+  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  // "PID (NAME) STATE ...", where a name may have anything.
+  const size_t name_end = stat.rfind(") ");
+  if (name_end == stat.npos || name_end + 2 >= stat.size()) return "";
+  switch (stat[name_end + 2]) {
+    case 'T':
+      return "stopped";
+    case 't':
+      return "stopped by a debugger";
+    default:
+      return "";
+  }
+}
+
+std::string describe_doing(const HostLink& link, const GroupMember& device) {
+  const std::string stop = describe_stop(link.member(device.client_id));
+  return absl::StrCat(stop, stop.empty() ? "" : ", ",
+                      describe_activity(find_activity(link, device)));
+}
+
+}  // namespace tessera::host

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DeviceWaits: the operations in which devices of a client wait for other devices, as reports of
+// long waits list and describe them.
+//
+//   reports.set_source([&] { return waits.list(); });
+//
+// It is read from outside: a device writes what it does into the control region anyway, and nothing
+// else happens in a wait. Devices that wait in one operation (a relayout may have a group for each
+// of them) are one wait. Where a missing device waits itself, the text also names the devices at
+// the end of that chain, so that a client that is stuck is named by all that wait for it in turn.
+//
+// The thread of WaitReports calls the functions.
+#ifndef TESSERA_COLLECTIVES_PLATFORM_DEVICE_WAITS_H_
+#define TESSERA_COLLECTIVES_PLATFORM_DEVICE_WAITS_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/wait_reports.h"
+#include "collectives/host/group_table.h"
+#include "collectives/host/host_link.h"
+#include "collectives/host/rendezvous.h"
+
+namespace tessera {
+
+namespace network {
+class Network;
+}  // namespace network
+
+class DeviceWaits {
+ public:
+  // Both must outlive it. `network`: to the clients of other hosts; null where there are none.
+  DeviceWaits(host::HostLink& link, network::Network* network);
+
+  std::vector<WaitReports::Wait> list();
+  // "client 1 (host-a, pid 7), in user code for 12 s since relayout #6; ...". `silent`: those of
+  // them that miss heartbeats.
+  WaitReports::Missing describe_clients(absl::Span<const int> clients,
+                                        absl::Span<const int> silent);
+
+ private:
+  struct Awaited {
+    host::GroupMember device;
+    bool is_awaited = false;
+  };
+  // What is missing where these devices of this client wait in the operation; nothing where none
+  // does any more.
+  std::optional<WaitReports::Missing> describe(const std::string& operation,
+                                               absl::Span<const int> ordinals);
+  // The devices at the ends of the chains of waits that begin with these, except themselves.
+  std::vector<host::GroupMember> find_ends(absl::Span<const host::GroupMember> awaited);
+  // The members that the operation of this device waits for.
+  struct Group {
+    std::vector<host::GroupMember> members;
+    std::vector<bool> awaited;
+    bool all_arrived = false;
+  };
+  Group find_awaited(const host::Rendezvous::Wait& wait);
+  // What these devices do, by device. Asks the clients of other hosts, and waits for a moment.
+  std::map<int, std::string> find_doing(absl::Span<const host::GroupMember> devices);
+
+  host::HostLink& link_;
+  network::Network* const network_;
+  std::vector<host::GroupMember> local_;  // by ordinal
+  std::vector<host::GroupMember> first_;  // of each client
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_COLLECTIVES_PLATFORM_DEVICE_WAITS_H_
