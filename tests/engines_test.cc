@@ -298,6 +298,34 @@ TEST_P(EnginesTest, CastSelectClipAndCopy) {
   }
 }
 
+TEST_P(EnginesTest, FloorDivIsTheFloorOfTheExactQuotient) {
+  const auto check_all = [&]<class T>(const std::vector<T>& a, const std::vector<T>& b) {
+    Bytes in[2] = {Bytes(a.size() * sizeof(T)), Bytes(b.size() * sizeof(T))};
+    std::memcpy(in[0].data(), a.data(), in[0].size());
+    std::memcpy(in[1].data(), b.data(), in[1].size());
+    const int64_t sizes[] = {static_cast<int64_t>(a.size())};
+    const int64_t dense[] = {1};
+    check(
+        "floor_div",
+        [&](Engine& engine, Inputs inputs, std::byte* out) {
+          return engine.pointwise(PointwiseOp::floor_div, dtype_of<T>(),
+                                  {{inputs[0], dense}, {inputs[1], dense}}, sizes, out);
+        },
+        {in[0], in[1]}, dtype_of<T>(), sizes[0], 0);
+  };
+  const auto check_type = [&]<class T>(T inf) {
+    std::vector<T> a = {1, 8, -1, 1, inf, -inf, T(-1.75), -1, 1};
+    std::vector<T> b = {T(0.1), T(0.2), inf, -inf, 2, 2, T(1.0 / 12), 0, inf};
+    for (int k = 0; k < 500; ++k) {
+      b.push_back(T(1) / static_cast<T>(k % 50 + 3));
+      a.push_back(static_cast<T>(k - 250) * b.back());
+    }
+    check_all(a, b);
+  };
+  check_type(std::numeric_limits<float>::infinity());
+  check_type(std::numeric_limits<double>::infinity());
+}
+
 // Ten dims that cannot be merged: more than a kernel has.
 TEST_P(EnginesTest, HighRanks) {
   const std::vector<int64_t> sizes(10, 2);

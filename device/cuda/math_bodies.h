@@ -17,6 +17,7 @@
 #include "device/cuda/image_bodies.h"
 #include "device/cuda/kernel_bodies.h"
 #include "device/cuda/math.h"
+#include "device/number_math.h"
 
 namespace tessera::cuda {
 
@@ -44,7 +45,7 @@ TESSERA_KERNEL_BODY bool is_negative(W a) {
 template <class W>
 TESSERA_KERNEL_BODY W floor_divide(W a, W b) {
   if constexpr (kIsFloat<W>) {
-    return std::floor(a / b);
+    return kernels::floor_quotient(a, b);
   } else {
     if (b == 0) return 0;
     if constexpr (kIsUnsigned<W>) {

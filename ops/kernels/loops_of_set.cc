@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #define TESSERA_KERNEL_BODY static inline
+#include "device/number_math.h"
 #include "device/optimizer_math.h"
 #include "ops/kernels/loops.h"
 
@@ -80,7 +81,7 @@ T mul(T a, T b) {
 template <class T>
 T floor_div(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
-    return m_floor(a / b);
+    return floor_quotient(a, b);
   } else {
     if (b == 0) return 0;
     if constexpr (std::is_signed_v<T>) {

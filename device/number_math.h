@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Numbers that are rounded once, which threads of the host and kernels of GPUs have in common: the
+// quotient that floor_div() gives.
+//
+// Pure functions. nvcc reads this header: it includes nothing but the language's headers.
+#ifndef TESSERA_DEVICE_NUMBER_MATH_H_
+#define TESSERA_DEVICE_NUMBER_MATH_H_
+
+#include <cmath>
+
+#include "device/kernel_body.h"
+
+namespace tessera::kernels {
+
+// Whether a number that is not NaN and not 0 has the other sign than b.
+TESSERA_KERNEL_BODY bool is_against(double a, double b) {
+  return (a < 0 && b > 0) || (a > 0 && b < 0);
+}
+
+// The largest integer that is not above the exact a / b, rounded to the type. That of the rounded
+// quotient may be above it: 1 / 0.1 rounds to 10, and 0.1 in f32 is above 1/10, so it is 9.
+//   by 0            a / b: an infinity, or NaN of 0 and NaN
+//   infinity by b   NaN, as its remainder is
+//   a by infinity   0, or -1 where the signs differ
+TESSERA_KERNEL_BODY double floor_quotient(double a, double b) {
+  const double quotient = a / b;
+  const double below = std::floor(quotient);
+  // A quotient that is no integer has the integer below the exact one, as rounding keeps order.
+  // The sign of a - below b, which is rounded once, is exact.
+  const double rest = below == 0 ? a : std::fma(-below, b, a);
+  const double found = below == quotient && is_against(rest, b) ? below - 1 : below;
+  return a - a == 0 || b == 0 ? found : a - a;
+}
+// The quotient of two floats that is no integer is further from one than f64 rounds, up to 2^28.
+// Beyond, the result has fewer digits than would tell.
+TESSERA_KERNEL_BODY float floor_quotient(float a, float b) {
+  const double below = std::floor(static_cast<double>(a) / static_cast<double>(b));
+  const double found = below == 0 && is_against(a, b) ? -1 : below;
+  return a - a == 0 || b == 0 ? static_cast<float>(found) : a - a;
+}
+
+}  // namespace tessera::kernels
+
+#endif  // TESSERA_DEVICE_NUMBER_MATH_H_
