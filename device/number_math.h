@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Numbers that are rounded once, which threads of the host and kernels of GPUs have in common: the
-// quotient that floor_div() gives.
+// quotient that floor_div() gives, and what f16 and bf16 are rounded from.
 //
 // Pure functions. nvcc reads this header: it includes nothing but the language's headers.
 #ifndef TESSERA_DEVICE_NUMBER_MATH_H_
 #define TESSERA_DEVICE_NUMBER_MATH_H_
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 
 #include "device/kernel_body.h"
 
@@ -39,6 +41,35 @@ TESSERA_KERNEL_BODY float floor_quotient(float a, float b) {
   const double found = below == 0 && is_against(a, b) ? -1 : below;
   return a - a == 0 || b == 0 ? static_cast<float>(found) : a - a;
 }
+
+// A number rounded to odd: itself where the type has it, else the one of its two neighbours whose
+// last bit is 1. What is then rounded to nearest, to a type with two digits less or more, is what
+// the number itself would be rounded to; rounding to nearest twice is not (to f16 by way of f32
+// 1.00048828125 + 1e-12 would become the middle of two numbers, and then the lower one).
+TESSERA_KERNEL_BODY float odd_float(double x) {
+  const float nearest = static_cast<float>(x);
+  const double back = static_cast<double>(nearest);
+  if (back == x || x != x) return nearest;
+  uint32_t bits;
+  memcpy(&bits, &nearest, sizeof bits);
+  // Towards 0: infinity becomes the largest number, and no bits of 0 are taken.
+  if (std::fabs(back) > std::fabs(x)) --bits;
+  bits |= 1;
+  float odd;
+  memcpy(&odd, &bits, sizeof odd);
+  return odd;
+}
+TESSERA_KERNEL_BODY double odd_double(uint64_t x) {
+  if (x >> 53 == 0) return static_cast<double>(x);
+  // The upper 53 bits, the last of which stands for what is below it, too.
+  const uint64_t rest = x & 0x7ff;
+  return static_cast<double>((x - rest) | (rest != 0 ? uint64_t{0x800} : 0));
+}
+TESSERA_KERNEL_BODY double odd_double(int64_t x) {
+  return x < 0 ? -odd_double(0 - static_cast<uint64_t>(x)) : odd_double(static_cast<uint64_t>(x));
+}
+// What f16 or bf16 is rounded from.
+TESSERA_KERNEL_BODY float odd_float(int64_t x) { return odd_float(odd_double(x)); }
 
 }  // namespace tessera::kernels
 

@@ -302,6 +302,19 @@ TEST(CsvTest, EveryTypeAtItsLimits) {
   EXPECT_EQ(lines[0][7], HostArray::scalar<double>(1e308));
 }
 
+// Half types are rounded once: what f32 would round to the middle of two numbers first.
+TEST(CsvTest, HalvesAreRoundedOnce) {
+  const std::string path =
+      write_file("halves.csv", "1.000488281251,1.003906250001\n65519.999999,1.00390625\n");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<Element> lines,
+                               read_all(Dataset::csv({path}, {DType::kFloat16, DType::kBFloat16})));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[0][0].bytes, ElementsAre(std::byte{0x01}, std::byte{0x3c}));
+  EXPECT_THAT(lines[0][1].bytes, ElementsAre(std::byte{0x81}, std::byte{0x3f}));
+  EXPECT_THAT(lines[1][0].bytes, ElementsAre(std::byte{0xff}, std::byte{0x7b}));
+  EXPECT_THAT(lines[1][1].bytes, ElementsAre(std::byte{0x80}, std::byte{0x3f}));
+}
+
 TEST(TextTest, ElementsAreTheLines) {
   // The second file is empty; the last line has no newline, and one is longer than a block.
   const std::string long_line(300000, 'x');

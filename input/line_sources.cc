@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "absl/types/span.h"
 #include "base/stable_hash.h"
 #include "base/text.h"
+#include "device/number_math.h"
 #include "input/file_sources.h"
 #include "input/input_file.h"
 
@@ -234,7 +236,13 @@ bool parse_value(absl::string_view field, T* value) {
     return absl::SimpleAtod(field, value) && std::isfinite(*value);
   } else {
     float single = 0;
-    if (!absl::SimpleAtof(field, &single)) return false;
+    if constexpr (std::is_same_v<T, float>) {
+      if (!absl::SimpleAtof(field, &single)) return false;
+    } else {
+      double real = 0;
+      if (!absl::SimpleAtod(field, &real)) return false;
+      single = kernels::odd_float(real);  // to half types by one rounding
+    }
     *value = static_cast<T>(single);
     return std::isfinite(static_cast<float>(*value));
   }

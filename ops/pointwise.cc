@@ -175,11 +175,8 @@ StatusOr<OpPlan> plan_select(const OperandType& condition, const OperandType& a,
 
 StatusOr<OpPlan> plan_clip(const OperandType& x, const Scalar& low, const Scalar& high) {
   if (x.dtype() == DType::kBool) return refusal("clip", "takes numbers, not bool; cast() first");
-  const auto real = [](const Scalar& scalar) {
-    return std::visit([](auto value) { return static_cast<double>(value); }, scalar.value());
-  };
-  if (!(real(low) <= real(high))) {
-    return refusal("clip", "from ", real(low), " to ", real(high),
+  if (is_above(low, high)) {
+    return refusal("clip", "from ", scalar_text(low), " to ", scalar_text(high),
                    "; the first should not be above the second");
   }
   TESSERA_ASSIGN_OR_RETURN(const ElementBytes from, element_of("clip", low, x.dtype()));

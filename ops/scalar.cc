@@ -1,40 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/scalar.h"
 
-#include <cstring>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
+#include "device/number_math.h"
 #include "ops/kernels/pointwise.h"
 #include "ops/op.h"
 
 namespace tessera::ops {
 
+namespace {
+
+// The number as f64, from which the dtype is rounded once; f64 itself is rounded here.
+double real_of(const Scalar& scalar, DType dtype) {
+  return std::visit(
+      [dtype]<class T>(T value) {
+        if constexpr (std::is_same_v<T, double>) {
+          return value;
+        } else {
+          return dtype == DType::kFloat64 ? static_cast<double>(value) : kernels::odd_double(value);
+        }
+      },
+      scalar.value());
+}
+
+// Whether the integer dtype has the number.
+bool is_held(const Scalar& scalar, DType dtype) {
+  return std::visit(
+      [dtype]<class N>(N value) {
+        return visit_dtype(dtype, [value]<class T>() {
+          using Limits = std::numeric_limits<T>;
+          if constexpr (!std::is_integral_v<T> || std::is_same_v<T, bool>) {
+            return true;
+          } else if constexpr (std::is_same_v<N, double>) {
+            // 2^63 is the first f64 beyond i64.
+            const double beyond = 2 * static_cast<double>(Limits::max() / 2 + 1);
+            return value == std::trunc(value) && value < beyond &&
+                   value >= static_cast<double>(Limits::min());
+          } else {
+            return std::in_range<T>(value);
+          }
+        });
+      },
+      scalar.value());
+}
+
+}  // namespace
+
 StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType dtype) {
-  ElementBytes element = {};
-  const bool is_real = std::holds_alternative<double>(scalar.value());
-  const bool is_integer_dtype = dtype != DType::kBool && !is_floating_point(dtype);
-  if (is_real) {
-    const double value = std::get<double>(scalar.value());
-    std::array<std::byte, 8> real = {};
-    std::memcpy(real.data(), &value, sizeof value);
-    kernels::cast(DType::kFloat64, dtype, real.data(), element.data(), 1);
-    double back = 0;
-    kernels::cast(dtype, DType::kFloat64, element.data(), reinterpret_cast<std::byte*>(&back), 1);
-    if (is_integer_dtype && back != value) {
-      return refusal(name, "the scalar ", value, " is no ", dtype_name(dtype),
-                     "; cast() the tensor");
-    }
+  if (!is_held(scalar, dtype)) {
+    return refusal(name, "the scalar ", scalar_text(scalar), " is no ", dtype_name(dtype),
+                   "; cast() the tensor");
+  }
+  if (const int64_t* value = std::get_if<int64_t>(&scalar.value());
+      value != nullptr && !is_floating_point(dtype)) {
+    ElementBytes element = {};
+    kernels::cast(DType::kInt64, dtype, reinterpret_cast<const std::byte*>(value), element.data(),
+                  1);
     return element;
   }
-  const int64_t value = std::get<int64_t>(scalar.value());
-  kernels::cast(DType::kInt64, dtype, reinterpret_cast<const std::byte*>(&value), element.data(),
-                1);
-  int64_t back = 0;
-  kernels::cast(dtype, DType::kInt64, element.data(), reinterpret_cast<std::byte*>(&back), 1);
-  if (is_integer_dtype && back != value) {
-    return refusal(name, "the scalar ", value, " is no ", dtype_name(dtype), "; cast() the tensor");
-  }
-  return element;
+  return rounded_element(real_of(scalar, dtype), dtype);
 }
 
 ElementBytes rounded_element(double value, DType dtype) {
@@ -45,19 +76,36 @@ ElementBytes rounded_element(double value, DType dtype) {
 }
 
 Scalar rounded_scalar(const Scalar& scalar, DType dtype) {
-  const double value =
-      std::visit([](auto number) { return static_cast<double>(number); }, scalar.value());
-  const ElementBytes element = rounded_element(value, dtype);
+  const ElementBytes element = rounded_element(real_of(scalar, dtype), dtype);
   double rounded = 0;
   kernels::cast(dtype, DType::kFloat64, element.data(), reinterpret_cast<std::byte*>(&rounded), 1);
   return rounded;
 }
 
+bool is_above(const Scalar& a, const Scalar& b) {
+  return std::visit(
+      []<class A, class B>(A x, B y) {
+        if constexpr (std::is_same_v<A, double> || std::is_same_v<B, double>) {
+          return !(static_cast<double>(x) <= static_cast<double>(y));
+        } else {
+          return std::cmp_greater(x, y);
+        }
+      },
+      a.value(), b.value());
+}
+
+std::string scalar_text(const Scalar& scalar) {
+  return std::visit([](auto value) { return absl::StrCat(value); }, scalar.value());
+}
+
 std::array<int64_t, 2> scalar_attributes(const Scalar& scalar) {
-  if (std::holds_alternative<int64_t>(scalar.value())) {
-    return {0, std::get<int64_t>(scalar.value())};
-  }
-  return {1, attribute_of(std::get<double>(scalar.value()))};
+  const auto kind = static_cast<int64_t>(scalar.value().index());
+  return {kind, std::visit(
+                    []<class T>(T value) {
+                      if constexpr (std::is_same_v<T, double>) return attribute_of(value);
+                      return static_cast<int64_t>(value);
+                    },
+                    scalar.value())};
 }
 
 }  // namespace tessera::ops

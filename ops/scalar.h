@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <variant>
 
@@ -15,26 +16,32 @@
 
 namespace tessera::ops {
 
-// A C++ number beside a tensor: it takes the tensor's dtype. InvalidArgument where it is not exact
-// in an integer dtype.
+// A C++ number beside a tensor: it takes the tensor's dtype, rounded once. InvalidArgument where it
+// is not exact in an integer dtype.
 class Scalar {
  public:
   template <class T>
   requires std::is_arithmetic_v<T> Scalar(T value) {  // NOLINT: callers write numbers
     if constexpr (std::is_floating_point_v<T>) {
       value_ = static_cast<double>(value);
+    } else if (value > T(0) && static_cast<uint64_t>(value) >> 63 != 0) {
+      value_ = static_cast<uint64_t>(value);
     } else {
       value_ = static_cast<int64_t>(value);
     }
   }
-  const std::variant<int64_t, double>& value() const { return value_; }
+  // uint64_t of those alone that are no int64_t.
+  const std::variant<int64_t, double, uint64_t>& value() const { return value_; }
 
  private:
-  std::variant<int64_t, double> value_;
+  std::variant<int64_t, double, uint64_t> value_;
 };
 
 // Internal: the scalar as an element of the dtype, and as attributes of a call.
 struct alignas(8) ElementBytes : std::array<std::byte, 8> {};
+std::string scalar_text(const Scalar& scalar);
+// Whether a is above b; of NaN true.
+bool is_above(const Scalar& a, const Scalar& b);
 StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType dtype);
 std::array<int64_t, 2> scalar_attributes(const Scalar& scalar);
 // The number, rounded to the dtype.

@@ -298,6 +298,37 @@ TEST_P(EnginesTest, CastSelectClipAndCopy) {
   }
 }
 
+// Next to the middle of two numbers of f16 and bf16, where rounding to f32 first gives another one.
+TEST_P(EnginesTest, CastsToHalvesRoundOnce) {
+  const auto check_all = [&]<class From>(const std::vector<From>& values) {
+    Bytes in(values.size() * sizeof(From));
+    std::memcpy(in.data(), values.data(), in.size());
+    const auto count = static_cast<int64_t>(values.size());
+    for (const DType to : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
+      check(
+          "cast of middles",
+          [&](Engine& engine, Inputs inputs, std::byte* out) {
+            return engine.cast(dtype_of<From>(), to, inputs[0], out, count);
+          },
+          {in}, to, count, 0);
+    }
+  };
+  std::vector<double> reals;
+  std::vector<int64_t> integers;
+  for (const double value : {1.00048828125, 65519.999999, 1.00390625, 6e-8, 1e-40, 3.4e38}) {
+    for (const double by : {0.0, 1e-12, -1e-12, 1e-9, -1e-9}) {
+      reals.insert(reals.end(), {value * (1 + by), -value * (1 + by)});
+    }
+  }
+  for (int shift = 17; shift < 52; ++shift) {
+    for (const int64_t top : {0x101, 0x103, 0x801, 0x803}) {
+      for (const int64_t by : {-1, 0, 1}) integers.push_back((top << shift) + by);
+    }
+  }
+  check_all(reals);
+  check_all(integers);
+}
+
 TEST_P(EnginesTest, FloorDivIsTheFloorOfTheExactQuotient) {
   const auto check_all = [&]<class T>(const std::vector<T>& a, const std::vector<T>& b) {
     Bytes in[2] = {Bytes(a.size() * sizeof(T)), Bytes(b.size() * sizeof(T))};

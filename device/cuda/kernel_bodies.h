@@ -13,6 +13,7 @@
 
 #include "device/cuda/kernels.h"
 #include "device/kernel_body.h"
+#include "device/number_math.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
@@ -296,15 +297,15 @@ TESSERA_KERNEL_BODY double load_floating(ElementType type, const std::byte* from
   }
 }
 
-// From int64 or double to a type with a point. To a half type by way of float, as on the host.
+// From int64 or double to a type with a point, rounded once.
 template <class V>
 TESSERA_KERNEL_BODY void store_floating(ElementType type, std::byte* to, uint64_t i, V value) {
   switch (type) {
     case ElementType::kFloat16:
-      reinterpret_cast<Half*>(to)[i] = to_half(static_cast<float>(value));
+      reinterpret_cast<Half*>(to)[i] = to_half(kernels::odd_float(value));
       return;
     case ElementType::kBFloat16:
-      reinterpret_cast<BFloat16*>(to)[i] = to_bfloat16(static_cast<float>(value));
+      reinterpret_cast<BFloat16*>(to)[i] = to_bfloat16(kernels::odd_float(value));
       return;
     case ElementType::kFloat32:
       reinterpret_cast<float*>(to)[i] = static_cast<float>(value);

@@ -12,6 +12,7 @@
 
 #include "Eigen/Core"
 #include "base/check.h"
+#include "device/number_math.h"
 #include "ops/kernels/loops.h"
 #include "ops/kernels/strided_walk.h"
 
@@ -258,12 +259,35 @@ To cast_element(From from) {
   }
 }
 
+// What a half type is rounded from, once.
+template <class From>
+float to_be_narrowed(From from) {
+  if constexpr (std::is_same_v<From, double>) {
+    return odd_float(from);
+  } else if constexpr (std::is_integral_v<From> && sizeof(From) > 2) {
+    return odd_float(static_cast<int64_t>(from));
+  } else {
+    return static_cast<float>(from);
+  }
+}
+
 template <class From, class To>
 void cast_of(const std::byte* in, std::byte* out, int64_t n) {
   const From* const from = reinterpret_cast<const From*>(in);
   To* const to = reinterpret_cast<To*>(out);
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] = static_cast<To>(cast_element<Computed<To>>(static_cast<Computed<From>>(from[i])));
+  if constexpr (kIsHalf<To>) {
+    float wide[kBlock];
+    for (int64_t begin = 0; begin < n; begin += kBlock) {
+      const int64_t size = std::min(kBlock, n - begin);
+      for (int64_t i = 0; i < size; ++i) {
+        wide[i] = to_be_narrowed(static_cast<Computed<From>>(from[begin + i]));
+      }
+      loops().narrow(kHalfType<To>, wide, reinterpret_cast<uint16_t*>(to + begin), size);
+    }
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = cast_element<To>(static_cast<Computed<From>>(from[i]));
+    }
   }
 }
 

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Numbers that operations take and give: C++ numbers beside tensors.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "Eigen/Core"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+#include "ops/contract.h"
+#include "ops/nn.h"
+#include "ops/pointwise.h"
+#include "ops/reductions.h"
+#include "ops/scalar.h"
+#include "ops/shapes.h"
+#include "ops/tape.h"
+#include "tests/support/clients.h"
+#include "tests/support/job_forms.h"
+#include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+class OpsNumbersTest : public JobFormTest {};
+INSTANTIATE_TEST_SUITE_P(Forms, OpsNumbersTest, ::testing::Values(kJobForms[0], kJobForms[1]),
+                         job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsNumbersTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
+
+Status expect_all(const DTensor& tensor, double expected) {
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<double> host,
+                           ops::cast<double>(tensor).to_host<double>());
+  for (const double value : host.data) {
+    TESSERA_REQUIRE(value == expected || (std::isnan(value) && std::isnan(expected)), value,
+                    " instead of ", expected);
+  }
+  return absl::OkStatus();
+}
+
+Status expect_refused(const DTensor& tensor, const std::string& text) {
+  TESSERA_REQUIRE(absl::IsInvalidArgument(tensor.status()) &&
+                      absl::StrContains(tensor.status().message(), text),
+                  tensor.status().ToString(), " instead of ", text);
+  return absl::OkStatus();
+}
+
+// ---- C++ numbers
+
+struct ScalarRow {
+  DType dtype;
+  ops::Scalar scalar;
+  double expected;  // of 0 and the number
+};
+
+TEST_P(OpsNumbersTest, ScalarsAreRoundedOnce) {
+  const ScalarRow rows[] = {
+      {DType::kFloat16, 65519.999999, 65504},
+      {DType::kFloat16, 65520.0, INFINITY},
+      {DType::kFloat16, 1.00048828125 + 1e-12, 1.0009765625},
+      {DType::kFloat16, 1.00048828125, 1},
+      {DType::kFloat16, int64_t{2049}, 2048},
+      {DType::kFloat16, int64_t{2051}, 2052},
+      {DType::kBFloat16, 1.00390625 + 1e-12, 1.0078125},
+      {DType::kBFloat16, 16842753, 16908288},
+      {DType::kBFloat16, (int64_t{1} << 40) + (int64_t{1} << 32) + 1, 0x1p40 + 0x1p33},
+      {DType::kBFloat16, ~uint64_t{0}, 0x1p64},
+      {DType::kFloat32, (int64_t{1} << 53) + (int64_t{1} << 29) + 1, 0x1p53 + 0x1p30},
+      {DType::kFloat32, ~uint64_t{0}, 0x1p64},
+      {DType::kFloat32, (uint64_t{1} << 63) + (uint64_t{1} << 39) + 1, 0x1p63 + 0x1p40},
+      {DType::kFloat64, (uint64_t{1} << 63) + 1025, 0x1p63 + 2048},
+      {DType::kFloat64, kMost, 0x1p63},
+      {DType::kInt64, kMost, 0x1p63},
+      {DType::kInt64, -0x1p63, -0x1p63},
+      {DType::kInt8, -128.0, -128},
+      {DType::kUint8, uint64_t{255}, 255},
+  };
+  EXPECT_THAT(run([&](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                const auto layout = Layout::parse(mesh, "[x]");
+                for (const ScalarRow& row : rows) {
+                  const DTensor zero = ops::cast(zeros<float>({3}, layout), row.dtype);
+                  TESSERA_RETURN_IF_ERROR(expect_all(ops::add(zero, row.scalar), row.expected));
+                  const DTensor padded = ops::pad(zero, {1}, {0}, row.scalar);
+                  TESSERA_RETURN_IF_ERROR(expect_all(ops::slice(padded, {0}, {1}), row.expected));
+                }
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
+TEST_P(OpsNumbersTest, ScalarsThatAnIntegerDoesNotHoldAreRefused) {
+  EXPECT_THAT(
+      run([&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        const auto layout = Layout::parse(mesh, "[x]");
+        const DTensor i64 = zeros<int64_t>({3}, layout);
+        const DTensor i32 = zeros<int32_t>({3}, layout);
+        const DTensor u8 = zeros<uint8_t>({3}, layout);
+        TESSERA_RETURN_IF_ERROR(expect_refused(ops::add(i64, uint64_t{1} << 63),
+                                               "add: the scalar 9223372036854775808 is no i64"));
+        TESSERA_RETURN_IF_ERROR(
+            expect_refused(ops::add(i64, 0x1p63), "add: the scalar 9.22337e+18 is no i64"));
+        TESSERA_RETURN_IF_ERROR(
+            expect_refused(ops::mul(i32, ~uint64_t{0}), "18446744073709551615 is no i32"));
+        TESSERA_RETURN_IF_ERROR(
+            expect_refused(ops::maximum(i32, 2147483648.0), "the scalar 2.14748e+09 is no i32"));
+        TESSERA_RETURN_IF_ERROR(expect_refused(ops::sub(i64, NAN), "the scalar nan is no i64"));
+        TESSERA_RETURN_IF_ERROR(expect_refused(ops::add(u8, -1), "the scalar -1 is no u8"));
+        TESSERA_RETURN_IF_ERROR(expect_refused(ops::add(u8, 256), "the scalar 256 is no u8"));
+        // Two numbers that are one in f64.
+        return expect_refused(
+            ops::clip(i64, (int64_t{1} << 53) + 1, int64_t{1} << 53),
+            "clip: from 9007199254740993 to 9007199254740992; the first should not be above");
+      }),
+      IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
