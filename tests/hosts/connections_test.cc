@@ -84,10 +84,12 @@ class Connections {
   std::set<int> of_coordinator_;
 };
 
+// Not twice in a row: a reset of a socket that Gloo is about to accept is an exception on a thread
+// of Gloo, which ends the process.
 enum class Break { kNone, kOne, kAll };
 Break break_in(int call) {
   if (call == 3 || call == 8) return Break::kOne;
-  return call == 15 || call == 16 ? Break::kAll : Break::kNone;
+  return call == 15 || call == 19 ? Break::kAll : Break::kNone;
 }
 // An end that is told late fails its next call.
 bool may_fail(int call) {
@@ -121,9 +123,7 @@ TEST_P(ConnectionsTest, AreMadeAgainForLaterCalls) {
       const Work work = group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum);
       const Break broken = break_in(call);
       if (broken != Break::kNone && id == kFar) {
-        const int num_reset = connections.reset(broken == Break::kAll);
-        // After another break there may be none yet.
-        TESSERA_REQUIRE(num_reset > 0 || break_in(call - 1) != Break::kNone, call);
+        TESSERA_REQUIRE(connections.reset(broken == Break::kAll) > 0, call);
       }
       const Status status = work.wait(kNever);
       if (status.ok()) {
