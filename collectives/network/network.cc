@@ -56,8 +56,10 @@ Network::~Network() { letters.set_reader(kOfNoGroup, nullptr); }
 
 void Network::stop() {
   links_.begin_stop();
+  ends_.begin_stop();
   engine->stop();
   links_.stop();
+  ends_.stop();
 }
 
 void Network::note_contact(int client) {
@@ -167,8 +169,18 @@ void Network::end(const CircleHop& hop, const std::vector<CircleHop>& circle, bo
   }
   const GroupMember* const device = find_device(hop.device);
   if (!is_of_span && link_ != nullptr && device != nullptr) {
-    const std::optional<Rendezvous::Wait> wait = Rendezvous::wait_of(*link_, *device);
-    if (wait.has_value() && id_of(*wait) == hop.run) wait->end(error);
+    std::optional<Rendezvous::Wait> wait = Rendezvous::wait_of(*link_, *device);
+    if (wait.has_value() && id_of(*wait) == hop.run) {
+      // Needs the lock of a table of groups, which a client that is stopped may have. Where no
+      // thread can be started the next search finds the circle again.
+      ends_
+          .post([wait = *std::move(wait), error, next = std::move(next)] {
+            wait.end(error);
+            if (next != nullptr) next();
+          })
+          .IgnoreError();
+      return;
+    }
   }
   if (next != nullptr) next();
 }

@@ -29,6 +29,7 @@
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/circles.h"
 #include "collectives/network/engine.h"
+#include "collectives/network/errands.h"
 #include "collectives/network/letters.h"
 #include "collectives/network/links.h"
 #include "collectives/network/reach.h"
@@ -139,7 +140,8 @@ class Network final : private CircleSite, private Links::Site {
   std::condition_variable answered_;
   uint32_t question_ = 0;
   std::map<int, std::string> doing_;  // by device
-  Links links_;                       // ends first
+  Errands ends_{"the ends of waits in a circle"};
+  Links links_;  // ends first
 };
 
 }  // namespace tessera::network
