@@ -178,9 +178,13 @@ Status Rendezvous::wait_arrived(const Op& op) {
   return verdict(op.seq, &op);
 }
 
-bool Rendezvous::wait_all_arrived(uint32_t seq, absl::Time deadline) {
-  return wait_while(seq, deadline, nullptr,
-                    [](const State& state) { return state.phase == Phase::kOpen; });
+bool Rendezvous::wait_all_arrived(uint32_t seq, absl::Time deadline,
+                                  const std::atomic<bool>& has_news) {
+  wait_while(seq, deadline, nullptr, [&](const State& state) {
+    return state.phase == Phase::kOpen && !has_news.load(std::memory_order_seq_cst);
+  });
+  const State state = load(seq);
+  return state.seq != seq || state.phase != Phase::kOpen;
 }
 
 Status Rendezvous::finish(uint32_t seq, int num_members, Then then, const Op* op) {
@@ -212,9 +216,11 @@ Status Rendezvous::wait_finished(const Op& op, From from) {
   return late.ok() ? verdict(op.seq, &op) : late;
 }
 
-bool Rendezvous::wait_left(uint32_t seq, absl::Time deadline) {
-  return wait_while(seq, deadline, nullptr,
-                    [this](const State& state) { return is_under_way(state); });
+bool Rendezvous::wait_left(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news) {
+  wait_while(seq, deadline, nullptr, [&](const State& state) {
+    return is_under_way(state) && !has_news.load(std::memory_order_seq_cst);
+  });
+  return is_finished(seq);
 }
 
 bool Rendezvous::is_finished(uint32_t seq) const {

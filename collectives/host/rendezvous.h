@@ -122,8 +122,9 @@ class Rendezvous {
   // where a member cannot arrive because it waits elsewhere for this one.
   Status wait_arrived(const Op& op);
   // The same of an operation that this client's member has arrived at, but it never settles it:
-  // false at the deadline, true also where it has failed.
-  bool wait_all_arrived(uint32_t seq, absl::Time deadline);
+  // false at the deadline, and where `has_news` was set before nudge(); true also where it has
+  // failed.
+  bool wait_all_arrived(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news);
   // Settles this operation, at which `op`'s member has arrived, and those of other groups, where
   // they wait for each other: what clients of this host see of it. wait_arrived() calls it.
   void check_conflicts(const Op& op);
@@ -157,8 +158,12 @@ class Rendezvous {
   // Waits until all have finished. At the deadline it gives up, if `from` allows it by then.
   Status wait_finished(const Op& op, From from);
 
-  // The same, but never settles the operation: false where the deadline came first.
-  bool wait_left(uint32_t seq, absl::Time deadline);
+  // The same, but never settles the operation: false where the deadline came first, or `has_news`
+  // was set before nudge().
+  bool wait_left(uint32_t seq, absl::Time deadline) { return wait_left(seq, deadline, never()); }
+  bool wait_left(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news);
+  // Wakes the members that sleep in the operation, which look at their `has_news`.
+  void nudge(uint32_t seq) { wake(record(seq)); }
 
   // Prefetches for writing the lines that the member is about to write. A read first would fetch
   // them twice: shared, then exclusive.
@@ -238,6 +243,10 @@ class Rendezvous {
   Rendezvous(HostLink& link, std::vector<GroupMember> members, int leader_client,
              GroupBlock* block);
 
+  static const std::atomic<bool>& never() {
+    static const std::atomic<bool> kNever = false;
+    return kNever;
+  }
   // Member 0 sends, member 1 receives.
   bool is_for_messages() const { return !bells_.empty(); }
   OpRecord& record(uint32_t seq) const {

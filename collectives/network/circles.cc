@@ -131,10 +131,12 @@ bool Circles::is_first_visit(int device, const CircleLetter& letter) {
   const CircleHop& origin = letter.hops.front();
   std::lock_guard<std::mutex> lock(mutex_);
   if (visits_.size() >= kMostVisits) visits_.clear();
-  uint32_t& last = visits_[{origin.device, origin.run, device}];
-  // Not also an older one: two that took turns would go around for ever.
-  if (letter.number <= last) return false;
-  last = letter.number;
+  const auto [visit, is_new] =
+      visits_.try_emplace({origin.device, origin.run, device}, letter.number);
+  if (is_new) return true;
+  // Ignores older searches too: two that alternate would circulate forever. Numbers begin again.
+  if (static_cast<int32_t>(letter.number - visit->second) <= 0) return false;
+  visit->second = letter.number;
   return true;
 }
 

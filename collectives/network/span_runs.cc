@@ -39,14 +39,22 @@ std::vector<GroupMember> on_this_host(const host::HostLink& link,
   return here;
 }
 
+int count_own(const host::HostLink& link, const std::vector<GroupMember>& members) {
+  return static_cast<int>(std::count_if(
+      members.begin(), members.end(),
+      [&link](const GroupMember& member) { return member.client_id == link.client_id(); }));
+}
+
 // Whether inputs are in the letters. The same on all members.
 bool is_inlined(const Collective& collective) {
-  // Every member gets all inputs.
-  constexpr int kMostMembers = 64;
-  if (collective.place().num_members > kMostMembers || !collective.replicas().empty()) return false;
   const std::optional<int64_t> elements = collective.most_elements();
-  return collective.kind() != OpKind::kSendRecv && elements.has_value() &&
-         *elements <= host::kInlineBytes / dtype_size(collective.dtype());
+  if (collective.kind() == OpKind::kSendRecv || !elements.has_value()) return false;
+  if (!collective.replicas().empty()) return false;
+  // Every member gets all inputs. Else each asks each other one for its part: many more letters.
+  constexpr int64_t kMostBytes = 64 * host::kInlineBytes;
+  const int64_t num_bytes = *elements * dtype_size(collective.dtype());
+  return *elements <= host::kInlineBytes / dtype_size(collective.dtype()) &&
+         num_bytes * collective.place().num_members <= kMostBytes;
 }
 
 uint64_t name_of_group(const std::vector<GroupMember>& members, bool is_for_messages) {
@@ -101,11 +109,12 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
       is_for_messages_(is_for_messages),
       name_(name_of_group(all_members(), is_for_messages)),
       places_(places_of(resources.link(), all_members())),
-      meetings_(*this, std::move(rendezvous)) {
+      meetings_(*this, std::move(rendezvous)),
+      running_(size()),
+      boards_(count_own(resources.link(), all_members())) {
   std::set<int> others;
   for (const GroupMember& member : all_members()) {
     if (!resources.link().is_on_host(member.client_id)) others.insert(member.client_id);
-    num_own_ += member.client_id == resources.link().client_id();
   }
   others_.assign(others.begin(), others.end());
   network_->letters.set_reader(name_, [this](Letter letter) { read(std::move(letter)); });
@@ -185,10 +194,7 @@ void SpanRuns::number(SpanRun& run) {
   uint32_t seq = first;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (; is_given_up(seq, run); seq = host::seq_after(seq)) {
-      boards_[seq].num_retired += 1;
-      if (boards_[seq].num_retired == num_own_) boards_.erase(seq);
-    }
+    for (; is_given_up(seq, run); seq = host::seq_after(seq)) boards_.retire(seq);
   }
   if (seq != first) meetings_.rendezvous().pass_over(first, seq);
   run.op.seq = seq;
@@ -197,12 +203,10 @@ void SpanRuns::number(SpanRun& run) {
 
 bool SpanRuns::is_given_up(uint32_t seq, const SpanRun& run) const {
   const Signature& call = run.op.signature;
-  if (const auto failed = failed_.find(seq); failed != failed_.end()) {
-    return !failed->second.is_of(call);
-  }
-  if (const auto board = boards_.find(seq); board != boards_.end()) {
-    const auto late = board->second.late.find(run.position());
-    if (late != board->second.late.end() && late->second != call) return true;
+  if (const Boards::Failed* const failed = boards_.find_failure(seq)) return !failed->is_of(call);
+  if (const Board* const board = boards_.find(seq)) {
+    const auto late = board->late.find(run.position());
+    if (late != board->late.end() && late->second != call) return true;
   }
   // Clients of one host send each other no verdicts.
   const Rendezvous::Place place = meetings_.rendezvous().align(seq, call);
@@ -240,7 +244,8 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
   if (status.ok() && is_for_messages_) status = exchange(run, {.of_sums = true});
   if (status.ok()) status = rendezvous.finish(seq, 1, Rendezvous::Then::kWait, &run.op);
   if (status.ok()) {
-    status = wait_here(run, [&](absl::Time until) { return rendezvous.wait_left(seq, until); });
+    status = wait_here(
+        run, [&](absl::Time until) { return rendezvous.wait_left(seq, until, run.has_news); });
   }
   if (status.ok()) status = rendezvous.wait_finished(run.op, meetings_.give_up_from());
   if (!status.ok()) {
@@ -269,7 +274,10 @@ Status SpanRuns::give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::
 
 void SpanRuns::end_late(SpanRun& run, const SpanRun::Waited& waited) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!run.waited.has_value()) run.waited = waited;
+  if (run.waited.has_value()) return;
+  run.waited = waited;
+  run.is_waited_new = true;
+  tell(run);
   wake_waiters();
 }
 
@@ -281,12 +289,10 @@ void SpanRuns::retire(SpanRun& run) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto waiting = waiting_.find(all_members()[run.position()].device_id);
     if (waiting != waiting_.end() && waiting->second.run == &run) waiting_.erase(waiting);
+    running_[run.member()] = nullptr;
+    if (checker_ == &run) checker_ = nullptr;
     ending = std::exchange(run.ending, std::nullopt);
-    if (++boards_[run.op.seq].num_retired == num_own_) {
-      boards_.erase(run.op.seq);
-      const bool is_last = last_retired_ == 0 || host::is_later(run.op.seq, last_retired_);
-      if (is_last) last_retired_ = run.op.seq;
-    }
+    boards_.retire(run.op.seq);
   }
   if (ending.has_value()) ending->next();
 }

@@ -56,6 +56,7 @@
 #ifndef TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
 #define TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -78,6 +79,7 @@
 #include "collectives/host/joint_run.h"
 #include "collectives/host/meetings.h"
 #include "collectives/host/member_texts.h"
+#include "collectives/network/boards.h"
 #include "collectives/network/circles.h"
 #include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
@@ -118,6 +120,8 @@ class SpanRun final : public host::JointRun {
     absl::Time deadline;
   };
   std::optional<Waited> waited;
+  bool is_waited_new = false;  // until check() has seen it
+  bool differs_here = false;   // from another member of this host, all of which have arrived
   // The same: the end of a circle of waits that the run is in. What takes it calls `next`.
   struct Ending {
     Status error;
@@ -126,6 +130,8 @@ class SpanRun final : public host::JointRun {
   };
   std::optional<Ending> ending;
   bool is_released = false;
+  // Set under SpanRuns::mutex_ by what ends a wait for the members of this host.
+  std::atomic<bool> has_news{false};
 
  private:
   void run_here(absl::Time deadline) override;
@@ -177,45 +183,16 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   GroupWait awaited_in(uint32_t seq) override;
 
  private:
-  // What a member has arrived with, as its letter says.
-  struct Entry {
-    host::Statement statement;  // without the member's name
-    int64_t in_count = 0;
-    std::vector<int64_t> counts;     // Collective::own_counts()
-    std::vector<std::byte> inlined;  // the input, of a run whose inputs are in the entries
-    Status error;                    // that it brings
-  };
-  struct Asked {
-    int from;
-    Request request;
-  };
-  // What letters have brought for one run.
-  struct Board {
-    std::map<int, Entry> entries;                  // of members on other hosts
-    std::map<int, std::deque<Asked>> requests[2];  // by member here; first and second step
-    std::optional<Status> verdict;
-    std::map<int, std::string> doing;  // of members that were asked
-    std::set<int> coming;              // those of them whose entry is on the way
-    // Members of this client that have arrived, and those that were asked for before they had, with
-    // the call of the member that asked first.
-    std::set<int> arrived;
-    std::map<int, Signature> late;
-    int num_retired = 0;  // members of this client that need it no more
-  };
-  struct Failed {
-    Signature signature;
-    Status verdict;
-    // Whether it is also the verdict of a member that comes late with this call. Where the members
-    // disagreed, any call is one of them.
-    bool is_of(const Signature& call) const {
-      return signature == call || absl::IsInvalidArgument(verdict);
-    }
-  };
+  using Entry = Board::Entry;
+  using Asked = Board::Asked;
   // Of a letter with a verdict; its text follows.
   struct VerdictHead {
     Signature signature;
     int32_t code;
   };
+  // A run looks for a circle of waits when it has waited for so long, and then twice as long each
+  // time.
+  static constexpr absl::Duration kFirstLookInterval = absl::Milliseconds(5);
   // How long after its deadline a member has to say so, before one that comes late says it.
   static constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
   // Woken when it is ready, not at each change: letters of many members come for one wait.
@@ -232,6 +209,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status meet_and_move(SpanRun& run);
   // Up to the entries of all. The error is not settled yet.
   Status meet(SpanRun& run, Status own);
+  // Waits for the entries of the other hosts, or for a difference among what has come.
+  Status wait_for_entries(SpanRun& run);
   void send_entry(SpanRun& run, const Status& own);
   // Of a member that comes after the deadline of another one.
   Status wait_for_verdict(SpanRun& run);
@@ -240,8 +219,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   bool has_come(int member, const std::vector<bool>& here, const Board& board) const;
   // At a deadline: OK where all turn out to have arrived in time.
   Status end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline);
-  // Whether a member that has arrived has called something else. Requires mutex_.
-  bool disagree(const SpanRun& run, const Board& board) const;
+  // Whether all members of this host have arrived, and one has called something else.
+  bool differ_here(const SpanRun& run) const;
   // Whether all members, which must have arrived, bring the same call and no error.
   bool agree(const SpanRun& run);
   // The error of those that have arrived: one that a member brings, or a disagreement.
@@ -287,9 +266,15 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   void wake_waiters();
   // Wakes all, which then look at what no letter tells of. Requires mutex_.
   void wake_all();
-  // The same for the members of this host: `wait_until` blocks until a time and says whether it is
-  // so.
+  // Ends the wait of a run for the members of this host, for a look. Requires mutex_.
+  void tell(SpanRun& run);
+  // The same of the runs with this number.
+  void tell_runs(uint32_t seq);
+  // Waits for the members of this host: `wait_until` blocks until a time, or until the run has
+  // news, and says whether it is so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
+  // When a wait of the run has to look at what nothing wakes it for. Requires mutex_.
+  absl::Time next_check(const SpanRun& run);
   // Of a member that has arrived, and waits for a while: ends a circle of waits that it is in.
   void look_for_circles(SpanRun& run);
   void end_same_name(SpanRun& run);
@@ -339,20 +324,20 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   const uint64_t name_;
   const Places places_;
   std::vector<int> others_;  // the clients of the group on other hosts
-  int num_own_ = 0;          // members of this client
   host::Meetings meetings_;
 
   std::mutex mutex_;  // guards what follows
   std::vector<Waiter*> waiters_;
+  std::vector<SpanRun*> running_;  // by member of this host, from its arrival on; null: none
+  // The run that looks often at what nothing wakes it for; the others are told what it finds.
+  const SpanRun* checker_ = nullptr;
   // Runs that have waited for a while, with their labels, by device.
   struct Waiting {
     SpanRun* run;
     std::string label;
   };
   std::map<int, Waiting> waiting_;
-  std::map<uint32_t, Board> boards_;   // by number
-  std::map<uint32_t, Failed> failed_;  // the last runs that have failed
-  uint32_t last_retired_ = 0;          // by all members of this client
+  Boards boards_;
 };
 
 }  // namespace tessera::network

@@ -21,8 +21,7 @@ namespace {
 using host::GroupMember;
 using host::Rendezvous;
 
-// Between two looks: twice as long each time.
-constexpr absl::Duration kFirstLookInterval = absl::Milliseconds(5);
+// At most between two looks.
 constexpr absl::Duration kLastLookInterval = absl::Seconds(2);
 // How long a device is held for the letter that ends the other runs of its circle.
 constexpr absl::Duration kHoldLimit = absl::Seconds(1);
@@ -43,7 +42,9 @@ void SpanRuns::look_for_circles(SpanRun& run) {
     // As one that waits on one host: the last member of a circle sees what the others wait in.
     if (rendezvous.is_open(run.op.seq)) rendezvous.check_conflicts(run.op);
     std::string label = run.label();
+    const bool differs_here = differ_here(run);
     std::lock_guard<std::mutex> lock(mutex_);
+    run.differs_here = differs_here;
     waiting_.insert_or_assign(device, Waiting{&run, std::move(label)});
   }
   end_same_name(run);
@@ -73,7 +74,7 @@ void SpanRuns::end_same_name(SpanRun& run) {
 bool SpanRuns::is_first_arrived(const SpanRun& run) {
   const std::vector<bool> here = meetings_.rendezvous().arrivals(run.op.seq);
   std::lock_guard<std::mutex> lock(mutex_);
-  const Board& board = boards_[run.op.seq];
+  const Board& board = boards_.at(run.op.seq);
   for (int m = 0; m < run.position(); ++m) {
     if (has_come(m, here, board)) return false;
   }
@@ -90,7 +91,7 @@ std::optional<CircleWait> SpanRuns::wait_of(int device) {
   const auto waiting = waiting_.find(device);
   if (waiting == waiting_.end()) return std::nullopt;
   const SpanRun& run = *waiting->second.run;
-  const Board& board = boards_[run.op.seq];
+  const Board& board = boards_.at(run.op.seq);
   if (board.verdict.has_value()) return std::nullopt;
   CircleWait wait = {.hop = {.device = device,
                              .run = {name_, run.op.seq},
@@ -113,11 +114,9 @@ bool SpanRuns::has_arrived(int device, uint32_t seq) {
                                    [&](const GroupMember& m) { return m.device_id == device; });
   if (member == all_members().end()) return false;
   std::lock_guard<std::mutex> lock(mutex_);
-  const bool is_over = last_retired_ != 0 && !host::is_later(seq, last_retired_);
-  const auto board = boards_.find(seq);
-  return is_over ||
-         (board != boards_.end() &&
-          board->second.arrived.count(static_cast<int>(member - all_members().begin())) > 0);
+  const Board* const board = boards_.find(seq);
+  const int position = static_cast<int>(member - all_members().begin());
+  return boards_.is_over(seq) || (board != nullptr && board->arrived.count(position) > 0);
 }
 
 void SpanRuns::end(const CircleHop& hop, const Status& error, bool is_held,
@@ -129,6 +128,7 @@ void SpanRuns::end(const CircleHop& hop, const Status& error, bool is_held,
   // Of two circles that a run is in, one ends it.
   if (run.ending.has_value()) return;
   run.ending = SpanRun::Ending{error, is_held, std::exchange(next, nullptr)};
+  tell(run);
   wake_waiters();
 }
 

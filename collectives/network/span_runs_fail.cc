@@ -36,8 +36,6 @@ constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
 constexpr absl::Duration kDecisionLimit = absl::Milliseconds(750);
 constexpr absl::Duration kLeastDecisionTime = absl::Milliseconds(200);
 constexpr absl::Duration kMostDecisionTime = absl::Seconds(10);
-// Verdicts that are kept for members that come late.
-constexpr size_t kMostFailed = 64;
 
 // As the coordinator keeps it: "4:text".
 std::string encode_verdict(const Status& verdict) {
@@ -59,7 +57,7 @@ std::optional<Status> SpanRuns::failure(SpanRun& run) {
   std::optional<Status> verdict;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    verdict = boards_[run.op.seq].verdict;
+    verdict = boards_.at(run.op.seq).verdict;
   }
   if (verdict.has_value()) return settle_here(run, *verdict);
   // A member on this host has failed, or was found to wait in a circle.
@@ -75,6 +73,7 @@ Status SpanRuns::check(SpanRun& run) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     waited = run.waited;
+    run.is_waited_new = false;
     ending = std::exchange(run.ending, std::nullopt);
     transfer_error = run.transfer_error;
   }
@@ -98,7 +97,7 @@ Status SpanRuns::check(SpanRun& run) {
 std::vector<int> SpanRuns::awaited_clients(const SpanRun& run) {
   std::set<int> clients;
   std::lock_guard<std::mutex> lock(mutex_);
-  const Board& board = boards_[run.op.seq];
+  const Board& board = boards_.at(run.op.seq);
   for (int m = 0; m < num_members(); ++m) {
     if (places_.is_here(m) || board.entries.count(m) > 0) continue;
     clients.insert(all_members()[m].client_id);
@@ -114,7 +113,7 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
   std::vector<bool> arrived(num_members());
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const Board& board = boards_[run.op.seq];
+    const Board& board = boards_.at(run.op.seq);
     for (int m = 0; m < num_members(); ++m) {
       arrived[m] = has_come(m, here, board);
     }
@@ -159,7 +158,7 @@ std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
                                                         .body = call});
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  Board& board = boards_[run.op.seq];
+  Board& board = boards_.at(run.op.seq);
   wait_for(lock, kAnswerLimit, [&] {
     for (const int member : board.coming) {
       if (board.entries.count(member) == 0) return false;
@@ -190,8 +189,8 @@ SpanRuns::Verdict SpanRuns::decide(const SpanRun& run, const Status& error, absl
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (run.waited.has_value()) deadline = std::min(deadline, run.waited->deadline);
-    if (const auto known = failed_.find(seq); known != failed_.end()) {
-      return {known->second.verdict, /*is_new=*/false};
+    if (const Boards::Failed* const known = boards_.find_failure(seq)) {
+      return {known->verdict, /*is_new=*/false};
     }
   }
   // A coordinator that cannot be reached by then decides nothing: the error stands here, and where
@@ -226,28 +225,25 @@ Letter SpanRuns::letter_of(uint32_t seq, const Signature& call, const Status& ve
 }
 
 void SpanRuns::keep_failure(uint32_t seq, const Signature& call, const Status& verdict) {
-  boards_[seq].verdict = verdict;
-  const bool is_new = failed_.emplace(seq, Failed{call, verdict}).second;
-  if (is_new && failed_.size() > kMostFailed) failed_.erase(failed_.begin());
+  boards_.keep_failure(seq, call, verdict);
+  tell_runs(seq);
 }
 
 // The other end fails a run that it had begun before: the entry that it sent is of no use. It would
 // else be passed here, by the members that begin it later.
 void SpanRuns::connection_broke(int client) {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [_, board] : boards_) {
-    if (!board.arrived.empty()) continue;
-    std::erase_if(board.entries, [&](const auto& entry) {
-      return all_members()[entry.first].client_id == client;
-    });
-  }
+  boards_.for_each([&](Board& board) {
+    if (!board.arrived.empty()) return;
+    board.drop_entries([&](int member) { return all_members()[member].client_id == client; });
+  });
 }
 
 void SpanRuns::connection_is_up(int client) {
   if (std::find(others_.begin(), others_.end(), client) == others_.end()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [seq, failed] : failed_) {
-    network_->letters.send(client, letter_of(seq, failed.signature, failed.verdict));
+  for (const Boards::Failed& failed : boards_.failures()) {
+    network_->letters.send(client, letter_of(failed.seq, failed.call, failed.verdict));
   }
   wake_all();
 }
@@ -263,7 +259,7 @@ Status SpanRuns::settle_here(const SpanRun& run, const Status& verdict) {
 Status SpanRuns::wait_for_verdict(SpanRun& run) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    Board& board = boards_[run.op.seq];
+    Board& board = boards_.at(run.op.seq);
     wait_for(lock, kVerdictLimit, [&] { return board.verdict.has_value(); });
   }
   TESSERA_RETURN_IF_ERROR(check(run));
@@ -282,7 +278,7 @@ Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time dead
     std::unique_lock<std::mutex> lock(mutex_);
     // A member of this host that waits for bytes has more to say.
     if (run.awaited.empty()) {
-      const Board& board = boards_[run.op.seq];
+      const Board& board = boards_.at(run.op.seq);
       wait_for(lock, kAnswerLimit, [&] { return board.verdict.has_value(); });
     }
     lock.unlock();

@@ -35,8 +35,13 @@ using host::MemberEntry;
 using host::Rendezvous;
 using host::VerdictKind;
 
-// How often a wait looks at what no letter tells of.
-constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
+// How often a wait looks at what nothing wakes it for: a verdict of another client of this host,
+// clients that do not answer, a connection that stays broken.
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
+// The same where another member of this client does so.
+constexpr absl::Duration kSeldomInterval = absl::Seconds(1);
+// The same after its deadline.
+constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(5);
 // The error that a member brings has to fit its entry.
 constexpr size_t kMostErrorBytes = host::kInlineBytes - 2 * sizeof(int32_t);
 
@@ -88,6 +93,7 @@ Status read_error(const host::MemberEntry& entry) {
 
 Status SpanRuns::meet(SpanRun& run, Status own) {
   run.num_breaks = network_->links().num_breaks();
+  run.next_look = steady_now() + kFirstLookInterval;
   Rendezvous& rendezvous = meetings_.rendezvous();
   const Rendezvous::Op& op = run.op;
   if (own.ok() && !run.collective().replicas().empty()) {
@@ -120,9 +126,10 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
   bool is_late = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Board& board = boards_[op.seq];
+    Board& board = boards_.at(op.seq);
     is_late = board.late.count(run.position()) > 0;
     if (!is_late) board.arrived.insert(run.position());
+    running_[run.member()] = &run;
   }
   if (is_late) return wait_for_verdict(run);
   TESSERA_RETURN_IF_ERROR(rendezvous.arrive(op));
@@ -130,29 +137,39 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
     TESSERA_RETURN_IF_ERROR(wait(run, [&](Board&) { return network_->links().are_up(others_); }));
   }
   send_entry(run, own);
-  const size_t num_far = num_members() - size();
-  // Also for its own letters: a client that has its result may exit. Members that have arrived may
-  // disagree while another one is still missing.
-  bool all_came = false;
-  while (!all_came) {
-    TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
-      if (run.num_under_way > 0 || run.has_failed_transfers) return false;
-      all_came = board.entries.size() == num_far;
-      return all_came || disagree(run, board);
-    }));
-    if (!all_came) TESSERA_RETURN_IF_ERROR(compare_entries(run));
-  }
-  TESSERA_RETURN_IF_ERROR(
-      wait_here(run, [&](absl::Time until) { return rendezvous.wait_all_arrived(op.seq, until); }));
+  TESSERA_RETURN_IF_ERROR(wait_for_entries(run));
+  if (rendezvous.all_arrived(op.seq)) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(wait_here(run, [&](absl::Time until) {
+    return rendezvous.wait_all_arrived(op.seq, until, run.has_news);
+  }));
   if (rendezvous.all_arrived(op.seq)) return absl::OkStatus();
   // It has failed: until the client that settles it has said why.
   return wait(run, [&](Board&) { return rendezvous.all_arrived(op.seq); });
 }
 
+Status SpanRuns::wait_for_entries(SpanRun& run) {
+  const size_t num_far = num_members() - size();
+  bool all_came = false;
+  bool is_compared = false;
+  while (!all_came) {
+    // Also for its own letters: a client that has its result may exit. Members that have arrived
+    // may disagree while another one is still missing.
+    TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
+      if (run.num_under_way > 0 || run.has_failed_transfers) return false;
+      all_came = board.entries.size() == num_far;
+      return all_came || (!is_compared && (board.has_differences || run.differs_here));
+    }));
+    if (!all_came) TESSERA_RETURN_IF_ERROR(compare_entries(run));
+    // The member that differs has the number of a run that was settled meanwhile.
+    is_compared = true;
+  }
+  return absl::OkStatus();
+}
+
 bool SpanRuns::all_came(const SpanRun& run) {
   std::lock_guard<std::mutex> lock(mutex_);
   const bool far =
-      boards_[run.op.seq].entries.size() == static_cast<size_t>(num_members() - size());
+      boards_.at(run.op.seq).entries.size() == static_cast<size_t>(num_members() - size());
   return far && meetings_.rendezvous().all_arrived(run.op.seq);
 }
 
@@ -194,23 +211,19 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     run.num_under_way += static_cast<int>(others_.size());
+    boards_.at(run.op.seq).note_call(run.op.signature);
   }
   for (const int client : others_) {
     network_->letters.send(client, letter, end_of(Transfer::kLetter, run, client));
   }
 }
 
-bool SpanRuns::disagree(const SpanRun& run, const Board& board) const {
-  const Signature& own = run.op.signature;
-  for (const auto& [_, entry] : board.entries) {
-    if (entry.statement.signature != own) return true;
-  }
+bool SpanRuns::differ_here(const SpanRun& run) const {
   const Rendezvous& rendezvous = meetings_.rendezvous();
   // What is settled has its error already.
-  if (!rendezvous.is_open(run.op.seq) && !rendezvous.all_arrived(run.op.seq)) return false;
-  const std::vector<bool> here = rendezvous.arrivals(run.op.seq);
-  for (size_t index = 0; index < here.size(); ++index) {
-    if (here[index] && rendezvous.entry(run.op.seq, index).signature != own) return true;
+  if (!rendezvous.all_arrived(run.op.seq)) return false;
+  for (int index = 0; index < size(); ++index) {
+    if (rendezvous.entry(run.op.seq, index).signature != run.op.signature) return true;
   }
   return false;
 }
@@ -222,10 +235,8 @@ bool SpanRuns::agree(const SpanRun& run) {
     if (entry.signature != run.op.signature || !read_error(entry).ok()) return false;
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [_, entry] : boards_[run.op.seq].entries) {
-    if (entry.statement.signature != run.op.signature || !entry.error.ok()) return false;
-  }
-  return true;
+  const Board& board = boards_.at(run.op.seq);
+  return !board.has_differences && !board.has_errors;
 }
 
 Status SpanRuns::compare_entries(const SpanRun& run) {
@@ -235,7 +246,7 @@ Status SpanRuns::compare_entries(const SpanRun& run) {
   Status error;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const Board& board = boards_[run.op.seq];
+    const Board& board = boards_.at(run.op.seq);
     for (int m = 0; m < num_members(); ++m) {
       if (places_.is_here(m)) {
         const int index = places_.local_index(m);
@@ -264,18 +275,30 @@ Status SpanRuns::compare_entries(const SpanRun& run) {
   return error.ok() ? error : fail(run, error);
 }
 
+absl::Time SpanRuns::next_check(const SpanRun& run) {
+  const absl::Time now = steady_now();
+  if (checker_ == nullptr) checker_ = &run;
+  // A member that waits for bytes asks their senders whether they are there.
+  const bool is_often = checker_ == &run || !run.awaited.empty();
+  absl::Time deadline = run.op.deadline;
+  if (run.waited.has_value()) deadline = std::min(deadline, run.waited->deadline);
+  if (deadline <= now) return now + kLateCheckInterval;
+  absl::Time next = std::min(deadline, now + (is_often ? kCheckInterval : kSeldomInterval));
+  if (!is_for_messages_) next = std::min(next, run.next_look);
+  return next;
+}
+
 Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
   while (true) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      Board& board = boards_[run.op.seq];
-      const auto has_changed = [&] {
-        return board.verdict.has_value() || !run.transfer_error.ok() || run.ending.has_value() ||
-               is_ready(board);
+      Board& board = boards_.at(run.op.seq);
+      const auto has_failed = [&] {
+        return board.verdict.has_value() || !run.transfer_error.ok() || run.ending.has_value();
       };
-      const bool is_over = wait_for(lock, kCheckInterval, has_changed);
-      const bool has_failed = board.verdict.has_value() || !run.transfer_error.ok();
-      if (is_over && !has_failed && !run.ending.has_value()) return absl::OkStatus();
+      const absl::Duration limit = next_check(run) - steady_now();
+      wait_for(lock, limit, [&] { return has_failed() || run.is_waited_new || is_ready(board); });
+      if (!has_failed() && is_ready(board)) return absl::OkStatus();
     }
     look_for_circles(run);
     TESSERA_RETURN_IF_ERROR(check(run));
@@ -302,14 +325,34 @@ void SpanRuns::wake_waiters() {
 
 void SpanRuns::wake_all() {
   for (Waiter* const waiter : waiters_) network_->engine->wake(waiter->wait);
+  for (SpanRun* const run : running_) {
+    if (run != nullptr) tell(*run);
+  }
+}
+
+void SpanRuns::tell(SpanRun& run) {
+  run.has_news.store(true, std::memory_order_seq_cst);
+  meetings_.rendezvous().nudge(run.op.seq);
+}
+
+void SpanRuns::tell_runs(uint32_t seq) {
+  for (SpanRun* const run : running_) {
+    if (run != nullptr && run->op.seq == seq) tell(*run);
+  }
 }
 
 Status SpanRuns::wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until) {
-  while (!wait_until(steady_now() + kCheckInterval)) {
+  while (true) {
+    absl::Time until;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      until = next_check(run);
+    }
+    if (wait_until(until)) return absl::OkStatus();
+    run.has_news.store(false, std::memory_order_seq_cst);
     look_for_circles(run);
     TESSERA_RETURN_IF_ERROR(check(run));
   }
-  return absl::OkStatus();
 }
 
 void SpanRuns::read(Letter letter) {
@@ -320,8 +363,8 @@ void SpanRuns::read(Letter letter) {
   const absl::Span<const std::byte> body = letter.body;
   std::lock_guard<std::mutex> lock(mutex_);
   // Of a run that is over here.
-  if (last_retired_ != 0 && !host::is_later(letter.seq, last_retired_)) return;
-  Board& board = boards_[letter.seq];
+  if (boards_.is_over(letter.seq)) return;
+  Board& board = boards_.at(letter.seq);
   if (letter.kind == Letter::Kind::kEntry && body.size() >= sizeof(EntryHead)) {
     EntryHead head;
     std::memcpy(&head, body.data(), sizeof(head));
@@ -345,7 +388,7 @@ void SpanRuns::read(Letter letter) {
     if (count_bytes > 0) std::memcpy(entry.counts.data(), rest.data(), count_bytes);
     rest.remove_prefix(count_bytes);
     entry.inlined.assign(rest.begin(), rest.end());
-    board.entries.insert_or_assign(letter.from, std::move(entry));
+    board.note_entry(letter.from, std::move(entry));
   } else if (letter.kind == Letter::Kind::kRequest) {
     StatusOr<Request> request = decode_request(body);
     const bool is_ours = letter.to >= 0 && letter.to < num_members() && places_.is_here(letter.to);
@@ -373,9 +416,8 @@ void SpanRuns::answer(const Letter& ask) {
   bool is_coming = true;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const bool is_over = last_retired_ != 0 && !host::is_later(ask.seq, last_retired_);
-    if (!is_over) {
-      Board& board = boards_[ask.seq];
+    if (!boards_.is_over(ask.seq)) {
+      Board& board = boards_.at(ask.seq);
       is_coming = board.arrived.count(ask.to) > 0;
       if (!is_coming) board.late.emplace(ask.to, call);
     }

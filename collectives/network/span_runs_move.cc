@@ -73,7 +73,7 @@ Status SpanRuns::move(SpanRun& run, Status& own_error) {
   Members members(num_members());
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const Board& board = boards_[run.op.seq];
+    const Board& board = boards_.at(run.op.seq);
     for (int m = 0; m < num_members(); ++m) {
       if (places_.is_here(m)) {
         const int index = places_.local_index(m);
@@ -311,7 +311,7 @@ Status SpanRuns::exchange(SpanRun& run, const Step& step) {
     std::deque<Asked> asked;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      asked.swap(requests(boards_[run.op.seq]));
+      asked.swap(requests(boards_.at(run.op.seq)));
     }
     if (asked.empty()) return absl::OkStatus();
     for (const Asked& one : asked) {
