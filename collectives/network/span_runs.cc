@@ -249,8 +249,7 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
   }
   if (status.ok()) status = rendezvous.wait_finished(run.op, meetings_.give_up_from());
   if (!status.ok()) {
-    // The record of this host may have been settled with an error of this host before the members
-    // of all hosts had their verdict.
+    // The record of this host may have a text of its own: the verdict is that of all hosts.
     status = propose(run, status);
     meetings_.abandon(run, status, /*found_mismatch=*/true);
     return status;

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients of two hosts that call different things, with letters that are late by chance: all are
+// told one text, whichever host finds the difference first.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/group.h"
+#include "collectives/network/engine.h"
+#include "collectives/network/testing/delayed_engine.h"
+#include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/clients.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/matchers.h"
+#include "tests/support/verdicts.h"
+
+namespace tessera::testing {
+namespace {
+
+using absl::StatusCode;
+using network::Engine;
+
+constexpr absl::Duration kNever = absl::Hours(1);
+constexpr int kRounds = 24;
+
+// Clients 0 and 1 are on one host. Client 2 differs from all: its host sees it by shared memory,
+// the other one by letters.
+TEST(MismatchTest, HasOneTextOnBothHosts) {
+  std::vector<Verdicts> verdicts(kRounds);
+  JobSpec spec = {.num_clients = 4, .hooks = {.host_ids = on_hosts(4, 2)}};
+  spec.hooks.wrap_engine = [](std::unique_ptr<Engine> engine) -> StatusOr<std::unique_ptr<Engine>> {
+    return network::make_delayed(std::move(engine), /*seed=*/7);
+  };
+  const auto body = [&](Client& client) -> Status {
+    const int id = client.client_id();
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2, 3}));
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<float> data(id == 2 ? 65 : 64, 1.0f);
+      const Status status =
+          group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kNever);
+      verdicts[round].add(id, status).IgnoreError();
+      TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kInvalidArgument,
+                                           {"count differs between clients", "has 65"}));
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run_clients(spec, body), IsOk());
+  for (Verdicts& verdict : verdicts) EXPECT_THAT(verdict.same({0, 1, 2, 3}), IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
