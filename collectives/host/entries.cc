@@ -85,6 +85,12 @@ Status Entries::fill(JointRun& run) {
   return absl::OkStatus();
 }
 
+bool Entries::has_detail(const JointRun& run) {
+  const Collective& collective = run.collective();
+  const bool has_counts = collective.are_counts_agreed() && !collective.counts().are_equal();
+  return !run.arguments().detail.empty() || has_counts;
+}
+
 void Entries::fill_signature(const JointRun& run, MemberEntry& entry) const {
   entry.signature = run.op.signature;
   const Collective& collective = run.collective();

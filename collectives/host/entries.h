@@ -36,6 +36,9 @@ class Entries {
   // The same of a run whose inputs are in the entries.
   Memories inlined_memory(const JointRun& run) const;
 
+  // Whether the entry of the run has a detail of its own; else it keeps that of an earlier run.
+  static bool has_detail(const JointRun& run);
+
   // Publish what the member's device is doing. Messages do not occupy the device, and publish
   // nothing. publish_waiting() requires that the entry is filled in.
   void publish_running(const JointRun& run);

@@ -175,7 +175,10 @@ bool SpanRuns::all_came(const SpanRun& run) {
 
 void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   const MemberEntry& entry = meetings_.rendezvous().entry(run.op.seq, run.member());
-  const absl::string_view detail(entry.detail, strnlen(entry.detail, host::kDetailBytes));
+  // A record keeps the detail of an earlier run.
+  const bool has_detail = host::Entries::has_detail(run);
+  const absl::string_view detail(entry.detail,
+                                 has_detail ? strnlen(entry.detail, host::kDetailBytes) : 0);
   const absl::string_view text = own.message().substr(0, kMostErrorBytes);
   // The input, or what the member's device tells the others.
   const bool has_board = own.ok() && run.is_on_device() && !is_for_messages_;

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many messages a client sends to the other host for a small operation: its entry, in one.
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/group.h"
+#include "collectives/network/engine.h"
+#include "collectives/network/letters.h"
+#include "dtensor/client.h"
+#include "dtensor/client_hooks.h"
+#include "dtensor/dtensor.h"
+#include "dtensor/relayout.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/clients.h"
+#include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
+
+namespace tessera::testing {
+namespace {
+
+using network::Engine;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+// More than the records of a group: each is used after a relayout has used it.
+constexpr int kRounds = 20;
+
+// Of this client, which is a thread.
+thread_local std::atomic<int>* own_count = nullptr;
+
+// Counts the messages of letters with entries: the first one begins with the kind, and is followed
+// by the rest of the letter.
+class CountingEngine final : public Engine {
+ public:
+  explicit CountingEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  ~CountingEngine() override { stop(); }
+
+  std::atomic<int>& num_messages() { return num_messages_; }
+
+  Status connect(absl::Span<const int> clients, absl::Time deadline) override {
+    return engine_->connect(clients, deadline);
+  }
+  Status connect_all(absl::Span<const int> clients, absl::Time deadline) override {
+    return engine_->connect_all(clients, deadline);
+  }
+  void send(int client, network::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
+            Done done) override {
+    constexpr network::Tag kLetters = 0;
+    constexpr size_t kPageBytes = 256;
+    // Letters of a search for circles are sent where the machine is slow.
+    if (tag == kLetters && bytes.size() == kPageBytes) {
+      network::Letter::Kind kind = {};
+      std::memcpy(&kind, bytes.data(), sizeof(kind));
+      is_entry_ = kind == network::Letter::Kind::kEntry;
+    }
+    if (tag == kLetters && is_entry_) ++num_messages_;
+    engine_->send(client, tag, bytes, std::move(keeper), std::move(done));
+  }
+  void receive(int client, network::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
+               Done done) override {
+    engine_->receive(client, tag, bytes, std::move(keeper), std::move(done));
+  }
+  void cut(int client, const Status& reason) override { engine_->cut(client, reason); }
+  void wait(Wait& wait, absl::Duration limit) override { engine_->wait(wait, limit); }
+  void wake(Wait& wait) override { engine_->wake(wait); }
+  void set_lost_listener(LostListener listener) override {
+    engine_->set_lost_listener(std::move(listener));
+  }
+  void stop() override { engine_->stop(); }
+
+ private:
+  const std::unique_ptr<Engine> engine_;
+  std::atomic<int> num_messages_{0};
+  bool is_entry_ = false;  // guarded by the lock under which Letters sends
+};
+
+// The text of the layouts, which is in the entry of a relayout, is not in that of an all_reduce.
+TEST(MessagesTest, ASmallAllReduceAfterRelayoutsIsOneForEachMember) {
+  JobSpec spec = {.num_clients = 2, .hooks = {.host_ids = on_hosts(2, 2)}};
+  spec.hooks.wrap_engine = [](std::unique_ptr<Engine> engine) -> StatusOr<std::unique_ptr<Engine>> {
+    auto counting = std::make_unique<CountingEngine>(std::move(engine));
+    own_count = &counting->num_messages();
+    return counting;
+  };
+  const auto body = [](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"a_long_name_of_an_axis", 2}}));
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
+    TESSERA_ASSIGN_OR_RETURN(const Layout split,
+                             Layout::parse(mesh, "[a_long_name_of_an_axis, -, -, -]"));
+    TESSERA_ASSIGN_OR_RETURN(const Layout whole, Layout::parse(mesh, "[-, -, -, -]"));
+    for (int i = 0; i < kRounds; ++i) {
+      const DTensor x = iota<float>({4, 1, 1, 1}, split);
+      TESSERA_RETURN_IF_ERROR(expect_iota<float>(relayout(x, whole)));
+    }
+    for (int i = 0; i < kRounds; ++i) {
+      std::vector<float> data(1, 1.0f);
+      const int before = *own_count;
+      TESSERA_RETURN_IF_ERROR(
+          group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kTimeout));
+      const int num_messages = *own_count - before;
+      TESSERA_REQUIRE(num_messages == 1, "call ", i, ": ", num_messages);
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run_clients(spec, body), IsOk());
+}
+
+}  // namespace
+}  // namespace tessera::testing
