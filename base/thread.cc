@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -90,6 +91,22 @@ StatusOr<Thread> start_thread(absl::string_view subject, absl::AnyInvocable<void
   }
   (void)owned.release();  // the thread owns it
   return Thread(id);
+}
+
+Status check_threads(absl::string_view subject, int count) {
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::vector<Thread> threads;
+  Status status;
+  for (int i = 0; i < count && status.ok(); ++i) {
+    StatusOr<Thread> thread = start_thread(
+        absl::StrCat(subject, " (number ", i + 1, " of ", count, ")"), [ended] { ended.wait(); });
+    status = thread.status();
+    if (thread.ok()) threads.push_back(*std::move(thread));
+  }
+  end.set_value();
+  for (Thread& thread : threads) thread.join();
+  return status;
 }
 
 Thread& Thread::operator=(Thread&& other) noexcept {

@@ -53,6 +53,10 @@ class Thread {
 // and the limits on threads that hold for this process. The body has not run then.
 StatusOr<Thread> start_thread(absl::string_view subject, absl::AnyInvocable<void()> body);
 
+// Whether so many more threads can be had, for a library that cannot say that it lacks one: starts
+// them, all at a time, and ends them. Errors as of start_thread().
+Status check_threads(absl::string_view subject, int count);
+
 }  // namespace tessera
 
 #endif  // TESSERA_BASE_THREAD_H_

@@ -145,7 +145,7 @@ class ClusterCoordinator::Impl {
   void set_end(const Status& reason) { end_ = reason; }
 
   Status connect(const cluster::ClusterSpec& spec, absl::Duration heartbeat_interval) {
-    prepare_grpc();
+    TESSERA_RETURN_IF_ERROR(prepare_grpc());
     const absl::Time deadline = steady_now() + std::min(kConnectTimeout, worker_wait_);
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<TaskLinks> links,

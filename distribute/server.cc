@@ -69,7 +69,7 @@ class Server::Impl {
   }
 
   Status listen(const std::string& address, FunctionRegistry functions) {
-    prepare_grpc();
+    TESSERA_RETURN_IF_ERROR(prepare_grpc());
     if (is_worker()) {
       TESSERA_ASSIGN_OR_RETURN(Mesh mesh, mesh_of_this_worker());
       TESSERA_ASSIGN_OR_RETURN(runner_,

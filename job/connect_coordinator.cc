@@ -64,13 +64,27 @@ class GrpcCoordinator : public Coordinator {
     // the service is, if this client hosts it.
     close_session();
     stop_telling();
+    if (lacks_threads_) {
+      // gRPC may lack one too, for which its end would wait for ever.
+      (void)session_.release();
+      (void)session_context_.release();
+      (void)stub_.release();
+      (void)server_.release();
+      return;
+    }
     // The job never began: stop() first answers the registrations of the others.
     if (server_ != nullptr && members_.empty()) server_->stop();
     server_ = nullptr;
   }
 
   Status connect() {
-    prepare_grpc();
+    const Status connected = start();
+    lacks_threads_ = absl::IsResourceExhausted(connected);
+    return connected;
+  }
+
+  Status start() {
+    TESSERA_RETURN_IF_ERROR(prepare_grpc());
     const absl::Time deadline =
         std::min(options_.deadline, steady_now() + options_.connect_timeout);
     TESSERA_ASSIGN_OR_RETURN(
@@ -650,6 +664,7 @@ class GrpcCoordinator : public Coordinator {
   Thread teller_;
 
   std::atomic<bool> leaving_{false};
+  bool lacks_threads_ = false;  // connect() could not start one
 };
 
 }  // namespace

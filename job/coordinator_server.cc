@@ -2,7 +2,9 @@
 #include "job/coordinator_server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -35,6 +37,12 @@ namespace {
 
 // Whether this process has ever started gRPC: forking is unsafe from then on.
 std::atomic<bool> grpc_started{false};
+
+// What gRPC 1.51 starts in a client or a service before it has answered a call: two executors, two
+// timers, their manager, a poller, and a pool of a thread for each core.
+int num_grpc_threads() {
+  return 6 + static_cast<int>(std::clamp(sysconf(_SC_NPROCESSORS_CONF), 2L, 32L));
+}
 
 // Of messages.
 constexpr int kMostCallBytes = 4 << 20;
@@ -602,20 +610,27 @@ class ServerImpl : public CoordinatorServer,
 
 }  // namespace
 
-void prepare_grpc() {
-  grpc_started = true;
+Status prepare_grpc() {
+  if (!grpc_started) {
+    TESSERA_RETURN_IF_ERROR(check_threads("gRPC", num_grpc_threads()));
+    grpc_started = true;
+  }
   quiet_grpc_log();
+  return absl::OkStatus();
 }
 
 bool coordinator_service_was_used() { return grpc_started; }
 
 StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(
     const CoordinatorServerOptions& options) {
-  prepare_grpc();
+  TESSERA_RETURN_IF_ERROR(prepare_grpc());
   raise_descriptor_limit();
   auto server = std::make_unique<ServerImpl>(options);
-  TESSERA_RETURN_IF_ERROR(server->listen(options));
-  return server;
+  const Status listening = server->listen(options);
+  if (listening.ok()) return server;
+  // gRPC may lack a thread too, for which its end would wait for ever.
+  if (absl::IsResourceExhausted(listening)) (void)server.release();
+  return listening;
 }
 
 }  // namespace tessera

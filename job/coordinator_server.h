@@ -61,9 +61,10 @@ class CoordinatorServer {
   virtual void stop() = 0;
 };
 
-// Call before the first use of gRPC: quiets its log, and notes the use for
-// coordinator_service_was_used().
-void prepare_grpc();
+// Call before each use of gRPC: quiets its log, and notes the use for
+// coordinator_service_was_used(). ResourceExhausted where this process cannot have the threads that
+// gRPC takes at its first use: it would wait for one of them for ever, without a word.
+Status prepare_grpc();
 
 // Whether a service or a connection of this process has started gRPC: forking is unsafe from then
 // on.

@@ -32,6 +32,7 @@
 #include "gtest/gtest.h"
 #include "job/file_descriptor.h"
 #include "job/testing/launcher_run.h"
+#include "tests/support/sanitizers.h"
 
 namespace tessera {
 namespace {
@@ -386,6 +387,21 @@ TEST(LauncherTest, SaysThatTheDiskOfItsOutputIsFull) {
                 HasSubstr("tessera_run: stopped: the standard output of tessera_run cannot be "
                           "written: No space left on device; make room there, or send the output "
                           "elsewhere\n"));
+  }
+}
+
+// gRPC waits for a thread that it could not start, for ever and without a word: its threads are
+// tried first. What is left of the address space decides where the coordinator ends.
+TEST(LauncherTest, ASmallAddressSpaceIsAnErrorAtOnce) {
+  if (testing::kSanitized) GTEST_SKIP() << "the sanitizer needs a large address space";
+  for (int limit_kib = 150'000; limit_kib <= 700'000; limit_kib += 50'000) {
+    LauncherRun run = LauncherRun::program(
+        {"sh", "-c",
+         absl::StrCat("ulimit -v ", limit_kib, "; exec job/tessera_run --clients 2 true")});
+    const int code = run.wait();
+    const std::string error = run.error();
+    EXPECT_TRUE(code == 0 || (code == 1 && absl::StrContains(error, "KiB (ulimit -v)")))
+        << limit_kib << ": " << code << ": " << error;
   }
 }
 

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
 #include "dtensor/client.h"
@@ -67,7 +68,7 @@ TEST(ThreadLimitsTest, AnyThreadOfAClientOfTwoMayBeRefused) {
                              .num_clients = 2,
                              .num_local_devices = 2,
                              .token = random_token(),
-                             .connect_timeout = absl::Seconds(5)};
+                             .connect_timeout = absl::Seconds(2)};
     const auto body = [&](int id) -> Status {
       options.client_id = id;
       const ThreadLimit limit(id == 1 ? num_refusals : 1000);
@@ -79,8 +80,21 @@ TEST(ThreadLimitsTest, AnyThreadOfAClientOfTwoMayBeRefused) {
     connected = results[1].ok();
     ASSERT_TRUE(connected || is_refusal(results[1])) << results[1];
   }
-  // Its devices, the sockets of the host, the watch over the other client, the coordinator's.
-  EXPECT_GE(num_refusals, 2 + 1 + 1 + 2);
+  // Its devices, the sockets of the host, the watch over the other client, the coordinator's three,
+  // and at least eight that gRPC takes.
+  EXPECT_GE(num_refusals, 2 + 1 + 1 + 3 + 8);
+}
+
+// A library that cannot say that it lacks a thread is not used where it would.
+TEST(ThreadLimitsTest, ThreadsOfALibraryAreTriedBefore) {
+  {
+    const ThreadLimit limit(3);
+    const Status refused = check_threads("a library", 4);
+    EXPECT_TRUE(is_refusal(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "a library (number 4 of 4)")) << refused;
+  }
+  const ThreadLimit limit(4);
+  EXPECT_THAT(check_threads("a library", 4), IsOk());
 }
 
 // Messages wait on threads of their own, which are made when they are first needed.
