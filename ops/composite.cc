@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "Eigen/Core"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
 #include "ops/tape.h"
@@ -15,16 +14,8 @@ namespace tessera::ops {
 namespace {
 
 double largest(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return 65504;
-    case DType::kBFloat16:
-      return static_cast<double>(std::numeric_limits<Eigen::bfloat16>::max());
-    case DType::kFloat32:
-      return std::numeric_limits<float>::max();
-    default:
-      return std::numeric_limits<double>::max();
-  }
+  return dtype == DType::kFloat32 ? std::numeric_limits<float>::max()
+                                  : std::numeric_limits<double>::max();
 }
 
 }  // namespace

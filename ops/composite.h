@@ -29,7 +29,7 @@ DTensor without_partial(const DTensor& x);
 // The result of a composition: under `out`, or without partial axes.
 DTensor finish(DTensor x, const Out& out);
 // The largest elements along the dims, which stay with size 1, within the finite numbers: what is
-// subtracted from exponents.
+// subtracted from exponents. Of f32 and f64.
 DTensor finite_max(const DTensor& x, const Dims& dims);
 
 inline bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
