@@ -6,6 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "Eigen/Core"
+#include "base/dtype.h"
+#include "base/shape.h"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
 #include "ops/tape.h"
@@ -30,6 +33,8 @@ DTensor finish(DTensor x, const Out& out) {
 }
 
 DTensor finite_max(const DTensor& x, const Dims& dims) {
+  // Of no elements any number is right.
+  if (num_elements(x.shape()) == 0) return sum(stop_gradient(x), dims, KeepDims::kYes);
   const double limit = largest(x.dtype());
   // What is subtracted changes no derivative of what the callers compute.
   return clip(max(stop_gradient(x), dims, KeepDims::kYes), -limit, limit);

@@ -191,6 +191,10 @@ DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
 }
 
 DTensor stack(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
+  if (xs.empty()) {
+    return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
+                                   refusal("stack", "of no tensors; give one at least"));
+  }
   std::vector<DTensor> expanded;
   for (const DTensor& x : xs) {
     if (x.shape() != xs[0].shape()) {

@@ -129,8 +129,10 @@ StatusOr<OpPlan> plan_cumsum(const OperandType& x, int64_t dim) {
 // The number of shards of the dim where it is split, and the operation takes x; else nothing.
 std::optional<int64_t> split_of(const DTensor& x, int64_t dim, const StatusOr<OpPlan>& plan) {
   if (!plan.ok()) return std::nullopt;
-  const int64_t num_shards = x.layout().num_shards(
-      static_cast<int>(dim < 0 ? dim + static_cast<int64_t>(x.shape().size()) : dim));
+  const auto along = static_cast<int>(dim < 0 ? dim + static_cast<int64_t>(x.shape().size()) : dim);
+  // Without elements there is nothing to save.
+  if (x.shape()[along] == 0) return std::nullopt;
+  const int64_t num_shards = x.layout().num_shards(along);
   return num_shards > 1 ? std::make_optional(num_shards) : std::nullopt;
 }
 

@@ -88,7 +88,7 @@ TEST_P(OpsRefusalsTest, Messages) {
             {ops::tile(x, {2}), "tile: [2] has 1 entries for a tensor of rank 2"},
             {ops::tile(x, {2, -1}), "tile: [2, -1] has a negative entry"},
             {ops::concat({}, 0), "concat: of no tensors"},
-            {ops::stack({}), "concat: of no tensors"},
+            {ops::stack({}), "stack: of no tensors"},
             {ops::softmax(scalar, 0), "softmax: dim 0 is out of range for a tensor of rank 0"},
             {ops::softmax_cross_entropy(scalar, scalar), "logits have rank 0"},
             {ops::attention(x, x, x), "and one has rank 2"},
