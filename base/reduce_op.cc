@@ -59,10 +59,10 @@ std::array<std::byte, 8> identity_element(ReduceOp op, DType dtype) {
     using Limits = std::numeric_limits<T>;
     T identity = T(0);
     if (op == ReduceOp::kProd) identity = T(1);
-    if (op == ReduceOp::kMin) identity = Limits::has_infinity ? Limits::infinity() : Limits::max();
-    if (op == ReduceOp::kMax) {
-      identity = Limits::has_infinity ? T(-Limits::infinity()) : Limits::lowest();
-    }
+    if (op == ReduceOp::kMin) identity = Limits::max();
+    if (op == ReduceOp::kMax) identity = Limits::lowest();
+    const bool selects = op == ReduceOp::kMin || op == ReduceOp::kMax;
+    if (selects && Limits::has_quiet_NaN) identity = Limits::quiet_NaN();
     std::memcpy(bytes.data(), &identity, sizeof identity);
   });
   return bytes;

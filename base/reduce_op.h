@@ -45,7 +45,8 @@ Status validate_reduce_op(ReduceOp op);
 Status validate_reduction(ReduceOp op, DType dtype);
 
 // The element that changes no other element when both are reduced, in the first bytes: 0 of a sum
-// and an average, 1 of a product, the largest value of min and the smallest of max.
+// and an average, 1 of a product, the largest value of min and the smallest of max. Of floats min
+// and max have NaN: they ignore it, and an infinity would replace the NaN of an element.
 std::array<std::byte, 8> identity_element(ReduceOp op, DType dtype);
 
 }  // namespace tessera

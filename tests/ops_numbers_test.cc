@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers that operations take and give: C++ numbers beside tensors.
+// Numbers that operations take and give: C++ numbers beside tensors, NaN under layouts that are
+// partial by max and min.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -127,6 +128,52 @@ TEST_P(OpsNumbersTest, ScalarsThatAnIntegerDoesNotHoldAreRefused) {
         return expect_refused(
             ops::clip(i64, (int64_t{1} << 53) + 1, int64_t{1} << 53),
             "clip: from 9007199254740993 to 9007199254740992; the first should not be above");
+      }),
+      IsOk());
+}
+
+// ---- NaN
+
+// Elements that are NaN stay so, and others what they are, under every layout.
+template <class T>
+Status check_nan(const Mesh& mesh, bool all_nan) {
+  const T nan = std::numeric_limits<T>::quiet_NaN();
+  const std::vector<T> values = {nan, all_nan ? nan : T(1), nan, all_nan ? nan : T(-2)};
+  for (const char* from : {"[-]", "[x]", "[(x,y)]", "[y]"}) {
+    const DTensor source = from_host<T>(values, {4}, Layout::parse(mesh, from));
+    for (const char* to : {"[-]", "[x]", "[-] max{x}", "[-] min{x}", "[-] max{x, y}", "[y] max{x}",
+                           "[x] min{y}", "[-] min{y}"}) {
+      const DTensor moved = relayout(source, Layout::parse(mesh, to));
+      for (const DTensor& found :
+           {relayout(moved, Layout::parse(mesh, "[-]")), ops::neg(ops::neg(moved)),
+            relayout(relayout(moved, Layout::parse(mesh, "[x]")), Layout::parse(mesh, to))}) {
+        TESSERA_ASSIGN_OR_RETURN(const HostTensor<T> host, found.template to_host<T>());
+        for (size_t i = 0; i < values.size(); ++i) {
+          TESSERA_REQUIRE(
+              host.data[i] == values[i] || (host.data[i] != host.data[i] && values[i] != values[i]),
+              from, " to ", to, ": element ", i, " is ", static_cast<double>(host.data[i]));
+        }
+      }
+      // Of the elements that are numbers, or NaN where none is.
+      const T largest = all_nan ? nan : T(1);
+      TESSERA_RETURN_IF_ERROR(with_context(
+          expect_all(ops::max(moved), static_cast<double>(largest)), absl::StrCat("max of ", to)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+TEST_P(OpsNumbersTest, NanStaysUnderPartialMaxAndMin) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}, {"y", 2}}));
+        for (const bool all_nan : {false, true}) {
+          TESSERA_RETURN_IF_ERROR(check_nan<float>(mesh, all_nan));
+          TESSERA_RETURN_IF_ERROR(check_nan<double>(mesh, all_nan));
+          TESSERA_RETURN_IF_ERROR(check_nan<Eigen::half>(mesh, all_nan));
+          TESSERA_RETURN_IF_ERROR(check_nan<Eigen::bfloat16>(mesh, all_nan));
+        }
+        return absl::OkStatus();
       }),
       IsOk());
 }
