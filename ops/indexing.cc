@@ -34,7 +34,10 @@ StatusOr<OpPlan> plan_take(const OperandType& x, const OperandType& indices, int
   OpPlan plan = plan_same(x);
   Rule& rule = plan.rule;
   const RuleDims x_dims = rule.operands[0];
+  // Of a split dim each device takes what it has, and zeros elsewhere: the sum is the result, of
+  // bool whether any is true.
   rule.factors[x_dims[along][0]].kind = FactorKind::kContracted;
+  rule.contraction = x.dtype() == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
   RuleDims& index_dims = rule.operands.emplace_back();
   for (const int64_t size : indices.shape()) index_dims.push_back({rule.add_factor(size)});
   plan.shape.assign(x.shape().begin(), x.shape().begin() + along);
@@ -45,7 +48,7 @@ StatusOr<OpPlan> plan_take(const OperandType& x, const OperandType& indices, int
   rule.result.insert(rule.result.end(), x_dims.begin() + along + 1, x_dims.end());
   rule.linearity = Linearity::kEach;
   rule.carriers = {true, false};
-  rule.reductions = reduction_bit(ReduceOp::kSum);
+  rule.reductions = reduction_bit(rule.contraction);
   plan.kernel = [dtype = x.dtype(), index_dtype = indices.dtype(), along,
                  size = x.shape()[along]](const LocalCall& call) -> Status {
     return call.engine.take(dtype_size(dtype), call.in[0],

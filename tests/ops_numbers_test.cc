@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Numbers that operations take and give: C++ numbers beside tensors, NaN under layouts that are
-// partial by max and min.
+// partial by max and min, and bool along split dims.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -172,6 +172,29 @@ TEST_P(OpsNumbersTest, NanStaysUnderPartialMaxAndMin) {
           TESSERA_RETURN_IF_ERROR(check_nan<double>(mesh, all_nan));
           TESSERA_RETURN_IF_ERROR(check_nan<Eigen::half>(mesh, all_nan));
           TESSERA_RETURN_IF_ERROR(check_nan<Eigen::bfloat16>(mesh, all_nan));
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+// ---- Bool
+
+TEST_P(OpsNumbersTest, TakeOfBoolAlongASplitDim) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}, {"y", 2}}));
+        const bool flags[] = {true, false, false, true, true};
+        const int32_t places[] = {4, 0, 1, 1, 3, 2};
+        const DTensor indices = from_host<int32_t>(places, {6}, Layout::parse(mesh, "[y]"));
+        for (const char* layout :
+             {"[-]", "[x]", "[(x,y)]", "[-] max{x}", "[-] min{x}", "[y] max{x}", "[x] min{y}"}) {
+          const DTensor x = from_host<bool>(flags, {5}, Layout::parse(mesh, layout));
+          TESSERA_ASSIGN_OR_RETURN(const HostTensor<bool> host,
+                                   ops::take(x, indices, 0).to_host<bool>());
+          for (size_t i = 0; i < 6; ++i) {
+            TESSERA_REQUIRE(host.data[i] == flags[places[i]], layout, " ", i);
+          }
         }
         return absl::OkStatus();
       }),
