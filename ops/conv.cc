@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/math.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/engine.h"
@@ -36,7 +37,15 @@ StatusOr<int64_t> result_size(const char* name, int64_t size, const Window& wind
                    window.dilation, ", padding ", window.before, " and ", window.after,
                    ": the first three are 1 at least, padding is not negative");
   }
-  const int64_t reach = (window.size - 1) * window.dilation + 1;
+  // Far from the end of int64, so that sums of a few of them are exact.
+  constexpr int64_t kMost = int64_t{1} << 60;
+  for (const int64_t number :
+       {window.size, window.stride, window.dilation, window.before, window.after, size}) {
+    if (number > kMost) {
+      return refusal(name, number, " is more than 2^60; windows, strides and padding are less");
+    }
+  }
+  const int64_t reach = saturating_add(saturating_mul(window.size - 1, window.dilation), 1);
   const int64_t padded = size + window.before + window.after;
   if (padded < reach) {
     return refusal(name, "a window that reaches over ", reach, " elements does not fit a dim of ",

@@ -75,6 +75,7 @@ StatusOr<LayoutDecision> decide_layouts(const char* name, const OpPlan& plan,
                                         const std::optional<Layout>& out,
                                         const PlanOptions& options,
                                         absl::Span<const int64_t> attributes) {
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, plan.dtype), name));
   std::vector<Shape> shapes;
   for (const Operand& operand : operands) shapes.push_back(operand.shape);
   TESSERA_RETURN_IF_ERROR(plan.rule.validate(shapes, plan.shape));

@@ -6,12 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/math.h"
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
@@ -72,9 +73,13 @@ StatusOr<OpPlan> plan_pad(const OperandType& x, const std::vector<int64_t>& low,
   TESSERA_ASSIGN_OR_RETURN(const ElementBytes element, element_of("pad", value, x.dtype()));
   OpPlan plan = plan_same(x);
   for (int dim = 0; dim < rank_of(x); ++dim) {
-    set_moved(plan, dim, low[dim] + x.shape()[dim] + high[dim], {1, -low[dim], -low[dim]});
+    const __int128 sum = static_cast<__int128>(low[dim]) + x.shape()[dim] + high[dim];
+    TESSERA_ASSIGN_OR_RETURN(
+        const int64_t size,
+        checked_size("pad", dim, sum,
+                     absl::StrCat("low ", list_text(low), ", high ", list_text(high))));
+    set_moved(plan, dim, size, {1, -low[dim], -low[dim]});
   }
-  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, x.dtype()), "pad"));
   const bool is_zero =
       std::all_of(element.begin(), element.end(), [](std::byte b) { return b == std::byte{0}; });
   plan.rule.reductions = is_zero ? kSums : 0;
@@ -110,9 +115,12 @@ StatusOr<OpPlan> plan_tile(const OperandType& x, const std::vector<int64_t>& rep
   OpPlan plan = plan_same(x);
   for (int dim = 0; dim < rank_of(x); ++dim) {
     if (repeats[dim] < 0) return refusal("tile", list_text(repeats), " has a negative entry");
-    set_moved(plan, dim, repeats[dim] * x.shape()[dim], {1, 0, 0, 1, repeats[dim] != 1});
+    TESSERA_ASSIGN_OR_RETURN(
+        const int64_t size,
+        checked_size("tile", dim, static_cast<__int128>(repeats[dim]) * x.shape()[dim],
+                     absl::StrCat("repeats ", list_text(repeats))));
+    set_moved(plan, dim, size, {1, 0, 0, 1, repeats[dim] != 1});
   }
-  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, x.dtype()), "tile"));
   plan.kernel = placing(x.dtype(), {}, [shape = x.shape()](const LocalCall& call, auto place) {
     // Repeated in each dim, as often as it meets the device's part of the result.
     std::vector<std::vector<int64_t>> begins;
@@ -149,7 +157,9 @@ StatusOr<OpPlan> plan_concat(absl::Span<const OperandType> xs, int64_t dim) {
     }
     plan.rule.operands.push_back(plan.rule.result);
     begins.push_back(size);
-    size += x.shape()[along];
+    TESSERA_ASSIGN_OR_RETURN(
+        size, checked_size("concat", along, static_cast<__int128>(size) + x.shape()[along],
+                           absl::StrCat("one of ", x.shape()[along], " joins ", size)));
   }
   plan.shape[along] = size;
   plan.rule.factors[plan.rule.result[along][0]].size = size;
@@ -215,11 +225,17 @@ std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, 
   Status status = internal::facts_of(x).error;
   status.Update(along.status());
   if (status.ok()) {
-    const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-    if (total != x.shape()[*along] ||
-        std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; })) {
+    // A negative size does not fit, whatever the others are.
+    int64_t total = 0;
+    bool has_negative = false;
+    for (const int64_t size : sizes) {
+      total = saturating_add(total, size);
+      has_negative = has_negative || size < 0;
+    }
+    if (total != x.shape()[*along] || has_negative) {
       status = refusal("split", "sizes ", list_text(sizes), " add up to ", total, ", and dim ",
-                       *along, " has ", x.shape()[*along], " elements");
+                       *along, " has ", x.shape()[*along], " elements",
+                       has_negative ? "; no size may be negative" : "");
     }
   }
   std::vector<int64_t> starts(rank_of(x), 0);
@@ -251,10 +267,12 @@ DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out) {
   const int64_t attributes[] = {shift, dim};
   DTensor result =
       run({"roll", {&x, 1}, attributes, out}, [&] { return plan_roll(x, shift, dim); });
-  return differentiable(std::move(result), {&x, 1},
-                        [shift, dim](const GradientCall& call) -> Gradients {
-                          return {roll(call.cotangent, -shift, dim)};
-                        });
+  return differentiable(
+      std::move(result), {&x, 1}, [shift, dim](const GradientCall& call) -> Gradients {
+        // -shift, which is no int64 of the least one.
+        const int64_t size = call.result.shape()[dim < 0 ? dim + rank_of(call.result) : dim];
+        return {roll(call.cotangent, size == 0 ? 0 : -(shift % size), dim)};
+      });
 }
 
 DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& out) {

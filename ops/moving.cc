@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/moving.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/broadcast.h"
@@ -9,6 +11,12 @@ namespace tessera::ops {
 
 std::string list_text(absl::Span<const int64_t> list) {
   return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
+}
+
+StatusOr<int64_t> checked_size(const char* name, int64_t dim, __int128 size,
+                               absl::string_view reason) {
+  if (size <= std::numeric_limits<int64_t>::max()) return static_cast<int64_t>(size);
+  return refusal(name, "dim ", dim, " would have more than 2^63 - 1 elements: ", reason);
 }
 
 OpPlan plan_same(const OperandType& x) {

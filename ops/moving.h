@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/status.h"
 #include "ops/op.h"
 #include "ops/operand_type.h"
 
@@ -19,6 +21,11 @@ inline int64_t rank_of(const OperandType& x) { return static_cast<int64_t>(x.sha
 
 // "[1, 2]".
 std::string list_text(absl::Span<const int64_t> list);
+
+// The size of a dim of the result. InvalidArgument where it is beyond int64, with what makes it so
+// large: "pad: dim 0 would have more than 2^63 - 1 elements: low [3], high [9223372036854775807]".
+StatusOr<int64_t> checked_size(const char* name, int64_t dim, __int128 size,
+                               absl::string_view reason);
 
 // A plan whose dims are all passed and which passes every partial operand, for the caller to
 // change.

@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/math.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -93,7 +94,7 @@ StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const OperandType& x
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     in.push_back({plan.rule.add_factor(
         shape[dim], marked[dim] ? FactorKind::kContracted : FactorKind::kPassed)});
-    if (marked[dim]) count *= shape[dim];
+    if (marked[dim]) count = saturating_mul(count, shape[dim]);
     if (marked[dim] && keep == KeepDims::kNo) continue;
     plan.rule.result.push_back(marked[dim] ? RuleDim() : in.back());
     plan.shape.push_back(marked[dim] ? 1 : shape[dim]);

@@ -11,6 +11,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "base/dtype.h"
+#include "base/math.h"
 #include "base/status.h"
 #include "ops/broadcast.h"
 #include "ops/catalog_entries.h"
@@ -201,7 +202,6 @@ StatusOr<OpPlan> plan_broadcast(const OperandType& x, const Shape& shape) {
     return refusal("broadcast_to", shape_to_string(x.shape()), " does not broadcast to ",
                    shape_to_string(shape));
   }
-  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, x.dtype()), "broadcast_to"));
   OpPlan plan = plan_same(x);
   plan.shape = shape;
   plan.rule.result.assign(shape.size(), RuleDim());
@@ -237,7 +237,8 @@ StatusOr<OpPlan> plan_slice(const OperandType& x, const std::vector<int64_t>& st
       return refusal("slice", "dim ", dim, " from ", starts[dim], " to ", limits[dim],
                      " is not in a dim of ", size, " elements");
     }
-    const int64_t count = (limits[dim] - starts[dim] + stride - 1) / stride;
+    const int64_t reach = limits[dim] - starts[dim];
+    const int64_t count = reach == 0 ? 0 : (reach - 1) / stride + 1;
     set_moved(plan, dim, count, {stride, starts[dim], starts[dim]});
   }
   plan.kernel = copying(x.dtype(), [starts, strides](const LocalCall& call) {
@@ -350,8 +351,14 @@ DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out) {
 }
 
 DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
-              const std::vector<int64_t>& limits, const std::vector<int64_t>& strides,
+              const std::vector<int64_t>& limits, const std::vector<int64_t>& given_strides,
               const Out& out) {
+  // A stride that passes the end takes the first element alone, as any longer one does.
+  std::vector<int64_t> strides = given_strides;
+  for (size_t dim = 0; dim < std::min({strides.size(), starts.size(), limits.size()}); ++dim) {
+    const int64_t reach = saturating_add(limits[dim], -std::max<int64_t>(starts[dim], 0));
+    strides[dim] = std::min(strides[dim], std::max<int64_t>(reach, 1));
+  }
   DTensor result = run({"slice", {&x, 1}, attributes_of({starts, limits, strides}), out},
                        [&] { return plan_slice(x, starts, limits, strides); });
   return differentiable(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Numbers that operations take and give: C++ numbers beside tensors, NaN under layouts that are
-// partial by max and min, and bool along split dims.
+// partial by max and min, bool along split dims, and sizes beyond 64 bits.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -38,6 +38,7 @@ namespace tessera::testing {
 namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 
 class OpsNumbersTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, OpsNumbersTest, ::testing::Values(kJobForms[0], kJobForms[1]),
@@ -194,6 +195,97 @@ TEST_P(OpsNumbersTest, TakeOfBoolAlongASplitDim) {
                                    ops::take(x, indices, 0).to_host<bool>());
           for (size_t i = 0; i < 6; ++i) {
             TESSERA_REQUIRE(host.data[i] == flags[places[i]], layout, " ", i);
+          }
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+// ---- Sizes beyond 64 bits
+
+TEST_P(OpsNumbersTest, SizesBeyondInt64AreRefused) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        const auto of = [&](const Shape& shape) {
+          return zeros<float>(shape, Layout::replicated(mesh, static_cast<int>(shape.size())));
+        };
+        const DTensor x = of({2, 3});
+        const DTensor none = of({0, kMost});
+        const std::vector<DTensor> pair = {none, none};
+        struct Refusal {
+          DTensor result;
+          const char* text;
+        };
+        const Refusal refusals[] = {
+            {ops::pad(x, {kMost, 0}, {kMost, 0}),
+             "pad: dim 0 would have more than 2^63 - 1 elements: low [9223372036854775807, 0]"},
+            {ops::pad(x, {kMost - 2, 0}, {0, 0}), "pad: shape [9223372036854775807, 3] has more"},
+            {ops::tile(x, {(int64_t{1} << 62) + 1, 1}),
+             "tile: dim 0 would have more than 2^63 - 1 elements: repeats [4611686018427387905, "
+             "1]"},
+            {ops::tile(none, {1, 2}), "tile: dim 1 would have more than 2^63 - 1 elements"},
+            {ops::concat(pair, 1), "concat: dim 1 would have more than 2^63 - 1 elements"},
+            {ops::split(x, {kMost, kMost, 4}, 0)[0], "split: sizes [9223372036854775807, "},
+            {ops::split(x, {kMost, -kMost, 2}, 0)[0], "no size may be negative"},
+            {ops::reshape(x, {kLeast, kLeast}), "reshape: shape [-9223372036854775808, "},
+            {ops::reshape(x, {int64_t{1} << 32, int64_t{1} << 32}),
+             "reshape: shape [4294967296, 4294967296] has more elements"},
+            {ops::one_hot(ops::cast<int32_t>(x), kMost),
+             "one_hot: shape [2, 3, 9223372036854775807]"},
+            {ops::broadcast_to(x, {kMost, 2, 3}),
+             "broadcast_to: shape [9223372036854775807, 2, 3]"},
+            {ops::broadcast_to(of({1}), {-3}), "broadcast_to: "},
+            {ops::matmul(of({int64_t{1} << 40, 0}), of({0, int64_t{1} << 40})),
+             "matmul: shape [1099511627776, 1099511627776] has more elements"},
+            {ops::slice(x, {0, 0}, {kMost, 3}), "slice: dim 0 from 0 to 9223372036854775807"},
+            {ops::slice(x, {kLeast, 0}, {2, 3}), "slice: dim 0 from -9223372036854775808"},
+            {ops::slice(x, {0, 0}, {2, 3}, {kLeast, 1}), "slice: stride -9223372036854775808"},
+            {ops::top_k(x, kMost, 1).values, "top_k: k is 9223372036854775807"},
+            {ops::top_k(x, kLeast, 1).values, "top_k: k is -9223372036854775808"},
+            {ops::roll(x, 1, kLeast), "roll: dim -9223372036854775808 is out of range"},
+            {ops::sum(x, {kMost}), "sum: dim 9223372036854775807 is out of range"},
+            {ops::expand_dims(x, kMost), "expand_dims: dim 9223372036854775807 is out of range"},
+            {ops::conv2d(of({1, 4, 4, 1}), of({3, 3, 1, 1}), {.dilation = {kMost, 1}}),
+             "conv2d: 9223372036854775807 is more than 2^60"},
+            {ops::max_pool2d(of({1, 4, 4, 1}), {.window = {kMost, 1}}),
+             "max_pool2d: 9223372036854775807 is more than 2^60"},
+            {ops::avg_pool2d(of({1, 4, 4, 1}),
+                             {.window = {1, 1}, .padding = {{{kMost, kMost}, {0, 0}}}}),
+             "avg_pool2d: 9223372036854775807 is more than 2^60"},
+        };
+        std::string failures;
+        for (const Refusal& refusal : refusals) {
+          const Status status = expect_refused(refusal.result, refusal.text);
+          if (!status.ok()) absl::StrAppend(&failures, status.message(), "\n");
+        }
+        TESSERA_REQUIRE(failures.empty(), failures);
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+TEST_P(OpsNumbersTest, LargeStridesAndShiftsAreTaken) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        const float values[] = {0, 1, 2, 3, 4, 5, 6};
+        for (const char* layout : {"[-]", "[x]"}) {
+          Tape tape;
+          const DTensor x = tape.watch(from_host<float>(values, {7}, Layout::parse(mesh, layout)));
+          const DTensor first = ops::slice(x, {2}, {7}, {kMost});
+          TESSERA_REQUIRE(first.shape() == Shape{1}, shape_to_string(first.shape()));
+          TESSERA_RETURN_IF_ERROR(expect_all(first, 2));
+          // -2^63 is 6 modulo 7.
+          const DTensor rolled = ops::roll(x, kLeast, 0);
+          TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, rolled.to_host<float>());
+          for (int i = 0; i < 7; ++i) TESSERA_REQUIRE(host.data[i] == (i + 1) % 7, i);
+          const DTensor loss = ops::add(ops::sum(first), ops::sum(ops::mul(rolled, rolled)));
+          TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> gradient,
+                                   tape.gradient(loss, {x})[0].to_host<float>());
+          for (int i = 0; i < 7; ++i) {
+            TESSERA_REQUIRE(gradient.data[i] == 2 * i + (i == 2 ? 1 : 0), i, " ", gradient.data[i]);
           }
         }
         return absl::OkStatus();

@@ -49,9 +49,12 @@ struct Range {
 template <class Fn>
 void for_each_tap(const Window& window, int64_t at, Range range, Fn fn) {
   const int64_t first = at * window.stride - window.before;
-  for (int64_t tap = 0; tap < window.size; ++tap) {
+  // The window may be far larger than the range.
+  const int64_t before = range.begin > first ? range.begin - first : 0;
+  for (int64_t tap = (before + window.dilation - 1) / window.dilation; tap < window.size; ++tap) {
     const int64_t index = first + tap * window.dilation;
-    if (index >= range.begin && index < range.end) fn(tap, index);
+    if (index >= range.end) return;
+    fn(tap, index);
   }
 }
 
