@@ -218,6 +218,44 @@ TESSERA_KERNEL_BODY double normal_cdf(double x) {
   return 0.5 * std::erfc(-x * 0.70710678118654752440);
 }
 
+// Normal numbers from `low` to `high`, in units of the standard deviation: what the quantiles of
+// all elements have in common.
+struct TruncatedNormal {
+  double low;
+  double high;
+  double below_low;   // the probability of a number below `low`
+  double below_high;  // and so on
+  double above_low;
+  double above_high;
+};
+TESSERA_KERNEL_BODY TruncatedNormal truncated_normal(double low, double high) {
+  return {low, high, normal_cdf(low), normal_cdf(high), normal_cdf(-low), normal_cdf(-high)};
+}
+// A number from `low` on of the tail beyond 37, where the probabilities are no longer numbers: the
+// density falls as exp(-z z / 2) within 1 / (low low). `u` is in (0, 1).
+TESSERA_KERNEL_BODY double far_tail(double low, double high, double u) {
+  const double all = -std::expm1(-(high - low) * (0.5 * (high + low)));
+  const double depth = -2 * std::log1p(-u * all);
+  return low + depth / (low + std::sqrt(low * low + depth));
+}
+// The number below which there are u of all, u in (0, 1).
+TESSERA_KERNEL_BODY double truncated_quantile(const TruncatedNormal& t, double u) {
+  constexpr double kFar = 37;
+  double z;
+  const double above = t.above_high + (t.above_low - t.above_high) * (1 - u);
+  if (t.low > kFar) {
+    z = far_tail(t.low, t.high, u);
+  } else if (t.high < -kFar) {
+    z = -far_tail(-t.high, -t.low, 1 - u);
+  } else if (above < 0x1p-7) {
+    // The upper tail as the lower one: 1 - p has lost digits that `above` has.
+    z = -normal_quantile(above);
+  } else {
+    z = normal_quantile(t.below_low + (t.below_high - t.below_low) * u);
+  }
+  return z < t.low ? t.low : z > t.high ? t.high : z;
+}
+
 // Element i of a permutation of 0 to range - 1: a Feistel network of eight rounds over the least
 // power of 4 that is not below the range, again until the number is in the range. `stream` is the
 // last word of its counters.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/random.h"
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -11,8 +12,10 @@
 #include "base/status.h"
 #include "device/arithmetic.h"
 #include "device/engine.h"
+#include "device/random_math.h"
 #include "dtensor/device_op.h"
 #include "ops/kernels/host_engine.h"
+#include "ops/kernels/pointwise.h"
 
 namespace tessera::random {
 namespace {
@@ -41,9 +44,28 @@ std::pair<absl::int128, absl::int128> limits_of(DType dtype) {
   }
 }
 
-Status check_range(const char* name, double low, double high) {
-  if (low <= high && std::isfinite(low) && std::isfinite(high)) return absl::OkStatus();
-  return refusal(name, ": from ", low, " to ", high, "; both should be finite, in this order");
+// That the dtype holds both ends of what may be drawn.
+Status check_held(const char* name, DType dtype, double least, double most) {
+  for (const double value : {least, most}) {
+    double held = 0;
+    std::array<std::byte, 8> element = {};
+    kernels::cast(DType::kFloat64, dtype, reinterpret_cast<const std::byte*>(&value),
+                  element.data(), 1);
+    kernels::cast(dtype, DType::kFloat64, element.data(), reinterpret_cast<std::byte*>(&held), 1);
+    if (std::isfinite(held)) continue;
+    return refusal(name, ": numbers from ", least, " to ", most, " may be drawn, and ",
+                   dtype_name(dtype), " cannot hold ", value,
+                   "; use smaller parameters or another dtype");
+  }
+  return absl::OkStatus();
+}
+
+Status check_uniform(const RandomSpec& spec, DType dtype) {
+  if (!(spec.a <= spec.b) || !std::isfinite(spec.a) || !std::isfinite(spec.b)) {
+    return refusal("uniform: from ", spec.a, " to ", spec.b,
+                   "; both should be finite, in this order");
+  }
+  return check_held("uniform", dtype, spec.a, spec.b);
 }
 
 Status check_spread(const char* name, const RandomSpec& spec) {
@@ -52,17 +74,38 @@ Status check_spread(const char* name, const RandomSpec& spec) {
                  "; both should be finite, and stddev not negative");
 }
 
-Status check_spec(const RandomSpec& spec) {
+// The least of the open units that normal numbers are made of.
+double least_unit(DType dtype) {
+  return dtype == DType::kFloat64 ? kernels::open_unit_of_words(0) : kernels::open_unit_of_word(0);
+}
+
+Status check_normal(const RandomSpec& spec, DType dtype) {
+  TESSERA_RETURN_IF_ERROR(check_spread("normal", spec));
+  const double reach = spec.b * std::sqrt(-2 * std::log(least_unit(dtype)));
+  return check_held("normal", dtype, spec.a - reach, spec.a + reach);
+}
+
+Status check_truncated_normal(const RandomSpec& spec, DType dtype) {
+  TESSERA_RETURN_IF_ERROR(check_spread("truncated_normal", spec));
+  if (!(spec.low < spec.high)) {
+    return refusal("truncated_normal: from ", spec.low, " to ", spec.high,
+                   " standard deviations; the first should be below the second");
+  }
+  const kernels::TruncatedNormal truncated = kernels::truncated_normal(spec.low, spec.high);
+  const double unit = least_unit(dtype);
+  return check_held("truncated_normal", dtype,
+                    spec.a + spec.b * kernels::truncated_quantile(truncated, unit),
+                    spec.a + spec.b * kernels::truncated_quantile(truncated, 1 - unit));
+}
+
+Status check_spec(const RandomSpec& spec, DType dtype) {
   switch (spec.kind) {
     case RandomKind::kUniform:
-      return check_range("uniform", spec.a, spec.b);
+      return check_uniform(spec, dtype);
     case RandomKind::kNormal:
-      return check_spread("normal", spec);
+      return check_normal(spec, dtype);
     case RandomKind::kTruncatedNormal:
-      TESSERA_RETURN_IF_ERROR(check_spread("truncated_normal", spec));
-      if (spec.low < spec.high) return absl::OkStatus();
-      return refusal("truncated_normal: from ", spec.low, " to ", spec.high,
-                     " standard deviations; the first should be below the second");
+      return check_truncated_normal(spec, dtype);
     case RandomKind::kBernoulli:
       if (spec.a >= 0 && spec.a <= 1) return absl::OkStatus();
       return refusal("bernoulli: probability ", spec.a, "; it should be from 0 to 1");
@@ -92,7 +135,7 @@ std::vector<Key> Key::split(int64_t n) const {
 }
 
 DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg layout) {
-  const Status status = check_spec(spec);
+  const Status status = check_spec(spec, dtype);
   if (!status.ok()) return internal::failed_tensor(dtype, shape, layout, status);
   return internal::generate("random", dtype, shape, layout,
                             [spec, dtype, shape](Engine* engine, const Box& box, std::byte* out) {

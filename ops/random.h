@@ -9,6 +9,10 @@
 // same under every layout, mesh, split over clients and type of device. A key used twice gives the
 // same numbers twice; fold_in() and split() make others of it. Nothing is sent.
 //
+// The numbers drawn are finite and in the range that the parameters say, which are f64 whatever T
+// is; where T has no number in the range it is the nearest. InvalidArgument where T does not hold
+// what may be drawn, as of normal<Eigen::half>(key, shape, layout, 0, 20000).
+//
 // Philox4x32-10 (ops/kernels/philox.h). Errors are in the tensor, as those of full():
 // InvalidArgument for parameters out of range, naming them. JAX: jax.random. TF:
 // tf.random.stateless_*.
@@ -62,7 +66,7 @@ DTensor bits(const Key& key, const Shape& shape, LayoutArg layout) {
   return draw({.kind = kernels::RandomKind::kBits, .key = key.words()}, dtype_of<T>(), shape,
               layout);
 }
-// In [low, high), never high itself.
+// In [low, high), never high itself; where the two are equal it is that number.
 template <Float T>
 DTensor uniform(const Key& key, const Shape& shape, LayoutArg layout, double low = 0,
                 double high = 1) {
@@ -75,7 +79,8 @@ DTensor normal(const Key& key, const Shape& shape, LayoutArg layout, double mean
   return draw({.kind = kernels::RandomKind::kNormal, .key = key.words(), .a = mean, .b = stddev},
               dtype_of<T>(), shape, layout);
 }
-// Normal numbers between mean + low stddev and mean + high stddev.
+// Normal numbers from mean + low stddev to mean + high stddev; one of `low` and `high` may be
+// infinite. Upper tails are as exact as lower ones, also far from the mean.
 template <Float T>
 DTensor truncated_normal(const Key& key, const Shape& shape, LayoutArg layout, double mean = 0,
                          double stddev = 1, double low = -2, double high = 2) {

@@ -675,6 +675,23 @@ TEST_P(EnginesTest, RandomNumbers) {
       check_kind(spec, dtype, 0);
       spec.kind = RandomKind::kTruncatedNormal;
       check_kind(spec, dtype, 2);
+      // In tails, and from end to end of the dtype.
+      spec.a = 0;
+      for (const auto& [low, high] :
+           {std::pair(8.0, 9.0), {-9.0, -8.0}, {50.0, 51.0}, {-1.0, 7.0}}) {
+        spec.low = low;
+        spec.high = high;
+        check_kind(spec, dtype, 4);
+      }
+      spec.kind = RandomKind::kUniform;
+      spec.b = dtype == DType::kFloat64   ? std::numeric_limits<double>::max()
+               : dtype == DType::kFloat16 ? 65504
+                                          : 0x1.fep127;
+      spec.a = -spec.b;
+      check_kind(spec, dtype, 0);
+      spec.a = 0.7;  // which is rounded down
+      spec.b = 0.72;
+      check_kind(spec, dtype, 0);
       continue;
     }
     check_kind(spec, dtype, 0);

@@ -334,6 +334,18 @@ TEST_P(RandomTest, Refusals) {
             refused(random::randint<int32_t>(key, {3}, layout, 5, 5), "randint: from 5 to 5"));
         TESSERA_RETURN_IF_ERROR(
             refused(random::randint<uint8_t>(key, {3}, layout, 0, 257), "both in u8"));
+        // What the dtype does not hold.
+        TESSERA_RETURN_IF_ERROR(
+            refused(random::uniform<Eigen::half>(key, {3}, layout, 0, 65520),
+                    "uniform: numbers from 0 to 65520 may be drawn, and f16 cannot hold 65520"));
+        TESSERA_RETURN_IF_ERROR(
+            refused(random::uniform<float>(key, {3}, layout, -1e39, 0), "f32 cannot hold -1e+39"));
+        TESSERA_RETURN_IF_ERROR(
+            refused(random::normal<Eigen::half>(key, {3}, layout, 0, 20000),
+                    "normal: numbers from -115362 to 115362 may be drawn, and f16 cannot hold"));
+        TESSERA_RETURN_IF_ERROR(
+            refused(random::truncated_normal<Eigen::half>(key, {3}, layout, 0, 20000, 3, 4),
+                    "truncated_normal: numbers from 60000 to 80000 may be drawn"));
         return refused(random::permutation(key, -1, layout), "permutation: of -1 numbers");
       }),
       IsOk());

@@ -12,21 +12,24 @@
 #include "device/cuda/kernel_bodies.h"
 #include "device/cuda/math.h"
 #include "device/kernel_body.h"
+#include "device/number_math.h"
 #include "device/random_math.h"
 
 namespace tessera::cuda {
 
 using kernels::high_product;
-using kernels::normal_cdf;
 using kernels::normal_pair;
-using kernels::normal_quantile;
 using kernels::NormalPair;
+using kernels::odd_float;
 using kernels::open_unit_of_word;
 using kernels::open_unit_of_words;
 using kernels::permuted_index;
 using kernels::philox_words;
 using kernels::PhiloxWords;
+using kernels::times;
 using kernels::times_plus;
+using kernels::truncated_normal;
+using kernels::truncated_quantile;
 
 TESSERA_KERNEL_BODY uint32_t stream_of(Distribution distribution) {
   switch (distribution) {
@@ -76,29 +79,35 @@ TESSERA_KERNEL_BODY double open_unit_of(const Draw& draw, uint64_t i) {
   }
 }
 
-// The greatest value below; ordered by their bits, apart from the sign.
+// The least value above, by the bits, which are in the order of the values apart from the sign.
 template <class T, class Bits>
-TESSERA_KERNEL_BODY T value_below(T value) {
+TESSERA_KERNEL_BODY T value_above(T value) {
   Bits bits;
   memcpy(&bits, &value, sizeof bits);
   constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
   if ((bits & static_cast<Bits>(~kSign)) == 0) {
-    bits = static_cast<Bits>(kSign | 1);
+    bits = 1;
   } else {
-    bits = static_cast<Bits>((bits & kSign) != 0 ? bits + 1 : bits - 1);
+    bits = static_cast<Bits>((bits & kSign) != 0 ? bits - 1 : bits + 1);
   }
   memcpy(&value, &bits, sizeof bits);
   return value;
 }
 template <class T>
-TESSERA_KERNEL_BODY T value_below(T value) {
+TESSERA_KERNEL_BODY T value_above(T value) {
   if constexpr (sizeof(T) == 2) {
-    return value_below<T, uint16_t>(value);
+    return value_above<T, uint16_t>(value);
   } else if constexpr (sizeof(T) == 4) {
-    return value_below<T, uint32_t>(value);
+    return value_above<T, uint32_t>(value);
   } else {
-    return value_below<T, uint64_t>(value);
+    return value_above<T, uint64_t>(value);
   }
+}
+// The greatest value below.
+template <class T>
+TESSERA_KERNEL_BODY T value_below(T value) {
+  const auto negated = [](T x) { return Wide<T>::back(-Wide<T>::of(x)); };
+  return negated(value_above(negated(value)));
 }
 
 // low + scale u, each operation rounded by itself.
@@ -119,31 +128,56 @@ TESSERA_KERNEL_BODY double scaled(double low, double scale, double u) {
 #endif
 }
 
-// From double to T by one rounding, or by way of float, as on the host.
+// The nearest value of T.
 template <class T>
 TESSERA_KERNEL_BODY T rounded_to(double value) {
-  return Wide<T>::back(static_cast<Computed<T>>(value));
+  if constexpr (sizeof(T) == 2) {
+    return Wide<T>::back(odd_float(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+template <class T>
+TESSERA_KERNEL_BODY T draw_uniform(const Draw& draw, uint64_t i) {
+  using W = Computed<T>;
+  const T rounded_low = rounded_to<T>(draw.a);
+  const W low = Wide<T>::of(rounded_low);
+  const W high = Wide<T>::of(rounded_to<T>(draw.b));
+  const W unit = unit_of<T>(draw, i);
+  const W scale = high - low;
+  const bool is_wide = scale - scale != 0;  // infinite
+  const W wide = is_wide ? 2 * scaled(low / 2, high / 2 - low / 2, unit) : scaled(low, scale, unit);
+  T value = Wide<T>::back(wide);
+  if (Wide<T>::of(value) >= high && low < high) value = value_below(Wide<T>::back(high));
+  // The lower end may have been rounded down.
+  if (low < draw.a && low < high && Wide<T>::of(value) <= low) value = value_above(rounded_low);
+  return value;
+}
+
+template <class T>
+TESSERA_KERNEL_BODY T draw_truncated_normal(const Draw& draw, uint64_t i) {
+  const double least = draw.a + times(draw.b, draw.low);
+  const double most = draw.a + times(draw.b, draw.high);
+  const double z =
+      truncated_quantile(truncated_normal(draw.low, draw.high), open_unit_of<T>(draw, i));
+  const T value = rounded_to<T>(times_plus(draw.b, z, draw.a));
+  const auto real = [](T x) { return static_cast<double>(Wide<T>::of(x)); };
+  // Rounding may leave the range, where T has other numbers in it.
+  if (real(value) > most && real(value_below(value)) >= least) return value_below(value);
+  if (real(value) < least && real(value_above(value)) <= most) return value_above(value);
+  return value;
 }
 
 template <class T>
 TESSERA_KERNEL_BODY T draw_float(const Draw& draw, uint64_t i) {
-  using W = Computed<T>;
-  if (draw.distribution == Distribution::kUniform) {
-    const W low = Wide<T>::of(rounded_to<T>(draw.a));
-    const W high = Wide<T>::of(rounded_to<T>(draw.b));
-    const T value = Wide<T>::back(scaled(low, high - low, unit_of<T>(draw, i)));
-    return Wide<T>::of(value) >= high && low < high ? value_below(Wide<T>::back(high)) : value;
+  if (draw.distribution == Distribution::kUniform) return draw_uniform<T>(draw, i);
+  if (draw.distribution == Distribution::kTruncatedNormal) {
+    return draw_truncated_normal<T>(draw, i);
   }
-  if (draw.distribution == Distribution::kNormal) {
-    const uint64_t even = i & ~uint64_t{1};
-    const NormalPair pair =
-        normal_pair(open_unit_of<T>(draw, even), open_unit_of<T>(draw, even + 1));
-    return rounded_to<T>(times_plus(draw.b, i == even ? pair.even : pair.odd, draw.a));
-  }
-  const double first = normal_cdf(draw.low);
-  const double last = normal_cdf(draw.high);
-  const double z = normal_quantile(first + (last - first) * open_unit_of<T>(draw, i));
-  return rounded_to<T>(draw.a + draw.b * (z < draw.low ? draw.low : z > draw.high ? draw.high : z));
+  const uint64_t even = i & ~uint64_t{1};
+  const NormalPair pair = normal_pair(open_unit_of<T>(draw, even), open_unit_of<T>(draw, even + 1));
+  return rounded_to<T>(times_plus(draw.b, i == even ? pair.even : pair.odd, draw.a));
 }
 
 template <class T>

@@ -9,6 +9,7 @@
 
 #include "Eigen/Core"
 #include "base/check.h"
+#include "device/number_math.h"
 #include "device/random_math.h"
 #include "ops/kernels/loops.h"
 #include "ops/kernels/random_loops.h"
@@ -60,21 +61,25 @@ void draw_elements(const RandomSpec& spec, RandomStream stream, uint64_t first, 
   }
 }
 
-// The greatest value below.
+// The next value: the least above, or the greatest below.
 template <class T>
-T below(T value) {
+T above(T value) {
   if constexpr (!kIsHalf<T>) {
-    return std::nextafter(value, -std::numeric_limits<T>::infinity());
+    return std::nextafter(value, std::numeric_limits<T>::infinity());
   } else {
     // Both 16-bit types are ordered by their bits, apart from the sign.
     auto bits = Eigen::numext::bit_cast<uint16_t>(value);
     if ((bits & 0x7fff) == 0) {
-      bits = 0x8001;
+      bits = 1;
     } else {
-      bits = static_cast<uint16_t>((bits & 0x8000) != 0 ? bits + 1 : bits - 1);
+      bits = static_cast<uint16_t>((bits & 0x8000) != 0 ? bits - 1 : bits + 1);
     }
     return Eigen::numext::bit_cast<T>(bits);
   }
+}
+template <class T>
+T below(T value) {
+  return -above(-value);
 }
 
 template <class T>
@@ -84,60 +89,95 @@ template <class T>
 void narrow(const float* in, int64_t n, T* out) {
   loops().narrow(kHalfType<T>, in, reinterpret_cast<uint16_t*>(out), n);
 }
+// The nearest value of T.
+template <class T>
+T rounded(double value) {
+  if constexpr (kIsHalf<T>) {
+    const float odd = odd_float(value);
+    T result;
+    narrow(&odd, 1, &result);
+    return result;
+  } else {
+    return static_cast<T>(value);
+  }
+}
 
 template <class T>
 void draw_uniform(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
   using Wide = std::conditional_t<kIsDouble<T>, double, float>;
-  const Wide low = static_cast<Wide>(static_cast<T>(spec.a));
-  const Wide high = static_cast<Wide>(static_cast<T>(spec.b));
-  const T last = low < high ? below(static_cast<T>(spec.b)) : static_cast<T>(spec.b);
+  constexpr LoopType kType = kIsDouble<T> ? LoopType::kFloat64 : LoopType::kFloat32;
+  const T rounded_low = rounded<T>(spec.a);
+  const Wide low = static_cast<Wide>(rounded_low);
+  const Wide high = static_cast<Wide>(rounded<T>(spec.b));
+  const T last = low < high ? below(rounded<T>(spec.b)) : rounded<T>(spec.b);
+  // The lower end may have been rounded down.
+  const bool is_low = low < spec.a && low < high;
+  const T least = is_low ? above(rounded_low) : rounded_low;
+  // Where high - low is beyond the type, halves of both are taken, and what they give is doubled.
+  const bool is_wide = std::isinf(high - low);
+  const double infinity = std::numeric_limits<double>::infinity();
   UniformLoop loop = {24, low, high - low, high, static_cast<Wide>(last)};
+  if (is_wide) loop = {24, low / 2, high / 2 - low / 2, infinity, infinity};
   if constexpr (kIsHalf<T>) {
     loop.bits = std::is_same_v<T, Eigen::half> ? 11 : 8;
-    loop.last = high;  // rounding to T may give `high` too
+    loop.last = loop.high;  // rounding to T may give `high` too
   }
-  draw_elements<kIsDouble<T> ? 2 : 1>(
-      spec, RandomStream::kBits, first, count, out, [&](const uint32_t* words, int64_t n, T* to) {
-        if constexpr (kIsHalf<T>) {
-          float wide[kWords];
-          random_loops().uniform(LoopType::kFloat32, loop, words, n, wide);
-          narrow(wide, n, to);
-          for (int64_t i = 0; i < n; ++i) {
-            if (static_cast<float>(to[i]) >= high) to[i] = last;
-          }
-        } else {
-          random_loops().uniform(kIsDouble<T> ? LoopType::kFloat64 : LoopType::kFloat32, loop,
-                                 words, n, to);
-        }
-      });
+  const auto end = [&](T value) {
+    const T within = static_cast<Wide>(value) >= high ? last : value;
+    return is_low && within < least ? least : within;
+  };
+  draw_elements<kIsDouble<T> ? 2 : 1>(spec, RandomStream::kBits, first, count, out,
+                                      [&](const uint32_t* words, int64_t n, T* to) {
+                                        if constexpr (kIsHalf<T>) {
+                                          float wide[kWords];
+                                          random_loops().uniform(kType, loop, words, n, wide);
+                                          for (int64_t i = 0; is_wide && i < n; ++i) wide[i] *= 2;
+                                          narrow(wide, n, to);
+                                          for (int64_t i = 0; i < n; ++i) to[i] = end(to[i]);
+                                        } else {
+                                          random_loops().uniform(kType, loop, words, n, to);
+                                          if (!is_wide && !is_low) return;
+                                          for (int64_t i = 0; i < n; ++i)
+                                            to[i] = end(is_wide ? 2 * to[i] : to[i]);
+                                        }
+                                      });
 }
 
 template <class T>
 void draw_normal(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
+  const NormalLoop loop = {spec.a, spec.b, kIsHalf<T>};
   draw_elements<kIsDouble<T> ? 2 : 1>(
       spec, RandomStream::kNormal, first, count, out, [&](const uint32_t* words, int64_t n, T* to) {
         if constexpr (kIsHalf<T>) {
           float wide[kWords];
-          random_loops().normal(LoopType::kFloat32, spec.a, spec.b, words, n, wide);
+          random_loops().normal(LoopType::kFloat32, loop, words, n, wide);
           narrow(wide, n, to);
         } else {
-          random_loops().normal(kIsDouble<T> ? LoopType::kFloat64 : LoopType::kFloat32, spec.a,
-                                spec.b, words, n, to);
+          random_loops().normal(kIsDouble<T> ? LoopType::kFloat64 : LoopType::kFloat32, loop, words,
+                                n, to);
         }
       });
 }
 
 template <class T>
 void draw_truncated_normal(const RandomSpec& spec, uint64_t first, int64_t count, T* out) {
-  const double least = normal_cdf(spec.low);
-  const double most = normal_cdf(spec.high);
+  const TruncatedNormal truncated = truncated_normal(spec.low, spec.high);
+  const double least = spec.a + spec.b * spec.low;
+  const double most = spec.a + spec.b * spec.high;
   draw_elements<kIsDouble<T> ? 2 : 1>(
       spec, RandomStream::kNormal, first, count, out, [&](const uint32_t* words, int64_t n, T* to) {
         for (int64_t i = 0; i < n; ++i) {
           const double unit =
               kIsDouble<T> ? open_unit_of_words(pair_of(words, i)) : open_unit_of_word(words[i]);
-          const double z = normal_quantile(least + (most - least) * unit);
-          to[i] = static_cast<T>(spec.a + spec.b * std::clamp(z, spec.low, spec.high));
+          T value = rounded<T>(spec.a + spec.b * truncated_quantile(truncated, unit));
+          // Rounding may leave the range, where T has other numbers in it.
+          if (static_cast<double>(value) > most && static_cast<double>(below(value)) >= least) {
+            value = below(value);
+          } else if (static_cast<double>(value) < least &&
+                     static_cast<double>(above(value)) <= most) {
+            value = above(value);
+          }
+          to[i] = value;
         }
       });
 }

@@ -31,6 +31,14 @@ struct UniformLoop {
   double last;
 };
 
+// Numbers mean + stddev z, of f32 rounded to nearest, or to odd (device/number_math.h) where they
+// are narrowed next.
+struct NormalLoop {
+  double mean;
+  double stddev;
+  bool is_narrowed = false;
+};
+
 struct RandomLoops {
   // The words of blocks first, ..., first + num_blocks - 1 of a stream, four each.
   void (*philox)(const uint32_t key[2], uint32_t stream, uint64_t first, int64_t num_blocks,
@@ -39,7 +47,7 @@ struct RandomLoops {
   void (*uniform)(LoopType type, const UniformLoop& loop, const uint32_t* words, int64_t n,
                   void* out);
   // The same; n is even.
-  void (*normal)(LoopType type, double mean, double stddev, const uint32_t* words, int64_t n,
+  void (*normal)(LoopType type, const NormalLoop& loop, const uint32_t* words, int64_t n,
                  void* out);
 };
 

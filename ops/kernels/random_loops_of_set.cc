@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #define TESSERA_KERNEL_BODY static inline
+#include "device/number_math.h"
 #include "device/random_math.h"
 #include "ops/kernels/random_loops.h"
 
@@ -128,18 +129,30 @@ void uniform(LoopType type, const UniformLoop& loop, const uint32_t* words, int6
   }
 }
 
-void normal(LoopType type, double mean, double stddev, const uint32_t* words, int64_t n,
-            void* out) {
+float nearest_float(double x) { return static_cast<float>(x); }
+
+// f32, by two words each pair.
+template <class Round>
+void normal_floats(double mean, double stddev, const uint32_t* words, int64_t n, float* to,
+                   Round round) {
+  for (int64_t i = 0; i < n / 2; ++i) {
+    const uint64_t pair = pair_of(words, i);
+    const NormalPair z = normal_pair(open_unit_of_word(static_cast<uint32_t>(pair)),
+                                     open_unit_of_word(static_cast<uint32_t>(pair >> 32)));
+    to[2 * i] = round(times_plus(stddev, z.even, mean));
+    to[2 * i + 1] = round(times_plus(stddev, z.odd, mean));
+  }
+}
+
+void normal(LoopType type, const NormalLoop& loop, const uint32_t* words, int64_t n, void* out) {
+  const double mean = loop.mean;
+  const double stddev = loop.stddev;
   if (type == LoopType::kFloat32) {
     float* const to = static_cast<float*>(out);
-    for (int64_t i = 0; i < n / 2; ++i) {
-      const uint64_t pair = pair_of(words, i);
-      const NormalPair z = normal_pair(open_unit_of_word(static_cast<uint32_t>(pair)),
-                                       open_unit_of_word(static_cast<uint32_t>(pair >> 32)));
-      to[2 * i] = static_cast<float>(times_plus(stddev, z.even, mean));
-      to[2 * i + 1] = static_cast<float>(times_plus(stddev, z.odd, mean));
+    if (loop.is_narrowed) {
+      return normal_floats(mean, stddev, words, n, to, [](double x) { return odd_float(x); });
     }
-    return;
+    return normal_floats(mean, stddev, words, n, to, nearest_float);
   }
   double* const to = static_cast<double*>(out);
   for (int64_t i = 0; i < n; i += 2) {

@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "Eigen/Core"
 #include "base/dtype.h"
 #include "device/arithmetic.h"
 #include "device/engine.h"
@@ -107,8 +109,8 @@ void expect_normal(const RandomLoops& loops, LoopType type, double bound) {
   std::vector<T> found(words.size() * 4 / sizeof(T));
   std::vector<T> baseline(found.size());
   const auto n = static_cast<int64_t>(found.size());
-  loops.normal(type, 0, 1, words.data(), n, found.data());
-  random_loops(InstructionSet::kBaseline).normal(type, 0, 1, words.data(), n, baseline.data());
+  loops.normal(type, {0, 1}, words.data(), n, found.data());
+  random_loops(InstructionSet::kBaseline).normal(type, {0, 1}, words.data(), n, baseline.data());
   double worst = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     ASSERT_EQ(bits_of(found[i]), bits_of(baseline[i])) << i;
@@ -155,6 +157,137 @@ TEST_P(RandomLoopsTest, UniformNumbersAreRoundedByEachOperation) {
   expect_uniform<float>(loops(), LoopType::kFloat32, 24);
   expect_uniform<float>(loops(), LoopType::kFloat32, 8);
   expect_uniform<double>(loops(), LoopType::kFloat64, 53);
+}
+
+// What a distribution may be asked for: where its numbers lie, and about their mean.
+struct RangeRow {
+  const char* name;
+  RandomSpec spec;
+  double least;
+  double most;
+  double mean;       // NaN where it is not known
+  double tolerance;  // of the mean
+};
+std::vector<RangeRow> range_rows(double largest) {
+  const auto uniform = [](const char* name, double low, double high) {
+    return RangeRow{name,
+                    {.kind = RandomKind::kUniform, .a = low, .b = high},
+                    low,
+                    high,
+                    low / 2 + high / 2,
+                    (high / 2 - low / 2) / 50};
+  };
+  const auto truncated = [](const char* name, double low, double high, double mean,
+                            double tolerance) {
+    return RangeRow{
+        name, {.kind = RandomKind::kTruncatedNormal, .a = 0, .b = 1, .low = low, .high = high},
+        low,  high,
+        mean, tolerance};
+  };
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  return {
+      uniform("widest", -largest, largest),
+      uniform("upper_half", 0, largest),
+      uniform("lower_half", -largest, 0),
+      uniform("one_number", 3, 3),
+      uniform("rounded_down", 0.7, 0.75),
+      uniform("rounded_up", -0.75, -0.7),
+      // The means of mpmath.
+      truncated("tail_7", 7, 8, 7.13706716, 0.005),
+      truncated("tail_8", 8, 9, 8.12118899, 0.005),
+      truncated("tail_9", 9, 10, 9.10845629, 0.005),
+      truncated("tail_30", 30, 31, 30.0332597, 0.002),
+      truncated("tail_to_infinity", 8, kInf, 8.12136811, 0.005),
+      truncated("tail_beyond_f64", 50, 51, 50.019984, 0.001),
+      truncated("far_tail", 1000, 2000, 1000.001, 0.0001),
+      truncated("lower_tail", -9, -8, -8.12118899, 0.005),
+      truncated("lower_tail_beyond_f64", -51, -50, -50.019984, 0.001),
+      truncated("one_side", -1, kInf, 0.287599971, 0.03),
+      truncated("all", -kInf, kInf, 0, 0.04),
+      truncated("narrow", 0.7, 0.71, 0.704994125, 0.001),
+  };
+}
+
+template <class T>
+void expect_in_ranges(double largest) {
+  constexpr int64_t kCount = 20'000;
+  std::vector<T> values(kCount);
+  for (RangeRow row : range_rows(largest)) {
+    row.spec.key = {3, 5};
+    random_run(row.spec, dtype_of<T>(), 0, kCount, reinterpret_cast<std::byte*>(values.data()));
+    double sum = 0;
+    for (const T value : values) {
+      const auto real = static_cast<double>(value);
+      ASSERT_TRUE(std::isfinite(real) && real >= row.least && real <= row.most)
+          << row.name << " of " << dtype_name(dtype_of<T>()) << " gives " << real;
+      if (row.spec.kind == RandomKind::kUniform && row.least < row.most) {
+        ASSERT_LT(real, row.most) << row.name;
+      }
+      sum += real / kCount;
+    }
+    const double rounding = std::ldexp(std::abs(row.mean), 1 - std::numeric_limits<T>::digits);
+    EXPECT_NEAR(sum, row.mean, row.tolerance + rounding + 1e-9 * std::abs(row.mean))
+        << row.name << " of " << dtype_name(dtype_of<T>());
+  }
+}
+
+TEST(RandomRunTest, NumbersLieInTheRange) {
+  expect_in_ranges<double>(std::numeric_limits<double>::max());
+  expect_in_ranges<float>(std::numeric_limits<float>::max());
+  expect_in_ranges<Eigen::bfloat16>(0x1.fep127);
+  expect_in_ranges<Eigen::half>(65504);
+}
+
+// The upper tail is as fine as the lower one: it has as many different numbers.
+TEST(RandomRunTest, TailsAreSymmetric) {
+  constexpr int64_t kCount = 20'000;
+  const auto num_different = [](double low, double high) {
+    std::vector<float> values(kCount);
+    const RandomSpec spec = {.kind = RandomKind::kTruncatedNormal,
+                             .key = {3, 5},
+                             .a = 0,
+                             .b = 1,
+                             .low = low,
+                             .high = high};
+    random_run(spec, DType::kFloat32, 0, kCount, reinterpret_cast<std::byte*>(values.data()));
+    std::sort(values.begin(), values.end());
+    return std::unique(values.begin(), values.end()) - values.begin();
+  };
+  for (const double low : {2.0, 5.0, 7.0, 8.0, 30.0, 50.0}) {
+    const auto upper = static_cast<double>(num_different(low, low + 1));
+    const auto lower = static_cast<double>(num_different(-low - 1, -low));
+    EXPECT_NEAR(upper, lower, 0.01 * kCount) << low;
+    EXPECT_GT(upper, 0.4 * kCount) << low;  // as f32 has there
+  }
+}
+
+TEST(RandomRunTest, IntegersLieInTheRange) {
+  for (int k = 0; k < kNumDTypes; ++k) {
+    const auto dtype = static_cast<DType>(k);
+    visit_dtype(dtype, [&]<class T>() {
+      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+        using Limits = std::numeric_limits<T>;
+        const auto run = [&](T least, uint64_t range) {
+          std::vector<T> values(5000);
+          const RandomSpec spec = {.kind = RandomKind::kInteger,
+                                   .key = {3, 5},
+                                   .least = static_cast<int64_t>(least),
+                                   .range = range};
+          random_run(spec, dtype, 0, 5000, reinterpret_cast<std::byte*>(values.data()));
+          for (const T value : values) {
+            const uint64_t above = static_cast<uint64_t>(value) - static_cast<uint64_t>(least);
+            ASSERT_TRUE(range == 0 || above < range) << dtype_name(dtype);
+          }
+        };
+        const uint64_t all = sizeof(T) == 8 ? 0 : uint64_t{1} << (8 * sizeof(T) % 64);
+        run(Limits::min(), all);
+        run(Limits::min(), 1);
+        run(Limits::max(), 1);
+        run(static_cast<T>(Limits::max() - 2), 3);
+        run(Limits::min(), static_cast<uint64_t>(Limits::max()));
+      }
+    });
+  }
 }
 
 // A run equals the same elements one by one, wherever it begins in a block.
