@@ -135,6 +135,14 @@ TEST(PlanComparisonTest, BaselineIsNotBetterOnTheSmallestMesh) {
   EXPECT_GT(all.columns[1].mean_ratio(), 1);
 }
 
+// Its next set: every pair of layouts of rank 2 on a mesh of three axes.
+TEST(PlanComparisonTest, BaselineIsNotBetterOnAMeshOfThreeAxes) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PlanComparison all, compare_all_pairs(3, 2));
+  EXPECT_EQ(all.num_pairs, 2352);
+  EXPECT_EQ(all.worse_than_the_baseline, "");
+  EXPECT_GT(all.columns[1].mean_ratio(), all.columns[0].mean_ratio());
+}
+
 TEST(BaselinesTest, CostsAreThoseOfTheBoxes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=2, y=2}"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout from, Layout::parse(mesh, "[(x,y), -]"));
