@@ -81,15 +81,19 @@ class Dataset {
   static StatusOr<Dataset> from_slices(Element tensors);
   // The i64 scalars 0 to n - 1.
   static Dataset range(int64_t n);
-  // Part i of the array in the file along dim 0. Versions 1 to 3, either byte order.
+  // Part i of the array in the file along dim 0. Versions 1 to 3, either byte order, C order and
+  // Fortran order. An array in Fortran order is read in large pieces where elements are read in a
+  // row, else number by number.
   static StatusOr<Dataset> npy(std::string file);
   // The same of the format of MNIST (not compressed): u8, i8, i32, f32 or f64.
   static StatusOr<Dataset> idx(std::string file);
   // A line as one scalar for each column, as RFC 4180 says, without newlines in fields. A number
-  // is finite and fits its dtype; a bool is 0, 1, true or false. Each file has a line at least.
+  // is finite and fits its dtype; a bool is 0, 1, true or false. Each file has a line at least. It
+  // is UTF-8; a byte order mark at its front is skipped.
   static StatusOr<Dataset> csv(std::vector<std::string> files, std::vector<DType> columns,
                                const CsvOptions& options = {});
-  // The bytes of a line, u8 [-1], without its newline (LF or CR LF).
+  // The bytes of a line, u8 [-1], without its newline (LF or CR LF), and without a byte order mark
+  // of UTF-8 at the front of the file.
   static StatusOr<Dataset> text_lines(std::vector<std::string> files);
   // Records of `bytes` bytes, u8 [bytes]. A file is a whole number of them.
   static StatusOr<Dataset> fixed_records(std::vector<std::string> files, int64_t bytes);
