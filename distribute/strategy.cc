@@ -386,8 +386,7 @@ Status Strategy::update(
     const std::vector<DTensor> components = variable.state_->all_components();
     std::vector<DTensor> changed;
     for (size_t i = 0; i < by_replica.size(); ++i) {
-      const DTensor value =
-          tensor_of(mesh(), [&] { return fn(components[i], by_replica[i]); });
+      const DTensor value = tensor_of(mesh(), [&] { return fn(components[i], by_replica[i]); });
       TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
       changed.push_back(state_->on_replica(stop_gradient(value), local_replicas()[i]));
     }

@@ -69,8 +69,8 @@ TESSERA_BINARY_(mul_or_zero)
 TESSERA_BINARY_(div_or_zero)
 // The floor of the exact quotient, also of floats: 1 by 0.1 is 9. An integer divided by 0 is 0.
 TESSERA_BINARY_(floor_div)
-TESSERA_BINARY_(mod)        // has the sign of b; of an integer and 0 it is 0
-TESSERA_BINARY_(pow)        // an integer to a negative power is truncated
+TESSERA_BINARY_(mod)  // has the sign of b; of an integer and 0 it is 0
+TESSERA_BINARY_(pow)  // an integer to a negative power is truncated
 // NaN only where both are.
 TESSERA_BINARY_(maximum)
 TESSERA_BINARY_(minimum)

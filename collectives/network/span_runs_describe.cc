@@ -14,10 +14,10 @@ GroupWait SpanRuns::awaited_in(uint32_t seq) {
   GroupWait wait = {all_members(), std::vector<bool>(num_members()), false};
   const std::vector<bool> here = meetings_.rendezvous().arrivals(seq);
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto board = boards_.find(seq);
-  if (board == boards_.end() || board->second.verdict.has_value()) return wait;
+  const Board* const board = boards_.find(seq);
+  if (board == nullptr || board->verdict.has_value()) return wait;
   for (int m = 0; m < num_members(); ++m) {
-    wait.awaited[m] = !has_come(m, here, board->second);
+    wait.awaited[m] = !has_come(m, here, *board);
   }
   wait.all_arrived =
       std::find(wait.awaited.begin(), wait.awaited.end(), true) == wait.awaited.end();
