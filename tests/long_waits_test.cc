@@ -209,7 +209,8 @@ std::vector<Status> run_row(const Row& row, int num_hosts) {
     int num_first = 0;
     for (const WaitReport& report : reports.all()) {
       if (report.operation != reports.operation()) continue;
-      TESSERA_REQUIRE(report.missing == std::vector<int>{1}, report.text);
+      // A device of client 0 that has not begun by then, on a busy machine, is named beside it.
+      TESSERA_REQUIRE(report.missing.back() == 1, report.text);
       if (report.waited < 3 * kUnit) ++num_first;
     }
     TESSERA_REQUIRE(num_first <= 1, num_first);

@@ -241,15 +241,16 @@ TEST(GroupErrorTest, ReachesTheClientsOfOtherGroups) {
     TESSERA_RETURN_IF_ERROR(source.await());
     std::vector<Group> groups;
     if (client.client_id() == 0) {
-      TESSERA_RETURN_IF_ERROR(expect_error(fill_control_region(client, groups),
-                                           StatusCode::kResourceExhausted,
-                                           {"no room for another group", "of client 0"}));
+      TESSERA_RETURN_IF_ERROR(
+          expect_error(fill_control_region(client, groups), StatusCode::kResourceExhausted,
+                       {"too many meshes and groups of devices are in use", "of client 0"}));
     }
     TESSERA_RETURN_IF_ERROR(
         create_mesh(client, {{"x", 4}}, std::vector<int>{0, 8, 9, 10}).status());
     const std::string label = "relayout #1 ";
-    TESSERA_RETURN_IF_ERROR(expect_error(gather(source).await(), StatusCode::kResourceExhausted,
-                                         {label, "no room for another group", "of client 0"}));
+    TESSERA_RETURN_IF_ERROR(
+        expect_error(gather(source).await(), StatusCode::kResourceExhausted,
+                     {label, "too many meshes and groups of devices are in use", "of client 0"}));
     // Such a program is not kept.
     TESSERA_RETURN_IF_ERROR(
         create_mesh(client, {{"y", 4}}, std::vector<int>{0, 8, 9, 10}).status());

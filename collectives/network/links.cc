@@ -34,8 +34,10 @@ void Links::note_broken(int client, const Status& reason) {
     Break& last = breaks_[client];
     const bool was_up = last.number == 0 || !last.is_down;
     if (was_up) ++num_down_;
-    // An attempt that breaks does not make the wait of runs longer.
-    if (was_up) last.since = steady_now();
+    // An attempt that breaks does not make the wait of runs longer, nor does a connection that
+    // breaks as soon as it is made: engines on MPI find only then that MPI has ended.
+    const absl::Time now = steady_now();
+    if (was_up && now - last.up_since > kAttemptInterval) last.since = now;
     last.number = num_breaks_.load() + 1;
     last.reason = reason;
     last.is_down = true;
@@ -123,6 +125,7 @@ bool Links::try_to_connect(int client) {
     Break& last = breaks_[client];
     if (last.number != number) return false;
     last.is_down = false;
+    last.up_since = steady_now();
     --num_down_;
   }
   site_.connection_is_up(client);

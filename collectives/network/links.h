@@ -77,6 +77,7 @@ class Links {
   struct Break {
     uint64_t number = 0;  // the first one has 1
     absl::Time since;
+    absl::Time up_since = absl::InfinitePast();
     Status reason;
     bool is_down = true;
   };
