@@ -243,14 +243,14 @@ TEST(GroupErrorTest, ReachesTheClientsOfOtherGroups) {
     if (client.client_id() == 0) {
       TESSERA_RETURN_IF_ERROR(
           expect_error(fill_control_region(client, groups), StatusCode::kResourceExhausted,
-                       {"too many meshes and groups of devices are in use", "of client 0"}));
+                       {"too many meshes and groups of devices are in use", "in which client 0"}));
     }
     TESSERA_RETURN_IF_ERROR(
         create_mesh(client, {{"x", 4}}, std::vector<int>{0, 8, 9, 10}).status());
     const std::string label = "relayout #1 ";
-    TESSERA_RETURN_IF_ERROR(
-        expect_error(gather(source).await(), StatusCode::kResourceExhausted,
-                     {label, "too many meshes and groups of devices are in use", "of client 0"}));
+    TESSERA_RETURN_IF_ERROR(expect_error(
+        gather(source).await(), StatusCode::kResourceExhausted,
+        {label, "too many meshes and groups of devices are in use", "in which client 0"}));
     // Such a program is not kept.
     TESSERA_RETURN_IF_ERROR(
         create_mesh(client, {{"y", 4}}, std::vector<int>{0, 8, 9, 10}).status());
