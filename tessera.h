@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tessera: SPMD programs on sharded tensors. One header and one target, //:tessera. Names are in
-// the namespace tessera and in the ones below it that the list names. Not here: tessera/mpi.h
-// (target
-// //tessera:mpi), which needs MPI. Signatures use types of Abseil, such as absl::Duration and
-// absl::Span, whose headers this one includes.
+// the namespace tessera and in the ones below it that the list names. Not here: the header
+// of the target //tessera:mpi, which needs MPI. Signatures use types of Abseil, such as
+// absl::Duration and absl::Span, whose headers this one includes.
 //
 // Where to look for what:
 //
