@@ -30,13 +30,16 @@ using kernels::PointwiseOp;
 #define TESSERA_UNARY_OPS_ TESSERA_POINTWISE_OPS_(TESSERA_IF_UNARY_)
 #define TESSERA_BINARY_OPS_ TESSERA_POINTWISE_OPS_(TESSERA_IF_BINARY_)
 // Operations of two operands that have no gradient: has_gradient().
-#define TESSERA_BINARY_OPS_WITHOUT_GRADIENT_                                       \
-  TESSERA_LABEL_(floor_div)                                                        \
-  TESSERA_LABEL_(equal)                                                            \
-  TESSERA_LABEL_(not_equal)                                                        \
-  TESSERA_LABEL_(less)                                                             \
-  TESSERA_LABEL_(less_equal) TESSERA_LABEL_(greater) TESSERA_LABEL_(greater_equal) \
-      TESSERA_LABEL_(logical_and) TESSERA_LABEL_(logical_or)
+#define TESSERA_BINARY_OPS_WITHOUT_GRADIENT_ \
+  case PointwiseOp::floor_div:               \
+  case PointwiseOp::equal:                   \
+  case PointwiseOp::not_equal:               \
+  case PointwiseOp::less:                    \
+  case PointwiseOp::less_equal:              \
+  case PointwiseOp::greater:                 \
+  case PointwiseOp::greater_equal:           \
+  case PointwiseOp::logical_and:             \
+  case PointwiseOp::logical_or:
 
 // 1 where the condition holds, else 0.
 DTensor mask(const DTensor& condition, const DTensor& like) {
