@@ -477,6 +477,16 @@ TEST_F(ReportedTest, InfinitiesStayInTheBranchThatWasTaken) {
                                     return ops::select(ops::less(large, 10), ops::exp(a), a);
                                   }),
               ElementsAre(1, 0, 1, NanSensitiveDoubleEq(std::exp(1.0))));
+  // What softmax made 0.
+  const DTensor steep_first = make<double>({kInf, 3, 1}, {3}, "[-]");
+  const DTensor steep_last = make<double>({0, 3, kInf}, {3}, "[-]");
+  for (const char* layout : {"[-]", "[x]"}) {
+    const DTensor scores = make<double>({-kInf, 0, 0}, {3}, layout);
+    const auto softmax = [&](const DTensor& a) { return ops::softmax(a, 0) * steep_first; };
+    EXPECT_THAT(gradient_of<double>(scores, softmax), ElementsAre(0, 0.5, -0.5));
+    const auto log_softmax = [&](const DTensor& a) { return ops::log_softmax(a, 0) * steep_last; };
+    EXPECT_EQ(gradient_of<double>(scores, log_softmax)[0], 0);
+  }
   // NaN is ignored by maximum, so that the other operand is what it gives.
   const DTensor nans = make<double>({kNaN, kNaN, 7, 1}, {4}, "[x]");
   EXPECT_THAT(gradient_of<double>(x, [&](const DTensor& a) { return ops::maximum(a, nans); }),

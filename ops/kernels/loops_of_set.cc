@@ -76,6 +76,11 @@ template <class T>
 T mul(T a, T b) {
   return static_cast<T>(as_unsigned(a) * as_unsigned(b));
 }
+// 0 where either factor is, whatever the other one.
+template <class T>
+T mul_or_zero(T a, T b) {
+  return ((a == 0) | (b == 0)) ? T(0) : a * b;
+}
 
 // Of integers 0 where b is 0.
 template <class T>
@@ -253,7 +258,7 @@ bool compute_floats(PointwiseOp op, const T* a, const T* b, T* out, int64_t n) {
     case PointwiseOp::div:
       return loop2(a, b, out, n, [](T x, T y) { return x / y; });
     case PointwiseOp::mul_or_zero:
-      return loop2(a, b, out, n, [](T x, T y) { return ((x == 0) | (y == 0)) ? T(0) : x * y; });
+      return loop2(a, b, out, n, mul_or_zero<T>);
     case PointwiseOp::div_or_zero:
       return loop2(a, b, out, n, [](T x, T y) {
         const T infinity = static_cast<T>(__builtin_inf());
@@ -442,10 +447,10 @@ void softmax_gradient_of(bool is_log, const void* result, const void* cotangent,
     if (is_log) {
       const T sum = sum_of<T>(n, [c](int64_t i) { return c[i]; });
       exp_row(y, T(0), n, to);
-      for (int64_t i = 0; i < n; ++i) to[i] = c[i] - to[i] * sum;
+      for (int64_t i = 0; i < n; ++i) to[i] = c[i] - mul_or_zero(to[i], sum);
     } else {
-      const T sum = sum_of<T>(n, [y, c](int64_t i) { return y[i] * c[i]; });
-      for (int64_t i = 0; i < n; ++i) to[i] = y[i] * (c[i] - sum);
+      const T sum = sum_of<T>(n, [y, c](int64_t i) { return mul_or_zero(y[i], c[i]); });
+      for (int64_t i = 0; i < n; ++i) to[i] = mul_or_zero(y[i], c[i] - sum);
     }
   }
 }
