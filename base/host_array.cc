@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/host_array.h"
 
+#include <stdexcept>
+
 #include "absl/strings/str_cat.h"
 
 namespace tessera {
@@ -12,6 +14,13 @@ Status HostArray::validate() const {
   return absl::InvalidArgumentError(absl::StrCat("an array ", dtype_name(dtype), " ",
                                                  shape_to_string(shape), " needs ", needed,
                                                  " bytes, and has ", bytes.size()));
+}
+
+void HostArray::refuse_view(DType asked) const {
+  // NOTIDY(banned): a span has no place for an error, and an empty one ends the process when used
+  throw std::invalid_argument(absl::StrCat("an array ", dtype_name(dtype), " ",
+                                           shape_to_string(shape), " was viewed as ",
+                                           dtype_name(asked), "; view it as its own dtype"));
 }
 
 }  // namespace tessera

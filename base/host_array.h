@@ -41,15 +41,17 @@ struct HostArray {
     return of<T>(absl::MakeConstSpan(&value, 1), {});
   }
 
-  // The elements; empty where T is not the dtype.
+  // The elements. Throws std::invalid_argument where T is not the dtype: a span has no place for an
+  // error. Where the caller is a function of a data set, a worker or a local_map(), that is the
+  // error of the function.
   template <HasDType T>
   absl::Span<const T> view() const {
-    if (dtype != dtype_of<T>()) return {};
+    if (dtype != dtype_of<T>()) refuse_view(dtype_of<T>());
     return absl::MakeConstSpan(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
   }
   template <HasDType T>
   absl::Span<T> view() {
-    if (dtype != dtype_of<T>()) return {};
+    if (dtype != dtype_of<T>()) refuse_view(dtype_of<T>());
     return absl::MakeSpan(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T));
   }
 
@@ -59,6 +61,9 @@ struct HostArray {
   friend bool operator==(const HostArray& a, const HostArray& b) {
     return a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes;
   }
+
+ private:
+  [[noreturn]] void refuse_view(DType asked) const;
 };
 
 }  // namespace tessera

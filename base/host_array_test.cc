@@ -4,6 +4,7 @@
 #include "base/host_array.h"
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::StatusIs;
+using ::testing::ThrowsMessage;
 
 TEST(HostArrayTest, HoldsTheValuesThatItIsMadeOf) {
   const std::vector<int32_t> values = {1, 2, 3, 4, 5, 6};
@@ -39,8 +41,12 @@ TEST(HostArrayTest, AScalarHasNoDims) {
   EXPECT_THAT(array.view<double>(), ElementsAre(2.5));
 }
 
-TEST(HostArrayTest, AViewOfAnotherTypeIsEmpty) {
-  EXPECT_THAT(HostArray::scalar(2.5).view<int64_t>(), IsEmpty());
+TEST(HostArrayTest, RefusesAViewOfAnotherType) {
+  HostArray array = HostArray::of<float>(std::vector<float>(6), {2, 3});
+  const auto refused = ThrowsMessage<std::invalid_argument>(
+      "an array f32 [2, 3] was viewed as i64; view it as its own dtype");
+  EXPECT_THAT([&] { array.view<int64_t>(); }, refused);
+  EXPECT_THAT([&] { static_cast<const HostArray&>(array).view<int64_t>(); }, refused);
 }
 
 struct InvalidCase {

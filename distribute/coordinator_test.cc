@@ -273,8 +273,11 @@ HostArray some_bytes(DType dtype, int64_t num_elements) {
   return array;
 }
 HostArray doubled(HostArray array) {
-  for (uint8_t& element : array.view<uint8_t>()) element = static_cast<uint8_t>(2 * element);
-  for (float& element : array.view<float>()) element *= 2;
+  if (array.dtype == DType::kFloat32) {
+    for (float& element : array.view<float>()) element *= 2;
+  } else {
+    for (uint8_t& element : array.view<uint8_t>()) element = static_cast<uint8_t>(2 * element);
+  }
   return array;
 }
 

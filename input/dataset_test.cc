@@ -564,6 +564,10 @@ TEST(DatasetTest, NamesTheElementThatFails) {
     if (element[0].view<int64_t>()[0] == 5) throw std::runtime_error("bang");
     return element;
   };
+  const auto mistake_at_5 = [](Element element) -> StatusOr<Element> {
+    if (element[0].view<int64_t>()[0] == 5) element[0].view<float>()[0] = 1;
+    return element;
+  };
   const auto keep_5 = [&](const Element& element) -> StatusOr<bool> {
     TESSERA_RETURN_IF_ERROR(fail_at_5(element));
     return true;
@@ -588,6 +592,9 @@ TEST(DatasetTest, NamesTheElementThatFails) {
       {"filter", range.filter(keep_5), StatusCode::kAborted, "filter: element 5: boom"},
       {"exception", range.map(raise_at_5), StatusCode::kUnknown,
        "element 5 of epoch 0: map: the function raised an exception: bang"},
+      {"another_type", range.map(mistake_at_5), StatusCode::kUnknown,
+       "element 5 of epoch 0: map: the function raised an exception: an array i64 [] was viewed as "
+       "f32; view it as its own dtype"},
       {"invalid_array", range.map(invalid), StatusCode::kInvalidArgument,
        "element 5 of epoch 0: map: tensor 0: an array i64 [] needs 8 bytes, and has 7"},
       {"in_a_repetition", range.skip(3).map(fail_at_5).repeat(2), StatusCode::kAborted,

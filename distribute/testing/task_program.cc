@@ -24,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "base/host_array.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -50,7 +51,7 @@ StatusOr<Layout> whole(const WorkerContext& context, const Shape& shape) {
 
 StatusOr<float> number(const Argument& argument) {
   const auto* const array = std::get_if<HostArray>(&argument);
-  if (array == nullptr || array->view<float>().size() != 1) {
+  if (array == nullptr || array->dtype != DType::kFloat32 || num_elements(array->shape) != 1) {
     return absl::InvalidArgumentError("the argument must be one f32");
   }
   return array->view<float>()[0];

@@ -16,6 +16,8 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/dtype.h"
+#include "base/host_array.h"
 #include "gtest/gtest.h"
 
 namespace tessera::distribute::testing {
@@ -133,7 +135,7 @@ int64_t TestCluster::peak_memory(const std::string& job, int task) const {
 
 StatusOr<float> result_of(const RemoteValue& value) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> results, value.fetch());
-  if (results.empty() || results[0].view<float>().empty()) {
+  if (results.empty() || results[0].dtype != DType::kFloat32) {
     return absl::NotFoundError("the closure has no f32 result");
   }
   return results[0].view<float>()[0];
