@@ -199,7 +199,7 @@ TEST(AnswersTest, AParameterServerThatRefusesAnUpdateIsLost) {
   }
 }
 
-// Of a task that is lost while it is about to be dismissed there is no connection to say goodbye.
+// A task that is lost just before it is dismissed has no connection to say goodbye on.
 TEST(AnswersTest, ATaskThatIsLostMayBeDismissed) {
   FakeTask worker;
   FakeTask ps;

@@ -37,7 +37,7 @@ DTensor failed(const DistributedVariable& variable, const Mesh& mesh, Status err
       Layout::replicated(mesh, static_cast<int>(variable.shape().size())), std::move(error));
 }
 
-// Of integers, whose NaN and infinity do not exist, and of floats.
+// Zeros for floats, NaN and infinity included, and for integers.
 DTensor zeros_like(const DTensor& x) {
   return is_floating_point(x.dtype()) ? ops::mul_or_zero(x, 0)
                                       : ops::cast(ops::not_equal(x, x), x.dtype());

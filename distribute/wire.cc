@@ -21,7 +21,7 @@ StatusOr<DType> dtype_of(int number) {
   return absl::InvalidArgumentError(absl::StrCat(number, " is not the number of an element type"));
 }
 
-// Of a place that came by wire: each index in it is of a shard, or of a server.
+// Checks a place that came by wire: each index in it names a shard or a server.
 Status check_place(const VariablePlace& place, int num_ps) {
   TESSERA_RETURN_IF_ERROR(validate_shape(place.shape, place.dtype));
   const auto num_shards = static_cast<int64_t>(place.rows.size());

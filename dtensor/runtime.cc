@@ -167,7 +167,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
   coordinator.reports = runtime->reports_.get();
   coordinator.begin = begin;
   TESSERA_ASSIGN_OR_RETURN(runtime->coordinator_, connect_coordinator(coordinator));
-  // Of one run of the job: a token may serve many.
+  // A word for one run of the job: a token may serve many runs.
   const uint64_t job_word =
       stable_hash(token.text, /*seed=*/runtime->coordinator_->members()[0].incarnation);
   const ReportedWait wait(

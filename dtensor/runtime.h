@@ -159,7 +159,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // What calls of this client at the coordinator wait for, of this kind, and of check-ins those
   // with this value. Called by the thread of the reports.
   WaitReports::Missing awaited(AwaitedCall::Kind kind, absl::string_view value) const;
-  // The same while the client connects.
+  // The clients that connect() waits for.
   WaitReports::Missing awaited_by_connect() const;
   Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times, uint64_t job_word,
                        absl::Time deadline);

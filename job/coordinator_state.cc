@@ -16,7 +16,7 @@ constexpr size_t kMostNameBytes = 64 << 10;
 // How long after the start of a job, at most, a second client of an id puts its member in doubt.
 constexpr absl::Duration kLongestStart = absl::Minutes(10);
 
-// By which those that wait for a proposal are found.
+// The key under which calls that wait for a proposal are found.
 std::string key_of_proposal(absl::string_view series, uint32_t number) {
   return absl::StrCat(series, " ", number);
 }

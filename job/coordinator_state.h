@@ -113,7 +113,7 @@ class CoordinatorState {
   void get(int client_id, absl::string_view key, int setter, absl::Time deadline, Found found);
   // The value that stands. InvalidArgument where it is too long.
   StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value);
-  // Of all keys, values and proposals.
+  // The bytes of all keys, values and proposals.
   int64_t num_value_bytes() const { return value_bytes_ + proposals_->num_bytes(); }
   // As get(); NotFound where it is forgotten.
   void get_proposal(int client_id, absl::string_view series, uint32_t number, int setter,
@@ -189,7 +189,7 @@ class CoordinatorState {
   bool withdraw(Connection connection);
   // Answers those that wait for the key.
   void wake_waiters(const std::string& key, absl::string_view value);
-  // Of a get that is not answered yet.
+  // Registers a get that has no answer yet.
   void wait_for(int client_id, const std::string& key, int setter, absl::Time deadline,
                 Found found);
   void tick();

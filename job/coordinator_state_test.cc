@@ -712,7 +712,7 @@ TEST(AwaitedTest, ARegistrationWaitsForTheClientsThatHaveNotCome) {
   service.register_client(1);
   EXPECT_THAT(awaited_by(service, 1), ::testing::ElementsAre(absl::StrCat(
                                           AwaitedCall::kRegister, "  [0, 2] silent [] of 3")));
-  // Of a stranger nothing is known.
+  // Nothing is known about a client that did not register.
   EXPECT_THAT(awaited_by(service, 2), IsEmpty());
 }
 

@@ -23,7 +23,8 @@
 namespace tessera {
 namespace {
 
-// Of a client that starts: its output, errors, status and end, and whether its program was found.
+// Descriptors for a client that starts: its output, errors, status and end, and whether its
+// program was found.
 constexpr int64_t kDescriptorsOfClient = 5;
 
 Status refuse(absl::string_view flag, absl::string_view value, absl::string_view should_be) {

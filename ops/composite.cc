@@ -33,7 +33,7 @@ DTensor finish(DTensor x, const Out& out) {
 }
 
 DTensor finite_max(const DTensor& x, const Dims& dims) {
-  // Of no elements any number is right.
+  // Any number is right for no elements.
   if (num_elements(x.shape()) == 0) return sum(stop_gradient(x), dims, KeepDims::kYes);
   const double limit = largest(x.dtype());
   // What is subtracted changes no derivative of what the callers compute.

@@ -34,8 +34,8 @@ StatusOr<OpPlan> plan_take(const OperandType& x, const OperandType& indices, int
   OpPlan plan = plan_same(x);
   Rule& rule = plan.rule;
   const RuleDims x_dims = rule.operands[0];
-  // Of a split dim each device takes what it has, and zeros elsewhere: the sum is the result, of
-  // bool whether any is true.
+  // Along a split dim each device takes the elements it has, and zeros elsewhere: the result is the
+  // sum of these terms, and of bool their disjunction.
   rule.factors[x_dims[along][0]].kind = FactorKind::kContracted;
   rule.contraction = x.dtype() == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
   RuleDims& index_dims = rule.operands.emplace_back();

@@ -67,8 +67,8 @@ struct Assignment {
   Layout result;
   // Whether operands disagreed, or `out` is not what they agreed on.
   bool is_contested = false;
-  // Of a contested one: how many assignments were compared, whether there are more, and the
-  // predicted time of this one.
+  // For a contested assignment: how many assignments were compared, whether there are more, and the
+  // predicted time of the one taken.
   int num_alternatives = 1;
   bool is_limited = false;
   absl::Duration predicted_time;

@@ -257,7 +257,7 @@ ClippedGradients clip_by_global_norm(absl::Span<const DTensor> gradients, double
         internal::failed_tensor(DType::kFloat32, {}, StatusOr<Layout>(error), error);
     return {std::vector<DTensor>(gradients.size(), failed), failed};
   }
-  // Of f16 and bf16 in f32: squares are out of their range.
+  // Computed in f32 for f16 and bf16, which cannot hold large squares.
   const auto squares_of = [](const DTensor& gradient) {
     return ops::sum(ops::square(ops::widened({&gradient, 1})[0]));
   };

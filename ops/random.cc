@@ -44,7 +44,7 @@ std::pair<absl::int128, absl::int128> limits_of(DType dtype) {
   }
 }
 
-// That the dtype holds both ends of what may be drawn.
+// Checks that the dtype holds both ends of what may be drawn.
 Status check_held(const char* name, DType dtype, double least, double most) {
   for (const double value : {least, most}) {
     double held = 0;

@@ -46,7 +46,7 @@ StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType 
 std::array<int64_t, 2> scalar_attributes(const Scalar& scalar);
 // The number, rounded to the dtype.
 ElementBytes rounded_element(double value, DType dtype);
-// The same as a number again; of a dtype of floats.
+// The rounded element as a scalar. Requires a dtype of floats.
 Scalar rounded_scalar(const Scalar& scalar, DType dtype);
 
 }  // namespace tessera::ops

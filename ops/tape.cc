@@ -232,7 +232,7 @@ class Pending {
       second_.reset();
     }
   }
-  // Of all cotangents; none is added afterwards.
+  // The sum of all cotangents. None is added afterwards.
   const DTensor& settled() {
     if (second_.has_value()) sum_ = add(sum_, *second_);
     second_.reset();

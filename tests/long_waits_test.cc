@@ -63,7 +63,7 @@ class Reports {
     std::lock_guard<std::mutex> lock(mutex_);
     return reports_;
   }
-  // That of the expected one.
+  // The operation of the expected report.
   std::string operation() {
     std::lock_guard<std::mutex> lock(mutex_);
     return operation_;

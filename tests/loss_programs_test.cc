@@ -84,11 +84,11 @@ DTensor relayout_to(const DTensor& tensor, const char* layout) {
 struct Call {
   const char* name;
   const char* mesh;
-  // Of the relayout to [-, -], as a check of what the row is about.
+  // The steps of the relayout to [-, -]: a check of what the row is about.
   size_t num_steps;
   DTensor (*start)(const DTensor& source);
   Status (*wait)(const DTensor& started);
-  // Of several relayouts each client is told of the first that failed for it.
+  // Where there are several relayouts each client gets the error of the first that failed for it.
   bool is_one_relayout;
 };
 

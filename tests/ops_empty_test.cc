@@ -198,7 +198,7 @@ bool is_same(double a, double b) {
          std::abs(a - b) <= 1e-5 * std::max(1.0, std::abs(b));
 }
 
-// Of one client, which has all values.
+// Compares on one client, which has all values.
 Status compare(const Ran& actual, const Ran& expected) {
   TESSERA_REQUIRE(actual.error.ok() == expected.error.ok() &&
                       actual.error.message() == expected.error.message(),

@@ -155,7 +155,7 @@ Status check_nan(const Mesh& mesh, bool all_nan) {
               from, " to ", to, ": element ", i, " is ", static_cast<double>(host.data[i]));
         }
       }
-      // Of the elements that are numbers, or NaN where none is.
+      // The largest of the elements that are numbers, or NaN where none is.
       const T largest = all_nan ? nan : T(1);
       TESSERA_RETURN_IF_ERROR(with_context(
           expect_all(ops::max(moved), static_cast<double>(largest)), absl::StrCat("max of ", to)));

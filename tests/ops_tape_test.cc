@@ -85,7 +85,7 @@ TEST_F(TapeTest, ASumOfLossesHoldsNoStep) {
     activations.push_back(buffer_of(hidden));
     const DTensor loss = ops::sum(ops::mul(hidden, w));
     total = total + loss;
-    // That of this step alone.
+    // The activation of this step alone.
     ASSERT_LE(num_alive(activations), 1) << step;
     if (step % 2 == 0) tape.gradient(loss, {w});
   }
@@ -93,7 +93,7 @@ TEST_F(TapeTest, ASumOfLossesHoldsNoStep) {
   EXPECT_EQ(values(total)[0], 1000 * 36.0);
 }
 
-// The same of weights that are no variable.
+// Weights that are not variables.
 TEST_F(TapeTest, WeightsThatAreComputedHoldNoStep) {
   DTensor weights = numbers();
   std::vector<std::weak_ptr<const Buffer>> activations;
@@ -177,7 +177,7 @@ TEST_F(TapeTest, GivesZerosWhereTheTargetDoesNotDependOnAWatchedSource) {
   const DTensor x = tape.watch(numbers());
   const DTensor y = tape.watch(numbers());
   EXPECT_THAT(values(tape.gradient(ops::sum(x), {x, y})[1]), Each(0.0));
-  // Of a constant, and of the slope of a linear function.
+  // The gradients of a constant and of the slope of a linear function.
   EXPECT_THAT(values(tape.gradient(ops::sum(numbers()), {x})[0]), Each(0.0));
   Tape outer;
   Tape inner;

@@ -62,7 +62,7 @@ void ring(DeviceActivity& slot);
 void wait_for_ring(DeviceActivity& slot, uint32_t seen, absl::Time deadline);
 // The slot of a device in its client's control region.
 DeviceActivity& activity_slot(std::byte* control, int ordinal);
-// That of the calls of the client's threads, written under a lock of its process.
+// The slot of calls by the client's threads. Written under a lock of the client's process.
 DeviceActivity& call_slot(std::byte* control, int num_devices);
 
 // Since when it is so, of steady_now().

@@ -130,7 +130,7 @@ TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheMemoryIsReused) {
 // A thread that allocates may hold what every call of its client needs, and has no deadline.
 TEST_F(LateReadsTest, AnAllocationDoesNotWaitForTheReader) {
   const Status status = read_late([&] {
-    // Of sizes that the pool has no free block for.
+    // The pool has no free block of these sizes.
     for (int64_t bytes = 64; bytes < 8 << 20; bytes *= 2) new_buffer(0, bytes, kReused);
     TESSERA_ASSERT_OK_AND_ASSIGN(const Group group, job_->group(0, {0, 2}));
     TESSERA_ASSERT_OK_AND_ASSIGN(const Group other, job_->group(2, {0, 2}));

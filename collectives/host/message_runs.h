@@ -106,7 +106,7 @@ class MessageRuns final : public HostGroup {
   Status execute(ReceiveRun& run);
   // Waits until the message has been received, and completes it.
   void wait_received(SendRun& run, absl::Time deadline);
-  // The same without completing it; false where that is not so in time.
+  // Waits without completing the run. False if the message was not received in time.
   bool wait_until_received(const SendRun& run, absl::Time until);
   // Releases the messages that have been received.
   void reap_sent();

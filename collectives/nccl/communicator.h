@@ -77,7 +77,7 @@ class Communicator {
     return generations_.fail(generation_, error, limit);
   }
   Status fail(const Status& error) { return fail(error, steady_now() + OtherHosts::kVerdictLimit); }
-  // The same for a caller that needs no verdict: waits for the coordinator alone.
+  // fail() for a caller that needs no verdict: waits for the coordinator alone.
   void end(const Status& error, absl::Time limit) { generations_.end(generation_, error, limit); }
   // Records that the device is through with a generation that has its verdict: it reads no other
   // member's memory any more. Once.
@@ -136,7 +136,7 @@ class Communicator {
 
   // Locks the lane for a thread that does not wait for ever.
   std::unique_lock<std::mutex> lock_until(absl::Time deadline);
-  // Of a call that came after the end.
+  // The error of a call that began after the end.
   Status give_up() { return fail(absl::AbortedError("the communicator was given up")); }
   // Polls until NCCL is through with the last call.
   Status settle(absl::Time deadline);

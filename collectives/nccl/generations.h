@@ -57,7 +57,7 @@ class Generations {
   // coordinator until `limit`, and for a client that has begun to settle the verdict. Before any
   // member of this host has arrived it is this host's verdict alone.
   Status fail(uint32_t generation, const Status& error, absl::Time limit);
-  // The same for a caller that needs no verdict: does not wait for another client.
+  // fail() for a caller that needs no verdict: does not wait for another client.
   void end(uint32_t generation, const Status& error, absl::Time limit);
   // The verdict of a generation that is_failed(). Waits for a client that has begun to settle it.
   Status verdict(uint32_t generation) { return settle(generation, absl::AbortedError("")); }

@@ -62,7 +62,7 @@ class OtherHosts {
   Status first_error(uint32_t seq, const Status& own, absl::Time deadline) const;
 
  private:
-  // Of values at the coordinator (Coordinator::propose()).
+  // The name of a series of values at the coordinator (Coordinator::propose()).
   std::string series(absl::string_view what) const;
 
   const std::shared_ptr<network::Network> network_;

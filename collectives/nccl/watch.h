@@ -116,7 +116,7 @@ class Watch {
   };
 
   void run();
-  // Of run(). `lock` is of mutex_, and is released while verdicts are made.
+  // One round of run(). `lock` holds mutex_ and is released while verdicts are made.
   void look(std::unique_lock<std::mutex>& lock);
   Communicators communicators_under_way();
   // Whether it is through; an error where it cannot go on, which is to be the verdict. Requires

@@ -82,7 +82,7 @@ class Links {
     bool is_down = true;
   };
 
-  // Of what the thread does next.
+  // What the thread does next.
   struct Down {
     std::vector<int> clients;  // whose connection is down, and which are not lost
     uint64_t num_breaks;       // when it was looked up

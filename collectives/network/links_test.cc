@@ -44,7 +44,7 @@ class ScriptedEngine final : public Engine {
     }
     listener(client, absl::UnavailableError("the connection to client 2 is broken: reset"));
   }
-  // Of the next attempt that waits, or of the next one.
+  // Ends the attempt that waits, or else the next one.
   void end_attempt(const Status& result) {
     {
       std::lock_guard<std::mutex> lock(mutex_);

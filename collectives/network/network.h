@@ -77,8 +77,8 @@ class Network final : private CircleSite, private Links::Site {
   // Ends the engine and what runs on threads of the network. The coordinator is not used any more.
   void stop();
 
-  // Of the blocks that this client asks for. The first one is derived from the word: a process that
-  // does not know it cannot send a block in the place of another client.
+  // The tag of the next block that this client asks for. The first tag is derived from the word: a
+  // process that does not know the word cannot send a block in the place of another client.
   Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
   Links& links() { return links_; }
   // A block has come from the client, or has been sent to it.

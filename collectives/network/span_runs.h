@@ -268,7 +268,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   void wake_all();
   // Ends the wait of a run for the members of this host, for a look. Requires mutex_.
   void tell(SpanRun& run);
-  // The same of the runs with this number.
+  // tell() for all runs with this number.
   void tell_runs(uint32_t seq);
   // Waits for the members of this host: `wait_until` blocks until a time, or until the run has
   // news, and says whether it is so.

@@ -38,9 +38,9 @@ using host::VerdictKind;
 // How often a wait looks at what nothing wakes it for: a verdict of another client of this host,
 // clients that do not answer, a connection that stays broken.
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
-// The same where another member of this client does so.
+// The interval where another member of this client checks.
 constexpr absl::Duration kSeldomInterval = absl::Seconds(1);
-// The same after its deadline.
+// The interval after the deadline.
 constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(5);
 // The error that a member brings has to fit its entry.
 constexpr size_t kMostErrorBytes = host::kInlineBytes - 2 * sizeof(int32_t);

@@ -301,7 +301,7 @@ struct Product {
 // X(type of the kernel)
 // One step of an optimizer. An item is one element.
 struct Step {
-  // Of the value and the gradient. What the rule remembers is f32 where this is a half type.
+  // The type of the value and the gradient. The state of the rule is f32 where this is a half type.
   ElementType type = ElementType::kFloat32;
   kernels::OptimizerStep step;
   const std::byte* gradient = nullptr;

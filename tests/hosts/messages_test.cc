@@ -33,7 +33,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(60);
 // More than the records of a group: each is used after a relayout has used it.
 constexpr int kRounds = 20;
 
-// Of this client, which is a thread.
+// The counter of this client, which is a thread.
 thread_local std::atomic<int>* own_count = nullptr;
 
 // Counts the messages of letters with entries: the first one begins with the kind, and is followed

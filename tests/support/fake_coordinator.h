@@ -41,7 +41,7 @@ class FakeJob {
   void declare_lost(int client, const Status& reason);
   // Whether the coordinator answers propose(). It does at first.
   void set_answering(bool is_answering);
-  // Of put(), get() and propose(), by all clients.
+  // Calls of put(), get() and propose() by all clients.
   int num_calls() const { return num_calls_; }
 
  private:
