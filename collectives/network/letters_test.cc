@@ -15,6 +15,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/status.h"
+#include "collectives/network/network.h"
 #include "collectives/network/testing/outcomes.h"
 #include "collectives/ucx/ucx_engine.h"
 #include "gmock/gmock-matchers.h"
@@ -111,6 +113,23 @@ TEST_F(LettersTest, MessagesOfAnyOtherSizeAreDropped) {
   std::lock_guard<std::mutex> lock(mutex_);
   EXPECT_THAT(read_, ElementsAre(2));
   EXPECT_THAT(num_bytes_, ElementsAre(1000));
+}
+
+// As that of a client whose start fails: no receive of a letter outlives what reads it.
+TEST_F(LettersTest, ANetworkThatIsNotStoppedStopsTheEngineFirst) {
+  auto network = std::make_unique<Network>(std::move(engines_[1]), job_.coordinator(1));
+  network->letters.open(0);
+  auto reader = std::make_shared<int>();
+  network->letters.set_reader(kGroup, [reader](const Letter&) {});
+  const std::weak_ptr<int> has_letters = std::exchange(reader, nullptr);
+  bool is_ended = false;
+  std::vector<std::byte> bytes(8);
+  network->engine->receive(0, /*tag=*/1, absl::MakeSpan(bytes), nullptr, [&](const Status&) {
+    EXPECT_FALSE(has_letters.expired());
+    is_ended = true;
+  });
+  network.reset();
+  EXPECT_TRUE(is_ended);
 }
 
 }  // namespace

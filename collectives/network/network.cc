@@ -52,7 +52,7 @@ Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::Hos
   letters.set_reader(kOfNoGroup, [this](const Letter& letter) { read(letter); });
 }
 
-Network::~Network() { letters.set_reader(kOfNoGroup, nullptr); }
+Network::~Network() { stop(); }
 
 void Network::stop() {
   links_.begin_stop();

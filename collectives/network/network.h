@@ -73,8 +73,10 @@ class Network final : private CircleSite, private Links::Site {
   // of the host's devices exists. `heartbeat_interval`: of the job. `word`: see Letters.
   Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link = nullptr,
           absl::Duration heartbeat_interval = absl::Seconds(1), uint64_t word = 0);
+  // Calls stop(): what the engine still receives is for the letters.
   ~Network() override;
-  // Ends the engine and what runs on threads of the network. The coordinator is not used any more.
+  // Ends the engine and what runs on threads of the network. Afterwards no letter is read and the
+  // coordinator is not used. Idempotent.
   void stop();
 
   // The tag of the next block that this client asks for. The first tag is derived from the word: a
