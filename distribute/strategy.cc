@@ -2,7 +2,6 @@
 #include "distribute/strategy.h"
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -120,20 +119,15 @@ absl::Span<const int> PerReplica::local_replicas() const {
 
 const DTensor& PerReplica::local(int index) const {
   if (index >= 0 && index < static_cast<int>(rep_->tensors.size())) return rep_->tensors[index];
-  // A reference is returned: the error of each index is made once, and kept.
-  static std::mutex mutex;
-  static std::map<std::pair<int, size_t>, DTensor>* const errors =
-      new std::map<std::pair<int, size_t>, DTensor>();
   const size_t num_local = rep_->tensors.size();
-  std::lock_guard<std::mutex> lock(mutex);
-  return errors
-      ->try_emplace(
-          {index, num_local},
-          tessera::internal::failed_tensor(
-              DType::kFloat32, {}, Layout::create(*Mesh::create({{"none", 1}}), {}),
-              absl::InvalidArgumentError(absl::StrCat(
-                  "local(", index, ") is out of range; this client has ", num_local,
-                  " local values", num_local == 0 ? "" : absl::StrCat(", 0 to ", num_local - 1)))))
+  std::lock_guard<std::mutex> lock(rep_->mutex);
+  return rep_->out_of_range
+      .try_emplace(index, tessera::internal::failed_tensor(
+                              DType::kFloat32, {}, Layout::create(*Mesh::create({{"none", 1}}), {}),
+                              absl::InvalidArgumentError(absl::StrCat(
+                                  "local(", index, ") is out of range; this client has ", num_local,
+                                  " local values",
+                                  num_local == 0 ? "" : absl::StrCat(", 0 to ", num_local - 1)))))
       .first->second;
 }
 

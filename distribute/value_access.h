@@ -4,7 +4,9 @@
 #ifndef TESSERA_DISTRIBUTE_VALUE_ACCESS_H_
 #define TESSERA_DISTRIBUTE_VALUE_ACCESS_H_
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,9 @@ struct PerReplica::Rep {
   // Of the local replicas; none where there is an error.
   std::vector<DTensor> tensors;
   Status error;
+  // What local() returns for indices out of range, by index: a reference outlives the call.
+  mutable std::mutex mutex;
+  mutable std::map<int, DTensor> out_of_range;  // guarded by mutex
 };
 
 namespace internal {
@@ -28,14 +33,22 @@ struct ValueAccess {
 
   static PerReplica make(std::shared_ptr<const StrategyState> strategy,
                          std::vector<DTensor> tensors) {
-    return PerReplica(std::make_shared<const PerReplica::Rep>(
-        PerReplica::Rep{std::move(strategy), std::move(tensors), absl::OkStatus()}));
+    return make(std::move(strategy), std::move(tensors), absl::OkStatus());
   }
   static PerReplica failed(std::shared_ptr<const StrategyState> strategy, Status error) {
-    return PerReplica(std::make_shared<const PerReplica::Rep>(
-        PerReplica::Rep{std::move(strategy), {}, std::move(error)}));
+    return make(std::move(strategy), {}, std::move(error));
   }
   static const PerReplica::Rep& rep(const PerReplica& value) { return *value.rep_; }
+
+ private:
+  static PerReplica make(std::shared_ptr<const StrategyState> strategy,
+                         std::vector<DTensor> tensors, Status error) {
+    auto rep = std::make_shared<PerReplica::Rep>();
+    rep->strategy = std::move(strategy);
+    rep->tensors = std::move(tensors);
+    rep->error = std::move(error);
+    return PerReplica(std::move(rep));
+  }
 };
 
 }  // namespace internal
