@@ -28,6 +28,7 @@
 #include "job/address.h"
 #include "job/coordinator_channel.h"
 #include "job/coordinator_server.h"
+#include "job/grpc_log.h"
 #include "job/listener.h"
 #include "mesh/mesh.h"
 
@@ -86,11 +87,7 @@ class Server::Impl {
     builder.RegisterCallbackGenericService(service_.get());
     builder.SetMaxReceiveMessageSize(-1);  // of callers that have shown the token
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr)
-      return absl::InternalError(absl::StrCat(
-          "gRPC does not start the server at ", address_,
-          "; see its log (GRPC_VERBOSITY=ERROR), and the limits of threads and memory (ulimit -u, "
-          "-v)"));
+    if (server_ == nullptr) return no_grpc_server("the server", address_);
     TESSERA_ASSIGN_OR_RETURN(watch_,
                              start_thread("the heartbeats of a server", [this] { watch(); }));
     return listener_->start([this](int fd) {

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "job/address.h"
 #include "job/build.h"
 #include "job/client_ranges.h"
 #include "job/coordinator.grpc.pb.h"
@@ -100,7 +101,10 @@ class ServerImpl : public CoordinatorServer,
     // What a relay sends may have calls of several clients.
     if (options.upstream.empty()) builder.SetMaxReceiveMessageSize(kMostHostRequestBytes);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr) return absl::InternalError("gRPC does not start the coordinator");
+    if (server_ == nullptr) {
+      return no_grpc_server("the coordinator", join_address(parse_address(options.address, 0)->host,
+                                                            listener_->port()));
+    }
     if (options.upstream.empty()) {
       TESSERA_ASSIGN_OR_RETURN(
           timer_, start_thread("the timer of the coordinator", [this] { run_timer(); }));

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace tessera {
 namespace {
@@ -21,6 +22,13 @@ void write_assertions(gpr_log_func_args* args) {
 
 void quiet_grpc_log() {
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(write_assertions);
+}
+
+Status no_grpc_server(absl::string_view subject, absl::string_view address) {
+  return absl::InternalError(absl::StrCat(
+      "gRPC does not start ", subject, " at ", address,
+      "; see its log (GRPC_VERBOSITY=ERROR), and the limits of threads and memory (ulimit -u, "
+      "-v)"));
 }
 
 }  // namespace tessera

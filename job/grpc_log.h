@@ -9,6 +9,9 @@
 #ifndef TESSERA_JOB_GRPC_LOG_H_
 #define TESSERA_JOB_GRPC_LOG_H_
 
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
 namespace tessera {
 
 // Call before the first use of gRPC in a process. Does nothing if GRPC_VERBOSITY is set.
@@ -17,6 +20,10 @@ namespace tessera {
 // there is one. A program with its own function also sets GRPC_VERBOSITY, or sets the function
 // after every connect.
 void quiet_grpc_log();
+
+// Internal: grpc::ServerBuilder::BuildAndStart() has returned null. gRPC gives its reason in its
+// log alone. `subject`: "the coordinator".
+Status no_grpc_server(absl::string_view subject, absl::string_view address);
 
 }  // namespace tessera
 

@@ -57,5 +57,15 @@ TEST(GrpcLogTest, SaysNothingUnlessTheUserAsks) {
   EXPECT_EQ(log_of_a_port_in_use(), "");
 }
 
+TEST(GrpcLogTest, AServerThatDoesNotStartIsNamedWithItsAddressAndWhereTheReasonIs) {
+  for (const char* const subject : {"the coordinator", "the server"}) {
+    EXPECT_THAT(no_grpc_server(subject, "127.0.0.1:4000"),
+                StatusIs(absl::StatusCode::kInternal,
+                         absl::StrCat("gRPC does not start ", subject,
+                                      " at 127.0.0.1:4000; see its log (GRPC_VERBOSITY=ERROR), and "
+                                      "the limits of threads and memory (ulimit -u, -v)")));
+  }
+}
+
 }  // namespace
 }  // namespace tessera
