@@ -22,8 +22,9 @@
 // error, and fails all later closures too.
 //
 // Losses. A task is lost when its process has ended, about a second later, or when it has answered
-// nothing for three intervals of heartbeats (CoordinatorOptions::heartbeat_interval), as one that
-// is stopped or cut off. A worker that is back, started again or awake, gets closures again.
+// nothing for more than three intervals of heartbeats (CoordinatorOptions::heartbeat_interval), as
+// one that is stopped or cut off. A worker that is back, started again or awake, gets closures
+// again.
 //
 // Thread-safe. Movable; a moved-from coordinator can only be assigned and destroyed.
 // TF: ParameterServerStrategy and coordinator.ClusterCoordinator in one.
@@ -79,9 +80,9 @@ struct CoordinatorOptions {
   int64_t queue_limit = 256 * 1024;             // closures that wait; schedule() waits for a place
   absl::Duration worker_wait = absl::Hours(1);  // without any worker, until closures fail
   int max_attempts = 10;                        // of a closure, each ended by a loss of its worker
-  // Unset: $TESSERA_HEARTBEAT_INTERVAL, or 4 s. A task or a chief that is silent for three of them
-  // is lost, and with a parameter server its variables: longer than a machine that is busy takes
-  // to give a process its turn. From 1 ms to 1 h.
+  // Unset: $TESSERA_HEARTBEAT_INTERVAL, or 4 s. A task or a chief that is silent for more than
+  // three of them is lost, and with a parameter server its variables: longer than a machine that is
+  // busy takes to give a process its turn. From 1 ms to 1 h.
   std::optional<absl::Duration> heartbeat_interval = {};
 };
 

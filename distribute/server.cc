@@ -332,8 +332,8 @@ class Server::Impl {
       if (num_broken >= kMostBrokenTicks) {
         lose_chief("its connection broke off, and it made no other");
       } else if (num_silent >= most_silent_ticks(interval_)) {
-        lose_chief(absl::StrCat(kMissedHeartbeats, " heartbeats of ", format_duration(interval_),
-                                " were missed in a row"));
+        lose_chief(absl::StrCat("it missed more than ", kMissedHeartbeats, " heartbeats of ",
+                                format_duration(interval_)));
       }
     }
   }

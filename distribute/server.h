@@ -16,9 +16,9 @@
 //
 // Invariants:
 //   1. join() returns: OK when the coordinator or stop() has ended the server in order; Unavailable
-//      a second after the chief's process has ended, or when the chief was silent for three
-//      intervals of heartbeats (CoordinatorOptions::heartbeat_interval), counted and not timed, so
-//      that a pause of this process alone ends nothing.
+//      a second after the chief's process has ended, or when the chief was silent for more
+//      than three intervals of heartbeats (CoordinatorOptions::heartbeat_interval), counted and not
+//      timed, so that a pause of this process alone ends nothing.
 //   2. The port is of this server alone. A connection without the token costs a bounded share of
 //      the process for a bounded time (job/listener.h), and the requests of its calls are not
 //      received.

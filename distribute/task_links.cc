@@ -127,9 +127,9 @@ Status TaskLinks::count_tick(Link* link) {
                      " heartbeats in a row found none; the last: ", link->why_away.message()));
   }
   if (link->num_silent < most_silent_ticks(interval_)) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(kMissedHeartbeats, " heartbeats of ", format_duration(interval_),
-                   " were missed in a row; the last: ", link->why_away.message()));
+  return absl::UnavailableError(absl::StrCat("it missed more than ", kMissedHeartbeats,
+                                             " heartbeats of ", format_duration(interval_),
+                                             "; the last: ", link->why_away.message()));
 }
 
 // One tick of one link.
