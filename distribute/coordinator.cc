@@ -18,6 +18,8 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/wait_reports.h"
+#include "distribute/chief_waits.h"
 #include "distribute/closure_scheduler.h"
 #include "distribute/dataset_answers.h"
 #include "distribute/heartbeats.h"
@@ -39,6 +41,7 @@ namespace tessera::distribute {
 
 namespace {
 
+using internal::ChiefWaits;
 using internal::DatasetAnswers;
 using internal::DatasetPlace;
 using internal::ParameterServers;
@@ -114,7 +117,8 @@ StatusOr<absl::Duration> heartbeat_interval_of(const CoordinatorOptions& options
 
 class ClusterCoordinator::Impl {
  public:
-  Impl(const cluster::ClusterSpec& spec, Partitioner partitioner, const CoordinatorOptions& options)
+  Impl(const cluster::ClusterSpec& spec, Partitioner partitioner, const CoordinatorOptions& options,
+       absl::Duration wait_report_unit)
       : num_workers_(spec.num_tasks("worker")),
         num_ps_(spec.num_tasks("ps")),
         chief_(random_number()),
@@ -128,9 +132,14 @@ class ClusterCoordinator::Impl {
                     .worker_wait = options.worker_wait,
                     .max_attempts = options.max_attempts}),
         is_updating_(num_ps_, false),
-        variables_(num_ps_) {}
+        variables_(num_ps_),
+        waits_(new ChiefWaits{
+            WaitReports(
+                {.subject = "the chief", .sink = options.on_wait, .unit = wait_report_unit}),
+            [this] { return describe_awaited(); }}) {}
 
   ~Impl() {
+    waits_->reports.stop();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       is_stopping_ = true;
@@ -146,6 +155,8 @@ class ClusterCoordinator::Impl {
 
   Status connect(const cluster::ClusterSpec& spec, absl::Duration heartbeat_interval) {
     TESSERA_RETURN_IF_ERROR(prepare_grpc());
+    TESSERA_RETURN_IF_ERROR(waits_->reports.start());
+    const ReportedWait wait = waits_->in("ClusterCoordinator::create");
     const absl::Time deadline = steady_now() + std::min(kConnectTimeout, worker_wait_);
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<TaskLinks> links,
@@ -195,6 +206,8 @@ class ClusterCoordinator::Impl {
       TESSERA_RETURN_IF_ERROR(ps_lost_);
       TESSERA_RETURN_IF_ERROR(variables_.add(&place));
     }
+    const ReportedWait wait =
+        waits_->in(absl::StrCat("ClusterCoordinator::variable of \"", place.name, "\""));
     const Status created = servers_->create(place, initial);
     std::lock_guard<std::mutex> lock(mutex_);
     TESSERA_RETURN_IF_ERROR(ps_lost_);
@@ -203,11 +216,14 @@ class ClusterCoordinator::Impl {
   }
 
   RemoteValue schedule(absl::string_view function, std::vector<Argument> args) {
-    auto value = std::make_shared<ValueState>(std::string(function));
+    auto value = std::make_shared<ValueState>(std::string(function), waits_);
     StatusOr<rpc::RunRequest> request = request_of(function, args);
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return scheduler_.has_room(); });
+      if (!scheduler_.has_room()) {
+        const ReportedWait wait = waits_->in("ClusterCoordinator::schedule");
+        changed_.wait(lock, [this] { return scheduler_.has_room(); });
+      }
       if (request.ok()) {
         const Status known = registry_names_.check_function(function);
         if (!known.ok()) request = known;
@@ -231,6 +247,8 @@ class ClusterCoordinator::Impl {
       place.number = scheduler_.add_dataset();
     }
     const absl::Time deadline = steady_now() + worker_wait_;
+    const ReportedWait wait = waits_->in(
+        absl::StrCat("ClusterCoordinator::create_per_worker_dataset of \"", function, "\""));
     while (true) {
       TESSERA_ASSIGN_OR_RETURN(std::optional<std::vector<input::TensorSpec>> spec,
                                make_on_workers(place));
@@ -257,19 +275,75 @@ class ClusterCoordinator::Impl {
   }
 
   Status join(absl::Duration timeout) {
+    const ReportedWait wait = waits_->in("ClusterCoordinator::join");
     std::unique_lock<std::mutex> lock(mutex_);
     const bool in_time = changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
                                              [this] { return scheduler_.is_idle(); });
     if (in_time) return scheduler_.take_error();
-    return absl::DeadlineExceededError(absl::StrCat(closures_.size(), " closure",
-                                                    closures_.size() == 1 ? " is" : "s are",
-                                                    " not over after ", format_duration(timeout)));
+    return absl::DeadlineExceededError(
+        absl::StrCat(count_closures(), " after ", format_duration(timeout)));
   }
 
  private:
+  // Requires the lock.
+  std::string count_closures() const {
+    return absl::StrCat(closures_.size(), " closure", closures_.size() == 1 ? " is" : "s are",
+                        " not over");
+  }
+
+  // What the calls of this chief wait for: the tasks that are missing, and what the workers do, the
+  // longest first.
+  std::optional<WaitReports::Missing> describe_awaited() {
+    constexpr size_t kMostParts = 12;
+    std::vector<std::string> parts;
+    std::vector<std::pair<absl::Time, std::string>> activities;  // with their beginnings
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (links_ == nullptr) return std::nullopt;
+      parts.push_back(!closures_.empty() ? count_closures()
+                                         : absl::StrCat(num_up_, " of ", num_workers_ + num_ps_,
+                                                        " tasks are connected"));
+      for (const auto& [worker, run] : runs_) {
+        if (!scheduler_.is_current(run.key)) continue;
+        activities.emplace_back(
+            run.since,
+            absl::StrCat(workers_[worker], " has been ",
+                         run.has_returned ? "waiting for the parameter servers after " : "",
+                         "running function \"", run.function, "\""));
+      }
+      for (const auto& [place, making] : makings_) {
+        activities.emplace_back(making.since,
+                                absl::StrCat(workers_[place.first], " has been making data set \"",
+                                             making.dataset, "\""));
+      }
+    }
+    for (std::string& task : links_->describe_missing()) parts.push_back(std::move(task));
+    std::sort(activities.begin(), activities.end());
+    for (auto& [since, activity] : activities) {
+      parts.push_back(absl::StrCat(activity, " for ", format_duration(steady_now() - since)));
+    }
+    if (parts.size() > kMostParts) {
+      const size_t num_more = parts.size() - kMostParts;
+      parts.resize(kMostParts);
+      parts.push_back(absl::StrCat(num_more, " more tasks"));
+    }
+    return WaitReports::Missing{absl::StrJoin(parts, "; "), {}};
+  }
+
   struct Closure {
     rpc::RunRequest request;  // with the numbers of the last run
     std::shared_ptr<ValueState> value;
+  };
+  struct Run {
+    ClosureId closure = 0;
+    RunKey key = {};
+    std::string function = {};
+    absl::Time since = {};      // it was sent, or has returned
+    bool has_returned = false;  // its pushes are not applied yet
+  };
+  struct Making {
+    std::string dataset;
+    absl::Time since;
   };
 
   static std::vector<std::string> names_of(const char* job, const cluster::ClusterSpec& spec) {
@@ -295,15 +369,23 @@ class ClusterCoordinator::Impl {
     const auto answers =
         std::make_shared<DatasetAnswers>(place.name, static_cast<int>(workers.size()));
     for (const auto& [worker, session] : workers) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        makings_[{worker, place.number}] = {place.name, steady_now()};
+      }
       rpc::MakeDatasetRequest request;
       request.mutable_caller()->set_chief(chief_);
       request.mutable_caller()->set_session(session);
       internal::set_dataset(request.mutable_dataset(), place);
       links_->call<rpc::MakeDatasetRequest, rpc::MakeDatasetResponse>(
           "worker", worker, &TaskClient::Stub::PrepareAsyncMakeDataset, request,
-          [answers, name = workers_[worker]](const grpc::Status& status,
-                                             rpc::MakeDatasetResponse& response) {
-            answers->add(name, status, response);
+          [this, answers, worker = worker, number = place.number](
+              const grpc::Status& status, rpc::MakeDatasetResponse& response) {
+            {
+              std::lock_guard<std::mutex> lock(mutex_);
+              makings_.erase({worker, number});
+            }
+            answers->add(workers_[worker], status, response);
           });
     }
     return answers->wait();
@@ -406,7 +488,7 @@ class ClusterCoordinator::Impl {
       std::lock_guard<std::mutex> lock(mutex_);
       scheduler_.advance(steady_now());
       for (const RunKey& run : std::exchange(resends_, {})) {
-        const auto it = closures_.find(runs_[run.worker]);
+        const auto it = closures_.find(runs_[run.worker].closure);
         if (!scheduler_.is_current(run)) continue;
         if (it != closures_.end()) {
           runs.emplace_back(run, it->second.request);
@@ -438,7 +520,10 @@ class ClusterCoordinator::Impl {
           rpc::Dataset& dataset = *argument.mutable_dataset();
           dataset.set_position(scheduler_.position(dataset.number(), dispatch.run.worker));
         }
-        runs_[dispatch.run.worker] = dispatch.closure;
+        runs_[dispatch.run.worker] = {.closure = dispatch.closure,
+                                      .key = dispatch.run,
+                                      .function = request.function(),
+                                      .since = steady_now()};
         runs.emplace_back(dispatch.run, request);
       }
       for (int ps = 0; ps < num_ps_ && !is_stopping_; ++ps) {
@@ -482,7 +567,7 @@ class ClusterCoordinator::Impl {
           status.ok() ? with_context(internal::status_of(response.outcome()), where)
                       : absl::InternalError(absl::StrCat(where, ": ", internal::text_of(status)));
       if (outcome.ok()) {
-        outcome = keep_results(runs_[run.worker], response);
+        outcome = keep_results(runs_[run.worker].closure, response);
         if (!outcome.ok()) {
           outcome = absl::InternalError(absl::StrCat(where, ": ", outcome.message()));
         }
@@ -495,6 +580,10 @@ class ClusterCoordinator::Impl {
           run, outcome,
           std::vector<int>(response.num_pushes().begin(), response.num_pushes().end()),
           std::move(positions));
+      Run& last = runs_[run.worker];
+      if (scheduler_.is_current(run) && !std::exchange(last.has_returned, true)) {
+        last.since = steady_now();
+      }
     }
     act();
   }
@@ -562,9 +651,11 @@ class ClusterCoordinator::Impl {
   std::condition_variable changed_;
   ClosureScheduler scheduler_;
   std::map<ClosureId, Closure> closures_;  // those that are not over
-  std::map<int, ClosureId> runs_;          // the last closure of each worker
-  std::vector<RunKey> resends_;            // whose answers did not arrive
-  std::vector<bool> is_updating_;          // an update to this ps is under way
+  std::map<int, Run> runs_;                // the last one of each worker
+  // Data sets that workers were asked for, by worker and data set.
+  std::map<std::pair<int, int>, Making> makings_;
+  std::vector<RunKey> resends_;    // whose answers did not arrive
+  std::vector<bool> is_updating_;  // an update to this ps is under way
   std::map<int, uint64_t> ps_sessions_;
   uint64_t last_ps_session_ = 0;
   int num_up_ = 0;
@@ -575,6 +666,7 @@ class ClusterCoordinator::Impl {
   RegistryNames registry_names_;
   VariableTable variables_;
 
+  const std::shared_ptr<ChiefWaits> waits_;
   std::unique_ptr<ParameterServers> servers_;  // constant once connected
   std::unique_ptr<TaskLinks> links_;           // the same
 };
@@ -585,11 +677,19 @@ StatusOr<std::vector<HostArray>> RemoteValue::fetch() const { return state_->fet
 StatusOr<ClusterCoordinator> ClusterCoordinator::create(const cluster::Cluster& cluster,
                                                         Partitioner partitioner,
                                                         const CoordinatorOptions& options) {
+  return create(cluster, std::move(partitioner), options, WaitReports::Options().unit);
+}
+
+StatusOr<ClusterCoordinator> ClusterCoordinator::create(const cluster::Cluster& cluster,
+                                                        Partitioner partitioner,
+                                                        const CoordinatorOptions& options,
+                                                        absl::Duration wait_report_unit) {
   TESSERA_RETURN_IF_ERROR(check_cluster(cluster));
   TESSERA_RETURN_IF_ERROR(check_options(options));
   TESSERA_RETURN_IF_ERROR(internal::validate(partitioner));
   TESSERA_ASSIGN_OR_RETURN(const absl::Duration heartbeat_interval, heartbeat_interval_of(options));
-  auto impl = std::make_unique<Impl>(cluster.spec, std::move(partitioner), options);
+  auto impl =
+      std::make_unique<Impl>(cluster.spec, std::move(partitioner), options, wait_report_unit);
   const Status connected = impl->connect(cluster.spec, heartbeat_interval);
   if (!connected.ok()) {
     impl->set_end(connected);

@@ -32,6 +32,7 @@
 #define TESSERA_DISTRIBUTE_COORDINATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,7 @@
 #include "absl/types/span.h"
 #include "base/host_array.h"
 #include "base/status.h"
+#include "base/wait_report.h"
 #include "distribute/function_registry.h"
 #include "distribute/partitioner.h"
 #include "distribute/remote_dataset.h"
@@ -53,6 +55,7 @@ namespace tessera::distribute {
 
 namespace internal {
 class ValueState;
+struct ReportTimes;  // of tests
 }  // namespace internal
 
 // What a closure returns. A handle: cheap to copy; it may outlive its coordinator, whose end makes
@@ -84,6 +87,14 @@ struct CoordinatorOptions {
   // three of them is lost, and with a parameter server its variables: longer than a machine that is
   // busy takes to give a process its turn. From 1 ms to 1 h.
   std::optional<absl::Duration> heartbeat_interval = {};
+  // Calls of a coordinator and of its values that wait for tasks have no end without a deadline,
+  // but are never silent: after 10 s, 30 s, 1, 2 and 5 minutes, and every 5 minutes, the chief says
+  // in one line on stderr which call waits, which tasks are missing, and which functions run for
+  // how long (docs/errors.md, "Long waits"). This function gets the report instead of stderr; its
+  // list of clients is empty, as tasks are not clients. It is called by a thread of the
+  // coordinator's own until the coordinator's end, which waits for a call that runs. It must not
+  // block, throw, nor call the coordinator.
+  std::function<void(const WaitReport& report)> on_wait = {};
 };
 
 class ClusterCoordinator {
@@ -134,6 +145,12 @@ class ClusterCoordinator {
 
  private:
   class Impl;
+  friend struct internal::ReportTimes;
+  // `wait_report_unit`: what stands for 10 s in the times of reports.
+  static StatusOr<ClusterCoordinator> create(const cluster::Cluster& cluster,
+                                             Partitioner partitioner,
+                                             const CoordinatorOptions& options,
+                                             absl::Duration wait_report_unit);
   explicit ClusterCoordinator(std::unique_ptr<Impl> impl);
   // FailedPrecondition, which every call then gives.
   Status check_not_moved_from() const;

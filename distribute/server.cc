@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/thread.h"
+#include "base/wait_reports.h"
 #include "distribute/heartbeats.h"
 #include "distribute/outcome.h"
 #include "distribute/parameter_server.pb.h"
@@ -60,7 +61,13 @@ grpc::ByteBuffer shard_response(const Status& status, const TensorBytes& data = 
 
 class Server::Impl {
  public:
-  Impl(std::string task_type, int task) : task_type_(std::move(task_type)), task_(task) {}
+  Impl(std::string task_type, int task, const ServerOptions& options,
+       absl::Duration wait_report_unit)
+      : task_type_(std::move(task_type)),
+        task_(task),
+        reports_({.subject = absl::StrCat(task_type_, " ", task_),
+                  .sink = options.on_wait,
+                  .unit = wait_report_unit}) {}
   ~Impl() {
     (void)stop(absl::Seconds(5));
     if (listener_ != nullptr) listener_->stop();
@@ -90,6 +97,7 @@ class Server::Impl {
     if (server_ == nullptr) return no_grpc_server("the server", address_);
     TESSERA_ASSIGN_OR_RETURN(watch_,
                              start_thread("the heartbeats of a server", [this] { watch(); }));
+    TESSERA_RETURN_IF_ERROR(reports_.start());
     return listener_->start([this](int fd) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
       connection.fd = fd;
@@ -100,6 +108,7 @@ class Server::Impl {
   const std::string& address() const { return address_; }
 
   Status join() {
+    const ReportedWait wait(&reports_, "Server::join", [this] { return missing_chief(); });
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return is_over_; });
     return end_;
@@ -113,6 +122,16 @@ class Server::Impl {
  private:
   bool is_worker() const { return task_type_ == "worker"; }
   std::string name() const { return absl::StrCat(task_type_, " ", task_, " (", address_, ")"); }
+
+  // Nothing once a chief has connected.
+  std::optional<WaitReports::Missing> missing_chief() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (chief_.has_value() || is_over_) return std::nullopt;
+    return WaitReports::Missing{
+        absl::StrCat("no chief has connected to ", address_,
+                     "; see whether the chief was started, and with the same cluster"),
+        {}};
+  }
 
   template <class Request, class Response, class Serve>
   void add(const std::string& method, TaskService::Size size, Serve serve) {
@@ -370,9 +389,16 @@ class Server::Impl {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   Thread watch_;
+  WaitReports reports_;  // the last member: its thread uses the others
 };
 
-StatusOr<Server> Server::start(const cluster::Cluster& cluster, FunctionRegistry functions) {
+StatusOr<Server> Server::start(const cluster::Cluster& cluster, FunctionRegistry functions,
+                               const ServerOptions& options) {
+  return start(cluster, std::move(functions), options, WaitReports::Options().unit);
+}
+
+StatusOr<Server> Server::start(const cluster::Cluster& cluster, FunctionRegistry functions,
+                               const ServerOptions& options, absl::Duration wait_report_unit) {
   if (cluster.task_type != "worker" && cluster.task_type != "ps") {
     return absl::InvalidArgumentError(
         absl::StrCat("a Server is a worker or a ps, and this task is \"", cluster.task_type,
@@ -386,7 +412,7 @@ StatusOr<Server> Server::start(const cluster::Cluster& cluster, FunctionRegistry
                                                    " is \"", address, "\"; it must be HOST:PORT"));
   }
   TESSERA_RETURN_IF_ERROR(internal::check_token(cluster.spec));
-  auto impl = std::make_unique<Impl>(cluster.task_type, task);
+  auto impl = std::make_unique<Impl>(cluster.task_type, task, options, wait_report_unit);
   TESSERA_RETURN_IF_ERROR(with_context(impl->listen(address, std::move(functions)),
                                        absl::StrCat(cluster.task_type, " ", task)));
   return Server(std::move(impl));

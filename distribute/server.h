@@ -29,16 +29,28 @@
 #ifndef TESSERA_DISTRIBUTE_SERVER_H_
 #define TESSERA_DISTRIBUTE_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/wait_report.h"
 #include "distribute/function_registry.h"
 #include "job/cluster.h"
 
 namespace tessera::distribute {
+
+namespace internal {
+struct ReportTimes;  // of tests
+}  // namespace internal
+
+struct ServerOptions {
+  // Gets the reports of join() instead of stderr. Called by a thread of the server's own, until the
+  // end of the Server. Must not block, throw, nor call the server.
+  std::function<void(const WaitReport& report)> on_wait = {};
+};
 
 class Server {
  public:
@@ -46,7 +58,8 @@ class Server {
   //   InvalidArgument    another task, a cluster without addresses, or tasks on several hosts and
   //                      no $TESSERA_TOKEN
   //   Unavailable        the address cannot be listened on
-  static StatusOr<Server> start(const cluster::Cluster& cluster, FunctionRegistry functions = {});
+  static StatusOr<Server> start(const cluster::Cluster& cluster, FunctionRegistry functions = {},
+                                const ServerOptions& options = {});
   Server(Server&& other) noexcept;
   Server& operator=(Server&& other) noexcept;
   // As stop().
@@ -54,7 +67,8 @@ class Server {
 
   // "host:port", with the port that it got where the cluster says 0.
   const std::string& address() const;
-  // Blocks until the server has ended.
+  // Blocks until the server has ended. While no chief has connected, a line on stderr says so after
+  // 10 s, 30 s, 1, 2 and 5 minutes, and every 5 minutes.
   Status join();
   // Ends the server: join() returns OK. Waits for a function that runs; DeadlineExceeded names one
   // that has not returned by then. Idempotent. To the chief the task is lost, unless the
@@ -63,6 +77,10 @@ class Server {
 
  private:
   class Impl;
+  friend struct internal::ReportTimes;
+  // `wait_report_unit`: what stands for 10 s in the times of reports.
+  static StatusOr<Server> start(const cluster::Cluster& cluster, FunctionRegistry functions,
+                                const ServerOptions& options, absl::Duration wait_report_unit);
   explicit Server(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;

@@ -316,6 +316,19 @@ std::vector<std::string> TaskLinks::tasks_away() const {
   return result;
 }
 
+std::vector<std::string> TaskLinks::describe_missing() const {
+  std::vector<std::string> result;
+  for (const std::string& task : tasks_away()) result.push_back(absl::StrCat("missing ", task));
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Link& link : links_) {
+    // The latest heartbeat may be under way: one that is missing says nothing.
+    if (!link.is_up || link.num_silent < 2) continue;
+    result.push_back(absl::StrCat(link.task.to_string(), " has not answered for ",
+                                  format_duration(link.num_silent * tick_of(interval_))));
+  }
+  return result;
+}
+
 std::vector<TaskAddress> TaskLinks::ps_addresses() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<TaskAddress> result;

@@ -7,6 +7,7 @@
 #define TESSERA_DISTRIBUTE_VALUE_STATE_H_
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -18,12 +19,16 @@
 #include "base/format.h"
 #include "base/host_array.h"
 #include "base/status.h"
+#include "base/wait_reports.h"
+#include "distribute/chief_waits.h"
 
 namespace tessera::distribute::internal {
 
 class ValueState {
  public:
-  explicit ValueState(std::string function) : function_(std::move(function)) {}
+  // `waits`: null where the value is over at once.
+  explicit ValueState(std::string function, std::shared_ptr<ChiefWaits> waits = nullptr)
+      : function_(std::move(function)), waits_(std::move(waits)) {}
 
   // Before finish(OK).
   void set_results(std::vector<HostArray> results) {
@@ -38,6 +43,9 @@ class ValueState {
   }
   Status await(absl::Duration timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
+    if (is_over_) return status_;
+    const ReportedWait wait =
+        waits_->in(absl::StrCat("RemoteValue::await of function \"", function_, "\""));
     if (!changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
                              [this] { return is_over_; })) {
       return absl::DeadlineExceededError(absl::StrCat("the closure of function \"", function_,
@@ -54,6 +62,7 @@ class ValueState {
 
  private:
   const std::string function_;
+  const std::shared_ptr<ChiefWaits> waits_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool is_over_ = false;
