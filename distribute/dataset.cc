@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "base/stable_hash.h"
 #include "base/text.h"
+#include "base/wait_reports.h"
 #include "distribute/call.h"
 #include "distribute/pipelines.h"
 #include "distribute/strategy_state.h"
@@ -115,9 +116,12 @@ StatusOr<std::vector<Layout>> layouts_of(const StrategyState& strategy,
 }
 
 // What elements are. Of an empty data set one scalar, where only an element would show it.
-StatusOr<std::vector<input::TensorSpec>> spec_of(const input::Dataset& dataset) {
+StatusOr<std::vector<input::TensorSpec>> spec_of(const Client& client,
+                                                 const input::Dataset& dataset) {
   TESSERA_RETURN_IF_ERROR(dataset.status());
-  StatusOr<std::vector<input::TensorSpec>> spec = DatasetAccess::rep(dataset).node->spec();
+  const std::shared_ptr<const input::internal::Node> node = DatasetAccess::rep(dataset).node;
+  const ReportedWait wait = input::internal::report_reading(client, kDataset, {node});
+  StatusOr<std::vector<input::TensorSpec>> spec = node->spec();
   if (absl::IsOutOfRange(spec.status())) return std::vector<input::TensorSpec>(1);
   return spec;
 }
@@ -342,7 +346,7 @@ namespace {
 StatusOr<std::shared_ptr<const internal::DatasetRep>> cut_for_replicas(
     const std::shared_ptr<StrategyState>& strategy, const input::Dataset& dataset,
     const std::string& text, const input::LoadOptions& load) {
-  const StatusOr<std::vector<input::TensorSpec>> spec = spec_of(dataset);
+  const StatusOr<std::vector<input::TensorSpec>> spec = spec_of(strategy->client(), dataset);
   TESSERA_RETURN_IF_ERROR(agree(*strategy, text, spec.status()));
   TESSERA_RETURN_IF_ERROR(spec.status());  // of a replica that several clients share
   TESSERA_ASSIGN_OR_RETURN(std::vector<Layout> layouts, layouts_of(*strategy, *spec));

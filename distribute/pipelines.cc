@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/shape.h"
+#include "base/wait_reports.h"
 #include "distribute/value_access.h"
+#include "input/node.h"
 #include "input/source.h"
 #include "layout/layout.h"
 
@@ -48,6 +50,15 @@ std::vector<int64_t> all_rows(int64_t size) {
   std::vector<int64_t> rows(static_cast<size_t>(size));
   std::iota(rows.begin(), rows.end(), 0);
   return rows;
+}
+
+// A wait of this client for the functions and sources of its pipelines.
+ReportedWait report_reading(const PipelineSet& set, std::string call) {
+  std::vector<std::shared_ptr<const input::internal::Node>> nodes;
+  for (const Pipeline& pipeline : set.local) {
+    nodes.push_back(input::internal::DatasetAccess::rep(pipeline.dataset).node);
+  }
+  return input::internal::report_reading(set.strategy->client(), std::move(call), std::move(nodes));
 }
 
 // Rows [first, end) as a batch of their own.
@@ -197,6 +208,7 @@ StatusOr<std::vector<IteratorState>> states_in(const PipelineSet& set, const Ite
 StatusOr<std::unique_ptr<PipelineIterator>> PipelineIterator::open(
     std::shared_ptr<const PipelineSet> set, const IteratorState& from) {
   TESSERA_ASSIGN_OR_RETURN(std::vector<IteratorState> states, states_in(*set, from));
+  const ReportedWait wait = report_reading(*set, "iterate() of a data set");
   std::unique_ptr<PipelineIterator> iterator(
       new PipelineIterator(std::move(set), from.epoch, from.step, std::move(states)));
   for (const Pipeline& pipeline : iterator->set_->local) {
@@ -326,10 +338,17 @@ std::vector<DistributedValues> PipelineIterator::values_of(LocalStep step,
   return values;
 }
 
+PipelineIterator::LocalStep PipelineIterator::take() {
+  if (ahead_.is_ready()) return ahead_.take();
+  const ReportedWait wait =
+      report_reading(*set_, absl::StrCat("next() of step ", step_, " of a data set"));
+  return ahead_.take();
+}
+
 StatusOr<std::optional<DistributedBatch>> PipelineIterator::next() {
   TESSERA_RETURN_IF_ERROR(failed_);
   if (ended_) return std::nullopt;
-  StatusOr<std::optional<DistributedBatch>> batch = settle(ahead_.take());
+  StatusOr<std::optional<DistributedBatch>> batch = settle(take());
   failed_ = batch.status();
   ended_ = batch.ok() && !batch->has_value();
   return batch;

@@ -107,6 +107,8 @@ class PipelineIterator {
   int local_id(int local_replica) const { return set_->strategy->local_replicas()[local_replica]; }
 
   std::vector<Call> calls_of(const LocalStep& step) const;
+  // The step that load() has read, or reads now.
+  LocalStep take();
   StatusOr<std::optional<DistributedBatch>> settle(LocalStep step);
   // Whether all replicas have said that this is the end.
   bool is_end(absl::Span<const Call> calls) const;

@@ -96,6 +96,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Status check_may_wait(absl::string_view call) const {
     return client_devices_ == nullptr ? absl::OkStatus() : client_devices_->check_may_wait(call);
   }
+  // For layers above, whose calls may wait too. Not null once the client is connected.
+  WaitReports* reports() const { return reports_.get(); }
   // Whether this thread calls ClientOptions::on_wait.
   bool is_in_report() const { return reports_ != nullptr && reports_->is_current(); }
   bool is_in_forked_child() const {

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/wait_reports.h"
+#include "dtensor/client_waits.h"
 #include "dtensor/runtime.h"
 #include "job/coordinator.h"
 
@@ -60,6 +61,10 @@ WaitReports::Missing Runtime::awaited_by_connect() const {
   };
   return {absl::StrCat("missing ", absl::StrJoin(missing, "; ", name)),
           {missing.begin(), missing.end()}};
+}
+
+WaitReports* internal::wait_reports_of(const Client& client) {
+  return runtime_of(client)->reports();
 }
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "base/stable_hash.h"
+#include "base/wait_reports.h"
 #include "device/device.h"
 #include "input/agreement.h"
 #include "input/batch_reader.h"
@@ -158,6 +159,8 @@ class IteratorRep {
   // Reads a step. By one thread: that which reads ahead, if there is one.
   Loaded load();
   void load_step(Loaded* loaded);
+  // The step that load() has read, or reads now.
+  Loaded take();
   Status settle(Loaded* loaded) const;
 
   const std::shared_ptr<const LoaderRep> loader_;
@@ -242,10 +245,18 @@ Status IteratorRep::settle(Loaded* loaded) const {
   return absl::OkStatus();
 }
 
+Loaded IteratorRep::take() {
+  if (ahead_.is_ready()) return ahead_.take();
+  const ReportedWait wait = report_reading(
+      loader_->client, absl::StrCat("next() of step ", state_.step, " of a data set"),
+      {loader_->dataset_rep().node});
+  return ahead_.take();
+}
+
 StatusOr<std::optional<Batch>> IteratorRep::next() {
   TESSERA_RETURN_IF_ERROR(failed_);
   if (ended_) return std::nullopt;
-  Loaded loaded = ahead_.take();
+  Loaded loaded = take();
   failed_ = loader_->agrees_each_step() ? settle(&loaded) : loaded.status;
   TESSERA_RETURN_IF_ERROR(failed_);
   state_ = std::move(loaded.after);
@@ -272,6 +283,8 @@ namespace {
 
 StatusOr<std::unique_ptr<internal::IteratorRep>> open(
     const std::shared_ptr<const internal::LoaderRep>& loader, const IteratorState& from) {
+  const ReportedWait wait = internal::report_reading(loader->client, "iterate() of a data set",
+                                                     {loader->dataset_rep().node});
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<internal::BatchReader> reader,
                            internal::BatchReader::open(loader->dataset, from));
   auto iterator = std::make_unique<internal::IteratorRep>(loader, std::move(reader));

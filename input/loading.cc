@@ -7,10 +7,12 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "device/cpu/kernels.h"
 #include "device/device.h"
+#include "dtensor/client_waits.h"
 
 namespace tessera::input::internal {
 namespace {
@@ -38,6 +40,20 @@ DTensor make_tensor(const TensorSpec& type, const Layout& layout, const RowBatch
 }
 
 }  // namespace
+
+ReportedWait report_reading(const Client& client, std::string call,
+                            std::vector<std::shared_ptr<const Node>> nodes) {
+  const bool can_wait =
+      std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node->can_fail(); });
+  WaitReports* const reports = can_wait ? tessera::internal::wait_reports_of(client) : nullptr;
+  return ReportedWait(reports, std::move(call), [nodes = std::move(nodes)] {
+    std::vector<std::string> texts;
+    for (const auto& node : nodes) node->describe_calls(&texts);
+    return WaitReports::Missing{absl::StrCat(absl::StrJoin(texts, "; "),
+                                             texts.empty() ? "its elements are being read" : ""),
+                                {}};
+  });
+}
 
 std::vector<TensorSpec> types_of(const Element& element) {
   std::vector<TensorSpec> types;

@@ -8,7 +8,9 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,10 +18,12 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "base/wait_reports.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "input/batch_reader.h"
 #include "input/loader.h"
+#include "input/node.h"
 #include "input/source.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
@@ -55,6 +59,13 @@ class ReadAhead {
         thread_,
         start_thread("the thread of an input iterator that reads ahead", [this] { run(); }));
     return absl::OkStatus();
+  }
+
+  // Whether take() returns at once.
+  bool is_ready() {
+    if (!thread_.joinable()) return false;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return !ready_.empty();
   }
 
   T take() {
@@ -96,6 +107,11 @@ class ReadAhead {
   bool stopping_ = false;
   Thread thread_;
 };
+
+// A wait of this client for the functions and sources of these data sets, in `call`, for its
+// reports of long waits. Where none of them can fail, which are those in memory, none is reported.
+ReportedWait report_reading(const Client& client, std::string call,
+                            std::vector<std::shared_ptr<const Node>> nodes);
 
 std::vector<TensorSpec> types_of(const Element& element);
 

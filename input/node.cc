@@ -10,6 +10,7 @@
 #include "base/exception_status.h"
 #include "base/math.h"
 #include "base/stable_hash.h"
+#include "input/running_calls.h"
 
 namespace tessera::input::internal {
 namespace {
@@ -97,6 +98,7 @@ class SourceNode : public Node {
 
   StatusOr<Element> read(int64_t, int64_t index) const override {
     StatusOr<Element> element = Element();
+    const RunningCalls::Call call(calls_, index);
     TESSERA_RETURN_IF_ERROR(call_guarded([&] {
       element = source_->read(index);
       return element.status();
@@ -120,6 +122,9 @@ class SourceNode : public Node {
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const Source> source, source_->with_files(keep));
     return source_node(std::move(source), stable_hash(keep, hash_), can_fail_);
   }
+  void describe_calls(std::vector<std::string>* texts) const override {
+    calls_.describe("the source", texts);
+  }
 
  private:
   const std::shared_ptr<const Source> source_;
@@ -127,6 +132,7 @@ class SourceNode : public Node {
   const std::optional<int64_t> size_;
   const uint64_t hash_;
   const bool can_fail_;
+  RunningCalls calls_;
 };
 
 }  // namespace

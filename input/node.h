@@ -107,6 +107,9 @@ class Node {
   virtual std::vector<std::string> files() const = 0;
   virtual StatusOr<std::shared_ptr<const Node>> with_files(
       absl::Span<const int64_t> keep) const = 0;
+
+  // Adds which functions of the program run for which elements, for reports of long waits.
+  virtual void describe_calls(std::vector<std::string>* texts) const = 0;
 };
 using NodePtr = std::shared_ptr<const Node>;
 
@@ -123,6 +126,9 @@ class Operation : public Node {
   StatusOr<std::unique_ptr<Reader>> open(const Start& start) const override;
   std::vector<std::string> files() const override { return input().files(); }
   StatusOr<NodePtr> with_files(absl::Span<const int64_t> keep) const override;
+  void describe_calls(std::vector<std::string>* texts) const override {
+    input().describe_calls(texts);
+  }
 
  protected:
   const Node& input() const { return *input_; }

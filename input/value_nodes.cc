@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,14 +15,26 @@
 #include "base/math.h"
 #include "base/stable_hash.h"
 #include "input/node.h"
+#include "input/running_calls.h"
 
 namespace tessera::input::internal {
 namespace {
 
-StatusOr<Element> call_map(const MapFn& fn, Element element) {
+// The function of map(), and where it runs.
+struct Mapping {
+  const MapFn fn;
+  RunningCalls calls = {};
+};
+struct Filter {
+  const FilterFn fn;
+  RunningCalls calls = {};
+};
+
+StatusOr<Element> call_map(const Mapping& map, int64_t index, Element element) {
+  const RunningCalls::Call call(map.calls, index);
   StatusOr<Element> result = Element();
   const Status status = call_guarded([&] {
-    result = fn(std::move(element));
+    result = map.fn(std::move(element));
     return result.ok() ? check_arrays(*result) : result.status();
   });
   if (!status.ok()) return with_context(status, "map");
@@ -30,16 +43,16 @@ StatusOr<Element> call_map(const MapFn& fn, Element element) {
 
 class MapReader : public Reader {
  public:
-  MapReader(std::unique_ptr<Reader> input, const MapFn& fn, int64_t position,
+  MapReader(std::unique_ptr<Reader> input, const Mapping& map, int64_t position,
             std::unique_ptr<WorkerPool> pool)
-      : input_(std::move(input)), fn_(fn), position_(position), pool_(std::move(pool)) {}
+      : input_(std::move(input)), map_(map), position_(position), pool_(std::move(pool)) {}
 
   Status read(int64_t count, std::vector<Element>* out) override {
     const size_t first = out->size();
     const Status status = input_->read(count, out);
     std::vector<Status> failed(out->size() - first);
     pool_->run(static_cast<int64_t>(failed.size()), [&](int64_t i) {
-      StatusOr<Element> mapped = call_map(fn_, std::move((*out)[first + i]));
+      StatusOr<Element> mapped = call_map(map_, position_ + i, std::move((*out)[first + i]));
       failed[i] = mapped.status();
       if (mapped.ok()) (*out)[first + i] = *std::move(mapped);
     });
@@ -59,7 +72,7 @@ class MapReader : public Reader {
 
  private:
   const std::unique_ptr<Reader> input_;
-  const MapFn& fn_;
+  const Mapping& map_;
   int64_t position_;
   const std::unique_ptr<WorkerPool> pool_;
 };
@@ -67,7 +80,7 @@ class MapReader : public Reader {
 class MapNode : public Operation {
  public:
   MapNode(NodePtr input, MapFn fn, int parallelism)
-      : Operation(std::move(input)), fn_(std::move(fn)), parallelism_(parallelism) {}
+      : Operation(std::move(input)), map_{std::move(fn)}, parallelism_(parallelism) {}
 
   uint64_t hash() const override { return stable_hash("map", input().hash()); }
   StatusOr<std::vector<TensorSpec>> spec() const override {
@@ -92,12 +105,16 @@ class MapNode : public Operation {
   std::optional<int64_t> repetition_size() const override { return input().repetition_size(); }
   StatusOr<Element> read(int64_t epoch, int64_t index) const override {
     TESSERA_ASSIGN_OR_RETURN(Element element, input().read(epoch, index));
-    return call_map(fn_, std::move(element));
+    return call_map(map_, index, std::move(element));
+  }
+  void describe_calls(std::vector<std::string>* texts) const override {
+    map_.calls.describe("map", texts);
+    Operation::describe_calls(texts);
   }
 
  private:
   NodePtr with_input(NodePtr input) const override {
-    return map_node(std::move(input), fn_, parallelism_);
+    return map_node(std::move(input), map_.fn, parallelism_);
   }
   StatusOr<std::unique_ptr<Reader>> open_stream(const Start& start) const override {
     int64_t position = 0;
@@ -106,16 +123,16 @@ class MapNode : public Operation {
     }
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Reader> reader, input().open(start));
     TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<WorkerPool> pool, WorkerPool::start(parallelism_));
-    return std::make_unique<MapReader>(std::move(reader), fn_, position, std::move(pool));
+    return std::make_unique<MapReader>(std::move(reader), map_, position, std::move(pool));
   }
 
-  const MapFn fn_;
+  const Mapping map_;
   const int parallelism_;
 };
 
 class FilterReader : public Reader {
  public:
-  FilterReader(std::unique_ptr<Reader> input, const FilterFn& keep, int64_t epoch, int64_t position)
+  FilterReader(std::unique_ptr<Reader> input, const Filter& keep, int64_t epoch, int64_t position)
       : input_(std::move(input)), keep_(keep), epoch_(epoch), position_(position) {}
 
   // Asks the input for no more elements than are missing, so that none is left over.
@@ -128,8 +145,9 @@ class FilterReader : public Reader {
       const Status status = input_->read(static_cast<int64_t>(missing), &read);
       for (Element& element : read) {
         StatusOr<bool> keep = false;
+        const RunningCalls::Call call(keep_.calls, position_);
         const Status called = call_guarded([&] {
-          keep = keep_(element);
+          keep = keep_.fn(element);
           return keep.status();
         });
         if (!called.ok()) {
@@ -151,14 +169,14 @@ class FilterReader : public Reader {
 
  private:
   const std::unique_ptr<Reader> input_;
-  const FilterFn& keep_;
+  const Filter& keep_;
   const int64_t epoch_;
   int64_t position_;  // elements of the input that were looked at
 };
 
 class FilterNode : public Operation {
  public:
-  FilterNode(NodePtr input, FilterFn keep) : Operation(std::move(input)), keep_(std::move(keep)) {}
+  FilterNode(NodePtr input, FilterFn keep) : Operation(std::move(input)), keep_{std::move(keep)} {}
 
   Extent extent() const override { return {Extent::Kind::kStream}; }
   uint64_t hash() const override { return stable_hash("filter", input().hash()); }
@@ -166,9 +184,15 @@ class FilterNode : public Operation {
   StatusOr<Element> read(int64_t, int64_t) const override {
     return absl::InternalError("a stream was read at an index");
   }
+  void describe_calls(std::vector<std::string>* texts) const override {
+    keep_.calls.describe("filter", texts);
+    Operation::describe_calls(texts);
+  }
 
  private:
-  NodePtr with_input(NodePtr input) const override { return filter_node(std::move(input), keep_); }
+  NodePtr with_input(NodePtr input) const override {
+    return filter_node(std::move(input), keep_.fn);
+  }
   StatusOr<std::unique_ptr<Reader>> open_stream(const Start& start) const override {
     int64_t position = 0;
     if (start.positions != nullptr) {
@@ -178,7 +202,7 @@ class FilterNode : public Operation {
     return std::make_unique<FilterReader>(std::move(reader), keep_, start.epoch, position);
   }
 
-  const FilterFn keep_;
+  const Filter keep_;
 };
 
 // Keeps what was read in memory. The elements are those of epoch 0 of the input in every epoch: an

@@ -21,7 +21,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/host_array.h"
 #include "base/wait_report.h"
+#include "distribute/dataset.h"
+#include "distribute/strategy.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
@@ -29,6 +32,9 @@
 #include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "input/dataset.h"
+#include "input/loader.h"
+#include "input/source.h"
 #include "job/host.h"
 #include "job/port.h"
 #include "tests/support/bad_inputs.h"
@@ -123,6 +129,16 @@ Status pass_one(Bench& bench, bool is_sender) {
   return group.recv(value, other).await();
 }
 
+Status read_a_batch(Bench& bench) {
+  const auto same = [](input::Element e) -> StatusOr<input::Element> { return e; };
+  TESSERA_ASSIGN_OR_RETURN(const Layout layout, Layout::batch_sharded(bench.mesh, "x", 1));
+  TESSERA_ASSIGN_OR_RETURN(
+      const input::Loader loader,
+      input::distribute(bench.client, input::Dataset::range(8).map(same).batch(4), {layout}));
+  TESSERA_ASSIGN_OR_RETURN(input::Iterator iterator, loader.iterate());
+  return iterator.next().status();
+}
+
 const Row kRows[] = {
     {"barrier", 1,
      "client 0 has waited for ... in barrier \"go\" on {x=2}: 1 of 2 clients arrived; missing "
@@ -169,6 +185,10 @@ const Row kRows[] = {
      "client 0 has waited for ... in send/recv f32 of 1 elements on devices 0, 1: missing client 1 "
      "(..., pid ...), in user code for ... since create_mesh {x=2} of devices [0, 1]",
      [](Bench& b) { return pass_one(b, b.client.client_id() == 0); }},
+    {"data_set", 1,
+     "client 0 has waited for ... in relayout #... on {client=2}, i64 ...: 1 of 2 clients arrived; "
+     "missing client 1 (..., pid ...), in user code for ...",
+     read_a_batch},
     {"create_mesh", 1,
      "client 0 has waited for ... in create_mesh {y=2} of devices [0, 1]: 1 of 2 clients arrived; "
      "missing client 1 (..., pid ...), in user code for ... since create_mesh {x=2} of devices [0, "
@@ -310,6 +330,91 @@ TEST(LongWaitStatesTest, AFunctionOnTheMissingDeviceIsNamed) {
         });
     TESSERA_RETURN_IF_ERROR(mesh.barrier("go"));
     return is_late ? absl::OkStatus() : reports.check();
+  };
+  EXPECT_THAT(run_processes(job, body), ::testing::Each(IsOk()));
+}
+
+// ---- Data sets.
+
+struct StuckCase {
+  const char* name;
+  const char* call;  // of the data set, in which client 1 is stuck
+  int64_t element;   // that it is stuck at
+  std::function<Status(Client& client, const input::Dataset& batches)> body;
+
+  friend std::ostream& operator<<(std::ostream& out, const StuckCase& row) {
+    return out << row.name;
+  }
+};
+
+Status load_a_batch(Client& client, const input::Dataset& batches, int prefetch) {
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
+  TESSERA_ASSIGN_OR_RETURN(const Layout layout, Layout::batch_sharded(mesh, "x", 1));
+  TESSERA_ASSIGN_OR_RETURN(const input::Loader loader,
+                           input::distribute(client, batches, {layout}, {.prefetch = prefetch}));
+  TESSERA_ASSIGN_OR_RETURN(input::Iterator iterator, loader.iterate());
+  return iterator.next().status();
+}
+Status take_a_batch(Client& client, const input::Dataset& batches,
+                    const distribute::InputOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const distribute::Strategy strategy,
+                           distribute::multi_worker_mirrored_strategy(client));
+  TESSERA_ASSIGN_OR_RETURN(const distribute::DistributedDataset dataset,
+                           strategy.distribute_dataset(batches, options));
+  TESSERA_ASSIGN_OR_RETURN(distribute::DistributedIterator iterator, dataset.iterate());
+  return iterator.next().status();
+}
+
+const StuckCase kStuckCases[] = {
+    {"read_by_the_caller", "next() of step 0 of a data set", 3,
+     [](Client& client, const input::Dataset& batches) {
+       return load_a_batch(client, batches, /*prefetch=*/0);
+     }},
+    {"read_ahead", "next() of step 0 of a data set", 3,
+     [](Client& client, const input::Dataset& batches) {
+       return load_a_batch(client, batches, /*prefetch=*/1);
+     }},
+    {"pipeline", "next() of step 0 of a data set", 1,
+     [](Client& client, const input::Dataset& batches) {
+       return take_a_batch(client, batches, {.auto_shard = distribute::AutoShardPolicy::kOff});
+     }},
+    {"spec", "distribute_dataset", 0,
+     [](Client& client, const input::Dataset& batches) {
+       return take_a_batch(client, batches, {});
+     }},
+};
+
+class StuckFunctionsTest : public ::testing::TestWithParam<StuckCase> {};
+INSTANTIATE_TEST_SUITE_P(Rows, StuckFunctionsTest, ::testing::ValuesIn(kStuckCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// A function of client 1 returns when both clients have said what they wait for.
+TEST_P(StuckFunctionsTest, BothClientsNameTheFunction) {
+  const StuckCase& row = GetParam();
+  Gate gate;
+  Reports of_others(absl::StrCat("client 0 has waited for ... in ...missing client 1 (..., pid "
+                                 "...), waiting in ",
+                                 row.call, " for ..."),
+                    gate);
+  Reports own(absl::StrCat("client 1 has waited for ... in ", row.call, ": map is at element ",
+                           row.element),
+              gate);
+  const JobSpec job = {.num_clients = 2,
+                       .options = {.on_wait =
+                                       [&](const WaitReport& report) {
+                                         of_others.add(report);
+                                         own.add(report);
+                                       }},
+                       .hooks = {.wait_report_unit = kUnit}};
+  const auto body = [&](Client& client) -> Status {
+    const bool is_stuck = client.client_id() == 1;
+    const auto wait = [&](input::Element element) -> StatusOr<input::Element> {
+      const bool is_last = element[0].view<int64_t>()[0] == row.element;
+      for (int i = 0; is_stuck && is_last && i < 2; ++i) TESSERA_RETURN_IF_ERROR(gate.wait());
+      return element;
+    };
+    TESSERA_RETURN_IF_ERROR(row.body(client, input::Dataset::range(4).map(wait).batch(4)));
+    return is_stuck ? own.check() : of_others.check();
   };
   EXPECT_THAT(run_processes(job, body), ::testing::Each(IsOk()));
 }

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The reports of long waits of a client, for calls of the layers above that wait. Internal.
+#ifndef TESSERA_DTENSOR_CLIENT_WAITS_H_
+#define TESSERA_DTENSOR_CLIENT_WAITS_H_
+
+#include "base/wait_reports.h"
+#include "dtensor/client.h"
+
+namespace tessera::internal {
+
+// As long as the client, or a copy of it, is there.
+WaitReports* wait_reports_of(const Client& client);
+
+}  // namespace tessera::internal
+
+#endif  // TESSERA_DTENSOR_CLIENT_WAITS_H_
