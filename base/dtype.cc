@@ -25,7 +25,7 @@ absl::string_view dtype_name(DType dtype) {
 Status validate_dtype(DType dtype) {
   if (is_known(dtype)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("DType(", static_cast<int>(dtype),
-                                                 ") is no element type; use an enumerator of "
+                                                 ") is not an element type; use an enumerator of "
                                                  "DType, kBool (0) to kFloat64 (",
                                                  kNumDTypes - 1, ")"));
 }

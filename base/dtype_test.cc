@@ -58,10 +58,11 @@ TEST(DTypeTest, ValuesThatAreNoEnumeratorsAreRefused) {
     EXPECT_FALSE(validate_dtype(dtype).ok());
   }
   for (const DTypeRow& row : kRows) EXPECT_THAT(validate_dtype(row.dtype), testing::IsOk());
-  EXPECT_THAT(validate_dtype(static_cast<DType>(17)),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                "DType(17) is no element type; use an enumerator of DType, kBool "
-                                "(0) to kFloat64 (8)"));
+  EXPECT_THAT(
+      validate_dtype(static_cast<DType>(17)),
+      testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                        "DType(17) is not an element type; use an enumerator of DType, kBool "
+                        "(0) to kFloat64 (8)"));
 }
 
 static_assert(dtype_of<float>() == DType::kFloat32);

@@ -6,7 +6,7 @@
 namespace tessera {
 
 std::string format_duration(absl::Duration duration) {
-  if (duration == absl::InfiniteDuration()) return "no limit";
+  if (duration == absl::InfiniteDuration()) return "infinite";
   const double seconds = absl::ToDoubleSeconds(duration);
   // "%.3g" would write 999.9 as 1e+03.
   if (seconds >= 999.5 * 60) return absl::StrFormat("%.0f min", seconds / 60);

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// "31 s", "1.5 s", "500 ms", "2.5 min", "no limit" for an infinite duration, "0 ms" for one that is
+// "31 s", "1.5 s", "500 ms", "2.5 min", "infinite" for an infinite duration, "0 ms" for one that is
 // not positive.
 std::string format_duration(absl::Duration duration);
 

@@ -19,7 +19,7 @@ TEST(FormatTest, WritesDurations) {
   EXPECT_EQ(format_duration(absl::Microseconds(999'400)), "999 ms");
   EXPECT_EQ(format_duration(absl::Microseconds(999'900)), "1 s");
   EXPECT_EQ(format_duration(absl::Hours(100)), "6000 min");
-  EXPECT_EQ(format_duration(absl::InfiniteDuration()), "no limit");
+  EXPECT_EQ(format_duration(absl::InfiniteDuration()), "infinite");
   EXPECT_EQ(format_duration(-absl::InfiniteDuration()), "0 ms");
   EXPECT_EQ(format_duration(absl::Seconds(-1)), "0 ms");
   EXPECT_EQ(format_duration(absl::Nanoseconds(-267)), "0 ms");

@@ -47,8 +47,8 @@ class SyntaxCheck : public nlohmann::json_sax<json> {
   bool end_array() override { return true; }
   bool parse_error(std::size_t place, const std::string& token,
                    const nlohmann::detail::exception&) override {
-    problem_ = absl::StrCat("is no JSON at character ", place, ", at ", tessera::quoted(token),
-                            "; expected ", expected_);
+    problem_ = absl::StrCat("is not valid JSON at character ", place, ", at ",
+                            tessera::quoted(token), "; expected ", expected_);
     return false;
   }
 

@@ -14,8 +14,8 @@ namespace tessera {
 // Why `text` is not one JSON value: where it goes wrong, with "; expected EXPECTED" at the end, or
 // which field is given twice. Empty for a good text, which json::parse() then reads.
 //
-//   json_problem("{\"a\": ", "an object")  ->  is no JSON at character 6, at "{\"a\": "; expected
-//                                              an object
+//   json_problem("{\"a\": ", "an object")  ->  is not valid JSON at character 6, at "{\"a\": ";
+//                                              expected an object
 std::string json_problem(absl::string_view text, absl::string_view expected);
 
 }  // namespace tessera

@@ -18,8 +18,9 @@ TEST(JsonSyntaxTest, GoodTextsHaveNoProblem) {
 
 TEST(JsonSyntaxTest, SaysWhereATextGoesWrong) {
   EXPECT_EQ(json_problem("{a", "an object"),
-            "is no JSON at character 2, at \"{a\"; expected an object");
-  EXPECT_THAT(json_problem("", "an object"), ::testing::StartsWith("is no JSON at character 1, "));
+            "is not valid JSON at character 2, at \"{a\"; expected an object");
+  EXPECT_THAT(json_problem("", "an object"),
+              ::testing::StartsWith("is not valid JSON at character 1, "));
   EXPECT_THAT(json_problem("{} x", "an object"), ::testing::HasSubstr("at character 4"));
 }
 

@@ -33,7 +33,7 @@ Status validate_reduce_op(ReduceOp op) {
   if (is_known(op)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("ReduceOp(", static_cast<int>(op),
-                   ") is no reduction; use an enumerator of ReduceOp, kSum (0) to kAvg (",
+                   ") is not a reduction; use an enumerator of ReduceOp, kSum (0) to kAvg (",
                    kNumReduceOps - 1, ")"));
 }
 

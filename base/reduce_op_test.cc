@@ -58,12 +58,13 @@ TEST(ReduceOpTest, ValuesThatAreNoEnumeratorsAreRefused) {
     EXPECT_EQ(reduce_op_name(op), "unknown");
     EXPECT_FALSE(validate_reduction(op, DType::kFloat32).ok());
   }
-  EXPECT_THAT(validate_reduce_op(static_cast<ReduceOp>(17)),
-              StatusIs(kInvalid,
-                       "ReduceOp(17) is no reduction; use an enumerator of ReduceOp, kSum (0) to "
-                       "kAvg (4)"));
+  EXPECT_THAT(
+      validate_reduce_op(static_cast<ReduceOp>(17)),
+      StatusIs(kInvalid,
+               "ReduceOp(17) is not a reduction; use an enumerator of ReduceOp, kSum (0) to "
+               "kAvg (4)"));
   EXPECT_THAT(validate_reduction(ReduceOp::kSum, static_cast<DType>(77)),
-              StatusIs(kInvalid, ::testing::HasSubstr("DType(77) is no element type")));
+              StatusIs(kInvalid, ::testing::HasSubstr("DType(77) is not an element type")));
 }
 
 TEST(ReduceOpTest, RefusalsSayWhatToUse) {

@@ -19,7 +19,7 @@ Box run(int64_t first, int64_t count) { return {{first}, {count}}; }
 Status check_root(int root, int num_members) {
   if (root >= 0 && root < num_members) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("root ", root, " is no member; the group has 0 to ", num_members - 1));
+      absl::StrCat("root ", root, " is not a member; the group has 0 to ", num_members - 1));
 }
 
 // Every product of counts and bytes behind this check is below 2^63.

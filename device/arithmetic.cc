@@ -83,7 +83,7 @@ StatusOr<Arithmetic> Arithmetic::parse(absl::string_view text) {
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is no arithmetic that this build knows"));
+      absl::StrCat("\"", text, "\" is not an arithmetic that this build knows"));
 }
 
 std::string Arithmetic::to_string() const {

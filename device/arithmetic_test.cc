@@ -30,7 +30,7 @@ TEST(ArithmeticTest, TextsAreReadAsTheyWereWritten) {
   for (const char* wrong : {"", "sse", "avx2,openblas", "baseline, openblas", "avx512, openblas"}) {
     EXPECT_THAT(Arithmetic::parse(wrong),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         ::testing::HasSubstr("is no arithmetic that this build knows")));
+                         ::testing::HasSubstr("is not an arithmetic that this build knows")));
   }
 }
 

@@ -443,7 +443,8 @@ TEST(CoordinatorTest, RefusesOptions) {
   expect({}, {.worker_wait = absl::ZeroDuration()}, "worker_wait is 0 ms; it must be longer than");
   expect({}, {.heartbeat_interval = absl::ZeroDuration()},
          "heartbeat_interval is 0 ms; it must be from 1 ms to 1 h");
-  expect({}, {.heartbeat_interval = absl::InfiniteDuration()}, "heartbeat_interval is no limit");
+  expect({}, {.heartbeat_interval = absl::InfiniteDuration()},
+         "heartbeat_interval is infinite; it must be");
   // Nothing was started: the wait is as long as worker_wait.
   EXPECT_THAT(ClusterCoordinator::create(cluster.chief(), {}, {.worker_wait = absl::Seconds(1)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded,

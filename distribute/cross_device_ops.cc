@@ -136,7 +136,7 @@ class OpsOnMesh final : public RelayoutOps {
                                    of_replica.client_id));
       }
       if (own.type != DeviceType::kCpu || of_replica.type != DeviceType::kCpu) {
-        return refuse("devices that are no CPUs cannot look into memory of each other");
+        return refuse("devices that are not CPUs cannot look into memory of each other");
       }
       if (mesh.position_of_device(own.id).has_value()) {
         return refuse(absl::StrCat("device ", own.id, " is one of the strategy's"));

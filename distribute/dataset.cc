@@ -67,7 +67,7 @@ Status check_call(const StrategyState& strategy, const char* call, const InputOp
   }
   const auto check = [&](const char* type, auto value, auto last, const char* names) {
     if (value <= last) return absl::OkStatus();
-    return refused(call, type, "(", static_cast<int>(value), ") is no enumerator; use ", names);
+    return refused(call, type, "(", static_cast<int>(value), ") is not an enumerator; use ", names);
   };
   TESSERA_RETURN_IF_ERROR(check("AutoShardPolicy", options.auto_shard, AutoShardPolicy::kOff,
                                 "kAuto, kData, kFile or kOff"));

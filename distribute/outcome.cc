@@ -18,7 +18,7 @@ Status status_of(const rpc::Outcome& outcome) {
   }
   if (outcome.code() < 0 || outcome.code() > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
     return absl::InternalError(absl::StrCat("an answer with the code ", outcome.code(),
-                                            ", which is none of a Status; ", kSameBuild));
+                                            ", which is not a code of a Status; ", kSameBuild));
   }
   return Status(static_cast<absl::StatusCode>(outcome.code()), outcome.message());
 }

@@ -171,7 +171,7 @@ TEST(ServerTest, AWorkerRefusesArgumentsThatNoChiefSends) {
   rpc::Argument array;
   array.mutable_array()->set_dtype(256 + kF32);
   const std::pair<rpc::Argument, const char*> cases[] = {
-      {rpc::Argument(), "it is no array, no data set and no variable"},
+      {rpc::Argument(), "it is neither an array nor a data set nor a variable"},
       {dataset, "data set \"pairs\" is dealt to 0 workers"},
       {array, "263 is not the number of an element type"},
       {variable_argument(kF32, {2}, {2}, {1}), "a shard is on ps 1, and the cluster has 1"},

@@ -96,7 +96,7 @@ Status check_enumerators(const VariableOptions& options) {
   const auto check = [](const char* type, auto value, auto last, const char* names) {
     if (value <= last) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(type, "(", static_cast<int>(value), ") is no enumerator; use ", names));
+        absl::StrCat(type, "(", static_cast<int>(value), ") is not an enumerator; use ", names));
   };
   TESSERA_RETURN_IF_ERROR(check("VariableSynchronization", options.synchronization,
                                 VariableSynchronization::kOnRead, "kAuto, kOnWrite or kOnRead"));
@@ -422,7 +422,7 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
   if (policy.synchronization == VariableSynchronization::kNone) {
     return absl::InvalidArgumentError(
         absl::StrCat("variable \"", name,
-                     "\": kNone is no synchronization of a strategy; use kOnWrite or kOnRead"));
+                     "\": kNone is not a synchronization of a strategy; use kOnWrite or kOnRead"));
   }
   if (policy.synchronization == VariableSynchronization::kAuto) {
     policy.synchronization = VariableSynchronization::kOnWrite;
@@ -455,7 +455,7 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
       is_on_read
           ? Variable(name, failed(*state_, absl::FailedPreconditionError(absl::StrCat(
                                                "variable \"", name,
-                                               "\" has a component for each replica; it is no "
+                                               "\" has a component for each replica; it is not a "
                                                "variable of an optimizer"))))
           : Variable(name, relayout(mirrored, own))});
   DistributedVariable variable(std::move(state));

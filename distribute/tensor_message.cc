@@ -114,8 +114,8 @@ Status read_message(grpc::ByteBuffer message, google::protobuf::MessageLite* hea
   }
   const auto message_size = static_cast<int64_t>(message.Length());
   if (!is_read || start + size != message_size) {
-    return absl::InvalidArgumentError(absl::StrCat("a message of ", message_size, " bytes is no ",
-                                                   head->GetTypeName(),
+    return absl::InvalidArgumentError(absl::StrCat("a message of ", message_size,
+                                                   " bytes is not a ", head->GetTypeName(),
                                                    " with the bytes of a tensor"));
   }
   std::vector<grpc::Slice> slices;

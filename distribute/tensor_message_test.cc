@@ -130,10 +130,11 @@ TEST(TensorMessageTest, RefusesOtherMessages) {
     SCOPED_TRACE(bytes.size());
     rpc::StageRequest::Head head;
     TensorBytes data;
-    EXPECT_THAT(read_message(cut(bytes, 64), &head, &data),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr(" bytes is no tessera.distribute.rpc.StageRequest.Head with the "
-                                   "bytes of a tensor")));
+    EXPECT_THAT(
+        read_message(cut(bytes, 64), &head, &data),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(" bytes is not a tessera.distribute.rpc.StageRequest.Head with the "
+                           "bytes of a tensor")));
   };
   // Cut off anywhere but behind the head, where the data may be missing.
   const size_t head_end = text_of(write_message(some_head())).size();

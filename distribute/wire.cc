@@ -145,7 +145,7 @@ StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief, int
     return Argument(RemoteDatasetAccess::make(std::move(place)));
   }
   if (!message.has_variable()) {
-    return absl::InvalidArgumentError("it is no array, no data set and no variable");
+    return absl::InvalidArgumentError("it is neither an array nor a data set nor a variable");
   }
   const rpc::Variable& variable = message.variable();
   TESSERA_ASSIGN_OR_RETURN(const DType dtype, dtype_of(variable.dtype()));

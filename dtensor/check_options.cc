@@ -36,7 +36,7 @@ Status check_backend(const ClientOptions& options) {
           "backend \"nccl\" is of GPUs; use DeviceType::kCuda with it, or \"auto\" or \"host\"");
   }
   return absl::InvalidArgumentError(absl::StrCat("backend is ", static_cast<int>(options.backend),
-                                                 ", which is no value of Backend"));
+                                                 ", which is not a value of Backend"));
 }
 
 Status check_timeout(absl::string_view option, absl::Duration timeout) {
@@ -67,7 +67,7 @@ Status check_options(const ClientOptions& options) {
   if (options.device_type != DeviceType::kCpu && options.device_type != DeviceType::kCuda) {
     return absl::InvalidArgumentError(absl::StrCat("device_type is ",
                                                    static_cast<int>(options.device_type),
-                                                   ", which is no value of DeviceType"));
+                                                   ", which is not a value of DeviceType"));
   }
   TESSERA_RETURN_IF_ERROR(check_backend(options));
   if (options.num_local_devices < 0) {

@@ -318,7 +318,8 @@ StatusOr<NamedSource> array_source(absl::string_view kind, const std::string& pa
 StatusOr<ArrayHeader> parse_npy_header(absl::string_view bytes) {
   constexpr absl::string_view kMagic("\x93NUMPY", 6);
   if (!absl::StartsWith(bytes, kMagic)) {
-    return absl::InvalidArgumentError("it is no .npy file: it does not begin with \"\\x93NUMPY\"");
+    return absl::InvalidArgumentError(
+        "it is not a .npy file: it does not begin with \"\\x93NUMPY\"");
   }
   if (bytes.size() < 8) return absl::InvalidArgumentError("it ends in the header");
   const int version = static_cast<uint8_t>(bytes[6]);
@@ -343,7 +344,8 @@ StatusOr<ArrayHeader> parse_npy_header(absl::string_view bytes) {
 StatusOr<ArrayHeader> parse_idx_header(absl::string_view bytes) {
   if (bytes.size() < 4) return absl::InvalidArgumentError("it ends in the header");
   if (bytes[0] != 0 || bytes[1] != 0) {
-    return absl::InvalidArgumentError("it is no IDX file: it does not begin with two zero bytes");
+    return absl::InvalidArgumentError(
+        "it is not an IDX file: it does not begin with two zero bytes");
   }
   ArrayHeader header = {.dtype = DType::kUint8,
                         .shape = {},

@@ -85,7 +85,7 @@ Status BatchReader::start_random_access(const IteratorState& from) {
   if (!from.pipelines.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the iterator state ", from.to_string(),
-                     " has pipeline positions, and the data set is no stream"));
+                     " has pipeline positions, and the data set is not a stream"));
   }
   const std::optional<int64_t> repeated = node_->repetition_size();
   if (repeated.has_value()) {

@@ -310,7 +310,7 @@ Dataset Dataset::batch(int64_t size, Remainder remainder) const {
     if (size < 1) return refused("batch: the size is ", size, "; give 1 or more");
     if (remainder != Remainder::kKeep && remainder != Remainder::kDrop) {
       return refused("batch: Remainder(", static_cast<int>(remainder),
-                     ") is no enumerator; use kKeep or kDrop");
+                     ") is not an enumerator; use kKeep or kDrop");
     }
     return DatasetAccess::make(
         {.status = {}, .node = node, .batching = internal::Batching{size, remainder}});

@@ -506,9 +506,9 @@ struct MalformedCase {
 constexpr char kGoodNpy[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
 
 const MalformedCase kMalformed[] = {
-    {"npy_empty_file", npy, "", "it is no .npy file"},
+    {"npy_empty_file", npy, "", "it is not a .npy file"},
     {"npy_wrong_magic", npy, "PK\3\4" + std::string(100, 'x'),
-     "it is no .npy file: it does not begin with"},
+     "it is not a .npy file: it does not begin with"},
     {"npy_only_magic", npy, "\x93NUMPY", "it ends in the header"},
     {"npy_no_length", npy, bytes_of("\x93NUMPY\1\0\1"), "it ends in the header"},
     {"npy_version", npy, bytes_of("\x93NUMPY\4\0\1\0\1\0"), "it has version 4 of the .npy format"},
@@ -569,7 +569,7 @@ const MalformedCase kMalformed[] = {
 
     {"idx_empty_file", idx, "", "it ends in the header"},
     {"idx_wrong_magic", idx, "\x1f\x8b\x08\x08 gzip",
-     "it is no IDX file: it does not begin with two zero bytes"},
+     "it is not an IDX file: it does not begin with two zero bytes"},
     {"idx_wrong_type", idx, bytes_of("\0\0\x0b\1\0\0\0\0"), "its element type is 0x0b; supported"},
     {"idx_header_truncated", idx, bytes_of("\0\0\x08\3\0\0\0\1"), "it ends in the header"},
     {"idx_scalar", idx, bytes_of("\0\0\x08\0x"), "its array is a scalar"},
@@ -584,11 +584,11 @@ const MalformedCase kMalformed[] = {
     {"csv_two_marks", csv<DType::kInt64>,
      "\xef\xbb\xbf\xef\xbb\xbf"
      "1\n",
-     "line 1, column 1: \"\\xef\\xbb\\xbf1\" is no i64"},
+     "line 1, column 1: \"\\xef\\xbb\\xbf1\" is not a value of i64"},
     {"csv_hidden_blank", csv<DType::kInt64>,
      "1\n\xc2\xa0"
      "2\n",
-     "line 2, column 1: \"\\xc2\\xa02\" is no i64"},
+     "line 2, column 1: \"\\xc2\\xa02\" is not a value of i64"},
     {"csv_utf16", csv<DType::kInt64>,
      bytes_of("\xff\xfe"
               "1\0\n\0"),
@@ -601,31 +601,40 @@ const MalformedCase kMalformed[] = {
      bytes_of("\xff\xfe\0\0"
               "1\0\0\0"),
      "its text is UTF-32"},
-    {"csv_zeros", csv<DType::kInt64>, bytes_of("1\0\n"), "line 1, column 1: \"1\\x00\" is no i64"},
+    {"csv_zeros", csv<DType::kInt64>, bytes_of("1\0\n"),
+     "line 1, column 1: \"1\\x00\" is not a value of i64"},
     {"csv_missing_column", csv<DType::kInt64, DType::kInt64>, "1,2\n3\n",
      "line 2, it has 1 columns, not 2"},
     {"csv_too_many_columns", csv<DType::kInt64>, "1\n2,x\n", "line 2, it has 2 columns, not 1"},
-    {"csv_blank_line", csv<DType::kInt64>, "1\n\n2\n", "line 2, column 1: \"\" is no i64"},
+    {"csv_blank_line", csv<DType::kInt64>, "1\n\n2\n",
+     "line 2, column 1: \"\" is not a value of i64"},
     {"csv_text", csv<DType::kInt64, DType::kFloat32>, "1,abc\n",
-     "line 1, column 2: \"abc\" is no finite f32"},
-    {"csv_nan_text", csv<DType::kFloat64>, "nan\n", "column 1: \"nan\" is no finite f64"},
-    {"csv_infinity", csv<DType::kFloat32>, "inf\n", "column 1: \"inf\" is no finite f32"},
-    {"csv_f32_overflow", csv<DType::kFloat32>, "1e39\n", "column 1: \"1e39\" is no finite f32"},
-    {"csv_f64_overflow", csv<DType::kFloat64>, "1e309\n", "column 1: \"1e309\" is no finite f64"},
-    {"csv_f16_overflow", csv<DType::kFloat16>, "70000\n", "column 1: \"70000\" is no finite f16"},
-    {"csv_i8_overflow", csv<DType::kInt8>, "128\n", "column 1: \"128\" is no i8"},
-    {"csv_u8_negative", csv<DType::kUint8>, "-1\n", "column 1: \"-1\" is no u8"},
-    {"csv_i32_overflow", csv<DType::kInt32>, "2147483648\n", "\"2147483648\" is no i32"},
-    {"csv_i64_overflow", csv<DType::kInt64>, "9223372036854775808\n", "is no i64"},
-    {"csv_fraction", csv<DType::kInt64>, "1.5\n", "column 1: \"1.5\" is no i64"},
-    {"csv_bool", csv<DType::kBool>, "yes\n", "column 1: \"yes\" is no bool"},
+     "line 1, column 2: \"abc\" is not a finite value of f32"},
+    {"csv_nan_text", csv<DType::kFloat64>, "nan\n",
+     "column 1: \"nan\" is not a finite value of f64"},
+    {"csv_infinity", csv<DType::kFloat32>, "inf\n",
+     "column 1: \"inf\" is not a finite value of f32"},
+    {"csv_f32_overflow", csv<DType::kFloat32>, "1e39\n",
+     "column 1: \"1e39\" is not a finite value of f32"},
+    {"csv_f64_overflow", csv<DType::kFloat64>, "1e309\n",
+     "column 1: \"1e309\" is not a finite value of f64"},
+    {"csv_f16_overflow", csv<DType::kFloat16>, "70000\n",
+     "column 1: \"70000\" is not a finite value of f16"},
+    {"csv_i8_overflow", csv<DType::kInt8>, "128\n", "column 1: \"128\" is not a value of i8"},
+    {"csv_u8_negative", csv<DType::kUint8>, "-1\n", "column 1: \"-1\" is not a value of u8"},
+    {"csv_i32_overflow", csv<DType::kInt32>, "2147483648\n",
+     "\"2147483648\" is not a value of i32"},
+    {"csv_i64_overflow", csv<DType::kInt64>, "9223372036854775808\n", "is not a value of i64"},
+    {"csv_fraction", csv<DType::kInt64>, "1.5\n", "column 1: \"1.5\" is not a value of i64"},
+    {"csv_bool", csv<DType::kBool>, "yes\n", "column 1: \"yes\" is not a value of bool"},
     {"csv_quote_not_closed", csv<DType::kInt64>, "\"1\n2\"\n",
      "line 1, column 1: a quote that is not closed in this line"},
     {"csv_text_after_quote", csv<DType::kInt64>, "\"1\"2\n",
      "column 1: text after a closing quote"},
     {"csv_quote_inside", csv<DType::kInt64>, "1\"2\n",
      "column 1: a quote inside a field that does not begin with one"},
-    {"csv_doubled_quote", csv<DType::kInt64>, "\"1\"\"\"\n", "column 1: \"1\\\"\" is no i64"},
+    {"csv_doubled_quote", csv<DType::kInt64>, "\"1\"\"\"\n",
+     "column 1: \"1\\\"\" is not a value of i64"},
     {"csv_line_of_a_skipped_header", csv_after<1>, "x\n1\ny\n", "line 3, column 1: \"y\""},
     {"csv_fewer_lines_than_skipped", csv_after<3>, "x\n1\n", "it has 2 lines; 3 are to be skipped"},
 
@@ -652,7 +661,7 @@ TEST(MalformedTest, FilesThatAreNone) {
                 StatusIs(StatusCode::kNotFound,
                          AllOf(HasSubstr("cannot open file"), HasSubstr("missing_file"))));
     EXPECT_THAT(make(folder),
-                StatusIs(StatusCode::kInvalidArgument, HasSubstr("it is no regular file")));
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("it is not a regular file")));
   }
 }
 

@@ -25,7 +25,7 @@ StatusOr<std::shared_ptr<const InputFile>> InputFile::open(const std::string& pa
   }
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot read ", quoted(path), ": it is no regular file"));
+        absl::StrCat("cannot read ", quoted(path), ": it is not a regular file"));
   }
   return std::shared_ptr<const InputFile>(
       new InputFile(path, std::move(descriptor), static_cast<int64_t>(info.st_size)));

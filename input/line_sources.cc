@@ -264,9 +264,10 @@ StatusOr<Element> parse_csv_line(absl::string_view line, absl::Span<const DType>
         return is_value;
       });
       if (!parsed) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            where, ": ", quoted(*field), " is no ",
-            is_floating_point(columns[column]) ? "finite " : "", dtype_name(columns[column])));
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, ": ", quoted(*field), " is not a ",
+                         is_floating_point(columns[column]) ? "finite value of " : "value of ",
+                         dtype_name(columns[column])));
       }
     }
     if (line.empty()) {

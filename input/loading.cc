@@ -79,9 +79,9 @@ Status check_load_options(absl::string_view call, const Client& client, const Me
   }
   if (options.transfer == Transfer::kToDevice) return absl::OkStatus();
   if (options.transfer != Transfer::kOnHost) {
-    return absl::InvalidArgumentError(absl::StrCat(call, ": Transfer(",
-                                                   static_cast<int>(options.transfer),
-                                                   ") is no enumerator; use kToDevice or kOnHost"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(call, ": Transfer(", static_cast<int>(options.transfer),
+                     ") is not an enumerator; use kToDevice or kOnHost"));
   }
   for (const Device& device : client.local_devices()) {
     if (device.type != DeviceType::kCuda) continue;

@@ -60,7 +60,7 @@ Status system_error(absl::string_view what) {
 // Listens at a free port of `host`, and sets `port`.
 StatusOr<FileDescriptor> listen_at(const std::string& host, int& port) {
   const Addresses address = look_up({host, 0});
-  if (address == nullptr) return absl::UnavailableError(absl::StrCat(host, " is no address"));
+  if (address == nullptr) return absl::UnavailableError(absl::StrCat(host, " is not an address"));
   FileDescriptor fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own = {};
   socklen_t size = sizeof own;
@@ -79,7 +79,7 @@ StatusOr<FileDescriptor> listen_at(const std::string& host, int& port) {
 // Sends the byte to a listener, which may take the connection later.
 Status send_byte(const std::string& to, char byte, FileDescriptor& connection) {
   const Addresses address = look_up(parse_address(to).value_or(Address()));
-  if (address == nullptr) return absl::UnavailableError("that is no address");
+  if (address == nullptr) return absl::UnavailableError("that is not an address");
   FileDescriptor fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.is_open()) return system_error("no socket");
   int error = 0;

@@ -27,7 +27,7 @@ bool is_complete(const Tasks& tasks) {
 std::string job_names(const ClusterSpec& spec) {
   std::vector<std::string> names;
   for (const auto& [job, tasks] : spec.jobs) names.push_back(job);
-  return names.empty() ? "none" : quoted_list(names);
+  return names.empty() ? "it has no jobs" : absl::StrCat("its jobs are ", quoted_list(names));
 }
 
 Status check_address(const std::string& task, const std::string& text, int least_port) {
@@ -190,8 +190,8 @@ int ClusterSpec::num_tasks(absl::string_view job) const {
 StatusOr<std::string> ClusterSpec::task_address(absl::string_view job, int task) const {
   const auto it = jobs.find(std::string(job));
   if (it == jobs.end() || it->second.empty()) {
-    return absl::NotFoundError(absl::StrCat("the cluster has no tasks of job ", quoted(job),
-                                            "; its jobs are ", job_names(*this)));
+    return absl::NotFoundError(
+        absl::StrCat("the cluster has no tasks of job ", quoted(job), "; ", job_names(*this)));
   }
   const auto address = it->second.find(task);
   if (address != it->second.end()) return address->second;

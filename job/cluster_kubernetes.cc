@@ -58,7 +58,7 @@ StatusOr<std::vector<std::string>> addresses_of(absl::string_view selector, cons
   if (!pods.ok()) return with_context(pods.status(), context);
   if (pods->empty()) {
     return absl::NotFoundError(absl::StrCat(
-        context, ": there are none; see whether the selector and the namespace are meant"));
+        context, ": there are no pods; see whether the selector and the namespace are meant"));
   }
   std::sort(pods->begin(), pods->end(), [](const KubernetesPod& a, const KubernetesPod& b) {
     return is_before(a.name, b.name);

@@ -73,7 +73,7 @@ StatusOr<Cluster> pmix(const EnvironmentLookup& lookup) {
   if (rank != nullptr && !read_number("", rank, 0, kMostClients - 1).ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         kPmixForm.client_id, " is ", quoted(rank),
-        ", which is no rank; it must be a whole number from 0 to the number of clients - 1"));
+        ", which is not a rank; it must be a whole number from 0 to the number of clients - 1"));
   }
   if (rank != nullptr && !is_set(lookup, kPmixForm.num_clients)) {
     return absl::InvalidArgumentError(

@@ -89,7 +89,7 @@ const LauncherCase kLauncherCases[] = {
     {"hydra_size_missing", hydra, {{"PMI_RANK", "0"}, {"TESSERA_COORDINATOR", "h:1"}}, "refused: PMI_SIZE is not set, but other variables of the Hydra form are; set it (1 to 1000000), or unset the others"},
     {"pmix", pmix, kPmix, "client 1 of 2 at h:1"},
     {"pmix_no_size", pmix, without(kPmix, "TESSERA_NUM_CLIENTS"), "refused: TESSERA_NUM_CLIENTS is not set, and the environment of PMIx has no number of clients; set it for all clients"},
-    {"pmix_rank_range", pmix, with(kPmix, "PMIX_RANK", "4294967295"), "refused: PMIX_RANK is \"4294967295\", which is no rank; it must be a whole number from 0 to the number of clients - 1"},
+    {"pmix_rank_range", pmix, with(kPmix, "PMIX_RANK", "4294967295"), "refused: PMIX_RANK is \"4294967295\", which is not a rank; it must be a whole number from 0 to the number of clients - 1"},
     // No rows of the page.
     {"torchrun_bad_host", torchrun, with(kTorchrun, "MASTER_ADDR", ""), "refused: MASTER_ADDR gives the coordinator's address \":29500\"; it must be HOST:PORT, as in host-a:4000"},
     {"torchrun_bad_address", torchrun, with(kTorchrun, "TESSERA_COORDINATOR", "k"), "refused: TESSERA_COORDINATOR gives the coordinator's address \"k\"; it must be HOST:PORT, as in host-a:4000"},

@@ -52,7 +52,7 @@ const SimpleCase kSimpleCases[] = {
     {"simple_bad_task", kTwoWorkers, "worker", 7, "refused: job \"worker\" has no task 7; its tasks are 0 to 1"},
     {"simple_bad_type", kTwoWorkers, "foo", 0, "refused: the cluster has no tasks of job \"foo\"; its jobs are \"worker\""},
     // No rows of the page.
-    {"simple_nothing", {}, "worker", 0, "refused: the cluster has no tasks of job \"worker\"; its jobs are none"},
+    {"simple_nothing", {}, "worker", 0, "refused: the cluster has no tasks of job \"worker\"; it has no jobs"},
     {"simple_unknown_job", {{"foo", {{0, "a:1"}}}}, "foo", 0, "refused: job \"foo\" is unknown; jobs are \"chief\", \"worker\", \"ps\", \"evaluator\""},
     {"simple_no_tasks", {{"worker", {}}}, "worker", 0, "refused: job \"worker\" has no tasks; give it addresses, or leave it out"},
     {"simple_negative_task", {{"worker", {{-1, "a:1"}}}}, "worker", -1, "refused: worker -1 has no number of a task; tasks of a job are numbered from 0"},
@@ -196,7 +196,7 @@ const PodsCase kPodsCases[] = {
     {"k8s_one_host", {{"x", {{"a", "Running", "10.0.0.1"}, {"b", "Running", "10.0.0.2"}}}},
      "{worker: [10.0.0.1:8470, 10.0.0.2:8470]}"},
     {"k8s_pending", {{"x", {{"a", "Pending", ""}}}}, "UNAVAILABLE: Kubernetes: pods of selector \"x\": pod \"a\" is Pending, not Running; try again later"},
-    {"k8s_none", {{"x=1", {}}}, "NOT_FOUND: Kubernetes: pods of selector \"x=1\": there are none; see whether the selector and the namespace are meant"},
+    {"k8s_none", {{"x=1", {}}}, "NOT_FOUND: Kubernetes: pods of selector \"x=1\": there are no pods; see whether the selector and the namespace are meant"},
     {"k8s_pod_without_ip", {{"x", {{"a", "Running", ""}}}}, "UNAVAILABLE: Kubernetes: pods of selector \"x\": pod \"a\" has no address yet; try again later"},
     // No rows of the page.
     {"k8s_zeros", {{"x", {{"w-10a", "Running", "h3"}, {"w-010", "Running", "h1"}, {"w-10", "Running", "h2"}, {"w", "Running", "h0"}}}},

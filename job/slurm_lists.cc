@@ -148,7 +148,7 @@ bool has_blank(absl::string_view text) {
 
 StatusOr<std::vector<std::string>> expand_nodes(absl::string_view text) {
   if (text.empty()) return bad_list("names no node; give names, as in n[1-3,7]");
-  if (text == "(null)") return bad_list("is no list; Slurm has not set it");
+  if (text == "(null)") return bad_list("is not a list; Slurm has not set it");
   if (has_blank(text)) return bad_list("has a blank; separate names by commas alone");
   std::vector<std::string> nodes;
   for (const absl::string_view name : split_names(text)) {
@@ -181,7 +181,7 @@ Status append_counts(absl::string_view part, std::vector<int>* counts) {
                                    "; give the count of nodes once, as in 2(x3)"));
     }
     if (nodes < 1)
-      return bad_list(absl::StrCat("has ", quoted(part), ", which is no node; drop it"));
+      return bad_list(absl::StrCat("has ", quoted(part), ", which stands for no node; drop it"));
   }
   if (static_cast<uint64_t>(nodes) > kMostNodes - counts->size()) return too_many(times);
   counts->insert(counts->end(), static_cast<size_t>(nodes), number);

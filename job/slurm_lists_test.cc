@@ -74,7 +74,7 @@ const ListCase kNodeLists[] = {
     {"nodes_refused_17", "n[+1-2]", "refused: node list \"n[+1-2]\" has \"+1-2\", which is not a range; give numbers, as in n[1-3,7]"},
     {"nodes_refused_18", "n[1 - 2]", "refused: node list \"n[1 - 2]\" has a blank; separate names by commas alone"},
     {"nodes_refused_19", " n1 , n2", "refused: node list \" n1 , n2\" has a blank; separate names by commas alone"},
-    {"nodes_refused_20", "(null)", "refused: node list \"(null)\" is no list; Slurm has not set it"},
+    {"nodes_refused_20", "(null)", "refused: node list \"(null)\" is not a list; Slurm has not set it"},
     {"nodes_refused_21", "n[1-70000]", "refused: node list \"n[1-70000]\" has more than 65536 nodes by 70000; shorten the list"},
     // No rows of the page.
     {"nodes_refused_product", "a[1-300]b[1-300]", "refused: node list \"a[1-300]b[1-300]\" has more than 65536 nodes by all its ranges; shorten the list"},
@@ -92,7 +92,7 @@ const ListCase kTasksPerNode[] = {
     {"tasks_refused_1", "", "refused: list of tasks per node \"\" has no number; give tasks of each node, as in 2(x3),1"},
     {"tasks_refused_2", "0", "refused: list of tasks per node \"0\" has 0 tasks on a node; a node of a step has 1 to 1000000"},
     {"tasks_refused_3", "0(x2)", "refused: list of tasks per node \"0(x2)\" has 0 tasks on a node; a node of a step has 1 to 1000000"},
-    {"tasks_refused_4", "2(x0)", "refused: list of tasks per node \"2(x0)\" has \"2(x0)\", which is no node; drop it"},
+    {"tasks_refused_4", "2(x0)", "refused: list of tasks per node \"2(x0)\" has \"2(x0)\", which stands for no node; drop it"},
     {"tasks_refused_5", "2,", "refused: list of tasks per node \"2,\" has an empty part; give numbers between commas"},
     {"tasks_refused_6", "2(3)", "refused: list of tasks per node \"2(3)\" has \"(3)\" after 2; give the count of nodes once, as in 2(x3)"},
     {"tasks_refused_7", "2(x)", "refused: list of tasks per node \"2(x)\" has \"(x)\" after 2; give the count of nodes once, as in 2(x3)"},

@@ -114,7 +114,7 @@ Status run(int argc, char** argv, const sigset_t& signals) {
   }
   if (parsed.program_index < argc) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", argv[parsed.program_index], "\" is no flag; see tessera_coordinator --help"));
+        "\"", argv[parsed.program_index], "\" is not a flag; see tessera_coordinator --help"));
   }
   return serve(signals);
 }

@@ -105,7 +105,7 @@ StatusOr<std::string> runtime_folder() {
   if (is_private_folder(folder)) return folder;
   return absl::FailedPreconditionError(
       absl::StrCat("the job token cannot be kept in ", folder,
-                   ", which is no folder of this user alone (mode 0700); mend that, or set "
+                   ", which is not a folder of this user alone (mode 0700); mend that, or set "
                    "TESSERA_TOKEN to the same secret on all clients"));
 }
 

@@ -452,7 +452,7 @@ TEST(LayoutTest, WithPartialRefuses) {
   EXPECT_THAT(layout.with_partial({"x:(2)2"}), IsOk());
   EXPECT_THAT(layout.with_partial({"x:(2)2"}, static_cast<ReduceOp>(17)),
               StatusIs(kInvalid,
-                       "layout [x:(1)2]: ReduceOp(17) is no reduction; use an enumerator of "
+                       "layout [x:(1)2]: ReduceOp(17) is not a reduction; use an enumerator of "
                        "ReduceOp, kSum (0) to kAvg (4)"));
 }
 

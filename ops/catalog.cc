@@ -68,7 +68,7 @@ Status check_attributes(const CatalogEntry& entry, const Attributes& attributes)
 
 Status wrong(const std::string& name, const std::string& text, const char* expected) {
   return absl::InvalidArgumentError(
-      absl::StrCat("attribute ", name, "=", text, " is no ", expected));
+      absl::StrCat("attribute ", name, "=", text, " is not a ", expected));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class Attributes {
   std::vector<std::string> names() const;
   // "" where there is none.
   std::string text(const std::string& name) const;
-  // InvalidArgument "attribute dim=x is no whole number" where it is something else.
+  // InvalidArgument "attribute dim=x is not a whole number" where it is something else.
   StatusOr<int64_t> integer(const std::string& name) const;
   StatusOr<Scalar> scalar(const std::string& name) const;
   // The numbers of nested lists, one after the other; none where the attribute is not given.

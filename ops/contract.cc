@@ -207,7 +207,7 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
   for (const std::string& operand : equation.operands) all += operand;
   for (const char c : sides.size() == 2 ? all + sides[1] : all) {
     if (std::isalpha(static_cast<unsigned char>(c)) == 0) {
-      return wrong("'", std::string(1, c), "' is no letter");
+      return wrong("'", std::string(1, c), "' is not a letter");
     }
   }
   if (sides.size() == 2) {

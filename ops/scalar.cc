@@ -55,8 +55,8 @@ bool is_held(const Scalar& scalar, DType dtype) {
 
 StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType dtype) {
   if (!is_held(scalar, dtype)) {
-    return refusal(name, "the scalar ", scalar_text(scalar), " is no ", dtype_name(dtype),
-                   "; cast() the tensor");
+    return refusal(name, "the scalar ", scalar_text(scalar), " is not a value of ",
+                   dtype_name(dtype), "; cast() the tensor");
   }
   if (const int64_t* value = std::get_if<int64_t>(&scalar.value());
       value != nullptr && !is_floating_point(dtype)) {

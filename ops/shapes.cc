@@ -53,7 +53,7 @@ StatusOr<OpPlan> plan_transpose(const OperandType& x, const std::vector<int64_t>
     dims.push_back(dim);
   }
   if (dims.size() != permutation.size() || rank_of(x) != static_cast<int64_t>(dims.size())) {
-    return refusal("transpose", list_text(permutation), " is no permutation of ", rank_of(x),
+    return refusal("transpose", list_text(permutation), " is not a permutation of ", rank_of(x),
                    " dims");
   }
   OpPlan plan = plan_same(x);

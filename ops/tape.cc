@@ -197,7 +197,7 @@ Status check_target(const DTensor& target, const GradientOptions& options) {
     if (target.shape().empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("gradient: the target ", shape_to_string(target.shape()),
-                     " is no scalar; give GradientOptions::seed, or sum() it"));
+                     " is not a scalar; give GradientOptions::seed, or sum() it"));
   }
   TESSERA_RETURN_IF_ERROR(internal::facts_of(*options.seed).error);
   if (options.seed->shape() != target.shape() || options.seed->dtype() != target.dtype()) {

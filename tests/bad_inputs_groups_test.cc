@@ -127,8 +127,8 @@ const Row kCollectiveRows[] = {
        return g.all_reduce<float>(b.take(k, 4), b.give(k, 3), ReduceOp::kSum);
      })},
     {"reduction_out_of_range", kInvalid,
-     "all_reduce unknown f32 of 4 elements on devices 0, 1: ReduceOp(17) is no reduction; use an "
-     "enumerator of ReduceOp, kSum (0) to kAvg (4)",
+     "all_reduce unknown f32 of 4 elements on devices 0, 1: ReduceOp(17) is not a reduction; use "
+     "an enumerator of ReduceOp, kSum (0) to kAvg (4)",
      of_both([](Bench& b, Group& g, int k) {
        return g.all_reduce<float>(b.take(k, 4), b.give(k, 4), static_cast<ReduceOp>(17));
      })},
@@ -183,7 +183,7 @@ const Row kCollectiveRows[] = {
        return b.both([&](Group& g, int) { return g.all_reduce<float>(in, out, ReduceOp::kSum); });
      }},
     {"reduction_9", kInvalid,
-     "all_reduce unknown f32 of 4 elements on devices 0, 1: ReduceOp(9) is no reduction; use an "
+     "all_reduce unknown f32 of 4 elements on devices 0, 1: ReduceOp(9) is not a reduction; use an "
      "enumerator of ReduceOp, kSum (0) to kAvg (4)",
      of_both([](Bench& b, Group& g, int k) {
        return g.all_reduce<float>(b.take(k, 4), b.give(k, 4), static_cast<ReduceOp>(9));
@@ -204,12 +204,12 @@ const Row kCollectiveRows[] = {
            [&](Group& g, int k) { return g.broadcast<float>(b.take(k, 4), b.give(k, 4), k); });
      }},
     {"root_2_of_2", kInvalid,
-     "reduce sum f32 of 4 elements on devices 0, 1: root 2 is no member; the group has 0 to 1",
+     "reduce sum f32 of 4 elements on devices 0, 1: root 2 is not a member; the group has 0 to 1",
      of_both([](Bench& b, Group& g, int k) {
        return g.reduce<float>(b.take(k, 4), b.give(k, 4), ReduceOp::kSum, 2);
      })},
     {"root_minus_one", kInvalid,
-     "broadcast f32 of 4 elements on devices 0, 1: root -1 is no member; the group has 0 to 1",
+     "broadcast f32 of 4 elements on devices 0, 1: root -1 is not a member; the group has 0 to 1",
      [](Bench& b) {
        return b.both(
            [&](Group& g, int k) { return g.broadcast<float>(b.take(k, 4), b.give(k, 4), -1); });

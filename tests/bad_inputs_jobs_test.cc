@@ -103,7 +103,7 @@ const OptionsRow kOptionsRows[] = {
        o.num_clients = 2;
        return o.connect();
      }},
-    {"backend_out_of_range", kInvalid, "backend is 17, which is no value of Backend",
+    {"backend_out_of_range", kInvalid, "backend is 17, which is not a value of Backend",
      alone(&Options::backend, static_cast<Backend>(17))},
     {"backend_nccl_on_cpus", kInvalid,
      "backend \"nccl\" is of GPUs; use DeviceType::kCuda with it, or \"auto\" or \"host\"",
@@ -111,7 +111,7 @@ const OptionsRow kOptionsRows[] = {
     {"backend_text", kInvalid,
      "backend \"foo\" is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", \"gloo\" or \"nccl\"",
      [](Options&) { return parse_backend("foo").status(); }},
-    {"device_type_out_of_range", kInvalid, "device_type is 17, which is no value of DeviceType",
+    {"device_type_out_of_range", kInvalid, "device_type is 17, which is not a value of DeviceType",
      alone(&Options::device_type, static_cast<DeviceType>(17))},
     {"heartbeat_of_0", kInvalid,
      "heartbeat_interval is 0; give 1 ms to 1 h, the same on all clients",

@@ -104,7 +104,7 @@ const Row kTensorRows[] = {
      "a block of 4611686018427387904 bytes is beyond the address space",
      [](Bench& b) { return zeros<float>({int64_t{1} << 60}, b.whole).await(); }},
     {"dtype_out_of_range", kInvalid,
-     "DType(17) is no element type; use an enumerator of DType, kBool (0) to kFloat64 (8)",
+     "DType(17) is not an element type; use an enumerator of DType, kBool (0) to kFloat64 (8)",
      [](Bench& b) { return local_map(b.line, {8}, static_cast<DType>(17), {}, nothing).await(); }},
     {"shape_of_another_rank", kInvalid,
      "layout [x, -] has 2 dims, shape [8] has 1; give one entry per dim",
@@ -235,7 +235,7 @@ const Row kTensorRows[] = {
        return relayout(iota<float>({8}, b.line), other.line).await();
      }},
     {"plan_with_a_bad_dtype", kInvalid,
-     "DType(77) is no element type; use an enumerator of DType, kBool (0) to kFloat64 (8)",
+     "DType(77) is not an element type; use an enumerator of DType, kBool (0) to kFloat64 (8)",
      [](Bench& b) {
        return plan_relayout(*b.line, b.whole, {8}, static_cast<DType>(77)).status();
      }},

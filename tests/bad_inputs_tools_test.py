@@ -65,14 +65,14 @@ PLAN_ROWS = [
     ("topology_is_a_folder", ["--topology=/tmp"], 2,
      "topology /tmp cannot be read; give a file"),
     ("topology_is_no_json", ["--topology=/etc/passwd"], 2,
-     'topology /etc/passwd: is no JSON at character 1, at "r"; expected an object as in '
+     'topology /etc/passwd: is not valid JSON at character 1, at "r"; expected an object as in '
      "tools/topologies/h100.json"),
     ("topology_missing", ["--topology=/nowhere.json"], 1,
      "topology /nowhere.json cannot be opened; give a file"),
     ("svg_nowhere", ["--svg=/nowhere/plan.svg"], 1,
      "--svg: /nowhere/plan.svg cannot be written"),
     ("argument", ["more"], 2,
-     '"more" is no flag; put layouts in quotes, as in --from \'[x, -]\''),
+     '"more" is not a flag; put layouts in quotes, as in --from \'[x, -]\''),
 ]
 
 RUN_ROWS = [

@@ -292,8 +292,8 @@ const Row kLayoutRows[] = {
      "is partial, not both",
      [](Bench& b) { return b.rows.with_partial({"x"}).status(); }},
     {"partial_by_no_reduction", kInvalid,
-     "layout [x, -]: ReduceOp(17) is no reduction; use an enumerator of ReduceOp, kSum (0) to kAvg "
-     "(4)",
+     "layout [x, -]: ReduceOp(17) is not a reduction; use an enumerator of ReduceOp, kSum (0) to "
+     "kAvg (4)",
      [](Bench& b) { return b.rows.with_partial({"x"}, static_cast<ReduceOp>(17)).status(); }},
     {"text_of_a_megabyte", kInvalid,
      "layout \"aaaa...\" (1000000 bytes) has \"aaaa...\" (1000000 bytes) at character 1, where "

@@ -324,12 +324,12 @@ TEST(DistributeInputFaultsTest, Refusals) {
              .distribute_dataset(batches,
                                  {.auto_shard = static_cast<distribute::AutoShardPolicy>(9)})
              .status(),
-         "distribute_dataset: AutoShardPolicy(9) is no enumerator; use kAuto, kData, kFile or "
+         "distribute_dataset: AutoShardPolicy(9) is not an enumerator; use kAuto, kData, kFile or "
          "kOff"},
         {"at_end",
          strategy.distribute_dataset(batches, {.at_end = static_cast<distribute::AtEnd>(9)})
              .status(),
-         "distribute_dataset: AtEnd(9) is no enumerator; use kAll or kFirst"},
+         "distribute_dataset: AtEnd(9) is not an enumerator; use kAll or kFirst"},
         {"per_replica", strategy.distribute_dataset(batches, per_replica).status(),
          "kPerReplica is a mode of distribute_datasets_from_function()"},
         {"function_null", strategy.distribute_datasets_from_function(nullptr, {}).status(),

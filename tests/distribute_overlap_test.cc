@@ -174,7 +174,7 @@ TEST_P(DistributeOverlapTest, GradientsThatDisagree) {
               return replica.gradient(tape, loss, {x})[0].await();
             });
             TESSERA_RETURN_IF_ERROR(expect_error(no_scalar, StatusCode::kInvalidArgument,
-                                                 {"replica 1", "is no scalar"}));
+                                                 {"replica 1", "is not a scalar"}));
             const PerReplica sum = strategy.run([](ReplicaContext& replica) {
               return replica.all_reduce(ReduceOp::kSum,
                                         full<float>({1}, 1, Layout::replicated(replica.mesh(), 1)));
@@ -259,7 +259,7 @@ TEST_P(AllReduceOnGpusTest, AreRefused) {
                 distribute::StrategyOptions options;
                 options.cross_device_ops = distribute::all_reduce_on(beside);
                 return expect_error(Strategy::create(client, mesh, {"replica"}, options).status(),
-                                    StatusCode::kInvalidArgument, {"all_reduce_on(", "no CPUs"});
+                                    StatusCode::kInvalidArgument, {"all_reduce_on(", "not CPUs"});
               }),
               IsOk());
 }

@@ -221,7 +221,8 @@ TEST_P(DistributeVariableTest, RefusedPolicies) {
                   VariableOptions{.trainable = static_cast<distribute::Trainable>(9)},
                   VariableOptions{.initial = static_cast<distribute::InitialValue>(9)}}) {
               TESSERA_RETURN_IF_ERROR(expect_error(strategy.variable("v", ten, unknown).status(),
-                                                   bad, {"\"v\"", "(9) is no enumerator; use k"}));
+                                                   bad,
+                                                   {"\"v\"", "(9) is not an enumerator; use k"}));
             }
             TESSERA_RETURN_IF_ERROR(expect_error(strategy.variable("", ten).status(), bad,
                                                  {"variable(): a variable needs a name"}));

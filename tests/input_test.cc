@@ -585,7 +585,7 @@ TEST_P(InputTest, Refusals) {
             {"transfer",
              distribute(client, batches, {rows}, {.transfer = static_cast<input::Transfer>(7)}),
              StatusCode::kInvalidArgument,
-             "distribute: Transfer(7) is no enumerator; use kToDevice or kOnHost"},
+             "distribute: Transfer(7) is not an enumerator; use kToDevice or kOnHost"},
         };
         for (const Case& row : cases) {
           TESSERA_RETURN_IF_ERROR(

@@ -455,7 +455,7 @@ TEST(ConnectTest, OptionsOutOfTheirRange) {
        "backend \"mpi\" needs a communicator; connect with the options of "
        "tessera::mpi::adopt(MPI_COMM_WORLD), from tessera/mpi.h"},
       {"nccl_of_cpus", {.backend = Backend::kNccl}, invalid, "use DeviceType::kCuda with it"},
-      {"no_backend", {.backend = static_cast<Backend>(77)}, invalid, "backend is 77, which is no"},
+      {"no_backend", {.backend = static_cast<Backend>(77)}, invalid, "backend is 77, which is not"},
       {"devices", {.num_local_devices = -3}, invalid, "num_local_devices is -3; give 1 or more"},
       {"many_devices",
        {.num_local_devices = 65'537},

@@ -168,7 +168,7 @@ TEST_F(LaunchersTest, CoordinatorRefusesBadFlags) {
       {{"--clients", "2"}, 2, "--port is 0; it should be from 1 to 65535"},
       {{"--clients", "2", "--port", "70000"}, 2, "--port is 70000; it should be from 1 to 65535"},
       {{"--port", "4000"}, 2, "--clients is 0; it should be at least 1"},
-      {{"--port", "4000", "--clients", "2", "job"}, 2, "\"job\" is no flag"},
+      {{"--port", "4000", "--clients", "2", "job"}, 2, "\"job\" is not a flag"},
       {{"--ports", "4000"}, 2, "there is no flag \"--ports\"; see tessera_coordinator --help"},
       {{"--port", "x"}, 2, "--port is \"x\"; it should be a whole number"},
       {{"--port", "4000", "--clients", "2", "--token-file", "/no/such"},

@@ -129,7 +129,7 @@ TEST_P(TapeTest, RefusesWhatHasNoGradient) {
         const DTensor x = tape.watch(given.x);
         const DTensor y = ops::square(x);
         TESSERA_RETURN_IF_ERROR(
-            refused(tape.gradient(y, {x})[0].status(), "the target [8, 2] is no scalar"));
+            refused(tape.gradient(y, {x})[0].status(), "the target [8, 2] is not a scalar"));
         TESSERA_RETURN_IF_ERROR(refused(tape.gradient(y, {x}, {.seed = given.w})[0].status(),
                                         "the seed is f64 [2, 3], the target f64 [8, 2]"));
         const DTensor integers = ops::cast<int32_t>(given.x);

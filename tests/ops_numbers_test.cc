@@ -114,17 +114,21 @@ TEST_P(OpsNumbersTest, ScalarsThatAnIntegerDoesNotHoldAreRefused) {
         const DTensor i64 = zeros<int64_t>({3}, layout);
         const DTensor i32 = zeros<int32_t>({3}, layout);
         const DTensor u8 = zeros<uint8_t>({3}, layout);
-        TESSERA_RETURN_IF_ERROR(expect_refused(ops::add(i64, uint64_t{1} << 63),
-                                               "add: the scalar 9223372036854775808 is no i64"));
         TESSERA_RETURN_IF_ERROR(
-            expect_refused(ops::add(i64, 0x1p63), "add: the scalar 9.22337e+18 is no i64"));
+            expect_refused(ops::add(i64, uint64_t{1} << 63),
+                           "add: the scalar 9223372036854775808 is not a value of i64"));
+        TESSERA_RETURN_IF_ERROR(expect_refused(
+            ops::add(i64, 0x1p63), "add: the scalar 9.22337e+18 is not a value of i64"));
+        TESSERA_RETURN_IF_ERROR(expect_refused(ops::mul(i32, ~uint64_t{0}),
+                                               "18446744073709551615 is not a value of i32"));
+        TESSERA_RETURN_IF_ERROR(expect_refused(ops::maximum(i32, 2147483648.0),
+                                               "the scalar 2.14748e+09 is not a value of i32"));
         TESSERA_RETURN_IF_ERROR(
-            expect_refused(ops::mul(i32, ~uint64_t{0}), "18446744073709551615 is no i32"));
+            expect_refused(ops::sub(i64, NAN), "the scalar nan is not a value of i64"));
         TESSERA_RETURN_IF_ERROR(
-            expect_refused(ops::maximum(i32, 2147483648.0), "the scalar 2.14748e+09 is no i32"));
-        TESSERA_RETURN_IF_ERROR(expect_refused(ops::sub(i64, NAN), "the scalar nan is no i64"));
-        TESSERA_RETURN_IF_ERROR(expect_refused(ops::add(u8, -1), "the scalar -1 is no u8"));
-        TESSERA_RETURN_IF_ERROR(expect_refused(ops::add(u8, 256), "the scalar 256 is no u8"));
+            expect_refused(ops::add(u8, -1), "the scalar -1 is not a value of u8"));
+        TESSERA_RETURN_IF_ERROR(
+            expect_refused(ops::add(u8, 256), "the scalar 256 is not a value of u8"));
         // Two numbers that are one in f64.
         return expect_refused(
             ops::clip(i64, (int64_t{1} << 53) + 1, int64_t{1} << 53),

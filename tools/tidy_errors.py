@@ -65,7 +65,7 @@ def check_errors_page(tree):
     for line, messages, labels in rows(tree.files.get(PAGE, "")):
         unknown = [label for label in labels if not rule_text(tree, label)]
         if unknown:
-            yield line, f"{unknown[0]} is no target"
+            yield line, f"{unknown[0]} is not a target"
             continue
         texts = {label: sources(tree, label) for label in labels}
         wanted = {message: fragments(message) for message in messages if fragments(message)}

@@ -87,7 +87,7 @@ def check_labels(tree):
                 if build not in known:
                     known[build] = targets(tree.files.get(build, ""))
                 if name not in known[build]:
-                    yield path, i + 1, f'"//{folder}:{name}" is no target of {build}'
+                    yield path, i + 1, f'"//{folder}:{name}" is not a target of {build}'
 
 
 def words_of(identifier):

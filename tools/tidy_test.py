@@ -471,9 +471,9 @@ class RuleTest(unittest.TestCase):
         self.check(rule, {**build, "p.md": good})
         for label in ["//a:d_test", "//a:b", "//a:c", "//a:e", "//a:n", "//:b_test"]:
             place = label[2:].partition(":")[0]
-            message = f'"{label}" is no target of {place + "/" if place else ""}BUILD'
+            message = f'"{label}" is not a target of {place + "/" if place else ""}BUILD'
             self.check(rule, {**build, "p.md": f"# P\n`{label}`\n"}, ("p.md:2", message))
-        self.check(rule, {"p.md": "//f:g"}, ("p.md:1", '"//f:g" is no target of f/BUILD'))
+        self.check(rule, {"p.md": "//f:g"}, ("p.md:1", '"//f:g" is not a target of f/BUILD'))
 
     def test_fact_row(self):
         rule = tidy.rule_fact_row
@@ -519,7 +519,7 @@ class RuleTest(unittest.TestCase):
             (at, "no test named here"),
             (at, "//a:b_test holds no words"),
         )
-        self.check(rule, files(message, ["//a:c_test"], b_test="give each axis"), (at, "no target"))
+        self.check(rule, files(message, ["//a:c_test"], b_test="give each axis"), (at, "not a target"))
 
         # Every test of a row, and every message.
         both = ["//a:b_test", "//a:c_test"]

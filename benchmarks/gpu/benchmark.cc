@@ -83,7 +83,7 @@ Status run_benchmark(const BenchmarkOptions& options, Report* report) {
   };
   if (std::none_of(std::begin(parts), std::end(parts), is_wanted)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", options.only, "\" is no part; there are collectives, kernels, products"));
+        "\"", options.only, "\" is not a part; there are collectives, kernels, products"));
   }
   report->setting = {{"on", options.is_on_fake ? "the fakes: these times mean nothing" : "a GPU"},
                      {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},

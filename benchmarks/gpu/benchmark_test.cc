@@ -52,7 +52,7 @@ TEST(BenchmarkTest, SaysWhichPartsThereAre) {
   Report report;
   EXPECT_THAT(run_benchmark({.is_on_fake = true, .only = "kernel"}, &report),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("\"kernel\" is no part; there are collectives")));
+                       HasSubstr("\"kernel\" is not a part; there are collectives")));
 }
 
 TEST(RoundsTest, EachContestantRunsOnceARoundAndWarmUpsDoNotCount) {

@@ -236,9 +236,10 @@ struct BadControl {
   const char* message;
 };
 const BadControl kBadControls[] = {
-    {"short", kPage, kControlBytes, kRightSeals, "no sealed file of 268435456 bytes"},
-    {"unsealed", kControlBytes, kControlBytes, 0, "no sealed file of 268435456 bytes"},
-    {"may_shrink", kControlBytes, kControlBytes, F_SEAL_GROW, "no sealed file of 268435456 bytes"},
+    {"short", kPage, kControlBytes, kRightSeals, "not a sealed file of 268435456 bytes"},
+    {"unsealed", kControlBytes, kControlBytes, 0, "not a sealed file of 268435456 bytes"},
+    {"may_shrink", kControlBytes, kControlBytes, F_SEAL_GROW,
+     "not a sealed file of 268435456 bytes"},
     {"other_size", kPage, kPage, kRightSeals, "it has 4096 bytes"},
     {"empty", kControlBytes, kControlBytes, kRightSeals, "it holds something else"},
 };
@@ -283,7 +284,7 @@ TEST_F(LinkChecksTest, ArenasThatAreNoneAreTheErrorOfWhatUsesThem) {
   resolving.join();
   EXPECT_THAT(memory, StatusIs(StatusCode::kInvalidArgument,
                                AllOf(HasSubstr("client 0 cannot map memory of client 1 ("),
-                                     HasSubstr("no sealed file of 8192 bytes"))));
+                                     HasSubstr("not a sealed file of 8192 bytes"))));
   EXPECT_THAT(link_->client_status(1), IsOk());
 }
 

@@ -207,8 +207,8 @@ StatusOr<std::vector<NetworkCost>> parse_costs(absl::string_view text) {
     int64_t rate = 0;
     if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &nanoseconds) ||
         !absl::SimpleAtoi(numbers[1], &rate)) {
-      return absl::InternalError(
-          absl::StrCat("\"", text, "\" is no measurement of a network, such as 31000:117000000"));
+      return absl::InternalError(absl::StrCat(
+          "\"", text, "\" is not a measurement of a network, such as 31000:117000000"));
     }
     result.push_back({static_cast<double>(nanoseconds) * 1e-9, static_cast<double>(rate)});
   }

@@ -77,7 +77,7 @@ TEST(LinkMeasurementTest, Text) {
     EXPECT_THAT(parse_costs(text).status(),
                 StatusIs(absl::StatusCode::kInternal,
                          absl::StrCat("\"", text,
-                                      "\" is no measurement of a network, such as "
+                                      "\" is not a measurement of a network, such as "
                                       "31000:117000000")));
   }
 }

@@ -172,11 +172,11 @@ std::vector<BadCall> wrong_arguments() {
       {"root_too_large",
        3,
        [](const Member& m, In in, Out out) { return m.group.broadcast<float>(in, out, 3); },
-       {"root 3 is no member; the group has 0 to 2"}},
+       {"root 3 is not a member; the group has 0 to 2"}},
       {"root_negative",
        3,
        [](const Member& m, In in, Out out) { return m.group.reduce<float>(in, out, kSum, -1); },
-       {"root -1 is no member; the group has 0 to 2"}},
+       {"root -1 is not a member; the group has 0 to 2"}},
       {"all_gather_overlap",
        2,
        [](const Member& m, In, Out out) {
@@ -380,7 +380,7 @@ Status wrong_calls_wait_for_the_late(const Member& m) {
   Status first;
   for (const Work& work : works) {  // all of them: they hold the memory of this frame
     first.Update(
-        expect_error(work.await(), absl::StatusCode::kInvalidArgument, {"root 5 is no member"}));
+        expect_error(work.await(), absl::StatusCode::kInvalidArgument, {"root 5 is not a member"}));
   }
   TESSERA_RETURN_IF_ERROR(first);
   return expect_works(m.group);

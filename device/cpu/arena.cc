@@ -130,7 +130,7 @@ StatusOr<SharedMapping> SharedMapping::map_received(int fd, uint64_t size_bytes)
   if (fd < 0 || !is_right) {
     if (fd >= 0) close(fd);
     return absl::InvalidArgumentError(
-        absl::StrCat("what was shared is no sealed file of ", size_bytes, " bytes"));
+        absl::StrCat("what was shared is not a sealed file of ", size_bytes, " bytes"));
   }
   TESSERA_ASSIGN_OR_RETURN(SharedMapping mapping, map(fd, size_bytes));
   close(std::exchange(mapping.fd_, -1));

@@ -19,7 +19,7 @@ constexpr const char* kPath = "relayout/testdata/relayout_cases.tsv";
 StatusOr<int64_t> parse_number(absl::string_view text) {
   int64_t number = 0;
   if (absl::SimpleAtoi(text, &number)) return number;
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no number"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a number"));
 }
 
 StatusOr<Layout> parse_layout(absl::string_view mesh, absl::string_view devices,

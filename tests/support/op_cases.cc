@@ -37,14 +37,14 @@ std::vector<int64_t> parse_integers(absl::string_view text) {
 StatusOr<double> parse_real(absl::string_view text) {
   double number = 0;
   if (text == "-" || absl::SimpleAtod(text, &number)) return number;
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no number"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a number"));
 }
 
 StatusOr<DType> parse_dtype(absl::string_view name) {
   for (int k = 0; k < kNumDTypes; ++k) {
     if (dtype_name(static_cast<DType>(k)) == name) return static_cast<DType>(k);
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no dtype"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not a dtype"));
 }
 
 // The columns that both tables begin with, up to the formulas of the operands.

@@ -188,7 +188,7 @@ StatusOr<std::string> formulas_of(const char* names) {
       if (formula.name == name) texts.emplace_back(formula.text);
     }
     if (texts.size() == known) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no formula"));
+      return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is not a formula"));
     }
   }
   return absl::StrJoin(texts, "; ");

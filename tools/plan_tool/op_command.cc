@@ -43,7 +43,7 @@ StatusOr<NamedLayouts> split_op(absl::string_view text) {
   if (parts.name.empty() || begin == absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", text,
-        "\" is no operation with a layout for each operand, as 'matmul [x, -] [-, y]'"));
+        "\" is not an operation with a layout for each operand, as 'matmul [x, -] [-, y]'"));
   }
   for (const absl::string_view part : absl::StrSplit(text.substr(begin + 1), '[')) {
     parts.layouts.push_back(absl::StrCat("[", absl::StripAsciiWhitespace(part)));

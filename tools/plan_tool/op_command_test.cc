@@ -157,8 +157,8 @@ struct RefusedCase {
 
 const RefusedCase kRefused[] = {
     // What the command says.
-    {"[batch]", "8", "", "--op: \"[batch]\" is no operation with a layout for each operand"},
-    {"neg", "8", "", "--op: \"neg\" is no operation with a layout for each operand"},
+    {"[batch]", "8", "", "--op: \"[batch]\" is not an operation with a layout for each operand"},
+    {"neg", "8", "", "--op: \"neg\" is not an operation with a layout for each operand"},
     {"neg [batc]", "8", "", "--op: layout \"[batc]\" names axis \"batc\""},
     {"neg [batch]", "8,8", "", "--op: layout [batch] has 1 dim, shape [8, 8] has 2"},
     {"add [batch] [batch]", "8", "", "--shape: \"8\" has 1 entry for 2 operands; separate them"},
@@ -173,12 +173,13 @@ const RefusedCase kRefused[] = {
     {"neg [batch] [batch]", "8; 8", "", "neg: takes 1 operand, not 2"},
     {"add [-] [-] [-]", "8; 8; 8", "", "add: takes 1 or 2 operands, not 3"},
     {"cumsum [batch]", "8", "", "cumsum: attribute dim is missing; give one, as in dim=1"},
-    {"cumsum [batch]", "8", "dim=x", "attribute dim=x is no whole number"},
+    {"cumsum [batch]", "8", "dim=x", "attribute dim=x is not a whole number"},
     {"sum [batch]", "8", "dim=0",
      "sum: has no attribute \"dim\"; it has \"dims\", \"keep_dims\"; did you mean \"dims\""},
     {"neg [batch]", "8", "dim=0", "neg: has no attribute \"dim\""},
-    {"sum [batch]", "8", "dims=[x]", "attribute dims=[x] is no list of whole numbers, as [0, 2]"},
-    {"clip [batch]", "8", "low=a; high=1", "attribute low=a is no number"},
+    {"sum [batch]", "8", "dims=[x]",
+     "attribute dims=[x] is not a list of whole numbers, as [0, 2]"},
+    {"clip [batch]", "8", "low=a; high=1", "attribute low=a is not a number"},
     {"cast [batch]", "8", "dtype=f23", "attribute dtype=f23 is none of \"bool\", \"i8\""},
     {"avg_pool2d [-, -, -, -]", "1,4,4,1", "window=[2]",
      "attribute window=[2] has 1 numbers, not 2"},

@@ -161,8 +161,8 @@ Status run(int argc, char** argv) {
       "    --shape '1024,512; 512,2048'");
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", rest[1], "\" is no flag; put layouts in quotes, as in --from '[x, -]'"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", rest[1], "\" is not a flag; put layouts in quotes, as in --from '[x, -]'"));
   }
   if (absl::GetFlag(FLAGS_ops)) {
     std::fputs(operations_table().c_str(), stdout);

@@ -50,7 +50,7 @@ class PlanToolTest(unittest.TestCase):
         rows = [
             (GATHER[1:], "plan: --mesh is missing"),
             (GATHER[:1] + GATHER[2:], "plan: --from is missing"),
-            ([*GATHER, "[-]"], 'plan: "[-]" is no flag'),
+            ([*GATHER, "[-]"], 'plan: "[-]" is not a flag'),
             ([*GATHER, "--dtype=f31"], "plan: --dtype: "),
             ([*GATHER, "--out=[-]"], "plan: --out is given without --op; leave it out"),
             (["--op=neg [-]"], "plan: --mesh is missing"),

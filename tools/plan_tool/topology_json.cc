@@ -45,8 +45,8 @@ class Fields {
       for (const std::string& name : names) known = known || name == item.key();
       if (known) continue;
       return refuse(item.key().c_str(),
-                    absl::StrCat("is no field of a topology; fields here are ", quoted_list(names),
-                                 did_you_mean(item.key(), names)));
+                    absl::StrCat("is not a field of a topology; fields here are ",
+                                 quoted_list(names), did_you_mean(item.key(), names)));
     }
     return absl::OkStatus();
   }
@@ -155,7 +155,7 @@ StatusOr<Topology> parse_topology(absl::string_view text, absl::string_view file
   if (!problem.empty()) return refuse(problem);
   const json value = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!value.is_object()) {
-    return refuse("is no JSON object; expected one as in tools/topologies/h100.json");
+    return refuse("is not a JSON object; expected one as in tools/topologies/h100.json");
   }
   const Fields root(file, "", value);
   TESSERA_RETURN_IF_ERROR(root.only({"description", "devices_per_process", "devices_per_host",

@@ -48,11 +48,12 @@ struct RefusedCase {
 };
 
 const RefusedCase kRefused[] = {
-    {"no_json", "{\"description", "{description", "topology a.json: is no JSON at character 2"},
-    {"cut_off", "}}", "", "is no JSON at character"},
+    {"no_json", "{\"description", "{description",
+     "topology a.json: is not valid JSON at character 2"},
+    {"cut_off", "}}", "", "is not valid JSON at character"},
     {"given_twice", "\"description\": \"d\"", "\"links\": 1", "field \"links\" is given twice"},
     {"unknown_field", "devices_per_host", "device_per_host",
-     "\"device_per_host\" is no field of a topology; fields here are \"description\", "
+     "\"device_per_host\" is not a field of a topology; fields here are \"description\", "
      "\"devices_per_process\", \"devices_per_host\", \"process_of\", \"host_of\", \"links\"; did "
      "you mean \"devices_per_host\""},
     {"missing_field", "\"devices_per_process\": 2, ", "",
@@ -65,7 +66,7 @@ const RefusedCase kRefused[] = {
      "\"devices_per_process\" is 18446744073709551615; give a whole number"},
     {"process_does_not_fill_host", ": 2,", ": 3,",
      "topology a.json: a topology has 3 devices per process and 4 per host"},
-    {"missing_link", "\"network\"", "\"description\"", "\"links.description\" is no field"},
+    {"missing_link", "\"network\"", "\"description\"", "\"links.description\" is not a field"},
     {"link_is_number", "{\"latency_s\": 0, \"bytes_per_s\": 2e9}", "7",
      "\"links.host\" is 7; give an object with \"latency_s\" and \"bytes_per_s\""},
     {"latency_is_negative", "1e-6", "-1",
@@ -94,9 +95,10 @@ TEST(TopologyJsonTest, RefusesWithFileFieldAndExpectation) {
   }
   EXPECT_THAT(parse_topology("[]", "a.json"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("topology a.json: is no JSON object")));
-  EXPECT_THAT(parse_topology("", "a.json"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                     HasSubstr("topology a.json: is no JSON")));
+                       HasSubstr("topology a.json: is not a JSON object")));
+  EXPECT_THAT(parse_topology("", "a.json"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("topology a.json: is not valid JSON")));
 }
 
 }  // namespace

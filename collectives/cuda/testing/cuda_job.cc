@@ -138,7 +138,7 @@ StatusOr<Group> CudaJob::raw_group(int device, absl::Span<const int> device_ids)
   for (size_t position = 0; position < device_ids.size(); ++position) {
     if (device_ids[position] == device) return Group(group, static_cast<int>(position));
   }
-  return absl::InvalidArgumentError(absl::StrCat("device ", device, " is no member"));
+  return absl::InvalidArgumentError(absl::StrCat("device ", device, " is not a member"));
 }
 
 StatusOr<Group> CudaJob::group(int device, absl::Span<const int> device_ids) {
@@ -151,7 +151,7 @@ StatusOr<Group> CudaJob::group(int device, absl::Span<const int> device_ids) {
     groups_.push_back(staged);
     return Group(std::move(staged), static_cast<int>(position));
   }
-  return absl::InvalidArgumentError(absl::StrCat("device ", device, " is no member"));
+  return absl::InvalidArgumentError(absl::StrCat("device ", device, " is not a member"));
 }
 
 Status CudaJob::run(const conformance::MemberBody& body) {

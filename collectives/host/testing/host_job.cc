@@ -71,7 +71,7 @@ StatusOr<Group> HostJob::group(int device, absl::Span<const int> device_ids) {
   for (size_t position = 0; position < device_ids.size(); ++position) {
     if (device_ids[position] == device) return Group(group, static_cast<int>(position));
   }
-  return absl::InvalidArgumentError(absl::StrCat("device ", device, " is no member"));
+  return absl::InvalidArgumentError(absl::StrCat("device ", device, " is not a member"));
 }
 
 Status HostJob::run(const conformance::MemberBody& body) {

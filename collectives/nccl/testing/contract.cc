@@ -418,7 +418,7 @@ Status waits_for_all_ranks(Rank& r) {
   if (r.rank == 0) {
     TESSERA_RETURN_IF_ERROR(begin());
     TESSERA_ASSIGN_OR_RETURN(const bool alone, r.job.nccl.poll(second));
-    TESSERA_RETURN_IF_ERROR(expect(!alone, "one of two ranks is no communicator"));
+    TESSERA_RETURN_IF_ERROR(expect(!alone, "one of two ranks is not a communicator"));
   }
   r.job.together.arrive_and_wait();
   if (r.rank == 1) TESSERA_RETURN_IF_ERROR(begin());
