@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/format.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace tessera {
@@ -15,6 +18,15 @@ std::string format_duration(absl::Duration duration) {
   // What is over before it began, and less than a microsecond.
   if (seconds < 1e-6) return "0 ms";
   return absl::StrFormat("%.3g ms", seconds * 1e3);
+}
+
+std::string not_in_time(absl::string_view what, absl::Duration limit,
+                        absl::string_view preposition) {
+  if (limit <= absl::ZeroDuration()) {
+    return absl::StrCat("the timeout is 0 or had already passed: ", what);
+  }
+  limit = std::max(limit, absl::Microseconds(1));
+  return absl::StrCat(what, " ", preposition, " ", format_duration(limit));
 }
 
 std::string format_prediction(absl::Duration time) {

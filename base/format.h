@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace tessera {
@@ -14,6 +15,11 @@ namespace tessera {
 // "31 s", "1.5 s", "500 ms", "2.5 min", "infinite" for an infinite duration, "0 ms" for one that is
 // not positive.
 std::string format_duration(absl::Duration duration);
+
+// What was true at the end of a wait of at most `limit`: "1 of 2 clients arrived in 2 s". Where the
+// limit is not positive: "the timeout is 0 or had already passed: 1 of 2 clients arrived".
+std::string not_in_time(absl::string_view what, absl::Duration limit,
+                        absl::string_view preposition = "in");
 
 // "0 s", "12.3 us", "5.41 ms", "2 s": a predicted time, of which three digits are known at most.
 std::string format_prediction(absl::Duration time);

@@ -27,6 +27,16 @@ TEST(FormatTest, WritesDurations) {
   EXPECT_EQ(format_duration(absl::Microseconds(2)), "0.002 ms");
 }
 
+TEST(FormatTest, SaysThatALimitIsZero) {
+  EXPECT_EQ(not_in_time("not done", absl::Milliseconds(300)), "not done in 300 ms");
+  EXPECT_EQ(not_in_time("not over", absl::Seconds(2), "after"), "not over after 2 s");
+  EXPECT_EQ(not_in_time("not done", absl::Nanoseconds(1)), "not done in 0.001 ms");
+  for (const absl::Duration limit : {absl::ZeroDuration(), absl::Nanoseconds(-1), absl::Seconds(-1),
+                                     -absl::InfiniteDuration()}) {
+    EXPECT_EQ(not_in_time("not done", limit), "the timeout is 0 or had already passed: not done");
+  }
+}
+
 TEST(FormatTest, WritesPredictions) {
   EXPECT_EQ(format_prediction(absl::ZeroDuration()), "0 s");
   EXPECT_EQ(format_prediction(absl::Nanoseconds(12'345)), "12.3 us");

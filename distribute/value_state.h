@@ -19,6 +19,7 @@
 #include "base/format.h"
 #include "base/host_array.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "base/wait_reports.h"
 #include "distribute/chief_waits.h"
 
@@ -48,9 +49,9 @@ class ValueState {
         waits_->in(absl::StrCat("RemoteValue::await of function \"", function_, "\""));
     if (!changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
                              [this] { return is_over_; })) {
-      return absl::DeadlineExceededError(absl::StrCat("the closure of function \"", function_,
-                                                      "\" is not over after ",
-                                                      format_duration(timeout)));
+      return absl::DeadlineExceededError(
+          not_in_time(absl::StrCat("the closure of function ", quoted(function_), " is not over"),
+                      timeout, "after"));
     }
     return status_;
   }

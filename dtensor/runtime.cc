@@ -524,9 +524,9 @@ Status Runtime::shutdown(absl::Duration timeout) {
   // What is cancelled needs a moment to end.
   const std::string still_run = stop(std::max(deadline, steady_now() + kCancelGrace));
   if (!is_idle) {
-    status = absl::DeadlineExceededError(
-        absl::StrCat("shutdown of client ", client_id(), ": work was still pending after ",
-                     format_duration(timeout), " and was cancelled", still_run));
+    status = absl::DeadlineExceededError(absl::StrCat(
+        "shutdown of client ", client_id(), ": ",
+        not_in_time("work was still pending", timeout, "after"), " and was cancelled", still_run));
   }
   status.Update(left);
   return status;

@@ -269,10 +269,11 @@ Status CheckIns::missing_at_deadline(const Open& check_in) const {
     }
     return text;
   };
+  const std::string arrived =
+      absl::StrCat(check_in.num_arrived, " of ", check_in.key.second.size(), " clients arrived");
   return absl::DeadlineExceededError(absl::StrCat(
-      check_in.key.first, ": ", check_in.num_arrived, " of ", check_in.key.second.size(),
-      " clients arrived in ", format_duration(check_in.deadline - check_in.start), "; missing ",
-      name_clients(ClientRanges::of(missing), num_clients_, describe)));
+      check_in.key.first, ": ", not_in_time(arrived, check_in.deadline - check_in.start),
+      "; missing ", name_clients(ClientRanges::of(missing), num_clients_, describe)));
 }
 
 }  // namespace tessera

@@ -312,8 +312,10 @@ class GrpcCoordinator : public Coordinator {
   }
   Status did_not_answer() const {
     return absl::DeadlineExceededError(
-        absl::StrCat("client ", client_id(), ": ", describe_service(), " did not answer within ",
-                     format_duration(options_.connect_timeout), "; see whether ", why_silent()));
+        absl::StrCat("client ", client_id(), ": ",
+                     not_in_time(absl::StrCat(describe_service(), " did not answer"),
+                                 options_.connect_timeout, "within"),
+                     "; see whether ", why_silent()));
   }
 
   // What the start of this client waits for, as reports of long waits say it.

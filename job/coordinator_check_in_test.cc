@@ -189,6 +189,15 @@ TEST(CheckInTest, BarrierByNonClusterTask) {
   }
 }
 
+TEST(CheckInTest, ATimeoutOfZeroIsNamed) {
+  const auto service = StateService::complete(2);
+  const AnswerPtr a = service->check_in(0, "b", "v", absl::ZeroDuration());
+  service->pass(absl::Milliseconds(1));
+  EXPECT_THAT(a, Says(StatusIs(StatusCode::kDeadlineExceeded,
+                               Eq("b: the timeout is 0 or had already passed: 1 of 2 clients "
+                                  "arrived; missing client 1 (host-1, pid 101)"))));
+}
+
 TEST(CheckInTest, BarrierTimeout) {
   const auto service = StateService::complete(3);
   const AnswerPtr a = service->check_in(0, "b", "v", absl::Milliseconds(500));

@@ -288,8 +288,9 @@ void CoordinatorState::missing_clients(absl::Duration timeout) {
   }
   fail_registration(absl::DeadlineExceededError(absl::StrCat(
       "job of ", options_.num_clients, " clients at ", options_.address, ": ",
-      missing.size() == 1 ? "client " : "clients ", ClientRanges::of(missing).to_list(),
-      " did not connect within ", format_duration(timeout),
+      not_in_time(absl::StrCat(missing.size() == 1 ? "client " : "clients ",
+                               ClientRanges::of(missing).to_list(), " did not connect"),
+                  timeout, "within"),
       "; see whether they were started, and with this address")));
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gmock/gmock-matchers.h"
@@ -468,16 +469,20 @@ TEST(ClientTest, CollectiveTimeoutIsADeadlineOnCpus) {
 
 // shutdown(timeout) with work pending that can never end: it says so, and the work is Cancelled.
 TEST(ClientTest, ShutdownWithWorkPendingCancelsIt) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect({.num_local_devices = 2}));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Group group, client.group({0, 1}, 0));
-  std::vector<float> in(4, 1.0f), out(4);
-  const Work work = group.all_reduce<float>(in, absl::MakeSpan(out), ReduceOp::kSum);
-  EXPECT_THAT(client.shutdown(absl::Milliseconds(50)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       "shutdown of client 0: work was still pending after 50 ms and was "
-                       "cancelled"));
-  EXPECT_THAT(work.await(), StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_THAT(client.shutdown(), IsOk());
+  const std::pair<absl::Duration, const char*> cases[] = {
+      {absl::Milliseconds(50), "work was still pending after 50 ms and was cancelled"},
+      {absl::ZeroDuration(),
+       "the timeout is 0 or had already passed: work was still pending and was cancelled"}};
+  for (const auto& [timeout, text] : cases) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect({.num_local_devices = 2}));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Group group, client.group({0, 1}, 0));
+    std::vector<float> in(4, 1.0f), out(4);
+    const Work work = group.all_reduce<float>(in, absl::MakeSpan(out), ReduceOp::kSum);
+    EXPECT_THAT(client.shutdown(timeout), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                                   absl::StrCat("shutdown of client 0: ", text)));
+    EXPECT_THAT(work.await(), StatusIs(absl::StatusCode::kCancelled));
+    EXPECT_THAT(client.shutdown(), IsOk());
+  }
 }
 
 }  // namespace

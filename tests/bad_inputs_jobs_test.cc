@@ -95,6 +95,16 @@ const OptionsRow kOptionsRows[] = {
        o.connect_timeout = absl::Milliseconds(50);
        return o.connect();
      }},
+    {"coordinator_that_is_given_no_time", absl::StatusCode::kDeadlineExceeded,
+     "client 1: the timeout is 0 or had already passed: the coordinator at 127.0.0.1:1 (client 0) "
+     "did not answer; see whether client 0 was started",
+     [](Options& o) {
+       o = several();
+       o.coordinator = "127.0.0.1:1";
+       o.client_id = 1;
+       o.connect_timeout = absl::ZeroDuration();
+       return o.connect();
+     }},
     {"coordinator_alone", kInvalid,
      "a job of 2 clients needs the address of its coordinator; set ClientOptions::coordinator or "
      "TESSERA_COORDINATOR to host:port of client 0",

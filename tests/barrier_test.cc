@@ -283,7 +283,9 @@ TEST_P(BarrierTest, ZeroTimeout) {
   expect_same_error(
       2, {0},
       [](const Client&, const Mesh& mesh) { return mesh.barrier("b", absl::ZeroDuration()); },
-      StatusCode::kDeadlineExceeded, {"client 1"});
+      StatusCode::kDeadlineExceeded,
+      {"barrier \"b\" on {x=2}: the timeout is 0 or had already passed: 1 of 2 clients arrived; "
+       "missing client 1 "});
 }
 
 TEST_P(BarrierTest, UsableAfterATimeout) {

@@ -218,9 +218,8 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
     return rendezvous.settle_timed_out(late, meetings_.give_up_from());
   }
   if (!is_behind) return rendezvous.describe_behind(late);
-  const Status error = absl::DeadlineExceededError(absl::StrCat(run.label(), ": not done in ",
-                                                                format_duration(deadline - called),
-                                                                "; ", holdup_of(run, device)));
+  const Status error = absl::DeadlineExceededError(absl::StrCat(
+      run.label(), ": ", not_in_time("not done", deadline - called), "; ", holdup_of(run, device)));
   // A verdict before the run's turn, so that all members that give it up get one text. Where a
   // member has fallen behind it would take the operation for the one to join: execute() settles
   // this one in its turn.

@@ -72,9 +72,8 @@ class JointRun : public Run {
   void fail_on_devices(absl::Duration waited, absl::string_view why) {
     Mover& mover = this->mover();
     if (mover.shares_addresses(collective())) return;
-    mover.fail(
-        collective(), op.seq, member(),
-        absl::DeadlineExceededError(absl::StrCat("not done in ", format_duration(waited), why)));
+    mover.fail(collective(), op.seq, member(),
+               absl::DeadlineExceededError(absl::StrCat(not_in_time("not done", waited), why)));
   }
 };
 

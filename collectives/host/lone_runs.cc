@@ -48,8 +48,8 @@ Status LoneRun::execute() {
 }
 
 Status LoneRun::give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
-  return absl::DeadlineExceededError(absl::StrCat(label(), ": not done in ",
-                                                  format_duration(deadline - called), "; ",
+  return absl::DeadlineExceededError(absl::StrCat(label(), ": ",
+                                                  not_in_time("not done", deadline - called), "; ",
                                                   runs_.describe_holdup(member(), device)));
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/dtype.h"
+#include "base/format.h"
 #include "base/reduce_op.h"
 #include "base/stable_hash.h"
 #include "collectives/counts.h"
@@ -139,9 +140,9 @@ Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(in
       find_missing(missing.members, [&](int m) { return !missing.arrived[m]; });
   const bool is_unclear = members.num_missing() == 0 && missing.is_open;
   const int num_missing = is_unclear ? 1 : members.num_missing();
-  std::string text =
-      absl::StrCat(missing.label, ": ", members.num_all() - num_missing, " of ", members.num_all(),
-                   members.counted(), " arrived in ", missing.waited);
+  const std::string arrived = absl::StrCat(members.num_all() - num_missing, " of ",
+                                           members.num_all(), members.counted(), " arrived");
+  std::string text = absl::StrCat(missing.label, ": ", not_in_time(arrived, missing.waited));
   if (is_unclear) absl::StrAppend(&text, "; one was about to arrive");
   if (num_missing == 0) absl::StrAppend(&text, "; some had not finished");
   if (members.num_members > 0) {

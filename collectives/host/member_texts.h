@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/control.h"
@@ -45,7 +46,7 @@ struct Missing {
   absl::Span<const GroupMember> members;
   const std::vector<bool>& arrived;  // by member
   bool is_open = true;               // else all had arrived, and some had not finished
-  std::string waited;                // "2 s"
+  absl::Duration waited;             // until the deadline
   size_t most_bytes = kVerdictBytes;
 };
 // DeadlineExceeded. `name_of` names a client; `last_seen` says what one of its members does, and

@@ -309,7 +309,7 @@ Status MessageRuns::give_up(MessageRun& run, absl::Time called, absl::Time deadl
                                                    meetings_.give_up_from());
   }
   return absl::DeadlineExceededError(
-      absl::StrCat(run.label(), ": not done in ", format_duration(deadline - called),
+      absl::StrCat(run.label(), ": ", not_in_time("not done", deadline - called),
                    "; earlier messages from device ", device_ids()[0], " to device ",
                    device_ids()[1], " have not been received yet"));
 }

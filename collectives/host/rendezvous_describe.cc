@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/format.h"
 #include "base/status.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/member_texts.h"
@@ -71,7 +70,7 @@ Status Rendezvous::describe_missing(const Op& op, const std::vector<bool>& arriv
   const absl::Duration waited =
       op.deadline == absl::InfiniteFuture() ? steady_now() - op.start : op.deadline - op.start;
   return host::describe_missing(
-      {label_of(op), members_, arrived, is_open, format_duration(waited), block_->verdict_bytes},
+      {label_of(op), members_, arrived, is_open, waited, block_->verdict_bytes},
       [&](int client) { return link_->member(client).to_string(); },
       [&](const GroupMember& member) {
         return last_seen(*link_, member.client_id, member.ordinal).to_string();

@@ -144,9 +144,10 @@ Status Run::wait_until(absl::Time deadline) {
   // After forget_runs() all runs have ended, or are about to.
   if (caller.is_too_late()) return completion_.wait();
   TESSERA_RETURN_IF_ERROR(group_->resources().check_may_wait("Work::wait"));
+  // Before run_here(), which takes time itself: a wait of 1 ms is not reported as one of 0.
+  const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : this->called();
   run_here(deadline);
   if (completion_.done()) return completion_.status();
-  const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : this->called();
   if (wait_in_time(deadline)) return completion_.status();
   // Read before the run is given up: it is not yet this run that the device executes.
   const DeviceActivity::Kind device = read_kind(group_->activity(member_));

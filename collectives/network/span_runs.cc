@@ -265,9 +265,9 @@ Status SpanRuns::meet_and_move(SpanRun& run) {
 Status SpanRuns::give_up(SpanRun& run, host::DeviceActivity::Kind device, absl::Time called,
                          absl::Time deadline) {
   Status error = meetings_.interruption(run);
-  error.Update(absl::DeadlineExceededError(absl::StrCat(run.label(), ": not done in ",
-                                                        format_duration(deadline - called), "; ",
-                                                        describe_holdup(run.member(), device))));
+  error.Update(absl::DeadlineExceededError(
+      absl::StrCat(run.label(), ": ", not_in_time("not done", deadline - called), "; ",
+                   describe_holdup(run.member(), device))));
   return propose(run, error, deadline);
 }
 

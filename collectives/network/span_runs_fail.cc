@@ -121,7 +121,7 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
   const std::map<int, std::string> doing = ask_missing(run, arrived);
   const bool is_open = std::find(arrived.begin(), arrived.end(), false) != arrived.end();
   const Status error = host::describe_missing(
-      {run.label(), all_members(), arrived, is_open, format_duration(deadline - start)},
+      {run.label(), all_members(), arrived, is_open, deadline - start},
       [&](int client) { return link.member(client).to_string(); },
       [&](const GroupMember& member) {
         if (link.is_on_host(member.client_id)) {
