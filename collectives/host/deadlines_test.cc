@@ -257,8 +257,8 @@ TEST(DeadlinesTest, AWaitDoesNotOutlastASettlerThatIsStopped) {
   record.state = State{.seq = 1, .phase = Phase::kSettling, .settler = 1 + 1}.pack();
   EXPECT_THAT(work.wait(absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       AllOf(HasSubstr("operation 1 of the group of devices 0, 1 failed, and "
-                                       "client 1 "),
+                       AllOf(HasSubstr("all_reduce sum i64 of 1 elements on devices 0, 1 "
+                                       "(operation 1 of the group) failed, and client 1 "),
                              HasSubstr(" has not said why in 1"))));
 }
 

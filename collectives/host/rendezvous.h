@@ -329,6 +329,8 @@ class Rendezvous {
   std::string label_of(const Signature& signature, absl::Span<const int32_t> device_ids) const;
   std::string label_of(const Op& op) const;
   std::string label_of(const MemberEntry& entry) const;
+  // "all_reduce ... (operation 12 of the group)"; without `op`, the number and the devices.
+  std::string name_of(uint32_t seq, const Op* op) const;
   // Devices are numbered by client.
   static int client_of(const HostLink& link, int device_id);
   static GroupMember member_of(const HostLink& link, int device_id);

@@ -122,8 +122,9 @@ class SettlerTest : public ThreeClientsTest {
     record().state = state.pack();
   }
   Status settle(int client) {
+    const Rendezvous::Op own = op(client);
     return groups_[client]->settle(1, VerdictKind::kError, From::kRunning,
-                                   absl::InternalError("another error"));
+                                   absl::InternalError("another error"), &own);
   }
 
   std::vector<std::unique_ptr<Rendezvous>> groups_;
@@ -138,11 +139,11 @@ TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
   reinterpret_cast<ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
   told[0] = groups_[0]->wait_arrived(op(0, steady_now()));
   other.join();
-  EXPECT_THAT(told[0],
-              StatusIs(absl::StatusCode::kUnavailable,
-                       AllOf(HasSubstr("operation 1 of the group of devices 0, 1, 2 failed, and "
-                                       "client 2 "),
-                             HasSubstr("was lost before it could say why"))));
+  EXPECT_THAT(
+      told[0],
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr("all_reduce (operation 1 of the group) failed, and client 2 "),
+                     HasSubstr("was lost before it could say why"))));
   EXPECT_EQ(told[1], told[0]);
   // As do those that come later, whatever they know, and the settler if it is resumed.
   for (int client = 0; client < 3; ++client) EXPECT_EQ(settle(client), told[0]);
@@ -209,7 +210,7 @@ TEST_F(SettlerTest, OneThatIsStoppedIsWaitedForUntilShortlyAfterTheDeadline) {
   const testing::TestDeadline deadline(absl::Seconds(15), "less than the time limit of a settler");
   const auto names_it =
       StatusIs(absl::StatusCode::kDeadlineExceeded,
-               AllOf(HasSubstr("operation 1 of the group of devices 0, 1, 2 failed, and client 2 "),
+               AllOf(HasSubstr("all_reduce (operation 1 of the group) failed, and client 2 "),
                      HasSubstr(" has not said why in 1")));
   ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
   begin_to_settle(1 + 2);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
@@ -119,6 +120,12 @@ std::string Rendezvous::label_of(const Op& op) const {
 std::string Rendezvous::label_of(const MemberEntry& entry) const {
   if (entry.label_size != 0) return read_text(entry.label, kLabelBytes);
   return label_of(entry.signature, ids_of(block_));
+}
+
+std::string Rendezvous::name_of(uint32_t seq, const Op* op) const {
+  const std::string number = absl::StrCat("operation ", seq, " of the group");
+  if (op != nullptr) return absl::StrCat(label_of(*op), " (", number, ")");
+  return absl::StrCat(number, " of devices ", absl::StrJoin(ids_of(block_), ", "));
 }
 
 ActivitySnapshot Rendezvous::last_seen(const HostLink& link, int client, int ordinal) {

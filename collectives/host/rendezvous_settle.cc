@@ -9,7 +9,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
@@ -79,13 +78,9 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
   OpRecord& op_record = record(seq);
   const absl::Duration waited = wait_settled(seq, op);
   const State state = load(seq);
-  const auto operation = [&] {
-    return absl::StrCat(
-        "operation ", seq, " of the group of devices ",
-        absl::StrJoin(absl::MakeConstSpan(device_ids(block_), block_->num_members), ", "));
-  };
   if (state.seq != seq || !state.is_settled()) {
-    return absl::UnavailableError(absl::StrCat(operation(), " was given up without this client"));
+    return absl::UnavailableError(
+        absl::StrCat(name_of(seq, op), " was given up without this client"));
   }
   const auto settler = [&] {
     const int client = static_cast<int>(state.settler) - 1;
@@ -93,12 +88,13 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
     return is_known ? link_->member(client).to_string() : std::string("a client");
   };
   if (state.phase == Phase::kOrphaned) {
-    return absl::UnavailableError(
-        absl::StrCat(operation(), " failed, and ", settler(), " was lost before it could say why"));
+    return absl::UnavailableError(absl::StrCat(name_of(seq, op), " failed, and ", settler(),
+                                               " was lost before it could say why"));
   }
   if (state.phase == Phase::kSettling) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        operation(), " failed, and ", settler(), " has not said why in ", format_duration(waited)));
+    return absl::DeadlineExceededError(absl::StrCat(name_of(seq, op), " failed, and ", settler(),
+                                                    " has not said why in ",
+                                                    format_duration(waited)));
   }
   const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
   std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), block_->verdict_bytes), '\0');

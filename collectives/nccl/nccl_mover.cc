@@ -255,7 +255,7 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
           Buffer::allocate(places_.devices[member]->memory(), sent_bytes);
       if (!sent.ok()) {
         const Status verdict = memory_.settle(seq, host::VerdictKind::kError,
-                                              host::Rendezvous::From::kOpen, sent.status());
+                                              host::Rendezvous::From::kOpen, sent.status(), &op);
         return verdict.ok() ? sent.status() : verdict;
       }
       packing.sent = *std::move(sent);
