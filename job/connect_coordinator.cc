@@ -436,8 +436,9 @@ class GrpcCoordinator : public Coordinator {
   Status read_members(const std::string& bytes) {
     std::optional<std::vector<MemberInfo>> members = decode_members(bytes, options_.num_clients);
     if (!members.has_value()) {
-      return absl::InternalError(
-          absl::StrCat(describe_service(), " sent a malformed list of members"));
+      return absl::InternalError(absl::StrCat(describe_service(),
+                                              " sent a list of the clients that cannot be read; ",
+                                              kOneBuildAdvice));
     }
     std::lock_guard<std::mutex> lock(lost_mutex_);
     members_ = *std::move(members);

@@ -16,6 +16,8 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/stable_hash.h"
+#include "base/text.h"
+#include "job/build.h"
 #include "job/host.h"
 
 namespace tessera::nccl {
@@ -39,7 +41,9 @@ Status decode(absl::string_view text) {
   const size_t colon = text.find(':');
   int code = 0;
   if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
-    return absl::InternalError(absl::StrCat("a malformed status: ", text));
+    return absl::InternalError(
+        absl::StrCat("an error that another client has reported cannot be read: ", quoted(text),
+                     "; ", kOneBuildAdvice));
   }
   return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
 }
@@ -94,7 +98,12 @@ StatusOr<UniqueId> OtherHosts::share_id(uint32_t generation,
                            network_->coordinator.get_proposal(ids, generation, first, deadline));
   const std::string bytes = absl::HexStringToBytes(text);
   UniqueId id;
-  if (bytes.size() != id.size()) return absl::InternalError("a unique id of another size");
+  if (bytes.size() != id.size()) {
+    return absl::InternalError(absl::StrCat("the id of a communicator of NCCL that ",
+                                            network_->coordinator.members()[first].to_string(),
+                                            " gave has ", bytes.size(), " bytes, not ", id.size(),
+                                            "; ", kOneBuildAdvice));
+  }
   std::memcpy(id.data(), bytes.data(), id.size());
   return id;
 }

@@ -10,10 +10,13 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -32,6 +35,7 @@
 namespace tessera::nccl {
 namespace {
 
+using ::testing::AllOf;
 using testing::FakeJob;
 using ::testing::HasSubstr;
 using testing::IsOk;
@@ -100,6 +104,28 @@ TEST_F(OtherHostsTest, AnIdDoesNotComeFromALostClient) {
   const auto make = []() -> StatusOr<UniqueId> { return absl::InternalError("not asked"); };
   EXPECT_THAT(hosts_[2]->share_id(kGeneration, make, soon()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 0")));
+}
+
+TEST_F(OtherHostsTest, WhatCannotBeReadIsNamed) {
+  const auto write = [&](int client, absl::string_view what, absl::string_view text) {
+    const std::string series =
+        absl::StrCat("NCCL ", what, " of ", absl::Hex(hosts_[client]->name()));
+    ASSERT_THAT(job_.coordinator(client).propose(series, kGeneration, text, soon()), IsOk());
+  };
+  write(0, "id", "00ff");
+  const auto make = []() -> StatusOr<UniqueId> { return absl::InternalError("not asked"); };
+  EXPECT_THAT(
+      hosts_[2]->share_id(kGeneration, make, soon()),
+      StatusIs(absl::StatusCode::kInternal,
+               AllOf(HasSubstr("the id of a communicator of NCCL that client 0 ("),
+                     HasSubstr(" gave has 2 bytes, not 128; build all programs of a job"))));
+  write(0, "memory on the host of client 0", "\x1b[2J");
+  EXPECT_THAT(
+      hosts_[2]->first_error(kGeneration, absl::OkStatus(), soon()),
+      StatusIs(absl::StatusCode::kInternal,
+               HasSubstr("an error that another client has reported cannot be read: \"\\x1b[2J\"; "
+                         "build all programs of a job from one Tessera; where they are, report "
+                         "this as a bug of Tessera")));
 }
 
 TEST_F(OtherHostsTest, TheFirstVerdictStandsAndIsTold) {

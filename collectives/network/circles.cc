@@ -62,7 +62,7 @@ std::vector<std::byte> encode(const CircleLetter& letter) {
   return out;
 }
 
-StatusOr<CircleLetter> decode_circle(absl::Span<const std::byte> bytes) {
+std::optional<CircleLetter> decode_circle(absl::Span<const std::byte> bytes) {
   LetterHead head;
   CircleLetter letter;
   bool is_good = take(bytes, 1, &head) && head.round <= CircleLetter::Round::kEnd &&
@@ -73,7 +73,7 @@ StatusOr<CircleLetter> decode_circle(absl::Span<const std::byte> bytes) {
     const bool is_circle = head.round != CircleLetter::Round::kSearch;
     is_good = is_good && bytes.empty() && (!is_circle || head.at <= head.num_hops);
   }
-  if (!is_good) return absl::InvalidArgumentError("a malformed letter about a circle of waits");
+  if (!is_good) return std::nullopt;
   return letter;
 }
 

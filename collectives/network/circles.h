@@ -45,7 +45,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/status.h"
 
 namespace tessera::network {
 
@@ -85,8 +84,8 @@ struct CircleLetter {
 };
 
 std::vector<std::byte> encode(const CircleLetter& letter);
-// InvalidArgument for what encode() did not write.
-StatusOr<CircleLetter> decode_circle(absl::Span<const std::byte> bytes);
+// Nothing for bytes that encode() did not write.
+std::optional<CircleLetter> decode_circle(absl::Span<const std::byte> bytes);
 
 // What a search needs of a client and its devices.
 class CircleSite {

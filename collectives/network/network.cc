@@ -300,8 +300,8 @@ void Network::read_circle(const Letter& letter) {
   const GroupMember* const to = find_device(letter.to);
   if (to == nullptr) return;
   if (to->client_id != coordinator.client_id()) return forward(to->client_id, letter);
-  StatusOr<CircleLetter> circle = decode_circle(letter.body);
-  if (!circle.ok()) return;
+  std::optional<CircleLetter> circle = decode_circle(letter.body);
+  if (!circle.has_value()) return;
   // A client that knows of a loss passes over what it cannot do any more, while another one still
   // waits there: the loss ends that wait, and is no mistake of theirs.
   for (const CircleHop& hop : circle->hops) {

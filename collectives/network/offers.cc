@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/text.h"
+#include "job/build.h"
 
 namespace tessera::network {
 namespace {
@@ -20,9 +22,18 @@ StatusOr<std::string> take_offer(const Coordinator& coordinator, const std::stri
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   if (parts.first == engine) return parts.second;
   return absl::InvalidArgumentError(
-      absl::StrCat("client ", coordinator.client_id(), " has \"", engine, "\" between hosts, ",
-                   coordinator.members()[client].to_string(), " has \"", parts.first,
-                   "\"; give all clients of a job one backend"));
+      absl::StrCat("client ", coordinator.client_id(), " has ", quoted(engine), " between hosts, ",
+                   coordinator.members()[client].to_string(), " has ", quoted(parts.first),
+                   "; give all clients of a job one backend"));
+}
+
+// Client 0 has left a text at the coordinator that is not a list of the addresses of all clients.
+Status unreadable(const Coordinator& coordinator, const std::string& text) {
+  return absl::InternalError(
+      absl::StrCat("the addresses of all clients for messages between hosts, which ",
+                   coordinator.members()[0].to_string(), " gave to ",
+                   coordinator.members()[coordinator.client_id()].to_string(),
+                   ", cannot be read: ", quoted(text), "; ", kOneBuildAdvice));
 }
 
 // What each client gives, by client.
@@ -37,10 +48,10 @@ StatusOr<std::vector<std::string>> gather(Coordinator& coordinator, const std::s
     const std::pair<std::string, std::string> parts =
         absl::StrSplit(text, absl::MaxSplits('\n', 1));
     int code = 0;
-    if (!absl::SimpleAtoi(parts.first, &code)) return absl::InternalError("malformed offers");
+    if (!absl::SimpleAtoi(parts.first, &code)) return unreadable(coordinator, text);
     if (code != 0) return Status(static_cast<absl::StatusCode>(code), parts.second);
     std::vector<std::string> all = absl::StrSplit(parts.second, '\n');
-    if (static_cast<int>(all.size()) != num_clients) return absl::InternalError("malformed offers");
+    if (static_cast<int>(all.size()) != num_clients) return unreadable(coordinator, text);
     return all;
   }
   // In time for the others to be told what is missing.

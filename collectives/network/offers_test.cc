@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/text.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -98,6 +99,27 @@ TEST_F(OffersTest, TextsOfPairsAreExchangedByPairs) {
       if (!are_apart(own, other)) continue;
       EXPECT_EQ(texts_[own][other], text_of(other, own));
     }
+  }
+}
+
+// What client 0 leaves is a code, and then as many lines as there are clients.
+TEST(UnreadableOffersTest, AreNamedWithTheirClientAndWhatToDo) {
+  for (const char* text : {"", "x", "\x1b[2J", "0\nUCX one", "0\nUCX a\nUCX b\nUCX c"}) {
+    FakeJob job(std::vector<int>(2, 1));
+    ASSERT_THAT(job.coordinator(0).put("tessera/engine/all", text), IsOk());
+    std::vector<OfferExchange> exchanges = {{0, {.number = 1, .text = "an address"}, ""}};
+    const Status status = exchange_through_client_0(job.coordinator(1), "UCX", exchanges,
+                                                    steady_now() + absl::Minutes(1));
+    EXPECT_THAT(
+        status,
+        StatusIs(absl::StatusCode::kInternal,
+                 AllOf(HasSubstr("the addresses of all clients for messages between hosts, which "
+                                 "client 0 ("),
+                       HasSubstr(" gave to client 1 ("),
+                       HasSubstr(absl::StrCat(
+                           "), cannot be read: ", quoted(text),
+                           "; build all programs of a job from one Tessera; where they are, "
+                           "report this as a bug of Tessera")))));
   }
 }
 

@@ -16,9 +16,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/format.h"
+#include "base/text.h"
 #include "collectives/network/letter_body.h"
 #include "collectives/network/span_runs.h"
+#include "job/build.h"
 
 namespace tessera::network {
 namespace {
@@ -46,7 +47,9 @@ Status decode_verdict(absl::string_view text) {
   const size_t colon = text.find(':');
   int code = 0;
   if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
-    return absl::InternalError(absl::StrCat("a malformed verdict: ", text));
+    return absl::InternalError(
+        absl::StrCat("an error that another client has reported cannot be read: ", quoted(text),
+                     "; ", kOneBuildAdvice));
   }
   return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
 }

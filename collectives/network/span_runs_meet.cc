@@ -393,9 +393,9 @@ void SpanRuns::read(Letter letter) {
     entry.inlined.assign(rest.begin(), rest.end());
     board.note_entry(letter.from, std::move(entry));
   } else if (letter.kind == Letter::Kind::kRequest) {
-    StatusOr<Request> request = decode_request(body);
+    std::optional<Request> request = decode_request(body);
     const bool is_ours = letter.to >= 0 && letter.to < num_members() && places_.is_here(letter.to);
-    if (!request.ok() || !is_ours) return;
+    if (!request.has_value() || !is_ours) return;
     const int step = request->of_sums ? 1 : 0;
     board.requests[step][letter.to].push_back({letter.from, *std::move(request)});
   } else if (letter.kind == Letter::Kind::kAnswer && !body.empty()) {

@@ -165,8 +165,7 @@ std::vector<std::byte> encode(const Request& request) {
   return bytes;
 }
 
-StatusOr<Request> decode_request(absl::Span<const std::byte> bytes) {
-  const Status malformed = absl::InvalidArgumentError("a malformed request of another client");
+std::optional<Request> decode_request(absl::Span<const std::byte> bytes) {
   std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
   if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
   size_t next = 0;
@@ -177,21 +176,21 @@ StatusOr<Request> decode_request(absl::Span<const std::byte> bytes) {
     next += 2 * rank;
     return box;
   };
-  if (words.size() < 2) return malformed;
+  if (words.size() < 2) return std::nullopt;
   Request request;
   request.of_sums = words[0] != 0;
   const int64_t num_parts = words[1];
   next = 2;
   for (int64_t i = 0; i < num_parts; ++i) {
-    if (words.size() - next < 2) return malformed;
+    if (words.size() - next < 2) return std::nullopt;
     const auto tag = static_cast<Tag>(words[next]);
     const int64_t rank = words[next + 1];
     next += 2;
     const auto left = static_cast<int64_t>(words.size() - next);
-    if (rank < 0 || rank > left / 4) return malformed;
+    if (rank < 0 || rank > left / 4) return std::nullopt;
     Box box = read_box(rank);
     Box held = read_box(rank);
-    if (tag >= kNumTags) return malformed;
+    if (tag >= kNumTags) return std::nullopt;
     request.parts.push_back({std::move(box), std::move(held), tag});
   }
   return request;

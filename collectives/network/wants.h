@@ -26,7 +26,6 @@
 
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "base/status.h"
 #include "collectives/collective.h"
 #include "collectives/network/engine.h"
 
@@ -89,8 +88,8 @@ struct Request {
   std::vector<Part> parts;
 };
 std::vector<std::byte> encode(const Request& request);
-// InvalidArgument where the bytes are no request.
-StatusOr<Request> decode_request(absl::Span<const std::byte> bytes);
+// Nothing for bytes that encode() did not write.
+std::optional<Request> decode_request(absl::Span<const std::byte> bytes);
 
 }  // namespace tessera::network
 

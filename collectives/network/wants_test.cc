@@ -6,6 +6,7 @@
 #include "collectives/network/wants.h"
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -21,7 +22,6 @@ namespace tessera::network {
 namespace {
 
 using ::tessera::testing::IsOk;
-using ::tessera::testing::StatusIs;
 
 constexpr int64_t kElements = 1000;
 
@@ -183,8 +183,8 @@ TEST(RequestTest, ComesBackAsItWas) {
   request.of_sums = true;
   request.parts.push_back({{{1, 2}, {3, 4}}, {{0, 0}, {9, 9}}, 77});
   request.parts.push_back({{{}, {}}, {{}, {}}, kNumTags - 1});  // a scalar
-  const StatusOr<Request> read = decode_request(encode(request));
-  ASSERT_THAT(read, IsOk());
+  const std::optional<Request> read = decode_request(encode(request));
+  ASSERT_TRUE(read.has_value());
   EXPECT_TRUE(read->of_sums);
   ASSERT_EQ(read->parts.size(), 2u);
   EXPECT_EQ(read->parts[0].box, request.parts[0].box);
@@ -198,12 +198,10 @@ TEST(RequestTest, MalformedOnesAreRefused) {
   request.parts.push_back({{{1}, {3}}, {{0}, {9}}, 1});
   const std::vector<std::byte> good = encode(request);
   for (size_t size = 0; size < good.size(); ++size) {
-    EXPECT_THAT(decode_request(absl::MakeConstSpan(good).subspan(0, size)),
-                StatusIs(absl::StatusCode::kInvalidArgument))
-        << size;
+    EXPECT_FALSE(decode_request(absl::MakeConstSpan(good).subspan(0, size)).has_value()) << size;
   }
   request.parts[0].tag = kNumTags;
-  EXPECT_THAT(decode_request(encode(request)), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_FALSE(decode_request(encode(request)).has_value());
 }
 
 }  // namespace
